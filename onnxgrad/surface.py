@@ -58,7 +58,7 @@ from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import rewrite
 from onnxgrad.testing import temporary_rules
 from onnxgrad.train import Trainer, training_step
-from onnxgrad.train.preview_training import LowerTraining
+from onnxgrad.train.onnx_training.preview_operators import LowerTraining
 from onnxgrad.verify import Report, RunFailed, Unsupported, verify
 from onnxgrad.verify.reference.own import kernel
 from onnxgrad.verify.running.libraries import custom_ops

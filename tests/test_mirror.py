@@ -110,14 +110,9 @@ HOMES: dict[str, dict[str, str]] = {
     "what a weight is, asked in ways that only together give the answer": {
         f"grad/weight_{name}": "grad/test_weights" for name in ("readers", "slots", "surroundings")
     },
-    "what a step, its files or its run need, seen where those are used": {
-        "train/adapters/beside": "train/adapters/test_lora",
-        "train/adapters/record": "train/adapters/test_store",
-        "train/adapters/uses": "train/adapters/test_targets",
-        "train/engines/base": "train/engines/test_graph", "train/engines/session": "train/test_trainer", "train/foreign": "train/test_from_training_info",
-        "train/losses/checks": "train/losses/test_classification",
-        "train/not_finite": "train/test_trainer", "train/objective": "train/test_step",
-        "train/renamed": "train/test_from_training_info",
+    "what a run of a step needs, seen where it runs": {
+        "train/divergence": "train/test_trainer", "train/engines/base": "train/engines/test_graph",
+        "train/engines/session": "train/test_trainer",
     },
     "steps of one search for a smaller model": {
         f"verify/reducing/{name}": "verify/reducing/test_reduce"

@@ -26,8 +26,8 @@ from onnxgrad.report.training import Fitted
 from onnxgrad.train import Event, Trainer, accuracy, features, training_step
 from onnxgrad.train.callbacks import check_plotting
 from onnxgrad.train.data import read_npz
-from onnxgrad.train.metrics import Metric
-from onnxgrad.train.ranks import world
+from onnxgrad.train.engines.processes import world
+from onnxgrad.train.evaluation import Metric
 from onnxgrad.train.schedules import SCHEDULES
 from onnxgrad.verify.running.own_process import bounding_us
 

@@ -23,10 +23,10 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.report.parts import heading, line
 from onnxgrad.report.training import StepMade
 from onnxgrad.train import TrainingStep, save_step, training_step
-from onnxgrad.train.forward import forward
-from onnxgrad.train.from_training_info import step_from_training_info
-from onnxgrad.train.store import MANIFEST, seal_step
-from onnxgrad.train.training_info import with_training_info
+from onnxgrad.train.onnx_training.training_info_reader import step_from_training_info
+from onnxgrad.train.onnx_training.training_info_writer import with_training_info
+from onnxgrad.train.step import forward
+from onnxgrad.train.step_folder import MANIFEST, seal_step
 from onnxgrad.verify.feeds.input_files import load_inputs
 
 

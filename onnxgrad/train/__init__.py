@@ -12,13 +12,12 @@ from onnxgrad.train.adapters import (
     save_adapters,
     save_peft,
 )
-from onnxgrad.train.averaging import ExponentialMovingAverage
 from onnxgrad.train.callbacks import EarlyStopping, Event, History, JsonLines
 from onnxgrad.train.data import Arrays, Data
+from onnxgrad.train.divergence import Diverged
+from onnxgrad.train.evaluation import accuracy
 from onnxgrad.train.export import export
-from onnxgrad.train.from_training_info import step_from_training_info
-from onnxgrad.train.frozen import features
-from onnxgrad.train.loss_scaling import LossScaling
+from onnxgrad.train.frozen_part import features
 from onnxgrad.train.losses import (
     CTC,
     L1,
@@ -40,8 +39,8 @@ from onnxgrad.train.losses import (
     parse_loss,
 )
 from onnxgrad.train.manifest import Manifest
-from onnxgrad.train.metrics import accuracy
-from onnxgrad.train.not_finite import Diverged
+from onnxgrad.train.onnx_training.training_info_reader import step_from_training_info
+from onnxgrad.train.onnx_training.training_info_writer import with_training_info
 from onnxgrad.train.optimizers import (
     SGD,
     Adadelta,
@@ -55,9 +54,10 @@ from onnxgrad.train.optimizers import (
     RMSprop,
 )
 from onnxgrad.train.step import TrainingStep, training_step
-from onnxgrad.train.store import read_step, save_step, seal_step
+from onnxgrad.train.step_folder import read_step, save_step, seal_step
 from onnxgrad.train.trainer import Trainer
-from onnxgrad.train.training_info import with_training_info
+from onnxgrad.train.update.mixed_precision import LossScaling
+from onnxgrad.train.update.moving_average import ExponentialMovingAverage
 
 __all__ = [
     "CTC",

@@ -1,11 +1,13 @@
-"""Trained weights back into the original model, where all else stays field for field as it was."""
+"""Trained weights back in the original model, and the digest that tells models apart."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,3 +155,23 @@ def bare(model: ModelProto) -> bytes:
             tensor.ClearField(field)
     data: bytes = bare.SerializeToString(deterministic=True)
     return data
+
+
+def digest(model: ModelLike) -> str:
+    """sha256 of a model and of all its weights, wherever these lie. Raises InputError where an
+    external one cannot be read.
+    """
+    proto, folder = proto_of(model)
+    found = hashlib.sha256(bare(proto))
+    for tensor in weights.tensors(proto):
+        for piece in _pieces(tensor, folder):
+            found.update(hashlib.sha256(piece).digest())
+    return found.hexdigest()
+
+
+def _pieces(tensor: TensorProto, folder: Path | None) -> Sequence[bytes]:
+    if tensor.data_location == TensorProto.EXTERNAL:
+        tensor = weights.internalize(tensor, folder)
+    if tensor.data_type == TensorProto.STRING:
+        return list(tensor.string_data)
+    return [tensor.raw_data or elements(tensor).tobytes()]

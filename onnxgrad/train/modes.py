@@ -18,8 +18,8 @@ from onnxgrad.grad.opset import OPSET, raise_opset
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.bodies import called
 from onnxgrad.ir.program import FunctionKey, Program
-from onnxgrad.train import batch_statistics, dropout
-from onnxgrad.train.batch_statistics import Running
+from onnxgrad.train import batch_normalization, dropout
+from onnxgrad.train.batch_normalization import Running
 
 BatchNormMode: TypeAlias = Literal["frozen", "train"] | None
 DropoutMode: TypeAlias = Literal["off", "train"] | float | None
@@ -80,7 +80,7 @@ class Modes:
 
     def infer(self, program: Program) -> Program:
         """Everything in inference, as evaluation wants it; the same program."""
-        batch_statistics.freeze(program)
+        batch_normalization.freeze(program)
         dropout.turn_off(program)
         return program
 
@@ -91,12 +91,12 @@ class Modes:
         norms = [b for b in block.bindings if b.is_op("BatchNormalization") and self._trains(b)]
         drops = [b for b in block.bindings if b.is_op("Dropout") and self._trains(b)]
         if self.batch_norm == "frozen":
-            batch_statistics.freeze(program)
+            batch_normalization.freeze(program)
         if self.dropout == "off":
             dropout.turn_off(program)
         left = [b for b in block.walk() if b.is_op("Dropout") and dropout.decided_by_caller(b)]
         unseeded = len(set(left).difference(drops))
-        statistics = batch_statistics.train(program, norms) if norms else []
+        statistics = batch_normalization.train(program, norms) if norms else []
         ratio = self.dropout if isinstance(self.dropout, (int, float)) else None
         seed = dropout.turn_on(block, drops, ratio).name if drops else None
         return Applied(statistics, seed, (*self._notes(norms, drops), *_of_unseeded(unseeded)))
@@ -123,7 +123,7 @@ class Modes:
     def _trains(self, b: Binding) -> bool:
         if b.is_op("BatchNormalization"):
             return self.batch_norm == "train" or (
-                self.batch_norm is None and batch_statistics.in_training(b)
+                self.batch_norm is None and batch_normalization.in_training(b)
             )
         if not b.is_op("Dropout") or self.dropout == "off":
             return False
@@ -168,7 +168,7 @@ def _of_unseeded(count: int) -> list[str]:
 
 def _in_training(b: Binding) -> bool:
     if b.is_op("BatchNormalization"):
-        return batch_statistics.in_training(b)
+        return batch_normalization.in_training(b)
     return b.is_op("Dropout") and dropout.in_training(b)
 
 

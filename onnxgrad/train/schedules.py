@@ -15,11 +15,12 @@ of its `Moment`.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from onnx import TensorProto
@@ -30,6 +31,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.options import Declared, check_fields
 from onnxgrad.train import array_math
+from onnxgrad.train.manifest import Manifest
 
 # a float64 scalar: a Var while a graph is built, a number while one computes
 Number = Any
@@ -311,3 +313,39 @@ def schedule_of(told: Mapping[str, Any]) -> Schedule | None:
         known = [schedule for schedule in each if schedule is not None]
         return Sequential(known, tuple(given["milestones"])) if len(known) == len(each) else None
     return SCHEDULES[name](**given) if name in SCHEDULES else None
+
+
+Rate: TypeAlias = "float | Callable[[int], float]"
+
+
+def rate_of(manifest: Manifest, given: Rate | None) -> Rate:
+    """A number, or a function of the step's number such as a schedule; where none is given, the
+    schedule inside the step, or the optimiser's own `lr`.
+
+    Of a schedule inside that is a class of your own, and of a step that somebody else wrote without
+    such an input, the rate is not known: NaN. Raises InputError for a rate beside either, and one
+    that is no finite number from 0 on.
+    """
+    if manifest.schedule is not None:
+        if given is not None:
+            raise InputError("the step has its schedule inside: give no learning rate beside it")
+        return schedule_of(manifest.schedule) or (lambda number: math.nan)
+    if not manifest.of_role("learning_rate"):
+        if given is not None:
+            raise InputError("the step takes no learning rate, as its graph has its own: give none")
+        return lambda number: math.nan
+    if given is None:
+        given = manifest.optimizer.get("lr")
+        if given is None:
+            raise InputError("the step's optimiser has no learning rate of its own: give one")
+    if not callable(given) and finite_rate(given) < 0:
+        raise InputError(f"the learning rate must be at least 0, not {given}")
+    return given
+
+
+def finite_rate(rate: object) -> float:
+    """The rate as a number. Raises InputError for one that is not finite, and what is none."""
+    number = isinstance(rate, (int, float, np.number)) and not isinstance(rate, bool)
+    if not number or not np.isfinite(rate):  # type: ignore[call-overload]
+        raise InputError(f"the learning rate must be finite, not {rate}")
+    return float(rate)  # type: ignore[arg-type]

@@ -27,21 +27,64 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords, several
-from onnxgrad.train import batch_statistics
-from onnxgrad.train.accumulation import add_up, update_program
-from onnxgrad.train.cut import At, check_apart, check_behind, cut
-from onnxgrad.train.digest import digest
-from onnxgrad.train.groups import Groups
-from onnxgrad.train.losses import Loss, Place
+from onnxgrad.train import batch_normalization
+from onnxgrad.train.export import digest
+from onnxgrad.train.frozen_part import At, check_apart, check_behind, cut
+from onnxgrad.train.losses import LOSSES, Custom, Loss, Output, Place, parse_loss
 from onnxgrad.train.losses.base import OLDEST_OPSET
 from onnxgrad.train.manifest import Fed, Manifest
 from onnxgrad.train.modes import Applied, BatchNormMode, DropoutMode, Modes
-from onnxgrad.train.objective import emit_loss, loss_of, scaled
 from onnxgrad.train.optimizers.base import Optimizer
-from onnxgrad.train.plan import NORM, Average, Plan, Scaling, plan_of
 from onnxgrad.train.schedules import Schedule
-from onnxgrad.train.update import emit_update, fed_of
+from onnxgrad.train.update.emission import add_state, add_up, emit_update, fed_of, update_program
+from onnxgrad.train.update.mixed_precision import LossScaling
+from onnxgrad.train.update.options import NORM, Average, Groups, Plan, Scaling, plan_of
 from onnxgrad.wording import perhaps
+
+
+def loss_of(given: Loss | str | Callable[[dict[str, Var]], Var] | None, place: Place) -> Loss:
+    """A loss, its text, the name of a value, a function of values, or None for the only output.
+    Raises InputError for a text that is none of these.
+    """
+    if isinstance(given, Loss):
+        return given
+    if isinstance(given, str):
+        if given.isidentifier() and given not in place.own and given not in LOSSES:
+            raise InputError(
+                f"'{given}' is neither a loss{perhaps(given, LOSSES)} nor a value of the model; "
+                f"losses are {', '.join(sorted(LOSSES))}"
+            )
+        return Output(given) if given in place.own else parse_loss(given)
+    if isinstance(given, type):
+        raise InputError(f"the loss {given.__name__} is a class: write {given.__name__}()")
+    return Output() if given is None else Custom(given)
+
+
+def emit_loss(place: Place, loss: Loss) -> Var:
+    """The loss as an output, called `loss` where it is a new value."""
+    block = place.block
+    with emitting(block, share=True, made_by="loss"):
+        value = loss.emit(place)
+    if any(v is value for v in block.outputs):
+        return value
+    if value.name not in place.own and not value.is_input:
+        value.rename(block.program.names.fresh("loss"))
+    block.add_output(value)
+    return value
+
+
+def scaled(
+    block: BindingBlock, scaling: LossScaling | None, loss: Var
+) -> tuple[Var, dict[str, str]]:
+    """What is differentiated: the loss, or its product with the scale; the names of the scaling's
+    inputs by those of its states.
+    """
+    if scaling is None:
+        return loss, {}
+    state = {k: add_state(block, f"loss.{k}", a) for k, a in scaling.state().items()}
+    with emitting(block, share=True, made_by="loss_scaling"):
+        product = scaling.scaled(loss, state)
+    return product, {slot: v.name for slot, v in state.items()}
 
 
 @dataclass(frozen=True)
@@ -223,7 +266,7 @@ def _with_update(found: Gradient, ahead: _Forward, plan: Plan, original: str) ->
     scales = ahead.scales.values()
     block.inputs = [v for v in block.inputs if v.use_count or v.name not in scales]
     _ask_for(ahead.evaluation.main, [p.name for p in parameters])
-    batch_statistics.ask_for(ahead.evaluation, [s.name for s in applied.statistics])
+    batch_normalization.ask_for(ahead.evaluation, [s.name for s in applied.statistics])
     manifest = Manifest(
         (*batch, *_cut_at(made.fed, found.adjoints), *_of_modes(values, applied)),
         ahead.target,
@@ -283,3 +326,20 @@ def _ask_for(block: BindingBlock, names: Sequence[str]) -> None:
     hoist(block.program, [v for v in inside if v.name in names])
     for name in names:
         block.ask_for(block.initializers[name])
+
+
+def forward(step: TrainingStep) -> Program:
+    """The part of `train` that the loss needs: BatchNormalization and Dropout are in their modes
+    there, where `evaluation` has them in inference. Inputs: the batch, and what the loss reads.
+    """
+    program, manifest = load(to_proto(step.train, weights=True)), step.manifest
+    block = program.main
+    for v in [v for v in block.outputs if v.name != manifest.loss]:
+        block.remove_output(v)
+    block.remove_unused()
+    batch = {fed.name for fed in manifest.of_role("batch")}
+    block.inputs = [v for v in block.inputs if v.use_count or v.name in batch]
+    for v in [v for v in block.initializers.values() if not v.use_count and not v.is_input]:
+        block.remove_initializer(v)
+    block.touch()
+    return program

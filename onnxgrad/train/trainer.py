@@ -20,26 +20,25 @@ from typing import Any
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.types import Array
-from onnxgrad.train import tensors
+from onnxgrad.train import safetensors_file
 from onnxgrad.train.callbacks import Callback, EarlyStopping, Event, History, JsonLines, check_needs
+from onnxgrad.train.checkpoint import Progress
 from onnxgrad.train.data import Data, Given, as_data
-from onnxgrad.train.engines.base import ending_together, seed_of
-from onnxgrad.train.engines.choice import EngineName, open_engine
-from onnxgrad.train.engines.session import checked, dtype_of, open_session
-from onnxgrad.train.evaluation import evaluated
-from onnxgrad.train.export import export
-from onnxgrad.train.metrics import Metric
-from onnxgrad.train.not_finite import (
+from onnxgrad.train.divergence import (
     Diverged,
     diverged,
     first_not_finite,
     norm_of,
     what_ends,
 )
-from onnxgrad.train.progress import Progress
-from onnxgrad.train.rates import Rate, finite_rate, rate_of
+from onnxgrad.train.engines.base import ending_together, seed_of
+from onnxgrad.train.engines.choice import EngineName, open_engine
+from onnxgrad.train.engines.session import checked, dtype_of, open_session
+from onnxgrad.train.evaluation import Metric, evaluated
+from onnxgrad.train.export import export
+from onnxgrad.train.schedules import Rate, finite_rate, rate_of
 from onnxgrad.train.step import TrainingStep
-from onnxgrad.train.store import check_values, opened_step
+from onnxgrad.train.step_folder import check_values, opened_step
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -302,7 +301,7 @@ class Trainer:
         """
         self._check_whole()
         words = {"model": self.task.manifest.model, **self.progress.words()}
-        tensors.write(Path(path), self._engine.values, words)
+        safetensors_file.write(Path(path), self._engine.values, words)
 
     def _save(self, place: Path | None) -> None:
         if place is not None and self._engine.leads:
@@ -321,7 +320,7 @@ class Trainer:
         another model.
         """
         empty: tuple[dict[str, Array], dict[str, str]] = ({}, {})
-        own = tensors.read(Path(path)) if self._engine.leads else empty
+        own = safetensors_file.read(Path(path)) if self._engine.leads else empty
         values, said = self._engine.agree(own)
         check_values(values, self.task.manifest, said.get("model", ""), str(path))
         progress = Progress.of(said, str(path))

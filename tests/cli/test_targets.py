@@ -17,7 +17,7 @@ from onnxgrad.cli.app import COMMANDS, parser_for
 from onnxgrad.cli.targets import READ, REPORTS, check_reports
 from onnxgrad.errors import InputError
 from onnxgrad.pipeline.ci import work
-from onnxgrad.train import store
+from onnxgrad.train import step_folder
 from tests.cli.conftest import Result
 from tests.train.common import classifier
 
@@ -107,7 +107,7 @@ def test_weights_that_change_after_the_proof_are_not_written(
         (targets, "save"),
         (targets, "to_bytes"),
         (work, "save"),
-        (store, "save_together"),
+        (step_folder, "save_together"),
     ):
         monkeypatch.setattr(module, name, late(getattr(module, name)))
     done = run(*words.split())
@@ -117,7 +117,7 @@ def test_weights_that_change_after_the_proof_are_not_written(
         assert "in m.data changed after the proof read it: nothing was written" in done.err
         assert files == {"m.onnx", "m.data", "onnxgrad.toml"}
     elif words.startswith("train-step"):
-        held = dict(store.read_step("step").initial)
+        held = dict(step_folder.read_step("step").initial)
         assert all(np.array_equal(held[n], before[n]) for n in before)
     elif "--no-verify" not in words:
         held = {t.name: numpy_helper.to_array(t) for t in onnx.load("o.onnx").graph.initializer}

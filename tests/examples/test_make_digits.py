@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from onnxgrad.train import accuracy
-from onnxgrad.train.store import read_step
+from onnxgrad.train.step_folder import read_step
 from scripts.examples.make_digits import NODES, OPTIMIZERS, TRAINED_ON, digits, write
 from tests.examples.common import EXAMPLES, trained
 

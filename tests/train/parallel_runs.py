@@ -23,7 +23,7 @@ from onnxgrad.train import (
     TrainingStep,
     training_step,
 )
-from onnxgrad.train.ranks import world
+from onnxgrad.train.engines.processes import world
 from onnxgrad.train.schedules import Cosine
 from tests.train.common import classifier, examples, step
 

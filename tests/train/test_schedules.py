@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
+from onnxgrad.train import SGD
 from onnxgrad.train.schedules import (
     SCHEDULES,
     Constant,
@@ -25,11 +28,14 @@ from onnxgrad.train.schedules import (
     Schedule,
     Sequential,
     Step,
+    finite_rate,
+    rate_of,
     schedule_of,
     warm_up,
 )  # fmt: skip
 from onnxgrad.verify.running.run import run
 from tests.helpers import parse
+from tests.train.common import step
 
 STEPS = [1, 2, 3, 5, 8, 12, 20]
 # at these steps, by torch.optim.lr_scheduler
@@ -259,3 +265,32 @@ def test_a_class_of_ones_own_goes_by_no_name_of_ours() -> None:
     assert own.name == "mine:Cosine"
     assert schedule_of(own.to_dict()) is None
     assert schedule_of(Sequential((own, Constant(1.0)), (3,)).to_dict()) is None
+
+
+def test_without_a_rate_the_optimiser_has_its_own() -> None:
+    manifest = step(SGD(lr=0.25)).manifest
+    assert rate_of(manifest, None) == 0.25
+    assert rate_of(manifest, 0.5) == 0.5
+    with pytest.raises(InputError, match="no learning rate of its own"):
+        rate_of(replace(manifest, optimizer={"name": "sgd"}), None)
+    with pytest.raises(InputError, match="must be at least 0, not -1"):
+        rate_of(manifest, -1)
+
+
+def test_the_schedule_inside_comes_back_from_the_manifest() -> None:
+    for schedule in (Cosine(0.5, T_max=9), warm_up(Step(0.5, step_size=3), 4)):
+        found: Any = rate_of(step(schedule=schedule).manifest, None)
+        assert [found(n) for n in range(1, 9)] == [schedule(n) for n in range(1, 9)]
+
+
+def test_a_schedule_of_ones_own_is_not_known() -> None:
+    manifest = replace(step().manifest, schedule={"name": "mine:Cosine", "lr": 1.0})
+    found: Any = rate_of(manifest, None)
+    assert math.isnan(found(1))
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf, "fast", None, True])
+def test_what_is_no_rate(rate: Any) -> None:
+    with pytest.raises(InputError, match="learning rate must be finite"):
+        finite_rate(rate)
+    assert finite_rate(np.float32(0.5)) == 0.5

@@ -10,11 +10,15 @@ import pytest
 
 import onnxgrad
 from onnxgrad.errors import InputError
+from onnxgrad.grad import check_gradient
 from onnxgrad.ir.save import to_proto
 from onnxgrad.train import MSE, SGD, AdamW, CrossEntropy, TrainingStep, training_step
+from onnxgrad.train.engines.graph import GraphEngine
 from onnxgrad.train.losses import BCEWithLogits, L2Penalty
+from onnxgrad.train.step import forward
 from onnxgrad.verify.running.run import run
 from tests.helpers import ROOT
+from tests.train.modes_common import DROPOUT, batches, network
 
 MLP = ROOT / "models" / "training" / "mlp.onnx"
 CLASSIFIER = """
@@ -237,3 +241,26 @@ def test_weights_inside_a_branch_are_trained() -> None:
     assert trainer.step({"x": x, "c": np.array(True), "target": x}) == 4
     assert trainer.parameters == {"w": 1, "v": 5}
     assert trainer.evaluate([{"x": x, "c": np.array(True), "target": x}])["loss"] == 0
+
+
+def test_the_loss_is_that_of_the_step_and_its_gradient_is_right() -> None:
+    step = training_step(
+        network(DROPOUT), CrossEntropy(), SGD(), batch_norm="train", dropout="train"
+    )
+    program = forward(step)
+    assert [v.name for v in program.main.outputs] == ["loss"]
+    names = {v.name for v in program.main.inputs}
+    assert names == {"x", "labels", "seed", *step.initial}
+    model, engine, batch = to_proto(program, weights=True), GraphEngine(step), batches(1)[0]
+    given = {**step.initial, "seed": np.array(engine.draw(1))}
+    loss = run(model, {**batch, **given})["loss"]
+    np.testing.assert_allclose(loss, engine.run(batch, 1, 1.0).loss, rtol=1e-6)
+    weights = [fed.name for fed in step.manifest.of_role("parameter")]
+    assert check_gradient(model, weights, "loss", seed=0, inputs=given).ok
+
+
+def test_a_step_without_modes_has_one_too() -> None:
+    program = forward(training_step(network(), CrossEntropy(), SGD()))
+    assert {v.name for v in program.main.inputs} == {
+        "x", "labels", "conv_w", "bn_w", "bn_b", "fc_w", "fc_b",
+    }  # fmt: skip

@@ -12,10 +12,10 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.train import SGD, features, training_step
-from onnxgrad.train.metrics import accuracy
-from onnxgrad.train.not_finite import Diverged
+from onnxgrad.train.divergence import Diverged
+from onnxgrad.train.evaluation import accuracy
 from onnxgrad.train.schedules import Cosine
-from onnxgrad.train.store import save_step
+from onnxgrad.train.step_folder import save_step
 from onnxgrad.train.trainer import CHECKPOINT, Trainer
 from onnxgrad.verify.running.run import run
 from tests.train.common import classifier, examples, step, write_model

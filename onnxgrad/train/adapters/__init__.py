@@ -1,10 +1,9 @@
 """Adapters of low rank (LoRA): beside chosen weights, saved by themselves, merged back."""
 
+from onnxgrad.train.adapters.adapters import Adapters, adapters_of, read_adapters, save_adapters
 from onnxgrad.train.adapters.lora import load_adapters, lora
 from onnxgrad.train.adapters.merge import merge
 from onnxgrad.train.adapters.peft import read_peft, save_peft
-from onnxgrad.train.adapters.record import Adapters, adapters_of
-from onnxgrad.train.adapters.store import read_adapters, save_adapters
 
 __all__ = [
     "Adapters",

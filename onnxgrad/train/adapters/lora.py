@@ -1,7 +1,9 @@
 """`lora`: a model with matrices of low rank beside chosen weights, which alone are then trained.
 
-Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", with the initial values of its
-authors' loralib: nothing changes before the first step.
+An adapter adds y + s (x A) B to what its weight makes, never x (A B): neither forward nor backward
+forms a matrix of the weight's size. Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large
+Language Models", with the initial values of its authors' loralib: nothing changes before the
+first step.
 """
 
 from __future__ import annotations
@@ -14,20 +16,97 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
-from onnxgrad.errors import InputError
+from onnxgrad.errors import InputError, InternalError
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import Array, TensorType, numpy_dtype
+from onnxgrad.ir.types import Array, TensorType, is_static, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
-from onnxgrad.train.adapters.beside import beside
-from onnxgrad.train.adapters.record import LORA_A, LORA_B, Adapters, note_of, with_note
-from onnxgrad.train.adapters.store import Given, read_if_path
-from onnxgrad.train.adapters.targets import Site, choose, sites
-from onnxgrad.train.digest import digest
+from onnxgrad.train.adapters.adapters import (
+    LORA_A,
+    LORA_B,
+    Adapters,
+    Given,
+    note_of,
+    read_if_path,
+    with_note,
+)
+from onnxgrad.train.adapters.targets import Site, Use, choose, sites
+from onnxgrad.train.export import digest
+
+
+def add_adapter(site: Site, a: Var, b: Var, scale: float) -> list[str]:
+    """Let every reader of what W makes read that plus the adapter's part; the nodes that add.
+
+    a: (in, r), b: (r, out), both possibly computed. scale: alpha / r.
+    """
+    added = []
+    for use in site.uses:
+        y = use.binding.out
+        readers = [(user, place) for user in y.users for place in user.places(y)]
+        with emitting(y.block, share=True, sources=(use.binding,), made_by="lora"):
+            new = y + _part(site, use, a, b, scale * use.scale)
+        if y.shape is not None:
+            new.type = y.type
+        for user, place in readers:
+            user.block.set_operand(user, place, new)
+        for block in y.blocks_returning():
+            block.return_instead(y, new)
+        if new.definition is None:
+            raise InternalError(f"the adapter of '{site.name}' adds nothing")
+        added.append(new.definition.node.name)
+    return added
+
+
+def _part(site: Site, use: Use, a: Var, b: Var, scale: float) -> Var:
+    """s M x, or as the use has it, with M = L R: A B, or its transpose B^T A^T."""
+    left, right = (a, b) if site.inputs_first != use.transposed else (b.mT, a.mT)
+    x = _input(use)
+    if use.kind == "right":
+        return _scaled(x @ left, scale) @ right
+    if use.kind == "left":
+        return left @ _scaled(right @ x, scale)
+    if use.kind == "rows":
+        return _scaled(op.Gather(left, x), scale) @ right
+    z = op.Conv(x, _filter(right, site), **_places(use.binding))
+    return op.Conv(_scaled(z, scale), _filter(left, site))
+
+
+def _scaled(z: Var, scale: float) -> Var:
+    return z if scale == 1.0 else z * scale
+
+
+def _input(use: Use) -> Var:
+    """The operand that is not the weight, as the product has it."""
+    b = use.binding
+    x = b.inputs[use.other]
+    if x is None:
+        raise InternalError(f"a product without an operand: {b}")
+    turned = b.op == "Gemm" and b.attr("transB" if use.other else "transA", 0)
+    return op.Transpose(x, perm=[1, 0]) if turned else x
+
+
+def _filter(m: Var, site: Site) -> Var:
+    """A matrix as a filter of size 1: (out, in) to (out, in, 1, ...)."""
+    ones = (site.weight.rank or 0) - 2
+    sizes = m.shape
+    if not is_static(sizes):
+        raise InternalError(f"an adapter of unknown size: {m!r}")
+    return op.Reshape(m, [*sizes, *[1] * ones])
+
+
+def _places(conv: Binding) -> dict[str, Any]:
+    """The attributes that say where the filter is put."""
+    return {
+        name: value
+        for name, value in conv.attrs.items()
+        if name in ("strides", "pads", "dilations", "auto_pad")
+    }
+
 
 # since then operators broadcast as numpy does; and initializers need not be inputs
 _OPSET, _IR_VERSION = 7, 4
@@ -64,7 +143,7 @@ def lora(
     added: list[str] = []
     for site in chosen:
         a, b = _first_values(site, rank, seed)
-        added += beside(site, *_initializers(program, site.name, a, b), alpha / rank)
+        added += add_adapter(site, *_initializers(program, site.name, a, b), alpha / rank)
     entries = (targets,) if isinstance(targets, str) else tuple(targets)
     words = Adapters(rank, alpha, entries, digest(model)).words()
     names = [site.name + suffix for site in chosen for suffix in (LORA_A, LORA_B)]
@@ -183,7 +262,7 @@ def _attach(program: Program, adapters: Adapters, base: str) -> list[str]:
     for site in fitting(program, adapters, base):
         dtype = numpy_dtype(site.dtype)
         a, b = (factor.astype(dtype) for factor in adapters.factors(site.name))
-        added += beside(site, *_initializers(program, site.name, a, b), adapters.scale)
+        added += add_adapter(site, *_initializers(program, site.name, a, b), adapters.scale)
     return added
 
 
@@ -200,7 +279,7 @@ def _attach_all(program: Program, several: Mapping[str, Adapters], base: str) ->
         stacks = _initializers(program, site.name, *_stacked(site, list(several.values())))
         with emitting(program.main, made_by="lora"):
             a, b = (op.Gather(stack, which) for stack in stacks)
-        beside(site, a, b, 1.0)
+        add_adapter(site, a, b, 1.0)
     return which.name
 
 

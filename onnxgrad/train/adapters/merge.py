@@ -14,17 +14,17 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
-from onnxgrad.train.adapters.lora import fitting
-from onnxgrad.train.adapters.record import (
+from onnxgrad.train.adapters.adapters import (
     KEY,
     Adapters,
+    Given,
     adapters_of,
     note_of,
+    read_if_path,
 )
-from onnxgrad.train.adapters.store import Given, read_if_path
+from onnxgrad.train.adapters.lora import fitting
 from onnxgrad.train.adapters.targets import Site
-from onnxgrad.train.digest import digest
-from onnxgrad.train.export import with_weights
+from onnxgrad.train.export import digest, with_weights
 
 
 @known_keywords

@@ -17,10 +17,10 @@ from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.save import save_together
 from onnxgrad.ir.types import Array
 from onnxgrad.options import known_keywords
-from onnxgrad.train import tensors
-from onnxgrad.train.adapters.record import LORA_A, LORA_B, Adapters, adapters_of
+from onnxgrad.train import safetensors_file
+from onnxgrad.train.adapters.adapters import LORA_A, LORA_B, Adapters, adapters_of
 from onnxgrad.train.adapters.targets import Site, sites
-from onnxgrad.train.digest import digest
+from onnxgrad.train.export import digest
 from onnxgrad.wording import printable_json
 
 _CONFIG, _MODEL = "adapter_config.json", "adapter_model.safetensors"
@@ -63,7 +63,7 @@ def save_peft(
         "target_modules": modules, "task_type": None, "inference_mode": True, "lora_dropout": 0.0,
     }  # fmt: skip
     data = (printable_json(config) + "\n").encode()
-    save_together(folder, {_MODEL: tensors.to_bytes(written), _CONFIG: data})
+    save_together(folder, {_MODEL: safetensors_file.to_bytes(written), _CONFIG: data})
 
 
 def _module(site: Site) -> str:
@@ -88,7 +88,7 @@ def read_peft(folder: str | PathLike[str], model: ModelLike) -> Adapters:
     """
     folder = Path(folder)
     config = _config(folder / _CONFIG)
-    arrays, _ = tensors.read(folder / _MODEL)
+    arrays, _ = safetensors_file.read(folder / _MODEL)
     known, rank = [s for s in sites(load(model)) if not s.reason], config["r"]
     values: dict[str, Array] = {}
     for name, array in arrays.items():

@@ -21,17 +21,17 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, numpy_dtype
-from onnxgrad.train import array_math, tensors
-from onnxgrad.train.averaging import ExponentialMovingAverage
+from onnxgrad.train import array_math, safetensors_file
 from onnxgrad.train.engines.base import Engine, Result
-from onnxgrad.train.engines.recorded import Replay
-from onnxgrad.train.engines.regions import Region, aligned, laid_out, made_ready, slot_of
+from onnxgrad.train.engines.flat_buffers import Region, aligned, laid_out, made_ready, slot_of
+from onnxgrad.train.engines.replay import Replay
 from onnxgrad.train.engines.session import checked, give_back, open_session, sizes_of
 from onnxgrad.train.manifest import Fed
 from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.optimizers.base import Moment
 from onnxgrad.train.schedules import schedule_of
 from onnxgrad.train.step import TrainingStep
+from onnxgrad.train.update.moving_average import ExponentialMovingAverage
 
 # numbers per block: with a gradient, two states and the temporaries of a formula they fit into a
 # core's own cache
@@ -149,7 +149,7 @@ class BlocksEngine(Engine):
         """A buffer of what belongs to each parameter, by the name of that."""
         flat = aligned(self._size, self._dtype)
         for parameter, name in names.items():
-            tensors.copy(values, name, flat[self._places[parameter]])
+            safetensors_file.copy(values, name, flat[self._places[parameter]])
         return flat
 
     def _bound(self) -> Any:

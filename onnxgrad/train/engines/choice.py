@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from onnxgrad.errors import InputError
-from onnxgrad.train.data_parallel import DataParallel
 from onnxgrad.train.engines.base import Engine
 from onnxgrad.train.engines.blocks import BlocksEngine, fits
+from onnxgrad.train.engines.data_parallel import DataParallel
 from onnxgrad.train.engines.graph import GraphEngine
 from onnxgrad.train.step import TrainingStep
 

@@ -14,14 +14,71 @@ from typing import Any, Literal
 
 import numpy as np
 
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import Array, numpy_dtype
-from onnxgrad.train import tensors
+from onnxgrad.ir.types import Array, is_static, numpy_dtype
+from onnxgrad.ir.var import Var
+from onnxgrad.train import safetensors_file
 from onnxgrad.train.engines.base import Engine, Result
 from onnxgrad.train.engines.session import checked, dtype_of, open_session, sizes_of
-from onnxgrad.train.in_place import may_be_overwritten
 from onnxgrad.train.manifest import Fed
 from onnxgrad.train.step import TrainingStep
+
+# their results may be their operands' memory, or onnxruntime may let their readers read the operand
+# instead
+_ALIASES = frozenset({
+    "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout", "Cast", "Optional",
+    "Split", "Transpose", "Expand", "Slice", "Concat", "Pad", "Gather",
+})  # fmt: skip
+_ELEMENTWISE = frozenset(
+    {"Add", "Sub", "Mul", "Div", "Where", "Max", "Min", "Neg", "Abs", "Sqrt", "Sign", "Pow"}
+)
+
+
+def may_be_overwritten(block: BindingBlock, old: Var, new: Var) -> bool:
+    """Whether the memory of the input `old` may become that of the output `new`."""
+    own = new.definition
+    if own is None or old.type != new.type or not is_static(old.shape) or old.returned:
+        return False
+    readers = _readers(old)
+    before = _ancestors(own)
+    for b in readers:
+        if b is own:
+            if b.op not in _ELEMENTWISE or any(
+                v is not None and v.shape not in (old.shape, ()) for v in b.inputs
+            ):
+                return False
+        elif b not in before or b.block is not block:
+            return False
+    return True
+
+
+def _readers(old: Var) -> set[Binding]:
+    """Who reads the value's memory, in nested blocks too."""
+    found: set[Binding] = set()
+    todo = [old]
+    while todo:
+        v = todo.pop()
+        for b in v.users:
+            if b in found:
+                continue
+            found.add(b)
+            if b.op in _ALIASES or b.blocks:
+                todo += [o for o in b.outputs if o is not None]
+    return found
+
+
+def _ancestors(b: Binding) -> set[Binding]:
+    found: set[Binding] = set()
+    todo = [b]
+    while todo:
+        for v in todo.pop().reads():
+            if v.definition is not None and v.definition not in found:
+                found.add(v.definition)
+                todo.append(v.definition)
+    return found
+
 
 InPlace = Literal["none", "states", "all"]
 _STATES = ("state", "average", "accumulated", "scaling")
@@ -96,7 +153,7 @@ class GraphEngine(Engine):
         self._memory: list[Array] = []
         for fed in self._carried:
             now = np.empty(sizes_of(fed), dtype_of(fed))
-            tensors.copy(values, fed.name, now.reshape(-1))
+            safetensors_file.copy(values, fed.name, now.reshape(-1))
             self._buffers[0][fed.name] = self._value(now)
             self._buffers[1][fed.name] = (
                 self._buffers[0][fed.name]

@@ -3,12 +3,16 @@ command-line names.
 """
 
 from onnxgrad.train.losses.base import Custom, Loss, Output, Sum
-from onnxgrad.train.losses.classification import CrossEntropy, SequenceCrossEntropy
+from onnxgrad.train.losses.classification import (
+    BCEWithLogits,
+    CrossEntropy,
+    KLDiv,
+    SequenceCrossEntropy,
+)
 from onnxgrad.train.losses.ctc import CTC
 from onnxgrad.train.losses.embedding import Cosine, CosineEmbedding, TripletMargin
 from onnxgrad.train.losses.penalty import L1Penalty, L2Penalty
 from onnxgrad.train.losses.place import Place
-from onnxgrad.train.losses.probability import BCEWithLogits, KLDiv
 from onnxgrad.train.losses.registry import LOSSES, parse_loss
 from onnxgrad.train.losses.regression import L1, MSE, Huber, SmoothL1
 

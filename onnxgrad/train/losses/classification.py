@@ -1,5 +1,9 @@
-"""Losses of class scores: cross entropy with the index of the right class, with probabilities,
-along a sequence.
+"""Losses of classes: cross entropy of class indices or probabilities, along a sequence, of single
+probabilities and between distributions.
+
+Cross entropy is ONNX's own SoftmaxCrossEntropyLoss where that operator says all: its gradient
+(softmax - onehot) is the cheapest that there is, and it subtracts the maximum before it
+exponentiates. Smoothing needs the log-probabilities, which are its second result.
 """
 
 from __future__ import annotations
@@ -11,20 +15,83 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, Shape
 from onnxgrad.ir.var import Var
-from onnxgrad.train.losses.base import Reduced, known, size
-from onnxgrad.train.losses.checks import (
+from onnxgrad.train.losses.base import (
+    Loss,
     Numbers,
+    Reduced,
     check_choice,
     check_flag,
     check_integer,
     check_numbers,
     check_within,
+    known,
+    reduced,
+    size,
 )
-from onnxgrad.train.losses.likelihood import negative_log_likelihood
 from onnxgrad.train.losses.place import Place
+from onnxgrad.train.losses.regression import Elementwise
+
+
+def negative_log_likelihood(
+    z: Var,
+    labels: Var,
+    weight: Var | None,
+    *,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
+) -> Var:
+    """-w_t log softmax(z)_t over all labels t that are not ignored: scores (N, C, ...), labels (N,
+    ...).
+
+    The mean divides by the sum of w_t. NaN where a label is no class: onnxruntime would count
+    negative ones from the end, and other runtimes read what lies beside.
+    """
+    labels, wrong = _checked(z, labels, ignore_index)
+    wanted = 2 if label_smoothing else 1
+    loss, *more = op.SoftmaxCrossEntropyLoss(
+        z, labels, weight, ignore_index=ignore_index, reduction=reduction, outputs=wanted
+    )
+    if more:
+        kept = op.Not(op.Equal(labels, ignore_index))
+        uniform = _uniform(more[0], weight, kept)
+        if reduction == "mean":
+            uniform = uniform / _share(labels, weight, kept, z.dtype)
+        loss = (1.0 - label_smoothing) * loss + (label_smoothing / size(z, 1)) * uniform
+    return op.Where(wrong, constant(np.nan, z.dtype), loss)
+
+
+def _checked(z: Var, labels: Var, ignore_index: int) -> tuple[Var, Var]:
+    """The labels, those that are no class as ignored ones, and whether there is such a one."""
+    classes = None if z.shape is None else z.shape[1]
+    count = (
+        classes
+        if isinstance(classes, int)
+        else op.Cast(op.Gather(op.Shape(z), np.int64(1)), to=labels.dtype)
+    )
+    outside = op.Or(op.Less(labels, 0), op.GreaterOrEqual(labels, count))
+    wrong = op.And(outside, op.Not(op.Equal(labels, ignore_index)))
+    some = op.Greater(op.ReduceSum(op.Cast(wrong, to=TensorProto.INT32), keepdims=0), 0)
+    return op.Where(wrong, ignore_index, labels), some
+
+
+def _uniform(log_p: Var, weight: Var | None, kept: Var) -> Var:
+    """-sum w_c log p_c over all classes and the samples that count."""
+    if weight is not None:
+        log_p = log_p * op.Reshape(weight, [-1, *[1] * ((log_p.rank or 2) - 2)])
+    return op.ReduceSum(op.Where(kept, -op.ReduceSum(log_p, [1], keepdims=0), 0.0), keepdims=0)
+
+
+def _share(labels: Var, weight: Var | None, kept: Var, dtype: int) -> Var:
+    """What a mean divides by: how many labels count, or what they weigh."""
+    if weight is None:
+        return op.ReduceSum(op.Cast(kept, to=dtype), keepdims=0)
+    class_ = op.Where(kept, labels, 0)
+    return op.ReduceSum(op.Where(kept, op.Gather(weight, class_), 0.0), keepdims=0)
 
 
 @dataclass(frozen=True)
@@ -187,3 +254,90 @@ def in_rows(z: Var, axis: int) -> Var:
 
 def _label(index: int, labels: Var) -> np.generic:
     return np.int32(index) if labels.dtype == TensorProto.INT32 else np.int64(index)
+
+
+@dataclass(frozen=True)
+class BCEWithLogits(Elementwise):
+    """-w (p t log s(z) + (1 - t) log (1 - s(z))), s the logistic function:
+    torch.nn.BCEWithLogitsLoss.
+
+    weight w and pos_weight p: numbers that broadcast to the scores' shape, pos_weight usually one
+    per class.
+    """
+
+    name: ClassVar[str] = "bce_with_logits"
+    target: str = "labels"
+    weight: Numbers = None
+    pos_weight: Numbers = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_numbers(self.name, weight=self.weight, pos_weight=self.pos_weight)
+
+    def of(self, y: Var, t: Var) -> Var:
+        """w (p t softplus(-z) + (1 - t) softplus(z)): no difference of large numbers for what is
+        nearly right
+        """
+        positive = t if self.pos_weight is None else self._factor(y, "pos_weight") * t
+        each = positive * softplus(-y) + (1.0 - t) * softplus(y)
+        return each if self.weight is None else self._factor(y, "weight") * each
+
+    def _factor(self, z: Var, name: str) -> Var:
+        """An option as a constant. InputError where it does not broadcast to the scores."""
+        value = getattr(self, name)
+        own, wanted = np.shape(value), z.shape or ()
+        sizes = list(zip(own[::-1], wanted[::-1]))
+        if len(own) > len(wanted) or any(a not in (1, b) for a, b in sizes if isinstance(b, int)):
+            raise InputError(
+                f"{self.name}: {name} is an array {own}, which does not broadcast to "
+                f"'{z.name}', {z.type}"
+            )
+        return known(value, z)
+
+
+@dataclass(frozen=True)
+class KLDiv(Loss):
+    """t (log t - y), y the output as log-probabilities: torch.nn.KLDivLoss; with log_target t is
+    log t as well.
+
+    reduction "batchmean" is the divergence as mathematics has it, over the size of the first axis;
+    "mean", PyTorch's default, divides by the number of elements.
+    """
+
+    name: ClassVar[str] = "kl_div"
+    output: str | None = None
+    target: str = "target"
+    reduction: Literal["mean", "sum", "batchmean"] = "mean"
+    log_target: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice(self.name, "reduction", self.reduction, ("mean", "sum", "batchmean"))
+        check_flag(self.name, log_target=self.log_target)
+
+    def emit(self, place: Place) -> Var:
+        """The loss. Raises InputError for a mean over the batch of a scalar."""
+        y = place.prediction(self.output)
+        t = place.labels(self.target, y.dtype, y.shape or (), self.name)
+        if self.log_target:
+            terms = op.Exp(t) * (t - y)
+        else:
+            # 0 log 0 is 0
+            terms = t * op.Log(op.Where(op.Equal(t, 0.0), 1.0, t)) - t * y
+        if self.reduction != "batchmean":
+            return reduced(terms, self.reduction)
+        if not y.rank:
+            raise InputError(f"{self.name} of '{y.name}', {y.type}: a batchmean needs a batch")
+        return reduced(terms, "sum") / size(y, 0)
+
+
+def softplus(x: Var) -> Var:
+    """log(1 + exp(x)) without overflow, with a derivative at 0 as well.
+
+    onnxruntime's Softplus is exact to the last digit in float32, and in float64 absent or infinite
+    from 710 on.
+    """
+    if x.dtype == TensorProto.FLOAT:
+        return op.Softplus(x)
+    positive = op.Greater(x, 0.0)
+    away = op.Where(positive, -x, x)
+    return op.Where(positive, x, 0.0) + op.Log(1.0 + op.Exp(away))

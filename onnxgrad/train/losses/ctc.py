@@ -21,8 +21,14 @@ from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
-from onnxgrad.train.losses.base import Loss, Reduction, reduced
-from onnxgrad.train.losses.checks import check_choice, check_flag, check_integer
+from onnxgrad.train.losses.base import (
+    Loss,
+    Reduction,
+    check_choice,
+    check_flag,
+    check_integer,
+    reduced,
+)
 from onnxgrad.train.losses.place import Place
 
 # log 0: so small that it never counts beside a probability, finite so that its exponential has a

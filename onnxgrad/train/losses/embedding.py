@@ -13,13 +13,16 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.train.losses.base import Loss, Reduced, Reduction, reduced
-from onnxgrad.train.losses.checks import (
+from onnxgrad.train.losses.base import (
+    Loss,
+    Reduced,
+    Reduction,
     check_choice,
     check_finite,
     check_flag,
     check_integer,
     check_positive,
+    reduced,
 )
 from onnxgrad.train.losses.place import Place, fits
 

@@ -10,11 +10,15 @@ from onnxgrad.errors import InputError
 from onnxgrad.named_options import build
 from onnxgrad.options import known_keywords
 from onnxgrad.train.losses.base import Loss, Output, Sum
-from onnxgrad.train.losses.classification import CrossEntropy, SequenceCrossEntropy
+from onnxgrad.train.losses.classification import (
+    BCEWithLogits,
+    CrossEntropy,
+    KLDiv,
+    SequenceCrossEntropy,
+)
 from onnxgrad.train.losses.ctc import CTC
 from onnxgrad.train.losses.embedding import Cosine, CosineEmbedding, TripletMargin
 from onnxgrad.train.losses.penalty import L1Penalty, L2Penalty
-from onnxgrad.train.losses.probability import BCEWithLogits, KLDiv
 from onnxgrad.train.losses.regression import L1, MSE, Huber, SmoothL1
 from onnxgrad.wording import perhaps
 

@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.train.losses.base import Reduced, reduced
-from onnxgrad.train.losses.checks import check_finite, check_positive, check_within
+from onnxgrad.train.losses.base import Reduced, check_finite, check_positive, check_within, reduced
 from onnxgrad.train.losses.place import Place
 
 

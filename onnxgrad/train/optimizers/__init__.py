@@ -2,14 +2,18 @@
 have for them.
 """
 
-from onnxgrad.train.optimizers.adafactor import Adafactor
-from onnxgrad.train.optimizers.adagrad import Adadelta, Adagrad, RMSprop
-from onnxgrad.train.optimizers.adam import Adam, AdamW
-from onnxgrad.train.optimizers.base import Moment, Optimizer
-from onnxgrad.train.optimizers.custom import Custom
-from onnxgrad.train.optimizers.lion import Lion
-from onnxgrad.train.optimizers.nadam import NAdam
-from onnxgrad.train.optimizers.sgd import SGD
+from onnxgrad.train.optimizers.base import Custom, Moment, Optimizer
+from onnxgrad.train.optimizers.formulas import (
+    SGD,
+    Adadelta,
+    Adafactor,
+    Adagrad,
+    Adam,
+    AdamW,
+    Lion,
+    NAdam,
+    RMSprop,
+)
 
 _ALL = (SGD, Adam, AdamW, NAdam, Adagrad, RMSprop, Adadelta, Lion, Adafactor)
 OPTIMIZERS: dict[str, type[Optimizer]] = {cls.__name__.lower(): cls for cls in _ALL}

@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.train import MSE, AdamW, Trainer, tensors, training_step
+from onnxgrad.train import MSE, AdamW, Trainer, safetensors_file, training_step
 from onnxgrad.train.adapters import adapters_of, load_adapters, lora, merge, read_peft, save_peft
 from onnxgrad.verify.running.run import run
 from tests.helpers import DATA_DIR, ROOT
@@ -71,7 +71,9 @@ def test_training_follows_peft() -> None:
 def test_written_again_it_is_what_peft_wrote(tmp_path: Path) -> None:
     model, _ = example()
     save_peft(load_adapters(model, read_peft(FOLDER, model)), tmp_path)
-    ours, theirs = (tensors.read(f / "adapter_model.safetensors")[0] for f in (tmp_path, FOLDER))
+    ours, theirs = (
+        safetensors_file.read(f / "adapter_model.safetensors")[0] for f in (tmp_path, FOLDER)
+    )
     assert ours.keys() == theirs.keys()
     for name, array in theirs.items():
         np.testing.assert_array_equal(ours[name], array, err_msg=name)
@@ -86,7 +88,7 @@ def test_modules_that_an_exporter_noted(tmp_path: Path) -> None:
     path = ROOT / "models" / "bert.onnx"
     model = lora(path, "*.layer.0.attention.self.query,*.word_embeddings", rank=2)
     save_peft(model, tmp_path)
-    arrays, _ = tensors.read(tmp_path / "adapter_model.safetensors")
+    arrays, _ = safetensors_file.read(tmp_path / "adapter_model.safetensors")
     assert sorted(arrays) == [
         "base_model.model.model.embeddings.word_embeddings.lora_embedding_A",
         "base_model.model.model.embeddings.word_embeddings.lora_embedding_B",
@@ -151,7 +153,9 @@ def test_folders_and_modules_that_do_not_fit(tmp_path: Path) -> None:
         read_peft(FOLDER, form("matmul"))
     for name in ("other", "base_model.model.emb.lora_magnitude_vector"):
         shutil.copytree(FOLDER, tmp_path, dirs_exist_ok=True)
-        tensors.write(tmp_path / "adapter_model.safetensors", {name: np.ones((2, 2), np.float32)})
+        safetensors_file.write(
+            tmp_path / "adapter_model.safetensors", {name: np.ones((2, 2), np.float32)}
+        )
         with pytest.raises(InputError, match=f"'{name}' is no matrix of an adapter"):
             read_peft(tmp_path, model)
     with pytest.raises(InputError, match="nothing says of which module 'W' is"):
@@ -168,6 +172,6 @@ def test_a_table_that_is_a_factor_too(tmp_path: Path) -> None:
         save_peft(lora(model, "*", rank=2), tmp_path)
     shutil.copytree(FOLDER, tmp_path, dirs_exist_ok=True)
     values = {f"base_model.model.emb.lora_embedding_{c}": np.ones((2, 2), np.float32) for c in "AB"}
-    tensors.write(tmp_path / "adapter_model.safetensors", values)
+    safetensors_file.write(tmp_path / "adapter_model.safetensors", values)
     with pytest.raises(InputError, match="is a table and a factor of products"):
         read_peft(tmp_path, model)

@@ -13,13 +13,13 @@ from onnxgrad.errors import InputError
 from onnxgrad.train import Manifest, Optimizer, Trainer, training_step
 from onnxgrad.train.engines import blocks
 from onnxgrad.train.engines.blocks import BlocksEngine, fits, gradient_graph
+from onnxgrad.train.engines.flat_buffers import optimizer_of
 from onnxgrad.train.engines.graph import GraphEngine
-from onnxgrad.train.engines.regions import optimizer_of
 from onnxgrad.train.optimizers import OPTIMIZERS, SGD, Adafactor, Adam, NAdam
 from onnxgrad.train.schedules import Schedule
 from tests.helpers import ROOT
 from tests.train.common import examples, step
-from tests.train.test_accumulation import OPTIONS
+from tests.train.update.test_emission import OPTIONS
 
 
 @pytest.mark.parametrize("name", ["mlp", "gpt2", "lstm_tagger"])

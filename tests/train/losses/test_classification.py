@@ -1,4 +1,4 @@
-"""Cross entropy: of indices, of distributions, of sequences."""
+"""The likelihood of labels at its edges: no label, no class, scores as large as they get."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+import onnxgrad
 from onnxgrad.errors import InputError
-from onnxgrad.train.losses import CrossEntropy, SequenceCrossEntropy
+from onnxgrad.train.losses import BCEWithLogits, CrossEntropy, KLDiv, SequenceCrossEntropy
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.run import run
 from tests.train.losses.common import check, found, labels_of, log_softmax, through, with_loss
@@ -17,6 +18,73 @@ from tests.train.losses.common import check, found, labels_of, log_softmax, thro
 RNG = np.random.default_rng(0)
 Z = 2 * RNG.standard_normal((4, 3))
 WEIGHT = [0.5, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "loss", [CrossEntropy(), CrossEntropy(label_smoothing=0.1), CrossEntropy(weight=WEIGHT)]
+)
+@pytest.mark.parametrize("label", [-1, 3, 1 << 40])
+def test_a_label_that_is_no_class_makes_the_loss_nan_and_moves_nothing(
+    loss: CrossEntropy, label: int
+) -> None:
+    value, gradient = found(loss, {"z": Z}, {"labels": np.array([0, 1, label, 2])})
+    assert np.isnan(value)
+    assert not gradient["z"].any()
+
+
+@pytest.mark.parametrize(
+    "loss", [CrossEntropy(), CrossEntropy(label_smoothing=0.1), CrossEntropy(weight=WEIGHT)]
+)
+def test_no_label_at_all_is_nan_without_a_gradient_as_in_pytorch(loss: CrossEntropy) -> None:
+    value, gradient = found(loss, {"z": Z}, {"labels": np.full(4, -100)})
+    assert np.isnan(value)
+    assert not gradient["z"].any()
+    total = CrossEntropy(weight=loss.weight, label_smoothing=loss.label_smoothing, reduction="sum")
+    assert found(total, {"z": Z}, {"labels": np.full(4, -100)})[0] == 0.0
+
+
+def test_large_scores_do_not_overflow() -> None:
+    z = np.array([[1e4, 0.0, -1e4], [3e38, 0.0, 0.0]], np.float32)
+    graph = onnxgrad.gradient(
+        with_loss(through({"z": ["N", 3]}, TensorProto.FLOAT), CrossEntropy()), "z_in"
+    )
+    for labels, expected in (([2, 0], 1e4), ([0, 0], 0.0)):
+        value, gradient = run(graph, {"z_in": z, "labels": np.array(labels)}).values()
+        np.testing.assert_allclose(value, expected)
+        assert np.isfinite(gradient).all()
+
+
+def test_a_class_that_cannot_be() -> None:
+    z = np.array([[0.0, -np.inf, 1.0], [2.0, 1.0, -np.inf]])
+    value, gradient = found(CrossEntropy(), {"z": z}, {"labels": np.array([2, 0])})
+    np.testing.assert_allclose(value, np.log1p(np.exp(-1)))
+    p = 1 / (1 + np.exp(1))
+    np.testing.assert_allclose(gradient["z"], [[p / 2, 0, -p / 2], [-p / 2, p / 2, 0]])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("weight", [None, WEIGHT])
+@pytest.mark.parametrize("shape", [(4, 3), (2, 3, 2), (2, 3, 2, 2)])
+def test_by_the_formula_with_axes_behind_the_classes(
+    shape: tuple[int, ...], weight: Any, smoothing: float, reduction: Any
+) -> None:
+    w = np.array(weight or np.ones(3))
+
+    def formula(z: np.ndarray, labels: np.ndarray) -> float:
+        rows, right = np.moveaxis(log_softmax(z, 1), 1, -1).reshape(-1, 3), labels.reshape(-1)
+        rows, right = rows[right != 1], right[right != 1]
+        sharp = -(w[right] * rows[range(len(right)), right]).sum()
+        total = (1 - smoothing) * sharp - smoothing / 3 * (w * rows).sum()
+        return float(total / w[right].sum() if reduction == "mean" else total)
+
+    loss = CrossEntropy(
+        weight=weight, label_smoothing=smoothing, reduction=reduction, ignore_index=1
+    )
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 3, (shape[0], *shape[2:]))
+    labels.reshape(-1)[:2] = 1, 2
+    check(loss, formula, {"z": rng.standard_normal(shape)}, {"labels": labels})
 
 
 def test_the_gradient_is_softmax_minus_onehot() -> None:
@@ -166,3 +234,75 @@ def test_scores_that_do_not_fit() -> None:
         with_loss(through({"z": []}), CrossEntropy())
     with pytest.raises(InputError, match=r"needs scores .B, S, V."):
         with_loss(through({"z": [3]}), SequenceCrossEntropy())
+
+
+T = RNG.random((4, 3))
+P = np.where(T < 0.4, 0.0, T)
+
+
+@pytest.mark.parametrize("weight", [None, 0.5, [1.0, 2.0, 3.0], RNG.random((4, 1))])
+@pytest.mark.parametrize("pos_weight", [None, 3.0, [0.5, 1.0, 2.0]])
+def test_probabilities_by_the_formula(weight: Any, pos_weight: Any) -> None:
+    w, p = (np.array(1.0 if v is None else v) for v in (weight, pos_weight))
+
+    def formula(z: np.ndarray, labels: np.ndarray) -> float:
+        s = 1 / (1 + np.exp(-z))
+        return float(-(w * (p * labels * np.log(s) + (1 - labels) * np.log(1 - s))).mean())
+
+    check(BCEWithLogits(weight=weight, pos_weight=pos_weight), formula, {"z": Z}, {"labels": T})
+
+
+def test_the_gradient_is_the_probability_minus_the_label_also_at_zero_and_far_out() -> None:
+    z = np.array([0.0, 1000.0, -1000.0, 1000.0, -40.0])
+    t = np.array([1.0, 1.0, 1.0, 0.0, 0.0])
+    value, gradient = found(BCEWithLogits(reduction="sum"), {"z": z}, {"labels": t})
+    np.testing.assert_allclose(value, np.log(2) + 2000, rtol=1e-14)
+    np.testing.assert_allclose(gradient["z"], [-0.5, 0.0, -1.0, 1.0, np.exp(-40)], atol=1e-17)
+
+
+@pytest.mark.parametrize(("z", "t"), [(-15.0, 0.0), (15.0, 1.0), (-30.0, 0.0)])
+def test_float32_keeps_the_last_digits_of_what_is_nearly_right(z: float, t: float) -> None:
+    graph = onnxgrad.gradient(
+        with_loss(through({"z": ["N"]}, TensorProto.FLOAT), BCEWithLogits()), "z_in"
+    )
+    feeds = {"z_in": np.array([z], np.float32), "labels": np.array([t], np.float32)}
+    value, gradient = run(graph, feeds).values()
+    np.testing.assert_allclose(value, np.exp(-abs(z)), rtol=1e-6)
+    # as good as onnxruntime's Sigmoid
+    np.testing.assert_allclose(gradient, [-np.sign(z) * np.exp(-abs(z))], atol=1e-7)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "batchmean"])
+def test_divergence(reduction: Any) -> None:
+    share = {"mean": 1 / 12, "sum": 1.0, "batchmean": 1 / 4}[reduction]
+
+    def formula(y: np.ndarray, target: np.ndarray) -> float:
+        return float(share * (target * (np.log(np.where(target == 0, 1, target)) - y)).sum())
+
+    check(KLDiv(reduction=reduction), formula, {"y": Z}, {"target": P})
+    check(
+        KLDiv(reduction=reduction, log_target=True),
+        lambda y, target: float(share * (np.exp(target) * (target - y)).sum()),
+        {"y": Z},
+        {"target": np.log(T)},
+    )
+
+
+def test_what_does_not_fit() -> None:
+    with pytest.raises(
+        InputError,
+        match=r"pos_weight is an array \(2,\), which does not broadcast to 'z', f64.N,3.",
+    ):
+        with_loss(through({"z": ["N", 3]}), BCEWithLogits(pos_weight=[1, 2]))
+    with pytest.raises(InputError, match=r"weight is an array \(1, 3\)"):
+        with_loss(through({"z": [3]}), BCEWithLogits(weight=[[1, 2, 3]]))
+    with pytest.raises(InputError, match=r"weight is an array \(2, 3\)"):
+        with_loss(through({"z": [4, 3]}), BCEWithLogits(weight=np.ones((2, 3))))
+    with pytest.raises(InputError, match="a batchmean needs a batch"):
+        with_loss(through({"z": []}), KLDiv(reduction="batchmean"))
+    with pytest.raises(InputError, match="weight must be finite numbers, not 'much'"):
+        BCEWithLogits(weight="much")
+    with pytest.raises(InputError, match="reduction must be one of mean, sum, batchmean"):
+        KLDiv(reduction="none")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="log_target must be true or false"):
+        KLDiv(log_target=1)  # type: ignore[arg-type]

@@ -1,0 +1,191 @@
+"""Adapters: their matrices and numbers, in a model's metadata and in a file of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from onnx import ModelProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.load import ModelLike, load, program_of
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.types import Array
+from onnxgrad.options import known_keywords
+from onnxgrad.train import safetensors_file
+
+KEY = "onnxgrad.lora"
+LORA_A, LORA_B = ".lora_A", ".lora_B"
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """The matrices of low rank beside weights of one model, by the names of their initializers.
+
+    `<weight>.lora_A` is (in, rank), `<weight>.lora_B` (rank, out); the weight is moved by
+    alpha / rank times their product. base: the digest of the model that they are for.
+    """
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+    base: str
+    values: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def scale(self) -> float:
+        """alpha / rank"""
+        return self.alpha / self.rank
+
+    @property
+    def weights(self) -> list[str]:
+        """The names of the adapted weights."""
+        return [name.removesuffix(LORA_A) for name in self.values if name.endswith(LORA_A)]
+
+    def factors(self, weight: str) -> tuple[Array, Array]:
+        """A and B of a weight. InputError where one of them is missing, or none of this rank."""
+        found = [self.values.get(weight + suffix) for suffix in (LORA_A, LORA_B)]
+        a, b = found
+        if a is None or b is None:
+            raise InputError(f"the adapter of '{weight}' is not whole: it needs lora_A and lora_B")
+        if a.ndim != 2 or b.ndim != 2 or not a.shape[1] == b.shape[0] == self.rank:
+            raise InputError(
+                f"the adapter of '{weight}' is {list(a.shape)} and {list(b.shape)}, not of rank "
+                f"{self.rank}"
+            )
+        return a, b
+
+    def words(self) -> dict[str, Any]:
+        """Everything but the numbers."""
+        return {
+            "rank": self.rank,
+            "alpha": self.alpha,
+            "targets": list(self.targets),
+            "base": self.base,
+        }
+
+
+def of_words(said: Any, values: Mapping[str, Array], where: str) -> Adapters:
+    """What `words` gave. Raises InputError for what is none of it."""
+    try:
+        rank, alpha = said["rank"], float(said["alpha"])
+        if not isinstance(rank, int) or rank < 1:
+            raise ValueError(f"a rank of {rank}")
+        return Adapters(rank, alpha, tuple(map(str, said["targets"])), str(said["base"]), values)
+    except (TypeError, KeyError, ValueError) as error:
+        raise InputError(f"{where} does not say what its adapters are: {error!r}") from None
+
+
+def with_note(program: Program, note: Mapping[str, Any]) -> Program:
+    """The program with a note on its adapters in the model's metadata."""
+    proto = to_proto(program)
+    proto.metadata_props.add(key=KEY, value=json.dumps(note, sort_keys=True))
+    return program_of(proto, program.folder, digests=program.digests)
+
+
+def note_of(proto: ModelProto) -> dict[str, Any] | None:
+    """The note on a model's adapters; None where it has none. InputError for one that is
+    damaged.
+    """
+    text = next((e.value for e in proto.metadata_props if e.key == KEY), None)
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InputError(f"the model's metadata '{KEY}' is damaged")
+    return found
+
+
+@known_keywords
+def adapters_of(model: ModelLike, values: Mapping[str, Array] | None = None) -> Adapters:
+    """The adapters beside a model's weights, with these values where given (a Trainer's
+    `parameters`).
+
+    Raises InputError for a model without adapters, or with several to choose from, and for values
+    that do not fit.
+    """
+    program = load(model)
+    note = note_of(program.proto)
+    if note is None:
+        raise InputError(
+            f"the model has no adapters: its metadata has no '{KEY}', which lora() writes and "
+            "another tool may have dropped"
+        )
+    if "names" in note:
+        raise InputError(
+            f"the model holds {len(note['names'])} adapters to choose from by an input: take one "
+            "from where it came from"
+        )
+    held = {
+        v.name: program.array(v.initializer)
+        for v in program.main.initializers.values()
+        if v.initializer is not None and v.name in _names(note)
+    }
+    if gone := sorted(_names(note) - held.keys()):
+        raise InputError(
+            f"'{gone[0]}' is no initializer of the model any more: something that rewrote it moved "
+            "the adapters: take them from the model that lora() made"
+        )
+    for name, value in (values or {}).items():
+        if name not in held or held[name].shape != value.shape:
+            raise InputError(
+                f"'{name}' {list(value.shape)} is no part of the model's adapters: pass values of "
+                "*.lora_* only"
+            )
+        held[name] = value.astype(held[name].dtype)
+    return of_words(note, held, "the model's metadata")
+
+
+def _names(note: Mapping[str, Any]) -> set[str]:
+    """Of the initializers."""
+    return {str(name) for name in note.get("values", ())}
+
+
+Given: TypeAlias = "Adapters | str | PathLike[str]"
+_WORDS = "lora"
+
+
+@known_keywords
+def save_adapters(
+    model: ModelLike | Adapters,
+    path: str | PathLike[str],
+    values: Mapping[str, Array] | None = None,
+) -> None:
+    """Write the adapters of a model, or `Adapters`, as a safetensors file: only their numbers,
+    with rank, alpha, targets and the digest of the base model.
+
+    values: what training made of them (`Trainer.parameters`). Raises InputError as `adapters_of`
+    does, and when the file cannot be written.
+    """
+    given = model if isinstance(model, Adapters) and values is None else None
+    found = given or adapters_of(model, values)
+    try:
+        safetensors_file.write(Path(path), found.values, {_WORDS: json.dumps(found.words())})
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+@known_keywords
+def read_adapters(path: str | PathLike[str]) -> Adapters:
+    """What `save_adapters` wrote. Raises InputError for a file that is missing, damaged or
+    another's.
+    """
+    values, said = safetensors_file.read(Path(path))
+    try:
+        words = json.loads(said[_WORDS])
+    except (KeyError, ValueError):
+        raise InputError(f"{path} holds no adapters that save_adapters wrote") from None
+    return of_words(words, values, str(path))
+
+
+def read_if_path(given: Given) -> Adapters:
+    """The adapters themselves."""
+    return given if isinstance(given, Adapters) else read_adapters(given)

@@ -1,0 +1,99 @@
+"""Flat buffers in regions, one per parameter group, and gradients made ready in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.types import Array
+from onnxgrad.train import array_math
+from onnxgrad.train.engines.session import sizes_of
+from onnxgrad.train.manifest import Fed, Manifest
+from onnxgrad.train.optimizers import OPTIMIZERS, Optimizer
+from onnxgrad.train.update.clipping import clip_by_value, clip_coefficient
+
+# each tensor begins at a multiple of this, in numbers: a cache line of float32
+_ALIGNED = 16
+_LINE = 64
+# numbers per sum of squares, which are added up in float64
+_BLOCK = 1 << 14
+
+
+def aligned(length: int, dtype: np.dtype[Any]) -> Array:
+    """Zeros that begin where a cache line does, as each tensor in a flat buffer then does."""
+    memory = np.zeros(length * dtype.itemsize + _LINE, np.uint8)
+    start = -memory.ctypes.data % _LINE
+    return memory[start : start + length * dtype.itemsize].view(dtype)
+
+
+@dataclass(frozen=True)
+class Region:
+    """The part of the flat buffers in which one optimiser updates, and by what factor its learning
+    rate is larger than the step's. slots: its states.
+    """
+
+    part: slice
+    optimizer: Optimizer
+    factor: float
+    slots: frozenset[str]
+
+
+def optimizer_of(told: Mapping[str, Any]) -> Optimizer:
+    """The optimiser that a manifest tells. Raises InputError for one that is unknown."""
+    given = dict(told)
+    name = given.pop("name", None)
+    if name not in OPTIMIZERS:
+        raise InputError(f"the step's optimiser '{name}' is none of {', '.join(OPTIMIZERS)}")
+    hyperparameters: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in given.items()
+    }
+    return OPTIMIZERS[name](**hyperparameters)
+
+
+def slot_of(fed: Fed) -> str:
+    """What the optimiser calls a state."""
+    return fed.slot or fed.name.removeprefix(f"{fed.of}.")
+
+
+def laid_out(manifest: Manifest) -> tuple[dict[str, slice], list[Region], int]:
+    """Where each parameter lies, group by group; the groups' regions; how long the buffers are."""
+    told = manifest.groups or ({"optimizer": manifest.optimizer},)
+    places: dict[str, slice] = {}
+    regions = []
+    end = 0
+    for index, group in enumerate(told):
+        start = end
+        members = [f for f in manifest.of_role("parameter") if (f.group or 0) == index]
+        for fed in members:
+            length = math.prod(sizes_of(fed))
+            places[fed.name] = slice(end, end + length)
+            end += -(-length // _ALIGNED) * _ALIGNED
+        names = {fed.name for fed in members}
+        slots = frozenset(slot_of(f) for f in manifest.of_role("state") if f.of in names)
+        optimizer, factor = optimizer_of(group["optimizer"]), float(group.get("factor", 1.0))
+        regions.append(Region(slice(start, end), optimizer, factor, slots))
+    return places, regions, end
+
+
+def made_ready(g: Array, manifest: Manifest) -> tuple[Any, Any]:
+    """Clip the flat gradient, the sum over micro-batches, by value in place; what it has to be
+    multiplied by besides, and the norm of its mean before it is clipped to that, where it is asked.
+    """
+    factor = 1 / manifest.accumulate
+    if manifest.clip_value is not None:
+        if factor != 1:
+            np.multiply(g, g.dtype.type(factor), out=g)
+            factor = 1.0
+        (g[:],) = clip_by_value([g], manifest.clip_value, array_math)
+    if manifest.gradient_norm is None:
+        return factor, None
+    parts: list[Any] = [g[i : i + _BLOCK] for i in range(0, len(g), _BLOCK)]
+    norm = factor * math.sqrt(sum(float(np.dot(part, part)) for part in parts))
+    if manifest.clip_norm is not None:
+        factor *= float(clip_coefficient(np.float64(norm), manifest.clip_norm, array_math))
+    return factor, norm

@@ -1,0 +1,193 @@
+"""A model cut in two at some values: the frozen part runs once per example, the rest is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.request import Wrt, entries_of
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import Array, TensorType
+from onnxgrad.ir.var import Var
+from onnxgrad.options import known_keywords
+from onnxgrad.train.data import Arrays, read_npz
+from onnxgrad.train.engines.session import checked, open_session
+from onnxgrad.train.manifest import one_size
+from onnxgrad.train.update.emission import fed_of
+from onnxgrad.wording import perhaps
+
+At: TypeAlias = "str | Sequence[str]"
+
+
+def cut(program: Program, at: At) -> set[str]:
+    """Make the values `at` inputs of the program, which keeps only what comes behind them; the
+    names of what came before.
+
+    Outputs that need none of these values go. Raises InputError for what is no computed tensor of
+    the main graph, and where nothing is behind it.
+    """
+    block = program.main
+    values = _computed(block, at)
+    before = {name for v in _ancestors(values) for name in _names(v)}
+    fed = [_fed_in(block, v) for v in values]
+    for v in list(block.outputs):
+        if not _ancestors([v]) & set(fed):
+            block.remove_output(v)
+    if not block.outputs:
+        raise InputError(f"nothing of the model comes behind {_listed(at)}: there is no loss")
+    _prune(block)
+    if unread := [v.name for v in fed if not v.use_count and not v.returned]:
+        raise InputError(f"'{unread[0]}' is read only before the others: leave it out")
+    return before
+
+
+def check_behind(program: Program, wrt: Wrt, before: set[str], at: At) -> None:
+    """Raise InputError for a weight that is asked for by name and went with what comes before."""
+    left = {v.name for v in program.main.vars()}
+    for name in entries_of(wrt, before | left):
+        if name in before and name not in left:
+            raise InputError(
+                f"wrt '{name}' comes before {_listed(at)} and is no part of the step: it is frozen"
+            )
+
+
+def check_apart(trained: Iterable[str], before: set[str], at: At) -> None:
+    """Raise InputError for a weight that is trained behind the cut and read before it too."""
+    for name in trained:
+        if name in before:
+            raise InputError(
+                f"'{name}' is read before {_listed(at)} too, and what is kept of them would not "
+                f"follow it: leave it out of wrt (!{name})"
+            )
+
+
+def first_part(program: Program, at: At) -> None:
+    """Make the values `at` the outputs of the program, which keeps only what gives them. Raises
+    InputError as `cut`.
+    """
+    block = program.main
+    values = _computed(block, at)
+    for v in list(block.outputs):
+        block.remove_output(v)
+    for v in values:
+        block.add_output(v)
+    _prune(block)
+
+
+def _computed(block: BindingBlock, at: At) -> list[Var]:
+    own = {v.name: v for v in block.vars()}
+    found: dict[Var, None] = {}
+    for name in [at] if isinstance(at, str) else at:
+        v = own.get(name)
+        if v is None:
+            raise InputError(f"inputs_at '{name}' is no value of the model{perhaps(name, own)}")
+        if v.definition is None or v.is_constant or not isinstance(v.type, TensorType):
+            raise InputError(
+                f"inputs_at '{name}' is {'an input or weight' if v.definition is None else v.type}"
+                ": name a tensor that the model computes"
+            )
+        found[v] = None
+    if not found:
+        raise InputError("inputs_at names no value")
+    return list(found)
+
+
+def _fed_in(block: BindingBlock, v: Var) -> Var:
+    """An input in the value's place, by its name."""
+    name = v.name
+    if any(out is v for out in block.outputs):
+        block.remove_output(v)
+    v.rename(block.program.names.fresh(f"{name}.before"))
+    fed = block.add_input(name, v.type)
+    block.replace(v, fed)
+    return fed
+
+
+def _prune(block: BindingBlock) -> None:
+    block.remove_unused()
+    block.inputs = [v for v in block.inputs if v.use_count or v.returned]
+    for v in list(block.initializers.values()):
+        if not v.use_count and not v.returned and not v.is_input:
+            block.remove_initializer(v)
+    block.touch()
+
+
+def _ancestors(values: Iterable[Var]) -> set[Var]:
+    """The values, and what they are computed from."""
+    found: set[Var] = set()
+    work = list(values)
+    while work:
+        v = work.pop()
+        if v in found:
+            continue
+        found.add(v)
+        if (b := v.definition) is not None:
+            work += [x for x in b.inputs if x is not None]
+            work += [x for nested in b.blocks.values() for x in nested.captures()]
+    return found
+
+
+def _names(v: Var) -> list[str]:
+    """Its own, and those inside the blocks of what gives it."""
+    nested = [] if v.definition is None else list(v.definition.blocks.values())
+    inner = [b for block in nested for b in [block, *(x.block for x in block.walk())]]
+    return [v.name, *(x.name for block in inner for x in block.vars())]
+
+
+def _listed(at: At) -> str:
+    return ", ".join(f"'{name}'" for name in ([at] if isinstance(at, str) else at))
+
+
+@known_keywords
+def features(
+    model: ModelLike,
+    at: At,
+    data: Mapping[str, Array] | str | PathLike[str],
+    *,
+    batch_size: int | None = None,
+    provider: str = "cpu",
+    threads: int | None = None,
+) -> dict[str, Array]:
+    """The values `at` of a model for each example of the data, to train with
+    `training_step(model, ..., inputs_at=at)`.
+
+    data: arrays by name, or an .npz of them, with one row per example; those that only the part
+    before the values reads go, the others (labels) come back beside the values. It runs on batches
+    of `batch_size` (32, or what the model takes where that is fixed). Raises InputError as `cut`
+    does, for data that does not fit, and for a value without one row per example.
+    """
+    rest, first = load_own(model), load_own(model)
+    cut(rest, at)
+    first_part(first, at)
+    block = first.main
+    arrays = read_npz(Path(data)) if isinstance(data, (str, PathLike)) else dict(data)
+    taken = [fed_of(v, "batch") for v in block.inputs if v.initializer is None]
+    read, names = {fed.name for fed in taken}, [v.name for v in block.outputs]
+    own = {k: np.asarray(a) for k, a in arrays.items() if k in read}
+    if not own:
+        checked(own, taken)  # says what is lacking
+    session, parts = open_session(first, provider, threads), []
+    size = (one_size(taken) or 32) if batch_size is None else batch_size
+    for batch in Arrays(own, size).epoch(0):
+        count = len(next(iter(batch.values())))
+        found = session.run(names, checked(batch, taken))
+        for name, a in zip(names, found, strict=True):
+            if not a.ndim or len(a) != count:
+                raise InputError(
+                    f"'{name}' has shape {list(a.shape)} for {count} examples: it has not one row "
+                    "for each"
+                )
+        parts.append(found)
+    kept = {k: a for k, a in arrays.items() if k not in read or _is_input(rest.main, k)}
+    return {**kept, **{n: np.concatenate(each) for n, each in zip(names, zip(*parts))}}
+
+
+def _is_input(block: BindingBlock, name: str) -> bool:
+    return any(v.name == name for v in block.inputs)

@@ -1,0 +1,355 @@
+"""The optimisers' formulas, with the names and defaults of torch.optim."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.types import Array, numpy_dtype
+from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor, decayed, zeros
+from onnxgrad.train.update.clipping import sum_of_squares
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    """b = momentum b + (1 - dampening) g; p = p - r b; Nesterov: p = p - r (g + momentum b).
+
+    The first b is g itself. Source: Sutskever et al., "On the importance of initialization and
+    momentum in deep learning", 2013, as PyTorch writes it. Raises InputError for Nesterov without
+    momentum, or with dampening.
+    """
+
+    lr: float = 1e-3
+    momentum: float = 0.0
+    dampening: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.nesterov and (self.momentum <= 0 or self.dampening != 0):
+            raise InputError("sgd: nesterov needs a momentum above 0 and no dampening")
+
+    def state(self, parameter: Array) -> dict[str, Array]:
+        """The moving sum of the gradients, where there is momentum."""
+        return zeros(parameter, "momentum_buffer") if self.momentum else {}
+
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One step."""
+        g = self._downhill(p, g, self.weight_decay)
+        if not self.momentum:
+            return p - at.rate * g, {}
+        fresh = g
+        if self.dampening:  # of all gradients but the first
+            first = at.math.Equal(at.step, 1.0)
+            fresh = g * at.number(
+                at.math.Where(first, np.float64(1.0), np.float64(1.0 - self.dampening))
+            )
+        b = self.momentum * s["momentum_buffer"] + fresh
+        return p - at.rate * (g + self.momentum * b if self.nesterov else b), {"momentum_buffer": b}
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p = p - r (m / (1 - b1^t)) / (sqrt(v / (1 -
+    b2^t)) + eps).
+
+    amsgrad: by the largest v so far. weight_decay adds its part to g. Source: Kingma and Ba, "Adam:
+    A Method for Stochastic Optimization", 2015; Reddi et al., "On the Convergence of Adam and
+    Beyond", 2018.
+    """
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    amsgrad: bool = False
+
+    def state(self, parameter: Array) -> dict[str, Array]:
+        """The mean of the gradients and of their squares, and the largest of those with amsgrad."""
+        return zeros(
+            parameter, "exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if self.amsgrad else [])
+        )
+
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One step."""
+        return self._step(p, self._downhill(p, g, self.weight_decay), s, at)
+
+    def _step(self, p: Tensor, g: Tensor, s: State, at: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+        b1, b2 = self.betas
+        m = b1 * s["exp_avg"] + (1 - b1) * g
+        v = b2 * s["exp_avg_sq"] + (1 - b2) * (g * g)
+        kept, largest = {"exp_avg": m, "exp_avg_sq": v}, v
+        if self.amsgrad:
+            kept["max_exp_avg_sq"] = largest = at.math.Max(s["max_exp_avg_sq"], v)
+        # sqrt(1 - b2^t) stands with the scalars: one operation less on each element
+        root = at.number(at.math.Sqrt(at.correction(b2)))
+        size = at.rate * (root / at.number(at.correction(b1)))
+        return p - size * (m / (at.math.Sqrt(largest) + root * self.eps)), kept
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam from (1 - r weight_decay) p: the decay is no part of the gradient.
+
+    Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.
+    """
+
+    weight_decay: float = 1e-2
+
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One step."""
+        return self._step(decayed(p, self.weight_decay, at), self._downhill(p, g), s, at)
+
+
+@dataclass(frozen=True)
+class NAdam(Optimizer):
+    """Adam, of whose mean the part that the next step will add is taken at once.
+
+    mu_t = b1 (1 - 0.96^(t momentum_decay) / 2), M_t = mu_1 ... mu_t; p = p - r ((1 - mu_t) / (1 -
+    M_t) g + mu_(t+1) / (1 - M_(t+1)) m) / (sqrt(v / (1 - b2^t)) + eps). Source: Dozat,
+    "Incorporating Nesterov Momentum into Adam", 2016.
+    """
+
+    lr: float = 2e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum_decay: float = 4e-3
+    decoupled_weight_decay: bool = False
+
+    def state(self, parameter: Array) -> dict[str, Array]:
+        """The mean of the gradients and of their squares; M, a scalar."""
+        return {
+            **zeros(parameter, "exp_avg", "exp_avg_sq"),
+            "mu_product": np.ones((), parameter.dtype),
+        }
+
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One step."""
+        g = self._downhill(p, g, 0.0 if self.decoupled_weight_decay else self.weight_decay)
+        p = decayed(p, self.weight_decay, at) if self.decoupled_weight_decay else p
+        b1, b2 = self.betas
+        mu, mu_next = at.number(self._mu(at.step, at)), at.number(self._mu(at.step + 1.0, at))
+        product = s["mu_product"] * mu
+        m = b1 * s["exp_avg"] + (1 - b1) * g
+        v = b2 * s["exp_avg_sq"] + (1 - b2) * (g * g)
+        now, ahead = (1.0 - mu) / (1.0 - product), mu_next / (1.0 - product * mu_next)
+        root = at.number(at.math.Sqrt(at.correction(b2)))
+        mean = now * g + ahead * m
+        new = p - (at.rate * root) * (mean / (at.math.Sqrt(v) + root * self.eps))
+        return new, {"exp_avg": m, "exp_avg_sq": v, "mu_product": product}
+
+    def _mu(self, t: Tensor, at: Moment) -> Tensor:
+        return self.betas[0] * (1.0 - 0.5 * at.math.Pow(np.float64(0.96), t * self.momentum_decay))
+
+
+@dataclass(frozen=True)
+class Lion(Optimizer):
+    """p = (1 - r weight_decay) p - r sign(b1 m + (1 - b1) g); m = b2 m + (1 - b2) g.
+
+    Source: Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, with its defaults:
+    PyTorch has none.
+    """
+
+    lr: float = 1e-4
+    betas: tuple[float, float] = (0.9, 0.99)
+    weight_decay: float = 0.0
+
+    def state(self, parameter: Array) -> dict[str, Array]:
+        """The mean of the gradients."""
+        return zeros(parameter, "exp_avg")
+
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One step."""
+        g = self._downhill(p, g)
+        b1, b2 = self.betas
+        direction = at.math.Sign(b1 * s["exp_avg"] + (1 - b1) * g)
+        m = b2 * s["exp_avg"] + (1 - b2) * g
+        return decayed(p, self.weight_decay, at) - at.rate * direction, {"exp_avg": m}
+
+
+@dataclass(frozen=True)
+class Adagrad(Optimizer):
+    """h = h + g^2; p = p - r / (1 + (t - 1) lr_decay) g / (sqrt(h) + eps).
+
+    Source: Duchi, Hazan and Singer, "Adaptive Subgradient Methods for Online Learning and
+    Stochastic Optimization", 2011.
+    """
+
+    lr: float = 1e-2
+    lr_decay: float = 0.0
+    weight_decay: float = 0.0
+    initial_accumulator_value: float = 0.0
+    eps: float = 1e-10
+
+    def state(self, parameter: Array) -> dict[str, Array]:
+        """The sum of the squared gradients."""
+        return {"sum": np.full_like(parameter, self.initial_accumulator_value)}
+
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One step."""
+        g = self._downhill(p, g, self.weight_decay)
+        h = s["sum"] + g * g
+        rate = (
+            at.rate / at.number(1.0 + (at.step - 1.0) * self.lr_decay) if self.lr_decay else at.rate
+        )
+        return p - rate * (g / (at.math.Sqrt(h) + self.eps)), {"sum": h}
+
+
+@dataclass(frozen=True)
+class RMSprop(Optimizer):
+    """v = alpha v + (1 - alpha) g^2; d = g / (sqrt(v) + eps); p = p - r d.
+
+    centered: by the root of v - a^2, a the mean of the gradients likewise. momentum: p = p - r b, b
+    = momentum b + d. Source: Tieleman and Hinton, "Lecture 6.5: rmsprop", Neural Networks for
+    Machine Learning, 2012; centered: Graves, "Generating Sequences With Recurrent Neural Networks",
+    2013.
+    """
+
+    lr: float = 1e-2
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    centered: bool = False
+
+    def state(self, parameter: Array) -> dict[str, Array]:
+        """The mean of the squared gradients; of the gradients when centered; the moving sum with
+        momentum.
+        """
+        more = [
+            *(["momentum_buffer"] if self.momentum else []),
+            *(["grad_avg"] if self.centered else []),
+        ]
+        return zeros(parameter, "square_avg", *more)
+
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One step."""
+        g = self._downhill(p, g, self.weight_decay)
+        v = self.alpha * s["square_avg"] + (1 - self.alpha) * (g * g)
+        kept, spread = {"square_avg": v}, v
+        if self.centered:
+            kept["grad_avg"] = a = self.alpha * s["grad_avg"] + (1 - self.alpha) * g
+            spread = v - a * a
+        d = g / (at.math.Sqrt(spread) + self.eps)
+        if self.momentum:
+            kept["momentum_buffer"] = d = self.momentum * s["momentum_buffer"] + d
+        return p - at.rate * d, kept
+
+
+@dataclass(frozen=True)
+class Adadelta(Optimizer):
+    """v = rho v + (1 - rho) g^2; d = sqrt(u + eps) / sqrt(v + eps) g; u = rho u + (1 - rho) d^2; p
+    = p - r d.
+
+    Source: Zeiler, "ADADELTA: An Adaptive Learning Rate Method", 2012.
+    """
+
+    lr: float = 1.0
+    rho: float = 0.9
+    eps: float = 1e-6
+    weight_decay: float = 0.0
+
+    def state(self, parameter: Array) -> dict[str, Array]:
+        """The mean of the squared gradients, and of the squared steps."""
+        return zeros(parameter, "square_avg", "acc_delta")
+
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One step."""
+        g = self._downhill(p, g, self.weight_decay)
+        v = self.rho * s["square_avg"] + (1 - self.rho) * (g * g)
+        d = at.math.Sqrt(s["acc_delta"] + self.eps) / at.math.Sqrt(v + self.eps) * g
+        u = self.rho * s["acc_delta"] + (1 - self.rho) * (d * d)
+        return p - at.rate * d, {"square_avg": v, "acc_delta": u}
+
+
+@dataclass(frozen=True)
+class Adafactor(Optimizer):
+    """g / sqrt(v), of a size that goes with the parameter's; v of a matrix is estimated by its
+    means R and C.
+
+    With c = t^beta2_decay: R = (1 - c) R + c mean of g^2 over columns, C likewise over rows, v = R
+    C / mean(R); of vectors v itself is kept. u = g / sqrt(max(v, e1^2)); p = p - a u / max(1,
+    RMS(u) / d), where a = max(e2, RMS(p)) min(r, 1 / sqrt(t)) and (e1, e2) = eps; e1 is the dtype's
+    epsilon by default. Parameters of more axes are matrices in the last two. Source: Shazeer and
+    Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", 2018, as PyTorch writes
+    it.
+    """
+
+    elementwise: ClassVar[bool] = False
+
+    lr: float = 1e-2
+    beta2_decay: float = -0.8
+    eps: tuple[float | None, float] = (None, 1e-3)
+    d: float = 1.0
+    weight_decay: float = 0.0
+
+    def state(self, parameter: Array) -> dict[str, Array]:
+        """Rows (..., n, 1) and columns (..., 1, m) of a parameter (..., n, m); the whole of a
+        vector or scalar.
+        """
+        if parameter.ndim < 2:
+            return {"variance": np.zeros_like(parameter)}
+        *more, n, m = parameter.shape
+        row, column = (*more, n, 1), (*more, 1, m)
+        return {
+            "row_var": np.zeros(row, parameter.dtype),
+            "col_var": np.zeros(column, parameter.dtype),
+        }
+
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One step."""
+        g = self._downhill(p, g)
+        e1, e2 = self.eps
+        if e1 is None:
+            dtype: Any = numpy_dtype(at.dtype)
+            e1 = float(np.finfo(dtype).eps)
+        size = at.math.Max(_rms(p, p.shape, at), e2) * at.math.Min(
+            at.rate, at.number(1.0 / at.math.Sqrt(at.step))
+        )
+        v, kept = self._variance(g, s, e1, at)
+        u = g / at.math.Sqrt(at.math.Max(v, e1 * e1))
+        clipped = at.math.Max(_rms(u, p.shape, at) / self.d, 1.0)
+        return decayed(p, self.weight_decay, at) - (size / clipped) * u, kept
+
+    def _variance(
+        self, g: Tensor, s: State, e1: float, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The estimate of the mean of g^2, and what is kept of it."""
+        c = at.number(at.math.Pow(at.step, np.float64(self.beta2_decay)))
+        if "variance" in s:
+            v = (1.0 - c) * s["variance"] + c * (g * g)
+            return v, {"variance": v}
+        square = g * g
+        row = (1.0 - c) * s["row_var"] + c * at.math.ReduceMean(square, [-1], keepdims=1)
+        column = (1.0 - c) * s["col_var"] + c * at.math.ReduceMean(square, [-2], keepdims=1)
+        mean = at.math.Max(at.math.ReduceMean(row, [-2], keepdims=1), e1)
+        return row * (column / mean), {"row_var": row, "col_var": column}
+
+
+def _rms(x: Tensor, shape: tuple[int, ...], at: Moment) -> Tensor:
+    """The root of the mean square of all elements, a scalar."""
+    return at.math.Sqrt(sum_of_squares(x, at.math) / float(prod(shape)))

@@ -1,0 +1,273 @@
+"""A training step as a folder: `train.onnx`, `eval.onnx`, `state.safetensors`; `manifest.json`
+comes last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.files import regular, write_whole
+from onnxgrad.ir.load import load, read_proto
+from onnxgrad.ir.save import Content, save_together
+from onnxgrad.ir.var import Var
+from onnxgrad.ir.weights import sources
+from onnxgrad.options import checked, known_keywords
+from onnxgrad.train import safetensors_file
+from onnxgrad.train.engines.flat_buffers import optimizer_of
+from onnxgrad.train.manifest import Fed, Manifest, object_of
+from onnxgrad.train.optimizers import OPTIMIZERS
+from onnxgrad.train.schedules import schedule_of
+from onnxgrad.train.step import TrainingStep
+from onnxgrad.train.update.emission import fed_of
+from onnxgrad.train.update.mixed_precision import LossScaling
+from onnxgrad.wording import option, perhaps
+
+MANIFEST = "manifest.json"
+_LARGEST = 1 << 28  # bytes of a manifest
+_PIECE = 1 << 20
+
+
+@known_keywords
+def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
+    """Write a step into a folder, which is made where it is missing; its files appear together or
+    not at all.
+
+    Raises InputError when something cannot be written.
+    """
+    manifest = step.manifest
+    contents: dict[str, Content] = {
+        manifest.train: step.train,
+        manifest.eval: step.evaluation,
+    }
+    if step.update is not None and manifest.update is not None:
+        contents[manifest.update] = step.update
+    contents[manifest.state] = safetensors_file.to_bytes(step.initial, {"model": manifest.model})
+    contents[MANIFEST] = lambda staged: _sealed(Path(folder), manifest, staged)
+    save_together(folder, contents)
+
+
+@known_keywords
+def seal_step(folder: str | PathLike[str]) -> tuple[str, ...]:
+    """Accept the graphs of a step as they are now: their digests go into its manifest. Returns the
+    names of those that had changed. Raises InputError for what is no step any more.
+    """
+    folder = Path(folder)
+    with _opened(folder) as step:
+        digests = _digests(folder, step.manifest, {})
+        known = step.manifest.digests
+        changed = tuple(name for name, found in digests.items() if known.get(name) != found)
+        try:
+            write_whole(folder / MANIFEST, _sealed(folder, step.manifest, {}))
+        except OSError as error:
+            raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    return changed
+
+
+@known_keywords
+def read_step(folder: str | PathLike[str]) -> TrainingStep:
+    """The step that `save_step` wrote. Raises InputError for a folder that holds none, or parts
+    of several, and for a graph that was changed since.
+    """
+    with opened_step(folder) as step:
+        return replace(step, initial=dict(step.initial))
+
+
+@contextmanager
+def opened_step(folder: str | PathLike[str]) -> Iterator[TrainingStep]:
+    """As `read_step`, but each initial value is read whenever it is asked for, inside of it."""
+    folder = Path(folder)
+    manifest = _manifest(folder)
+    for name, found in _digests(folder, manifest, {}).items():
+        if manifest.digests.get(name) != found:
+            seal = option(f"`onnxgrad train-step --seal {folder}`", "`seal_step(folder)`")
+            raise InputError(
+                f"{folder / name} is not the file that {MANIFEST} was written for: restore it, or "
+                f"accept it with {seal}"
+            )
+    with _opened(folder, manifest) as step:
+        yield step
+
+
+@contextmanager
+def _opened(folder: Path, known: Manifest | None = None) -> Iterator[TrainingStep]:
+    """The parts of a step, which fit together."""
+    manifest = known or _manifest(folder)
+    update = None if manifest.update is None else load(folder / manifest.update)
+    train, evaluation = load(folder / manifest.train), load(folder / manifest.eval)
+    step = TrainingStep(train, evaluation, {}, manifest, update)
+    check_fits(step, str(folder / MANIFEST))
+    with safetensors_file.opened(folder / manifest.state) as values:
+        model = values.metadata.get("model", "")
+        check_values(values.outlines, manifest, model, str(folder / manifest.state))
+        yield replace(step, initial=values)
+
+
+def _manifest(folder: Path) -> Manifest:
+    path = folder / MANIFEST
+    try:
+        text = regular(path, _LARGEST).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}: is {folder} a training step?") from None
+    return Manifest.from_json(text, str(path))
+
+
+def _sealed(folder: Path, manifest: Manifest, staged: Mapping[Path, Path]) -> bytes:
+    return replace(manifest, digests=_digests(folder, manifest, staged)).to_json().encode()
+
+
+def _digests(folder: Path, manifest: Manifest, staged: Mapping[Path, Path]) -> dict[str, str]:
+    """sha256 of each graph's file and of the files beside it that hold its weights; `staged`: where
+    those lie that have no name yet.
+    """
+    found: dict[str, str] = {}
+    for key in ("train", "eval", "update"):
+        name: str | None = getattr(manifest, key)
+        if name is not None:
+            try:
+                found[name] = _digest(folder.resolve() / name, staged)
+            except InputError as error:
+                raise InputError(f"{folder / MANIFEST}: '{key}': {error}") from None
+    return found
+
+
+def _digest(path: Path, staged: Mapping[Path, Path]) -> str:
+    found, root = hashlib.sha256(), path.parent
+    model = staged.get(path, path)
+    # what lies outside is refused where it would be read
+    beside = (p for p in sources(read_proto(model), root) if p.is_relative_to(root))
+    for file in (model, *sorted(beside)):
+        try:
+            with open(regular(staged.get(file, file)), "rb") as opened:
+                while piece := opened.read(_PIECE):
+                    found.update(piece)
+        except OSError as error:
+            raise InputError(f"{file}: cannot be read: {error.strerror or error}") from None
+    return found.hexdigest()
+
+
+def check_values(
+    values: safetensors_file.Arrays, manifest: Manifest, model: str, where: str
+) -> None:
+    """Raises InputError when these are not the parameters and states of the step, or of another
+    model's.
+    """
+    if model != manifest.model:
+        raise InputError(
+            f"{where} is of another model than this training step: use the folder that it came from"
+        )
+    carried = {fed.name for fed in manifest.inputs if fed.next is not None}
+    if strange := sorted(set(values) - carried):
+        raise InputError(
+            f"{where} has '{strange[0]}', which this step does not know: it is of another training "
+            "step"
+        )
+    for fed in manifest.inputs:
+        if fed.next is None:
+            continue
+        if fed.name not in values:
+            raise InputError(
+                f"{where} lacks '{fed.name}': it is damaged, or of another training step"
+            )
+        array = values[fed.name]
+        if array.shape != fed.shape or array.dtype.name != fed.dtype:
+            raise InputError(
+                f"{where} has {array.dtype}{list(array.shape)} for '{fed.name}', the step takes "
+                f"{fed.dtype}{list(fed.shape or ())}"
+            )
+
+
+def check_fits(step: TrainingStep, where: str) -> None:
+    """Raises InputError, by the manifest's key, where it speaks of values that its graphs lack, or
+    of an update that nobody knows.
+    """
+    manifest = step.manifest
+    graphs = [step.train] if step.update is None else [step.train, step.update]
+    taken = {v.name: v for graph in graphs for v in graph.main.inputs if v.initializer is None}
+    given = {v.name for graph in graphs for v in graph.main.outputs}
+    inside = {v.name for graph in graphs for v in graph.main.vars()}
+    carried = {fed.name for fed in manifest.inputs if fed.next is not None}
+    outputs = {v.name for v in step.train.main.outputs}
+    named: list[tuple[str, str | None, Collection[str]]] = [
+        ("'loss'", manifest.loss, outputs), ("'gradient_norm'", manifest.gradient_norm, given),
+        *(("'metrics'", name, given) for name in manifest.metrics),
+    ]  # fmt: skip
+    for i, fed in enumerate(manifest.inputs):
+        at = f"inputs[{i}]"
+        named += [
+            (f"{at} 'name'", fed.name, taken), (f"{at} 'next'", fed.next, given),
+            (f"{at} 'of'", fed.of, carried), (f"{at} 'gradient'", fed.gradient, inside),
+            (f"{at} 'adjoint'", fed.adjoint, inside),
+        ]  # fmt: skip
+    for key, name, names in named:
+        if name is not None and name not in names:
+            near = perhaps(name, names)
+            raise InputError(f"{where}: {key}: the step has no such value as '{name}'{near}")
+    for i, fed in enumerate(manifest.inputs):
+        _check_fed(fed, taken[fed.name], max(1, len(manifest.groups)), f"{where}: inputs[{i}]")
+    for name in sorted(taken.keys() - {fed.name for fed in manifest.inputs}):
+        raise InputError(f"{where}: 'inputs' lacks '{name}', which the step takes")
+    _check_update(manifest, where)
+
+
+def _check_fed(fed: Fed, taken: Var, groups: int, where: str) -> None:
+    """Raises InputError where an input of the step is none as the manifest says."""
+    real = fed_of(taken, fed.role)
+    for key, said, found in (("dtype", fed.dtype, real.dtype), ("shape", fed.shape, real.shape)):
+        if said != found:
+            raise InputError(f"{where} '{key}': the step takes {found}, not {said!r}")
+    if fed.role == "parameter" and fed.adjoint is None and fed.gradient is not None:
+        raise InputError(f"{where} 'adjoint' of a parameter must be a value of the step")
+    if fed.role == "parameter" and (fed.group or 0) >= groups:
+        raise InputError(f"{where} 'group': there is no group {fed.group}")
+
+
+def _check_update(manifest: Manifest, where: str) -> None:
+    """Raises InputError for an optimiser of ours, a schedule or a scaling that cannot be made."""
+    parts = (
+        ("average", manifest.average is not None, bool(manifest.of_role("average"))),
+        ("loss_scaling", manifest.loss_scaling is not None, bool(manifest.of_role("scaling"))),
+        ("accumulate", manifest.accumulate > 1, manifest.update is not None),
+        ("schedule", manifest.schedule is not None, not manifest.of_role("learning_rate")),
+    )
+    for key, said, found in parts:
+        if said and not found:
+            raise InputError(f"{where}: '{key}' is not what the graphs of this step do")
+    told: list[tuple[str, Callable[[], Any]]] = [("optimizer", lambda: _of(manifest.optimizer))]
+    for i, group in enumerate(manifest.groups):
+        told.append((f"groups[{i}]", partial(_group, group)))
+    if manifest.schedule is not None:
+        told.append(("schedule", partial(_schedule, manifest.schedule)))
+    if manifest.loss_scaling is not None:
+        told.append(("loss_scaling", partial(LossScaling, **manifest.loss_scaling)))
+    for key, make in told:
+        try:
+            make()
+        except (InputError, TypeError, ValueError, KeyError, AttributeError) as error:
+            raise InputError(f"{where}: '{key}': {error}") from None
+
+
+def _of(told: Mapping[str, Any]) -> None:
+    name = checked(str, told.get("name"), "'name'")
+    if name in OPTIMIZERS:
+        optimizer_of(told)
+    elif "lr" in told:
+        checked(float, told["lr"], "'lr'")
+
+
+def _schedule(told: Mapping[str, Any]) -> None:
+    checked(str, told.get("name"), "'name'")
+    schedule_of(told)
+
+
+def _group(group: Mapping[str, Any]) -> None:
+    checked(str | None, group.get("glob"), "'glob'")
+    _of(object_of(group.get("optimizer"), "'optimizer'"))
+    checked(float, group.get("factor", 1.0), "'factor'")

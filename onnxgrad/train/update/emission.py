@@ -1,0 +1,243 @@
+"""The update of a training step as part of its graph, or as a second graph after micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from onnx import GraphProto, ModelProto, TensorProto, helper
+
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.load import load
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import Array, TensorType, numpy_dtype
+from onnxgrad.ir.var import Var
+from onnxgrad.train.manifest import Fed, Role
+from onnxgrad.train.optimizers.base import Moment
+from onnxgrad.train.update.clipping import (
+    clip_by_global_norm,
+    clip_by_value,
+    global_norm,
+    in_dtype,
+    widest,
+)
+from onnxgrad.train.update.mixed_precision import Master, all_finite, in_float32, kept
+from onnxgrad.train.update.options import Group, Plan, members
+
+State = dict[str, Array]
+# by the names of `LossScaling.state`; empty without loss scaling
+Scale = Mapping[str, Var]
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Of each weight as its optimiser gets it; their norm, and whether all were finite, where that
+    is asked.
+    """
+
+    each: Sequence[Var]
+    norm: Var | None = None
+    finite: Var | None = None
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a graph with an update is fed, and the output that is the gradients' norm."""
+
+    fed: list[Fed]
+    norm: str | None
+
+
+def emit_update(
+    block: BindingBlock,
+    plan: Plan,
+    parameters: Sequence[Var],
+    adjoints: Sequence[Var],
+    scale: Scale,
+    initial: State,
+) -> Update:
+    """New values of weights and states as outputs of the block; what it takes is asked for, and
+    what that is at first stands in `initial` afterwards.
+    """
+    names = block.program.names
+    rate = None
+    if plan.schedule is None:
+        rate = block.add_input(names.fresh("learning_rate"), TensorType(TensorProto.FLOAT, ()))
+    step = block.add_input(names.fresh("step"), TensorType(TensorProto.INT64, ()))
+    number = op.Cast(step, to=TensorProto.DOUBLE)
+    if scale:  # updates that were left out do not count
+        number = number - op.Cast(scale["skipped"], to=TensorProto.DOUBLE)
+    learning = plan.schedule.emit(step) if plan.schedule is not None else rate
+    found = _prepared(plan, adjoints, scale)
+    group = members(plan.groups, [p.name for p in parameters])
+    at = Moment(learning, number, op, TensorProto.FLOAT)
+    writer = _Writer(block, plan, at, found.finite, initial)
+    fed = [
+        writer.parameter(p, g, group[p.name]) for p, g in zip(parameters, found.each, strict=True)
+    ]
+    norm = None if found.norm is None else returned(block, found.norm, "gradient_norm")
+    fed += writer.states
+    fed += emit_scaling(block, plan, scale, found.finite)
+    fed.append(fed_of(step, "step"))
+    if rate is not None:
+        fed.append(fed_of(rate, "learning_rate"))
+    return Update(fed, norm)
+
+
+def emit_scaling(block: BindingBlock, plan: Plan, scale: Scale, finite: Var | None) -> list[Fed]:
+    """The loss scaling's own next state."""
+    if plan.scaling is None:
+        return []
+    new = plan.scaling.update(scale, finite)
+    return [
+        replace(fed_of(v, "scaling", returned(block, new[slot], f"{v.name}.new")), slot=slot)
+        for slot, v in scale.items()
+    ]
+
+
+def _prepared(plan: Plan, adjoints: Sequence[Var], scale: Scale) -> Gradients:
+    """Wide, unscaled, averaged over micro-batches, clipped."""
+    gs: list[Var] = [in_dtype(g, widest([g])) for g in adjoints]
+    factor = None if plan.accumulate == 1 else np.float64(1 / plan.accumulate)
+    finite = norm = None
+    if plan.scaling is not None:
+        gs = plan.scaling.unscaled(gs, scale)
+        finite = all_finite(gs)
+    if factor is not None and (plan.clip_norm is None or plan.clip_value is not None):
+        gs, factor = [g * float(factor) for g in gs], None
+    if plan.clip_value is not None:
+        gs = clip_by_value(gs, plan.clip_value)
+    if plan.clip_norm is not None:
+        gs, norm = clip_by_global_norm(gs, plan.clip_norm, factor=factor)
+    elif plan.norm:
+        norm = global_norm(gs)
+    return Gradients(gs, norm, finite)
+
+
+@dataclass
+class _Writer:
+    """Writes the update of one weight after another; `states` are the inputs that come with it."""
+
+    block: BindingBlock
+    plan: Plan
+    at: Moment
+    finite: Var | None
+    initial: State
+
+    def __post_init__(self) -> None:
+        self.states: list[Fed] = []
+
+    def parameter(self, p: Var, g: Var, group: Group) -> Fed:
+        """The new weight and states as outputs."""
+        start = self.initial[p.name]
+        at = replace(self.at, dtype=p.dtype, learning_rate=self._rate(group))
+        rule = in_float32(group.optimizer, p.dtype)
+        held = {slot: self._state(p, slot, v) for slot, v in rule.state(start).items()}
+        new, after = rule.update(p, g, held, at)
+        new = self._kept(new, p)
+        for slot, v in held.items():
+            after[slot] = self._kept(after[slot], v)
+            self._returned(p, slot, v, after[slot], "state")
+        if self.plan.average is not None:
+            (slot, value), *_ = self.plan.average.state(start).items()
+            v = self._state(p, slot, value)
+            source = after["master"] if isinstance(rule, Master) else new
+            average = self._kept(self.plan.average.update(v, source, at), v)
+            self._returned(p, slot, v, average, "average")
+        fed = fed_of(p, "parameter", returned(self.block, new, f"{p.name}.new"), gradient=g.name)
+        several = len(self.plan.groups) > 1
+        return replace(fed, group=self.plan.groups.index(group) if several else None)
+
+    def _rate(self, group: Group) -> Any:
+        rate = self.at.learning_rate
+        return rate if group.factor == 1 else in_dtype(rate, TensorProto.DOUBLE) * group.factor
+
+    def _kept(self, new: Var, old: Var) -> Var:
+        value: Var = new if self.finite is None else kept(self.finite, new, old)
+        return value
+
+    def _state(self, p: Var, slot: str, value: Array) -> Var:
+        v = add_state(self.block, f"{p.name}.{slot}", value)
+        self.initial[v.name] = value
+        return v
+
+    def _returned(self, p: Var, slot: str, v: Var, new: Var, role: Role) -> None:
+        name = returned(self.block, new, f"{v.name}.new")
+        self.states.append(replace(fed_of(v, role, name, p.name), slot=slot))
+
+
+def add_state(block: BindingBlock, name: str, value: Array) -> Var:
+    """An input for a state that begins with this value."""
+    type_ = TensorType(helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+    return block.add_input(block.program.names.fresh(name), type_)
+
+
+def returned(block: BindingBlock, v: Var, name: str, *, exactly: bool = False) -> str:
+    """Make a value an output under a name of its own: this one `exactly`, or one like it."""
+    name = name if exactly else block.program.names.fresh(name)
+    if v.returned or v.definition is None:
+        with emitting(block):
+            v = op.Identity(v)
+    v.rename(name)
+    block.add_output(v)
+    return name
+
+
+def fed_of(
+    v: Var,
+    role: Role,
+    following: str | None = None,
+    of: str | None = None,
+    gradient: str | None = None,
+) -> Fed:
+    """What a manifest says of an input."""
+    return Fed(v.name, role, numpy_dtype(v.dtype).name, v.shape, following, of, gradient)
+
+
+def add_up(
+    block: BindingBlock, parameters: Sequence[Var], adjoints: Sequence[Var], initial: State
+) -> list[Fed]:
+    """Each adjoint, in float32 or float64, added to a state. What that is at first stands in
+    `initial` afterwards.
+    """
+    fed = []
+    for p, g in zip(parameters, adjoints, strict=True):
+        wide = in_dtype(g, widest([g]))
+        value = np.zeros(initial[p.name].shape, numpy_dtype(wide.dtype))
+        v = add_state(block, f"{p.name}.accumulated", value)
+        initial[v.name] = value
+        following = returned(block, v + wide, f"{v.name}.new")
+        fed.append(replace(fed_of(v, "accumulated", following, p.name), slot="accumulated"))
+    return fed
+
+
+def update_program(
+    train: Program, plan: Plan, accumulated: Sequence[Fed], scale: Scale, initial: State
+) -> tuple[Program, Update]:
+    """The graph of the update alone: weights, their accumulated gradients and states in."""
+    proto = ModelProto(ir_version=train.ir_version, graph=GraphProto(name="update"))
+    proto.opset_import.add(version=train.opset)
+    program = load(proto)
+    block, values = program.main, {v.name: v for v in train.main.vars()}
+    program.names.update(train.names)  # a name means one value in both graphs
+    weights = [fed.of or "" for fed in accumulated]
+    parameters = [block.add_input(name, values[name].type) for name in weights]
+    sums = [block.add_input(fed.name, values[fed.name].type) for fed in accumulated]
+    own = {slot: block.add_input(v.name, v.type) for slot, v in scale.items()}
+    with emitting(block, share=True, made_by=plan.optimizer.name):
+        made = emit_update(block, plan, parameters, sums, own, initial)
+        for v, fed in zip(sums, accumulated, strict=True):
+            zeros = op.ConstantOfShape(np.array(v.shape, np.int64), value=_zero(v))
+            returned(block, zeros, fed.next or "", exactly=True)
+    block.remove_unused()
+    return program, made
+
+
+def _zero(v: Var) -> TensorProto:
+    tensor = TensorProto(data_type=v.dtype, dims=[1])
+    tensor.raw_data = np.zeros(1, numpy_dtype(v.dtype)).tobytes()
+    return tensor

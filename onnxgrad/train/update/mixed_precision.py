@@ -1,0 +1,184 @@
+"""Dynamic loss scaling: gradients in float16 that neither vanish nor overflow, and no update where
+one did.
+
+A training step of a float16 model goes through it so, `s` being the state as inputs of the graph:
+
+1. differentiate `scaled(loss, s)` in place of the loss, which stays an output as it is;
+2. `gs = unscaled(gs, s)` in float32, and `finite = all_finite(gs)`; then clip;
+3. update with the optimiser over `Master` weights, at the moment whose step is `step -
+   s["skipped"]`: updates that were left out do not count;
+4. each new parameter, state and average is `kept(finite, new, old)`;
+5. `update(s, finite)` is the scaling's own next state.
+
+Source: Micikevicius et al., "Mixed Precision Training", 2018; the rule is that of
+torch.amp.GradScaler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import Array
+from onnxgrad.options import check_fields
+from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor
+from onnxgrad.train.update.clipping import in_dtype, widest
+
+
+@dataclass(frozen=True)
+class LossScaling:
+    """The scale grows after growth_interval updates in a row without overflow, and shrinks after
+    each with one.
+
+    Names and defaults are PyTorch's. Every function takes Vars, or arrays with
+    `math=train.array_math`. dynamic: False leaves the scale as it is. Raises InputError for numbers
+    that make no scaling.
+    """
+
+    init_scale: float = 65536.0
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int = 2000
+    dynamic: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("init_scale", "growth_factor", "backoff_factor", "growth_interval"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+                raise InputError(f"loss scaling: {name} must be a number, not {value!r}")
+        check_fields(self, "loss scaling")
+        if not 0 < self.init_scale < np.inf:
+            raise InputError(f"loss scaling: init_scale must be above 0, not {self.init_scale}")
+        if not 1 < self.growth_factor < np.inf or not 0 < self.backoff_factor < 1:
+            raise InputError(
+                "loss scaling: growth_factor must be above 1, backoff_factor between 0 and 1"
+            )
+        if self.growth_interval < 1 or self.growth_interval != int(self.growth_interval):
+            raise InputError(
+                f"loss scaling: growth_interval must be a whole number, not {self.growth_interval}"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a manifest has it."""
+        return asdict(self)
+
+    def state(self) -> dict[str, Array]:
+        """The scale in float32; in int64 the updates since it changed last, and those left out:
+        all scalars.
+        """
+        zero = np.zeros((), np.int64)
+        return {
+            "scale": np.array(self.init_scale, np.float32),
+            "growth_tracker": zero,
+            "skipped": zero.copy(),
+        }
+
+    def scaled(self, loss: Any, s: State, math: Any = op) -> Any:
+        """loss scale, in float32, or in float64 where the loss is."""
+        dtype = widest([loss])
+        return in_dtype(loss, dtype, math) * in_dtype(s["scale"], dtype, math)
+
+    def unscaled(self, gs: Sequence[Any], s: State, math: Any = op) -> list[Any]:
+        """Each gradient / scale, in float32, or in float64 where it is that."""
+        inverse = 1.0 / s["scale"]
+        return [in_dtype(g, widest([g]), math) * in_dtype(inverse, widest([g]), math) for g in gs]
+
+    def update(self, s: State, finite: Any, math: Any = op) -> dict[str, Any]:
+        """The state after a step whose gradients were all finite, or not. A scale does not grow
+        to Inf.
+        """
+        none, one = np.int64(0), np.int64(1)
+        skipped = s["skipped"] + math.Where(finite, none, one)
+        if not self.dynamic:
+            return {**s, "skipped": skipped}
+        scale, count = s["scale"], s["growth_tracker"] + 1
+        due = math.Equal(count, self.growth_interval)
+        larger = scale * self.growth_factor
+        grown = math.Where(math.And(due, math.Less(larger, np.float32(np.inf))), larger, scale)
+        return {
+            "scale": math.Where(finite, grown, scale * self.backoff_factor),
+            "growth_tracker": math.Where(finite, math.Where(due, none, count), none),
+            "skipped": skipped,
+        }
+
+
+def all_finite(gs: Sequence[Any], math: Any = op) -> Any:
+    """Whether no element is Inf or NaN, a bool scalar: 0 times a finite number is 0, of others it
+    is NaN.
+
+    Raises InputError without gradients.
+    """
+    if not gs:
+        raise InputError("there are no gradients to look at")
+    dtype = widest(gs)
+    total = None
+    for g in gs:
+        part = in_dtype(math.ReduceSum(0.0 * g, keepdims=0), dtype, math)
+        total = part if total is None else total + part
+    return math.Equal(total, 0.0)
+
+
+def kept(finite: Any, new: Any, old: Any, math: Any = op) -> Any:
+    """The new value after a step whose gradients were all finite, else the old one."""
+    return math.Where(finite, new, old)
+
+
+@dataclass(frozen=True)
+class Master(Optimizer):
+    """An optimiser on a float32 copy of each parameter, of which the parameter is what its dtype
+    can hold.
+
+    For float16 parameters, which an update below 1/2048 of their size would leave as they are. The
+    gradient may come in float16 or, unscaled (`train.loss_scaling`), in float32. The optimiser's
+    own states are float32 too. Source: Micikevicius et al., "Mixed Precision Training", 2018.
+    """
+
+    optimizer: Optimizer
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lr", self.optimizer.lr)
+        object.__setattr__(self, "maximize", self.optimizer.maximize)
+
+    @property
+    def name(self) -> str:
+        """The optimiser's."""
+        return self.optimizer.name
+
+    @property
+    def elementwise(self) -> bool:  # type: ignore[override]
+        """As the optimiser."""
+        return self.optimizer.elementwise
+
+    def to_dict(self) -> dict[str, Any]:
+        """The optimiser's, and that its weights are float32."""
+        return {**self.optimizer.to_dict(), "master": "float32"}
+
+    def state(self, parameter: Array) -> dict[str, Array]:
+        """The parameter in float32 as `master`, and what the optimiser keeps of that."""
+        master = parameter.astype(np.float32)
+        return {"master": master, **self.optimizer.state(master)}
+
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One step of the master weights, and the parameter rounded from them."""
+        master = s["master"]
+        wide = at.of(TensorProto.FLOAT)
+        if g.dtype != master.dtype:
+            g = wide.number(g)
+        own = {name: value for name, value in s.items() if name != "master"}
+        new, kept = self.optimizer.update(master, g, own, wide)
+        return at.number(new), {"master": new, **kept}
+
+
+def in_float32(optimizer: Optimizer, dtype: int) -> Optimizer:
+    """The optimiser for parameters of that dtype: itself, or with master weights where they are
+    narrower.
+    """
+    return optimizer if dtype in (TensorProto.FLOAT, TensorProto.DOUBLE) else Master(optimizer)

@@ -1,0 +1,237 @@
+"""Batches cut into parts, and what each of them weighs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.train import Adam, Trainer, safetensors_file, training_step
+from onnxgrad.train.engines.data_parallel import shards
+from onnxgrad.train.manifest import Fed
+from onnxgrad.train.optimizers import Adafactor
+from onnxgrad.train.trainer import CHECKPOINT
+from tests.helpers import ROOT
+from tests.train.common import examples, step, write_model
+from tests.train.parallel_runs import CASES, losses
+
+X = Fed("x", "batch", "float32", ("N", 2))
+LABELS = Fed("labels", "batch", "int64", ("N", "S"), classes=3, ignored=-100, unread=1)
+
+
+def batch(count: int) -> dict[str, Any]:
+    return {"x": np.arange(2.0 * count).reshape(count, 2)}
+
+
+@pytest.mark.parametrize(
+    ("examples", "count", "sizes"), [(7, 2, [4, 3]), (6, 3, [2, 2, 2]), (2, 4, [1, 1, 0, 0])]
+)
+def test_even_parts(examples: int, count: int, sizes: list[int]) -> None:
+    cut = shards(batch(examples), [X])
+    parts = cut.bounds(count)
+    assert [p.stop - p.start for p in parts] == sizes
+    together = np.concatenate([cut.part(p)["x"] for p in parts])
+    np.testing.assert_array_equal(together, batch(examples)["x"])
+    np.testing.assert_allclose(cut.shares(parts), np.asarray(sizes) / examples)
+
+
+def test_labels_that_count() -> None:
+    labels = np.array([[0, 1, 2], [1, 1, -100], [2, -100, -100], [2, -100, -100]])
+    cut = shards({**batch(4), "labels": labels}, [X, LABELS])
+    assert cut.ignores()
+    np.testing.assert_allclose(cut.shares(cut.bounds(4)), [2 / 3, 1 / 3, 0, 0])
+
+
+def test_where_nothing_counts_examples_do() -> None:
+    cut = shards({**batch(3), "labels": np.full((3, 2), -100)}, [X, LABELS])
+    np.testing.assert_allclose(cut.shares(cut.bounds(3)), 1 / 3)
+
+
+def test_what_has_no_examples_goes_into_every_part() -> None:
+    mask, factor = Fed("mask", "batch", "float32", (3, 3)), Fed("factor", "batch", "float32", ())
+    given = {**batch(4), "mask": np.ones((3, 3)), "factor": np.float32(2)}
+    cut = shards(given, [X, mask, factor])
+    part = cut.part(cut.bounds(2)[1])
+    assert {name: a.shape for name, a in part.items()} == {
+        "x": (2, 2),
+        "mask": (3, 3),
+        "factor": (),
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "inputs", "words"),
+    [
+        ({}, [X], "lacks 'x'"),
+        ({**batch(3), "y": np.ones(3)}, [X], "'y', which is no input"),
+        ({**batch(3), "labels": np.ones((2, 2))}, [X, LABELS], r"differ \(x: 3, labels: 2\)"),
+        (batch(3), [Fed("x", "batch", "float32", (3, 2))], "no examples to share out"),
+    ],
+)
+def test_batches_that_cannot_be_cut(given: Any, inputs: list[Fed], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        shards(given, inputs)
+
+
+pytest.importorskip("mpi4py", reason="MPI needs mpi4py, which the extra `mpi` brings")
+MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(MPIEXEC is None, reason="MPI needs mpiexec, which the extra `mpi` brings"),
+]
+
+
+def run(name: str, folder: Path, count: int = 2) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(MPIEXEC), "-n", str(count), sys.executable, "-m", "tests.train.parallel_runs", name, str(folder)],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_curve_of_one_process(tmp_path: Path, count: int) -> None:
+    done = run("every case", tmp_path, count)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found) == set(CASES)
+    for name, curve in found.items():
+        np.testing.assert_allclose(curve, losses(name, parallel=False), rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "words"),
+    [
+        ("raise", 3, "rank 1 of 2: ValueError: no disk"),
+        ("nan", 1, "step 6: the loss is nan; the first value that is not finite is 'x'"),
+        ("label", 2, "rank 1 of 2: 'labels' of the batch has the label 7"),
+    ],
+)
+def test_a_failing_rank_ends_all_with_one_line(
+    tmp_path: Path, kind: str, code: int, words: str
+) -> None:
+    done = run(kind, tmp_path)
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr and len(done.stderr.splitlines()) == 1
+    assert json.loads(safetensors_file.read(tmp_path / CHECKPOINT)[1]["progress"])["steps"] == 4
+    assert list(tmp_path.iterdir()) == [tmp_path / CHECKPOINT]
+
+
+def test_a_killed_rank_ends_all(tmp_path: Path) -> None:
+    assert run("kill", tmp_path).returncode != 0
+    assert json.loads(safetensors_file.read(tmp_path / CHECKPOINT)[1]["progress"])["steps"] == 4
+
+
+def test_the_leader_saves_and_logs_and_a_run_goes_on(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    assert run("whole", one).returncode == 0
+    assert [json.loads(line)["step"] for line in (one / "log").read_text().splitlines()] == [
+        *range(1, 21)
+    ]
+    assert len(json.loads(run("first half", two).stdout)) == 9
+    assert run("whole", two).returncode == 0
+    assert (one / CHECKPOINT).read_bytes() == (two / CHECKPOINT).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("weights", "the loss of a batch is not the mean of its parts' losses"),
+        ("other step", "the processes were given different training steps"),
+    ],
+)
+def test_what_would_be_another_training_is_refused(tmp_path: Path, name: str, words: str) -> None:
+    done = run(name, tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_model(tmp_path)
+    data = examples(100)
+    np.savez(tmp_path / "data.npz", **data)
+    np.savez(tmp_path / "wrong.npz", x=data["x"])
+    return tmp_path
+
+
+def command(folder: Path, *words: str, count: int = 2) -> subprocess.CompletedProcess[str]:
+    words = (
+        "fit",
+        "model.onnx",
+        "--loss",
+        "cross_entropy",
+        "--optimizer",
+        "sgd",
+        "--threads",
+        "1",
+        *words,
+    )
+    start = [str(MPIEXEC), "-n", str(count)] if count > 1 else []
+    return subprocess.run(
+        [*start, sys.executable, "-m", "onnxgrad", *words], cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+def test_the_command_line(folder: Path) -> None:
+    words = ["--data", "data.npz", "--epochs", "5", "-o", "out.onnx", "--log", "log"]
+    done = command(folder, "--data-parallel", *words)
+    assert done.returncode == 0 and done.stdout.count("model.onnx") == 1, done.stderr
+    alone = command(folder, "--data", "data.npz", "--epochs", "5", "--log", "alone", count=1)
+    assert alone.returncode == 0, alone.stderr
+    curves = [
+        [json.loads(line)["loss"] for line in (folder / name).read_text().splitlines()]
+        for name in ("log", "alone")
+    ]
+    assert len(curves[0]) == 20
+    np.testing.assert_allclose(*curves, rtol=1e-5)
+    assert "onnxgrad.trained" in {e.key for e in onnx.load(folder / "out.onnx").metadata_props}
+
+
+@pytest.mark.parametrize(
+    "words", [["--data", "wrong.npz"], ["--data", "data.npz", "--loss", "mse"]]
+)
+def test_what_all_processes_find_wrong_is_said_once(folder: Path, words: list[str]) -> None:
+    done = command(folder, "--data-parallel", *words)
+    assert done.returncode != 0  # mpiexec joins the codes of all processes, the killed ones' too
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("onnxgrad: "), done.stderr
+
+
+def test_one_process_is_the_ordinary_engine(tmp_path: Path) -> None:
+    assert losses("sgd", parallel=True) == losses("sgd", parallel=False)
+
+
+MODES = """<ir_version: 8, opset_import: ["": 18]>
+g (float[N, 3] x) => (float[N, 3] y) {
+  h = Mul (x, w)
+  n = BatchNormalization (h, one, zero, mean, var)
+  y = Dropout (n)
+}"""
+
+
+@pytest.mark.parametrize("mode", ["batch_norm", "dropout"])
+def test_modes_that_look_at_the_whole_batch(mode: Any) -> None:
+    model = onnx.parser.parse_model(MODES)
+    for name, value in {"w": 2.0, "one": 1.0, "zero": 0.0, "mean": 0.5, "var": 2.0}.items():
+        tensor = onnx.numpy_helper.from_array(np.full(3, value, np.float32), name)
+        model.graph.initializer.append(tensor)
+    made = training_step(model, "mse", Adam(), "w", **{mode: "train"})
+    with pytest.raises(InputError, match=mode):
+        Trainer(made, data_parallel=True)
+
+
+def test_steps_that_need_one_process() -> None:
+    with pytest.raises(InputError, match="data_parallel runs on the CPU"):
+        Trainer(step(Adafactor()), data_parallel=True)
+    with pytest.raises(InputError, match="leave out engine"):
+        Trainer(step(Adam()), engine="graph", data_parallel=True)

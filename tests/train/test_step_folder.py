@@ -1,0 +1,101 @@
+"""A folder holds one step, whole; what is damaged or of another step is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.save import to_proto
+from onnxgrad.train import SGD, Manifest, safetensors_file
+from onnxgrad.train.step_folder import opened_step, read_step, save_step
+from tests.train.common import examples, step
+from tests.train.follower import Follower
+
+
+def test_it_comes_back(tmp_path: Path) -> None:
+    task = step()
+    save_step(task, tmp_path / "new" / "folder")
+    again = read_step(tmp_path / "new" / "folder")
+    assert again.manifest == Manifest.from_json(task.manifest.to_json())
+    assert to_proto(again.train) == to_proto(task.train)
+    assert to_proto(again.evaluation) == to_proto(task.evaluation)
+    assert all(np.array_equal(value, again.initial[name]) for name, value in task.initial.items())
+    for name in ("train.onnx", "eval.onnx"):
+        onnx.checker.check_model(tmp_path / "new" / "folder" / name, full_check=True)
+
+
+def test_the_manifest_says_what_feeds_what(tmp_path: Path) -> None:
+    save_step(step(), tmp_path)
+    said = json.loads((tmp_path / "manifest.json").read_text())
+    assert said["format"] == "onnxgrad training step"
+    assert said["version"] == 1
+    names = {"inputs": [i.name for i in onnx.load(tmp_path / "train.onnx").graph.input]}
+    assert [fed["name"] for fed in said["inputs"]] and {
+        fed["name"] for fed in said["inputs"]
+    } == set(names["inputs"])
+    assert {fed["next"] for fed in said["inputs"]} - {None} <= {
+        o.name for o in onnx.load(tmp_path / "train.onnx").graph.output
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": 2}, "of version 2, this onnxgrad reads up to 1"),
+        ({"format": "cake"}, "no manifest"),
+        ({"inputs": [{"name": "x"}]}, "damaged"),
+        ({"more": 1}, "damaged"),
+    ],
+)
+def test_a_manifest_that_cannot_be(tmp_path: Path, change: dict[str, object], words: str) -> None:
+    save_step(step(), tmp_path)
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(InputError, match=words):
+        read_step(tmp_path)
+
+
+def test_a_folder_without_a_step(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is .* a training step"):
+        read_step(tmp_path)
+
+
+def test_parts_of_two_steps(tmp_path: Path) -> None:
+    save_step(step(), tmp_path / "a")
+    save_step(step(SGD()), tmp_path / "b")
+    (tmp_path / "a" / "state.safetensors").write_bytes(
+        (tmp_path / "b" / "state.safetensors").read_bytes()
+    )
+    with pytest.raises(InputError, match=r"lacks 'w1\.exp_avg'"):
+        read_step(tmp_path / "a")
+    arrays, _ = safetensors_file.read(tmp_path / "b" / "state.safetensors")
+    safetensors_file.write(tmp_path / "b" / "state.safetensors", arrays, {"model": "another"})
+    with pytest.raises(InputError, match="of another model"):
+        read_step(tmp_path / "b")
+
+
+def test_a_step_of_two_graphs_comes_back(tmp_path: Path) -> None:
+    made = step(accumulate=2, clip_norm=0.5, groups={"b*": {"weight_decay": 0.0}})
+    save_step(made, tmp_path)
+    found = read_step(tmp_path)
+    assert found.update is not None and (tmp_path / "update.onnx").exists()
+    batches = [examples(8, seed=i) for i in range(6)]
+    losses = [Follower(task).losses(batches) for task in (made, found)]
+    assert losses[0] == losses[1]
+    (tmp_path / "update.onnx").unlink()
+    with pytest.raises(InputError, match=r"update\.onnx"):
+        read_step(tmp_path)
+
+
+def test_an_opened_step_reads_a_value_when_it_is_asked_for(tmp_path: Path) -> None:
+    save_step(step(), tmp_path)
+    with opened_step(tmp_path) as found:
+        again = read_step(tmp_path).initial
+        assert found.initial.keys() == again.keys()
+        assert found.initial["w1"] is not found.initial["w1"]
+        assert all(np.array_equal(found.initial[name], value) for name, value in again.items())
