@@ -56,6 +56,11 @@ class Trial:
         return finite and not self.shown and not self.off and not self._rounded
 
     @property
+    def lost(self) -> bool:
+        """No step shows the slope, because of a kink or of rounding."""
+        return not self.shown and (self._rounded or not self.off)
+
+    @property
     def _rounded(self) -> bool:
         """Rounding makes the doubt."""
         return self.slope.why == TOO_SMALL
@@ -123,37 +128,36 @@ def on_one_scale(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _tried(g: Flat, lines: Sequence[Line], limit: float) -> list[Trial]:
-    """The trials, on the scale of the gradient or of the differences, whichever is larger.
-
-    Where no step shows the first slope, the others are taken from the step that shows it best.
-    """
+    """The trials, on the scale of the gradient or of the differences, whichever is larger."""
     found: list[Trial] = []
     for line in lines:
-        first = found[0] if found else None
-        lost = first is not None and not first.shown and not first.off
-        found.append(
-            _trial(g, line, limit, (first.slope.step,) if first and lost else (), not first)
-        )
+        found.append(_trial(g, line, limit, found[0] if found else None))
     return on_one_scale(found)
 
 
-def _trial(
-    g: Flat, line: Line, limit: float, steps: Sequence[float] = (), both_sides: bool = True
-) -> Trial:
-    """<g, v>, and the slope from one difference where that agrees, else from as many as it takes:
-    the first of a value on both sides, which says by how much the two differ.
+def _trial(g: Flat, line: Line, limit: float, first: Trial | None) -> Trial:
+    """<g, v>, and the slope from one difference where that agrees or is rounding alone, else from
+    as many as it takes: the first of a value on both sides, which says by how much the two differ,
+    and the others too where it took a larger step to show that, or where none did.
     """
     got = float(np.sum(g * line.direction))
     size = max(float(np.linalg.norm(g)), NO_SIZE)
-    h = line.step if both_sides else line.step * QUICK / STEP
+    lost = first is not None and first.lost
+    h, both_sides = line.step * QUICK / STEP, False
+    if first is None:
+        h, both_sides = line.step, True
+    elif lost:
+        h, both_sides = first.slope.step, True
+    elif first.slope.step > line.step or line.rounding(h) > limit * size / 2:
+        h, both_sides = max(first.slope.step, line.step), True
     quick = line.central(h) if both_sides else line.forward(h)
     rounding = line.rounding(h)
     trial = Trial(line, got, Slope(quick, rounding, rounding, h), size, limit)
-    if got == 0.0 == quick:
+    if got == 0.0 == quick or (lost and abs(quick) <= rounding):
         return trial
     if trial.error <= limit / 2 and rounding <= limit * size / 2:
         return trial
-    return replace(trial, slope=line.slope(limit * size, limit, steps))
+    return replace(trial, slope=line.slope(limit * size, limit, (h,) if lost else ()))
 
 
 def _not_finite(name: str, g: Flat, line: Line, limit: float) -> ValueCheck:

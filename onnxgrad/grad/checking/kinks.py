@@ -69,7 +69,7 @@ def _outside(
     """
     found = None
     for h in (at.step * part for part in SHRINK):
-        low, high = sorted(at.sides(h))
+        low, high = at.bounds(h)
         nearest = min(max(slope, low), high)
         size = max(abs(low), abs(high), abs(slope), typical)
         if not abs(slope - nearest) > limit * size + 8 * at.rounding(h):

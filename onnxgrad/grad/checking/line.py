@@ -4,8 +4,10 @@ its kinks.
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ _AGREE = 0.1
 _UNIT, _JITTERED = 2.0**-53, (0, 1)
 # a sum that rounding moves by more than this part does not round: it jumps
 _JUMP = 1e-6
+_MARKS = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class Place:
     weights: Mapping[str, Flat]
     base: Mapping[str, Any]
     noise: float
+    # of runs in which one value alone moves: the reference computes once what is not behind it
+    mark: tuple[int, int] = field(default_factory=lambda: (os.getpid(), next(_MARKS)))
 
 
 def place(
@@ -125,6 +130,24 @@ class Line:
 
         return 2 * slope(-1) - slope(-2), 2 * slope(1) - slope(2)
 
+    def bounds(self, h: float) -> tuple[float, float]:
+        """Between which slopes lies any that takes for each element of the targets one of its
+        two: rules may choose anew at each tie, and weights of both signs follow.
+        """
+        low = high = 0.0
+        for name, weight in self.at.weights.items():
+            left, right = (np.float64(weight) * s for s in self._sides(name, h))
+            low += float(np.sum(np.minimum(left, right)))
+            high += float(np.sum(np.maximum(left, right)))
+        return low, high
+
+    def _sides(self, target: str, h: float) -> tuple[Flat, Flat]:
+        def slope(k: int) -> Flat:
+            moved: Flat = flat(self._run(k * h)[target]) - flat(self.at.base[target])
+            return moved / (k * h)
+
+        return 2 * slope(-1) - slope(-2), 2 * slope(1) - slope(2)
+
     def slope(self, allowed: float, part: float, steps: Sequence[float] = ()) -> Slope:
         """The slope from the first step that shows it up to a tenth of an error of `allowed`, or of
         this `part` of itself; else from the step that shows it best. `steps`: those tried, else
@@ -171,5 +194,7 @@ class Line:
         if h not in self._known:
             moved = shaped(h * self.direction, self.at.feeds[self.delta])
             feeds = {**self.at.feeds, self.delta: moved}
-            self._known[h] = self.at.reference.run(feeds, outputs=list(self.at.weights))
+            self._known[h] = self.at.reference.run(
+                feeds, outputs=list(self.at.weights), moved=(self.at.mark, self.delta)
+            )
         return self._known[h]

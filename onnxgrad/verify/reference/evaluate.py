@@ -91,6 +91,24 @@ class _Function:
         return self.graph.run(values, {}, clock)
 
 
+class _Partial:
+    """Runs of a graph that differ in one input: the values that do not depend on it are kept."""
+
+    def __init__(self, key: tuple[tuple[object, str], tuple[str, ...]], graph: Graph) -> None:
+        self.key = key
+        (_, name), outputs = key
+        self.first, self.second = graph.split([name], outputs)
+        self.kept: tuple[Any, ...] | None = None
+
+    def run(self, arguments: Sequence[Any], clock: Clock) -> tuple[Any, ...]:
+        if self.kept is None:
+            self.kept = self.first.run(arguments, {}, clock)
+            for value in self.kept:
+                if isinstance(value, np.ndarray):
+                    value.flags.writeable = False
+        return self.second.run([*arguments, *self.kept], {}, clock)
+
+
 class Reference:
     """A model compiled for evaluation in float64; `run` it on several feeds.
 
@@ -104,6 +122,7 @@ class Reference:
         self.declared = {value.name: value.type for value in model.graph.input}
         self.targets = Targets(model)
         self._counted: object = None
+        self._partial: _Partial | None = None
         self.compiled = self.graph(model.graph, opsets)
 
     def run(
@@ -115,8 +134,13 @@ class Reference:
         jittered: Collection[str] = CONTRACTIONS,
         seed: int = 0,
         count: object = None,
+        outputs: Sequence[str] | None = None,
+        moved: tuple[object, str] | None = None,
     ) -> dict[str, Value]:
-        """Output name -> value.
+        """Output name -> value; `outputs`: those wanted.
+
+        `moved`: a mark, and the input in which alone this run differs from all those with the same
+        mark and input: what does not depend on it is computed once.
 
         `count`: add what this run reaches to what runs with the same `count` reached (`covered`).
 
@@ -140,8 +164,14 @@ class Reference:
             warnings.simplefilter("ignore")
             rng = np.random.default_rng(seed)
             clock = Clock(deadline, seconds or 0.0, jitter, rng, jittered, count is not None)
-            found = graph.run(arguments, {}, clock)
-        return dict(zip(graph.outputs, found))
+            wanted = graph.outputs if outputs is None else tuple(outputs)
+            if moved is None:
+                found = dict(zip(graph.outputs, graph.run(arguments, {}, clock)))
+                return {name: found[name] for name in wanted}
+            if self._partial is None or self._partial.key != (moved, wanted):
+                self._partial = None  # what it keeps is large
+                self._partial = _Partial((moved, wanted), graph)
+            return dict(zip(wanted, self._partial.run(arguments, clock)))
 
     def covered(self, count: object, then: str = "") -> list[Item]:
         """What the runs with this `count` reached. `then` "mark": remember that; "back": return to

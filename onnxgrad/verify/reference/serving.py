@@ -50,8 +50,7 @@ class References:
             return None
         self._open.move_to_end(key)
         jittered = ROUNDED if options.pop("everywhere") else CONTRACTIONS
-        found = reference.run(feeds, jittered=jittered, **options)
-        return found if outputs is None else {name: found[name] for name in outputs}
+        return reference.run(feeds, jittered=jittered, outputs=outputs, **options)
 
     def covered(self, key: str, count: object, then: str) -> list[tuple[Any, ...]]:
         """`Reference.covered`; nothing where the model is not open."""

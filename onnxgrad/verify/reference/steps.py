@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -79,6 +80,11 @@ class Step:
     dead: tuple[str, ...] = ()
     turns: int = 0
 
+    @property
+    def reads(self) -> set[str]:
+        """The values that the node and its subgraphs need."""
+        return {*self.call.inputs, *self.captured}
+
 
 class Graph:
     """A graph, subgraph or function body, compiled to steps."""
@@ -118,6 +124,37 @@ class Graph:
             used = {*step.call.inputs, *step.captured, *step.call.outputs}
             step.dead = tuple(used - live)
             live |= used
+
+    def split(self, moved: Collection[str], outputs: Collection[str]) -> tuple[Graph, Graph]:
+        """The steps that lead to `outputs`, as two graphs: the first depends on no input of `moved`
+        and returns the further inputs of the second.
+        """
+        needed: set[str] = set(outputs)
+        steps: list[Step] = []
+        for step in reversed(self.steps):
+            if not needed.isdisjoint(step.call.outputs):
+                needed |= step.reads
+                steps.append(step)
+        steps.reverse()
+        behind = set(moved)
+        for step in steps:
+            if not behind.isdisjoint(step.reads):
+                behind.update(filter(None, step.call.outputs))
+        late = [step for step in steps if not behind.isdisjoint(step.reads)]
+        early = [step for step in steps if behind.isdisjoint(step.reads)]
+        read = set(outputs).union(*(step.reads for step in late))
+        kept = [n for step in early for n in step.call.outputs if n in read and n]
+        return (
+            self._part(early, self.inputs, kept),
+            self._part(late, (*self.inputs, *kept), tuple(outputs)),
+        )
+
+    def _part(self, steps: Iterable[Step], inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
+        part = copy(self)
+        part.steps = [replace(step) for step in steps]
+        part.inputs, part.outputs = tuple(inputs), tuple(outputs)
+        part._mark_dead()  # a copy of ourselves
+        return part
 
     def _step(self, node: onnx.NodeProto) -> Step:
         domain = domains.canonical(node.domain)

@@ -12,6 +12,7 @@ from onnxgrad.grad import check_gradient, vjp
 from onnxgrad.grad.checking.kinks import smooth_elements
 from onnxgrad.grad.checking.report import ValueCheck
 from onnxgrad.ir.ops import op
+from tests.helpers import parse
 
 
 def checked(body: str, wrt: str = "h") -> ValueCheck:
@@ -73,3 +74,14 @@ def test_too_many_kinks_are_not_judged() -> None:
     assert smooth_elements(values, lambda among: bool((among & kinked).any())) is None
     found = smooth_elements(values, lambda among: bool(among[70]))
     assert found is not None and list(np.flatnonzero(~found)) == [70]
+
+
+def test_pools_may_choose_anew_at_each_tie() -> None:
+    """Of equal elements a MaxPool picks one, and so does the next: with weights of both signs their
+    sum is no slope along one element, and right.
+    """
+    text = """g (float[1,1,4,5] x) => (float[1,1,5,6] y) <float k = {0}> { z = Mul (x, k)
+      p = MaxPool <kernel_shape = [2, 2], pads = [1, 0, 0, 1]> (z) y = MaxPool <kernel_shape = [2, 2], pads = [1, 1, 1, 1]> (p) }"""
+    for seed in range(3):
+        report = check_gradient(parse(text), ["z"], "y", seed=seed)
+        assert report.verdict != "differs", str(report)

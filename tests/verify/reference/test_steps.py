@@ -45,3 +45,20 @@ def test_jitter_moves_sums_in_their_last_bits_only() -> None:
     moved = np.abs(plain["y"] - shaken["y"]).max()
     assert 0 < moved < 1e-10
     assert np.array_equal(plain["z"], shaken["z"])
+
+
+def test_runs_that_differ_in_one_input_compute_what_is_behind_it() -> None:
+    """The same bits as a whole run, of the outputs wanted alone; anew under another mark."""
+    text = """g (float[3] x, float[3] d, bool c) => (float[3] y, float[3] h, float[3] dead) <float[3] w = {1, 2, 3}> {
+      h = Tanh (x) m = Add (w, d) dead = Exp (x)
+      y = If (c) <then_branch = t () => (float[3] z) { z = Mul (h, m) }, else_branch = e () => (float[3] z) { z = Neg (m) }> }"""
+    model, x = parse(text), np.array([0.5, -1, 2], np.float32)
+    compiled = Reference(model)
+    early, late = compiled.compiled.split(["d"], ["y"])
+    assert [s.call.op_type for s in early.steps] == ["Tanh"]
+    assert [s.call.op_type for s in late.steps] == ["Add", "If"]
+    for mark, shift in enumerate((0.0, 1.0)):
+        for d in (0.0, 1e-5, -1e-5):
+            feeds = {"x": x + np.float32(shift), "d": np.full(3, d), "c": np.array(True)}
+            found = compiled.run(feeds, outputs=["y"], moved=(mark, "d"))
+            assert list(found) == ["y"] and np.array_equal(found["y"], reference(model, feeds)["y"])
