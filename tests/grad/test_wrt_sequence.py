@@ -7,7 +7,8 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad import check_gradient, gradient
+from onnxgrad.grad import gradient
+from onnxgrad.grad.checking.check import check_gradient
 from onnxgrad.verify.running.run import run
 from tests.grad.numeric import normal
 from tests.helpers import parse

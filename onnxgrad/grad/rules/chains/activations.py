@@ -1,15 +1,19 @@
-"""Gelu by tanh and SiLU."""
+"""Chains of nodes that exporters write for one function, each with its derivative in closed form:
+Gelu by tanh, SiLU, and a division by the root mean square.
+"""
 
 from __future__ import annotations
 
 import math
 
 from onnxgrad.grad.chains import chain
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.composites.reading import near
 from onnxgrad.rewrite.pattern import Either, P, Pattern, capture
 
-x, t, h, s, q, w = capture("x t h s q w")
+x, t, h, s, q, w, r, d, eps, axes = capture("x t h s q w r d eps axes")
 
 _SLOPE = math.sqrt(2 / math.pi)
 _CUBE = P.Pow(x, 3.0) | P.Mul(x, P.Mul(x, x)) | P.Mul(x, P.Pow(x, 2.0))
@@ -36,3 +40,27 @@ def gelu_by_tanh(g: Var, y: Var, t: Var, h: Var, q: Var, w: Var) -> Var:
 def silu(g: Var, y: Var, s: Var) -> Var:
     """y = x s, s = sigmoid x: y' = s + y (1 - s)"""
     return g * (y * (1.0 - s) + s)
+
+
+# RMSNormalization without its weight, and the second half of LayerNormalization
+_MEAN = P.ReduceMean(
+    P.Pow(x, 2.0) | P.Mul(x, x), axes.const, keepdims=1, noop_with_empty_axes=0
+).named("mean")
+_MOMENT = P.Add(_MEAN, eps.const)
+_ROOT = P.Sqrt(_MOMENT)
+
+
+def _centred(g: Var, y: Var, mean: Binding) -> Var:
+    return g - y * op.ReduceMean(g * y, mean.inputs[1], keepdims=1)
+
+
+@chain(P.Mul(x, r & (P.Reciprocal(_ROOT) | P.Div(1.0, _ROOT) | P.Pow(_MOMENT, -0.5))))
+def over_root_mean_square(g: Var, y: Var, r: Var, mean: Binding) -> Var:
+    """y = x r, r = 1 / sqrt(mean(x x) + eps): dx = r (g - y mean(g y))"""
+    return _centred(g, y, mean) * r
+
+
+@chain(P.Div(x, d & _ROOT))
+def divided_by_root_mean_square(g: Var, y: Var, d: Var, mean: Binding) -> Var:
+    """y = x / d, d = sqrt(mean(x x) + eps): dx = (g - y mean(g y)) / d"""
+    return _centred(g, y, mean) / d
