@@ -14,7 +14,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, h
 from onnxgrad.errors import InputError
 from onnxgrad.ir.program import Program
 
-SINCE = 9  # without a batch axis
+BATCHES_UNTIL = 8  # the last opset whose Scan has a batch axis
 
 
 def refuse_batched_scans(program: Program) -> None:

@@ -12,8 +12,9 @@ from onnx.shape_inference import InferenceError
 from onnx.version_converter import ConvertError
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad import batched_scan, raised_functions
+from onnxgrad.grad.batched_scan import BATCHES_UNTIL, refuse_batched_scans, restore_batches
 from onnxgrad.grad.converted_names import separate_names
+from onnxgrad.grad.raised_functions import carry_functions, open_changed, without_functions
 from onnxgrad.grad.sparse_aside import put_back_sparse, take_sparse
 from onnxgrad.ir import domains
 from onnxgrad.ir.attributes import is_of_onnxruntime
@@ -55,10 +56,10 @@ def raise_opset(program: Program) -> tuple[Program, str]:
     before = program.opset
     if before >= OPSET:
         return program, ""
-    if before < OLDEST or (before < batched_scan.SINCE and _has_scan(program)):
+    if before < OLDEST or (before <= BATCHES_UNTIL and _has_scan(program)):
         raised, opened = _by_onnx(program)
     else:
-        raised, opened = program, raised_functions.open_changed(program, OPSET)
+        raised, opened = program, open_changed(program, OPSET)
         convert(program, OPSET)
     note = f"opset raised from {before} to {OPSET}: the gradient needs its operators"
     if opened:
@@ -74,17 +75,17 @@ def _by_onnx(program: Program) -> tuple[Program, list[str]]:
     """The program as onnx.version_converter raises it, and the functions whose calls were opened
     for that.
     """
-    batched = program.opset < batched_scan.SINCE
+    batched = program.opset <= BATCHES_UNTIL
     if batched:
-        batched_scan.refuse_batched_scans(program)
-    opened = raised_functions.open_changed(program, OPSET)
+        refuse_batched_scans(program)
+    opened = open_changed(program, OPSET)
     source = to_proto(program)
     aside = _set_aside(source)
     converted = _converted(program, source)
     if batched:
-        batched_scan.restore_batches(source, converted)
+        restore_batches(source, converted)
     separate_names(converted.graph)
-    raised_functions.carry_functions(source, converted, OPSET)
+    carry_functions(source, converted, OPSET)
     _carry_over(source, converted)
     _put_back(aside, converted)
     raised = load(converted)
@@ -115,7 +116,7 @@ def _converted(program: Program, source: ModelProto) -> ModelProto:
     for node in hidden:
         node.domain = _HIDDEN
     source.opset_import.add(domain=_HIDDEN, version=1)
-    bare = raised_functions.without_functions(program, source) if source.functions else source
+    bare = without_functions(program, source) if source.functions else source
     try:
         converted = onnx.version_converter.convert_version(bare, OPSET)
     except (RuntimeError, ValueError, ConvertError, InferenceError) as e:

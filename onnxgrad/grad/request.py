@@ -244,7 +244,7 @@ def is_glob(entry: str) -> bool:
 def inside(block: BindingBlock, name: str) -> str:
     """Which nested graph has a value of that name."""
     for b in block.walk():
-        for kind, nested in b.blocks.items():
-            if any(v.name == name for v in nested.vars()):
+        for kind, inner in b.blocks.items():
+            if any(v.name == name for v in inner.vars()):
                 return f": it is local to {kind} of '{b}'"
     return ""

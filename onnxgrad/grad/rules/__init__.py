@@ -69,8 +69,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from onnxgrad.grad import decided_branches, loop, scan  # noqa: F401  # the rules of If, Loop, Scan
-
+for _name in ("decided_branches", "loop", "scan"):
+    importlib.import_module(f"onnxgrad.grad.{_name}")
 for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
     if not _module.name.rpartition(".")[2].startswith("_"):
         importlib.import_module(_module.name)

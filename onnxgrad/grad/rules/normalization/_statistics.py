@@ -17,7 +17,7 @@ def as_dtype_of(v: Var, like: Var) -> Var:
     return v if v.dtype == like.dtype else op.Cast(v, to=like.dtype)
 
 
-def plus(a: Var | None, b: Var) -> Var:
+def _plus(a: Var | None, b: Var) -> Var:
     return b if a is None else a + b
 
 
@@ -32,7 +32,7 @@ def per_channel(v: Var, rank: int) -> Var:
     return op.Unsqueeze(v, list(range(1, rank - 1))) if rank > 2 else v
 
 
-def rank_of(x: Var, binding: Binding) -> int:
+def _rank_of(x: Var, binding: Binding) -> int:
     if x.rank is None:
         raise InputError(
             f"the gradient of '{binding}' needs the rank of its input, which shape inference does "

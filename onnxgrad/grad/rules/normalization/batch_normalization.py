@@ -7,7 +7,7 @@ from typing import Any
 
 from onnxgrad.grad.registry import vjp_all
 from onnxgrad.grad.rules._common import as_count, divided
-from onnxgrad.grad.rules.normalization._statistics import as_dtype_of, per_channel, rank_of
+from onnxgrad.grad.rules.normalization._statistics import _rank_of, as_dtype_of, per_channel
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import element_count
@@ -29,7 +29,7 @@ def _batch_norm(
     if g[0] is None:
         return [None] * len(xs)
     x, scale, _, mean, variance = xs
-    rank = rank_of(x, binding)
+    rank = _rank_of(x, binding)
     axes = [0, *range(2, rank)]
     g0 = as_dtype_of(g[0], variance)
     inverse = 1.0 / op.Sqrt(variance + epsilon)
@@ -64,7 +64,7 @@ def _batch_norm_training(
     share. Source: Ioffe and Szegedy, 2015.
     """
     x, scale, _, mean_in, _ = xs
-    rank = rank_of(x, binding)
+    rank = _rank_of(x, binding)
     axes = [0, *range(2, rank)]
     up = as_dtype_of(x, mean_in)
     count = _count(up, mean_in, axes)

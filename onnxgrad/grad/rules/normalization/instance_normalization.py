@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import multiplied, reduced_count
-from onnxgrad.grad.rules.normalization._statistics import per_channel, rank_of
+from onnxgrad.grad.rules.normalization._statistics import _rank_of, per_channel
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
@@ -27,7 +27,7 @@ def _instance_norm_x(
     """(g - mean(g) - hat mean(g hat)) scale / sqrt(var + eps), where hat is the normalized input,
     which is not written out: what multiplies the elements is made of one number per channel.
     """
-    rank = rank_of(x, binding)
+    rank = _rank_of(x, binding)
     axes = list(range(2, rank))
     centred, inverse, along = _instance_parts(g, x, epsilon, axes)
     flat = g - op.ReduceMean(g, axes, keepdims=1)
@@ -37,7 +37,7 @@ def _instance_norm_x(
 def _instance_norm_scale(
     g: Var, y: Var, x: Var, scale: Var, bias: Var, epsilon: float, binding: Binding
 ) -> Var:
-    rank = rank_of(x, binding)
+    rank = _rank_of(x, binding)
     axes = list(range(2, rank))
     _, _, along = _instance_parts(g, x, epsilon, axes)
     return multiplied(op.ReduceSum(along, [0, *axes], keepdims=0), reduced_count(x, along, axes))
@@ -48,6 +48,6 @@ vjp(
     _instance_norm_x,
     _instance_norm_scale,
     lambda g, y, x, scale, bias, binding: op.ReduceSum(
-        g, [0, *range(2, rank_of(x, binding))], keepdims=0
+        g, [0, *range(2, _rank_of(x, binding))], keepdims=0
     ),
 )

@@ -8,7 +8,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
-from onnxgrad.grad.rules.normalization._statistics import as_dtype_of, plus, spread
+from onnxgrad.grad.rules.normalization._statistics import _plus, as_dtype_of, spread
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
@@ -50,11 +50,11 @@ def _layer_norm_x(
     if len(g) > 1 and g[1] is not None:  # of the mean
         hat = _normalized(y, x)
         part = g[1] * op.ReduceMean(op.Sign(hat) * 0.0 + 1.0, axes, keepdims=1)
-        total = plus(total, spread(part, hat, axes))
+        total = _plus(total, spread(part, hat, axes))
     if len(g) > 2 and g[2] is not None:  # of 1 / sqrt(var + eps): d = -inverse^2 hat / n
         hat, inverse = _normalized(y, x), y[2]
         part = -(g[2] * inverse * inverse)
-        total = plus(total, spread(part, hat, axes) * hat)
+        total = _plus(total, spread(part, hat, axes) * hat)
     if total is None:
         raise InputError(f"no adjoint arrived at '{binding}'")
     return total
