@@ -47,10 +47,9 @@ from onnxgrad.report.convert_opset import convert_opset
 from onnxgrad.report.diff import Diff, diff
 from onnxgrad.report.extract import extract
 from onnxgrad.report.float16 import float16
+from onnxgrad.report.inspection import Summary, Weights, inspect, weights
 from onnxgrad.report.metadata import set_metadata
 from onnxgrad.report.optimize import OptimizedModel, optimize
-from onnxgrad.report.summary import Summary, inspect
-from onnxgrad.report.weights import Weights, weights
 from onnxgrad.rewrite.combine import combine
 from onnxgrad.rewrite.context import PatternContext, rewrite_bindings, rewrite_call
 from onnxgrad.rewrite.pattern import Each, P, capture

@@ -45,7 +45,6 @@ HOMES: dict[str, dict[str, str]] = {
         "grad/sequences": "grad/rules/test_sequences", "grad/sparse_aside": "grad/test_sparse",
         "ir/bodies": "grad/test_bodies", "ir/reader": "ir/test_load", "ir/fault": "cli/test_bad_input",
         "ir/weights": "ir/test_save",
-        "report/model_comparison": "report/test_diff",
         "report/html/plots": "report/html/test_optimized",
         "rewrite/interchangeable": "rewrite/test_context_forms",
         "rewrite/onnxscript_replacement": "rewrite/test_onnxscript_rules",
@@ -100,7 +99,6 @@ HOMES: dict[str, dict[str, str]] = {
     },
     "what only a whole run of `onnxgrad ci` shows to work": {
         "pipeline/ci/measure": "cli/test_ci", "pipeline/ci/outcome": "cli/test_ci", "pipeline/ci/work": "cli/test_ci",
-        "report/ci": "cli/test_ci",
     },
     "parts of one proof, which only a whole one shows to work": {
         "verify/account": "verify/test_proof",

@@ -12,7 +12,7 @@ from onnxgrad.cli.models import STDIN, expand, source
 from onnxgrad.cli.options import require_runtime, running_options
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
-from onnxgrad.report.html.bench import bench_report
+from onnxgrad.report.html.models import bench_report
 from onnxgrad.report.html.page import page
 from onnxgrad.report.parts import Table, cell, table
 from onnxgrad.verify.bench import BenchReport, Spread, Timing, bench

@@ -12,8 +12,7 @@ from onnxgrad.cli.options import size_of
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import ModelLike, load
-from onnxgrad.report.summary import Summary, inspect
-from onnxgrad.report.weights import Weights, weights
+from onnxgrad.report.inspection import Summary, Weights, inspect, weights
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

@@ -1,12 +1,14 @@
-"""What `onnxgrad ci` found: a row per model, the worst first, then what there is to say of each."""
+"""The report of `onnxgrad ci`: tables, JSON, JUnit XML, and annotations for GitHub."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from onnxgrad.errors import NotProved
 from onnxgrad.pipeline.ci.changes import Change
@@ -31,7 +33,7 @@ from onnxgrad.report.parts import (
 from onnxgrad.report.proof import place_text
 from onnxgrad.report.rendering import Rendered
 from onnxgrad.version import __version__
-from onnxgrad.wording import counted
+from onnxgrad.wording import counted, printable, printable_lines
 
 SCHEMA = Path(__file__).with_name("ci.schema.json")
 _STYLES = {"passed": "green", "changed": "yellow", "unproved": "yellow", "skipped": "dim"}
@@ -250,3 +252,93 @@ def _number(what: str, value: float) -> str:
     if what in _BYTES:
         return f"{bytes_text(round(value))} ({round(value):,})"
     return f"{value:.2g}" if what in ("worst", "tolerance") else f"{value:,.10g}"
+
+
+def junit(report: CiReport) -> str:
+    """The report as a document of JUnit's: an `error` where a model could not be looked at, a
+    `failure` where it is not what is required, and for models that only the lock knows.
+    """
+    root = Element("testsuites")
+    suite = SubElement(root, "testsuite")
+    for model in report.models:
+        _add(suite, report, model)
+    for name in () if report.updated else report.gone:
+        case = _case(suite, report, name, 0.0)
+        _set(SubElement(case, "failure"), type="gone", message=report.gone_text(name))
+    counts = {kind: len(suite.findall(f"testcase/{kind}")) for kind in _KINDS}
+    _set(
+        suite,
+        name=f"onnxgrad ci {report.recipe}",
+        tests=str(len(suite)),
+        failures=str(counts["failure"]),
+        errors=str(counts["error"]),
+        skipped=str(counts["skipped"]),
+        time=f"{report.seconds:.3f}",
+    )
+    indent(root)
+    return tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+_KINDS = ("failure", "error", "skipped")
+
+
+def _add(suite: Element, report: CiReport, model: ModelOutcome) -> None:
+    case = _case(suite, report, model.name, model.seconds)
+    said = "\n".join(str(part).strip() for part in model_lines(model, verbose=True))
+    if model.ok:
+        if said:
+            SubElement(case, "system-out").text = said
+        return
+    kind = model.status if model.status in ("error", "skipped") else "failure"
+    found = SubElement(case, kind)
+    if kind == "skipped":
+        _set(found, message="a model before it failed")
+        return
+    _set(found, type=model.status, message=model.error or model.status)
+    found.text = said
+
+
+def _case(suite: Element, report: CiReport, name: str, seconds: float) -> Element:
+    case = SubElement(suite, "testcase")
+    _set(case, classname=report.recipe, name=name, time=f"{seconds:.3f}")
+    return case
+
+
+def _set(element: Element, **attributes: str) -> None:
+    for name, value in attributes.items():
+        element.set(name, printable(value))
+
+
+_DATA = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
+_PROPERTY = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A", ":": "%3A", ",": "%2C"})
+
+
+def annotation_lines(report: CiReport, root: Path) -> Iterator[str]:
+    """An error for each model that fails or is gone, a warning for each that changed; files are
+    named from the repository's `root`.
+    """
+    folder = Path(report.recipe).absolute().parent
+    for model in report.worst_first:
+        if model.status in ("passed", "skipped"):
+            continue
+        kind = "warning" if model.ok else "error"
+        yield _line(kind, _from(root, folder / model.name), model.status, _words(model))
+    for name in () if report.updated else report.gone:
+        where = _from(root, Path(report.lock).absolute())
+        words = f"{report.gone_text(name)}: run `onnxgrad ci --update`"
+        yield _line("error", where, "gone", words)
+
+
+def _words(model: ModelOutcome) -> str:
+    lines = [str(part).strip() for part in model_lines(model, verbose=False)]
+    return "\n".join(lines) or model.error or model.status
+
+
+def _from(root: Path, file: Path) -> str:
+    return os.path.relpath(file, root).replace(os.sep, "/")
+
+
+def _line(kind: str, file: str, status: str, words: str) -> str:
+    title = f"onnxgrad: {status}".translate(_PROPERTY)
+    where, data = printable(file).translate(_PROPERTY), printable_lines(words).translate(_DATA)
+    return f"::{kind} file={where},title={title}::{data}"

@@ -1,20 +1,295 @@
-"""`diff`: everything in which one model differs from another."""
+"""`diff`: every field in which two models differ; nodes match by the name of their first output."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import InitVar, asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    OperatorSetIdProto,
+    TensorProto,
+    ValueInfoProto,
+)
+
 from onnxgrad.errors import InputError
+from onnxgrad.ir import domains
 from onnxgrad.ir.interop.given import settled
 from onnxgrad.ir.load import ModelLike, proto_of
+from onnxgrad.ir.nodes import every_node
+from onnxgrad.ir.stats import operator
+from onnxgrad.ir.tensor_data import elements
+from onnxgrad.ir.types import dtype_name, type_from_proto
+from onnxgrad.ir.weights import internalize
 from onnxgrad.options import known_keywords
-from onnxgrad.report.html.compared import diff_report
+from onnxgrad.report.html.models import diff_report
 from onnxgrad.report.html.page import page
-from onnxgrad.report.model_comparison import Comparison
 from onnxgrad.report.parts import Part, cell, change, heading, line, number, table
 from onnxgrad.report.rendering import Rendered
+
+_GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+_HEADER = (
+    "ir_version",
+    "producer_name",
+    "producer_version",
+    "domain",
+    "model_version",
+    "doc_string",
+)
+Folders = tuple[Path | None, Path | None]  # of the two models' external data
+
+
+@dataclass
+class Comparison:
+    """What differs so far: lines by kind (`report.diff.Diff` names them), and the operators
+    counted on either side.
+    """
+
+    folders: Folders
+    lines: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    counts: tuple[Counter[str], Counter[str]] = field(
+        default_factory=lambda: (Counter(), Counter())
+    )
+
+    def models(self, a: ModelProto, b: ModelProto) -> None:
+        """Everything in which b differs from a. External data is compared by content, wherever it
+        lies.
+
+        Raises InputError when external data cannot be read.
+        """
+        self._header(a, b)
+        self._graphs("", a.graph, b.graph)
+        functions = [{(f.domain, f.name, f.overload): f for f in m.functions} for m in (a, b)]
+        for key in _both(*functions):
+            name = "::".join(part for part in key if part)
+            x, y = (side.get(key) for side in functions)
+            if x is None or y is None:
+                self.lines["functions"].append(f"{name} {'added' if x is None else 'removed'}")
+            else:
+                self._nodes(f"{name}/", x.node, y.node)
+                self._fields(f"function {name}", x, y, skip={"node", "name", "domain", "overload"})
+
+    def operators(self) -> dict[str, tuple[int, int]]:
+        """How often each operator stands in a and in b, where that differs."""
+        a, b = self.counts
+        return {name: (a[name], b[name]) for name in sorted(_both(a, b)) if a[name] != b[name]}
+
+    def _header(self, a: ModelProto, b: ModelProto) -> None:
+        found = self.lines["model"]
+        for name in _HEADER:
+            x, y = getattr(a, name), getattr(b, name)
+            if x != y:
+                found.append(f"{name}: {x!r} -> {y!r}")
+        opsets, other = ({_domain(o): str(o.version) for o in m.opset_import} for m in (a, b))
+        found += [f"opset {line}" for line in _mapping(opsets, other, empty="ai.onnx")]
+        metadata, other = ({p.key: p.value for p in m.metadata_props} for m in (a, b))
+        found += [f"metadata {line}" for line in _mapping(metadata, other)]
+        self._fields(
+            "model", a, b, skip={*_HEADER, "opset_import", "metadata_props", "graph", "functions"}
+        )
+
+    def _fields(self, what: str, a: Any, b: Any, skip: set[str]) -> None:
+        """Every protobuf field that nothing else compares."""
+        for name in (f.name for f in a.DESCRIPTOR.fields):
+            if name not in skip and getattr(a, name) != getattr(b, name):
+                self.lines["other"].append(f"{what}: {name} differs")
+
+    def _graphs(self, scope: str, a: GraphProto, b: GraphProto) -> None:
+        for kind, x, y in (("input", a.input, b.input), ("output", a.output, b.output)):
+            self.lines["interface"] += [f"{scope}{line}" for line in _values(kind, x, y)]
+        tensors = [{t.name: t for t in g.initializer} for g in (a, b)]
+        for name in _both(*tensors):
+            change = _tensor(tensors[0].get(name), tensors[1].get(name), self.folders)
+            if change:
+                self.lines["initializers"].append(f"{scope}{name}: {change}")
+        infos = [{v.name: v for v in g.value_info} for g in (a, b)]
+        odd = [n for n in _both(*infos) if infos[0].get(n) != infos[1].get(n)]
+        nodes = {name for n in (*a.node, *b.node) for name in n.output}
+        stale = [n for n in odd if (n in infos[0] and n in infos[1]) or n not in nodes]
+        if stale:
+            where = scope or "graph: "
+            self.lines["other"].append(
+                f"{where}{len(stale)} declared types differ, the first of '{stale[0]}'"
+            )
+        done = {"node", "initializer", "input", "output", "value_info"}
+        self._fields(f"graph {scope}".strip(), a, b, skip=done)
+        self._nodes(scope, a.node, b.node)
+
+    def _nodes(self, scope: str, a: Iterable[NodeProto], b: Iterable[NodeProto]) -> None:
+        sides = [_by_output(nodes) for nodes in (a, b)]
+        for side, counter in zip(sides, self.counts, strict=True):
+            counter.update(operator(n) for n in side.values())
+        for key in _both(*sides):
+            x, y = (side.get(key) for side in sides)
+            if x is not None and y is not None:
+                self._node(f"{scope}{key}", x, y)
+            elif only := x or y:
+                self.lines["added" if x is None else "removed"].append(
+                    f"{scope}{key} = {_call(only)}"
+                )
+                nested = (n for g in _nested(only) for n in every_node(g.node))
+                self.counts[x is None].update(operator(n) for n in nested)
+        common = [[key for key in side if key in sides[0] and key in sides[1]] for side in sides]
+        if common[0] != common[1]:
+            first = next(key for key, other in zip(*common, strict=True) if key != other)
+            self.lines["order"].append(
+                f"{scope or 'graph: '}the nodes are in another order, from {first} on"
+            )
+
+    def _node(self, name: str, x: NodeProto, y: NodeProto) -> None:
+        if (x.op_type, _domain(x), x.overload) != (y.op_type, _domain(y), y.overload):
+            self.lines["replaced"].append(f"{name}: {_call(x)} -> {_call(y)}")
+        else:
+            self._same_operator(name, x, y)
+        for attribute, (g, h) in _graph_pairs(x, y).items():
+            self._graphs(f"{name}/{attribute}/", g, h)
+
+    def _same_operator(self, name: str, x: NodeProto, y: NodeProto) -> None:
+        if list(x.input) != list(y.input):
+            self.lines["rewired"].append(f"{name}: {_call(x)} -> {_call(y)}")
+        attrs = [{a.name: a for a in n.attribute} for n in (x, y)]
+        for attr in _both(*attrs):
+            p, q = attrs[0].get(attr), attrs[1].get(attr)
+            if p != q and not (
+                p is not None and q is not None and p.type == q.type and p.type in _GRAPHS
+            ):
+                self.lines["attributes"].append(f"{name}: {operator(x)} {attr} {_change(p, q)}")
+        if sorted((p.key, p.value) for p in x.metadata_props) != sorted(
+            (p.key, p.value) for p in y.metadata_props
+        ):
+            self.lines["node_metadata"].append(name)
+        done = {"input", "attribute", "metadata_props", "op_type", "domain", "overload"}
+        self._fields(f"node {name}", x, y, skip=done)
+
+
+def _both(a: Iterable[Any], b: Iterable[Any]) -> list[Any]:
+    return list(dict.fromkeys([*a, *b]))
+
+
+def _mapping(a: Mapping[str, str], b: Mapping[str, str], empty: str = "''") -> list[str]:
+    lines = []
+    for key in _both(a, b):
+        if a.get(key) != b.get(key):
+            what = (
+                "added"
+                if key not in a
+                else "removed"
+                if key not in b
+                else f"{_short(a[key])} -> {_short(b[key])}"
+            )
+            lines.append(f"{key or empty}: {what}{f' ({_short(b[key])})' if key not in a else ''}")
+    return lines
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _values(kind: str, a: Iterable[ValueInfoProto], b: Iterable[ValueInfoProto]) -> list[str]:
+    x, y = ({v.name: v for v in side} for side in (a, b))
+    lines = []
+    for name in _both(x, y):
+        if name not in x or name not in y:
+            lines.append(f"{kind} {name} {'added' if name not in x else 'removed'}")
+        elif x[name] != y[name]:
+            before, after = (str(type_from_proto(v.type)) for v in (x[name], y[name]))
+            lines.append(
+                f"{kind} {name}: "
+                + (f"{before} -> {after}" if before != after else "its annotations differ")
+            )
+    if not lines and list(x) != list(y):
+        lines.append(f"the {kind}s are in another order")
+    return lines
+
+
+def _by_output(nodes: Iterable[NodeProto]) -> dict[str, NodeProto]:
+    return {next((o for o in n.output if o), f"#{i}"): n for i, n in enumerate(nodes)}
+
+
+def _call(node: NodeProto) -> str:
+    return f"{operator(node)}({', '.join(name or '_' for name in node.input)})"
+
+
+def _nested(node: NodeProto) -> list[GraphProto]:
+    return [
+        g for a in node.attribute for g in ([a.g] if a.type == AttributeProto.GRAPH else a.graphs)
+    ]
+
+
+def _graph_pairs(x: NodeProto, y: NodeProto) -> dict[str, tuple[GraphProto, GraphProto]]:
+    sides = [
+        {a.name: list(a.graphs) or [a.g] for a in n.attribute if a.type in _GRAPHS} for n in (x, y)
+    ]
+    return {
+        f"{name}[{i}]" if len(sides[0][name]) > 1 else name: pair
+        for name in sides[0]
+        for i, pair in enumerate(zip(sides[0][name], sides[1].get(name, ()), strict=False))
+    }
+
+
+def _domain(part: NodeProto | OperatorSetIdProto) -> str:
+    return domains.canonical(part.domain)
+
+
+def _change(p: AttributeProto | None, q: AttributeProto | None) -> str:
+    return (
+        "added" if p is None else "removed" if q is None else f"{_attribute(p)} -> {_attribute(q)}"
+    )
+
+
+def _attribute(a: AttributeProto) -> str:
+    if a.ref_attr_name:
+        return f"@{a.ref_attr_name}"
+    if a.type == AttributeProto.TENSOR:
+        return f"{dtype_name(a.t.data_type)}{list(a.t.dims)}"
+    fields = {AttributeProto.INT: "i", AttributeProto.FLOAT: "f", AttributeProto.INTS: "ints"}
+    fields |= {AttributeProto.FLOATS: "floats", AttributeProto.STRING: "s"}
+    value = (
+        getattr(a, fields[a.type])
+        if a.type in fields
+        else AttributeProto.AttributeType.Name(a.type).lower()
+    )
+    return _short(
+        str(list(value) if a.type in (AttributeProto.INTS, AttributeProto.FLOATS) else value)
+    )
+
+
+def _tensor(x: TensorProto | None, y: TensorProto | None, folders: Folders) -> str:
+    """What happened to an initializer; empty when its type and content are the same."""
+    if x is None:
+        return f"added ({_kind(y)})"
+    if y is None:
+        return f"removed ({_kind(x)})"
+    if x == y and x.data_location != TensorProto.EXTERNAL:
+        return ""
+    if _kind(x) != _kind(y):
+        return f"{_kind(x)} -> {_kind(y)}"
+    a, b = _content(x, folders[0]), _content(y, folders[1])
+    if a != b:
+        return "other values"
+    return "" if x.doc_string == y.doc_string else "its doc_string differs"
+
+
+def _kind(tensor: TensorProto | None) -> str:
+    return (
+        ""
+        if tensor is None
+        else f"{dtype_name(tensor.data_type)}[{','.join(map(str, tensor.dims))}]"
+    )
+
+
+def _content(tensor: TensorProto, folder: Path | None) -> bytes:
+    array = elements(
+        internalize(tensor, folder) if tensor.data_location == TensorProto.EXTERNAL else tensor
+    )
+    return repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
+
 
 _LINES = 12  # of each kind without -v
 _TITLES = {

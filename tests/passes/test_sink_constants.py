@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from onnxgrad.grad import gradient
-from onnxgrad.report.weights import weights
+from onnxgrad.report.inspection import weights
 from tests.helpers import unindented
 from tests.rewriting import Done, apply, model_of
 

@@ -10,13 +10,20 @@ from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import load
 from onnxgrad.pipeline.ci.outcome import ModelOutcome
 from onnxgrad.pipeline.facts import Facts
-from onnxgrad.report.html.changes import compared
-from onnxgrad.report.html.graph import Drawn, shown
-from onnxgrad.report.html.optimized import worst_card
+from onnxgrad.report.html.graph import Drawn, compared, shown
+from onnxgrad.report.html.optimized import passes, places, rewrites, worst_card
+from onnxgrad.report.html.page import (
+    Section,
+    card,
+    changed_card,
+    noted,
+    proof_verdict,
+    section,
+    table_section,
+    tables_of,
+    verdict,
+)
 from onnxgrad.report.html.plots import differences, latency
-from onnxgrad.report.html.rewrites import passes, places, rewrites
-from onnxgrad.report.html.summary import card, changed_card, noted, proof_verdict, verdict
-from onnxgrad.report.html.tables import Section, section, table_section, tables_of
 from onnxgrad.report.parts import bytes_text, number
 from onnxgrad.report.proof import proof_lines
 from onnxgrad.rewrite.trace import Trace

@@ -11,11 +11,15 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, TypeAlias
 
+from onnxgrad.report.html.graph import shown
+from onnxgrad.report.parts import Part, Table, Text
+from onnxgrad.verify import Report
+from onnxgrad.verify.compare import NOT_PROVED
 from onnxgrad.version import __version__
 from onnxgrad.wording import printable
 
@@ -110,3 +114,101 @@ def _licenses() -> list[list[str]]:
         [name, folder.joinpath(f"{name}.LICENSE").read_text(encoding="utf-8").strip()]
         for name in _LICENSES
     ]
+
+
+Section: TypeAlias = dict[str, Any]
+
+
+def section(kind: str, title: str, **data: Any) -> Section:
+    """A part of the page under a title; `kind` says which script draws it."""
+    return {"kind": kind, "title": printable(title), **data}
+
+
+def table_section(title: str, found: Table, note: str = "") -> Section:
+    """A table under a title."""
+    return section("table", title, note=note, **table_data(found))
+
+
+def table_data(found: Table) -> dict[str, Any]:
+    """The columns, with whether each is of numbers, and the rows."""
+    return {
+        "columns": [[name.lstrip(">"), name.startswith(">")] for name in found.columns],
+        "rows": [[_pieces(cell) for cell in row] for row in found.rows],
+    }
+
+
+def lines_of(parts: Iterable[Part]) -> list[Any]:
+    """The lines among the parts, without the tables."""
+    return [_pieces(p) for p in parts if not isinstance(p, Table) and str(p)]
+
+
+def tables_of(parts: Iterable[Part]) -> Sequence[Table]:
+    """The tables among the parts."""
+    return [p for p in parts if isinstance(p, Table) and p.rows]
+
+
+def _pieces(cell: Text | str) -> Any:
+    """Text alone where it has no style."""
+    if isinstance(cell, str):
+        return printable(cell)
+    pieces = [[text, style] for text, style in cell.pieces if text]
+    return str(cell) if not any(style for _, style in pieces) else pieces
+
+
+_NAMED = 3  # outputs by name, of those that differ
+
+
+def verdict(tone: str, word: str, text: str) -> dict[str, Any]:
+    """The answer in a word, and what it rests on; the tone is `good`, `bad`, `unsure` or `plain`.
+    `notes`, to which others add, are what else a reader should know, each with its tone.
+    """
+    return {"tone": tone, "word": word, "text": text, "notes": []}
+
+
+def noted(found: dict[str, Any], notes: Iterable[str], tone: str = "plain") -> None:
+    """Add notes to a verdict; empty ones say nothing."""
+    found["notes"] += [[shown(note), tone] for note in notes if note]
+
+
+def proof_verdict(report: Report) -> dict[str, Any]:
+    """The verdict of a proof, with the runs it rests on."""
+    tone = "unsure" if report.verdict == NOT_PROVED else "good" if report.ok else "bad"
+    count = len(report.cases)
+    cases = "; ".join(map(str, report.cases))
+    said = f"{_failing(report)}on {report.provider}" + (
+        f", {count} run{'s' * (count != 1)}: {cases}" if cases else ""
+    )
+    found = verdict(tone, report.verdict, shown(said))
+    noted(found, (*report.unproved, report.gaps), "unsure")
+    noted(found, (report.bounds, *report.notes))
+    return found
+
+
+def _failing(report: Report) -> str:
+    """The outputs that differ, those that miss their bound most first."""
+    worst = report.worst
+    found = dict.fromkeys(
+        d.output
+        for d in sorted(report.differences, key=lambda d: d is not worst)
+        if not d.ok and not d.output.startswith("(")
+    )
+    names = [
+        *list(found)[:_NAMED],
+        *([f"{len(found) - _NAMED} more"] if len(found) > _NAMED else []),
+    ]
+    return f"in {', '.join(names)}, " if names else ""
+
+
+def card(label: str, value: str, note: str = "", tone: str = "plain") -> dict[str, Any]:
+    """A figure with its name."""
+    return {"label": label, "value": value, "note": note, "tone": tone}
+
+
+def changed_card(label: str, before: int, after: int, text: Callable[[int], str]) -> dict[str, Any]:
+    """A figure before and after."""
+    made = card(label, text(after), "unchanged" if before == after else f"from {text(before)}")
+    if before != after and before:
+        share = round(100 * (after - before) / before, 1)
+        made |= {"share": share} if share else {}
+        made["tone"] = "good" if after < before else "more"
+    return made

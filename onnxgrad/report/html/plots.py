@@ -8,7 +8,7 @@ from typing import Any
 
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.report.html.graph import shown
-from onnxgrad.report.html.tables import Section, section
+from onnxgrad.report.html.page import Section, section
 from onnxgrad.report.proof import place_text
 from onnxgrad.verify import Difference, Report
 from onnxgrad.verify.bench import BenchReport

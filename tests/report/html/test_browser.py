@@ -13,7 +13,7 @@ from onnxgrad.grad import differentiate
 from onnxgrad.report.gradient import GradientMade
 from tests.examples import chromium
 from tests.report.html.common import chain, hostile_model
-from tests.report.html.test_rewrites import refuted
+from tests.report.html.test_optimized import refuted
 
 pytestmark = pytest.mark.browser
 
