@@ -7,11 +7,9 @@ from typing import Any
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.noops import x_or_identity
-from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.laws.noops import a, b, x, x_or_identity
+from onnxgrad.rewrite.pattern import P
 from onnxgrad.rewrite.worklist import count, rewrite
-
-x, a, b = capture("x a b")
 
 
 @rewrite(P.Squeeze(P.Unsqueeze(x, a.maybe).named("inner"), b.maybe), shrinks=count("Squeeze"))

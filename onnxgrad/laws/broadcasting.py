@@ -12,7 +12,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.worklist import Measure, rewrite
 
-a, b, c, s = capture("a b c s")
+a, b, c, s, d, x = capture("a b c s d x")
 
 
 def _reads_of_expand(block: BindingBlock) -> int:

@@ -18,7 +18,7 @@ from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline
 from onnxgrad.rewrite.worklist import count, rewrite
 
-x, a, b, c, d = capture("x a b c d")
+x, a, b, c, d, y, i, j, p, q, w, v, axes = capture("x a b c d y i j p q w v axes")
 
 # numpy and onnxruntime agree on these
 _DTYPES = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16})

@@ -10,11 +10,10 @@ from onnx import TensorProto, helper
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.laws.batch_normalization import mode, ratio, x
+from onnxgrad.rewrite.pattern import P
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import count, rewrite
-
-x, ratio, mode = capture("x ratio mode")
 
 
 def _dropout(x: Var, root: Binding) -> Any:

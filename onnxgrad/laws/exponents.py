@@ -8,11 +8,9 @@ import numpy as np
 
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.arithmetic import number
-from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.laws.arithmetic import a, b, c, d, number, x
+from onnxgrad.rewrite.pattern import P
 from onnxgrad.rewrite.worklist import count, rewrite
-
-a, b, c, d, x = capture("a b c d x")
 
 
 @rewrite(P.Mul(P.Mul(a, P.Exp(P.Neg(b).only).only).only, c), shrinks=count())

@@ -15,11 +15,10 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, same_shape
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.noops import x_if_free
-from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.laws.noops import c, x, x_if_free
+from onnxgrad.rewrite.pattern import P
 from onnxgrad.rewrite.worklist import count, rewrite
 
-x, c = capture("x c")
 number = c.where(lambda v: v.is_constant and v.shape is not None and set(v.shape) <= {1})
 
 

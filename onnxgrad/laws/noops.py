@@ -12,7 +12,9 @@ from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline
 from onnxgrad.rewrite.worklist import count, rewrite
 
-x, y, p, begin, end, axis, step = capture("x y p begin end axis step")
+x, y, p, begin, end, axis, step, a, b, c, w, r, lens, h = capture(
+    "x y p begin end axis step a b c w r lens h"
+)
 
 # ends from here on mean "to the end": exporters write the largest int32 or int64
 _FAR = (1 << 31) - 1

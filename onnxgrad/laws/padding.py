@@ -14,11 +14,10 @@ import numpy as np
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.laws.clipping import axes, b, p, v, w, x
+from onnxgrad.rewrite.pattern import P
 from onnxgrad.rewrite.trace import Decline, decline
 from onnxgrad.rewrite.worklist import count, rewrite
-
-x, w, b, p, v, axes = capture("x w b p v axes")
 
 _PAD = P.Pad(x, p.maybe, v.maybe, axes.maybe, mode="constant").only.named("pad")
 

@@ -11,12 +11,11 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.types import Shape, same_shape
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.noops import b, c, h, lens, p, r, w, x
 from onnxgrad.laws.scales.scale import again
-from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.rewrite.pattern import P
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import Measure, rewrite
-
-x, w, r, b, lens, h, c, p = capture("x w r b lens h c p")
 
 _LAYERS = ("RNN", "GRU", "LSTM")
 _INITIAL_H, _INITIAL_C = 5, 6

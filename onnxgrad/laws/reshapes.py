@@ -9,10 +9,9 @@ from onnxgrad.ir.like import with_type_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import is_static, same_shape
 from onnxgrad.ir.var import Var
-from onnxgrad.rewrite.pattern import Each, P, capture
+from onnxgrad.laws.broadcasting import a, c, s, x
+from onnxgrad.rewrite.pattern import Each, P
 from onnxgrad.rewrite.worklist import count, rewrite
-
-a, b, c, d, s, x = capture("a b c d s x")
 
 
 @rewrite(P.Reshape(P.Reshape(x, c), s), shrinks=count())

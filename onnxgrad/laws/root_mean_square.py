@@ -7,17 +7,18 @@ from typing import Any
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.laws.composites.normalization import a, e, x
+from onnxgrad.rewrite.pattern import P
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import count, rewrite
 
-x, a, e = capture("x a e")
-
-_MEAN = P.ReduceMean(P.Pow(x, 2.0).only, a.maybe).only.named("mean")
-_RMS = P.Sqrt(P.Add(_MEAN, e).only).only.named("rms")
+_MEAN_SQUARE = P.ReduceMean(P.Pow(x, 2.0).only, a.maybe).only.named("mean")
+_OVER_ROOT = P.Sqrt(P.Add(_MEAN_SQUARE, e).only).only.named("rms")
 
 
-@rewrite(P.Mul(x, P.Reciprocal(_RMS).only | P.Div(1.0, _RMS).only), shrinks=count("Mul"))
+@rewrite(
+    P.Mul(x, P.Reciprocal(_OVER_ROOT).only | P.Div(1.0, _OVER_ROOT).only), shrinks=count("Mul")
+)
 def over_root_mean_square(x: Var, mean: Binding, rms: Binding, root: Binding) -> Any:
     """x (1 / sqrt(mean(x^2) + e)) = x / sqrt(mean(x^2) + e), where a scale follows
 

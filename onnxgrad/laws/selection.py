@@ -12,12 +12,11 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import broadcast_shapes, same_shape
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.clipping import c, i, j, p, q, x, y
 from onnxgrad.laws.noops import x_or_identity
-from onnxgrad.rewrite.pattern import Each, P, capture
+from onnxgrad.rewrite.pattern import Each, P
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import count, rewrite
-
-x, y, c, i, j, p, q = capture("x y c i j p q")
 
 
 @rewrite(P.Gather(P.Gather(x, i.const, axis=p).only, j.const, axis=q), shrinks=count("Gather"))

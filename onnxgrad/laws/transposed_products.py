@@ -9,12 +9,10 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.transposes import TRANSPOSES_ABOVE_PRODUCTS
-from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.laws.transposes import TRANSPOSES_ABOVE_PRODUCTS, a, b, c, d, q
+from onnxgrad.rewrite.pattern import P
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import Measure, rewrite
-
-a, b, c, d, q = capture("a b c d q")
 
 
 def is_matrix_transpose(perm: Sequence[int] | None) -> bool:

@@ -16,7 +16,7 @@ from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import Measure, count, rewrite
 
-x, a, b, p, q, axis = capture("x a b p q axis")
+x, a, b, p, q, axis, c, d = capture("x a b p q axis c d")
 
 
 def _above_products(block: BindingBlock) -> int:

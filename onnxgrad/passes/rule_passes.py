@@ -18,7 +18,37 @@ from onnxgrad.laws.batch_normalization import batch_norm, batch_norm_after_produ
 from onnxgrad.laws.bias import bias_of_product
 from onnxgrad.laws.branches import if_of_constant
 from onnxgrad.laws.clipping import clip_of_clip, clip_of_relu, relu_of_clip, relu_of_relu
-from onnxgrad.laws.composites import activations, attention, lowered, normalization, onnxruntime
+from onnxgrad.laws.composites.activations import (
+    gelu,
+    gelu_by_tanh,
+    hard_sigmoid,
+    hard_swish,
+    softmax,
+)
+from onnxgrad.laws.composites.attention import (
+    attention,
+    attention_of_groups,
+    attention_of_rows,
+    attention_without_nan,
+)
+from onnxgrad.laws.composites.lowered import (
+    group_normalization,
+    skip_layer_normalization,
+    skip_simplified_layer_normalization,
+    sum_before_normalization,
+    swish,
+)
+from onnxgrad.laws.composites.normalization import (
+    bias_of_layer_normalization,
+    layer_normalization,
+    rms_normalization,
+    rms_normalization_in_float,
+)
+from onnxgrad.laws.composites.onnxruntime import (
+    fast_gelu,
+    multi_head_attention,
+    multi_head_attention_of_attention,
+)
 from onnxgrad.laws.composites.rotary import rotary_embedding
 from onnxgrad.laws.dropout import dropout
 from onnxgrad.laws.flattening import elementwise_of_rows, gemm_of_rows, rows_of_rows
@@ -247,20 +277,20 @@ def raise_composites() -> Sequence[Rule]:
     onnxruntime's Attention (1.31.1) refuses a size of 0, which the chain takes.
     """
     return [
-        normalization.layer_normalization,
-        normalization.bias_of_layer_normalization,
-        normalization.rms_normalization,
-        normalization.rms_normalization_in_float,
-        activations.gelu,
-        activations.gelu_by_tanh,
-        activations.hard_sigmoid,
-        activations.hard_swish,
-        activations.softmax,
+        layer_normalization,
+        bias_of_layer_normalization,
+        rms_normalization,
+        rms_normalization_in_float,
+        gelu,
+        gelu_by_tanh,
+        hard_sigmoid,
+        hard_swish,
+        softmax,
         rotary_embedding,
-        attention.attention,
-        attention.attention_without_nan,
-        attention.attention_of_groups,
-        attention.attention_of_rows,
+        attention,
+        attention_without_nan,
+        attention_of_groups,
+        attention_of_rows,
     ]
 
 
@@ -276,9 +306,9 @@ def raise_for_onnxruntime(provider: Provider = "cpu") -> Sequence[Rule]:
     if provider != "cpu":
         return []
     return [
-        onnxruntime.fast_gelu,
-        onnxruntime.multi_head_attention,
-        onnxruntime.multi_head_attention_of_attention,
+        fast_gelu,
+        multi_head_attention,
+        multi_head_attention_of_attention,
     ]
 
 
@@ -293,9 +323,9 @@ def lower_composites(provider: Provider = "cpu") -> Sequence[Rule]:
     if provider != "cpu":
         return []
     return [
-        lowered.group_normalization,
-        lowered.swish,
-        lowered.skip_layer_normalization,
-        lowered.skip_simplified_layer_normalization,
-        lowered.sum_before_normalization,
+        group_normalization,
+        swish,
+        skip_layer_normalization,
+        skip_simplified_layer_normalization,
+        sum_before_normalization,
     ]

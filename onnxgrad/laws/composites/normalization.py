@@ -14,7 +14,7 @@ from onnxgrad.rewrite.pattern import Call, Either, P, Pattern, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import count, rewrite
 
-x, w, b, d, eps, axes, over, to, wide = capture("x w b d eps axes over to wide")
+x, w, b, d, eps, axes, over, to, wide, a, e = capture("x w b d eps axes over to wide a e")
 
 # the operators compute in float32, whatever they are given
 _FLOATS = frozenset({TensorProto.FLOAT})
