@@ -37,11 +37,11 @@ from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.var import Var
+from onnxgrad.jobs.fixed_dims import fix_dims
+from onnxgrad.jobs.optimize import Grown, RewriteRefuted
 from onnxgrad.limits import LimitReached
 from onnxgrad.outlining.composites import outline_as
 from onnxgrad.passes.base import FamilyPass, Pass, RulePass, register
-from onnxgrad.pipeline.fixed_dims import fix_dims
-from onnxgrad.pipeline.optimize import Grown, RewriteRefuted
 from onnxgrad.pipeline.to_onnxscript import to_onnxscript_rules
 from onnxgrad.report.convert_opset import convert_opset
 from onnxgrad.report.diff import Diff, diff

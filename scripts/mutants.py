@@ -42,6 +42,7 @@ FOLDERS = [
     "onnxgrad/folding",
     "onnxgrad/outlining",
     "onnxgrad/passes",
+    "onnxgrad/jobs",
     "onnxgrad/pipeline",
     "onnxgrad/grad/rules",
     "onnxgrad/ir",

@@ -35,6 +35,7 @@ LAYERS = [
     "pipeline",
     "grad",
     "train",
+    "jobs",
     "testing",
     "report",
     "olive",

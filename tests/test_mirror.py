@@ -48,7 +48,6 @@ HOMES: dict[str, dict[str, str]] = {
         "report/html/plots": "report/html/test_optimized",
         "rewrite/interchangeable": "rewrite/test_context_forms",
         "rewrite/onnxscript_replacement": "rewrite/test_onnxscript_rules",
-        "pipeline/tuning/groups": "pipeline/tuning/test_choices",
         "rewrite/captures": "rewrite/test_match", "rewrite/pattern": "rewrite/test_match",
         "verify/feeds/data_flow": "verify/feeds/test_generate",
         "verify/changed_region": "pipeline/test_each",
@@ -98,7 +97,7 @@ HOMES: dict[str, dict[str, str]] = {
         "grad/rules/recurrent/lstm": "grad/rules/recurrent/test_rnn",
     },
     "what only a whole run of `onnxgrad ci` shows to work": {
-        "pipeline/ci/measure": "cli/test_ci", "pipeline/ci/outcome": "cli/test_ci", "pipeline/ci/work": "cli/test_ci",
+        "jobs/recipe_table": "jobs/test_recipe", "jobs/ci/measure": "cli/test_ci", "jobs/ci/outcome": "cli/test_ci", "jobs/ci/work": "cli/test_ci",
     },
     "parts of one proof, which only a whole one shows to work": {
         "verify/account": "verify/test_proof",

@@ -16,12 +16,12 @@ from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_folder, check_output
 from onnxgrad.errors import InputError
-from onnxgrad.pipeline.ci import lock as locks
-from onnxgrad.pipeline.ci.lock import Lock, settled
-from onnxgrad.pipeline.ci.outcome import ModelOutcome
-from onnxgrad.pipeline.ci.plan import Plan, plan_of, recipe_from
-from onnxgrad.pipeline.ci.work import Job, Setup, ready, withdraw
-from onnxgrad.pipeline.recipe import find
+from onnxgrad.jobs.ci import lock as locks
+from onnxgrad.jobs.ci.lock import Lock, settled
+from onnxgrad.jobs.ci.outcome import ModelOutcome
+from onnxgrad.jobs.ci.plan import Plan, plan_of, recipe_from
+from onnxgrad.jobs.ci.work import Job, Setup, ready, withdraw
+from onnxgrad.jobs.recipe import find
 from onnxgrad.report.ci import SCHEMA, CiReport, refusal
 
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from onnxgrad.cli.ci_workers import ATTEMPTS, died
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.pipeline.ci.outcome import ModelOutcome
-from onnxgrad.pipeline.ci.work import Job, work
+from onnxgrad.jobs.ci.outcome import ModelOutcome
+from onnxgrad.jobs.ci.work import Job, work
 from onnxgrad.wording import install
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_reports
-from onnxgrad.pipeline.ci.plan import Plan
+from onnxgrad.jobs.ci.plan import Plan
 from onnxgrad.report.ci import CiReport, annotation_lines, junit
 
 _FILES: dict[str, Callable[[CiReport], str]] = {

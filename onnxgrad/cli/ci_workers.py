@@ -23,8 +23,8 @@ from typing import Any, BinaryIO, cast
 from onnxgrad import surface  # noqa: F401  # every rule and pass is there before a job runs
 from onnxgrad.errors import InternalError
 from onnxgrad.interpreter import ignore_interrupts, interrupts_held, python_command
-from onnxgrad.pipeline.ci.outcome import ModelOutcome
-from onnxgrad.pipeline.ci.work import Job, work
+from onnxgrad.jobs.ci.outcome import ModelOutcome
+from onnxgrad.jobs.ci.work import Job, work
 from onnxgrad.verify.running.wire import receive, send
 
 ATTEMPTS = 2

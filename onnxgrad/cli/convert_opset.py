@@ -12,8 +12,8 @@ from onnxgrad.cli.targets import files_read, target_of, write_model
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.stats import stats_of
+from onnxgrad.jobs.optimize import optimize_program
 from onnxgrad.passes.convert_opset import ConvertOpset
-from onnxgrad.pipeline.optimize import optimize_program
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.report.optimized import Outcome
 

@@ -26,12 +26,12 @@ from onnxgrad.cli.targets import (
 from onnxgrad.cli.tuning_options import keep_decisions, tuning_of
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.program import Program
+from onnxgrad.jobs.fixed_dims import fixed
+from onnxgrad.jobs.optimize import Optimized, RewriteRefuted, optimize_program
+from onnxgrad.jobs.recipe import Recipe, find
 from onnxgrad.passes.inline import Inline, check_names
-from onnxgrad.pipeline.fixed_dims import fixed
 from onnxgrad.pipeline.instruments import PrintAfter, leave_out
-from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize_program
 from onnxgrad.pipeline.pipeline import Pipeline
-from onnxgrad.pipeline.recipe import Recipe, find
 from onnxgrad.report.html.optimized import optimized
 from onnxgrad.report.html.page import page
 from onnxgrad.report.optimized import Clock, Outcome, summary

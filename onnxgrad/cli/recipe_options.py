@@ -7,8 +7,8 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+from onnxgrad.jobs.recipe import OPTIONS, Recipe
 from onnxgrad.limits import read_size
-from onnxgrad.pipeline.recipe import OPTIONS, Recipe
 
 # keys whose option is not called like them
 _OPTION = {

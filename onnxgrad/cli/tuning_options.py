@@ -9,7 +9,7 @@ from typing import Any
 
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
-from onnxgrad.pipeline.tuning.record import write
+from onnxgrad.jobs.tuning.record import write
 from onnxgrad.report.tuning import Tuning
 from onnxgrad.vocabulary import TUNE_FILE, TUNE_SECONDS
 

@@ -11,10 +11,9 @@ from typing import Any
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from onnxgrad.errors import NotProved
-from onnxgrad.pipeline.ci.changes import Change
-from onnxgrad.pipeline.ci.outcome import STATUSES, ModelOutcome
-from onnxgrad.pipeline.facts import Facts
-from onnxgrad.pipeline.requirements import Held
+from onnxgrad.jobs.ci.lock import Change
+from onnxgrad.jobs.ci.outcome import STATUSES, ModelOutcome
+from onnxgrad.jobs.requirements import Facts, Held
 from onnxgrad.report.html.ci import ci_reports
 from onnxgrad.report.html.page import page
 from onnxgrad.report.parts import (

@@ -20,8 +20,8 @@ from onnxgrad.ir.load import program_of
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType, byte_count
 from onnxgrad.ir.var import Var
+from onnxgrad.jobs.fixed_dims import fix
 from onnxgrad.passes.inline import Inline
-from onnxgrad.pipeline.fixed_dims import fix
 from onnxgrad.report.operator_costs import flops, has_formula
 from onnxgrad.rewrite.trace import Trace
 

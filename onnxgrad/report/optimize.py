@@ -12,16 +12,16 @@ from onnxgrad.ir.interop.given import settled
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.program import Program
+from onnxgrad.jobs.fixed_dims import fixed
+from onnxgrad.jobs.optimize import optimize_program
+from onnxgrad.jobs.recipe import OPTIONS, Recipe, find
+from onnxgrad.jobs.recipe_options import pipeline_of, proof_of
 from onnxgrad.limits import limited
 from onnxgrad.options import known_keywords, several
 from onnxgrad.passes.inline import check_names
-from onnxgrad.pipeline.fixed_dims import fixed
 from onnxgrad.pipeline.instruments import PrintAfter
-from onnxgrad.pipeline.optimize import optimize_program
 from onnxgrad.pipeline.own_laws import Law
 from onnxgrad.pipeline.pipeline import Pass, Pipeline
-from onnxgrad.pipeline.recipe import OPTIONS, Recipe, find
-from onnxgrad.pipeline.recipe_options import pipeline_of, proof_of
 from onnxgrad.report.optimized import Clock, Outcome
 from onnxgrad.report.parts import Part
 from onnxgrad.report.rendering import Rendered

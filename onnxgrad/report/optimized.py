@@ -11,8 +11,8 @@ from typing import Any
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.stats import Stats, stats_of
+from onnxgrad.jobs.optimize import Optimized, RewriteRefuted
 from onnxgrad.passes.rule_passes import raise_composites
-from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted
 from onnxgrad.report.html.optimized import optimized
 from onnxgrad.report.html.page import page
 from onnxgrad.report.newer_operators import NewerOperators

@@ -14,8 +14,8 @@ import pytest
 from onnx import numpy_helper
 
 from onnxgrad.cli import ci_workers
-from onnxgrad.pipeline.ci.outcome import ModelOutcome
-from onnxgrad.pipeline.ci.work import Job, work
+from onnxgrad.jobs.ci.outcome import ModelOutcome
+from onnxgrad.jobs.ci.work import Job, work
 from onnxgrad.report.ci import SCHEMA
 from tests.cli.conftest import BRANCHES, Result
 from tests.helpers import parse

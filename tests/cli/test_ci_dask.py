@@ -13,9 +13,9 @@ import pytest
 from onnxgrad.cli.ci_dask import each_on
 from onnxgrad.cli.ci_workers import each
 from onnxgrad.errors import InputError
-from onnxgrad.pipeline.ci.plan import plan_of
-from onnxgrad.pipeline.ci.work import Job, Setup
-from onnxgrad.pipeline.recipe import parse
+from onnxgrad.jobs.ci.plan import plan_of
+from onnxgrad.jobs.ci.work import Job, Setup
+from onnxgrad.jobs.recipe import parse
 from tests.cli.conftest import BRANCHES, Result
 from tests.helpers import parse as model_of
 

@@ -16,10 +16,10 @@ import pytest
 
 import onnxgrad
 from onnxgrad.cli.ci_workers import _Worker, _Workers, died, each
-from onnxgrad.pipeline.ci.outcome import ModelOutcome
-from onnxgrad.pipeline.ci.plan import plan_of
-from onnxgrad.pipeline.ci.work import Job, Setup
-from onnxgrad.pipeline.recipe import parse
+from onnxgrad.jobs.ci.outcome import ModelOutcome
+from onnxgrad.jobs.ci.plan import plan_of
+from onnxgrad.jobs.ci.work import Job, Setup
+from onnxgrad.jobs.recipe import parse
 from tests.cli.conftest import BRANCHES
 from tests.helpers import ROOT
 from tests.helpers import parse as model_of

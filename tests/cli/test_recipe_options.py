@@ -11,7 +11,7 @@ from onnxgrad.cli.app import main
 from onnxgrad.cli.parser import Parser
 from onnxgrad.cli.recipe_options import with_recipe
 from onnxgrad.cli.usage.optimize import add_options
-from onnxgrad.pipeline.recipe import OPTIONS, Recipe
+from onnxgrad.jobs.recipe import OPTIONS, Recipe
 from tests import helpers
 
 TEXT = """g (float[N,4] x) => (float[N,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}>

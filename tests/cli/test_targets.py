@@ -16,7 +16,7 @@ from onnxgrad.cli import targets
 from onnxgrad.cli.app import COMMANDS, parser_for
 from onnxgrad.cli.targets import READ, REPORTS, check_reports
 from onnxgrad.errors import InputError
-from onnxgrad.pipeline.ci import work
+from onnxgrad.jobs.ci import work
 from onnxgrad.train import step_folder
 from tests.cli.conftest import Result
 from tests.train.common import classifier

@@ -12,7 +12,7 @@ import pytest
 import onnxgrad
 from onnxgrad.errors import InputError
 from tests.cli.conftest import Result
-from tests.pipeline.tuning.test_choices import branches
+from tests.jobs.tuning.test_choices import branches
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from onnxgrad.errors import InputError
+from onnxgrad.jobs.optimize import optimize_program
 from onnxgrad.passes.convert_opset import ConvertOpset
-from onnxgrad.pipeline.optimize import optimize_program
 from onnxgrad.pipeline.pipeline import Pipeline
 from tests.rewriting import apply, model_of
 

@@ -11,8 +11,8 @@ from onnx import ModelProto, TensorProto
 
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
+from onnxgrad.jobs.optimize import optimize_program
 from onnxgrad.passes.float16 import Float16
-from onnxgrad.pipeline.optimize import optimize_program
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.verify import run, verify
 from onnxgrad.verify.bounds import Bounds

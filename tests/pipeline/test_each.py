@@ -11,9 +11,9 @@ import pytest
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
+from onnxgrad.jobs.optimize import Optimized, RewriteRefuted, optimize_program
 from onnxgrad.passes.base import Pass, roots
 from onnxgrad.pipeline.each import EachReport
-from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize_program
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.report.optimize import optimize
 from onnxgrad.rewrite.pattern import P, capture

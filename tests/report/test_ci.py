@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
-from onnxgrad.pipeline.ci.changes import Change
-from onnxgrad.pipeline.ci.outcome import ModelOutcome
+from onnxgrad.jobs.ci.lock import Change
+from onnxgrad.jobs.ci.outcome import ModelOutcome
 from onnxgrad.report.ci import CiReport, annotation_lines, junit
 
 HOSTILE = 'a"<b>&\x00\x1b[31m]]>\ud800'

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 import onnxgrad
 from onnxgrad import P, capture, op, rewrite
-from onnxgrad.pipeline.optimize import RewriteRefuted
+from onnxgrad.jobs.optimize import RewriteRefuted
 from onnxgrad.verify import verify
 from onnxgrad.verify.draws import randoms, same_draws
 from onnxgrad.verify.subject import subject

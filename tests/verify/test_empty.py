@@ -9,7 +9,7 @@ import pytest
 from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
-from onnxgrad.pipeline.optimize import RewriteRefuted
+from onnxgrad.jobs.optimize import RewriteRefuted
 from onnxgrad.report.optimize import optimize
 from onnxgrad.verify import verify
 from onnxgrad.verify.compare import compare

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import load
-from onnxgrad.pipeline.ci.outcome import ModelOutcome
-from onnxgrad.pipeline.facts import Facts
+from onnxgrad.jobs.ci.outcome import ModelOutcome
+from onnxgrad.jobs.requirements import Facts
 from onnxgrad.report.html.graph import Drawn, compared, shown
 from onnxgrad.report.html.optimized import passes, places, rewrites, worst_card
 from onnxgrad.report.html.page import (

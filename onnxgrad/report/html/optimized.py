@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import program_of
 from onnxgrad.ir.stats import Stats
+from onnxgrad.jobs.optimize import Optimized, RewriteRefuted
 from onnxgrad.passes.base import PASSES
-from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted
 from onnxgrad.pipeline.pipeline import PassResult
 from onnxgrad.report.html.graph import Drawn, compared, shown
 from onnxgrad.report.html.page import (

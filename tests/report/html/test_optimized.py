@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import onnxgrad
-from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize_program
+from onnxgrad.jobs.optimize import Optimized, RewriteRefuted, optimize_program
 from onnxgrad.pipeline.own_laws import OwnLaws
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.report.html.optimized import optimized, passes, places, rewrites

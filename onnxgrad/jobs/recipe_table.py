@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError
+from onnxgrad.jobs.requirements import QUANTITIES, bound_of
 from onnxgrad.limits import MOST_SECONDS, read_size
-from onnxgrad.pipeline.requirements import QUANTITIES, bound_of
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.coverage.summary import wanted_share
 from onnxgrad.vocabulary import LEGS, MOST_THREADS

@@ -5,9 +5,16 @@ from __future__ import annotations
 from onnx import ModelProto
 
 from onnxgrad.ir.load import load
+from onnxgrad.jobs.tuning.choices import (
+    Choice,
+    Choices,
+    OfKinds,
+    described,
+    kind_of,
+    kinds_in,
+    merging,
+)
 from onnxgrad.pipeline.pipeline import Pipeline
-from onnxgrad.pipeline.tuning.choices import Choice, Choices, described
-from onnxgrad.pipeline.tuning.groups import OfKinds, kind_of, kinds_in, merging
 from onnxgrad.rewrite.trace import Trace
 from tests.rewriting import model_of, weights
 

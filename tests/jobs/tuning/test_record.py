@@ -14,11 +14,11 @@ from onnx.external_data_helper import convert_model_to_external_data
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
+from onnxgrad.jobs.tuning.measure import Tuned, tune
+from onnxgrad.jobs.tuning.record import digest, read, record, replayed, write
 from onnxgrad.pipeline.pipeline import Pipeline
-from onnxgrad.pipeline.tuning.measure import Tuned, tune
-from onnxgrad.pipeline.tuning.record import digest, read, record, replayed, write
-from tests.pipeline.tuning.test_choices import branches
-from tests.pipeline.tuning.test_measure import Counting
+from tests.jobs.tuning.test_choices import branches
+from tests.jobs.tuning.test_measure import Counting
 
 MEASURING = Counting({"threads": 1, "dims": {"N": 2}}, 1e6)
 

@@ -11,7 +11,7 @@ import pytest
 
 from onnxgrad import optimize, verify
 from onnxgrad.errors import NotProved
-from onnxgrad.pipeline.optimize import Grown
+from onnxgrad.jobs.optimize import Grown
 from tests.rewriting import apply, model_of, weights
 
 NORM = "g (float[2,4,5,5] x{more}) => (float[2,3,5,5] y) {{ a = Conv<pads=[1,1,1,1]>(x, w) y = BatchNormalization(a, s, b, m, v) }}"

@@ -12,10 +12,9 @@ from typing import Any
 from onnxgrad.errors import NotProved
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save
+from onnxgrad.jobs.recipe_options import proof_of
+from onnxgrad.jobs.requirements import INPUT, Facts, Latency, bound_of
 from onnxgrad.options import providers_of
-from onnxgrad.pipeline.facts import INPUT, Facts, Latency
-from onnxgrad.pipeline.recipe_options import proof_of
-from onnxgrad.pipeline.requirements import bound_of
 from onnxgrad.verify.bench import bench
 from onnxgrad.verify.peak_memory import peak_memory
 

@@ -51,11 +51,11 @@ from onnxgrad.ir.files import regular
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.stats import stats_of
-from onnxgrad.pipeline.facts import facts_of
-from onnxgrad.pipeline.recipe_table import OF_CI, OPTIONS, TABLE, check_key, flat_options, heading
-from onnxgrad.pipeline.requirements import (
+from onnxgrad.jobs.recipe_table import OF_CI, OPTIONS, TABLE, check_key, flat_options, heading
+from onnxgrad.jobs.requirements import (
     Held,
     bound_of,
+    facts_of,
     hold,
     left_to_ci,
     operators_of,

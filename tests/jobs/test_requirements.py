@@ -8,10 +8,12 @@ import pytest
 
 import onnxgrad
 from onnxgrad.errors import InputError
-from onnxgrad.pipeline.facts import Facts, Latency, facts_of
-from onnxgrad.pipeline.requirements import (
+from onnxgrad.jobs.requirements import (
+    Facts,
     Held,
+    Latency,
     bound_of,
+    facts_of,
     hold,
     left_to_ci,
     operators_of,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.pipeline.recipe import find, parse, read
+from onnxgrad.jobs.recipe import find, parse, read
 
 
 def test_a_pyproject_without_our_table_is_none_of_our_business(

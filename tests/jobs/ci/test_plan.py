@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.pipeline.ci.lock import Lock, NewerLock, write
-from onnxgrad.pipeline.ci.plan import Plan, plan_of
-from onnxgrad.pipeline.recipe import parse
-from tests.pipeline.ci.test_lock import FACTS
+from onnxgrad.jobs.ci.lock import Lock, NewerLock, write
+from onnxgrad.jobs.ci.plan import Plan, broken_links, meets, plan_of
+from onnxgrad.jobs.recipe import parse
+from tests.jobs.ci.test_lock import FACTS
 
 
 @pytest.fixture
@@ -176,3 +177,29 @@ def test_inputs_lie_beside_the_recipe(folder: Path) -> None:
     assert job.options["verify.inputs"] == [
         str(folder / "feeds.npz"), f"x={folder / 'x.npy'}", str(folder / "x=1.npy")
     ]  # fmt: skip
+
+
+_NAMES = (
+    "a.onnx", ".a.onnx", "b[1].onnx", "sub/a.onnx", "sub/deep/c.onnx", "sub/.hidden/d.onnx", "sub/e",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["*.onnx", "./*.onnx", "**/*.onnx", "**", "**/**", "sub/**", "sub/*/c.onnx", "**/deep/*", ".*",
+     "*/?.onnx", "sub/.hidden/*", "[ab]*", "sub/../a.onnx", "a.onnx", "nothing"],
+)  # fmt: skip
+def test_as_glob_does(tmp_path: Path, pattern: str) -> None:
+    for name in _NAMES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = glob.glob(str(tmp_path / pattern), recursive=True)
+    files = {Path(n).resolve().relative_to(tmp_path).as_posix() for n in found if Path(n).is_file()}
+    assert {n for n in _NAMES if meets(pattern, n)} == files
+
+
+def test_links_to_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "a.onnx").touch()
+    (tmp_path / "b.onnx").symlink_to("a.onnx")
+    (tmp_path / "c.onnx").symlink_to("gone.onnx")
+    assert broken_links("*.onnx", tmp_path) == ["c.onnx"]

@@ -16,24 +16,25 @@ from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import remove, save, to_proto
 from onnxgrad.ir.weights import check_not_weights, sources
-from onnxgrad.limits import SECONDS
-from onnxgrad.pipeline.ci.changes import changes
-from onnxgrad.pipeline.ci.measure import measured, measures, seconds_of
-from onnxgrad.pipeline.ci.outcome import ModelOutcome, Status
-from onnxgrad.pipeline.facts import Facts, facts_of
-from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize_program
-from onnxgrad.pipeline.own_laws import run_plugins
-from onnxgrad.pipeline.pipeline import Pass, Pipeline
-from onnxgrad.pipeline.recipe_options import pipeline_of, proof_of
-from onnxgrad.pipeline.requirements import (
+from onnxgrad.jobs.ci.lock import changes
+from onnxgrad.jobs.ci.measure import measured, measures, seconds_of
+from onnxgrad.jobs.ci.outcome import ModelOutcome, Status
+from onnxgrad.jobs.optimize import Optimized, RewriteRefuted, optimize_program
+from onnxgrad.jobs.recipe_options import pipeline_of, proof_of
+from onnxgrad.jobs.requirements import (
+    Facts,
     Held,
     bound_of,
+    facts_of,
     hold,
     operators_of,
     unknown_operator,
     within_tolerance,
 )
-from onnxgrad.pipeline.tuning.record import digest
+from onnxgrad.jobs.tuning.record import digest
+from onnxgrad.limits import SECONDS
+from onnxgrad.pipeline.own_laws import run_plugins
+from onnxgrad.pipeline.pipeline import Pass, Pipeline
 from onnxgrad.verify.blame import blamed
 from onnxgrad.verify.compare import DIFFERENT
 from onnxgrad.verify.running.libraries import custom_ops

@@ -14,9 +14,9 @@ from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
+from onnxgrad.jobs.optimize import RewriteRefuted, optimize_program
 from onnxgrad.passes.base import Pass
 from onnxgrad.passes.rule_passes import remove_noops
-from onnxgrad.pipeline.optimize import RewriteRefuted, optimize_program
 from onnxgrad.pipeline.pipeline import Pipeline, parse_passes
 from onnxgrad.pipeline.presets import PRESETS
 from onnxgrad.report.optimize import optimize

@@ -12,8 +12,8 @@ from onnx import ModelProto
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.save import to_proto
+from onnxgrad.jobs.tuning.choices import Choice, Choices
 from onnxgrad.pipeline.pipeline import Pipeline
-from onnxgrad.pipeline.tuning.choices import Choice, Choices
 from onnxgrad.verify.bench import Spread, bench
 from onnxgrad.vocabulary import TUNE_SECONDS
 

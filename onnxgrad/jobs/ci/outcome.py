@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from onnxgrad.pipeline.ci.changes import Change
-from onnxgrad.pipeline.facts import Facts
-from onnxgrad.pipeline.optimize import Optimized
+from onnxgrad.jobs.ci.lock import Change
+from onnxgrad.jobs.optimize import Optimized
+from onnxgrad.jobs.requirements import Facts, Held
 from onnxgrad.pipeline.pipeline import PassResult
-from onnxgrad.pipeline.requirements import Held
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Report
 

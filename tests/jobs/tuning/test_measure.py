@@ -8,9 +8,9 @@ import pytest
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.jobs.tuning.measure import LATE, Measuring, tune, wins
 from onnxgrad.pipeline.pipeline import Pipeline
-from onnxgrad.pipeline.tuning.measure import LATE, Measuring, tune, wins
-from tests.pipeline.tuning.test_choices import THREE, TWO, branches, products
+from tests.jobs.tuning.test_choices import THREE, TWO, branches, products
 
 MERGED = "combine-parallel-matmul: "
 

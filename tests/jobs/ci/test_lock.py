@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.pipeline.ci.changes import Change, changes
-from onnxgrad.pipeline.ci.lock import Lock, NewerLock, read, settled, write
-from onnxgrad.pipeline.facts import Facts, Latency
+from onnxgrad.jobs.ci.lock import Change, Lock, NewerLock, changes, read, settled, write
+from onnxgrad.jobs.requirements import Facts, Latency
 
 FACTS = Facts(
     inputs={"x": "f32[N,4]", "m": "bool[N]"},
