@@ -23,13 +23,12 @@ from onnxgrad.grad import (
     vjp_all,
     zero,
 )
-from onnxgrad.grad.casadi import casadi_derivative
 from onnxgrad.grad.checking.products import check_product
-from onnxgrad.grad.checkpoint import Checkpoint
-from onnxgrad.grad.forward import jvp
+from onnxgrad.grad.checkpointing.recomputation import Checkpoint
+from onnxgrad.grad.derivatives.casadi import casadi_derivative
+from onnxgrad.grad.derivatives.jacobian import jacobian
+from onnxgrad.grad.derivatives.vector_products import hessian_vector_product, jvp
 from onnxgrad.grad.gradient_pass import GradientPass
-from onnxgrad.grad.jacobian import jacobian
-from onnxgrad.grad.second_order import hessian_vector_product
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.interop.given_back import to_graphsurgeon

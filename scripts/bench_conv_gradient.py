@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from onnxgrad.grad.rules._geometry import Geometry, onto_long
 from onnxgrad.grad.rules.convolution import _input_gradient as by_input
-from onnxgrad.grad.rules.convolution import _weight_forms as forms
+from onnxgrad.grad.rules.convolution import _weight_gradient as forms
 from onnxgrad.grad.rules.convolution._correlation import Correlation
 from onnxgrad.grad.rules.convolution._weight_gradient import weight_gradient
 from onnxgrad.ir.block import BindingBlock

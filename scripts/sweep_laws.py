@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from onnxgrad.errors import InputError  # noqa: E402  # runs from a checkout
-from onnxgrad.grad import simplify  # noqa: E402
+from onnxgrad.grad import finish  # noqa: E402
 from onnxgrad.ir.emission import append, constant, emit  # noqa: E402
 from onnxgrad.ir.load import load  # noqa: E402
 from onnxgrad.ir.program import Program  # noqa: E402
@@ -91,7 +91,7 @@ def laws() -> list[Law]:
                 found[name, str(options)] = Law(f"{name}: {p.family.name}", p.family)
             for rule in p.laws if isinstance(p, RulePass) else ():
                 found.setdefault(rule.build, Law(f"{name}: {rule.name}", rule))
-    for rule in simplify._ALL:
+    for rule in finish._ALL:
         found.setdefault(rule.build, Law(f"gradient: {rule.name}", rule))
     by_name = {law.name: law for law in found.values()}
     return list(by_name.values())

@@ -20,9 +20,9 @@ from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad import Gradient, check_gradient, differentiate
 from onnxgrad.grad.checking.bounded import bounded
 from onnxgrad.grad.checking.report import GradientReport
+from onnxgrad.grad.checkpointing.marks import mark
 from onnxgrad.grad.function_gradient import add_function_gradient, check_function
-from onnxgrad.grad.marks import mark
-from onnxgrad.grad.opset import raise_opset
+from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.ir.load import load
 from onnxgrad.report.gradient import GradientMade, check_lines, nodes
 from onnxgrad.report.parts import heading

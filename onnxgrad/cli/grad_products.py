@@ -17,15 +17,14 @@ from onnxgrad.cli.options import checked_bounds, require_runtime, running_option
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_not_weights, write_model
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
-from onnxgrad.grad.casadi import KINDS as SIBLINGS
-from onnxgrad.grad.casadi import sibling
 from onnxgrad.grad.checking.bounded import bounded
 from onnxgrad.grad.checking.products import check_product
 from onnxgrad.grad.checking.report import GradientReport
-from onnxgrad.grad.forward import tangents
-from onnxgrad.grad.jacobian import jacobians
-from onnxgrad.grad.products import Products
-from onnxgrad.grad.second_order import hessian_products
+from onnxgrad.grad.derivatives.casadi import KINDS as SIBLINGS
+from onnxgrad.grad.derivatives.casadi import sibling
+from onnxgrad.grad.derivatives.derivative import Products
+from onnxgrad.grad.derivatives.jacobian import jacobians
+from onnxgrad.grad.derivatives.vector_products import hessian_products, tangents
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
 from onnxgrad.report.gradient import check_lines, nodes

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from onnxgrad.grad.checkpoint import Checkpoint
+from onnxgrad.grad.checkpointing.recomputation import Checkpoint
 
 _SAMPLE = 8  # check-grad looks at all
 

@@ -1,13 +1,12 @@
 """Reverse-mode gradients of ONNX graphs, as ONNX graphs."""
 
 from onnxgrad.grad import rules
-from onnxgrad.grad.api import gradient
+from onnxgrad.grad.backward_walk import backward
 from onnxgrad.grad.checking.check import check_gradient
 from onnxgrad.grad.checking.report import GradientReport
-from onnxgrad.grad.differentiation import Gradient, differentiate
-from onnxgrad.grad.engine import backward
+from onnxgrad.grad.checkpointing.marks import mark_checkpoints
+from onnxgrad.grad.differentiation import Gradient, differentiate, gradient
 from onnxgrad.grad.function_gradient import function_gradient
-from onnxgrad.grad.marks import mark_checkpoints
 from onnxgrad.grad.registry import GradientRule, body, find, vjp, vjp_all, vjp_blocks, zero
 
 __all__ = [

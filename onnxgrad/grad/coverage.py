@@ -58,7 +58,7 @@ def _of(schema: onnx.defs.OpSchema) -> Coverage:
         return Coverage(schema.name, schema.since_version, "no gradient", "")
     has_body: bool = schema.has_function or schema.has_context_dependent_function  # type: ignore[attr-defined]
     if has_body:
-        return Coverage(schema.name, schema.since_version, "body", "", "bodies.py")
+        return Coverage(schema.name, schema.since_version, "body", "", "opening.py")
     return Coverage(schema.name, schema.since_version, "missing", "")
 
 

@@ -1,16 +1,143 @@
-"""Act three of `differentiate`: what was open is closed, what nobody reads goes, and the graph
-is simplified.
+"""The order in which the bindings of a gradient graph stand, for the memory of a run.
+
+onnxruntime walks depth-first from the graph's sinks, the last one first, and runs what each needs.
+If the sinks stood in the order in which the backward walk made them, the first parameter's gradient
+would run first, and with it the whole backward chain: every other weight gradient would wait,
+holding its activation and its adjoint.
 """
 
 from __future__ import annotations
 
-from onnxgrad.grad.order import sinks_last
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+
+from onnxgrad.grad.opening import fold
 from onnxgrad.grad.prepare import Prepared
-from onnxgrad.grad.simplify import drop_constants, simplify
 from onnxgrad.grad.stops import lift_stops
 from onnxgrad.grad.straight_through import close_rounding
 from onnxgrad.ir.anchor import lift
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.var import Var
+from onnxgrad.laws import broadcasting, exponents, reshapes, sums, transposed_products, transposes
+from onnxgrad.laws.arithmetic import NUMBERS, SIGNS
+from onnxgrad.laws.neutral_elements import times_one
+from onnxgrad.laws.noops import NOOPS, transpose_in_order
+from onnxgrad.passes.base import nested, roots
+from onnxgrad.passes.merge_equal import merge_bindings
 from onnxgrad.passes.remove_unused_functions import reachable
+from onnxgrad.rewrite.trace import Trace
+from onnxgrad.rewrite.worklist import apply_rules
+
+
+@contextmanager
+def variable(values: Iterable[Var]) -> Iterator[None]:
+    """While this lasts, initializers among `values` are no constants."""
+    weights = [v for v in values if v.initializer is not None]
+    for v in weights:
+        v.variable = True
+    try:
+        yield
+    finally:
+        for v in weights:
+            v.variable = False
+
+
+TRANSPOSES = [
+    transpose_in_order,
+    transposes.transpose_of_transpose,
+    transposed_products.transpose_of_matmul,
+    *transposed_products.GEMM_RULES,
+]
+ARITHMETIC = [
+    *SIGNS,
+    *NUMBERS,
+    times_one,
+    exponents.number_into_exponent,
+    exponents.another_number_into_exponent,
+    exponents.difference_of_squares,
+    broadcasting.commuting_with_expand,
+    broadcasting.left_of_expand,
+    broadcasting.right_of_expand,
+    broadcasting.where_of_expand,
+    sums.common_factor,
+    sums.sum_of_sums,
+]
+LAYOUT = [
+    sums.sum_with_scattered,
+    sums.sum_of_reshapes,
+    reshapes.reshape_back,
+    reshapes.reshape_around_product,
+    reshapes.squeeze_of_sum,
+    reshapes.concat_of_reshapes,
+    reshapes.stack,
+    transposed_products.transpose_of_product_of_transpose,
+    transposes.concat_of_transposes,
+    sums.sum_of_tiles,
+    sums.add_of_tiles,
+]
+RULES = [*ARITHMETIC, *LAYOUT]
+_ALL = [*TRANSPOSES, *RULES, *(law for law in NOOPS if law not in TRANSPOSES)]
+
+
+def simplify(
+    program: Program,
+    variables: Iterable[Var],
+    forward: Collection[Binding],
+    trace: Trace | None = None,
+) -> None:
+    """Simplify in place what the backward walk added; the bindings in `forward` stay as they are.
+
+    `variables`, the requested initializers, are never folded: their values will be replaced.
+    """
+    trace = trace or Trace()
+    with variable(variables):
+        for block in roots(program):
+            apply_rules(block, _ALL, trace, where=lambda b: b not in forward)
+            _fold_constants(block, forward)
+            apply_rules(block, NOOPS, trace, where=lambda b: b not in forward)
+            merge_bindings(block, trace, where=lambda b: b not in forward)
+    for block in reversed([program.main, *nested(program.main)]):
+        block.remove_unused()
+
+
+def _fold_constants(block: BindingBlock, forward: Collection[Binding]) -> None:
+    """Evaluate what depends on small constants and known sizes only."""
+    block.schedule()
+    with emitting(block, share=True):
+        for b in [b for b in block.bindings if b not in forward and len(b.outputs) == 1]:
+            value = fold(b)
+            if value is not None:
+                block.replace(b.out, value)
+                block.remove(b)
+
+
+def drop_constants(block: BindingBlock, kept: Collection[str]) -> None:
+    """Remove the initializers that nothing reads, but for those of the model (`kept`)."""
+    for v in [v for v in block.initializers.values() if not v.use_count and v.name not in kept]:
+        block.remove_initializer(v)
+
+
+def sinks_last(block: BindingBlock, forward: Collection[Binding]) -> None:
+    """Put emitted bindings that nothing reads at the end, those that can run earliest (the
+    shallowest) last of all.
+    """
+    block.schedule()
+    depth: dict[Binding, int] = {}
+    for b in block.bindings:
+        depth[b] = 1 + max(
+            (depth.get(v.definition, 0) for v in b.reads() if v.definition is not None), default=0
+        )
+    sinks = [
+        b
+        for b in depth
+        if b not in forward and not any(v is not None and v.users for v in b.outputs)
+    ]
+    moved = set(sinks)
+    sinks.sort(key=lambda b: -depth[b])
+    block.bindings = dict.fromkeys(b for b in depth if b not in moved) | dict.fromkeys(sinks)
 
 
 def finish(task: Prepared) -> None:

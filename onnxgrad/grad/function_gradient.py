@@ -10,7 +10,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.checking.check import check_gradient
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.differentiation import differentiate
-from onnxgrad.grad.opset import raise_opset
+from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.sequences import is_float
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.bodies import called

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.grad.checking.check import check_gradient
 from onnxgrad.grad.differentiation import differentiate
-from onnxgrad.grad.opset import OPSET
-from onnxgrad.grad.request import PARAMS
+from onnxgrad.grad.opset.raising import OPSET
+from onnxgrad.grad.wrt import PARAMS
 from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.program import Program
 from onnxgrad.passes.base import Pass, register

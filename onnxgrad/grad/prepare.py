@@ -16,21 +16,20 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.bodies import open_calls
-from onnxgrad.grad.checkpoint import Recomputation
-from onnxgrad.grad.decided_branches import open_decided
-from onnxgrad.grad.engine import AsKept, View
+from onnxgrad.grad.backward_walk import AsKept, View
+from onnxgrad.grad.checkpointing.choice import Choice, choose
+from onnxgrad.grad.checkpointing.marks import Written, take
+from onnxgrad.grad.checkpointing.recomputation import Recomputation
+from onnxgrad.grad.control_flow.branches import open_decided
+from onnxgrad.grad.control_flow.loop import type_states
 from onnxgrad.grad.kernel_types import learn_types
-from onnxgrad.grad.loop import type_states
-from onnxgrad.grad.marks import Written, take
-from onnxgrad.grad.nested_weights import hoist, is_float_constant
-from onnxgrad.grad.opset import raise_opset
+from onnxgrad.grad.opening import open_calls
+from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.paths import influenced, reaching
-from onnxgrad.grad.request import Wrt, find_wrt, hoist_requested
-from onnxgrad.grad.segments import Choice, choose
-from onnxgrad.grad.slices import Target, cut, find_targets, part_of
 from onnxgrad.grad.stops import Stop, find_stops, stop_at
 from onnxgrad.grad.straight_through import open_rounding
+from onnxgrad.grad.targets import Target, cut, find_targets, part_of
+from onnxgrad.grad.wrt import Wrt, find_wrt, hoist, hoist_requested, is_float_constant
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program

@@ -14,8 +14,8 @@ from typing import TypeAlias
 from onnxgrad.errors import InputError
 from onnxgrad.grad.paths import reaching
 from onnxgrad.grad.registry import INTERNAL, zero
-from onnxgrad.grad.request import entries_of, inside, is_glob
 from onnxgrad.grad.sequences import is_float
+from onnxgrad.grad.wrt import entries_of, inside, is_glob
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.ops import op

@@ -9,17 +9,225 @@ pair; the model's own values stay as they are.
 
 from __future__ import annotations
 
-from onnx import TensorProto
+from collections.abc import Iterable
 
-from onnxgrad.grad.integer_paths import close_paths, open_paths, same_value
+import numpy as np
+from onnx import NodeProto, TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.paths import influenced
 from onnxgrad.grad.registry import INTERNAL, vjp
 from onnxgrad.ir.anchor import anchor
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.var import Var
+from onnxgrad.ir.types import TensorType
+from onnxgrad.ir.var import Var, names_of
+from onnxgrad.laws.quantized.operators import LAWS
+from onnxgrad.wording import option
+
+SHADOWED = "Shadowed"
+_MOVES = frozenset(
+    {
+        "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity",
+        "MaxPool", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose",
+        "Unsqueeze",
+    }
+)  # fmt: skip
+_ROUNDS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
+_EDGES = _ROUNDS | {"DequantizeLinear"}
+
+vjp(f"{INTERNAL}::{SHADOWED}", lambda g, y, shadow, value: g, None)
+
+
+def open_paths(program: Program) -> list[Binding]:
+    """Put the floats' path beside that of the integers before each DequantizeLinear by one scale;
+    returns the Identities that now define what those gave.
+    """
+    anchors = []
+    for back in [b for b in program.main.walk() if b.is_op("DequantizeLinear")]:
+        q, scale = back.inputs[0], back.inputs[1]
+        if q is None or scale is None or not (scale.rank == 0 or scale.shape == (1,)):
+            continue
+        if q.definition is None or q.definition.op in _ROUNDS or not _passes(q, back):
+            continue
+        identity = anchor(back.out)
+        with emitting(back.block, share=True, sources=(back,), made_by="straight_through"):
+            shadow = _in_floats(q, back, {})
+        with emitting(back.block, sources=(back,), made_by="straight_through"):
+            passed = op.domain(INTERNAL).Shadowed(shadow, back.out)
+        passed.type = back.out.type
+        back.block.set_operand(identity, 0, passed)
+        anchors.append(identity)
+    return anchors
+
+
+def close_paths(program: Program) -> None:
+    """Take the Shadoweds out again."""
+    for b in [b for b in program.main.walk() if (b.domain, b.op) == (INTERNAL, SHADOWED)]:
+        value = b.inputs[1]
+        if value is not None:
+            b.block.replace(b.out, value)
+        b.block.remove_unused([b])
+
+
+def _data(b: Binding) -> list[Var | None]:
+    """The operands that hold the elements; the others say where they go."""
+    return list(b.inputs) if b.op == "Concat" else b.inputs[:1]
+
+
+def _passes(q: Var, back: Binding) -> bool:
+    """Whether `q` comes from roundings by the scale of `back`, and constants, through nothing
+    but moves.
+    """
+    work, seen, rounded = [q], {q}, False
+    while work:
+        b = work.pop().definition
+        if b is None or b.op == "Constant":
+            continue
+        if b.block is not back.block or b.domain != "":
+            return False
+        if b.op in _ROUNDS:
+            if not _same_scale(b, back):
+                return False
+            rounded = True
+            continue
+        moved = [v for v in _data(b) if v is not None]
+        if not _moves(b) or len(moved) < len(_data(b)):
+            return False
+        work += [v for v in dict.fromkeys(moved) if v not in seen]
+        seen.update(moved)
+    return rounded
+
+
+def _moves(b: Binding) -> bool:
+    """It puts elements elsewhere, and does nothing else to them."""
+    return b.op == "Concat" or (
+        b.op in _MOVES and not (b.op == "MaxPool" and b.result(1) is not None)
+    )
+
+
+def _same_scale(q: Binding, back: Binding) -> bool:
+    if q.op == "DynamicQuantizeLinear":
+        return (back.inputs[1], back.operand(2)) == (q.result(1), q.result(2))
+    return same_value(q.inputs[1], back.inputs[1]) and same_value(q.operand(2), back.operand(2))
+
+
+def same_value(a: Var | None, b: Var | None) -> bool:
+    """Whether two operands are one, both left out, or equal constants."""
+    if a is b or a is None or b is None:
+        return a is b
+    x, y = a.const, b.const
+    return x is not None and y is not None and np.array_equal(x, y)
+
+
+def _in_floats(q: Var, back: Binding, made: dict[Var, Var]) -> Var:
+    """What DequantizeLinear makes of `q`, computed by the same moves behind DequantizeLinear."""
+    work = [q]
+    while work:
+        v = work[-1]
+        b = v.definition
+        if v in made:
+            work.pop()
+        elif b is None or b.op == "Constant" or b.op in _ROUNDS:
+            made[v] = op.DequantizeLinear(v, back.inputs[1], back.operand(2))
+        elif missing := [x for x in _data(b) if x is not None and x not in made]:
+            work += missing
+        else:
+            _copy(b, made)
+    return made[q]
+
+
+def _copy(b: Binding, made: dict[Var, Var]) -> None:
+    block, data = b.block, len(_data(b))
+    inputs = [made[v] if v is not None and i < data else v for i, v in enumerate(b.inputs)]
+    node = NodeProto()
+    node.CopyFrom(b.node)
+    node.name = block.program.names.fresh(f"{b.op.lower()}_of_floats")
+    node.input[:] = names_of(inputs)
+    node.output[:] = [
+        "" if v is None else block.program.names.fresh(f"{v.name}_float") for v in b.outputs
+    ]
+    first = next(made[v] for v in _data(b) if v is not None)
+    types = [
+        None if v is None else TensorType(first.dtype or TensorProto.FLOAT, v.shape)
+        for v in b.outputs
+    ]
+    copy = block.append(node, inputs, types)
+    made.update(
+        (old, new)
+        for old, new in zip(b.outputs, copy.outputs)
+        if old is not None and new is not None
+    )
+
+
+# ---- what stops a gradient -----------------------------------------------------------------------
+
+
+def why_zero(
+    block: BindingBlock, sources: Iterable[Var], targets: Iterable[Var], *, ste: bool
+) -> str:
+    """Which binding between the two stops all adjoints, and what to do about it; "" when nothing
+    leads there at all. Raises InputError if gradients are to pass straight through (`ste`) and
+    that binding quantises: the answer would be zeros.
+    """
+    block.schedule()
+    sources = list(sources)
+    behind, before = set(sources), set(targets)
+    for b in block.bindings:
+        if any(v in behind for v in b.reads()):
+            behind.update(v for v in b.outputs if v is not None)
+    for b in reversed(list(block.bindings)):
+        if any(v in before for v in b.outputs):
+            before.update(b.reads())
+    between = [
+        b
+        for b in block.bindings
+        if any(v in behind for v in b.reads()) and any(v in before for v in b.outputs)
+    ]
+    integer = next((b for b in between if (b.domain, b.op) in LAWS and b.op not in _EDGES), None)
+    if integer is not None:
+        first = option(
+            "run `onnxgrad optimize MODEL --passes legalize -o OUT` first, then differentiate OUT "
+            "with --ste",
+            'differentiate `optimize(model, passes="legalize")` with ste=True',
+        )
+        text = f"'{integer}' computes with integers: {first}"
+        if ste:
+            raise InputError(f"no gradient passes straight through: {text}")
+        return text
+    alive = influenced(block, sources)
+    place = {b: i for i, b in enumerate(block.bindings)}
+
+    def depth(b: Binding) -> tuple[int, bool]:
+        reached = [
+            place.get(v.definition, -1) if v.definition else -1 for v in b.reads() if v in alive
+        ]
+        return max(reached), b.op in _ROUNDS  # rather a rounding than the Shape beside it
+
+    reading = [b for b in between if any(v in alive for v in b.reads())]
+    stop = max(
+        (b for b in reading if not any(v in alive for v in b.outputs)), key=depth, default=None
+    )
+    if ste and stop is not None and stop.domain == "" and stop.op in _ROUNDS:
+        reader = next((b for v in stop.outputs[:1] if v is not None for b in v.users), None)
+        raise InputError(
+            f"no gradient passes straight through '{stop}': its integers go to "
+            f"{reader.op if reader else 'an output'}, no DequantizeLinear by the same scale"
+        )
+    return "" if stop is None else _why_it_ends(stop, ste)
+
+
+def _why_it_ends(at: Binding, ste: bool) -> str:
+    if at.domain == INTERNAL and at.inputs[0] is not None:
+        return f"gradients stop at '{at.inputs[0].name}'"
+    if at.op in _ROUNDS and not ste:
+        return f"'{at}' rounds; {option('--ste', 'ste=True')} passes its gradient straight through"
+    return f"'{at}' passes no gradient"
+
 
 _BOUNDS: dict[int, tuple[int, int]] = {
     TensorProto.INT4: (-8, 7),

@@ -10,9 +10,8 @@ from typing import Any
 from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.nested_weights import hoist, nested_constants
 from onnxgrad.grad.paths import has_gradient
-from onnxgrad.grad.request import weigh
+from onnxgrad.grad.wrt import hoist, nested_constants, weigh
 from onnxgrad.ir.interop.given import settled
 from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.program import FunctionKey

@@ -18,7 +18,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.nested_weights import hoist
+from onnxgrad.grad.wrt import hoist
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.request import Wrt, entries_of
+from onnxgrad.grad.wrt import Wrt, entries_of
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import Program

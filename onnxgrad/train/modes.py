@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.bodies import open_call
-from onnxgrad.grad.opset import OPSET, raise_opset
+from onnxgrad.grad.opening import open_call
+from onnxgrad.grad.opset.raising import OPSET, raise_opset
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.bodies import called
 from onnxgrad.ir.program import FunctionKey, Program

@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onnxgrad.errors import InputError
+from onnxgrad.grad.checkpointing.choice import Choice
 from onnxgrad.grad.differentiation import Gradient, differentiate
-from onnxgrad.grad.nested_weights import hoist, is_float_constant, nested_constants
-from onnxgrad.grad.opset import raise_opset
-from onnxgrad.grad.request import Wrt, hoist_requested
-from onnxgrad.grad.segments import Choice
+from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.stops import Stop
+from onnxgrad.grad.wrt import Wrt, hoist, hoist_requested, is_float_constant, nested_constants
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import ModelLike, load, load_own

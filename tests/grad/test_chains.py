@@ -8,7 +8,7 @@ import pytest
 from onnxgrad.grad import chains, gradient
 from onnxgrad.verify.reference.evaluate import reference
 from tests.grad.numeric import check_model, normal
-from tests.grad.rules.chains.test_chains import NUMBERS, ROOTS, SILU, gelu, root_mean_square
+from tests.grad.rules.test_chains import NUMBERS, ROOTS, SILU, gelu, root_mean_square
 from tests.helpers import parse
 
 

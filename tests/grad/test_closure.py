@@ -16,7 +16,7 @@ import pytest
 from onnxgrad.errors import InputError
 from onnxgrad.grad import find, gradient
 from onnxgrad.grad.coverage import coverage
-from onnxgrad.grad.forward import jvp
+from onnxgrad.grad.derivatives.vector_products import jvp
 from tests.backend_suite import FLOATS, case, clamp_ir
 from tests.grad.numeric import (
     check_model,

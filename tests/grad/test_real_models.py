@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from onnxgrad.grad.checking.check import check_gradient
-from onnxgrad.grad.request import hoist_requested, parameters
+from onnxgrad.grad.wrt import hoist_requested, parameters
 from onnxgrad.ir.load import load
 from onnxgrad.ir.types import FLOAT_DTYPES
 from scripts.fetch_models import SOURCES

@@ -6,7 +6,7 @@ from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient, vjp
-from tests.grad.test_engine import parse
+from tests.grad.test_backward_walk import parse
 
 
 def custom(body: str = "y = my.Twice <by = 3.0> (x)") -> onnx.ModelProto:

@@ -8,12 +8,18 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
+import onnxgrad
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
+from onnxgrad.ir.load import load
+from onnxgrad.passes.legalize import Legalize
+from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.running.run import run
 from tests.grad.numeric import normal, op_model
+from tests.passes.test_legalize import CASES
 
 PAIR = "q = QuantizeLinear {} (x, s, z)\n d = DequantizeLinear {} (q, s, z)\n y = Mul (d, d)"
 
@@ -125,3 +131,187 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     np.testing.assert_allclose(
         found["x_grad"], 2 * np.round(x / np.float32(0.1)) * np.float32(0.1), rtol=1e-5
     )
+
+
+CONSTANTS = {
+    "xs": np.float32(0.02), "xz": np.uint8(128), "ws": np.float32(0.01), "wz": np.int8(0), "ys": np.float32(0.05),
+    "yz": np.uint8(120), "vs": np.float32(0.1), "shape": np.array([2, -1]),
+    "w": np.random.default_rng(0).integers(-100, 100, (4, 3, 3, 3)).astype(np.int8),
+    "v": np.random.default_rng(1).integers(-100, 100, (64, 5)).astype(np.int8),
+}  # fmt: skip
+MOVES = "p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (c) f = Reshape (p, shape)"
+INTEGERS = f"""
+    q = QuantizeLinear (x, xs, xz)
+    c = QLinearConv <pads = [1, 1, 1, 1]> (q, xs, xz, w, ws, wz, ys, yz)
+    {MOVES}
+    m = QLinearMatMul (f, ys, yz, v, ws, wz, vs, yz)
+    y = DequantizeLinear (m, vs, yz)"""
+# the same as pairs, the moves on integers or on floats
+PAIRS = """
+    q = QuantizeLinear (x, xs, xz)
+    xd = DequantizeLinear (q, xs, xz)
+    wd = DequantizeLinear (w, ws, wz)
+    vd = DequantizeLinear (v, ws, wz)
+    k = Conv <pads = [1, 1, 1, 1]> (xd, wd)
+    {between}
+    mm = MatMul (fd, vd)
+    m = QuantizeLinear (mm, vs, yz)
+    y = DequantizeLinear (m, vs, yz)"""
+ON_INTEGERS = f"c = QuantizeLinear (k, ys, yz) {MOVES} fd = DequantizeLinear (f, ys, yz)"
+ON_FLOATS = (
+    f"i = QuantizeLinear (k, ys, yz) c = DequantizeLinear (i, ys, yz) {MOVES} fd = Identity (f)"
+)
+
+
+def quantised(nodes: str) -> onnx.ModelProto:
+    graph = onnx.parser.parse_graph(f"g (float[2,3,8,8] x) => (float[2,5] y) {{ {nodes} }}")
+    graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(a), n) for n, a in CONSTANTS.items()
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+FEEDS = {"x": normal(2, 3, 8, 8), "y_grad": normal(2, 5)}
+
+
+@pytest.mark.parametrize("ste", [False, True])
+def test_the_note_says_which_pass_to_run(ste: bool) -> None:
+    message = r"QLinearConv.* computes with integers: differentiate `optimize\(model, passes=\"legalize\"\)` with"
+    told = pytest.raises(InputError, match=message) if ste else pytest.warns(match=message)
+    with told:
+        gradient(quantised(INTEGERS), ["x"], adjoint="input", ste=ste)
+    with pytest.raises(InputError, match=message):
+        gradient(quantised(INTEGERS), "params", adjoint="input", ste=ste)
+
+
+def test_straight_through_after_legalize() -> None:
+    legal = onnxgrad.optimize(quantised(INTEGERS), passes="legalize", verify=False)
+    found = run(gradient(legal, ["x"], adjoint="input", ste=True), FEEDS)
+    by_hand = run(
+        gradient(quantised(PAIRS.format(between=ON_FLOATS)), ["x"], adjoint="input", ste=True),
+        FEEDS,
+    )
+    np.testing.assert_allclose(found["x_grad"], by_hand["x_grad"], rtol=1e-4, atol=1e-5)
+    assert np.count_nonzero(found["x_grad"]) > 50
+
+
+def between_floats(name: str) -> onnx.ModelProto:
+    """A case of `legalize` on integers that come from a float input, with a float result."""
+    given, feeds = CASES[name]
+    model = onnx.ModelProto()
+    model.CopyFrom(given)
+    graph = model.graph
+    weights = {t.name for t in graph.initializer}
+    kept = [n for n, v in feeds.items() if v.dtype in (np.uint8, np.int8)]
+    inner, first = list(graph.node), []
+    for value in [v for v in graph.input if v.name in kept]:
+        scale, zero = f"s{value.name}", f"z{value.name}"
+        if scale not in weights:
+            graph.initializer.append(numpy_helper.from_array(np.float32(0.05), scale))
+        operands = [f"{value.name}_float", scale, *([zero] if zero in weights else [])]
+        kind = value.type.tensor_type.elem_type
+        first.append(helper.make_node("QuantizeLinear", operands, [value.name]))
+        if zero not in weights and kind != TensorProto.UINT8:
+            raise AssertionError(f"{value.name} needs a zero point")
+        value.name = operands[0]
+        value.type.tensor_type.elem_type = TensorProto.FLOAT
+    out = graph.output[0]
+    last = []
+    if out.type.tensor_type.elem_type != TensorProto.FLOAT:
+        last = [helper.make_node("DequantizeLinear", [out.name, "sy", "zy"], ["float_result"])]
+        if "sy" not in weights:
+            last = [helper.make_node("Cast", [out.name], ["float_result"], to=TensorProto.FLOAT)]
+        out.name = "float_result"
+        out.type.tensor_type.elem_type = TensorProto.FLOAT
+    del graph.node[:], graph.output[1:]
+    graph.node.extend([*first, *inner, *last])
+    return model
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if "dynamic" not in n])
+def test_after_legalize_straight_through_reaches_the_input_or_is_refused(name: str) -> None:
+    """A gradient of zeros would train nothing, and say nothing."""
+    model = between_floats(name)
+    wrt = [v.name for v in model.graph.input if v.type.tensor_type.elem_type == TensorProto.FLOAT]
+    legal = onnxgrad.optimize(model, passes="legalize", verify=False)
+    try:
+        graph = gradient(legal, wrt, "float_result", adjoint="input", ste=True)
+    except InputError as error:
+        assert "no gradient passes straight through" in str(error)
+        assert name.startswith(("matmul integer", "conv integer", "to float"))
+        return
+    rng = np.random.default_rng(0)
+    feeds = {}
+    for v in graph.graph.input:
+        shape = [d.dim_value for d in v.type.tensor_type.shape.dim]
+        kind = helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type)
+        values = rng.standard_normal(shape)
+        feeds[v.name] = values > 0 if kind == np.bool_ else values.astype(kind)
+    found = run(graph, feeds)
+    assert all(np.count_nonzero(found[f"{n}_grad"]) for n in wrt)
+
+
+def test_integers_moved_about_between_the_roundings() -> None:
+    """D(f(q)) = f(D(q)) for MaxPool and what moves elements: the same gradients as with the moves on floats."""
+    graphs = [
+        gradient(
+            quantised(PAIRS.format(between=text)), ["x", "wd", "ys"], adjoint="input", ste=True
+        )
+        for text in (ON_INTEGERS, ON_FLOATS)
+    ]
+    assert not {n.domain for n in graphs[0].graph.node} - {""}
+    found, expected = (run(graph, FEEDS) for graph in graphs)
+    for name in ("x_grad", "wd_grad", "ys_grad", "y"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-5)
+    assert np.count_nonzero(found["x_grad"]) > 50
+
+
+def test_params_are_the_dequantised_weights() -> None:
+    model = quantised(PAIRS.format(between=ON_INTEGERS))
+    graph = gradient(model, "params", adjoint="input", ste=True)
+    assert [v.name for v in graph.graph.output] == ["y", "wd_grad", "vd_grad"]
+    with pytest.raises(InputError, match=r"'.*QuantizeLinear.*' rounds; ste=True passes"):
+        gradient(model, "params", adjoint="input")
+    weights_only = quantised("wd = DequantizeLinear (w, ws, wz) k = Conv <pads = [1, 1, 1, 1]> (x, wd) "
+                             "h = GlobalAveragePool (k) y = Flatten (h)")  # fmt: skip
+    weights_only.graph.output[0].type.CopyFrom(
+        helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 4])
+    )
+    assert [v.name for v in gradient(weights_only, "params", adjoint="input").graph.output] == [
+        "y",
+        "wd_grad",
+    ]
+
+
+def test_the_true_stop_is_named() -> None:
+    """Not a QuantizeLinear that passes straight through, but what stops behind it."""
+    nodes = """q = QuantizeLinear (x, xs, xz) d = DequantizeLinear (q, xs, xz) r = Floor (d)
+        h = ReduceMean <keepdims = 0> (r, axes) y = Concat <axis = 1> (h, h)"""
+    model = quantised(nodes)
+    model.graph.initializer.append(numpy_helper.from_array(np.array([2, 3]), "axes"))
+    model.graph.output[0].type.CopyFrom(helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 6]))
+    with pytest.warns(UserWarning, match=r"'r: f32\[2,3,8,8\] = Floor\(d\)' passes no gradient"):
+        gradient(model, ["x"], adjoint="input", ste=True)
+
+
+def test_a_dynamically_quantised_lstm_is_declined_with_the_reason() -> None:
+    """What its kernel computes depends on how many threads there are: no rule and no form in other operators fits."""
+    text = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (float[5,4,8] x) => (float[5,1,4,16] y)
+    <int8[1,8,64] w, int8[1,16,64] r, float[1] s = {0.01}, int8[1] z = {0}>
+    { y = com.microsoft.DynamicQuantizeLSTM<hidden_size = 16>(x, w, r, , , , , , s, z, s, z) }"""
+    model = onnx.parser.parse_model(text.replace("int8[1,8,64] w, int8[1,16,64] r, ", ""))
+    for name, rows in (("w", 8), ("r", 16)):
+        weight = np.random.default_rng(rows).integers(-127, 127, (1, rows, 64)).astype(np.int8)
+        model.graph.initializer.append(numpy_helper.from_array(weight, name))
+    assert run(model, {"x": normal(5, 4, 8)})["y"].shape == (5, 1, 4, 16)
+    for ste in (False, True):
+        with pytest.raises(
+            InputError, match=r"DynamicQuantizeLSTM.*number of threads.*take the float model"
+        ):
+            gradient(model, "x", adjoint="input", ste=ste)
+    trace = Trace(explain=True)
+    legalized = load(model)
+    Legalize().run(legalized, trace)
+    assert [b.op for b in legalized.main.bindings] == ["DynamicQuantizeLSTM"]
+    ((rule, _, reason),) = trace.declined
+    assert rule == "legalize_DynamicQuantizeLSTM" and "number of threads" in reason

@@ -33,8 +33,8 @@ from onnxgrad.grad.checking.vectors import Flat, flat, values_of, zero_deltas
 from onnxgrad.grad.checking.zeros import feeds_with_zeros
 from onnxgrad.grad.differentiation import Gradient, differentiate
 from onnxgrad.grad.reach import values_reaching
-from onnxgrad.grad.request import Wrt
-from onnxgrad.grad.slices import Target, find_targets, with_parts
+from onnxgrad.grad.targets import Target, find_targets, with_parts
+from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.program import Program

@@ -10,8 +10,8 @@ from onnx import ModelProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.checking.vectors import moved_by
-from onnxgrad.grad.opset import OPSET
-from onnxgrad.grad.request import Wrt, hoist_requested
+from onnxgrad.grad.opset.raising import OPSET
+from onnxgrad.grad.wrt import Wrt, hoist_requested
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load

@@ -17,8 +17,6 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.casadi import KINDS as SIBLINGS
-from onnxgrad.grad.casadi import seed_sizes, sibling
 from onnxgrad.grad.checking.check import (
     branches_not_taken,
     check_gradient,
@@ -38,14 +36,15 @@ from onnxgrad.grad.checking.rounding import TOLERANCES, coarsest_on_the_way
 from onnxgrad.grad.checking.runner import runner
 from onnxgrad.grad.checking.vectors import Flat, flat
 from onnxgrad.grad.checking.zeros import feeds_with_zeros
+from onnxgrad.grad.derivatives.casadi import KINDS as SIBLINGS
+from onnxgrad.grad.derivatives.casadi import seed_sizes, sibling
+from onnxgrad.grad.derivatives.derivative import Kind, Products
+from onnxgrad.grad.derivatives.jacobian import Mode, jacobians
+from onnxgrad.grad.derivatives.vector_products import hessian_products, tangents
 from onnxgrad.grad.differentiation import differentiate
-from onnxgrad.grad.forward import tangents
-from onnxgrad.grad.jacobian import Mode, jacobians
-from onnxgrad.grad.products import Kind, Products
 from onnxgrad.grad.reach import values_reaching
-from onnxgrad.grad.request import Wrt
-from onnxgrad.grad.second_order import hessian_products
-from onnxgrad.grad.slices import Target, with_parts
+from onnxgrad.grad.targets import Target, with_parts
+from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto

@@ -1,5 +1,5 @@
-"""The gradient rules, one folder per family. Importing the package imports every module in it, and
-each registers its rules.
+"""The gradient rules, one file or folder per family. Importing the package imports every module in
+it, and each registers its rules.
 
 How to write a rule
 -------------------
@@ -44,7 +44,7 @@ The parameters after `g` and `y` are read by name and position:
 * `binding`: the forward Binding; `wanted`: a tuple of bools, one per input, for rules that save
   work by it;
 * anything else: the next operand, None when omitted. Operands that say shapes, axes or counts
-  (`registry.SHAPE_LIKE`) arrive as a tuple of ints when constant, whether the opset has them as
+  (`formulas.SHAPE_LIKE`) arrive as a tuple of ints when constant, whether the opset has them as
   input or attribute, and as a Var otherwise.
 
 A formula emits with `op.X(...)` and Python arithmetic on Vars; a literal takes the dtype of the
@@ -69,8 +69,9 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-for _name in ("decided_branches", "loop", "scan"):
-    importlib.import_module(f"onnxgrad.grad.{_name}")
-for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
-    if not _module.name.rpartition(".")[2].startswith("_"):
-        importlib.import_module(_module.name)
+from onnxgrad.grad import control_flow  # the rules of If, Loop and Scan stand there
+
+for _path, _package in ((control_flow.__path__, control_flow.__name__), (__path__, __name__)):
+    for _module in pkgutil.walk_packages(_path, f"{_package}."):
+        if not _module.name.rpartition(".")[2].startswith("_"):
+            importlib.import_module(_module.name)

@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import as_count, counting, divided
-from onnxgrad.grad.rules.indexing._scatter import scatter_elements
+from onnxgrad.grad.rules.scatter import scatter_elements
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.ops import op

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onnxgrad.grad.control_flow import (
+from onnxgrad.grad.control_flow.bodies import (
     Body,
     answer_of,
     body_again,

@@ -12,7 +12,7 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp, zero
 from onnxgrad.grad.rules._common import pad
-from onnxgrad.grad.rules.indexing._rows import add_rows
+from onnxgrad.grad.rules.gather import add_rows
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import reshape_like

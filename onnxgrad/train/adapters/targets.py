@@ -12,8 +12,8 @@ from typing import Any, Literal
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.request import entries_of
-from onnxgrad.grad.weight_slots import WEIGHTS
+from onnxgrad.grad.weights.readers import WEIGHTS
+from onnxgrad.grad.wrt import entries_of
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, element_count, is_static

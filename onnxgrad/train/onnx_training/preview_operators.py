@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.grad.engine import backward
-from onnxgrad.grad.opset import OPSET
+from onnxgrad.grad.backward_walk import backward
+from onnxgrad.grad.opset.raising import OPSET
 from onnxgrad.grad.paths import reaching
 from onnxgrad.grad.registry import body
 from onnxgrad.ir.binding import Binding

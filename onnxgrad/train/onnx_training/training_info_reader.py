@@ -23,7 +23,7 @@ from onnx import (
 )
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.opset import OPSET, raise_opset
+from onnxgrad.grad.opset.raising import OPSET, raise_opset
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import ModelLike, load, program_of, proto_of

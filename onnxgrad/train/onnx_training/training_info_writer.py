@@ -23,8 +23,8 @@ from onnx import (
 )
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.opset import raise_opset
-from onnxgrad.grad.request import hoist_requested
+from onnxgrad.grad.opset.raising import raise_opset
+from onnxgrad.grad.wrt import hoist_requested
 from onnxgrad.ir import domains
 from onnxgrad.ir.load import ModelLike, load, load_own, program_of
 from onnxgrad.ir.names import Names

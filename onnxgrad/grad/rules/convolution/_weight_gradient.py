@@ -1,41 +1,19 @@
-"""The weight gradient of a convolution, in the form that is quickest for its sizes.
-
-`scripts/bench_conv_gradient.py` measures all forms over a grid: scripts/results/conv_gradient.md.
-Of that, in onnxruntime 1.31 on one thread, relative to a Conv with swapped axes, what is
-chosen in brackets (N images, C -> M channels, the image, 3x3 where nothing is said):
-
-| | offsets | rows | unfolded | |
-|---|---|---|---|---|
-| N4 64 -> 64, 56x56 | [0.55] | 0.76 | 1.20 | one product for each pixel of the kernel: |
-| N8 64 -> 64, 16x16 | [0.51] | 0.70 | 0.97 | what is unfolded leaves the cache |
-| N8 256 -> 256, 4x4 | 0.57 | [0.50] | 0.60 | N |O| <= M: one product of stacks |
-| N8 512 -> 512, 2x2 | 0.57 | 0.38 | [0.31] | 4 N |O| <= M: the result needs no transposing |
-| N8 3 -> 32, 32x32 | 1.49 | 1.56 | 1.46 | [Conv]: products would be too narrow |
-| N8 64 -> 64, 16x16, 8 groups | [0.82] | | | 16 groups: 1.02, [Conv] |
-| N8 96 -> 24, 32x32, 1x1 | 0.57 | 0.75 | 0.62 | [0.18] products of images, 0.28 one of all |
-| N8 256 -> 512, 4x4, 1x1 stride 2 | 0.17 | 0.12 | 0.13 | 0.56 of images, [0.14] one of all |
-
-| depthwise | elements | pairs | |
-|---|---|---|---|
-| N8 144, 16x16 | [0.88] | | |
-| N8 960, 2x2 | 0.68 | [0.51] | |D| (1 / N + 1 / taps) <= 14: a Gemm's products are cheap |
-| N8 192, 8x8, 7x7 | 0.79 | [0.46] | |
-| N8 96, 16x16, 7x7 | 1.26 | | [Conv]: large windows, read often |
-| N8 96, 32x32, stride 2 | 1.18 | | [Conv] |
-
-Nothing that is unfolded is larger than the result: N |O| C taps <= M C taps.
-"""
+"""The gradient of a convolution by its filter: its forms, and which of them runs fastest."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from onnxgrad.grad.rules._geometry import Geometry
-from onnxgrad.grad.rules.convolution import _weight_forms as forms
-from onnxgrad.grad.rules.convolution._correlation import Correlation
-from onnxgrad.ir.types import is_static
+import numpy as np
+
+from onnxgrad.grad.rules._common import pad
+from onnxgrad.grad.rules._geometry import Geometry, padded_conv, spatial
+from onnxgrad.grad.rules.convolution._correlation import Correlation, channels_last
+from onnxgrad.ir.like import shape_of
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import Array, is_static
 from onnxgrad.ir.var import Var
 
 Form: TypeAlias = Callable[[Correlation], Var]
@@ -63,7 +41,7 @@ def weight_gradient(long: Var, short: Var, w: Var, geo: Geometry, group: int) ->
     c = _correlation(long, short, w, geo, group)
     form = None if c is None else _form(c)
     if c is None or form is None:
-        return forms.by_swapped_conv(long, short, w, geo, group)
+        return by_swapped_conv(long, short, w, geo, group)
     return form(c)
 
 
@@ -86,9 +64,9 @@ def _form(c: Correlation) -> Form | None:
     if c.channels < _FEW or c.taps > _MANY or (c.group > 1 and c.sizes is None):
         return None
     if c.group > 1 or c.sizes is None or c.positions is None or c.positions > c.maps:
-        return forms.by_offsets
+        return by_offsets
     # what is small, and not the result, is unfolded and transposed
-    return forms.by_unfolding if 4 * c.positions <= c.maps else forms.by_gathered_rows
+    return by_unfolding if 4 * c.positions <= c.maps else by_gathered_rows
 
 
 def _is_pointwise(c: Correlation) -> bool:
@@ -103,20 +81,20 @@ def _pointwise(c: Correlation) -> Form:
     """A sum of products pays where those are smaller than what would be moved to join images."""
     o = prod(c.sizes[1]) if c.sizes is not None else 0
     smaller = c.maps * c.channels < o * (c.maps + c.channels)
-    return forms.by_images if smaller else forms.by_joined_images
+    return by_images if smaller else by_joined_images
 
 
 def _depthwise(c: Correlation) -> Form | None:
     """Elementwise products, unless their windows leave the cache too often."""
     if _pairs_are_few(c):
-        return forms.by_pairs
+        return by_pairs
     if c.taps > _MANY:
         return None
     strided = any(s > 1 for s in c.geo.strides)
     if c.taps <= _SMALL and not strided:
-        return forms.by_elements
+        return by_elements
     window = None if c.positions is None else c.positions * c.maps
-    return forms.by_elements if window is not None and window <= _CACHED else None
+    return by_elements if window is not None and window <= _CACHED else None
 
 
 def _pairs_are_few(c: Correlation) -> bool:
@@ -128,3 +106,148 @@ def _pairs_are_few(c: Correlation) -> bool:
     d, o = (prod(sizes) for sizes in c.sizes)
     images = _SOME if c.positions is None else max(1, c.positions // o)
     return d * o * c.taps <= _PAIRS and d * (images + c.taps) <= _CHEAPER * images * c.taps
+
+
+def by_offsets(c: Correlation) -> Var:
+    """One product for each of the kernel's pixels: short^T times a window of long, channels last.
+
+    Nothing larger than long is in memory; batch, stride, dilation and padding lie in the Slice.
+    """
+    maps = c.maps_first()
+    parts = [op.MatMul(maps, window) for window in c.windows()]
+    if len(parts) == 1:
+        return op.Reshape(parts[0], c.shape)
+    stack = op.Reshape(op.Concat(*parts, axis=0), [c.taps, c.maps, c.channels])
+    return op.Reshape(op.Transpose(stack, perm=[1, 2, 0]), c.shape)
+
+
+def by_gathered_rows(c: Correlation) -> Var:
+    """The same products as one of stacks: a Gather of whole rows (N, C) by a constant index."""
+    n, index = c.axes, c.index()
+    rows = op.Transpose(c.long, perm=[*range(2, n + 2), 0, 1])
+    flat = op.Reshape(rows, [c.area, -1, c.channels])
+    met = op.Gather(_with_zeros(flat, 0, c, index), index.T, axis=0)
+    maps = op.Reshape(op.Transpose(c.short, perm=[1, *range(2, n + 2), 0]), [c.maps, -1])
+    stack = op.MatMul(maps, op.Reshape(met, [c.taps, -1, c.channels]))
+    return op.Reshape(op.Transpose(stack, perm=[1, 2, 0]), c.shape)
+
+
+def by_unfolding(c: Correlation) -> Var:
+    """One product with long unfolded to (N |O|, C taps), which are the result's own columns."""
+    index = c.index()
+    flat = op.Reshape(channels_last(c.long), [-1, c.area, c.channels])
+    met = op.Gather(_with_zeros(flat, 1, c, index), index, axis=1)
+    columns = op.Reshape(op.Transpose(met, perm=[0, 1, 3, 2]), [-1, c.channels * c.taps])
+    return op.Reshape(op.MatMul(c.maps_first(), columns), c.shape)
+
+
+def _with_zeros(rows: Var, axis: int, c: Correlation, index: Array) -> Var:
+    """One more row of zeros behind the |D| along `axis`, where a window meets them."""
+    if not (index == c.area).any():
+        return rows
+    return pad(rows, [0, 0, 0, *(int(i == axis) for i in range(3))])
+
+
+def by_images(c: Correlation) -> Var:
+    """A kernel of one pixel: a product for each image, which moves nothing, and their sum."""
+    o = prod((c.sizes or ((), ()))[1])
+    short, read = op.Reshape(c.short, [-1, c.maps, o]), op.Reshape(_read(c), [-1, c.channels, o])
+    products = op.MatMul(short, read.mT)
+    return op.Reshape(op.ReduceSum(products, [0], keepdims=0), c.shape)
+
+
+def by_joined_images(c: Correlation) -> Var:
+    """A kernel of one pixel: one product over batch and positions."""
+    rows = op.Transpose(_read(c), perm=[1, 0, *range(2, c.axes + 2)])
+    joined = op.Reshape(rows, [c.channels, -1])
+    return op.Reshape(op.Gemm(c.maps_first(), joined, transB=1), c.shape)
+
+
+def _read(c: Correlation) -> Var:
+    """What of long a kernel of one pixel without padding meets."""
+    n, known = c.axes, c.sizes
+    if known is None or all(s == 1 for s in c.geo.strides):
+        return c.long
+    last = [(size - 1) * s + 1 for size, s in zip(known[1], c.geo.strides)]
+    return op.Slice(c.long, [0] * n, last, list(range(2, n + 2)), list(c.geo.strides))
+
+
+def by_elements(c: Correlation) -> Var:
+    """One channel per group: elementwise products of windows and short, summed over positions."""
+    n = c.axes
+    short, positions = channels_last(c.short), list(range(n + 1))
+    sums = [
+        op.ReduceSum(window * short, positions, keepdims=0)
+        for window in c.slices(channels_last(c.long), 1)
+    ]
+    if len(sums) == 1:
+        return op.Reshape(sums[0], c.shape)
+    rows = op.Reshape(op.Concat(*sums, axis=0), [c.taps, c.maps])
+    return op.Reshape(op.Transpose(rows, perm=[1, 0]), c.shape)
+
+
+def by_pairs(c: Correlation) -> Var:
+    """One channel per group: products of all pairs of positions, and a matrix of zeros and ones
+    that adds up each pixel's. onnxruntime folds that; the file holds where the ones are.
+    """
+    n, index = c.axes, c.index()
+    d, o = c.area, index.shape[0]
+    long = op.Reshape(op.Transpose(c.long, perm=[1, *range(2, n + 2), 0]), [c.maps, d, -1])
+    short = op.Reshape(op.Transpose(c.short, perm=[1, 0, *range(2, n + 2)]), [c.maps, -1, o])
+    met = op.Equal(np.arange(d).reshape(-1, 1, 1), index[None])
+    chosen = op.Reshape(op.Cast(met, to=c.long.dtype), [d * o, c.taps])
+    pairs = op.Reshape(op.MatMul(long, short), [c.maps, d * o])
+    return op.Reshape(op.MatMul(pairs, chosen), c.shape)
+
+
+def by_swapped_conv(long: Var, short: Var, w: Var, geo: Geometry, group: int) -> Var:
+    """A Conv of `long` by `short` with batch and channel axes swapped, stride and dilation
+    swapped.
+
+    The one form that needs no size: `w` says what cannot be known.
+    """
+    n = len(geo.strides)
+    kernels = _batch_second(short, n)
+    data = _batch_second(long, n) if group == 1 else _batch_per_group(long, group, n)
+    options: dict[str, Any] = {"group": group, "strides": geo.dilations, "dilations": geo.strides}
+    d, o = spatial(long), spatial(short)
+    if d is not None and o is not None and geo.is_fixed:
+        missing = geo.missing(d, o)
+        pads = [*geo.fixed_begin, *(max(m, 0) for m in missing)]
+        result = op.Conv(data, kernels, pads=pads, **options)
+        exact = all(-m < dil for m, dil in zip(missing, geo.dilations))
+    else:
+        result = padded_conv(data, kernels, geo, options)
+        exact = False
+    if not exact:
+        kernel: Any = op.Shape(w, start=2) if geo.kernel is None else list(geo.kernel)
+        result = op.Slice(result, [0] * n, kernel, list(range(2, n + 2)))
+    return _batch_second(result, n)
+
+
+def _batch_second(v: Var, n: int) -> Var:
+    """Batch and channel swapped; `n` spatial axes."""
+    return op.Transpose(v, perm=[1, 0, *range(2, n + 2)])
+
+
+def _batch_per_group(v: Var, group: int, n: int) -> Var:
+    """(N, C, D) as (C / group, group N, D)."""
+    shape: Any = shape_of(v)
+    spatial_axes = range(3, n + 3)
+    if isinstance(shape, np.ndarray):
+        batch, channels, *sizes = (int(d) for d in shape)
+        split: Any = np.array([batch, group, channels // group, *sizes], np.int64)
+        joined: Any = np.array([channels // group, group * batch, *sizes], np.int64)
+    else:
+        sizes_now = op.Shape(v, start=2)
+        channels_now = op.Div(op.Shape(v, start=1, end=2), np.array([group], np.int64))
+        split = op.Concat(
+            op.Shape(v, start=0, end=1),
+            np.array([group], np.int64),
+            channels_now,
+            sizes_now,
+            axis=0,
+        )
+        joined = op.Concat(channels_now, np.array([-1], np.int64), sizes_now, axis=0)
+    swapped = op.Transpose(op.Reshape(v, split), perm=[2, 1, 0, *spatial_axes])
+    return op.Reshape(swapped, joined)

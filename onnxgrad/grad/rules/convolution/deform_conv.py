@@ -13,7 +13,7 @@ import numpy as np
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import size_along
 from onnxgrad.grad.rules._geometry import kernel_of, spatial_rank
-from onnxgrad.grad.rules.images._sampling import (
+from onnxgrad.grad.rules.images.grid_sample import (
     Sampling,
     as_type,
     divided,

@@ -1,28 +1,263 @@
-"""GridSample: pixels receive their weights' share, the grid the slope of the weights (see
-`_sampling`).
-"""
+"""Sampling an image at any place: neighbours and their weights, GridSample, AffineGrid."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
-from onnxgrad.grad.rules._common import size_along
-from onnxgrad.grad.rules.images._sampling import (
-    Sampling,
-    as_type,
-    number_type,
-    product,
-    reshaped,
-    sampling,
-)
+from onnxgrad.grad.rules._common import as_number, pad, size_along, where
+from onnxgrad.grad.rules.scatter import scatter_elements, zeros
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.like import reshape_like
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.like import reshape_like, with_type_of
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import Dim, TensorType
 from onnxgrad.ir.var import Var
+
+# positions further out than any image reaches stay where integers hold them
+_FAR = 2.0**30
+_A = -0.75
+# per neighbour, the coefficients of 1, t, t^2, ... in its weight, t the distance from the pixel
+# below (Keys 1981)
+_WEIGHTS = {
+    "nearest": [[1.0]],
+    "linear": [[1.0, -1.0], [0.0, 1.0]],
+    "cubic": [
+        [0.0, _A, -2 * _A, _A],
+        [1.0, 0.0, -(_A + 3), _A + 2],
+        [0.0, -_A, 2 * _A + 3, -(_A + 2)],
+        [0.0, 0.0, _A, -_A],
+    ],
+}
+_FIRST = {"nearest": 0, "linear": 0, "cubic": -1}
+
+
+# ---- sizes: vectors of length 1, numpy's where known, else Vars ----------------------------------
+
+
+def product(sizes: Sequence[Any]) -> Any:
+    """The product of sizes."""
+    return reduce(
+        lambda a, b: op.Mul(a, b) if isinstance(a, Var) or isinstance(b, Var) else a * b, sizes
+    )
+
+
+def divided(size: Any, by: int) -> Var:
+    """A size divided by a number that divides it."""
+    return op.Div(size, np.array([by], np.int64)) if isinstance(size, Var) else size // by
+
+
+def joined(sizes: Sequence[Any]) -> Any:
+    """One shape: known where all its sizes are."""
+    if any(isinstance(s, Var) for s in sizes):
+        return op.Concat(*sizes, axis=0)
+    return np.concatenate([np.asarray(s, np.int64) for s in sizes])
+
+
+def reshaped(v: Var, sizes: Sequence[Any]) -> Var:
+    """`v` with axes of these sizes; its rank is known in any case."""
+    result = op.Reshape(v, joined(sizes), allowzero=1)
+    if result.rank is None:
+        result.type = TensorType(result.dtype, (None,) * len(sizes))
+    return result
+
+
+# ---- number types --------------------------------------------------------------------------------
+
+
+def number_type(*operands: Var) -> int:
+    """Positions in pixels need more than half precision."""
+    return (
+        TensorProto.DOUBLE
+        if any(v.dtype == TensorProto.DOUBLE for v in operands)
+        else TensorProto.FLOAT
+    )
+
+
+def as_type(v: Var, dtype: int) -> Var:
+    """`v`, cast if need be."""
+    return v if v.dtype == dtype else op.Cast(v, to=dtype)
+
+
+# ---- neighbours ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Taps:
+    """One axis: the neighbours' indices, weights and slopes of the weights, (*B, 1, 1, .., T,
+    .., 1, P).
+    """
+
+    index: Var
+    weight: Var
+    slope: Var
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What is read of images (*lead, C, *spatial) at P = `count` positions in each.
+
+    `lead`, `spatial` and `count` are sizes; `index` (*lead, 1, T, ..., T, P) counts an image's
+    pixels.
+    """
+
+    lead: tuple[Any, ...]
+    spatial: tuple[Any, ...]
+    count: Any
+    taps: int
+    index: Var
+    axes: tuple[_Taps, ...]
+
+    @property
+    def weight(self) -> Var:
+        """(*lead, 1, T, ..., T, P)."""
+        return reduce(op.Mul, [a.weight for a in self.axes])
+
+    def slope(self, axis: int) -> Var:
+        """How the weights change with the position along `axis`, (*lead, 1, T, ..., T, P)."""
+        return reduce(op.Mul, [a.slope if i == axis else a.weight for i, a in enumerate(self.axes)])
+
+    def overlaps(self, g: Var, images: Var, channels: Any) -> Var:
+        """s_k of cotangents (*lead, C, P) and images (*lead, C, *spatial): (*lead, 1, T, ..., T,
+        P).
+        """
+        products = self._pixels(images, channels) * self._beside(g)
+        return op.ReduceSum(products, [len(self.lead)], keepdims=1)
+
+    def along(self, s: Var, weights: Var) -> Var:
+        """sum_k s_k weights_k, (*lead, P)."""
+        first = len(self.lead)
+        return op.ReduceSum(s * weights, list(range(first, first + 1 + len(self.axes))), keepdims=0)
+
+    def read(self, images: Var, channels: Any) -> Var:
+        """y: images (*lead, C, *spatial) at the positions, (*lead, C, P)."""
+        return op.ReduceSum(
+            self._pixels(images, channels) * self.weight, self._tap_axes, keepdims=0
+        )
+
+    def spread(self, g: Var, channels: Any) -> Var:
+        """The images' adjoint, (*lead, C, *spatial): w_k g, for cotangents (*lead, C, P), added
+        into each neighbour.
+        """
+        shape = [*self.lead, channels, product(self.spatial)]
+        empty = zeros(joined(shape), g)
+        updates = reshaped(self.weight * self._beside(g), [*self.lead, channels, self._reads])
+        added = scatter_elements(empty, self._places(channels), updates, axis=-1, reduction="add")
+        return reshaped(added, [*self.lead, channels, *self.spatial])
+
+    @property
+    def _tap_axes(self) -> list[int]:
+        first = len(self.lead) + 1
+        return list(range(first, first + len(self.axes)))
+
+    @property
+    def _reads(self) -> Any:
+        """How many pixels are read of each channel."""
+        return product([np.array([self.taps ** len(self.axes)], np.int64), self.count])
+
+    def _beside(self, g: Var) -> Var:
+        """Cotangents (*lead, C, P) with axes for the neighbours."""
+        return op.Unsqueeze(g, self._tap_axes)
+
+    def _places(self, channels: Any) -> Var:
+        """The index for each channel, (*lead, C, reads)."""
+        flat = reshaped(self.index, [*self.lead, np.array([1], np.int64), self._reads])
+        return op.Expand(flat, joined([*self.lead, channels, self._reads]))
+
+    def _pixels(self, images: Var, channels: Any) -> Var:
+        """(*lead, C, T, ..., T, P)."""
+        flat = reshaped(images, [*self.lead, channels, product(self.spatial)])
+        found = op.GatherElements(flat, self._places(channels), axis=-1)
+        each = np.array([self.taps], np.int64)
+        return reshaped(found, [*self.lead, channels, *([each] * len(self.axes)), self.count])
+
+
+def sampling(
+    positions: Sequence[Var],
+    lead: Sequence[Any],
+    spatial: Sequence[Any],
+    count: Any,
+    mode: str,
+    padding: str,
+    aligned: bool,
+) -> Sampling:
+    """What is read at `positions`, (*lead, P) in pixels for each spatial axis.
+
+    `mode` is nearest, linear or cubic, `padding` zeros, border or reflection (with `aligned`, about
+    the edge pixels' centres).
+    """
+    first, rank = len(lead), len(positions)
+    beside = list(range(first, first + rank + 1))
+    axes = []
+    for i, (position, size) in enumerate(zip(positions, spatial, strict=True)):
+        taps_axis = [-1 if j == i else 1 for j in range(rank)] + [1]
+        axes.append(_taps(op.Unsqueeze(position, beside), size, mode, padding, aligned, taps_axis))
+    index = axes[0].index
+    for axis, size in zip(axes[1:], spatial[1:], strict=True):
+        index = op.Add(op.Mul(index, size), axis.index)
+    # what onnxruntime gathers and scatters by fastest
+    places = op.Cast(index, to=TensorProto.INT32)
+    return Sampling(tuple(lead), tuple(spatial), count, len(_WEIGHTS[mode]), places, tuple(axes))
+
+
+def _taps(
+    position: Var, size: Any, mode: str, padding: str, aligned: bool, shape: list[int]
+) -> _Taps:
+    """One axis; `shape` is that of the neighbours' own axis among the last ones."""
+    position = op.Clip(position, -_FAR, _FAR)
+    base = op.Round(position) if mode == "nearest" else op.Floor(position)
+    table = np.array(_WEIGHTS[mode])
+    offsets = (np.arange(len(table)) + _FIRST[mode]).reshape(shape)
+    index, inside = _continued(
+        op.Add(op.Cast(base, to=TensorProto.INT64), offsets), size, padding, aligned
+    )
+    t = position - base
+    slopes = table[:, 1:] * np.arange(1, table.shape[1])
+    values = [_polynomial([c.reshape(shape) for c in v.T], t) for v in (table, slopes)]
+    if inside is not None:
+        values = [v * as_number(inside, position) for v in values]
+    elif mode == "linear":
+        values[1] = where(
+            _is_on_edge(t, index, offsets.shape.index(2) - offsets.ndim, size), 0.0, values[1]
+        )
+    return _Taps(index, *values)
+
+
+def _is_on_edge(t: Var, index: Var, axis: int, size: Any) -> Var:
+    """Whether a position is exactly an edge pixel's centre, where border and reflection begin."""
+    pixel = op.Gather(index, np.array([0], np.int64), axis=axis)
+    first, last = (
+        op.Equal(pixel, np.array([0], np.int64)),
+        op.Equal(pixel, op.Sub(size, np.array([1], np.int64))),
+    )
+    return op.And(op.Equal(t, 0.0), op.Or(first, last))
+
+
+def _polynomial(coefficients: Sequence[np.ndarray[Any, Any]], t: Var) -> Var:
+    """Horner's scheme; the coefficients of 1, t, ..."""
+    terms = [constant(c, t.dtype) for c in coefficients] or [constant(0.0, t.dtype)]
+    return reduce(lambda total, c: total * t + c, reversed(terms[:-1]), terms[-1])
+
+
+def _continued(place: Var, size: Any, padding: str, aligned: bool) -> tuple[Var, Var | None]:
+    """(the index of the pixel that stands at `place`, whether it counts; None where all do)."""
+    one, zero = np.array([1], np.int64), np.array([0], np.int64)
+    last = op.Sub(size, one)
+    # about the centres of the edge pixels if aligned, else about their outer edges
+    if padding == "reflection":
+        reach = op.Mul(last if aligned else size, np.array([2], np.int64))
+        folded = op.Mod(place, op.Max(reach, one))
+        place = op.Min(folded, op.Sub(reach if aligned else op.Sub(reach, one), folded))
+    clamped = op.Max(op.Min(place, last), zero)
+    return clamped, op.Equal(clamped, place) if padding == "zeros" else None
+
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}  # the names of opset 16
 
@@ -97,3 +332,38 @@ vjp(
     "positions, and 0 at edge pixels with border and reflection (PyTorch's; in mirrored copies of "
     "the image it takes the other side)",
 )
+
+
+def _affine_grid(
+    g: Var, y: Var, theta: Var, size: tuple[int, ...] | Var, align_corners: int, binding: Binding
+) -> Var:
+    """grid[n, p] = theta[n] (p, 1), so theta_grad[n] = sum_p g[n, p] (p, 1)^T; the p are the
+    identity's own grid.
+    """
+    if isinstance(size, Var):
+        rank: Dim = size.shape[0] if size.shape else None
+        single = op.Concat(
+            constant(np.array([1])), op.Slice(size, [1], [np.iinfo(np.int64).max]), axis=0
+        )
+    else:
+        rank, single = len(size), constant(np.array([1, *size[1:]]))
+    if not isinstance(rank, int):
+        raise InputError(
+            f"the gradient of '{binding}' needs to know how many axes the grid has: "
+            "declare size's shape"
+        )
+    d = rank - 2
+    # in a type that onnxruntime has a kernel for: where it opens the body for another it fails on a
+    # constant operand
+    dtype = np.float64 if theta.dtype == TensorProto.DOUBLE else np.float32
+    grid = op.AffineGrid(
+        constant(np.eye(d, d + 1, dtype=dtype)[None]), single, align_corners=align_corners
+    )
+    points = op.Reshape(op.CastLike(grid, theta), [-1, d])
+    homogeneous = pad(points, [0, 1], [1], 1.0)
+    cotangents = op.Reshape(g, [0, -1, d])
+    found = op.MatMul(op.Transpose(cotangents, perm=[0, 2, 1]), homogeneous)
+    return with_type_of(found, theta)
+
+
+vjp("AffineGrid", _affine_grid)

@@ -1,10 +1,5 @@
-"""onnxruntime's own operators (com.microsoft), as its optimised model files hold them: each by its
-body.
-
-Where a gradient passes, the fused operator is replaced by the standard operators it was fused from,
-which are differentiated as usual; onnxruntime fuses them again when it loads the file, as far as
-nothing else reads what lies in between. So gradient graphs hold no com.microsoft operator on the
-way, and second derivatives need nothing more.
+"""onnxruntime's fused operators: products and convolutions with their activations, normalizations,
+products with quantized weights.
 """
 
 from __future__ import annotations
@@ -12,10 +7,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+from onnx import TensorProto
+
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import body
 from onnxgrad.grad.rules._common import plus
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
@@ -157,3 +156,171 @@ body(f"{_DOMAIN}::FusedMatMul", _fused_matmul)
 body(f"{_DOMAIN}::TransposeMatMul", _fused_matmul)
 body(f"{_DOMAIN}::FusedGemm", _fused_gemm, notes="the activation's")
 body(f"{_DOMAIN}::FusedConv", _fused_conv, notes="the activation's")
+
+
+# onnxruntime's own default of epsilon where it fuses
+_TINY = 1e-12
+
+
+def _layer_norm(
+    x: Var, scale: Var, bias: Var | None, epsilon: float, binding: Binding, axis: int = -1
+) -> list[Var | None]:
+    """Result, mean and 1 / standard deviation, the last two where the call has them."""
+    present = [True, *(binding.result(i) is not None for i in (1, 2))]
+    found = op.LayerNormalization(x, scale, bias, axis=axis, epsilon=epsilon, outputs=present)
+    return list(found)
+
+
+def _root_mean_square(x: Var, scale: Var, epsilon: float, axes: Sequence[int]) -> tuple[Var, Var]:
+    """x / sqrt(mean(x^2) + epsilon) scaled, and the factor; in float32 where the data are of
+    half precision.
+    """
+    up = (
+        op.Cast(x, to=TensorProto.FLOAT)
+        if x.dtype in (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+        else x
+    )
+    inverse = op.Reciprocal(op.Sqrt(op.ReduceMean(up * up, list(axes), keepdims=1) + epsilon))
+    y = up * inverse
+    return (y if up is x else op.Cast(y, to=x.dtype)) * scale, inverse
+
+
+def _skip_layer_norm(
+    x: Var,
+    skip: Var,
+    gamma: Var,
+    beta: Var | None,
+    bias: Var | None,
+    *,
+    epsilon: float = _TINY,
+    binding: Binding,
+) -> tuple[Var | None, ...]:
+    total = plus(x, skip, bias)
+    return (*_layer_norm(total, gamma, beta, epsilon, binding), total)
+
+
+def _skip_simplified(
+    x: Var, skip: Var, gamma: Var, bias: Var | None, *, epsilon: float = _TINY
+) -> tuple[Var | None, ...]:
+    total = plus(x, skip, bias)
+    y, inverse = _root_mean_square(total, gamma, epsilon, [-1])
+    return (y, None, inverse, total)
+
+
+def _simplified(
+    x: Var, scale: Var, *, axis: int = -1, epsilon: float = 1e-5, binding: Binding
+) -> tuple[Var, Var]:
+    if axis >= 0 and x.rank is None:
+        raise InputError(
+            f"the gradient of '{binding}' needs the rank of '{x.name}', which shape "
+            "inference cannot tell"
+        )
+    return _root_mean_square(
+        x, scale, epsilon, range(axis if axis < 0 else axis - (x.rank or 0), 0)
+    )
+
+
+def _layer_normalization(
+    x: Var, scale: Var, bias: Var | None, *, axis: int = -1, epsilon: float = 1e-5, binding: Binding
+) -> tuple[Var | None, ...]:
+    return tuple(_layer_norm(x, scale, bias, epsilon, binding, axis))
+
+
+def _embed(
+    input_ids: Var,
+    segment_ids: Var | None,
+    word: Var,
+    position: Var,
+    segment: Var | None,
+    gamma: Var,
+    beta: Var,
+    mask: Var | None,
+    position_ids: Var | None,
+    *,
+    epsilon: float = _TINY,
+    binding: Binding,
+) -> tuple[Var | None, ...]:
+    """Tables (count, H) looked up by ids (batch, length), positions 0, 1, ... unless given,
+    added and normalised.
+    """
+    length = op.Shape(input_ids, start=1, end=2)
+    if position_ids is None:
+        place = op.Slice(position, [0], length, [0])
+    else:
+        place = op.Gather(position, position_ids)
+    total = op.Gather(word, input_ids) + place
+    if segment is not None and segment_ids is not None:
+        total = total + op.Gather(segment, segment_ids)
+    [y] = op.LayerNormalization(total, gamma, beta, axis=-1, epsilon=epsilon, outputs=1)
+    if binding.result(1) is None:
+        return (y, None, total)
+    # how many 1 each row of the mask has; zeros without a mask
+    if mask is None:
+        batch = op.Shape(input_ids, start=0, end=1)
+        return (y, op.Expand(constant([0], TensorProto.INT32), batch), total)
+    kept = op.Cast(
+        op.Equal(mask, constant(1, mask.dtype or TensorProto.INT32)), to=TensorProto.INT32
+    )
+    return (y, op.ReduceSum(kept, [1], keepdims=0), total)
+
+
+body(f"{_DOMAIN}::SkipLayerNormalization", _skip_layer_norm)
+body(f"{_DOMAIN}::SkipSimplifiedLayerNormalization", _skip_simplified)
+body(f"{_DOMAIN}::LayerNormalization", _layer_normalization)
+body(f"{_DOMAIN}::SimplifiedLayerNormalization", _simplified)
+body("SimplifiedLayerNormalization", _simplified, notes="onnxruntime's, in the default domain")
+body(f"{_DOMAIN}::EmbedLayerNormalization", _embed)
+
+
+def _matmul_nbits(
+    a: Var,
+    b: Var,
+    scales: Var,
+    zero_points: Var | None,
+    g_idx: Var | None,
+    bias: Var | None,
+    *,
+    K: int,
+    N: int,
+    bits: int = 4,
+    block_size: int,
+    accuracy_level: int = 0,
+    weight_prepacked: int = 0,
+    binding: Binding,
+) -> Var:
+    """x W^T + bias, W = scale (q - zero point)"""
+    if g_idx is not None or weight_prepacked or bits not in (2, 4, 8):
+        raise InputError(
+            f"no gradient of '{binding}': its integers are not in the order of rows and blocks, "
+            "or not of 2, 4 or 8 bits"
+        )
+    blocks = -(-K // block_size)
+    each = [N, blocks, 1]
+    zero: Var | float = float(1 << bits - 1)
+    if zero_points is not None and zero_points.dtype == TensorProto.UINT8:
+        padded = op.Reshape(_unpacked(zero_points, bits), [N, -1])
+        zero = op.Cast(op.Slice(padded, [0], [blocks], [1]), to=scales.dtype)
+        zero = op.Reshape(zero, each)
+    elif zero_points is not None:
+        zero = op.Reshape(zero_points, each)
+    q = op.Cast(op.Reshape(_unpacked(b, bits), [N, blocks, block_size]), to=scales.dtype)
+    w = op.Reshape((q - zero) * op.Reshape(scales, each), [N, blocks * block_size])
+    if blocks * block_size != K:
+        w = op.Slice(w, [0], [K], [1])
+    return plus(a @ w.mT, bias)
+
+
+def _unpacked(v: Var, bits: int) -> Var:
+    """The integers in the bytes, lowest bits first, in a line."""
+    line = op.Reshape(v, [-1, 1])
+    if bits == 8:
+        return line
+    parts = [
+        op.BitShift(line, np.uint8(low), direction="RIGHT") if low else line
+        for low in range(0, 8, bits)
+    ]
+    mask = np.uint8((1 << bits) - 1)
+    return op.Concat(*[op.BitwiseAnd(part, mask) for part in parts], axis=1)
+
+
+body("com.microsoft::MatMulNBits", _matmul_nbits, notes="the matrix is formed in full")

@@ -1,6 +1,4 @@
-"""Activations of RNN, GRU and LSTM: the value and the slope of each gate, with alpha, beta and
-clip.
-"""
+"""Gates of recurrent layers: computed again, or kept by the forward run."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ from dataclasses import dataclass
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.rules._common import as_number
+from onnxgrad.grad.rules.recurrent._sweep import Recurrent
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import filled_like
@@ -197,3 +196,43 @@ def gates(
             "needed"
         )
     return [found[i : i + len(defaults)] for i in range(0, len(found), len(defaults))]
+
+
+# multiplications per step from which on the operator is replaced
+_WORTH = 1 << 17
+# an open batch, or an open number of inputs, counts as this many
+_OPEN = 16
+
+
+def is_kept(cell: Recurrent, kinds: Sequence[Sequence[Gate]]) -> bool:
+    """Whether a Scan is to take the operator's place: it has work enough, every slope follows from
+    what is kept, and no row ends early.
+
+    Not so of an operator that checkpointing leaves where it is and reads through a stand-in.
+    """
+    binding = cell.binding
+    inputs = cell.x.shape[2] if cell.x.shape is not None else None
+    batch, inputs = (n if isinstance(n, int) else _OPEN for n in (cell.batch, inputs))
+    return (
+        binding in binding.block.bindings
+        and binding.operand(4) is None
+        and all(gate.is_by_value for direction in kinds for gate in direction)
+        and batch * cell.width * (inputs + cell.hidden) >= _WORTH
+    )
+
+
+def take_place(cell: Recurrent, series: Sequence[Var], finals: Sequence[Sequence[Var]]) -> None:
+    """Let the operator's readers read Y from `series`, the hidden state after each step (T, B, H)
+    by direction, and its final states from `finals`, (B, H) by direction.
+    """
+    binding = cell.binding
+    parts = [op.Unsqueeze(v, [1]) for v in series]
+    y = parts[0] if len(parts) == 1 else op.Concat(*parts, axis=1)
+    results = [op.Transpose(y, perm=[2, 0, 1, 3]) if cell.layout else y]
+    results += [cell.stacked(states, state=True) for states in finals]
+    for out, new in zip(binding.outputs, results):
+        if out is not None:
+            returned = out.returned
+            binding.block.replace(out, new)
+            if not returned:
+                out.swap_names(new)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxgrad.grad.registry import vjp_all
-from onnxgrad.grad.rules.recurrent._gates import Gate, gates
-from onnxgrad.grad.rules.recurrent._kept import is_kept, take_place
+from onnxgrad.grad.rules.recurrent._gates import Gate, gates, is_kept, take_place
 from onnxgrad.grad.rules.recurrent._sweep import Direction, Recurrent, flat_product, plus
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op

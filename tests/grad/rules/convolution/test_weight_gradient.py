@@ -13,7 +13,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 
-from onnxgrad.grad.rules.convolution import _weight_forms as forms
+from onnxgrad.grad.rules.convolution import _weight_gradient as forms
 from onnxgrad.grad.rules.convolution._correlation import Correlation
 from onnxgrad.grad.rules.convolution._weight_gradient import _form, weight_gradient
 from onnxgrad.verify.running.run import run

@@ -202,3 +202,16 @@ def test_a_grid_of_no_points_whose_size_is_known_late(sizes: tuple[int, ...]) ->
     found = run(graph, empty)
     assert found["g_grad"].shape == sizes
     assert found["x_grad"].shape == (2, 3, 4, 5) and not found["x_grad"].any()
+
+
+@pytest.mark.parametrize("align_corners", [0, 1])
+@pytest.mark.parametrize("size", [(2, 3, 4, 5), (1, 1, 2, 2), (2, 3, 2, 4, 5)])
+def test_theta(size: tuple[int, ...], align_corners: int) -> None:
+    d = len(size) - 2
+    node = f"y = AffineGrid <align_corners = {align_corners}> (theta, size)"
+    check_op(node, {"theta": normal(size[0], d, d + 1)}, constants={"size": np.array(size)})
+
+
+def test_a_size_known_at_run_time() -> None:
+    feeds = {"theta": normal(2, 2, 3), "size": np.array([2, 1, 3, 4])}
+    check_op("y = AffineGrid (theta, size)", feeds, ["theta"], symbolic=False)

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from onnxgrad.grad import gradient
-from onnxgrad.grad.rules.recurrent import _kept
+from onnxgrad.grad.rules.recurrent import _gates
 from onnxgrad.verify.running.run import run
 from tests.grad.numeric import check_model, check_op, normal, op_model, operators
 from tests.grad.rules.recurrent.test_rnn import B, H, T, feeds_of, node_of, operands_of
@@ -26,7 +26,7 @@ FORMS = {
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little work there is."""
-    monkeypatch.setattr(_kept, "_WORTH", 0)
+    monkeypatch.setattr(_gates, "_WORTH", 0)
 
 
 def replaced(model: onnx.ModelProto, **options: Any) -> onnx.ModelProto:
@@ -119,7 +119,7 @@ def test_in_a_stack_with_and_without_checkpoints(
     }
     wrt = [*feeds, "h", "p"]
     expected = run(gradient(model, wrt), feeds)
-    monkeypatch.setattr(_kept, "_WORTH", 0)
+    monkeypatch.setattr(_gates, "_WORTH", 0)
     graph = gradient(model, wrt, checkpoint=checkpoint)
     if checkpoint is None:
         assert not {"GRU", "LSTM"} & set(operators(graph))

@@ -1,0 +1,153 @@
+"""The backward walk: bindings in reverse order, one rule each, partials added up.
+
+`backward` works on any block: the main graph, or the body of a loop whose rule differentiates it in
+a block of its own. It emits through the emitter in force (`emitting(block, share=True)`), so
+partials that are equal are computed once. Only what a requested adjoint needs is emitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from onnxgrad.errors import InputError, InternalError
+from onnxgrad.grad.chains import closed
+from onnxgrad.grad.formulas import partials
+from onnxgrad.grad.paths import influenced, paths_of, reaching
+from onnxgrad.grad.registry import GradientRule, missing, naming, rule_of
+from onnxgrad.grad.sequences import add_up_sequences
+from onnxgrad.grad.unbroadcast import fit
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.emission.emitter import emitter
+from onnxgrad.ir.types import OptionalType, SequenceType, TensorType
+from onnxgrad.ir.var import Var
+from onnxgrad.laws.sums import add_up
+
+
+class View(Protocol):
+    """Gives the binding that a rule reads in place of a forward one: checkpointing recomputes."""
+
+    @property
+    def originals(self) -> Mapping[Var, Var]:
+        """What an operand of a stand-in stands for."""
+
+    def __call__(self, b: Binding, g: Sequence[Any]) -> Binding:
+        """The binding to read for `b`, at which the adjoints `g` have arrived."""
+
+
+class AsKept:
+    """Everything is kept: a rule reads the forward binding itself."""
+
+    originals: Mapping[Var, Var] = MappingProxyType({})
+
+    def __call__(self, b: Binding, g: Sequence[Any]) -> Binding:
+        """`b`."""
+        return b
+
+
+_AS_KEPT = AsKept()
+
+
+def backward(
+    block: BindingBlock, seeds: Mapping[Var, Any], wanted: Sequence[Var], *, view: View = _AS_KEPT
+) -> dict[Var, Any]:
+    """The adjoints of `wanted`, those of the values in `seeds` given; a value that no seed depends
+    on is left out.
+
+    `wanted` may hold values of enclosing blocks. Raises InputError for an operator without a rule
+    and for a rule that answers what cannot be.
+    """
+    paths = paths_of(block)
+    needed = influenced(block, wanted, paths) & reaching(block, seeds, paths)
+    arrived: dict[Var, list[Any]] = {v: [g] for v, g in seeds.items() if v in needed}
+    adjoints: dict[Var, Any] = {}
+    at = emitter()
+    bindings = list(block.bindings)  # emission into the same block must not be walked
+    for b in reversed(bindings):
+        if not any(v in arrived and not _is_empty(v) for v in b.outputs if v is not None):
+            # nothing flows from a result without elements, and rules need not know of such
+            continue
+        g = [
+            None if v is None or v not in arrived else _total(v, arrived, adjoints)
+            for v in b.outputs
+        ]
+        asked = [v for v in paths[b] if v in needed]
+        if not asked:
+            continue
+        # of what is recomputed, the bindings of a chain are not at hand
+        whole = closed(b, g[0], needed, wanted) if isinstance(view, AsKept) else None
+        if whole is not None:
+            arrived.setdefault(whole[0], []).append(whole[1])
+            continue
+        rule = rule_of(b)
+        if rule is None:
+            raise missing(b)
+        at.sources, at.made_by = (b,), f"gradient of {rule.name}"
+        read = view(b, g)
+        for v, partial in _partials(rule, b, read, g, set(asked), view.originals):
+            arrived.setdefault(v, []).append(partial)
+    at.sources, at.made_by = (), "gradient"
+    return {v: _total(v, arrived, adjoints) for v in wanted if v in arrived}
+
+
+def _is_empty(v: Var) -> bool:
+    return v.shape is not None and 0 in v.shape
+
+
+def _total(v: Var, arrived: Mapping[Var, list[Any]], adjoints: dict[Var, Any]) -> Var:
+    found = adjoints.get(v)
+    if found is None:
+        at = emitter()
+        if v.definition is not None:
+            at.sources, at.made_by = (v.definition,), "gradient"
+        whole = add_up_sequences if isinstance(v.type, (SequenceType, OptionalType)) else add_up
+        found = adjoints[v] = whole(arrived[v])
+    return found
+
+
+def _partials(
+    rule: GradientRule,
+    forward: Binding,
+    read: Binding,
+    g: Sequence[Any],
+    asked: set[Var],
+    originals: Mapping[Var, Var],
+) -> list[tuple[Var, Any]]:
+    """(value, its partial) for each operand slot asked for; `read` is where the rule finds
+    operands and outputs.
+    """
+    if rule.kind == "vjp_blocks":
+        with naming(rule, forward):
+            return _block_partials(rule, read, g, asked, originals)
+    wanted = [v in asked and rule.has_formula(i) for i, v in enumerate(forward.inputs)]
+    result: list[tuple[Var, Any]] = []
+    with naming(rule, forward):
+        found = partials(rule, read, g, wanted)
+        for i, (v, partial) in enumerate(zip(forward.inputs, found, strict=True)):
+            if v is None or partial is None or not wanted[i]:
+                continue
+            # behind an operator that onnx does not know a value has no type
+            untyped = v.type is None and rule.broadcasts
+            if isinstance(partial, Var) and (untyped or isinstance(v.type, TensorType)):
+                partial = fit(partial, v, rule.name, rule.broadcasts, forward, i)
+            result.append((v, partial))
+    return result
+
+
+def _block_partials(
+    rule: GradientRule, b: Binding, g: Sequence[Any], asked: set[Var], originals: Mapping[Var, Var]
+) -> list[tuple[Var, Any]]:
+    formula = rule.formulas[0]
+    if formula is None:
+        raise InternalError(f"the rule of {rule.name} has no function")
+    in_order = list(dict.fromkeys(v for v in b.reads() if originals.get(v, v) in asked))
+    answer: Mapping[Var, Any] = formula(b, tuple(g), in_order)
+    for v in answer:
+        if v not in in_order:
+            raise InputError(
+                f"the gradient rule of {rule.name} answered a partial of '{v.name}', which was not "
+                "asked for"
+            )
+    return [(originals.get(v, v), partial) for v, partial in answer.items() if partial is not None]

@@ -1,0 +1,1 @@
+"""Checkpointing: what the backward part computes again instead of keeping it."""

@@ -1,0 +1,243 @@
+"""Segments chosen automatically: about sqrt(n) of them, or as few as fit a memory budget.
+
+(Chen, Xu, Zhang & Guestrin, Training Deep Nets with Sublinear Memory Cost, 2016.) Boundaries go
+where few bytes are alive, which in a residual network is the residual stream alone. The last
+segment is not recomputed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.checkpointing.recomputation import Checkpoint, Marks, resolve
+from onnxgrad.grad.control_flow.loop import state_types, typed_step
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.types import TensorType, byte_count, is_static, numpy_dtype
+from onnxgrad.ir.var import Var
+
+# onnxruntime holds the steps of a tape one by one, then stacked
+_TWICE = 2
+
+
+def footprint(b: Binding) -> int | None:
+    """Bytes that the gradient of `b` keeps or needs at once inside its bodies; None where a size is
+    open.
+
+    Sizes are open too where the number of steps is not known beforehand.
+    """
+    if not b.blocks:
+        return 0
+    if b.is_op("Loop"):
+        return _loop(b)
+    parts = [_values(block) for block in b.blocks.values()]
+    if b.is_op("Scan"):
+        parts.append(_scan_tape(b))
+    return _total(parts)
+
+
+def _loop(b: Binding) -> int | None:
+    steps, body = b.inputs[0], b.blocks["body"]
+    count = None if steps is None or steps.const is None else int(steps.const.reshape(()))
+    initial = [v for v in b.inputs[2:] if v is not None]
+    with emitting(b.block):
+        types = state_types(body, initial)
+        scratch, _ = typed_step(body, types)
+        inside = _values(scratch)
+        scratch.release()
+    if count is None:
+        return None
+    tape = _total([byte_count(t) for t in types])
+    return None if tape is None else _total([inside, _TWICE * count * (tape + 8), _captured(body)])
+
+
+def _scan_tape(b: Binding) -> int | None:
+    scanned = b.attr("num_scan_inputs")
+    states = b.inputs[: len(b.inputs) - scanned]
+    first = b.inputs[len(states)]
+    axis = (b.attr("scan_input_axes") or [0])[0]
+    steps = None if first is None or first.shape is None else first.shape[axis]
+    tape = _total([None if v is None else byte_count(v.type) for v in states])
+    if tape is None or not isinstance(steps, int):
+        return None
+    return _total([_TWICE * steps * tape, *(_captured(body) for body in b.blocks.values())])
+
+
+def _captured(body: BindingBlock) -> int | None:
+    """What a body reads from outside has a sum of adjoints, before and after a step."""
+    once = _total([byte_count(v.type) for v in dict.fromkeys(body.captures())])
+    return None if once is None else _TWICE * once
+
+
+def _values(block: BindingBlock) -> int | None:
+    """All that the block computes, once."""
+    own = [byte_count(v.type) for b in block.bindings for v in b.outputs if v is not None]
+    return _total([*own, *(footprint(b) for b in block.bindings)])
+
+
+def _total(parts: list[int | None]) -> int | None:
+    known = [p for p in parts if p is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
+Choice: TypeAlias = "Checkpoint | Sequence[str] | str | int | None"
+
+# sizes are compared, not measured: an open dimension counts as this many
+_OPEN = 64
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_UNLIMITED = 1 << 62  # bytes that no machine has
+
+
+def choose(block: BindingBlock, choice: Choice, needed: Iterable[Binding]) -> Marks:
+    """The marks for `checkpoint=`: a Checkpoint, value names (each starts a segment), "auto", or a
+    budget.
+
+    A budget is a number of bytes, or text such as "512MB". `needed` are the forward bindings that
+    the backward part passes. Raises InputError for a budget that no choice of segments meets, or
+    that open dimensions make meaningless.
+    """
+    if isinstance(choice, Checkpoint):
+        return resolve(block, choice)
+    if isinstance(choice, str) and choice != "auto":
+        choice = _bytes(choice)
+    if choice == "auto" or isinstance(choice, int):
+        return _automatic(block, list(needed), choice if isinstance(choice, int) else None)
+    return resolve(block, Checkpoint(start=list(choice or ())))
+
+
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)i?B?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise InputError(
+            f"checkpoint '{text}' is neither \"auto\" nor a memory budget such as 512MB; list "
+            "names instead"
+        )
+    # so many digits are infinity as a float
+    return int(min(float(match[1]) * _UNITS[match[2].upper()], _UNLIMITED))
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """The forward bindings in order, with the bytes each defines or keeps inside, and the values
+    alive after each.
+    """
+
+    order: list[Binding]
+    bytes: list[int]
+    alive: list[list[Var]]
+    alive_bytes: list[int]
+
+
+def _automatic(block: BindingBlock, needed: list[Binding], budget: int | None) -> Marks:
+    inside = {b: footprint(b) for b in needed if b.blocks}
+    forward = _forward(needed, inside)
+    if budget is not None:
+        _refuse_open(forward, inside)
+    n = len(forward.order)
+    plans = [
+        (cuts, _peak(forward, cuts))
+        for k in range(1, 4 * math.isqrt(n) + 2)
+        for cuts in [_cuts(forward, k)]
+    ]
+    cuts, peak = min(plans, key=lambda plan: plan[1])
+    if budget is not None:
+        fitting = [plan for plan in plans if plan[1] <= budget]
+        if not fitting:
+            raise InputError(
+                f"no choice of segments fits {budget} bytes; the least found needs about {peak}"
+            )
+        cuts = min(fitting, key=lambda plan: len(plan[0]))[0]
+    return _marks(block, forward, cuts)
+
+
+def _refuse_open(forward: _Forward, inside: Mapping[Binding, int | None]) -> None:
+    """Raises InputError where a size is not known beforehand, which no budget can count."""
+    if any(v.rank is None or not is_static(v.shape) for b in forward.order for v in _results(b)):
+        raise InputError(
+            "a memory budget needs known sizes, and the model has open dimensions: "
+            'use "auto" or names'
+        )
+    open_ = next((b for b, size in inside.items() if size is None), None)
+    if open_ is not None:
+        raise InputError(
+            f"a memory budget needs known sizes, and how many steps '{open_}' takes, or what it "
+            "keeps of each, is "
+            'not known beforehand: use "auto" or names'
+        )
+
+
+def _forward(needed: list[Binding], inside: Mapping[Binding, int | None]) -> _Forward:
+    order = [b for b in needed if b.inputs]
+    place = {b: i for i, b in enumerate(order)}
+    last = {
+        v: max((place[u] for u in v.users if u in place), default=-1)
+        for b in order
+        for v in _results(b)
+    }
+    alive: list[list[Var]] = []
+    now: dict[Var, None] = {}
+    for i, b in enumerate(order):
+        now.update((v, None) for v in _results(b))
+        for v in [v for v in now if last[v] <= i]:
+            del now[v]
+        alive.append(list(now))
+    bytes_ = [sum(map(_size, _results(b))) + (inside.get(b, 0) or 0) for b in order]
+    return _Forward(order, bytes_, alive, [sum(map(_size, values)) for values in alive])
+
+
+def _results(b: Binding) -> list[Var]:
+    return [v for v in b.outputs if v is not None and v.users]
+
+
+def _size(v: Var) -> int:
+    if not isinstance(v.type, TensorType) or v.shape is None or not v.dtype:
+        return _OPEN
+    return (
+        math.prod(d if isinstance(d, int) else _OPEN for d in v.shape)
+        * numpy_dtype(v.dtype).itemsize
+    )
+
+
+def _cuts(forward: _Forward, count: int) -> list[int]:
+    """About `count` boundaries that split the bytes evenly: near each share, the place where the
+    least is alive.
+    """
+    total, passed = max(sum(forward.bytes), 1), 0
+    windows: list[list[tuple[int, float, int]]] = [[] for _ in range(count)]
+    for i, size in enumerate(forward.bytes[:-1]):
+        passed += size
+        share = passed * (count + 1) / total
+        nearest = round(share)
+        if 1 <= nearest <= count:
+            windows[nearest - 1].append((forward.alive_bytes[i], abs(share - nearest), i))
+    return [min(w)[2] for w in windows if w]
+
+
+def _peak(forward: _Forward, cuts: Sequence[int]) -> int:
+    """What is kept at the boundaries, plus the largest segment."""
+    kept = sum(map(_size, {v for c in cuts for v in forward.alive[c]}))
+    edges = [-1, *cuts, len(forward.order) - 1]
+    return kept + max(sum(forward.bytes[a + 1 : b + 1]) for a, b in pairwise(edges))
+
+
+def _marks(block: BindingBlock, forward: _Forward, cuts: Sequence[int]) -> Marks:
+    """A start mark on every use, in a segment, of a value from before it; in the last segment an
+    end mark: it stays.
+    """
+    if not cuts:
+        return Marks(frozenset(), frozenset())
+    before = {v for v in block.inputs if v.initializer is None}
+    begin, uses = 0, []
+    for end in (*cuts, len(forward.order) - 1):
+        inside = forward.order[begin : end + 1]
+        uses.append(frozenset((v, b) for b in inside for v in b.reads() if v in before))
+        before.update(v for b in inside for v in _results(b))
+        begin = end + 1
+    return Marks(frozenset().union(*uses[:-1]), uses[-1])

@@ -1,0 +1,147 @@
+"""Checkpoint marks that stand in the file: metadata of the node that reads the marked value.
+
+`onnxgrad.checkpoint.start` and `onnxgrad.checkpoint.end` hold a JSON list: the positions of the
+marked operands, and the names of marked values that only a nested graph of the node reads. No mark
+is left in a gradient graph.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.checkpointing.choice import Choice, choose
+from onnxgrad.grad.checkpointing.recomputation import Marks, outermost
+from onnxgrad.grad.paths import influenced, reaching
+from onnxgrad.grad.targets import Target, find_targets
+from onnxgrad.grad.wrt import Wrt, find_wrt
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.interop.given_back import check_room, like
+from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.var import Var
+from onnxgrad.options import known_keywords
+
+START, END = "onnxgrad.checkpoint.start", "onnxgrad.checkpoint.end"
+# nodes carry metadata from that IR version on
+_METADATA_SINCE = 10
+
+
+@known_keywords
+def mark_checkpoints(
+    model: ModelLike, wrt: Wrt = None, target: Target = None, *, checkpoint: Choice = "auto"
+) -> Any:
+    """The model with the marks of `checkpoint` in it, for the gradient of `target` by `wrt`; in its
+    own kind.
+
+    `gradient` without a `checkpoint` of its own reads them. Raises InputError as `gradient` does
+    for such a request.
+    """
+    program = load_own(model)
+    check_room(program, model)
+    mark(program, wrt, target, checkpoint)
+    return like(program, model)
+
+
+def mark(program: Program, wrt: Wrt, target: Target, checkpoint: Choice) -> Marks:
+    """Write the marks that `checkpoint` chooses, in place of any that are there; returns them."""
+    block = program.main
+    block.schedule()
+    targets = find_targets(block, target, scalar=False)
+    asked = find_wrt(block, wrt, targets, {v.name: v for v in block.vars()})
+    passed = influenced(block, asked) & reaching(block, targets)
+    marks = choose(
+        block, checkpoint, [b for b in block.bindings if any(v in passed for v in b.outputs)]
+    )
+    take(block)
+    for key, uses in ((START, marks.start), (END, marks.end)):
+        for b in dict.fromkeys(b for b in block.bindings if any(r is b for _, r in uses)):
+            marked = {v for v, r in uses if r is b}
+            places: list[int | str] = [i for i, v in enumerate(b.inputs) if v in marked]
+            places += sorted(v.name for v in marked if v not in b.inputs)
+            b.set_metadata({**_metadata(b), key: json.dumps(places)})
+    if marks.start or marks.end:
+        program.ir_version = max(program.ir_version, _METADATA_SINCE)
+    return marks
+
+
+class Written:
+    """The marks of a file, which were taken out of it; calls that read marked values may be
+    opened meanwhile.
+    """
+
+    def __init__(self, block: BindingBlock, marks: Marks) -> None:
+        self._block, self._marks, self._bindings = block, marks, set(block.bindings)
+
+    @property
+    def values(self) -> list[Var]:
+        """The marked values."""
+        return [
+            v
+            for b in self._block.bindings
+            for v in b.outputs
+            if v is not None and self._is_marked(v)
+        ]
+
+    def _is_marked(self, v: Var) -> bool:
+        return any(v is other for other, _ in (*self._marks.start, *self._marks.end))
+
+    def now(self) -> Marks:
+        """The marks, on what was put in the place of readers that are gone."""
+        return Marks(
+            frozenset(self._uses(self._marks.start)), frozenset(self._uses(self._marks.end))
+        )
+
+    def _uses(self, uses: Iterable[tuple[Var, Binding]]) -> list[tuple[Var, Binding]]:
+        found = []
+        for v, b in uses:
+            new = [outermost(u, v) for u in v.users] if b not in self._block.bindings else []
+            found += [(v, u) for u in new if u not in self._bindings] if new else [(v, b)]
+        return found
+
+
+def take(block: BindingBlock) -> Written | None:
+    """Read the marks and take them out. InputError for one that is damaged, None where there is
+    none.
+    """
+    found: dict[str, set[tuple[Var, Binding]]] = {START: set(), END: set()}
+    for b in block.bindings:
+        metadata = _metadata(b)
+        keys = [key for key in (START, END) if key in metadata]
+        for key in keys:
+            found[key].update((v, b) for v in _marked(b, key, metadata.pop(key)))
+        if keys:
+            b.set_metadata(metadata)
+    if not any(found.values()):
+        return None
+    return Written(block, Marks(frozenset(found[START]), frozenset(found[END])))
+
+
+def _marked(b: Binding, key: str, text: str) -> list[Var]:
+    try:
+        places = json.loads(text)
+    except (ValueError, RecursionError):
+        places = None
+    if not isinstance(places, list):
+        raise InputError(f"metadata {key} of '{b}' is no JSON list of operands: {text[:40]!r}")
+    by_name = {v.name: v for v in b.reads()}
+    found = []
+    for place in places:
+        v = None
+        if isinstance(place, str):
+            v = by_name.get(place)
+        elif isinstance(place, int) and 0 <= place < len(b.inputs):
+            v = b.inputs[place]
+        if v is None:
+            raise InputError(
+                f"metadata {key} of '{b}' marks operand {place!r}, which it does not read"
+            )
+        found.append(v)
+    return found
+
+
+def _metadata(b: Binding) -> dict[str, str]:
+    return {e.key: e.value for e in b.node.metadata_props}

@@ -1,0 +1,151 @@
+"""Ifs that sizes and constants decide, opened before the walk.
+
+The classic exporter of PyTorch leaves such Ifs around scatters and squeezes, and declares for their
+results the shape of the branch that is never taken. Opened, what follows has its own types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.folding.evaluate import evaluate
+from onnxgrad.grad.control_flow.bodies import (
+    Answer,
+    Body,
+    body_again,
+    refuse_random,
+    return_adjoint,
+    walk_back,
+)
+from onnxgrad.grad.paths import influenced, reaching
+from onnxgrad.grad.registry import vjp_blocks
+from onnxgrad.grad.unbroadcast import contradict
+from onnxgrad.ir.anchor import anchor
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.emission.nested import emit_with_blocks
+from onnxgrad.ir.like import zeros_like
+from onnxgrad.ir.type_inference.at_emission import types_of
+from onnxgrad.ir.types import Array, TypeMismatch, element_count, is_static
+from onnxgrad.ir.var import Var
+from onnxgrad.laws.branches import take_branch
+
+# bindings behind a condition: shape arithmetic is short
+_DEPTH = 16
+
+
+def open_decided(
+    block: BindingBlock, targets: Collection[Var], asked: Collection[Var], others: Iterable[Var]
+) -> list[Binding]:
+    """Replace each If between `asked` and `targets` that always takes one branch by that branch.
+    Where it defined one of these values, or of `others`, an Identity does afterwards; returns
+    these.
+    """
+    kept, anchors, left = {*targets, *asked, *others}, list[Binding](), set[Binding]()
+    while True:
+        ifs = [b for b in block.bindings if b.is_op("If") and b not in left]
+        if not ifs:
+            return anchors
+        needed = influenced(block, asked) & reaching(block, targets)
+        for b in ifs:
+            left.add(b)
+            taken = None
+            if any(v in needed for v in b.outputs):
+                taken = _value(b.inputs[0])
+            if taken is not None and taken.size == 1:
+                branch = b.blocks["then_branch" if taken.item() else "else_branch"]
+                anchors += _open(b, branch, kept)
+
+
+def _open(b: Binding, branch: BindingBlock, kept: Collection[Var]) -> list[Binding]:
+    block = b.block
+    anchors = [anchor(v) for v in list(b.outputs) if v is not None and v in kept]
+    with emitting(block, sources=(b,), made_by="gradient"):
+        found = take_branch(b, branch)
+    if not isinstance(found, dict):
+        return anchors
+    for out, new in found.items():
+        block.replace(out, new)
+    block.remove(b)
+    block.schedule()
+    _retype(block, set(found.values()))
+    for identity in anchors:
+        made, out = identity.inputs[0], identity.out
+        if made is not None and contradict(made.type, out.type):
+            out.type = made.type
+    return anchors
+
+
+def _retype(block: BindingBlock, changed: set[Var]) -> None:
+    """The types of what is computed from `changed`, whatever the file says of it."""
+    for b in block.bindings:
+        if b.blocks or changed.isdisjoint(b.inputs):
+            continue
+        try:
+            types = types_of(b)
+        except TypeMismatch:
+            continue  # what the file declares may be wrong further on as well
+        for out, found in zip(b.outputs, types):
+            if out is not None and found is not None:
+                out.type = found
+                changed.add(out)
+
+
+def _value(v: Var | None, depth: int = _DEPTH) -> Array | None:
+    """The value of a condition, and of what it is computed from, where sizes and constants tell."""
+    if v is None or depth == 0:
+        return None
+    if v.const is not None or v.definition is None:
+        return v.const
+    b = v.definition
+    if b.domain != "" or b.blocks:
+        return None
+    if b.op == "Size" and b.inputs[0] is not None:
+        count = element_count(b.inputs[0].shape)
+        return None if count is None else np.array(count, np.int64)
+    if b.op == "Shape" and b.inputs[0] is not None:
+        shape = b.inputs[0].shape
+        sizes = None if shape is None else shape[b.attr("start", 0) : b.attr("end", len(shape))]
+        return np.array(sizes, np.int64) if is_static(sizes) else None
+    operands = [None if x is None else _value(x, depth - 1) for x in b.inputs]
+    if any(x is not None and a is None for x, a in zip(b.inputs, operands)):
+        return None
+    return evaluate(b, operands)
+
+
+def if_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
+    """If(c, f, h): each branch's adjoints, where that branch was taken."""
+    branches = {}
+    for name in ("then_branch", "else_branch"):
+        source = b.blocks[name]
+        refuse_random(b, source)
+        with body_again(source) as block:
+            outs = Body.of(source).copy(block)
+            arriving = [_possible(adjoint, out) for adjoint, out in zip(g, outs, strict=True)]
+            found = walk_back(block, outs, arriving, wanted)
+            for v in wanted:
+                return_adjoint(block, found.get(v), v)
+        branches[name] = block
+    results = emit_with_blocks("If", [b.inputs[0]], branches, [v.type for v in wanted])
+    return dict(zip(wanted, results, strict=True))
+
+
+def _possible(adjoint: Any, out: Var) -> Any:
+    """The adjoint of a branch's result; zeros where its shape cannot be the result's.
+
+    Readers of the If that take one shape only prove that a branch with another is never taken
+    (exporters write both ways out of a question about ranks), but its body has to be of one piece
+    all the same.
+    """
+    here, there = out.shape, None if adjoint is None else adjoint.shape
+    if here is None or there is None:
+        return adjoint
+    sizes = [(a, b) for a, b in zip(here, there) if isinstance(a, int) and isinstance(b, int)]
+    return adjoint if len(here) == len(there) and all(a == b for a, b in sizes) else zeros_like(out)
+
+
+vjp_blocks("If", if_gradient, notes="the branch that was taken; the condition receives nothing")

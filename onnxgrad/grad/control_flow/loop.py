@@ -1,0 +1,247 @@
+"""The gradient of Loop: its steps run again backwards, from the states on tape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.grad.control_flow.bodies import (
+    Answer,
+    Body,
+    answer_of,
+    body_again,
+    captured_by,
+    given,
+    present,
+    record,
+    refuse_random,
+    return_adjoint,
+    walk_back,
+)
+from onnxgrad.grad.paths import has_gradient
+from onnxgrad.grad.registry import vjp_blocks
+from onnxgrad.grad.sequences import add_up_sequences, element_type, zeros_of
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.emission.emitter import emitter
+from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.type_inference.again import common_type, retype
+from onnxgrad.ir.types import SequenceType, TensorType, Type, same_shape
+from onnxgrad.ir.var import Var
+
+# step -> the state's value before it, emitted where it is called
+Tape = Callable[[Var], Var]
+
+_COUNT = TensorType(TensorProto.INT64, ())
+
+
+def tape_of(b: Binding, state: int, type_: Type | None) -> Tape:
+    """Record state number `state` of the Loop `b`, which has `type_` before and after every step.
+
+    Stacked where its shape is the same at every step; else a sequence; of a sequence, the elements
+    of all steps in one sequence, and how many there were at each.
+    """
+    initial = b.inputs[2 + state]
+    v = b.blocks["body"].inputs[2 + state]
+    if initial is not None and isinstance(type_, SequenceType):
+        return _sequences(b, v, type_)
+    if (
+        initial is not None
+        and isinstance(type_, TensorType)
+        and same_shape(initial.shape, type_.shape)
+    ):
+        stacked = record(b, b.blocks["body"], v, type_)
+        return lambda t: _typed(op.Gather(stacked, t, axis=0), type_)
+    dtype = 0 if initial is None else initial.dtype
+    steps = _longer(b, v, TensorType(dtype, None), lambda so_far: op.SequenceInsert(so_far, v))
+    return lambda t: _typed(op.SequenceAt(steps, t), type_)
+
+
+def _typed(state: Var, type_: Type | None) -> Var:
+    if type_ is not None:
+        state.type = type_
+    return state
+
+
+def _longer(b: Binding, v: Var, element: TensorType, longer: Callable[[Var], Any]) -> Var:
+    """One more state of the Loop: a sequence, empty at first, that each step makes longer; its
+    final value.
+    """
+    body, program, kind = (
+        b.blocks["body"],
+        b.block.program,
+        SequenceType(TensorType(element.dtype, None)),
+    )
+    states = len(b.inputs) - 2
+    so_far = body.add_input(program.names.fresh(f"{v.name}_so_far"), kind)
+    with emitting(body, sources=(b,), made_by="gradient"):
+        result = longer(so_far)
+    result.type = kind
+    body.outputs.insert(1 + states, result)
+    result.returned += 1
+    with emitting(b.block, sources=(b,), made_by="gradient"):
+        empty = op.SequenceEmpty(dtype=element.dtype)
+    b.inputs.append(empty)
+    empty.users[b] = 1
+    final = b.block.add_result(b, len(b.outputs), program.names.fresh(f"{v.name}_steps"), kind)
+    b.outputs.insert(states, b.outputs.pop())
+    return final
+
+
+def _sequences(b: Binding, v: Var, type_: SequenceType) -> Tape:
+    body, element = (
+        b.blocks["body"],
+        element_type(v) if isinstance(v.type, SequenceType) else _element(type_),
+    )
+    with emitting(body, sources=(b,), made_by="gradient"):
+        length = op.SequenceLength(v)
+    lengths = record(b, body, length, _COUNT)
+    elements = _longer(
+        b, v, element, lambda so_far: extend(so_far, v, constant(np.array(0)), op.SequenceLength(v))
+    )
+
+    def read(t: Var) -> Var:
+        begin = op.ReduceSum(op.Slice(lengths, [0], op.Unsqueeze(t, [0]), [0]), keepdims=0)
+        empty = op.SequenceEmpty(dtype=element.dtype)
+        return _typed(extend(empty, elements, begin, op.Gather(lengths, t, axis=0)), type_)
+
+    return read
+
+
+def _element(type_: SequenceType) -> TensorType:
+    return type_.elem if isinstance(type_.elem, TensorType) else TensorType(0, None)
+
+
+def extend(sequence: Var, source: Var, begin: Var, count: Var) -> Var:
+    """`sequence` with `count` elements of `source` behind it, from position `begin` on."""
+    at = emitter()
+    block = nested_block("extend")
+    kind = sequence.type
+    with emitting(block, share=True, sources=at.sources, made_by=at.made_by):
+        i = block.add_input(block.program.names.fresh("place"), _COUNT)
+        going_on = block.add_input(
+            block.program.names.fresh("going_on"), TensorType(TensorProto.BOOL, ())
+        )
+        so_far = block.add_input(block.program.names.fresh("so_far"), kind)
+        block.add_output(op.Identity(going_on))
+        longer = op.SequenceInsert(so_far, op.SequenceAt(source, op.Add(begin, i)))
+        longer.type = kind
+        block.add_output(longer)
+    (extended,) = emit_with_blocks("Loop", [count, None, sequence], {"body": block}, [kind])
+    return extended
+
+
+def loop_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
+    """Loop: the steps backwards, with the adjoints of the states and of what the body captures
+    as states.
+    """
+    body = b.blocks["body"]
+    initial = [present(v, b) for v in b.inputs[2:]]
+    refuse_random(b, body)
+    count = len(initial)
+    types = state_types(body, initial)
+    once = Body.of(body)
+    steps = op.Size(record(b, body, body.inputs[0], TensorType(TensorProto.INT64, ())))
+    tapes = [tape_of(b, k, types[k]) for k in range(count)]
+    floats = [i for i in range(count) if has_gradient(initial[i].type)]
+    captured = captured_by(body, wanted)
+
+    with body_again(body) as block:
+        i = block.add_input(block.program.names.fresh("step"), TensorType(TensorProto.INT64, ()))
+        block.add_input(block.program.names.fresh("going_on"), TensorType(TensorProto.BOOL, ()))
+        adjoints = [block.add_input(block.program.names.fresh("adjoint"), types[k]) for k in floats]
+        sums = [block.add_input(block.program.names.fresh("sum"), v.type) for v in captured]
+        t = op.Sub(op.Sub(steps, 1), i)
+        states = [tape(t) for tape in tapes]
+        outs = once.copy(block, [t, constant(np.array(True)), *states])
+        seeds: list[Any] = [None] * count
+        for k, adjoint in zip(floats, adjoints, strict=True):
+            seeds[k] = adjoint
+        seeds += [None if scan is None else op.Gather(scan, t, axis=0) for scan in g[count:]]
+        found = walk_back(
+            block, outs[1 : 1 + len(seeds)], seeds, [*(states[k] for k in floats), *captured]
+        )
+        return_adjoint(block, constant(np.array(True)), None)
+        for k in floats:
+            return_adjoint(block, found.get(states[k]), states[k])
+        for v, total in zip(captured, sums, strict=True):
+            return_adjoint(block, add_up_sequences([total, found[v]]) if v in found else total, v)
+    start = [given(g[k], initial[k], b.result(k)) for k in floats] + [zeros_of(v) for v in captured]
+    kinds = [*(initial[k].type for k in floats), *(v.type for v in captured)]
+    results = emit_with_blocks("Loop", [steps, None, *start], {"body": block}, kinds)
+    return answer_of([*(initial[k] for k in floats), *captured], results, wanted)
+
+
+def state_types(body: BindingBlock, initial: Sequence[Var]) -> list[Type | None]:
+    """The type that each Loop state has before and after every step, by induction over the body.
+
+    Suppose each state keeps its initial type; leave open what the body then changes, until it
+    changes nothing.
+    """
+    types: list[Type | None] = [v.type for v in initial]
+    while True:
+        scratch, outs = typed_step(body, types)
+        scratch.release()
+        wider = [
+            t and _wider(t, out.type)
+            for t, out in zip(types, outs[1 : 1 + len(types)], strict=True)
+        ]
+        if wider == types:
+            return types
+        types = wider
+
+
+def typed_step(body: BindingBlock, types: Sequence[Type | None]) -> tuple[BindingBlock, list[Var]]:
+    """A copy of a Loop's body whose states have these types, and its outputs; to be released."""
+    with body_again(body) as scratch:
+        known = [TensorType(TensorProto.INT64, ()), TensorType(TensorProto.BOOL, ()), *types]
+        guesses = [
+            scratch.add_input(scratch.program.names.fresh("guess"), type_) for type_ in known
+        ]
+        outs = Body.of(body).copy(scratch, guesses)
+    return scratch, outs
+
+
+def _wider(type_: Type, after: Type | None) -> Type:
+    """What the state before a step and after it have in common; its kind and dtype at least,
+    which never change.
+    """
+    if isinstance(type_, SequenceType):
+        inner = after.elem if isinstance(after, SequenceType) else None
+        return SequenceType(None if type_.elem is None else _wider(type_.elem, inner))
+    if isinstance(type_, TensorType):
+        return common_type(type_, after) or TensorType(type_.dtype, None)
+    return type_
+
+
+def type_states(block: BindingBlock, wanted: Iterable[Var]) -> None:
+    """Shapes for the final states of Loops, which onnx leaves open, as far as no step changes them;
+    and what follows from them and from declared outputs for the values in `wanted`.
+    """
+    for b in [b for b in block.walk() if b.is_op("Loop")]:
+        initial = b.inputs[2:]
+        results = b.outputs[: len(initial)]
+        if any(
+            v is not None and isinstance(v.type, TensorType) and v.shape is None for v in results
+        ):
+            with emitting(b.block):
+                types = state_types(b.blocks["body"], [present(v, b) for v in initial])
+            for v, type_ in zip(results, types, strict=True):
+                if v is not None and v.shape is None and type_ is not None:
+                    v.type = type_
+            retype(block)
+    if any(isinstance(v.type, TensorType) and v.shape is None for v in wanted):
+        retype(block)
+
+
+vjp_blocks(
+    "Loop",
+    loop_gradient,
+    notes="tensor and sequence states; the trip count and the condition receive nothing",
+)

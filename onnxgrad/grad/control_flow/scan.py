@@ -1,0 +1,135 @@
+"""The gradient of Scan: a Scan in the other direction, from the states on tape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from onnxgrad.grad.control_flow.bodies import (
+    Answer,
+    Body,
+    answer_of,
+    body_again,
+    captured_by,
+    given,
+    present,
+    record,
+    refuse_random,
+    return_adjoint,
+    walk_back,
+)
+from onnxgrad.grad.paths import has_gradient
+from onnxgrad.grad.registry import vjp_blocks
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.emission.nested import emit_with_blocks
+from onnxgrad.ir.like import zeros_like
+from onnxgrad.ir.types import TensorType, Type
+from onnxgrad.ir.var import Var
+from onnxgrad.laws.sums import add_up
+
+
+def scan_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
+    """s_t, y_t = body(s_before, x_t), with c captured: the steps from the last to the first, each
+    walked back.
+
+        ds_before, dx_t, dc_t = (ds_t, dy_t) walked back through body(s_before, x_t),  dc = sum of
+        dc_t
+
+    The states of the new Scan are ds and the sums dc, its scanned operands s_before (on tape), x
+    and dy, its scanned results dx.
+    """
+    body = b.blocks["body"]
+    refuse_random(b, body)
+    n = len(b.inputs) - b.attr("num_scan_inputs")
+    operands = [present(v, b) for v in b.inputs]
+    initial = operands[:n]
+    once = Body.of(body)
+    xs = _backwards(b, "input", operands[n:])
+    dys = _backwards(b, "output", g[n:])
+    tapes = [_Scanned(_record_scan(b, body, i, initial[i]), 0, 1) for i in range(n)]
+    floats = [k for k in range(n) if has_gradient(initial[k].type)]
+    captured = captured_by(body, wanted)
+    asked_xs = [j for j, x in enumerate(xs) if x.value in wanted]
+    arrived_dys = [dy for dy in dys if dy.value is not None]
+
+    with body_again(body) as block:
+
+        def parameters(name: str, types: Sequence[Type | None]) -> list[Var]:
+            return [block.add_input(block.program.names.fresh(name), type_) for type_ in types]
+
+        ds_after = parameters("adjoint", [initial[k].type for k in floats])
+        sums = parameters("sum", [v.type for v in captured])
+        s_before = parameters("state", [v.type for v in initial])
+        x = parameters("element", [scanned.element for scanned in xs])
+        arriving = iter(parameters("arriving", [dy.element for dy in arrived_dys]))
+        dy = [None if scanned.value is None else next(arriving) for scanned in dys]
+
+        outs = once.copy(block, [*s_before, *x])
+        ds = dict(zip(floats, ds_after, strict=True))
+        seeds = [*(ds.get(k) for k in range(n)), *dy]
+        states, elements = [s_before[k] for k in floats], [x[j] for j in asked_xs]
+        found = walk_back(block, outs[: len(seeds)], seeds, [*states, *elements, *captured])
+        for state in states:
+            return_adjoint(block, found.get(state), state)
+        for v, total in zip(captured, sums, strict=True):
+            return_adjoint(block, add_up([total, found[v]]) if v in found else total, v)
+        for element in elements:
+            return_adjoint(block, found.get(element), element)
+
+    scanned = [*tapes, *xs, *arrived_dys]
+    results = [xs[j] for j in asked_xs]
+    values = [*(initial[k] for k in floats), *captured, *(x.value for x in results)]
+    start = [given(g[k], initial[k], b.result(k)) for k in floats] + [
+        zeros_like(v) for v in captured
+    ]
+    partials = emit_with_blocks(
+        "Scan",
+        [*start, *(v.value for v in scanned)],
+        {"body": block},
+        [v.type for v in values],
+        num_scan_inputs=len(scanned),
+        scan_input_axes=[v.axis for v in scanned],
+        scan_input_directions=[v.direction for v in scanned],
+        scan_output_axes=[x.axis for x in results] or None,
+        scan_output_directions=[x.direction for x in results] or None,
+    )
+    return answer_of(values, partials, wanted)
+
+
+class _Scanned(NamedTuple):
+    """An operand or a result that steps go along: its axis, and 1 where they start at its end."""
+
+    value: Any
+    axis: int
+    direction: int
+
+    @property
+    def element(self) -> TensorType:
+        """What one step sees of it."""
+        shape = self.value.shape
+        if shape is None:
+            return TensorType(self.value.dtype, None)
+        axis = self.axis % len(shape)
+        return TensorType(self.value.dtype, shape[:axis] + shape[axis + 1 :])
+
+
+def _backwards(b: Binding, kind: str, values: Sequence[Any]) -> list[_Scanned]:
+    """Scanned operands (kind "input") or results ("output"), in the direction in which the Scan
+    `b` does not go.
+    """
+    axes = b.attr(f"scan_{kind}_axes") or [0] * len(values)
+    directions = b.attr(f"scan_{kind}_directions") or [0] * len(values)
+    return [_Scanned(v, axis, 1 - d) for v, axis, d in zip(values, axes, directions, strict=True)]
+
+
+def _record_scan(b: Binding, body: BindingBlock, state: int, initial: Var) -> Var:
+    """One more result of the Scan: the state before each step."""
+    tape = record(b, body, body.inputs[state], initial.type or TensorType(initial.dtype, None))
+    for name in ("scan_output_axes", "scan_output_directions"):
+        if name in b.attrs:  # absent: all zeros, however many there are
+            b.set_attribute(name, [*b.attrs[name], 0])
+    return tape
+
+
+vjp_blocks("Scan", scan_gradient)

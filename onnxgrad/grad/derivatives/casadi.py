@@ -1,0 +1,233 @@
+"""Derivatives of a model as CasADi looks for them: files beside it, in its names and its layout.
+
+For a file f.onnx CasADi 3.8 takes reverse mode from adj_f.onnx, forward mode from fwd_f.onnx, and
+the derivatives of those from fwd_adj_f.onnx and so on. A tensor is a matrix there: of rank 2 as it
+is, everything else one column. Seeds of several directions stand side by side, and one Scan goes
+over them; what no seed reaches, the model itself for the most part, runs once, outside.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.derivatives.derivative import (
+    Products,
+    count_of,
+    depending_on,
+    drop_input,
+    drop_outputs,
+    joined,
+    return_from,
+    sizes_of,
+)
+from onnxgrad.grad.derivatives.vector_products import pushed_forward
+from onnxgrad.grad.differentiation import differentiate
+from onnxgrad.grad.finish import simplify
+from onnxgrad.grad.opset.raising import raise_opset
+from onnxgrad.grad.targets import Target
+from onnxgrad.grad.wrt import Wrt
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.clone import clone_bindings
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
+from onnxgrad.ir.interop.given_back import check_room, like
+from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import FLOAT_DTYPES, Dim, TensorType, element_count
+from onnxgrad.ir.var import Var
+from onnxgrad.options import known_keywords
+from onnxgrad.passes.remove_unused import RemoveUnused
+from onnxgrad.rewrite.trace import Trace
+
+Sibling = Literal["adj", "fwd"]
+KINDS = ("adj", "fwd")
+_REST = np.array([-1], np.int64)
+_SEEDS = re.compile(r"n(adj|fwd)\d*(_x_(\d+|n(adj|fwd)\d*))*")
+
+
+@known_keywords
+def casadi_derivative(
+    model: ModelLike, kind: Sibling, wrt: Wrt = None, target: Target = None
+) -> Any:
+    """The derivative of a model f.onnx that CasADi reads from the file <kind>_f.onnx beside it.
+
+    "adj": reverse mode, with an input `adj_<output>` per output and an output `adj_<input>` per
+    input, for so many directions as the dimension nadj has; "fwd": forward mode, `fwd_<input>` to
+    `fwd_<output>`, nfwd. Of such a derivative it gives the next one: of adj_f.onnx by "fwd" what
+    belongs into fwd_adj_f.onnx, which exact Hessians need, by "adj" `adj2_<input>`. An r x c matrix
+    has seeds of r x (c nadj); of rank 1 it is a column, of rank 3 and more one of all its elements.
+
+    `wrt`: inputs (all of floating point), of which CasADi takes the others for constants; `target`:
+    outputs (likewise), which it has to be asked for alone. The result is of the kind
+    given. Raises InputError as `gradient` does, for a value of unknown rank, and where a name that
+    CasADi asks for is taken.
+
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... f (double[3] x) => (double[3] y) { y = Tanh (x) }''')
+    >>> adjoint = onnxgrad.casadi_derivative(model, "adj")
+    >>> [v.name for v in adjoint.graph.input], [v.name for v in adjoint.graph.output]
+    (['x', 'adj_y'], ['adj_x'])
+    """
+    program = load_own(model)
+    check_room(program, model)
+    return like(sibling(program, kind, wrt, target).program, model)
+
+
+def sibling(program: Program, kind: Sibling, wrt: Wrt = None, target: Target = None) -> Products:
+    """`casadi_derivative` on a Program, which is changed or replaced."""
+    if kind not in KINDS:
+        raise InputError(f"kind={kind!r}: choose one of {', '.join(KINDS)}")
+    program, _ = raise_opset(program)
+    prefix = prefix_of(program.main, kind)
+    if target is None:
+        target = [v.name for v in program.main.outputs if _is_float(v)]
+    made = _one_direction(program, kind, wrt, target)
+    program, block = made.program, made.program.main
+    values = {v.name: v for v in block.vars()}
+    given = made.tangents or made.seeds
+    _check_interface(block, [values[name] for name in (*given, *made.results)])
+    seeds = {values[seed]: values[name] for name, seed in given.items()}
+    results = {values[result]: values[name] for name, result in made.results.items()}
+    drop_outputs(block, 0, len(block.outputs))
+    dim = f"n{prefix[:-1]}"
+    with emitting(block, made_by="gradient"):
+        block.schedule()
+        stacks = [_unpacked(_input(block, prefix, v, dim), v) for v in seeds.values()]
+        found = _directions(block, list(seeds), stacks, results)
+        packed = [_packed(stack, v) for stack, v in zip(found, results.values(), strict=True)]
+    for seed, v in seeds.items():
+        drop_input(block, seed, v)
+    for column, v in zip(packed, results.values(), strict=True):
+        column.rename(_free(block, prefix + v.name))
+        column.type = _packed_type(v, dim)
+        block.add_output(column)
+    RemoveUnused().run(program, Trace())
+    named = {v.name: prefix + v.name for v in (*seeds.values(), *results.values())}
+    return Products(
+        program,
+        kind,
+        made.targets,
+        {name: named[name] for name in made.results},
+        {name: named[name] for name in made.tangents},
+        {name: named[name] for name in made.seeds},
+        notes=made.notes,
+    )
+
+
+def prefix_of(block: BindingBlock, kind: str) -> str:
+    """What CasADi puts before the names of the next derivative: `adj_`, of what has such names
+    already `adj2_`, then `adj3_`.
+    """
+    highest = 0
+    for v in (*block.inputs, *block.outputs):
+        first, found, _ = v.name.partition("_")
+        number = first.removeprefix(kind)
+        if found and number != first and (not number or number.isdecimal()):
+            highest = max(highest, int(number or 1))
+    return f"{kind}{highest + 1}_" if highest else f"{kind}_"
+
+
+def seed_sizes(program: Program) -> dict[str, int]:
+    """Sizes that fit each other of the symbolic dimensions that count seeds: two of each kind."""
+    sizes = {d for v in program.main.inputs for d in v.shape or () if isinstance(d, str)}
+    return {
+        d: math.prod(int(n) if n.isdecimal() else 2 for n in d.split("_x_"))
+        for d in sorted(sizes)
+        if _SEEDS.fullmatch(d)
+    }
+
+
+def _one_direction(program: Program, kind: Sibling, wrt: Wrt, target: Target) -> Products:
+    """The derivative in one direction: seeds by value, and what comes of them."""
+    outputs, original = len(program.main.outputs), set(program.main.bindings)
+    asked = differentiate(program, wrt, target, adjoint="input", simplify=False, names="{}_adjoint")
+    if kind == "adj":
+        made = Products(
+            asked.program, "adj", asked.targets, asked.adjoints, {}, asked.seeds, notes=asked.notes
+        )
+    else:
+        made = pushed_forward(asked, outputs, "{}_tangent")
+    values = {v.name: v for v in made.program.main.vars()}
+    simplify(made.program, [values[name] for name in made.results], original)
+    return made
+
+
+def _is_float(v: Var) -> bool:
+    return isinstance(v.type, TensorType) and v.dtype in FLOAT_DTYPES
+
+
+def _check_interface(block: BindingBlock, values: Iterable[Var]) -> None:
+    """Raises InputError for what CasADi has no place for."""
+    for v in values:
+        if not (v.is_input or v in block.outputs):
+            raise InputError(f"'{v.name}' is no input or output: CasADi knows no others")
+        if v.rank is None:
+            raise InputError(f"'{v.name}' is of unknown rank: CasADi asks for a matrix")
+
+
+def _free(block: BindingBlock, name: str) -> str:
+    if name in block.program.names:
+        raise InputError(f"the model has a '{name}', which is what CasADi calls a derivative")
+    return name
+
+
+def _input(block: BindingBlock, prefix: str, v: Var, dim: str) -> Var:
+    return block.add_input(_free(block, prefix + v.name), _packed_type(v, dim))
+
+
+def _packed_type(v: Var, dim: str) -> TensorType:
+    """Rows, and the columns of all directions: their number, or what says whose it is a multiple
+    of.
+    """
+    shape = v.shape or ()
+    if len(shape) == 2:
+        rows, columns = shape
+        wide: Dim = dim if columns == 1 else None if columns is None else f"{dim}_x_{columns}"
+        return TensorType(v.dtype, (rows, wide))
+    return TensorType(v.dtype, (shape[0] if len(shape) == 1 else element_count(shape), dim))
+
+
+def _unpacked(packed: Var, v: Var) -> Var:
+    """[directions, *shape] of the matrix with the directions side by side."""
+    if v.rank == 2:
+        parts = [sizes_of(v, 0, 1), _REST, sizes_of(v, 1, 2)]
+        return op.Transpose(op.Reshape(packed, joined(parts)), perm=[1, 0, 2])
+    turned = op.Transpose(packed, perm=[1, 0])
+    return turned if v.rank == 1 else op.Reshape(turned, joined([_REST, sizes_of(v, 0, None)]))
+
+
+def _packed(stack: Var, v: Var) -> Var:
+    """The matrix with the directions side by side of [directions, *shape]."""
+    if v.rank == 2:
+        turned = op.Transpose(stack, perm=[1, 0, 2])
+        return op.Reshape(turned, joined([sizes_of(v, 0, 1), _REST]))
+    flat = stack if v.rank == 1 else op.Reshape(stack, joined([_REST, count_of(v, 0)]))
+    return op.Transpose(flat, perm=[1, 0])
+
+
+def _directions(
+    block: BindingBlock,
+    seeds: Sequence[Var],
+    stacks: Sequence[Var],
+    results: Mapping[Var, Var],
+) -> tuple[Var, ...]:
+    """The `results`, which are shaped as their values, for each direction in turn: with its part of
+    the `stacks` as the `seeds`.
+    """
+    body = nested_block("directions")
+    with emitting(body, made_by="gradient"):
+        mapping: dict[Var, Var | None] = {
+            seed: body.add_input(block.program.names.fresh("direction"), seed.type)
+            for seed in seeds
+        }
+        clone_bindings(depending_on(block, seeds), body, mapping)
+        return_from(body, mapping, results)
+    types = [TensorType(v.dtype, (None, *(v.shape or ()))) for v in results.values()]
+    return emit_with_blocks("Scan", stacks, {"body": body}, types, num_scan_inputs=len(stacks))

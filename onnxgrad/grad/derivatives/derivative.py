@@ -1,0 +1,125 @@
+"""What multiplies by a derivative: a program, what its new inputs and outputs belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.opset.raising import raise_opset
+from onnxgrad.grad.targets import Target, cut
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.var import Var
+
+Kind = Literal["jvp", "hvp", "jacobian", "adj", "fwd"]
+
+
+@dataclass(frozen=True)
+class Products:
+    """`tangents`: by what each value is moved, an input. `results`: of a jvp and of CasADi's fwd by
+    target, else by value. `seeds`: of CasADi's adj, by target.
+    """
+
+    program: Program
+    kind: Kind
+    targets: tuple[str, ...]
+    results: Mapping[str, str]
+    tangents: Mapping[str, str] = field(default_factory=dict)
+    seeds: Mapping[str, str] = field(default_factory=dict)
+    batched: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def with_target(program: Program, target: Target) -> tuple[Program, Target, list[str]]:
+    """The program at an opset that gradients need; the target with its parts as values, which are
+    outputs until `drop_parts`; their names.
+    """
+    program, _ = raise_opset(program)
+    found = cut(program.main, target, summed=False)
+    for v in [v for v in program.main.vars() if v.name in found.labels]:
+        program.main.add_output(v)
+    return program, found.target, list(found.labels)
+
+
+def drop_parts(block: BindingBlock, names: Collection[str]) -> None:
+    """Return the parts of values no longer."""
+    for v in [v for v in block.outputs if v.name in names]:
+        block.remove_output(v)
+
+
+def check_names(names: str, count: int = 1) -> None:
+    """Raises InputError for a pattern without a place for each name."""
+    if names.count("{}") != count:
+        places = "once, for the value's name" if count == 1 else "twice, for target and value"
+        raise InputError(f"names must hold {{}} {places}; it is {names!r}")
+
+
+def drop_input(block: BindingBlock, given: Var, instead: Var) -> None:
+    """Take an input away; what reads it, for its shape alone, reads `instead`."""
+    block.replace(given, instead)
+    block.inputs.remove(given)
+    block.touch()
+
+
+def drop_outputs(block: BindingBlock, start: int, count: int) -> None:
+    """Return some values no longer."""
+    for v in block.outputs[start : start + count]:
+        v.returned -= 1
+    del block.outputs[start : start + count]
+    block.touch()
+
+
+def depending_on(block: BindingBlock, inputs: Iterable[Var]) -> list[Binding]:
+    """The bindings that depend on some inputs, in order."""
+    known = set(inputs)
+    found = []
+    for b in block.bindings:
+        if any(v in known for v in b.reads()):
+            known.update(v for v in b.outputs if v is not None)
+            found.append(b)
+    return found
+
+
+def return_from(
+    body: BindingBlock, mapping: Mapping[Var, Var | None], results: Mapping[Var, Var]
+) -> None:
+    """Return from a Scan's body, now emitted into, what stands for the `results` there: each shaped
+    as its value, which onnxruntime has to be told.
+    """
+    for v, value in results.items():
+        out = mapping.get(v) or v
+        if out.block is not body or out.returned or out.definition is None:
+            out = op.Identity(out)
+        if out.rank is None:
+            out.type = value.type
+        body.add_output(out)
+
+
+def sizes_of(v: Var, start: int, end: int | None) -> Any:
+    """Some of a value's sizes, as a vector."""
+    if v.shape is not None and all(isinstance(d, int) for d in v.shape[start:end]):
+        return np.array(v.shape[start:end], np.int64)
+    return op.Shape(v, start=start, end=end)
+
+
+def count_of(v: Var, start: int) -> Any:
+    """The number of elements along the axes from `start` on, as a vector of length 1."""
+    sizes = sizes_of(v, start, None)
+    if isinstance(sizes, np.ndarray):
+        return np.array([sizes.prod()], np.int64)
+    return op.ReduceProd(sizes, keepdims=1)
+
+
+def joined(vectors: Sequence[Any]) -> Any:
+    """Sizes one after the other, as an operand."""
+    if all(isinstance(v, np.ndarray) for v in vectors):
+        return constant(np.concatenate(vectors))
+    made = [constant(v) if isinstance(v, np.ndarray) else v for v in vectors]
+    return made[0] if len(made) == 1 else op.Concat(*made, axis=0)

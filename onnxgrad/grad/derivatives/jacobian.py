@@ -1,0 +1,266 @@
+"""Jacobians as one output: products with each unit vector in turn, in one Scan.
+
+What depends on the unit vector is the body of the Scan; the model itself, and whatever else does
+not, runs once, outside. In reverse mode the unit vectors are those of the target and give J's rows,
+in forward mode those of a value and give its columns. With `batched` a unit vector stands in every
+sample at once, so that as many products as one sample has elements give the Jacobians of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.derivatives.derivative import (
+    Products,
+    check_names,
+    count_of,
+    depending_on,
+    drop_input,
+    drop_outputs,
+    drop_parts,
+    joined,
+    return_from,
+    sizes_of,
+    with_target,
+)
+from onnxgrad.grad.derivatives.vector_products import pushed_forward
+from onnxgrad.grad.differentiation import differentiate
+from onnxgrad.grad.finish import drop_constants, simplify
+from onnxgrad.grad.targets import Target
+from onnxgrad.grad.wrt import Wrt
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.clone import clone_bindings
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
+from onnxgrad.ir.interop.given_back import check_room, like
+from onnxgrad.ir.like import zeros_like
+from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import TensorType, element_count
+from onnxgrad.ir.var import Var
+from onnxgrad.options import known_keywords
+from onnxgrad.wording import option
+
+Mode = Literal["auto", "forward", "reverse"]
+_MODES = ("auto", "forward", "reverse")
+
+
+@known_keywords
+def jacobian(
+    model: ModelLike,
+    wrt: Wrt = None,
+    target: Target = None,
+    *,
+    mode: Mode = "auto",
+    batched: bool = False,
+    names: str = "{}_by_{}",
+) -> Any:
+    """The model with one more output per value in `wrt`: the Jacobian of the target by it, of the
+    target's shape followed by the value's.
+
+    `wrt` as for `gradient`; `target` is one floating-point value of any shape, or a part of one.
+    `mode`: "reverse" takes one product per element of the target, "forward" one per element of a
+    value; "auto" whichever are fewer, reverse where the sizes are unknown. `batched`: the first
+    axis of the target and of each value counts samples that do not influence each other (a
+    BatchNormalization in training mode would): the result is of shape (samples, target, value),
+    the axes of each without the first. Of an empty target or value onnxruntime runs no
+    Scan. `names` of target and value. The result is of the kind
+    given. Raises InputError as `gradient` does.
+
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[N,3] x) => (float[N,2] y) <float[3,2] w = {1, 2, 3, 4, 5, 6}> {
+    ... y = MatMul (x, w) }''')
+    >>> by_sample = onnxgrad.jacobian(model, batched=True)
+    >>> str(onnxgrad.load(by_sample).main.outputs[1].type)
+    'f32[N,2,3]'
+    """
+    program = load_own(model)
+    check_room(program, model)
+    return like(jacobians(program, wrt, target, mode, batched, names).program, model)
+
+
+def jacobians(
+    program: Program,
+    wrt: Wrt,
+    target: Target,
+    mode: Mode = "auto",
+    batched: bool = False,
+    names: str = "{}_by_{}",
+) -> Products:
+    """`jacobian` on a Program, which is changed or replaced."""
+    check_names(names, 2)
+    if mode not in _MODES:
+        raise InputError(f"mode={mode!r}: choose one of {', '.join(_MODES)}")
+    program, target, parts = with_target(program, target)
+    outputs, original = len(program.main.outputs), set(program.main.bindings)
+    weights = set(program.main.initializers)
+    asked = differentiate(program, wrt, target, adjoint="input", simplify=False, names="{}_adjoint")
+    if len(asked.seeds) != 1:
+        raise InputError(f"a Jacobian is of one target; given are {', '.join(asked.seeds)}")
+    block = asked.program.main
+    values = {v.name: v for v in block.vars()}
+    ((result, seed),) = asked.seeds.items()
+    wanted = [values[name] for name in asked.adjoints]
+    for v in (values[result], *wanted):
+        _check_shape(v, batched)
+        if batched:
+            _check_samples(v, values[result])
+    if mode == "auto":
+        mode = _cheaper(values[result], wanted, batched)
+    if mode == "reverse":
+        program = asked.program
+        simplify(program, wanted, original)
+        values = {v.name: v for v in block.vars()}
+        adjoints = {name: values[a] for name, a in asked.adjoints.items()}
+        found = _rows(block, values[seed], values[result], adjoints, values, batched)
+        drop_outputs(block, outputs, len(adjoints))
+        drop_input(block, values[seed], values[result])
+    else:
+        moved = pushed_forward(asked, outputs, "{}_tangent")
+        program, block = moved.program, moved.program.main
+        simplify(program, [v for v in block.vars() if v.name in moved.tangents], original)
+        found = _columns(block, moved, result, batched)
+        drop_outputs(block, outputs, 1)
+        values = {v.name: v for v in block.vars()}
+        for name, given in moved.tangents.items():
+            drop_input(block, values[given], values[name])
+    results = {}
+    for name, v in found.items():
+        v.rename(program.names.fresh(names.format(result, name)))
+        block.add_output(v)
+        results[name] = v.name
+    drop_parts(block, parts)
+    block.remove_unused()
+    simplify(program, [v for v in block.vars() if v.name in found], original)
+    drop_constants(block, weights)
+    return Products(program, "jacobian", (result,), results, batched=batched, notes=asked.notes)
+
+
+def _check_shape(v: Var, batched: bool) -> None:
+    """Raises InputError for what has no axes to count along."""
+    if not isinstance(v.type, TensorType):
+        raise InputError(f"'{v.name}' is {v.type or 'of unknown type'}: no Jacobian by or of it")
+    if batched and not v.rank:
+        what = "of unknown rank" if v.rank is None else "a scalar"
+        raise InputError(f"'{v.name}' is {what}: it has no axis of samples (batched)")
+
+
+def _check_samples(v: Var, target: Var) -> None:
+    """Raises InputError for a value whose first axis is not that of the target's samples."""
+    samples, rows = (target.shape or (None,))[0], (v.shape or (None,))[0]
+    if v.initializer is not None or v.is_constant:
+        why = "is a constant, which all samples share"
+    elif (isinstance(rows, int) or isinstance(samples, int)) and None not in (rows, samples):
+        if rows == samples:
+            return
+        why = f"has {rows} rows where '{target.name}' has {samples} samples"
+    else:
+        return
+    without = option("leave --batched out", "leave batched out")
+    raise InputError(f"batched: '{v.name}' {why}: {without}, or ask for other values")
+
+
+def _cheaper(target: Var, values: Sequence[Var], batched: bool) -> Mode:
+    """By how many products each mode takes."""
+    first = 1 if batched else 0
+    rows = element_count((target.shape or (None,))[first:])
+    columns = [element_count((v.shape or (None,))[first:]) for v in values]
+    if rows is None or None in columns:
+        return "reverse"
+    return "forward" if sum(n for n in columns if n is not None) < rows else "reverse"
+
+
+def _rows(
+    block: BindingBlock,
+    seed: Var,
+    target: Var,
+    adjoints: Mapping[str, Var],
+    values: Mapping[str, Var],
+    batched: bool,
+) -> dict[str, Var]:
+    """J e for unit vectors e of the target: [rows, (samples,) *value] put in order."""
+    with emitting(block, made_by="gradient"):
+        shaped = {adjoint: values[name] for name, adjoint in adjoints.items()}
+        stacks = _products(block, {seed: target}, seed, shaped, batched)
+        found = {}
+        for (name, _), stack in zip(adjoints.items(), stacks, strict=True):
+            x = values[name]
+            if batched:
+                flat = op.Reshape(
+                    stack, joined([count_of(target, 1), sizes_of(x, 0, 1), count_of(x, 1)])
+                )
+                stack = op.Transpose(flat, perm=[1, 0, 2])
+            found[name] = op.Reshape(stack, _whole(target, x, batched))
+    return found
+
+
+def _columns(block: BindingBlock, moved: Products, result: str, batched: bool) -> dict[str, Var]:
+    """J e for unit vectors e of each value: [columns, (samples,) *target] put in order."""
+    values = {v.name: v for v in block.vars()}
+    target, inputs = values[result], {n: values[v] for n, v in moved.tangents.items()}
+    zeros = {given: values[name] for name, given in inputs.items()}
+    found = {}
+    with emitting(block, made_by="gradient"):
+        for name, given in inputs.items():
+            x = values[name]
+            moving = {values[moved.results[result]]: target}
+            (stack,) = _products(block, zeros, given, moving, batched)
+            if batched:
+                sizes = [count_of(x, 1), sizes_of(target, 0, 1), count_of(target, 1)]
+                flat = op.Transpose(op.Reshape(stack, joined(sizes)), perm=[1, 2, 0])
+            else:
+                sizes = [count_of(x, 0), count_of(target, 0)]
+                flat = op.Transpose(op.Reshape(stack, joined(sizes)), perm=[1, 0])
+            found[name] = op.Reshape(flat, _whole(target, x, batched))
+    return found
+
+
+def _products(
+    block: BindingBlock,
+    inputs: Mapping[Var, Var],
+    unit: Var,
+    results: Mapping[Var, Var],
+    batched: bool,
+) -> tuple[Var, ...]:
+    """The `results`, one after the other for every unit vector in the place of the input `unit`,
+    zeros in that of the others; `inputs` and `results` say which value each is shaped like.
+    """
+    block.schedule()
+    following = depending_on(block, inputs)
+    like_ = inputs[unit]
+    count = op.Squeeze(joined([count_of(like_, 1 if batched else 0)]), [0])
+    steps = op.Range(np.int64(0), count, np.int64(1))
+    shape = op.Shape(like_)
+    others = {v: zeros_like(x) for v, x in inputs.items() if v is not unit}
+    body = nested_block("unit_vectors")
+    with emitting(body, made_by="gradient"):
+        i = body.add_input(block.program.names.fresh("i"), TensorType(TensorProto.INT64, ()))
+        hot = op.Cast(op.Equal(steps, i), to=like_.dtype)
+        if batched:
+            hot = op.Expand(op.Reshape(hot, joined([sizes_of(like_, 1, None)])), shape)
+        else:
+            hot = op.Reshape(hot, shape)
+        mapping: dict[Var, Var | None] = {unit: hot, **others}
+        clone_bindings(following, body, mapping)
+        return_from(body, mapping, results)
+    types = [_stacked(v, like_, batched) for v in results.values()]
+    return emit_with_blocks("Scan", [steps], {"body": body}, types, num_scan_inputs=1)
+
+
+def _stacked(v: Var, unit: Var, batched: bool) -> TensorType:
+    """One product after the other."""
+    count = element_count(unit.shape[1 if batched else 0 :]) if unit.shape is not None else None
+    return TensorType(v.dtype, None if v.shape is None else (count, *v.shape))
+
+
+def _whole(target: Var, x: Var, batched: bool) -> Any:
+    """(samples,) *target, *value."""
+    if batched:
+        return joined([sizes_of(target, 0, None), sizes_of(x, 1, None)])
+    return joined([sizes_of(target, 0, None), sizes_of(x, 0, None)])

@@ -1,0 +1,162 @@
+"""Forward mode: the vjp of the vjp in its seed.
+
+The vjp J'u is linear in u, so its own vjp with respect to u is the map v -> J v (Christianson 1992;
+the "double backward trick"). What the first vjp computed for u's sake is unused afterwards and goes
+away; a shape that is still taken from u is the target's, so the target stands in for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnxgrad.grad.derivatives.derivative import (
+    Products,
+    check_names,
+    drop_input,
+    drop_outputs,
+    drop_parts,
+    with_target,
+)
+from onnxgrad.grad.differentiation import Gradient, differentiate
+from onnxgrad.grad.finish import drop_constants, simplify
+from onnxgrad.grad.stops import Stop
+from onnxgrad.grad.targets import Target
+from onnxgrad.grad.wrt import Wrt
+from onnxgrad.ir.interop.given_back import check_room, like
+from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.program import Program
+from onnxgrad.options import known_keywords
+
+
+@known_keywords
+def jvp(
+    model: ModelLike, wrt: Wrt = None, target: Target = None, *, names: str = "{}_tangent"
+) -> Any:
+    """The model with one more input per value in `wrt`, its tangent, and one more output per
+    target: J v.
+
+    `wrt` and `target` as for `gradient`; targets may have any shape. Tangents are named by `names`.
+    The result is of the kind given. Raises InputError as `gradient` does.
+
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[N] x) => (float[N] y) { y = Tanh (x) }''')
+    >>> forward = onnxgrad.jvp(model)
+    >>> [v.name for v in forward.graph.input], [v.name for v in forward.graph.output]
+    (['x', 'x_tangent'], ['y', 'y_tangent'])
+    """
+    program = load_own(model)
+    check_room(program, model)
+    return like(tangents(program, wrt, target, names).program, model)
+
+
+def tangents(program: Program, wrt: Wrt, target: Target, names: str = "{}_tangent") -> Products:
+    """`jvp` on a Program, which is changed or replaced."""
+    check_names(names)
+    program, target, parts = with_target(program, target)
+    outputs, original = len(program.main.outputs), set(program.main.bindings)
+    weights = set(program.main.initializers)
+    backward = differentiate(
+        program, wrt, target, adjoint="input", simplify=False, names="{}_adjoint"
+    )
+    made = pushed_forward(backward, outputs, names)
+    block = made.program.main
+    drop_parts(block, parts)
+    simplify(made.program, [v for v in block.vars() if v.name in made.tangents], original)
+    drop_constants(block, weights)
+    return made
+
+
+def pushed_forward(backward: Gradient, outputs: int, names: str) -> Products:
+    """J v, from J'u with u as an input, whose adjoints are the outputs from number `outputs` on;
+    both go. Not simplified.
+    """
+    forward = differentiate(
+        backward.program,
+        list(backward.seeds.values()),
+        list(backward.adjoints.values()),
+        adjoint="input",
+        simplify=False,
+        names="{}_tangent",
+    )
+    program = forward.program
+    block = program.main
+    values = {v.name: v for v in block.vars()}
+    drop_outputs(block, outputs, len(backward.adjoints))
+    for result, seed in backward.seeds.items():
+        drop_input(block, values[seed], values[result])
+    block.remove_unused()
+    inputs = {}
+    for value, adjoint in backward.adjoints.items():
+        given = values[forward.seeds[adjoint]]
+        moved = block.add_input(program.names.fresh(names.format(value)), given.type)
+        drop_input(block, given, moved)
+        inputs[value] = moved.name
+    results = {}
+    for result, seed in backward.seeds.items():
+        made = values[forward.adjoints[seed]]
+        made.rename(program.names.fresh(names.format(result)))
+        results[result] = made.name
+    return Products(program, "jvp", tuple(results), results, inputs, notes=backward.notes)
+
+
+@known_keywords
+def hessian_vector_product(
+    model: ModelLike,
+    wrt: Wrt = None,
+    target: Target = None,
+    *,
+    stop: Stop = None,
+    names: str = "{}_hvp",
+    tangents: str = "{}_tangent",
+) -> Any:
+    """The model with one more input per value in `wrt`, v in its shape, and two more outputs: its
+    gradient, and its part of H v. H is the Hessian of the target by all of `wrt` together.
+
+    `wrt`, `target`, a scalar, and `stop` as for `gradient`. Gradients are named "{}_grad", products
+    by `names`, inputs by `tangents`. The result is of the kind given. Where a slope jumps (Relu at
+    0, a maximum at ties) there is no second derivative; of what is linear on both sides H is 0.
+    Raises InputError as `gradient` does.
+
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[N] x) => (float y) { c = Mul (x, x)  d = Mul (c, x)
+    ...   y = ReduceSum <keepdims = 0> (d) }''')
+    >>> product = onnxgrad.hessian_vector_product(model)
+    >>> [v.name for v in product.graph.input], [v.name for v in product.graph.output]
+    (['x', 'x_tangent'], ['y', 'x_grad', 'x_hvp'])
+    """
+    program = load_own(model)
+    check_room(program, model)
+    return like(hessian_products(program, wrt, target, stop, names, tangents).program, model)
+
+
+def hessian_products(
+    program: Program,
+    wrt: Wrt,
+    target: Target,
+    stop: Stop = None,
+    names: str = "{}_hvp",
+    tangents: str = "{}_tangent",
+) -> Products:
+    """`hessian_vector_product` on a Program, which is changed or replaced."""
+    check_names(names)
+    check_names(tangents)
+    first = differentiate(program, wrt, target, simplify=False, names="{}_grad", stop=stop)
+    gradients = dict(first.adjoints)
+    second = differentiate(
+        first.program,
+        list(gradients),
+        list(gradients.values()),
+        adjoint="input",
+        names=names,
+        stop=first.stops or None,
+    )
+    program = second.program
+    values = {v.name: v for v in program.main.vars()}
+    inputs = {}
+    for value, gradient in gradients.items():
+        given = values[second.seeds[gradient]]
+        moved = program.main.add_input(program.names.fresh(tangents.format(value)), given.type)
+        drop_input(program.main, given, moved)
+        inputs[value] = moved.name
+    results, notes = dict(second.adjoints), (*first.notes, *second.notes)
+    return Products(program, "hvp", tuple(gradients.values()), results, inputs, notes=notes)

@@ -1,0 +1,260 @@
+"""Formulas are called: the signature says what each wants, and the answers are checked."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import onnx
+
+from onnxgrad.errors import InputError, InternalError
+from onnxgrad.grad.registry import Formula, GradientRule
+from onnxgrad.ir import attributes
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.like import zeros_like
+from onnxgrad.ir.type_inference import at_emission
+from onnxgrad.ir.var import Var
+
+_ANY_VERSION = 1000
+
+
+# operands that say shapes, axes, counts: a tuple of ints when constant (or an attribute), a Var at
+# run time
+SHAPE_LIKE = frozenset(
+    {
+        "axes", "axis", "block_shape", "dft_length", "ends", "frame_length", "frame_step",
+        "image_shape", "K", "k", "output_shape", "pads", "repeats", "shape", "size", "sizes",
+        "split", "starts", "steps",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a formula after `g` and `y`."""
+
+    kind: Literal["operand", "attribute", "binding", "wanted", "operands"]
+    name: str = ""
+    index: int = 0
+    default: Any = None
+
+
+def plan(rule: GradientRule, index: int) -> tuple[Parameter, ...]:
+    """What formula `index` of a rule asks for, read once from its signature."""
+    found = rule.plans.get(index)
+    if found is None:
+        formula = rule.formulas[index]
+        if formula is None:
+            raise InputError(f"the rule of {rule.name} has no formula for operand {index}")
+        found = rule.plans[index] = _plan(rule, formula)
+    result: tuple[Parameter, ...] = found
+    return result
+
+
+def _plan(rule: GradientRule, formula: Formula) -> tuple[Parameter, ...]:
+    inputs, attributes, variadic = formal_names(rule.domain, rule.op)
+    parameters = list(inspect.signature(formula).parameters.values())[
+        0 if rule.kind == "body" else 2 :
+    ]
+    result: list[Parameter] = []
+    if rule.kind == "vjp_all":
+        result.append(Parameter("operands"))
+        parameters = parameters[1:]
+    operands = 0
+    for p in parameters:
+        default = None if p.default is inspect.Parameter.empty else p.default
+        if p.name in ("binding", "wanted"):
+            result.append(Parameter("binding" if p.name == "binding" else "wanted"))
+        elif (
+            p.name in attributes
+            or rule.kind == "vjp_all"
+            or p.kind is p.KEYWORD_ONLY
+            or (inputs is None and rule.kind != "body" and operands >= len(rule.formulas))
+        ):
+            result.append(Parameter("attribute", p.name, default=default))
+        else:
+            if inputs is not None and operands >= len(inputs) and not variadic:
+                raise InputError(
+                    f"the rule of {rule.name} asks for '{p.name}', which is no "
+                    "attribute or input of it"
+                )
+            formal = inputs[operands] if inputs is not None and operands < len(inputs) else p.name
+            result.append(Parameter("operand", formal, operands))
+            operands += 1
+    return tuple(result)
+
+
+def formal_names(domain: str, op: str) -> tuple[list[str] | None, frozenset[str], bool]:
+    """Input names of the newest schema (None: no schema), attribute names since opset 18,
+    whether it is variadic.
+    """
+    newest = onnx.defs.onnx_opset_version()
+    versions = [newest, 18] if domain == "" else [_ANY_VERSION]
+    inputs: list[str] | None = None
+    attributes: set[str] = set()
+    variadic = False
+    for version in versions:
+        if not onnx.defs.has(op, max_inclusive_version=version, domain=domain):
+            continue
+        schema = onnx.defs.get_schema(op, max_inclusive_version=version, domain=domain)
+        if inputs is None:
+            inputs = [i.name for i in schema.inputs]
+            variadic = schema.max_input > len(inputs)
+        attributes.update(schema.attributes)
+    return inputs, frozenset(attributes - set(inputs or ())), variadic
+
+
+class Results:
+    """The outputs of a binding as a rule sees them: `y[i]` of an omitted optional output adds it
+    to the binding.
+    """
+
+    def __init__(self, binding: Binding) -> None:
+        self._binding = binding
+
+    def __getitem__(self, index: int) -> Var:
+        found = self._binding.result(index)
+        return found if found is not None else complete_result(self._binding, index)
+
+    def __len__(self) -> int:
+        return len(self._binding.outputs)
+
+    def __iter__(self) -> Iterator[Var]:
+        return (self[i] for i in range(len(self)))
+
+
+def complete_result(binding: Binding, index: int) -> Var:
+    """Name an omitted optional output of a forward binding, typed, so that the backward part can
+    read it.
+    """
+    present = next(v for v in binding.outputs if v is not None)
+    # a stand-in (checkpointing) shows its original's results
+    binding = present.definition or binding
+    block = binding.block
+    name = block.program.names.fresh(f"{present.name}_{index}")
+    names = [f"o{i}" if v is None else v.name for i, v in enumerate(binding.outputs)]
+    names += [f"o{i}" for i in range(len(names), index)]
+    names[index:] = [name]
+    node = binding.to_node()
+    node.output[:] = names
+    schema = attributes.schema(binding.op, binding.version, binding.domain)
+    types = at_emission.result_types(schema, node, binding.inputs, block)
+    return block.add_result(binding, index, name, types[index])
+
+
+def is_many(rule: GradientRule, binding: Binding) -> bool:
+    """Whether the rule sees tuples of outputs."""
+    if rule.many is not None:
+        return rule.many
+    schema = attributes.schema(binding.op, binding.version, binding.domain)
+    return len(binding.outputs) > 1 if schema is None else schema.max_output > 1
+
+
+def partials(
+    rule: GradientRule, binding: Binding, g: Sequence[Var | None], wanted: Sequence[bool]
+) -> list[Any]:
+    """One partial (or None) per input of `binding`; `g` has one adjoint per output, None where none
+    arrived.
+
+    Raises InputError naming the rule when it answers with a wrong number of partials or asks for an
+    attribute that the binding does not have.
+    """
+    many = is_many(rule, binding)
+    adjoints: Any
+    results: Any
+    if many:
+        padded = list(g)
+        if rule.fill:
+            padded = [
+                zeros_like(v) if a is None and v is not None else a
+                for a, v in zip(padded, binding.outputs)
+            ]
+        adjoints, results = tuple(padded), Results(binding)
+    else:
+        adjoints, results = g[0], binding.out
+    if rule.kind == "vjp_all":
+        formula = rule.formulas[0]
+        if formula is None:
+            raise InternalError(f"the rule of {rule.name} has no function")
+        arguments, named = _arguments(rule, 0, binding, wanted)
+        found = formula(adjoints, results, *arguments, **named)
+        if not isinstance(found, (list, tuple)) or len(found) != len(binding.inputs):
+            count = len(found) if isinstance(found, (list, tuple)) else "no list of"
+            raise InputError(
+                f"the gradient rule of {rule.name} answered {count} partials for "
+                f"{len(binding.inputs)} operands at '{binding}'"
+            )
+        return list(found)
+    answer: list[Any] = [None] * len(binding.inputs)
+    for i, asked in enumerate(wanted):
+        formula = rule.formulas[i] if asked and i < len(rule.formulas) else None
+        if formula is None:
+            continue
+        arguments, named = _arguments(rule, i, binding, wanted)
+        found = formula(adjoints, results, *arguments, **named)
+        if found is not None and not isinstance(found, Var):
+            raise InputError(
+                f"the gradient rule of {rule.name} answered {type(found).__name__} for operand {i} "
+                f"at '{binding}': one formula answers one value"
+            )
+        answer[i] = found
+    return answer
+
+
+def build_body(rule: GradientRule, binding: Binding) -> list[Var | None]:
+    """What a `body` rule emits for a call: one value per output, None for an omitted output.
+
+    Raises InputError when the rule does not compute an output that the call has.
+    """
+    builder = rule.formulas[0]
+    if builder is None:
+        raise InternalError(f"the rule of {rule.name} has no function")
+    arguments, named = _arguments(rule, 0, binding, ())
+    found = builder(*arguments, **named)
+    results = list(found) if isinstance(found, tuple) else [found]
+    results += [None] * (len(binding.outputs) - len(results))
+    for out, result in zip(binding.outputs, results):
+        if out is not None and not isinstance(result, Var):
+            raise InputError(
+                f"the body of {rule.name} does not compute '{out.name}' of '{binding}'"
+            )
+    return [None if out is None else result for out, result in zip(binding.outputs, results)]
+
+
+def _arguments(
+    rule: GradientRule, index: int, binding: Binding, wanted: Sequence[bool]
+) -> tuple[list[Any], dict[str, Any]]:
+    arguments: list[Any] = []
+    named: dict[str, Any] = {}
+    for p in plan(rule, index):
+        if p.kind == "operands":
+            arguments.append(tuple(binding.inputs))
+        elif p.kind == "operand":
+            arguments.append(_operand(binding, p))
+        elif p.kind == "binding":
+            named["binding"] = binding
+        elif p.kind == "wanted":
+            named["wanted"] = tuple(wanted)
+        else:
+            named[p.name] = binding.attr(p.name, p.default)
+    return arguments, named
+
+
+def _operand(binding: Binding, p: Parameter) -> Any:
+    """Operand by position; shape-like ones read the same whether input or attribute, constant or
+    at run time.
+    """
+    value = binding.operand(p.index)
+    if value is None:
+        return _from_attribute(binding, p.name)
+    if p.name in SHAPE_LIKE:
+        ints = value.ints
+        return value if ints is None else ints
+    return value
+
+
+def _from_attribute(binding: Binding, name: str) -> Any:
+    found = binding.attrs.get(name)
+    return (found,) if name in SHAPE_LIKE and isinstance(found, int) else found

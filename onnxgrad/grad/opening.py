@@ -1,0 +1,237 @@
+"""Calls opened in place: local functions, and operators whose body is registered
+(`registry.body`) or in the schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.folding.evaluate import evaluate
+from onnxgrad.grad.formulas import build_body
+from onnxgrad.grad.paths import influenced, paths_of, reaching
+from onnxgrad.grad.registry import GradientRule, naming, rule_of
+from onnxgrad.grad.sequences import is_float
+from onnxgrad.grad.unbroadcast import contradict
+from onnxgrad.ir.anchor import anchor
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.bodies import (
+    body_of,
+    called,
+    conflict,
+    expanded_size,
+    expanded_sizes,
+    functions_callees_first,
+    has_schema_body,
+    splice,
+)
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.like import with_type_of
+from onnxgrad.ir.program import FunctionKey, Program
+from onnxgrad.ir.type_inference.again import retype
+from onnxgrad.ir.type_inference.symbols import sizes
+from onnxgrad.ir.types import (
+    Array,
+    TensorType,
+    element_count,
+)
+from onnxgrad.ir.var import Var
+
+# opening calls stops here: a chain of functions that call each other twice doubles the graph at
+# each level
+MAX_BINDINGS = 200_000
+
+
+def has_body(binding: Binding) -> bool:
+    """Whether the binding can be opened: a registered body, or without a rule a local function
+    or a schema body.
+    """
+    rule = rule_of(binding)
+    if rule is not None:
+        return rule.kind == "body"
+    return called(binding) is not None or has_schema_body(binding)
+
+
+def refuse_bomb(block: BindingBlock, calls: Sequence[Binding]) -> None:
+    """Raises InputError, before any is opened, when `block` passes MAX_BINDINGS with these calls
+    and theirs open.
+    """
+    program = block.program
+    if not program.functions:
+        return
+    # a function whose calls have a rule stays a call, except where it is one of `calls`
+    ruled = {
+        key for b in _every_call(program) if (key := called(b)) is not None and not has_body(b)
+    }
+    sizes = expanded_sizes(
+        program, [key for key in functions_callees_first(program) if key not in ruled]
+    )
+    size = len(block.bindings) - len(calls) + expanded_size(calls, sizes)
+    if size > MAX_BINDINGS:
+        raise InputError(
+            f"opening the calls of '{calls[0].op}' and the like gives graph '{block.name}' {size} "
+            f"nodes, more than {MAX_BINDINGS}: inline less of the model"
+        )
+
+
+def _every_call(program: Program) -> Iterator[Binding]:
+    for block in (program.main, *program.functions.values()):
+        yield from block.walk()
+
+
+def open_call(binding: Binding) -> None:
+    """Replace the call by its body's bindings, within its block.
+
+    Raises InputError for a recursive function, for one written for another opset whose operators
+    changed since, and when the graph grows past MAX_BINDINGS.
+    """
+    rule = rule_of(binding)
+    if rule is not None and called(binding) is None:
+        _open_registered(rule, binding)
+        return
+    body, block = body_of(binding), binding.block
+    if len(block.bindings) + len(body.block.bindings) > MAX_BINDINGS:
+        raise InputError(
+            f"opening the calls of '{binding.op}' passes {MAX_BINDINGS} nodes: inline "
+            "less of the model"
+        )
+    if body.key is not None:
+        _refuse_recursion(binding, body.key)
+        reason = conflict(binding, body)
+        if reason is not None:
+            raise InputError(f"function {binding.domain}::{binding.op} cannot be opened: {reason}")
+    # what is folded has no gradient, and a weight of the caller wants one
+    weights = {v for v in binding.inputs if v is not None and v.is_constant and is_float(v)}
+
+    def folded(b: Binding) -> Var | None:
+        return None if weights.intersection(v for v in b.inputs if v is not None) else fold(b)
+
+    with emitting(block, share=True):
+        _, stands = splice(binding, body, prefix=f"{binding.op.lower()}_", fold=folded)
+    for out, new in stands.items():
+        if new.definition is not None and not contradict(new.type, out.type):
+            with_type_of(new, out)
+
+
+def _open_registered(rule: GradientRule, binding: Binding) -> None:
+    """Let what a `body` rule emits stand in for the call."""
+    block = binding.block
+    if any(v is not None and v.type is None for v in binding.inputs):
+        # behind an operator that onnx cannot type: the body before this one may have done so
+        retype(block)
+    with (
+        emitting(block, share=True, sources=(binding,), made_by=f"body of {rule.name}"),
+        naming(rule, binding),
+    ):
+        results = build_body(rule, binding)
+    for out, new in zip(list(binding.outputs), results):
+        if out is not None and new is not None:
+            block.replace(out, new)
+            if new.definition is not None and not contradict(new.type, out.type):
+                with_type_of(new, out)
+    block.remove(binding)
+
+
+# larger constants of a body are left for the runtime to compute
+_FOLDED_BYTES = 1 << 12
+
+
+def fold(b: Binding) -> Var | None:
+    """The small constant that a binding amounts to once sizes are known: shape arithmetic,
+    numbers; None otherwise.
+    """
+    if b.blocks or b.domain != "" or b.out.returned or not isinstance(b.out.type, TensorType):
+        return None
+    array: Array | None = None
+    if b.op == "Constant":
+        array = b.out.const
+    elif b.op == "Size" and b.inputs[0] is not None:
+        count = element_count(b.inputs[0].shape)
+        array = None if count is None else np.array(count, np.int64)
+    elif b.out.dtype == TensorProto.INT64 and b.out.rank in (0, 1):
+        known = sizes(b.out)
+        if known is not None and all(isinstance(d, int) for d in known):
+            array = np.array(known, np.int64).reshape([len(known)] if b.out.rank else [])
+    if array is None and all(v is None or v.is_constant for v in b.inputs) and _is_small(b):
+        array = evaluate(b)
+    return (
+        None
+        if array is None or array.dtype == object or array.nbytes > _FOLDED_BYTES
+        else constant(array)
+    )
+
+
+def _is_small(b: Binding) -> bool:
+    """Evaluating may not build what is too large to keep; a result of unknown length is a Range
+    or the like.
+    """
+    count = element_count(b.out.shape)
+    operands = [element_count(v.shape) for v in b.inputs if v is not None]
+    return (count or 0) <= _FOLDED_BYTES and all(
+        n is not None and n <= _FOLDED_BYTES for n in operands
+    )
+
+
+def _refuse_recursion(binding: Binding, start: FunctionKey) -> None:
+    """Raises InputError when the function reaches itself through calls."""
+    functions = binding.block.program.functions
+    work, seen = [start], set[FunctionKey]()
+    while work:
+        for b in functions[work.pop()].walk():
+            key = called(b)
+            if key == start:
+                raise InputError(
+                    f"function {binding.domain}::{binding.op} calls itself: no graph holds it, so "
+                    "it has no gradient"
+                )
+            if key is not None and key not in seen:
+                seen.add(key)
+                work.append(key)
+
+
+def open_calls(
+    block: BindingBlock,
+    targets: Collection[Var],
+    sources: Collection[Var],
+    others: Collection[Var] = (),
+) -> list[Binding]:
+    """Open every call between `sources` and `targets` that has no rule and has a body, and the
+    calls in those.
+
+    Calls before a source of unknown shape are opened as well, for its adjoint's type. Where an
+    opened call defines one of them, or of `others`, an Identity does afterwards; returns these.
+    """
+    kept: set[Var] = {*targets, *sources, *others}
+    anchors: list[Binding] = []
+    while True:
+        paths = paths_of(block)
+        needed = influenced(block, sources, paths) & reaching(block, targets, paths)
+        unknown = [
+            v
+            for v in sources
+            if v.type is None or (isinstance(v.type, TensorType) and v.shape is None)
+        ]
+        needed |= reaching(block, unknown, paths) if unknown else set()
+        calls = [
+            b
+            for b in block.bindings
+            if any(v in needed for v in b.outputs if v is not None) and has_body(b)
+        ]
+        if not calls:
+            return anchors
+        refuse_bomb(block, calls)
+        for b in calls:
+            # the body may return what others read too, which is another value to differentiate by
+            anchors += [anchor(v) for v in list(b.outputs) if v is not None and v in kept]
+            open_call(b)
+        retype(block)
+        # what a file declares of an operator that onnx does not know need not be so
+        for identity in anchors:
+            made, out = identity.inputs[0], identity.out
+            if made is not None and contradict(made.type, out.type):
+                out.type = made.type

@@ -1,0 +1,210 @@
+"""Arithmetic by element, CumSum, CumProd and Range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.grad.registry import vjp, vjp_all, zero
+from onnxgrad.grad.rules._common import ZEROS, as_number, beside_zeros, sum_like, where
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.like import zeros_like
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
+
+# ---- arithmetic ----------------------------------------------------------------------------------
+
+vjp("Add", lambda g, y, a, b: g, lambda g, y, a, b: g)
+vjp("Sub", lambda g, y, a, b: g, lambda g, y, a, b: -g)
+vjp("Mul", lambda g, y, a, b: g * b, lambda g, y, a, b: g * a)
+vjp("Div", lambda g, y, a, b: g / b, lambda g, y, a, b: -(g / b * y))
+vjp("Neg", lambda g, y, x: -g)
+vjp("Reciprocal", lambda g, y, x: -(g * (y * y)))
+vjp("Identity", lambda g, y, x: g)
+# the engine casts a partial to its operand's dtype
+vjp("Cast", lambda g, y, x: g)
+vjp("CastLike", lambda g, y, x, t: g)
+
+
+def _pow_base(g: Var, y: Var, x: Var, e: Var) -> Var:
+    """e x^(e-1); the usual constant exponents without a Pow, and 0 where e is 0 (x may be 0,
+    infinite or NaN).
+    """
+    value = e.const
+    if value is not None and value.size == 1:
+        p = float(value.reshape(-1)[0])
+        if p == 0.0:
+            return zeros_like(x)
+        if p == 1.0:
+            return g
+        if p == 2.0:
+            return g * (x + x)
+        if p == 0.5:
+            return g * (0.5 / y)
+        if p == -1.0:
+            return -(g * (y * y))
+        return g * (op.Pow(x, p - 1.0) * p)
+    exponent = op.CastLike(e, x) if e.dtype != x.dtype else e
+    less = exponent - 1.0
+    if value is None:
+        # 0 x^-1 is 0 at any x: in place of 0 or NaN the base is 1
+        x = op.Where(op.Greater(op.Abs(x), 0.0), x, op.Where(op.Equal(exponent, 0.0), 1.0, x))
+    elif (value == 0).any():
+        less = constant(np.where(value == 0, 0.0, value.astype(np.float64) - 1.0), x.dtype)
+    return g * (exponent * op.Pow(x, less))
+
+
+def _pow_exponent(g: Var, y: Var, x: Var, e: Var) -> Var:
+    """y ln(x), and 0 where x is 0 and the exponent is not negative."""
+    at_zero = op.And(op.Equal(x, 0.0), op.GreaterOrEqual(e, 0.0))
+    return g * (y * op.Log(op.Where(at_zero, 1.0, x)))
+
+
+vjp(
+    "Pow",
+    _pow_base,
+    _pow_exponent,
+    notes="0 w.r.t. the base where the exponent is 0; NaN w.r.t. the exponent for a negative base",
+)
+
+
+def _truncated(q: Var) -> Var:
+    return op.Sign(q) * op.Floor(op.Abs(q))
+
+
+vjp(
+    "Mod",
+    lambda g, y, a, b: g,
+    lambda g, y, a, b, fmod: -(g * (_truncated(a / b) if fmod else op.Floor(a / b))),
+    notes="jumps at multiples of the divisor are ignored",
+)
+
+
+def _extremum(g: Var, y: Var, xs: Sequence[Var], wanted: Sequence[bool]) -> list[Any]:
+    if len(xs) == 1:
+        return [g]
+    masks = [as_number(op.Equal(x, y), y) for x in xs]
+    share = g / op.Sum(*masks)
+    return [share * m if asked else None for m, asked in zip(masks, wanted)]
+
+
+vjp_all("Max", _extremum, notes="equal operands share the adjoint evenly", compares=True)
+vjp_all("Min", _extremum, notes="equal operands share the adjoint evenly", compares=True)
+vjp_all("Sum", lambda g, y, xs: [g] * len(xs))
+vjp_all("Mean", lambda g, y, xs: [g / float(len(xs))] * len(xs))
+vjp(
+    "Where",
+    None,
+    lambda g, y, c, a, b: op.Where(c, g, 0.0),
+    lambda g, y, c, a, b: op.Where(c, 0.0, g),
+)
+
+
+def _inside(x: Var, low: Var | None, high: Var | None) -> Var | None:
+    above = None if low is None else op.GreaterOrEqual(x, low)
+    below = None if high is None else op.LessOrEqual(x, high)
+    if above is None or below is None:
+        return above if below is None else below
+    return op.And(above, below)
+
+
+def _clip(g: Var, y: Var, x: Var, low: Var | None, high: Var | None) -> Var:
+    mask = _inside(x, low, high)
+    return g if mask is None else op.Where(mask, g, 0.0)
+
+
+def _clip_low(g: Var, y: Var, x: Var, low: Var, high: Var | None) -> Var:
+    below = op.Less(x, low)
+    if high is not None:
+        below = op.And(below, op.LessOrEqual(low, high))  # with low > high everything is high
+    return sum_like(op.Where(below, g, 0.0), low)
+
+
+def _clip_high(g: Var, y: Var, x: Var, low: Var | None, high: Var) -> Var:
+    above = op.Greater(x, high)
+    if low is not None:
+        above = op.Or(above, op.Greater(low, high))
+    return sum_like(op.Where(above, g, 0.0), high)
+
+
+vjp("Clip", _clip, _clip_low, _clip_high, notes="at a bound the adjoint goes to the input")
+
+# ---- functions -----------------------------------------------------------------------------------
+
+vjp("Abs", lambda g, y, x: g * op.Sign(x), notes="0 at 0")
+vjp("Sqrt", lambda g, y, x: g * (0.5 / y), notes="infinite at 0")
+vjp("Exp", lambda g, y, x: g * y)
+vjp("Log", lambda g, y, x: g / x)
+vjp("Sin", lambda g, y, x: g * op.Cos(x))
+vjp("Cos", lambda g, y, x: -(g * op.Sin(x)))
+vjp("Tan", lambda g, y, x: g * (1.0 + y * y))
+vjp("Asin", lambda g, y, x: g / op.Sqrt(1.0 - x * x))
+vjp("Acos", lambda g, y, x: -(g / op.Sqrt(1.0 - x * x)))
+vjp("Atan", lambda g, y, x: g / (1.0 + x * x))
+vjp("Sinh", lambda g, y, x: g * op.Cosh(x))
+vjp("Cosh", lambda g, y, x: g * op.Sinh(x))
+vjp("Tanh", lambda g, y, x: g * (1.0 - y * y))
+vjp("Asinh", lambda g, y, x: g / op.Sqrt(x * x + 1.0))
+vjp("Acosh", lambda g, y, x: g / (op.Sqrt(x - 1.0) * op.Sqrt(x + 1.0)))
+vjp("Atanh", lambda g, y, x: g / (1.0 - x * x))
+vjp("Erf", lambda g, y, x: g * (op.Exp(-(x * x)) * (2.0 / math.sqrt(math.pi))))
+
+zero("Floor", "Ceil", "Round", "Sign", notes="steps")
+zero(
+    "And",
+    "Or",
+    "Xor",
+    "Not",
+    "Equal",
+    "Less",
+    "Greater",
+    "LessOrEqual",
+    "GreaterOrEqual",
+    "IsNaN",
+    "IsInf",
+)
+zero("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "BitCast", notes="integers")
+
+
+vjp(
+    "CumSum",
+    lambda g, y, x, axis, exclusive, reverse, binding: op.CumSum(
+        g, binding.inputs[1], exclusive=exclusive, reverse=1 - reverse
+    ),
+)
+
+
+def _cum_prod(
+    g: Var, y: Var, x: Var, axis: Any, exclusive: int, reverse: int, binding: Binding
+) -> Var:
+    """dx_j = sum over the products that hold x_j of g_i times the product of the others.
+
+    That is y_i / x_j, and at a zero the product of the rest.
+    """
+    along = binding.inputs[1]
+    is_zero = op.Equal(x, 0.0)
+    nonzero = where(is_zero, 1.0, x)
+    products = op.CumProd(nonzero, along, exclusive=exclusive, reverse=reverse)
+    zeros = op.CumSum(nonzero - x, along, exclusive=exclusive, reverse=reverse)
+
+    def gathered(v: Var) -> Var:
+        return op.CumSum(v, along, exclusive=exclusive, reverse=1 - reverse)
+
+    a, b = beside_zeros(g * products, zeros)
+    return where(is_zero, gathered(a * b) - gathered(a) * x, gathered(g * y) / nonzero)
+
+
+vjp("CumProd", _cum_prod, notes=ZEROS)
+
+
+def _range_step(g: Var, y: Var, start: Var, limit: Var, delta: Var) -> Var:
+    """y_i = start + i delta"""
+    numbers = op.Cast(op.Range(np.int64(0), op.Size(y), np.int64(1)), to=y.dtype)
+    return op.ReduceSum(g * numbers, keepdims=0)
+
+
+vjp("Range", lambda g, y, start, limit, delta: op.ReduceSum(g, keepdims=0), None, _range_step)

@@ -1,1 +1,0 @@
-"""Chains that exporters write for one function, each with the closed form of its derivative."""

@@ -1,1 +1,0 @@
-"""Operators that take each element by itself."""

@@ -1,0 +1,241 @@
+"""Gather and its kin, Compress, OneHot, TopK: rows are read, and added up where they were read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.registry import vjp
+from onnxgrad.grad.rules._common import from_front, pad, where
+from onnxgrad.grad.rules.scatter import scatter_elements, scatter_nd, zeros
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.like import reshape_like, zeros_like
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import element_count, is_static
+from onnxgrad.ir.var import Var
+
+# what gives elements of its first operand and nothing else
+_KEEP_A_FILL = frozenset(
+    {"Cast", "Expand", "Gather", "GatherElements", "Reshape", "Slice", "Squeeze", "Unsqueeze"}
+)
+# a line of indices longer than this is counted at run time instead of stored
+_STORED = 1 << 12
+
+
+def add_rows(data: Var, rows: Var, g: Var, *, distinct: bool = False) -> Var:
+    """Zeros like `data` [R, *rest], with each g[i] added to its row rows[i]; rows [*places], g
+    [*places, *rest].
+
+    Rows may be negative. `distinct`: no row occurs twice.
+    """
+    if rows.dtype != TensorProto.INT64:
+        rows = op.Cast(rows, to=TensorProto.INT64)
+    row = _only_row(rows)
+    if row is not None and rows.rank and element_count(rows.shape) != 1:
+        # the leading axes first: a table of positions has that sum too
+        summed = op.ReduceSum(g, list(range(rows.rank - 1)), keepdims=0) if rows.rank > 1 else g
+        return add_rows(data, constant(np.array([row])), op.ReduceSum(summed, [0], keepdims=1))
+    start = _run(rows, data)
+    if start is not None:
+        return _placed(data, start, rows, g)
+    if distinct or _all_differ(rows, data):
+        return scatter_nd(zeros_like(data), op.Unsqueeze(rows, [-1]), g, reduction="add")
+    flat = op.Reshape(g, [-1])
+    at = rows
+    if data.rank != 1:
+        width, line = _line(data)
+        at = op.Add(op.Mul(op.Unsqueeze(rows, [-1]), width), line)
+    summed = scatter_elements(
+        _flat_zeros(data), op.Reshape(at, [-1]), flat, axis=0, reduction="add"
+    )
+    return summed if data.rank == 1 else reshape_like(summed, data)
+
+
+def _only_row(rows: Var) -> int | None:
+    """The one row that is meant every time: a table of token types, of which a model uses the
+    first.
+    """
+    source = rows.definition
+    while (
+        source is not None
+        and not source.domain
+        and source.op in _KEEP_A_FILL
+        and source.inputs[0] is not None
+    ):
+        rows = source.inputs[0]
+        source = rows.definition
+    places = rows.const
+    if places is None or not places.size or (places != places.reshape(-1)[0]).any():
+        return None
+    return int(places.reshape(-1)[0])
+
+
+def _run(rows: Var, data: Var) -> int | None:
+    """The first of known rows that follow each other; None when they do not, or sizes are not
+    known.
+    """
+    places, count = rows.const, data.shape[0] if data.shape else None
+    if places is None or not isinstance(count, int) or not places.size:
+        return None
+    places = places.reshape(-1) % count
+    return int(places[0]) if (np.diff(places) == 1).all() else None
+
+
+def _placed(data: Var, start: int, rows: Var, g: Var) -> Var:
+    """The rows of g as they are, with zeros around them."""
+    flat = g if rows.rank == 1 else _as_rows(g, data)
+    count = data.shape[0] if data.shape else None
+    behind = count - start - (element_count(rows.shape) or 0) if isinstance(count, int) else 0
+    return pad(flat, [start, behind], [0]) if start or behind else flat
+
+
+def _as_rows(g: Var, data: Var) -> Var:
+    """g [*places, *rest] as [rows, *rest]."""
+    rest = data.shape[1:] if data.shape is not None else ()
+    places = (g.shape or ())[: len(g.shape or ()) - len(rest)]
+    if places[:-1] and all(d == 1 for d in places[:-1]):
+        rows = op.Squeeze(g, list(range(len(places) - 1)))
+    elif is_static(rest) and 0 not in rest:
+        rows = op.Reshape(g, [-1, *rest])
+    else:
+        rows = op.Reshape(
+            g, op.Concat(np.array([-1]), op.Shape(data, start=1), axis=0), allowzero=1
+        )
+    return rows
+
+
+def _line(data: Var) -> tuple[Any, Var]:
+    """How many elements a row has, and their numbers within it."""
+    width = element_count(None if data.shape is None else data.shape[1:])
+    if width is not None and width <= _STORED:
+        return np.int64(width), constant(np.arange(width, dtype=np.int64))
+    if width is not None:
+        return np.int64(width), op.Range(np.int64(0), np.int64(width), np.int64(1))
+    size = op.ReduceProd(op.Shape(data, start=1), keepdims=0)
+    return size, op.Range(np.int64(0), size, np.int64(1))
+
+
+def _flat_zeros(data: Var) -> Var:
+    """As many zeros as `data` has elements."""
+    count = element_count(data.shape)
+    shape = (
+        constant(np.array([count], np.int64))
+        if count is not None
+        else op.Reshape(op.Size(data), [1])
+    )
+    return zeros(shape, data)
+
+
+def _all_differ(rows: Var, data: Var) -> bool:
+    """No row occurs twice, counted from either end."""
+    places, count = rows.const, data.shape[0] if data.shape else None
+    if places is None:
+        return False
+    if isinstance(count, int):
+        places = places % count
+    elif np.less(places, 0).any():
+        return False
+    return len(np.unique(places)) == places.size
+
+
+def gather(g: Var, y: Var, data: Var, indices: Var, axis: int) -> Var:
+    """Add up along the first axis, where rows lie together; one Pad for one constant place."""
+    rank = data.rank
+    if rank is None or indices.rank is None:
+        raise InputError("the ranks of data and indices are not known")
+    axis = from_front(axis, rank)
+    at = indices.ints
+    size = None if data.shape is None else data.shape[axis]
+    if at is not None and indices.shape == () and isinstance(size, int):
+        place = at[0] + size if at[0] < 0 else at[0]
+        before = [place if i == axis else 0 for i in range(rank)]
+        after = [size - 1 - place if i == axis else 0 for i in range(rank)]
+        return pad(op.Unsqueeze(g, [axis]), [*before, *after])
+    if axis == 0:
+        return add_rows(data, indices, g)
+    # the gathered axis, and the axes of the indices in g, come first
+    k = indices.rank
+    to_front = [axis, *(i for i in range(rank) if i != axis)]
+    g_first = [*range(axis, axis + k), *range(axis), *range(axis + k, rank + k - 1)]
+    summed = add_rows(op.Transpose(data, perm=to_front), indices, op.Transpose(g, perm=g_first))
+    return op.Transpose(summed, perm=[int(i) for i in np.argsort(to_front)])
+
+
+vjp("Gather", gather)
+vjp(
+    "GatherElements",
+    lambda g, y, data, indices, axis: scatter_elements(
+        zeros_like(data), indices, g, axis=axis, reduction="add"
+    ),
+)
+
+
+def _features(g: Var, y: Var, data: Var, at: Var) -> Var:
+    """Gather along the last axis, by any number of places in any shape; a vector counts as one
+    row.
+    """
+    flat = op.Reshape(g, [-1]) if data.rank == 1 else g
+    return gather(flat, y, data, op.Reshape(at, [-1]), -1)
+
+
+vjp("ai.onnx.ml::ArrayFeatureExtractor", _features)
+
+
+def _gather_nd(g: Var, y: Var, data: Var, indices: Var, batch_dims: int) -> Var:
+    """Gathering the numbers of data's elements says where each element of g belongs."""
+    count = op.Range(np.int64(0), op.Size(data), np.int64(1))
+    places = op.GatherND(reshape_like(count, data), indices, batch_dims=batch_dims)
+    return reshape_like(
+        add_rows(op.Reshape(data, [-1]), op.Reshape(places, [-1]), op.Reshape(g, [-1])), data
+    )
+
+
+vjp("GatherND", _gather_nd)
+
+
+def _flat_gather(g: Var, x: Var, places: Var) -> Var:
+    """The gradient of x.reshape(-1)[places], the places all different."""
+    return reshape_like(add_rows(op.Reshape(x, [-1]), places, g, distinct=True), x)
+
+
+def _compress(g: Var, y: Var, x: Var, condition: Var, axis: int | None = None) -> Var:
+    """Compress(x, c) gathers x where c holds."""
+    places = op.Reshape(op.NonZero(condition), [-1])
+    return _flat_gather(g, x, places) if axis is None else gather(g, y, x, places, axis)
+
+
+vjp("Compress", _compress)
+
+
+def _unique(g: Any, y: Any, x: Var, axis: int | None = None) -> Any:
+    """The values are gathered from their first places."""
+    if g[0] is None:
+        return None
+    return _flat_gather(g[0], x, y[1]) if axis is None else gather(g[0], y[0], x, y[1], axis)
+
+
+vjp("Unique", _unique, notes="equal elements: the first one receives everything")
+
+
+def _one_hot_values(g: Var, y: Var, indices: Var, depth: Var, values: Var, axis: int) -> Var:
+    """(off, on): g summed where the result is off, and where it is on."""
+    on = op.OneHot(indices, depth, np.array([0, 1], np.float32), axis=axis)
+    mask = op.Cast(on, to=TensorProto.BOOL)
+    parts = [
+        op.Reshape(op.ReduceSum(where(m, g, 0.0), keepdims=0), [1]) for m in (op.Not(mask), mask)
+    ]
+    return op.Concat(*parts, axis=0)
+
+
+vjp("OneHot", None, None, _one_hot_values)
+
+
+def _top_k(g: Any, y: Any, x: Var, axis: int) -> Any:
+    """Each value's adjoint goes to where it came from."""
+    return None if g[0] is None else op.ScatterElements(zeros_like(x), y[1], g[0], axis=axis)
+
+
+vjp("TopK", _top_k, notes="ties: the index that the forward returned")

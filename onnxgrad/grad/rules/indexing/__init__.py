@@ -1,1 +1,0 @@
-"""Operators that read or write elements at given places."""

@@ -1,0 +1,239 @@
+"""Operators that move elements: reshapes, Concat and Split, Slice, Pad, Tile, SpaceToDepth and the
+like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.grad.registry import vjp, vjp_all, zero
+from onnxgrad.grad.rules._common import from_front, narrowed, pad, size_along, where, widened
+from onnxgrad.grad.rules.scatter import scatter_elements
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.like import fill, reshape_like, shape_of, zeros_like
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import Dim, same_shape
+from onnxgrad.ir.var import Var
+
+zero("Shape", "Size", "ConstantOfShape", "Constant", "NonZero", "EyeLike")
+
+vjp("Reshape", lambda g, y, x: reshape_like(g, x))
+vjp("Flatten", lambda g, y, x: reshape_like(g, x))
+
+
+def _squeeze(g: Var, y: Var, x: Var, axes: Any) -> Var:
+    if axes is None:
+        return reshape_like(g, x)
+    return op.Unsqueeze(g, axes if isinstance(axes, Var) else list(axes))
+
+
+vjp("Squeeze", _squeeze)
+vjp("Unsqueeze", lambda g, y, x, axes: op.Squeeze(g, axes if isinstance(axes, Var) else list(axes)))
+
+
+def _transpose(g: Var, y: Var, x: Var, perm: Sequence[int] | None) -> Var:
+    if perm is None:
+        return op.Transpose(g)
+    return op.Transpose(g, perm=[int(i) for i in np.argsort(perm)])
+
+
+vjp("Transpose", _transpose)
+# the engine sums over what was broadcast
+vjp("Expand", lambda g, y, x: g, broadcasts=True)
+
+
+def _concat(g: Var, y: Var, xs: Sequence[Var], axis: int, wanted: Sequence[bool]) -> list[Any]:
+    """One Split; a single operand asked for is one Slice."""
+    sizes = [None if v.shape is None else v.shape[axis] for v in xs]
+    if len(xs) == 1:
+        return [g]
+    if all(isinstance(d, int) for d in sizes):
+        if sum(wanted) == 1:
+            i = list(wanted).index(True)
+            start = sum(d for d in sizes[:i] if isinstance(d, int))
+            size = sizes[i]
+            part = op.Slice(g, [start], [start + (size if isinstance(size, int) else 0)], [axis])
+            return [part if k == i else None for k in range(len(xs))]
+        lengths: Any = [d for d in sizes if isinstance(d, int)]
+    else:
+        lengths = op.Concat(*(size_along(v, axis) for v in xs), axis=0)
+    return list(op.Split(g, lengths, axis=axis, outputs=len(xs)))
+
+
+vjp_all("Concat", _concat)
+
+
+vjp("Split", lambda g, y, x, axis: g[0] if len(g) == 1 else op.Concat(*g, axis=axis), fill=True)
+
+
+def _slice(
+    g: Var, y: Var, data: Var, starts: Any, ends: Any, axes: Any, steps: Any, binding: Binding
+) -> Var:
+    """y = data[starts : ends : steps] along axes: with steps of 1 zeros lie around g, else g is put
+    where y came from.
+
+    d data = Pad(g, before, after), where before = starts and after = size of data - size of y -
+    before, axis by axis
+    """
+    if _takes_everything(data, y, steps):
+        return op.Slice(g, *binding.inputs[1:])
+    plain = steps is None or (not isinstance(steps, Var) and all(s == 1 for s in steps))
+    known = not isinstance(starts, Var) and not isinstance(axes, Var)
+    if not (plain and known and data.rank is not None):
+        return _scatter_slice(g, data, binding)
+    sliced = range(len(starts)) if axes is None else [from_front(a, data.rank) for a in axes]
+    start = dict(zip(sliced, starts))
+    sizes = zip(data.shape or (), y.shape or (None,) * data.rank)
+    pads = [
+        _before_and_after(start.get(axis), size, taken) for axis, (size, taken) in enumerate(sizes)
+    ]
+    around = [p for p in pads if p is not None]
+    if len(around) < len(pads):
+        return _pad_at_run_time(g, data, y, [start.get(axis, 0) for axis in range(data.rank)])
+    before, after = [p[0] for p in around], [p[1] for p in around]
+    return pad(g, [*before, *after]) if any(before) or any(after) else g
+
+
+def _takes_everything(data: Var, y: Var, steps: Any) -> bool:
+    """Forwards or backwards: as it was taken it is put back."""
+    turned = isinstance(steps, Sequence) and all(abs(s) == 1 for s in steps)
+    return turned and same_shape(data.shape, y.shape)
+
+
+def _before_and_after(start: int | None, size: Dim, taken: Dim) -> tuple[int, int] | None:
+    """How many elements of an axis come before and after those taken; None where that shows at run
+    time only.
+
+    start: None where the axis is not sliced.
+    """
+    if start and not isinstance(size, int):
+        return None
+    before = (
+        min(max(start + size if start < 0 else start, 0), size)
+        if start and isinstance(size, int)
+        else 0
+    )
+    if isinstance(size, int) and isinstance(taken, int):
+        return before, size - taken - before
+    return (0, 0) if start is None else None
+
+
+def _pad_at_run_time(g: Var, x: Var, y: Var, starts: Sequence[int]) -> Var:
+    """The same with sizes that only the run knows."""
+    size = op.Shape(x)
+    wanted = np.array(starts, np.int64)
+    offset = op.Add(size, np.minimum(wanted, 0)) if (wanted < 0).any() else None
+    if offset is None:
+        before = op.Min(wanted, size)
+    else:
+        before = op.Min(op.Where(wanted < 0, op.Max(offset, np.zeros(1, np.int64)), wanted), size)
+    after = op.Sub(op.Sub(size, op.Shape(y)), before)
+    return pad(g, op.Concat(before, after, axis=0))
+
+
+def _scatter_slice(g: Var, x: Var, binding: Binding) -> Var:
+    """Slice the numbers of the elements like the elements, and put each part of g at its number."""
+    numbers = op.Reshape(op.Range(np.int64(0), op.Size(x), np.int64(1)), op.Shape(x))
+    taken = op.Slice(numbers, *binding.inputs[1:])
+    flat_zeros = op.Reshape(zeros_like(x), [-1])
+    flat = op.ScatterElements(flat_zeros, op.Reshape(taken, [-1]), op.Reshape(g, [-1]), axis=0)
+    return reshape_like(flat, x)
+
+
+vjp("Slice", _slice)
+
+
+def _pad(
+    g: Var, y: Var, x: Var, pads: Any, value: Var | None, axes: Any, mode: str, binding: Binding
+) -> Var:
+    """constant: Pad(g, -pads), negative pads being crops; the others copy elements, so their
+    adjoints are summed.
+    """
+    if mode == "constant":
+        opposite = op.Neg(pads) if isinstance(pads, Var) else [-p for p in pads]
+        return pad(g, opposite, _axes(binding))
+    # pad the elements' numbers like the elements: each part of g then knows where it came from
+    numbers = op.Reshape(op.Range(np.int64(0), op.Size(x), np.int64(1)), op.Shape(x))
+    source = op.Pad(numbers, binding.inputs[1], None, _axes(binding), mode=mode)
+    flat = op.Reshape(zeros_like(x), [-1])
+    added = scatter_elements(
+        flat, op.Reshape(source, [-1]), op.Reshape(g, [-1]), axis=0, reduction="add"
+    )
+    return reshape_like(added, x)
+
+
+def _pad_value(
+    g: Var, y: Var, x: Var, pads: Any, value: Var, axes: Any, mode: str, binding: Binding
+) -> Any:
+    """The sum of g over what was padded."""
+    if mode != "constant":
+        return None
+    inside = pad(fill(shape_of(x), 1.0, TensorProto.FLOAT), binding.inputs[1], _axes(binding))
+    outside = where(op.Equal(inside, 0.0), widened(g), 0.0)
+    total = narrowed(op.ReduceSum(outside, keepdims=0), value)
+    return total if value.rank == 0 else reshape_like(total, value)
+
+
+def _axes(binding: Binding) -> Var | None:
+    return binding.operand(3)
+
+
+vjp("Pad", _pad, None, _pad_value)
+
+
+def _tile(g: Var, y: Var, x: Var, repeats: Any) -> Var:
+    """The sum over the copies: g as (r0, d0, r1, d1, ...), summed over the r's."""
+    counts = repeats if isinstance(repeats, Var) else np.array(repeats, np.int64)
+    shape = op.Shape(x)
+    pairs = op.Reshape(op.Concat(op.Unsqueeze(counts, [1]), op.Unsqueeze(shape, [1]), axis=1), [-1])
+    spread = op.Reshape(g, pairs, allowzero=1)
+    if x.rank is not None:
+        return g if x.rank == 0 else op.ReduceSum(spread, list(range(0, 2 * x.rank, 2)), keepdims=0)
+    over = op.Range(np.int64(0), op.Size(pairs), np.int64(2))
+    return op.ReduceSum(spread, over, keepdims=0, noop_with_empty_axes=1)
+
+
+vjp("Tile", _tile)
+
+
+vjp("Trilu", lambda g, y, x, k, upper: op.Trilu(g, _as_operand(k), upper=upper))
+
+
+def _as_operand(k: Any) -> Any:
+    """A scalar operand that may have arrived as a tuple of one constant."""
+    return np.array(k, np.int64).reshape(()) if isinstance(k, tuple) else k
+
+
+vjp(
+    "ReverseSequence",
+    lambda g, y, x, lengths, batch_axis, time_axis: op.ReverseSequence(
+        g, lengths, batch_axis=batch_axis, time_axis=time_axis
+    ),
+)
+
+
+vjp(
+    "SpaceToDepth",
+    lambda g, y, x, blocksize, mode="DCR": op.DepthToSpace(g, blocksize=blocksize, mode=mode),
+)
+
+
+def _depth_to_space(g: Var, y: Var, x: Var, blocksize: int, mode: str) -> Var:
+    """DCR: SpaceToDepth; CRD: the blocks' axes come after the channels."""
+    packed = op.SpaceToDepth(g, blocksize=blocksize)
+    if mode == "DCR":
+        return packed
+    # packed channels are (block row, block column, channel), CRD wants (channel, block row, block
+    # column)
+    n, h, w = (op.Shape(packed, start=i, end=i + 1) for i in (0, 2, 3))
+    split = op.Reshape(
+        packed, op.Concat(n, np.array([blocksize * blocksize, -1], np.int64), h, w, axis=0)
+    )
+    return reshape_like(op.Transpose(split, perm=[0, 2, 1, 3, 4]), x)
+
+
+vjp("DepthToSpace", _depth_to_space)

@@ -1,1 +1,0 @@
-"""Operators that lay elements out anew."""

@@ -1,0 +1,254 @@
+"""MatMul, Gemm, Einsum and Det."""
+
+from __future__ import annotations
+
+import string
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.registry import vjp, vjp_all
+from onnxgrad.grad.rules._common import narrowed, widened
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.like import expand_like, reshape_like, shape_of
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
+
+
+def _matmul(
+    g: Var, y: Var, xs: tuple[Var, Var], binding: Binding, wanted: tuple[bool, bool]
+) -> list[Any]:
+    """g b' and a' g; a rank-1 operand is promoted to a matrix first, and its partial comes back
+    to rank 1.
+    """
+    a, b = xs
+    if a.rank is None or b.rank is None:
+        raise InputError(
+            f"the gradient of '{binding}' needs the ranks of its operands, which shape inference "
+            "does not know"
+        )
+    left = op.Unsqueeze(a, [0]) if a.rank == 1 else a
+    right = op.Unsqueeze(b, [1]) if b.rank == 1 else b
+    if a.rank == 1 and b.rank == 1:
+        return [g * b if wanted[0] else None, g * a if wanted[1] else None]
+    if a.rank == 1:
+        g = op.Unsqueeze(g, [-2])
+    if b.rank == 1:
+        g = op.Unsqueeze(g, [-1])
+    da = _left(g, left, right) if wanted[0] else None
+    db = _right(g, left, right) if wanted[1] else None
+    if da is not None and a.rank == 1:
+        da = op.Squeeze(da, [-2])
+    if db is not None and b.rank == 1:
+        db = op.Squeeze(db, [-1])
+    return [da, db]
+
+
+def _left(g: Var, a: Var, b: Var) -> Var:
+    if a.rank == 2 and b.rank is not None and b.rank > 2:
+        # a' = b g': the batch axes are summed over, which one product over the joined axes does
+        return op.Gemm(_columns(g), _columns(b), transB=1)
+    transposed = b.definition is not None and b.definition.is_op("Transpose")
+    if b.rank == 2 and a.rank is not None and a.rank > 2 and not transposed:
+        # the flat adjoint is there for the weight's gradient as well, and Gemm reads the weight as
+        # it lies
+        return reshape_like(op.Gemm(_rows(g), b, transB=1), a)
+    return g @ b.mT
+
+
+def _right(g: Var, a: Var, b: Var) -> Var:
+    if b.rank == 2 and a.rank is not None and a.rank > 2:
+        # a batched product and a sum over the batch take twice the time of one product over the
+        # joined axes
+        return op.Gemm(_rows(a), _rows(g), transA=1)
+    return a.mT @ g
+
+
+def _rows(v: Var) -> Var:
+    """(..., M, K) as (... M, K)."""
+    need_rank(v)
+    last = v.shape[-1] if v.shape else None
+    if isinstance(last, int) and last > 0:
+        return op.Reshape(v, [-1, last])
+    return op.Flatten(v, axis=-1)
+
+
+def _columns(v: Var) -> Var:
+    """(..., K, N) as (K, ... N)."""
+    rank = v.rank or 0
+    moved = op.Transpose(v, perm=[rank - 2, *range(rank - 2), rank - 1])
+    return op.Flatten(moved, axis=1)
+
+
+def need_rank(v: Var) -> None:
+    """Raises InputError for a value of unknown rank."""
+    if v.rank is None:
+        raise InputError(f"the rank of '{v.name}' is not known, and its gradient depends on it")
+
+
+vjp_all("MatMul", _matmul)
+
+
+def _scaled(v: Var, factor: float) -> Var:
+    return v if factor == 1.0 else v * factor
+
+
+def _gemm_a(g: Var, y: Var, a: Var, b: Var, alpha: float, transA: int, transB: int) -> Var:
+    if transA:
+        return op.Gemm(b, g, alpha=_attribute(alpha), transA=transB or None, transB=1)
+    return op.Gemm(g, b, alpha=_attribute(alpha), transB=None if transB else 1)
+
+
+def _gemm_b(g: Var, y: Var, a: Var, b: Var, alpha: float, transA: int, transB: int) -> Var:
+    if transB:
+        return op.Gemm(g, a, alpha=_attribute(alpha), transA=1, transB=transA or None)
+    return op.Gemm(a, g, alpha=_attribute(alpha), transA=None if transA else 1)
+
+
+def _attribute(alpha: float) -> float | None:
+    return None if alpha == 1.0 else alpha
+
+
+vjp("Gemm", _gemm_a, _gemm_b, lambda g, y, a, b, c, beta: _scaled(g, beta))
+
+
+def _einsum(
+    g: Var, y: Var, xs: Sequence[Var], equation: str, binding: Binding, wanted: Sequence[bool]
+) -> list[Any]:
+    terms, result = explicit(equation, xs, binding)
+    wide, factors = widened(g), [widened(x) for x in xs]
+    return [
+        narrowed(_partial(wide, result, factors, terms, k), xs[k]) if asked else None
+        for k, asked in enumerate(wanted)
+    ]
+
+
+def explicit(equation: str, xs: Sequence[Var], binding: Binding) -> tuple[list[str], str]:
+    """The letters of every operand and of the result, ellipses and implied results spelled out.
+
+    Raises InputError where an ellipsis stands for an unknown number of axes.
+    """
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    free = [c for c in string.ascii_letters if c not in equation]
+    counts = []
+    for term, x in zip(terms, xs, strict=True):
+        if "..." in term:
+            if x.rank is None:
+                raise InputError(
+                    f"the gradient of '{binding}' needs the rank of its operands, "
+                    "which is not known"
+                )
+            counts.append(x.rank - len(term.replace("...", "")))
+    most = max(counts, default=0)
+    dots = "".join(free[:most])
+    if not arrow:
+        letters = Counter(left.replace("...", "").replace(",", ""))
+        right = ("..." if counts else "") + "".join(sorted(c for c, n in letters.items() if n == 1))
+    found = []
+    for term, x in zip(terms, xs, strict=True):
+        own = (x.rank or 0) - len(term.replace("...", ""))
+        found.append(term.replace("...", dots[most - own :] if own else ""))
+    return found, right.replace("...", dots)
+
+
+def _partial(g: Var, result: str, xs: Sequence[Var], terms: Sequence[str], k: int) -> Var:
+    x, own = xs[k], terms[k]
+    others = [(t, v) for i, (t, v) in enumerate(zip(terms, xs, strict=True)) if i != k]
+    factors = [(t, v) for t, v in [(result, g), *others]]
+    reached = set(result).union(*(t for t, _ in others)) if others else set(result)
+    unique = "".join(dict.fromkeys(own))
+    kept = "".join(c for c in unique if c in reached)
+    v = _contract(factors, kept)
+    missing = [i for i, c in enumerate(unique) if c not in reached]
+    if missing:
+        v = op.Unsqueeze(v, missing)
+    if len(unique) < len(own):
+        v = _on_diagonals(v, own, x)
+    return op.Expand(v, shape_of(x)) if missing else v
+
+
+def _contract(factors: Sequence[tuple[str, Var]], kept: str) -> Var:
+    """The Einsum of the factors; scalars multiply, and a lone factor that stays as it is needs
+    none.
+    """
+    scalars = [v for t, v in factors if not t]
+    tensors = [(t, v) for t, v in factors if t]
+    if not tensors:
+        v = scalars.pop()
+    elif len(tensors) == 1 and tensors[0][0] == kept:
+        v = tensors[0][1]
+    else:
+        v = op.Einsum(
+            *(v for _, v in tensors), equation=",".join(t for t, _ in tensors) + "->" + kept
+        )
+    for factor in scalars:
+        v = v * factor
+    return v
+
+
+def _on_diagonals(v: Var, own: str, x: Var) -> Var:
+    """Axes for the repetitions of an index: `v` where all its positions agree, 0 elsewhere."""
+    rank = len(own)
+    repeats = [(own.index(c), i) for i, c in enumerate(own) if own.index(c) != i]
+    v = op.Unsqueeze(v, [i for _, i in repeats])
+    for first, later in repeats:
+        mask = op.Equal(_positions(x, later, first, rank), _positions(x, later, later, rank))
+        v = op.Where(mask, v, 0.0)
+    return v
+
+
+def _positions(x: Var, size_of: int, axis: int, rank: int) -> Var:
+    """0, 1, ... along `axis`, as many as `x` has along `size_of`."""
+    size = x.shape[size_of] if x.shape is not None else None
+    others = [i for i in range(rank) if i != axis]
+    if isinstance(size, int):
+        shape = [1] * rank
+        shape[axis] = size
+        return constant(np.arange(size, dtype=np.int64).reshape(shape))
+    end = op.Squeeze(op.Shape(x, start=size_of, end=size_of + 1), [0])
+    return op.Unsqueeze(op.Range(constant(np.int64(0)), end, constant(np.int64(1))), others)
+
+
+vjp_all("Einsum", _einsum, broadcasts=True)
+
+
+def _det(g: Var, y: Var, x: Var, binding: Binding) -> Var:
+    if x.rank is None:
+        raise InputError(
+            f"the gradient of '{binding}' needs the rank of its input, which shape inference does "
+            "not know"
+        )
+    lead = x.rank - 2
+    adjoint = op.Unsqueeze(g, [-2, -1])
+    n = x.shape[-1] if x.shape is not None and isinstance(x.shape[-1], int) else None
+    if n == 1:
+        return expand_like(adjoint, x)
+    rows, signs = _minor_indices(x, n)
+    minors = op.Gather(op.Gather(x, rows, axis=lead), rows, axis=lead + 2)
+    batch = list(range(lead))
+    minors = op.Transpose(minors, perm=[*batch, lead, lead + 2, lead + 1, lead + 3])
+    return adjoint * (op.Det(minors) * signs)
+
+
+def _minor_indices(x: Var, n: int | None) -> tuple[Var, Var]:
+    """(n, n - 1): the rows left when row i goes; (n, n): the checkerboard of signs."""
+    if n is not None:
+        i, k = np.arange(n)[:, None], np.arange(n - 1)[None, :]
+        signs = np.where((np.arange(n)[:, None] + np.arange(n)) % 2, -1.0, 1.0)
+        return constant((k + (k >= i)).astype(np.int64)), constant(signs, x.dtype)
+    size = op.Squeeze(op.Shape(x, start=-1), [0])
+    zero, one = constant(np.int64(0)), constant(np.int64(1))
+    row = op.Unsqueeze(op.Range(zero, size, one), [1])
+    column = op.Unsqueeze(op.Range(zero, op.Sub(size, one), one), [0])
+    left = op.Add(column, op.Cast(op.GreaterOrEqual(column, row), to=TensorProto.INT64))
+    odd = op.Mod(op.Add(row, op.Transpose(row, perm=[1, 0])), constant(np.int64(2)))
+    return left, 1.0 - 2.0 * op.Cast(odd, to=x.dtype)
+
+
+vjp("Det", _det, notes="the cofactors, so singular matrices too")

@@ -1,0 +1,181 @@
+"""MaxPool and MaxUnpool, AveragePool, LpPool, and the global ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.grad.registry import vjp
+from onnxgrad.grad.rules._common import counting, divided, mean_share, reduced_count, where
+from onnxgrad.grad.rules._geometry import Geometry, geometry, onto_long, onto_short, spatial
+from onnxgrad.grad.rules.scatter import scatter_elements
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.like import expand_like, reshape_like, zeros_like
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import numpy_dtype
+from onnxgrad.ir.var import Var
+
+
+def _max_pool(g: Sequence[Var | None], y: Sequence[Var], x: Var, storage_order: int) -> Var | None:
+    if g[0] is None:
+        return None
+    indices = _row_major(y[1], x) if storage_order else y[1]
+    flat = scatter_elements(
+        op.Reshape(zeros_like(x), [-1]),
+        op.Reshape(indices, [-1]),
+        op.Reshape(g[0], [-1]),
+        axis=0,
+        reduction="add",
+    )
+    return reshape_like(flat, x)
+
+
+def _row_major(indices: Var, x: Var) -> Var:
+    """Column-major places within each channel of (N, C, H, W) as row-major ones."""
+    height, width = op.Shape(x, start=2, end=3), op.Shape(x, start=3, end=4)
+    within = op.Mod(indices, height * width)
+    return indices - within + op.Mod(within, height) * width + op.Div(within, height)
+
+
+vjp("MaxPool", _max_pool, notes="equal maxima: the first")
+
+
+def _global_max(g: Var, y: Var, x: Var) -> Var:
+    rows = op.Reshape(x, [0, 0, -1])
+    first = op.ArgMax(rows, axis=2, keepdims=1)
+    return reshape_like(
+        op.ScatterElements(zeros_like(rows), first, op.Reshape(g, [0, 0, -1]), axis=2), x
+    )
+
+
+vjp("GlobalMaxPool", _global_max, notes="equal maxima: the first")
+
+
+vjp(
+    "MaxUnpool",
+    # each value's adjoint is read where the value was put
+    lambda g, y, x, places: op.Gather(op.Reshape(g, [-1]), places, axis=0),
+    notes="indices count in the output, as in onnxruntime, also where output_shape makes it larger",
+)
+
+
+def _global_average(g: Var, y: Var, x: Var) -> Var:
+    count = reduced_count(x, y, list(range(2, x.rank)) if x.rank is not None else op.Shape(x))
+    return expand_like(mean_share(g, count), x)
+
+
+vjp("GlobalAveragePool", _global_average)
+
+
+def _average_pool(
+    g: Var, y: Var, x: Var, kernel_shape: Sequence[int], count_include_pad: int, binding: Binding
+) -> Var:
+    geo = geometry(binding, kernel_shape, x, y)
+    ceil = bool(binding.attr("ceil_mode", 0))
+    share = divided(g, _window_sizes(x, y, geo, tuple(kernel_shape), bool(count_include_pad), ceil))
+    ones = np.ones((1, 1, *kernel_shape), numpy_dtype(x.dtype))
+    # each channel on its own: as many images of one channel
+    sizes = spatial(y)
+    images: Any = (
+        [-1, 1, *sizes]
+        if sizes is not None
+        else op.Concat(_ONE_CHANNEL, op.Shape(y, start=2), axis=0)
+    )
+    return reshape_like(onto_long(op.Reshape(share, images), constant(ones), x, geo, 1), x)
+
+
+_ONE_CHANNEL = np.array([-1, 1], np.int64)
+
+
+def _window_sizes(
+    x: Var, y: Var, geo: Geometry, kernel: Sequence[int], include_pad: bool, ceil: bool
+) -> Any:
+    """By what each window's sum is divided: a number where that is the same everywhere, else (1,
+    1, short sizes).
+    """
+    padded = (
+        isinstance(geo.begin, Var) or isinstance(geo.end, Var) or any(geo.begin) or any(geo.end)
+    )
+    if not ceil and (include_pad or not padded):
+        return float(np.prod(kernel))
+    long, short = spatial(x), spatial(y)
+    if long is None or short is None or isinstance(geo.begin, Var) or isinstance(geo.end, Var):
+        return _window_sizes_at_run_time(x, y, geo, kernel, include_pad, ceil)
+    sizes = np.ones((1, 1))
+    for d, o, k, s, dil, b, e in zip(
+        long, short, kernel, geo.strides, geo.dilations, geo.begin, geo.end
+    ):
+        places = np.arange(o)[:, None] * s - b + np.arange(k) * dil
+        low, high = (-b, d + e) if include_pad else (0, d)
+        sizes = sizes[..., None] * ((places >= low) & (places < high)).sum(1)
+    return sizes.astype(np.float64 if x.dtype == TensorProto.FLOAT16 else numpy_dtype(x.dtype))
+
+
+def _window_sizes_at_run_time(
+    x: Var, y: Var, geo: Geometry, kernel: Sequence[int], include_pad: bool, ceil: bool
+) -> Var:
+    """The same sum over ones."""
+    one = counting(constant(np.ones((1,) * (len(kernel) + 2), numpy_dtype(x.dtype))))
+    sizes = op.Shape(x, start=2)
+    if include_pad:
+        added = _vector(geo.begin), _vector(geo.end)
+        sizes = sizes + added[0] + added[1]
+        geo = replace(geo, begin=(0,) * len(kernel), end=(0,) * len(kernel))
+    if ceil:  # windows may reach past the end
+        geo = replace(geo, end=_vector(geo.end) + np.array([s - 1 for s in geo.strides], np.int64))
+    ones = op.Expand(one, op.Concat(np.array([1, 1], np.int64), sizes, axis=0))
+    weights = counting(constant(np.ones((1, 1, *kernel), numpy_dtype(x.dtype))))
+    return onto_short(ones, weights, y, geo, 1)
+
+
+def _vector(pads: Sequence[int] | Var) -> Var:
+    return pads if isinstance(pads, Var) else constant(np.array(pads, np.int64))
+
+
+vjp("AveragePool", _average_pool)
+
+
+def _lp_slope(share: Var, y: Var, x: Var, p: int) -> Var:
+    """share sign(x) |x|^(p-1), where share is g y^(1-p) brought to x."""
+    if p == 1:
+        return share * op.Sign(x)
+    return share * x if p == 2 else share * op.Sign(x) * op.Pow(op.Abs(x), float(p - 1))
+
+
+def _lp_share(g: Var, y: Var, p: int) -> Var:
+    """g y^(1-p), and 0 where the norm is 0."""
+    if p == 1:
+        return g
+    empty = op.Equal(y, 0.0)
+    return where(empty, 0.0, g / op.Pow(where(empty, 1.0, y), float(p - 1)))
+
+
+def _global_lp(g: Var, y: Var, x: Var, p: int) -> Var:
+    return _lp_slope(_lp_share(g, y, p), y, x, p)
+
+
+vjp("GlobalLpPool", _global_lp, notes="0 where the norm is 0")
+
+
+def _lp_pool(g: Var, y: Var, x: Var, kernel_shape: Sequence[int], p: int, binding: Binding) -> Var:
+    """Each window's share goes to all its elements, each channel an image of its own."""
+    geo = geometry(binding, kernel_shape, x, y)
+    share = _lp_share(g, y, p)
+    sizes = spatial(y)
+    one_channel = np.array([-1, 1], np.int64)
+    images: Any = (
+        [-1, 1, *sizes]
+        if sizes is not None
+        else op.Concat(one_channel, op.Shape(y, start=2), axis=0)
+    )
+    ones = constant(np.ones((1, 1, *kernel_shape), numpy_dtype(x.dtype)))
+    spread = reshape_like(onto_long(op.Reshape(share, images), ones, x, geo, 1), x)
+    return _lp_slope(spread, y, x, p)
+
+
+vjp("LpPool", _lp_pool, notes="0 where the norm is 0")

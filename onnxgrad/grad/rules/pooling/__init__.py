@@ -1,1 +1,0 @@
-"""Windows that keep the largest element, the mean or a norm."""

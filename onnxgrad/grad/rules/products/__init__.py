@@ -1,1 +1,0 @@
-"""Products of matrices, and what comes of them."""

@@ -1,0 +1,1 @@
+"""Which constants of a model are weights, and why."""

@@ -1,0 +1,317 @@
+"""What is a weight: every floating-point constant of a model is told by who reads it, its elements
+and its name.
+
+A weight is what training would move: a filter, a matrix, a bias, an embedding. It is told from
+masks, rotary tables, initial states, statistics and the numbers of formulas by its role with each
+reader (`_ROLES`, the first that fits): the operand that it is, what is computed around it, what its
+elements look like, what its name says. What looks trained is a weight when in doubt. Every decision
+has its reason in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import cached_property
+
+from onnxgrad.grad.weights.evidence import (
+    Evidence,
+    declared,
+    evidence,
+    is_formula_number,
+    is_hiding,
+    is_monotone,
+    is_scripted,
+    is_sinusoidal,
+    is_uniform,
+    pattern,
+)
+from onnxgrad.grad.weights.readers import (
+    FILTERS,
+    NORM,
+    OTHERS,
+    TABLE,
+    WEIGHTS,
+    Reader,
+    before,
+    columns,
+    constants_only,
+    in_front_of_softmax,
+    is_one,
+    is_rotary,
+    is_state,
+    makes_angles,
+    operand,
+    readers,
+    scaled_again,
+    standardises,
+)
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import Array
+from onnxgrad.ir.var import Var
+
+# what is made of constants alone ends at these
+_ENDS = frozenset(WEIGHTS) | {"Sub", "Sqrt"}
+# fewer elements than that prove nothing by themselves; so many of a large matrix are looked at
+_FEW, _SAMPLE = 8, 4096
+# what a name says of a module's own values
+_OWNED = ("parameter", "attribute")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether a constant is a weight, and why."""
+
+    is_weight: bool
+    why: str
+
+
+def decide(program: Program, candidates: Collection[Var]) -> dict[Var, Decision]:
+    """What each of the floating-point constants `candidates` is. Elements are read, from external
+    data too, where operand and name do not tell.
+    """
+    fixed = constants_only(program) | set(candidates)
+    exported, scripted = declared(program.proto.graph), is_scripted(program.proto)
+    constants = (
+        _Constant(v, fixed, evidence(v.name, scripted and v.initializer is not None))
+        for v in candidates
+    )
+    return {c.v: _decide(c, exported.get(c.v.name, "")) for c in constants}
+
+
+class _Constant:
+    """A constant, what its name says, and its elements once somebody asks; None where the file
+    holds them otherwise.
+    """
+
+    def __init__(self, v: Var, fixed: Collection[Var], name: Evidence) -> None:
+        self.v, self.fixed, self.name = v, fixed, name
+        self.one = is_one(v)
+        self.in_a_line = v.shape is not None and sum(n != 1 for n in v.shape) <= 1
+
+    @cached_property
+    def array(self) -> Array | None:
+        if self.v.initializer is not None:
+            return self.v.block.program.array(self.v.initializer)
+        return self.v.const
+
+    @cached_property
+    def pattern(self) -> str:
+        """What `pattern` says; a few numbers under a name that says nothing prove nothing."""
+        few = self.name == "" and self.array is not None and self.array.size < _FEW
+        if self.array is None or (few and not is_hiding(self.array) and not is_uniform(self.array)):
+            return ""
+        return pattern(self.array)
+
+    @cached_property
+    def named(self) -> bool:
+        """Its name is a parameter's; or a module's own, and all elements are one number, as many
+        parameters start.
+        """
+        return self.name == "parameter" or (
+            self.name == "attribute" and self.array is not None and is_uniform(self.array)
+        )
+
+
+def _decide(c: _Constant, exported: str) -> Decision:
+    """A weight if it is one to any reader; what the exporter itself wrote down counts more."""
+    answers = [_read(c, by) for by in readers(c.v, c.fixed, _ENDS)] or [
+        _no("nothing that reads it passes a gradient")
+    ]
+    found = next((a for a in answers if a.is_weight), answers[0])
+    if exported and found.is_weight != (exported == "PARAMETER"):
+        return Decision(not found.is_weight, f"{exported.lower()} of the module that was exported")
+    return found
+
+
+def _read(c: _Constant, by: Reader) -> Decision:
+    return next(
+        (answer for role in _ROLES if (answer := role(c, by)) is not None), _looks_trained(c, by)
+    )
+
+
+def _no(why: str) -> Decision:
+    return Decision(False, why)
+
+
+def _yes(why: str) -> Decision:
+    return Decision(True, why)
+
+
+# ---- roles: a constant and one of its readers, None where the role is another --------------------
+
+
+def _buffer(c: _Constant, by: Reader) -> Decision | None:
+    """A name tells a buffer anywhere, a statistic where no product reads it."""
+    if c.name == "buffer" or (c.name == "statistic" and operand(by) in ("", TABLE)):
+        return _no(f"a {c.name} of a module, by its name")
+    return None
+
+
+def _no_weight_by_operand(c: _Constant, by: Reader) -> Decision | None:
+    """Statistics, bounds, scales of quantisation and of Resize."""
+    what = OTHERS.get(by.binding.op, {}).get(by.slot)
+    if what is None and by.binding.op == "Clip" and c.name not in _OWNED:
+        what = "bound of a Clip"
+    return None if what is None else _no(what)
+
+
+def _initial_state(c: _Constant, by: Reader) -> Decision | None:
+    """A recurrence begins with zeros, mostly; what looks trained was learned."""
+    if not is_state(by.binding, by.slot) and not (
+        by.binding.op in ("LSTM", "GRU", "RNN") and by.slot in (5, 6)
+    ):
+        return None
+    if c.named or not c.pattern:
+        return _yes("initial state that looks learned")
+    return _no(f"initial state of a recurrence, {c.pattern}")
+
+
+def _idle_normalisation(c: _Constant, by: Reader) -> Decision | None:
+    """Ones and zeros where a normalisation without a scale of its own has to read one."""
+    if operand(by) not in NORM.values() or c.name == "parameter" or c.array is None:
+        return None
+    idle = {NORM[1]: 1.0, NORM[2]: 0.0}[operand(by)]
+    if is_uniform(c.array) and c.array.flat[0] == idle:
+        if scaled_again(by.binding.out, c.fixed):
+            return _no(f"all {idle:g} in a normalisation whose scale comes behind it")
+        if c.name == "constant":
+            return _no(f"all {idle:g} in a normalisation without a {'scale' if idle else 'bias'}")
+    return None
+
+
+def _frequencies(c: _Constant, by: Reader) -> Decision | None:
+    """Positions times these are the angles of Cos and Sin."""
+    if (
+        by.binding.op not in ("Mul", "Div", "MatMul", "Einsum")
+        or c.name == "parameter"
+        or not c.in_a_line
+    ):
+        return None
+    in_order = c.one or (c.array is not None and is_monotone(c.array))
+    return _no("frequencies of Cos and Sin") if in_order and makes_angles(by.binding.out) else None
+
+
+def _fixed_table(c: _Constant, by: Reader) -> Decision | None:
+    """Sines of the position, and a filter that an exporter had to name and that has a pattern.
+
+    All one number is how adapters start, so that this is no pattern here.
+    """
+    if not operand(by) or c.name in _OWNED or c.in_a_line or c.array is None:
+        return None
+    if is_sinusoidal(c.array):
+        return _no(f"{operand(by)}, but sines of the position")
+    if c.name == "constant" and operand(by) in FILTERS and not is_uniform(c.array):
+        found = pattern(c.array.reshape(-1)[:: max(1, c.array.size // _SAMPLE)])
+        if found and not found.startswith("all "):
+            return _no(f"{operand(by)}, but {found}")
+    return None
+
+
+def _weight_by_operand(c: _Constant, by: Reader) -> Decision | None:
+    """Filters, matrices, biases, scales, tables."""
+    what = operand(by)
+    # a number expanded is no filter
+    return _yes(what) if what and is_one(by.value) >= c.one else None
+
+
+def _mask(c: _Constant, by: Reader) -> Decision | None:
+    """What is added hides."""
+    if c.array is not None and is_hiding(c.array):
+        return _no("a mask: huge negative numbers hide")
+    return None
+
+
+def _rotary(c: _Constant, by: Reader) -> Decision | None:
+    """x * cos + rotated(x) * sin."""
+    if not c.one and c.array is not None and is_rotary(by, c.array):
+        return _no("cosines or sines of a rotary embedding")
+    return None
+
+
+def _bias_or_scale(c: _Constant, by: Reader) -> Decision | None:
+    """One number per feature, behind a product or a normalisation."""
+    if by.binding.op not in ("Add", "Sum", "Mul") or not c.in_a_line or not by.others:
+        return None
+    kind, source = before(by.others[0], c.fixed)
+    if source is None or (
+        c.one and (c.name == "constant" or not c.v.shape or columns(source) != 1)
+    ):
+        return None
+    return _yes(f"{'scale' if by.binding.op == 'Mul' else 'bias'} behind a {kind}")
+
+
+def _number(c: _Constant, by: Reader) -> Decision | None:
+    """One element: what a name calls a parameter's, or no formula has."""
+    if not c.one:
+        return None
+    if c.name in _OWNED:
+        return _yes("a number that has a parameter's name")
+    if c.name == "constant" or c.v.is_constant > (c.v.initializer is not None):
+        return _no("a number of the formula")
+    if c.array is not None and is_formula_number(float(c.array.flat[0])):
+        return _no(f"a number of the formula, {float(c.array.flat[0]):g}")
+    return _yes("a number that no formula has")
+
+
+def _position_bias(c: _Constant, by: Reader) -> Decision | None:
+    """What is added to attention's scores and hides nothing."""
+    if by.binding.op not in ("Add", "Sum") or not in_front_of_softmax(by.binding.out):
+        return None
+    if c.pattern and not c.named:
+        return _no(f"added in front of a Softmax, {c.pattern}: a mask or distances")
+    return _yes("added to scores: a learned position bias")
+
+
+def _statistic(c: _Constant, by: Reader) -> Decision | None:
+    """Means are subtracted and spreads divided by, where weights are added and multiplied with."""
+    if by.binding.op == "Sqrt" and by.binding.out in c.fixed:
+        return _no("under a root: a variance")
+    divides = by.binding.op == "Div"
+    if by.slot != 1 or not (divides or by.binding.op == "Sub") or c.name in _OWNED:
+        return None
+    if c.name != "constant" and not standardises(by, c.fixed):
+        return None
+    return _no(
+        "a spread of data: it is divided by" if divides else "a mean of data: it is subtracted"
+    )
+
+
+def _with_a_pattern(c: _Constant, by: Reader) -> Decision | None:
+    """Masks, grids, windows, positions."""
+    if c.pattern and not c.named:
+        return _no(f"a table that nobody trained: {c.pattern}")
+    return None
+
+
+_TRAINED = {
+    "Add": "added to activations: learned positions or a bias",
+    "Sum": "added to activations: learned positions",
+    "Mul": "multiplied with activations: a learned scale",
+    "Concat": "joined to activations: a learned token",
+    "Where": "put in by a mask: a learned token",
+}
+
+
+def _looks_trained(c: _Constant, by: Reader) -> Decision:
+    return _yes(_TRAINED.get(by.binding.op, f"operand of {by.binding.op} that looks trained"))
+
+
+Role = Callable[[_Constant, Reader], "Decision | None"]
+# from the certain to the likely: the first that answers decides
+_ROLES: tuple[Role, ...] = (
+    _buffer,
+    _no_weight_by_operand,
+    _initial_state,
+    _idle_normalisation,
+    _frequencies,
+    _fixed_table,
+    _weight_by_operand,
+    _mask,
+    _rotary,
+    _bias_or_scale,
+    _number,
+    _position_bias,
+    _with_a_pattern,
+    _statistic,
+)

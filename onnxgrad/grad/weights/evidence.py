@@ -1,0 +1,226 @@
+"""What the name of a constant says about it, and what its elements look like."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+
+from onnxgrad.ir.types import Array
+
+# "parameter": named as one; "attribute": a module's own, a parameter or a buffer; "buffer",
+# "statistic": no parameter though a module's own; "constant": a number or table that an exporter
+# had to call something; "": nothing
+Evidence = Literal["parameter", "attribute", "buffer", "statistic", "constant", ""]
+
+_PARAMETERS = frozenset(
+    {
+        "weight", "weights", "bias", "biases", "kernel", "gamma", "beta", "alpha", "scale",
+        "offset", "slope", "gain", "temperature", "embed", "embedding", "embeddings", "latents",
+        "prompt", "query", "queries", "registers", "token", "tokens", "w", "b", "readvariableop",
+    }
+)  # fmt: skip
+_BUFFERS = re.compile(
+    r"(.*_)?(buffers?|num_batches_tracked|inv_freq|freqs_cis|(cos|sin)_cached|cached_(cos|sin)|position_ids|masks?|"
+    r"masked_bias|weight_[uv]|_[uv])"
+)
+_STATISTICS = re.compile(r"(.*_)?((running|moving)_)?(means?|stds?|vars?|variances?)")
+# what torch.onnx calls folded weights, by the operator that reads them
+_FOLDED = re.compile(r"onnx::([A-Za-z]+)_\d+")
+_PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "LSTM", "GRU", "RNN", "PRelu"})
+_NUMBERED = re.compile(
+    r"(.*[_.])?(val(_\d+)?|const(ant)?s?(_fold_opt)?([_@.]*\d+)*(_output_\d+)?|constant_?folding|lifted_tensor_?\d*|"
+    r"_?tensor_constant_?\d*|p2o\.helper\.constant\.\d+)",
+    re.IGNORECASE,
+)
+# results of torch's operators that onnx spells otherwise; exporters fold them and keep the name
+_FOREIGN = frozenset(
+    {
+        "arange", "clone", "copy", "embedding", "empty", "full", "full_like", "index",
+        "lift_fresh_copy", "ones", "ones_like", "permute", "recip", "rsqrt", "scalar_tensor",
+        "select", "t", "to_copy", "truediv", "view", "zeros",
+        "zeros_like",
+    }
+)  # fmt: skip
+_TAIL = re.compile(r"(_default|_output)?([_.:]?\d+)*$")
+_PATH = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
+
+
+@cache
+def _operators() -> frozenset[str]:
+    return frozenset(s.name.lower() for s in onnx.defs.get_all_schemas() if not s.domain) | _FOREIGN
+
+
+def evidence(name: str, scripted: bool = False) -> Evidence:
+    """What `name` says: exporters keep the names of modules' own values, most of them paths with
+    dots, and call everything else by an operator or a number. `scripted`: it names an initializer
+    of TorchScript's exporter, which writes the numbers of formulas as Constants.
+    """
+    if (folded := _FOLDED.fullmatch(name)) is not None:
+        return "parameter" if folded[1] in _PRODUCTS else "constant"
+    last = name.rstrip("/").rpartition("/")[2].removesuffix(":0")
+    word = last.rpartition(".")[2]
+    if _NUMBERED.fullmatch(last) is not None:
+        return "constant"
+    if _BUFFERS.fullmatch(word.lower()) is not None:
+        return "buffer"
+    if _STATISTICS.fullmatch(word.lower()) is not None:
+        return "statistic"
+    if _PATH.fullmatch(last) is None and _TAIL.sub("", last.lower()).strip("_") in _operators():
+        return "constant"
+    if word.lower() in _PARAMETERS or word.lower().rpartition("_")[2] in _PARAMETERS:
+        return "parameter"
+    return (
+        "attribute"
+        if _PATH.fullmatch(last) is not None or (scripted and last.isidentifier())
+        else ""
+    )
+
+
+def is_scripted(model: onnx.ModelProto) -> bool:
+    """Whether TorchScript's exporter wrote the model: its nodes are called by paths such as
+    /encoder/Add.
+    """
+    return model.producer_name == "pytorch" and any(
+        n.name.startswith("/") for n in model.graph.node
+    )
+
+
+def declared(graph: onnx.GraphProto) -> dict[str, str]:
+    """What torch.export said of values, by name: PARAMETER, BUFFER or CONSTANT_TENSOR. Nothing
+    of what was folded.
+    """
+    return {
+        v.name: entry.value
+        for v in graph.value_info
+        for entry in v.metadata_props
+        if entry.key == "pkg.torch.export.graph_signature.InputSpec.kind"
+    }
+
+
+# at least this far below zero: what an additive mask hides by
+_HIDING = -1e4
+# how near a float32 comes to a number that somebody wrote down, or to what was computed from one
+_WRITTEN, _COMPUTED = 1.2e-7, 3e-7
+# a number of more digits that many formulas have: GELU's, by tanh
+_KNOWN = (0.044715,)
+# so many elements in order, or on a curve, are no accident
+_SORTED, _CURVE = 6, 16
+# a random order has 2 (von Neumann's ratio of successive differences), a smooth curve next to
+# nothing
+_SMOOTH = 0.1
+
+
+def is_hiding(array: Array) -> bool:
+    """Whether it holds -inf or a huge negative number: added to scores, it hides."""
+    return bool(array.size and np.min(array.astype(np.float64)) <= _HIDING)
+
+
+def is_formula_number(value: float) -> bool:
+    """Whether it is a number of few digits, or one of sqrt(d), 1/d, pi, log and the like of such
+    a number.
+    """
+    if not np.isfinite(value) or value == 0.0:
+        return True
+    x = abs(value)
+    if _is_short(x, 4) or any(abs(x - known) <= _WRITTEN * known for known in _KNOWN):
+        return True
+    with np.errstate(all="ignore"):
+        kin = [1 / x, x * x, 1 / x**2, x / np.pi, np.pi / x, x * x * np.pi, x * x / np.pi]
+        kin += [np.exp(x), np.exp(1 / x)]
+    return any(_is_short(float(k), 3, _COMPUTED) or _is_whole(float(k)) for k in kin)
+
+
+def pattern(array: Array) -> str:
+    """The pattern that no training leaves, in words; empty where there is none."""
+    values = array.astype(np.float64)
+    if is_hiding(array):
+        return "huge negative numbers hide"
+    if values.size and np.all(values == values.flat[0]):
+        return f"all {values.flat[0]:g}"
+    if np.all(np.round(values) == values):
+        return "whole numbers"
+    if array.dtype.itemsize >= 4 and all(
+        _is_short(abs(float(x)), 4) for x in values[values != 0][:64]
+    ):
+        return "numbers of few digits"
+    long = values.reshape([n for n in values.shape if n > 1])
+    if long.ndim == 1 and (found := _in_one_line(long)):
+        return found
+    if long.ndim > 1 and _evenly_spaced(long):
+        return "evenly spaced"
+    return "sines of the position" if is_sinusoidal(array) else ""
+
+
+def is_uniform(array: Array) -> bool:
+    """All elements are one number, which is how many parameters start."""
+    return bool(array.size and np.all(array == array.flat[0]))
+
+
+def is_sinusoidal(array: Array) -> bool:
+    """Whether every column is a sine of the row's number: t[p + 1] + t[p - 1] = 2 cos(f) t[p], with
+    one f at least.
+
+    The columns are those of the last axis longer than one; a sample of 8 x 64 x 64 tells.
+    """
+    long: Any = array.reshape([n for n in array.shape if n > 1])
+    if long.ndim < 2 or long.shape[-2] < 4:
+        return False
+    t = long.reshape(-1, *long.shape[-2:])[:8, :64, :64].astype(np.float64)
+    sizes = np.sum(t[:, 1:-1] ** 2, 1)
+    if np.mean(sizes > 0) <= 0.5:  # zeros are sines of any frequency
+        return False
+    around, at = t[:, 2:] + t[:, :-2], t[:, 1:-1]
+    twice_cos = np.sum(around * at, 1) / np.maximum(sizes, 1e-30)
+    near = 1e-3 if array.dtype.itemsize >= 4 else 2e-2
+    fits = np.abs(around - twice_cos[:, None] * at).max() <= near * np.abs(t).max()
+    # columns that are constant or straight lines fit as well
+    return bool(fits and np.any((np.abs(twice_cos) < 2 - 1e-3) & (sizes > 0)))
+
+
+def are_cos_and_sin(a: Array, b: Array) -> bool:
+    """Whether a^2 + b^2 is one number throughout: a cosine and a sine of the same angles."""
+    if a.shape != b.shape or is_uniform(a):
+        return False
+    sizes = a.astype(np.float64) ** 2 + b.astype(np.float64) ** 2
+    near = 1e-3 if min(a.dtype.itemsize, b.dtype.itemsize) >= 4 else 2e-2
+    return bool(sizes.max() > 0 and sizes.max() - sizes.min() <= near * sizes.max())
+
+
+def is_monotone(array: Array) -> bool:
+    """All above zero and in order, ascending or descending: frequencies."""
+    values = array.astype(np.float64).ravel()
+    steps = np.diff(values)
+    return bool(values.size and values.min() > 0 and (np.all(steps > 0) or np.all(steps < 0)))
+
+
+def _in_one_line(values: Array) -> str:
+    steps = np.diff(values)
+    if len(values) > 2 and _evenly_spaced(values):
+        return "evenly spaced"
+    if len(values) >= _SORTED and (np.all(steps >= 0) or np.all(steps <= 0)):
+        return "in order"
+    smooth = len(values) >= _CURVE and np.sum(steps**2) <= _SMOOTH * np.sum(
+        (values - values.mean()) ** 2
+    )
+    return "a smooth curve" if smooth else ""
+
+
+def _evenly_spaced(values: Array) -> bool:
+    """Along the last axis, in every row."""
+    if values.shape[-1] < 3:
+        return False
+    bends = np.abs(np.diff(values, n=2))
+    return bool(bends.max() <= 1e-5 * np.abs(values).max())
+
+
+def _is_short(x: float, digits: int, near: float = _WRITTEN) -> bool:
+    """Whether so many significant digits are all that `x >= 0` has."""
+    return bool(np.isfinite(x) and abs(float(f"{x:.{digits - 1}e}") - x) <= near * x)
+
+
+def _is_whole(x: float) -> bool:
+    return bool(0.5 < x < 1e4 and abs(round(x) - x) <= _COMPUTED * x)

@@ -1,0 +1,307 @@
+"""The values to differentiate with respect to: names, globs, "params". Weights of nested graphs
+move to the main graph.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from onnx import SparseTensorProto, TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.paths import reaching
+from onnxgrad.grad.sequences import is_float
+from onnxgrad.grad.straight_through import why_zero
+from onnxgrad.grad.weights.decision import Decision, decide
+from onnxgrad.ir import attributes
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.clone import add_sparse, sparse_tensors
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import FLOAT_DTYPES
+from onnxgrad.ir.var import Var
+from onnxgrad.passes.base import nested
+from onnxgrad.wording import option, perhaps
+
+
+def nested_constants(program: Program) -> list[Var]:
+    """The floating-point initializers and Constants of nested graphs."""
+    return [v for block in nested(program.main) for v in block.vars() if is_float_constant(v)]
+
+
+def hoist(program: Program, chosen: Collection[Var]) -> None:
+    """Make these `nested_constants`, or Constants of the main graph, initializers of the main
+    graph. A name that another value shares gets a suffix: what two branches call `w` are two
+    weights.
+    """
+    if not chosen:
+        return
+    shared = Counter(v.name for block in program.blocks() for v in block.vars())
+    for v in chosen:
+        tensor, block, definition = _tensor(v), v.block, v.definition
+        name = program.names.fresh(v.name) if shared[v.name] > 1 else v.name
+        if isinstance(tensor, SparseTensorProto):
+            if definition is None:  # it stays, unread, under another name
+                v.rename(program.names.fresh(name))
+            block.replace(v, add_sparse(program.main, tensor, name))
+        else:
+            copy = TensorProto()
+            copy.CopyFrom(tensor)
+            copy.name = name
+            block.replace(v, program.main.add_initializer(copy))
+            if definition is None:
+                block.remove_initializer(v)
+        if definition is not None:
+            block.remove(definition)
+
+
+def is_float_constant(v: Var) -> bool:
+    """Whether the file holds it as a floating-point tensor, dense or sparse."""
+    kinds = (TensorProto, SparseTensorProto)
+    return not v.is_input and v.dtype in FLOAT_DTYPES and isinstance(_tensor(v), kinds)
+
+
+def _tensor(v: Var) -> Any:
+    """The tensor that the file holds for a constant, None for any other value."""
+    if v.definition is None:  # a sparse one that was hoisted is still there
+        return (
+            v.initializer
+            if v.initializer is not None or not v.use_count
+            else dict(sparse_tensors(v.block)).get(v)
+        )
+    if not v.is_constant:
+        return None
+    attrs = v.definition.attrs
+    return attrs["sparse_value"] if "sparse_value" in attrs else attributes.constant_value(attrs)
+
+
+Wrt: TypeAlias = "str | Sequence[str] | None"
+
+PARAMS = "params"
+
+
+def hoist_requested(program: Program, wrt: Wrt) -> None:
+    """Weights of nested graphs that `wrt` means, "params" or by name, become weights of the main
+    graph.
+
+    A name that nothing has may be the one that a weight gets there, as one of several called alike.
+    """
+    inner = nested_constants(program)
+    outer = {v.name for v in program.main.vars()}
+    names = outer | {v.name for v in inner}
+    asked = entries_of(wrt, names)
+    strange = any(e not in names and not e.startswith("!") and not is_glob(e) for e in asked)
+    chosen = {v for v in inner if v.name in asked and v.name not in outer}
+    if inner and (PARAMS in asked or strange):
+        chosen |= {v for v, decision in decide(program, inner).items() if decision.is_weight}
+    hoist(program, [v for v in inner if v in chosen])
+
+
+# a comma inside of brackets is one of a glob's characters
+_COMMA = re.compile(r",(?![^\[]*\])")
+
+
+def entries_of(wrt: Wrt, names: Container[str]) -> list[str]:
+    """The names, globs and PARAMS of a request, in order; one with commas that is no value's
+    name is several.
+    """
+    entries = [wrt] if isinstance(wrt, str) else list(wrt or ())
+    return [
+        part
+        for e in entries
+        for part in ([e] if e in names else [p.strip() for p in _COMMA.split(e)])
+    ]
+
+
+def find_wrt(
+    block: BindingBlock,
+    wrt: Wrt,
+    targets: Sequence[Var],
+    values: Mapping[str, Var],
+    *,
+    ste: bool = False,
+) -> list[Var]:
+    """The values to differentiate with respect to, among the model's own `values`, in the order
+    asked; globs in the model's order.
+
+    None: every floating-point input, sequences among them. "params": the weights that reach a
+    target. Entries that begin with `!` take away from what those before them named. Raises
+    InputError for an unknown name, a name given twice, a value that is no floating-point tensor or
+    a measure of Resize, a glob without a match, one that takes nothing away, nothing left, and a
+    model without a floating-point input.
+    """
+    if wrt is None:
+        return _float_inputs(block)
+    found: dict[Var, None] = {}
+    named: set[str] = set()
+    for entry in entries_of(wrt, values):
+        if entry in named:
+            raise InputError(f"'{entry}' is given twice in wrt")
+        named.add(entry)
+        if entry.startswith("!") and entry not in values:
+            found = dict.fromkeys(_without(found, entry))
+        elif entry == PARAMS and entry not in values:
+            found.update(dict.fromkeys(parameters(block, targets, values, ste=ste)))
+        else:
+            found.update(dict.fromkeys(_named(block, entry, values)))
+    if not named:
+        raise InputError("wrt names nothing to differentiate with respect to")
+    if not found:
+        raise InputError("wrt leaves nothing: every value that it names is taken away again")
+    return list(found)
+
+
+def _float_inputs(block: BindingBlock) -> list[Var]:
+    inputs = [v for v in block.inputs if v.initializer is None and is_float(v)]
+    if inputs:
+        return inputs
+    listed = ", ".join(f"{v.name}: {v.type or '?'}" for v in block.inputs) or "none"
+    where = option("--wrt, or --wrt params", 'wrt, or wrt="params"')
+    raise InputError(
+        f"the model has no floating-point input (inputs: {listed}): name weights or intermediate "
+        f"values in {where}"
+    )
+
+
+def _named(block: BindingBlock, entry: str, values: Mapping[str, Var]) -> list[Var]:
+    """The value of that name, or what a glob matches."""
+    if entry in values:
+        return [_differentiable(_float(values[entry]))]
+    if is_glob(entry):
+        return _matching(entry, values)
+    inputs = [v.name for v in block.inputs if v.initializer is None]
+    raise InputError(
+        f"wrt '{entry}' is no value of the "
+        f"model{perhaps(entry, values, 3)}{inside(block, entry)}; its inputs are "
+        f"{', '.join(inputs[:8])}{', ...' if len(inputs) > 8 else ''}, and "
+        f"{option('`onnxgrad inspect --text`', '`print(onnxgrad.load(model).main)`')} lists all"
+    )
+
+
+def _without(found: Collection[Var], entry: str) -> list[Var]:
+    kept = [v for v in found if not fnmatch.fnmatchcase(v.name, entry[1:])]
+    if len(kept) == len(found):
+        raise InputError(
+            f"wrt '{entry}' takes nothing away: it matches no value that the entries before it name"
+        )
+    return kept
+
+
+def parameters(
+    block: BindingBlock, targets: Iterable[Var], values: Mapping[str, Var], *, ste: bool = False
+) -> list[Var]:
+    """The weights that reach a target, in the model's order, what DequantizeLinear makes of
+    integers among them.
+
+    Raises InputError when there is none, saying why.
+    """
+    targets = list(targets)
+    decisions = weigh(block, targets, values)
+    found = [v for v, decision in decisions.items() if decision.is_weight]
+    if not found:
+        raise _no_weight(block, targets, values, decisions, ste)
+    return found
+
+
+def weigh(
+    block: BindingBlock, targets: Iterable[Var], values: Mapping[str, Var]
+) -> dict[Var, Decision]:
+    """What each floating-point constant that reaches a target is, in the model's order."""
+    reached = reaching(block, targets)
+    return decide(block.program, [v for v in float_constants(block, values) if v in reached])
+
+
+def float_constants(block: BindingBlock, values: Mapping[str, Var]) -> list[Var]:
+    """Initializers, Constants and what DequantizeLinear makes of integer ones."""
+    sparse = set(block.sparse)
+    return [
+        v
+        for v in values.values()
+        if v.dtype in FLOAT_DTYPES
+        and (v.initializer is not None or v.is_constant or v in sparse or _is_dequantized(v))
+    ]
+
+
+def _no_weight(
+    block: BindingBlock,
+    targets: Sequence[Var],
+    values: Mapping[str, Var],
+    decisions: Mapping[Var, Decision],
+    ste: bool,
+) -> InputError:
+    arrays = [v for v in float_constants(block, values) if v.shape != ()]
+    constants = [v for v in values.values() if v.initializer is not None or v.is_constant]
+    why = why_zero(block, arrays or constants, targets, ste=ste)
+    if decisions and not why:
+        v, decision = next(iter(decisions.items()))
+        listing = option("`onnxgrad inspect --weights`", "`onnxgrad.weights(model)`")
+        why = f"'{v.name}' is none ({decision.why}); {listing} lists all"
+    what = "weight" if decisions else "float initializer or Constant"
+    return InputError(
+        f'wrt="params": the model has no {what} that reaches the target{": " if why else ""}{why}'
+    )
+
+
+def _is_dequantized(v: Var) -> bool:
+    """A weight that the file keeps as integers."""
+    b = v.definition
+    return (
+        b is not None
+        and b.is_op("DequantizeLinear")
+        and b.inputs[0] is not None
+        and b.inputs[0].is_constant
+    )
+
+
+def _float(v: Var) -> Var:
+    if not is_float(v):
+        raise InputError(
+            f"wrt '{v.name}' is {v.type or 'of unknown type'}, not a floating-point tensor"
+        )
+    return v
+
+
+# float operands that place or size a result, which moves with them; the rules give them nothing
+_MEASURES = {("", "Resize"): {1: "roi", 2: "scales"}}
+
+
+def _differentiable(v: Var) -> Var:
+    """`v`, unless it is a measure: asked for by name, its gradient would be a wrong zero."""
+    for b in v.users:
+        for index, name in _MEASURES.get((b.domain, b.op), {}).items():
+            if index < len(b.inputs) and b.inputs[index] is v:
+                raise InputError(
+                    f"wrt '{v.name}' is the {name} of '{b}': the positions that {b.op} reads move "
+                    "with it, which no gradient rule expresses: leave it out of wrt"
+                )
+    return v
+
+
+def _matching(pattern: str, values: Mapping[str, Var]) -> list[Var]:
+    """What a glob matches among inputs and weights; among all values when it matches none of
+    those.
+    """
+    matching = [
+        v for name, v in values.items() if is_float(v) and fnmatch.fnmatchcase(name, pattern)
+    ]
+    outer = [v for v in matching if v.definition is None or v.is_constant]
+    if not matching:
+        raise InputError(f"wrt '{pattern}' matches no floating-point value of the model")
+    return outer or matching
+
+
+def is_glob(entry: str) -> bool:
+    """Whether it means several names."""
+    return any(c in entry for c in "*?[")
+
+
+def inside(block: BindingBlock, name: str) -> str:
+    """Which nested graph has a value of that name."""
+    for b in block.walk():
+        for kind, inner in b.blocks.items():
+            if any(v.name == name for v in inner.vars()):
+                return f": it is local to {kind} of '{b}'"
+    return ""
