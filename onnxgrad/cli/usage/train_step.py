@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     form.add_argument(
         "--from-training-info", action="store_true",
-        help="the step that the model's TrainingInfoProto holds; options of steps say nothing",
+        help="write the step that --training-info put into MODEL; options of steps are ignored",
     )  # fmt: skip
     form.add_argument(
         "--seal",

@@ -93,10 +93,6 @@ def test_there_and_back(optimizer: Optimizer, tmp_path: Path) -> None:
     for engine in ("graph", "blocks") if fits(made) else ("graph",):
         wanted = curve(made, ten(), engine=engine)
         assert curve(back, ten(), engine=engine) == wanted
-    # a reader who knows the standard alone
-    del model.metadata_props[:]
-    bare = step_from_training_info(model, learning_rate="learning_rate")
-    assert curve(bare, ten()) == pytest.approx(curve(made, ten(), engine="graph"), abs=1e-7)
 
 
 def test_the_model_stays_and_its_forward_part_is_there_once() -> None:
