@@ -158,7 +158,7 @@ class _Check:
         onto = {probe.outputs[t]: w for t, w in weights.items()}
         where = place(reference, unmoved(feeds), onto, base)
         checks = []
-        look = Rounding(self.graph, given_all, found.adjoints)
+        look = Rounding(self.graph, given_all, found.adjoints, self.source)
         largest = _largest(gradients.values())
         for name, g in gradients.items():
             values = flat(base[name])

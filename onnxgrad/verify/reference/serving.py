@@ -13,7 +13,7 @@ import onnx
 
 from onnxgrad.errors import InputError
 from onnxgrad.verify.reference.evaluate import Reference
-from onnxgrad.verify.reference.kernels import CONTRACTIONS, ROUNDED
+from onnxgrad.verify.reference.kernels import CONTRACTIONS, DEPLOYED, ROUNDED
 from onnxgrad.verify.reference.own import OWN
 
 Ask: TypeAlias = Callable[[str, str, list[Any], dict[str, Any]], list[Any]]
@@ -43,13 +43,14 @@ class References:
         self, key: str, feeds: Mapping[str, Any], outputs: list[str] | None, options: dict[str, Any]
     ) -> Any:
         """`Reference.run`, of its results those named; None where `key` is not open. `everywhere`:
-        jitter moves what rounds, not only what sums.
+        jitter moves what rounds, not only what sums; `deployed`: as far as onnxruntime is off.
         """
         reference = self._open.get(key)
         if reference is None:
             return None
         self._open.move_to_end(key)
-        jittered = ROUNDED if options.pop("everywhere") else CONTRACTIONS
+        everywhere, deployed = options.pop("everywhere"), options.pop("deployed")
+        jittered = DEPLOYED if deployed else ROUNDED if everywhere else CONTRACTIONS
         return reference.run(feeds, jittered=jittered, outputs=outputs, **options)
 
     def covered(self, key: str, count: object, then: str) -> list[tuple[Any, ...]]:

@@ -35,15 +35,22 @@ class Clock:
     jittered: Collection[str] = CONTRACTIONS
     counting: bool = False  # what the run reaches
 
+    @property
+    def everywhere(self) -> bool:
+        """All that rounds is jittered, and the terms of sums: what cancels was rounded too."""
+        return self.jittered is not CONTRACTIONS
+
     def check(self) -> None:
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise Unsupported(f"over its budget of {self.seconds:.3g} s")
 
-    def perturb(self, value: Any, bounded: bool) -> Any:
+    def perturb(self, value: Any, op: str = "") -> Any:
+        """The result of `op` moved by what rounding may do, or any value."""
         if not isinstance(value, np.ndarray) or value.dtype != np.float64:
             return value
-        moved = value * (1.0 + self.jitter * self.rng.uniform(-1.0, 1.0, value.shape))
-        if bounded and self.jittered is not CONTRACTIONS:
+        units = self.jittered.get(op, 1.0) if isinstance(self.jittered, Mapping) else 1.0
+        moved = value * (1.0 + units * self.jitter * self.rng.uniform(-1.0, 1.0, value.shape))
+        if op in BOUNDED and self.everywhere:
             moved = moved + self.jitter * self.rng.uniform(-1.0, 1.0, value.shape)
         return np.asarray(moved)
 
@@ -201,6 +208,8 @@ def _apply(step: Step, env: Env, clock: Clock) -> Iterator[Any]:
     """Run one node on the values of its scope."""
     call = _with_bodies(step, env, clock)
     operands = [env[name] for name in call.inputs]
+    if clock.jitter and clock.everywhere and call.op_type in CONTRACTIONS:
+        operands = [clock.perturb(value) for value in operands]
     where = f"{call.op_type} -> {call.outputs[0] if call.outputs else ''!r}"
     try:
         found = step.run(call, operands, clock)
@@ -218,7 +227,7 @@ def _apply(step: Step, env: Env, clock: Clock) -> Iterator[Any]:
         raise kind(f"{where}: {type(error).__name__}: {reason}") from error
     if not clock.jitter or call.op_type not in clock.jittered:
         return (widen(value) for value in found)
-    return (clock.perturb(widen(value), call.op_type in BOUNDED) for value in found)
+    return (clock.perturb(widen(value), call.op_type) for value in found)
 
 
 def _with_bodies(step: Step, env: Env, clock: Clock) -> Call:

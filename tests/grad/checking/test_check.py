@@ -193,3 +193,18 @@ def test_a_gradient_that_rounding_hides_is_listed() -> None:
     assert report.ok and "too small to judge: b" in str(report)
     alone = check_gradient(parse(text), "b")
     assert alone.verdict == "not proved" and "too small to judge" in alone.unproved
+
+
+CANCELS = """g (float[8,16] x) => (float s) { t = Tanh (x) u = Tanh (x) p = Mul (t, a) q = Mul (u, b) d = Sub (p, q)
+  s = ReduceSum <keepdims = 0> (d) }"""
+
+
+@pytest.mark.parametrize("part", [1e-4, 1e-6])
+def test_a_small_wrong_factor_is_found_where_gradients_cancel(part: float) -> None:
+    """There float32 loses most digits, and float64 none: a factor of 1.001 agreed."""
+    model, a = parse(CANCELS), normal(8, 16)
+    for name, value in (("a", a), ("b", a * (1 + part * normal(8, 16)))):
+        model.graph.initializer.append(numpy_helper.from_array(value.astype(np.float32), name))
+    assert check_gradient(model, ["x"], "s").verdict != "differs"
+    vjp("Tanh", lambda g, y, x: g * (1.0 - y * y) * 1.001, replace=True)
+    assert [check_gradient(model, ["x"], "s", seed=s).verdict for s in (1, 2)] == ["differs"] * 2

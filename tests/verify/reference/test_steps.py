@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from onnxgrad.verify.reference.evaluate import Reference, Unsupported, reference
+from onnxgrad.verify.reference.kernels import CONTRACTIONS, DEPLOYED, ROUNDED
 from tests.helpers import parse
 
 
@@ -62,3 +63,17 @@ def test_runs_that_differ_in_one_input_compute_what_is_behind_it() -> None:
             feeds = {"x": x + np.float32(shift), "d": np.full(3, d), "c": np.array(True)}
             found = compiled.run(feeds, outputs=["y"], moved=(mark, "d"))
             assert list(found) == ["y"] and np.array_equal(found["y"], reference(model, feeds)["y"])
+
+
+def test_rounding_everywhere_moves_the_terms_of_sums_and_onnxruntimes_tanh_by_four_units() -> None:
+    """What cancels was rounded too: a sum of nothing is not exact."""
+    model = parse(
+        "g (float[2] x) => (float s, float[2] t) { s = ReduceSum <keepdims = 0> (x) t = Tanh (x) }"
+    )
+    compiled, x = Reference(model), {"x": np.array([40, -40], np.float32)}
+    summed, rounded, deployed = (
+        compiled.run(x, jitter=1e-9, jittered=kind) for kind in (CONTRACTIONS, ROUNDED, DEPLOYED)
+    )
+    assert summed["s"] == 0.0 and 0 < abs(rounded["s"]) < 8e-8
+    far = [float(np.abs(np.abs(run["t"]) - 1).max()) for run in (rounded, deployed)]
+    assert 0 < far[0] < 2e-9 < far[1] < 5e-9
