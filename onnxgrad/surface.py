@@ -39,9 +39,9 @@ from onnxgrad.ir.var import Var
 from onnxgrad.jobs.fixed_dims import fix_dims
 from onnxgrad.jobs.optimize import Grown, RewriteRefuted
 from onnxgrad.limits import LimitReached
-from onnxgrad.outlining.composites import outline_as
 from onnxgrad.passes.base import FamilyPass, Pass, RulePass, register
-from onnxgrad.pipeline.to_onnxscript import to_onnxscript_rules
+from onnxgrad.passes.outline_as import outline_as
+from onnxgrad.passes.to_onnxscript import to_onnxscript_rules
 from onnxgrad.report.convert_opset import convert_opset
 from onnxgrad.report.diff import Diff, diff
 from onnxgrad.report.extract import extract

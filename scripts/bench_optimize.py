@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 
 from onnxgrad.ir.load import load  # noqa: E402  # runs from a checkout, with the peers' environment
 from onnxgrad.ir.save import to_proto  # noqa: E402
-from onnxgrad.pipeline.pipeline import Pipeline  # noqa: E402
+from onnxgrad.passes.pipeline import Pipeline  # noqa: E402
 from scripts.records import write_record  # noqa: E402
 
 Tool = Callable[[ModelProto], object]

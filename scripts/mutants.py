@@ -39,11 +39,8 @@ from scripts.mutation.sites import Site, choose, sites  # noqa: E402
 
 FOLDERS = [
     "onnxgrad/laws",
-    "onnxgrad/folding",
-    "onnxgrad/outlining",
     "onnxgrad/passes",
     "onnxgrad/jobs",
-    "onnxgrad/pipeline",
     "onnxgrad/grad/rules",
     "onnxgrad/ir",
     "onnxgrad/verify",

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 import onnx  # noqa: E402  # runs from a checkout
 
 import onnxgrad  # noqa: E402
-from onnxgrad.pipeline.presets import PRESETS  # noqa: E402
+from onnxgrad.passes.presets import PRESETS  # noqa: E402
 
 JOBS = [*PRESETS, "always", "legalize", "grad", "checkpointed"]
 

@@ -35,7 +35,7 @@ from onnxgrad.ir.load import load  # noqa: E402
 from onnxgrad.ir.program import Program  # noqa: E402
 from onnxgrad.ir.save import to_proto  # noqa: E402
 from onnxgrad.passes.base import PASSES, FamilyPass, RulePass  # noqa: E402
-from onnxgrad.pipeline.pipeline import Pipeline  # noqa: E402
+from onnxgrad.passes.pipeline import Pipeline  # noqa: E402
 from onnxgrad.rewrite import slips  # noqa: E402
 from onnxgrad.rewrite.attempt import Attempt  # noqa: E402
 from onnxgrad.rewrite.combine import Family, apply_family  # noqa: E402

@@ -24,7 +24,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import Pass
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Report, feeds_for, run, verify
 from onnxgrad.verify.feeds.dims import dim_plans

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from onnxgrad.pipeline.presets import PRESETS
+from onnxgrad.passes.presets import PRESETS
 from tests.helpers import MODELS_DIR, ROOT
 
 ALL = sorted(str(p.relative_to(MODELS_DIR)) for p in MODELS_DIR.rglob("*.onnx"))

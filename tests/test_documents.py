@@ -15,7 +15,7 @@ from onnxgrad.cli.app import COMMANDS
 from onnxgrad.cli.parser import add_common
 from onnxgrad.help import TOPICS
 from onnxgrad.passes.base import PASSES
-from onnxgrad.pipeline.presets import PRESETS
+from onnxgrad.passes.presets import PRESETS
 from tests.helpers import ROOT
 
 PAGES = [f"onnxgrad/help/{topic}.md" for topic in TOPICS]

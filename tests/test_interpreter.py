@@ -12,7 +12,7 @@ import pytest
 
 from onnxgrad import interpreter
 from onnxgrad.interpreter import interrupts_held, python_command
-from onnxgrad.pipeline.own_laws import run_plugins
+from onnxgrad.passes.user_laws import run_plugins
 from tests.every_command import (
     COMMANDS,
     console_script,

@@ -16,7 +16,7 @@ from onnx import ModelProto
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.report.optimize import optimize
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Unsupported, feeds_for, run

@@ -19,7 +19,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.named_options import build, read
 from onnxgrad.options import Range, check_fields, checked, described, from_text, kinds_of, several
 from onnxgrad.passes.base import PASSES, Merge, Provider
-from onnxgrad.pipeline.pipeline import parse_passes
+from onnxgrad.passes.pipeline import parse_passes
 from onnxgrad.train.losses.registry import LOSSES
 from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.schedules import SCHEDULES

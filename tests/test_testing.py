@@ -14,7 +14,7 @@ import onnxgrad
 from onnxgrad.grad import find
 from onnxgrad.ir.program import Program
 from onnxgrad.passes.base import PASSES, Pass
-from onnxgrad.pipeline.own_laws import run_plugins
+from onnxgrad.passes.user_laws import run_plugins
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.reference.kernels import KERNELS, WHY

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from onnxgrad import surface, vocabulary
-from onnxgrad.pipeline.pipeline import PASSES
-from onnxgrad.pipeline.presets import PRESETS
+from onnxgrad.passes.pipeline import PASSES
+from onnxgrad.passes.presets import PRESETS
 from onnxgrad.train.losses import LOSSES
 from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.schedules import SCHEDULES

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from onnxgrad import surface  # noqa: F401  # every rule and pass is there before a plugin runs
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_reports
-from onnxgrad.pipeline.own_laws import run_plugins
+from onnxgrad.passes.user_laws import run_plugins
 from onnxgrad.verify.blame import blamed
 from onnxgrad.verify.running.libraries import custom_ops
 

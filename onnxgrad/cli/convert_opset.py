@@ -14,7 +14,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.stats import stats_of
 from onnxgrad.jobs.optimize import optimize_program
 from onnxgrad.passes.convert_opset import ConvertOpset
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.report.optimized import Outcome
 
 

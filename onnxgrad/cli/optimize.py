@@ -30,8 +30,8 @@ from onnxgrad.jobs.fixed_dims import fixed
 from onnxgrad.jobs.optimize import Optimized, RewriteRefuted, optimize_program
 from onnxgrad.jobs.recipe import Recipe, find
 from onnxgrad.passes.inline import Inline, check_names
-from onnxgrad.pipeline.instruments import PrintAfter, leave_out
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.passes.instruments import PrintAfter, leave_out
+from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.report.html.optimized import optimized
 from onnxgrad.report.html.page import page
 from onnxgrad.report.optimized import Clock, Outcome, summary

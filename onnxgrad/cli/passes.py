@@ -12,8 +12,8 @@ from typing import Any
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
 from onnxgrad.options import described, kinds_of
-from onnxgrad.pipeline.pipeline import PASSES, Pass
-from onnxgrad.pipeline.presets import DESCRIBED, Preset
+from onnxgrad.passes.pipeline import PASSES, Pass
+from onnxgrad.passes.presets import DESCRIBED, Preset
 from onnxgrad.report.parts import Part, cell, line, table
 from onnxgrad.wording import did_you_mean
 

@@ -18,9 +18,8 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.attempt import call_arguments
-from onnxgrad.rewrite.captures import heads
 from onnxgrad.rewrite.match import match_binding
-from onnxgrad.rewrite.pattern import Pattern
+from onnxgrad.rewrite.pattern import Pattern, heads
 
 
 @dataclass(frozen=True)

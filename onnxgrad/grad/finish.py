@@ -21,13 +21,12 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
-from onnxgrad.laws import broadcasting, exponents, reshapes, sums, transposed_products, transposes
-from onnxgrad.laws.arithmetic import NUMBERS, SIGNS
-from onnxgrad.laws.neutral_elements import times_one
-from onnxgrad.laws.noops import NOOPS, transpose_in_order
+from onnxgrad.laws import shapes, simplify_arithmetic, simplify_transpose, sums
+from onnxgrad.laws.remove_noops import NOOPS, times_one, transpose_in_order
+from onnxgrad.laws.simplify_arithmetic import NUMBERS, SIGNS
 from onnxgrad.passes.base import nested, roots
 from onnxgrad.passes.merge_equal import merge_bindings
-from onnxgrad.passes.remove_unused_functions import reachable
+from onnxgrad.passes.remove_unused import reachable
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import apply_rules
 
@@ -47,34 +46,34 @@ def variable(values: Iterable[Var]) -> Iterator[None]:
 
 TRANSPOSES = [
     transpose_in_order,
-    transposes.transpose_of_transpose,
-    transposed_products.transpose_of_matmul,
-    *transposed_products.GEMM_RULES,
+    simplify_transpose.transpose_of_transpose,
+    simplify_transpose.transpose_of_matmul,
+    *simplify_transpose.GEMM_RULES,
 ]
 ARITHMETIC = [
     *SIGNS,
     *NUMBERS,
     times_one,
-    exponents.number_into_exponent,
-    exponents.another_number_into_exponent,
-    exponents.difference_of_squares,
-    broadcasting.commuting_with_expand,
-    broadcasting.left_of_expand,
-    broadcasting.right_of_expand,
-    broadcasting.where_of_expand,
+    simplify_arithmetic.number_into_exponent,
+    simplify_arithmetic.another_number_into_exponent,
+    simplify_arithmetic.difference_of_squares,
+    shapes.commuting_with_expand,
+    shapes.left_of_expand,
+    shapes.right_of_expand,
+    shapes.where_of_expand,
     sums.common_factor,
     sums.sum_of_sums,
 ]
 LAYOUT = [
     sums.sum_with_scattered,
     sums.sum_of_reshapes,
-    reshapes.reshape_back,
-    reshapes.reshape_around_product,
-    reshapes.squeeze_of_sum,
-    reshapes.concat_of_reshapes,
-    reshapes.stack,
-    transposed_products.transpose_of_product_of_transpose,
-    transposes.concat_of_transposes,
+    shapes.reshape_back,
+    shapes.reshape_around_product,
+    shapes.squeeze_of_sum,
+    shapes.concat_of_reshapes,
+    shapes.stack,
+    simplify_transpose.transpose_of_product_of_transpose,
+    simplify_transpose.concat_of_transposes,
     sums.sum_of_tiles,
     sums.add_of_tiles,
 ]

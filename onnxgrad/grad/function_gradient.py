@@ -20,7 +20,7 @@ from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import SequenceType, TensorType, Type, type_to_proto
 from onnxgrad.options import known_keywords
-from onnxgrad.passes.remove_unused_functions import names_function
+from onnxgrad.passes.remove_unused import names_function
 
 
 @known_keywords

@@ -10,7 +10,6 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.folding.evaluate import evaluate
 from onnxgrad.grad.formulas import build_body
 from onnxgrad.grad.paths import influenced, paths_of, reaching
 from onnxgrad.grad.registry import GradientRule, naming, rule_of
@@ -41,6 +40,7 @@ from onnxgrad.ir.types import (
     element_count,
 )
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.constant_values import evaluate
 
 # opening calls stops here: a chain of functions that call each other twice doubles the graph at
 # each level

@@ -34,7 +34,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
-from onnxgrad.passes.remove_unused_functions import reachable
+from onnxgrad.passes.remove_unused import reachable
 from onnxgrad.wording import counted
 
 Adjoint = Literal["auto", "ones", "input"]

@@ -26,7 +26,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var, names_of
-from onnxgrad.laws.quantized.operators import LAWS
+from onnxgrad.laws.quantized.legalize import LAWS
 from onnxgrad.wording import option
 
 SHADOWED = "Shadowed"

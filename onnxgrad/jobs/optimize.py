@@ -14,15 +14,15 @@ from typing import Any
 from onnx import ModelProto
 
 from onnxgrad.errors import CannotRun, InternalError, NotProved
-from onnxgrad.folding.size import constant_bytes, file_bytes
 from onnxgrad.ir.interop.given import settled
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.weights import load_weights, outside
 from onnxgrad.options import providers_of
-from onnxgrad.pipeline.each import EachReport, EachTrace, FiringDiffers
-from onnxgrad.pipeline.pipeline import Fired, PassResult, Pipeline
+from onnxgrad.passes.each_rewrite import EachReport, EachTrace, FiringDiffers
+from onnxgrad.passes.folding import constant_bytes, file_bytes
+from onnxgrad.passes.pipeline import Fired, PassResult, Pipeline
 from onnxgrad.rewrite.trace import Firing, Trace
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.bisect import bisect

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onnxgrad.passes.inline import Inline
-from onnxgrad.pipeline.instruments import leave_out
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.passes.instruments import leave_out
+from onnxgrad.passes.pipeline import Pipeline
 
 _OF_PROOF = (
     "provider", "dims", "seeds", "legs", "threads", "inputs", "allow_empty", "atol", "rtol",

@@ -14,7 +14,7 @@ from math import prod
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.types import Shape, broadcast_shapes, is_static, same_shape
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.parallel.when_merging_pays import rows
+from onnxgrad.laws.combine_parallel.merging import rows
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import Measure
 

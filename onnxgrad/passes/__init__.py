@@ -1,5 +1,6 @@
-"""The passes: those that list rewrite rules in `rule_passes.py` and `parallel.py`, every other in a
-file called as the pass. Every module of this package is imported, and registers its passes.
+"""The passes: tables of rewrite rules in `rule_passes.py`, every other in a file named as the pass;
+presets, and the pipeline that runs them. Every module of this package is imported, and registers
+its passes.
 """
 
 from __future__ import annotations

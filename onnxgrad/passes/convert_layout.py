@@ -11,8 +11,8 @@ from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.layout.permeable import Perm, is_free, transposed_constant
-from onnxgrad.laws.layout.regions import Choice, Region, inverse
+from onnxgrad.laws.convert_layout import Choice, Region, inverse
+from onnxgrad.laws.permeable import Perm, is_free, transposed_constant
 from onnxgrad.passes.base import Pass, nested, register, roots
 from onnxgrad.rewrite.trace import Trace
 

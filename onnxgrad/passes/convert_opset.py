@@ -1,14 +1,271 @@
-"""Another opset of the default domain."""
+"""A program at another opset of the default domain, step by step, in place.
+
+Each step of the versions changes the operators that are new in it, by `laws.raise_opset` and
+`laws.lower_opset`; an operator that changed and has no rule there is refused. Nested graphs have
+the opset of the graph they stand in, functions one of their own, which is converted as well.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import lru_cache
+from typing import Any, ClassVar
 
+from onnx import FunctionProto, TensorProto, helper
+from onnx.defs import OpSchema
+
+from onnxgrad.errors import InputError, InternalError, UnknownDtype
+from onnxgrad.ir import attributes, domains
+from onnxgrad.ir.attributes import RefAttr, is_of_onnxruntime
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.bodies import called
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.program import Program
-from onnxgrad.laws.opsets.convert import convert
+from onnxgrad.ir.types import dtype_name
+from onnxgrad.laws.lower_opset import lower
+from onnxgrad.laws.raise_opset import ADAPTERS, Refused
 from onnxgrad.passes.base import Count, Pass, register
 from onnxgrad.rewrite.trace import Trace
+
+Formal = OpSchema.FormalParameter
+_SINGLE, _OPTIONAL = OpSchema.FormalParameterOption.Single, OpSchema.FormalParameterOption.Optional
+_DTYPES: dict[int, str] = {
+    number: f"tensor({name.lower()})" for name, number in TensorProto.DataType.items() if number
+}
+
+
+@lru_cache(maxsize=1024)
+def since(op: str, version: int) -> int:
+    """The version of the default domain since which `op` is what it is at `version`; 0: unknown."""
+    schema = attributes.schema(op, version, "")
+    return 0 if schema is None else int(schema.since_version)
+
+
+@lru_cache(maxsize=1024)
+def form_changes(op: str, old: int, new: int) -> str:
+    """What of the form that was right at version `old` is not at `new`: a name or an option of an
+    operand, an attribute; empty where everything that could be written may stand.
+    """
+    before, after = attributes.schema(op, old, ""), attributes.schema(op, new, "")
+    if before is None and after is not None and is_of_onnxruntime(op, old):
+        return ""
+    if before is None or after is None:
+        return f"{op} is unknown at opset {old if before is None else new}"
+    if after.deprecated:
+        return f"{op} is deprecated"
+    return next(_form_changes(before, after), "")
+
+
+def _form_changes(before: OpSchema, after: OpSchema) -> Iterator[str]:
+    yield from _formal_changes("operand", list(before.inputs), list(after.inputs))
+    yield from _formal_changes("result", list(before.outputs), list(after.outputs))
+    for name, a in before.attributes.items():
+        kept = after.attributes.get(name)
+        if kept is None:
+            yield f"attribute '{name}' went"
+        elif kept.default_value != a.default_value and not a.required:
+            yield f"the default of '{name}' changed"
+    for name, a in after.attributes.items():
+        if a.required and name not in before.attributes:
+            yield f"attribute '{name}' came"
+
+
+def _formal_changes(kind: str, old: list[Formal], new: list[Formal]) -> Iterator[str]:
+    for i, p in enumerate(old):
+        if i >= len(new) or new[i].name != p.name:
+            yield f"{kind} '{p.name}' went"
+        elif new[i].option not in (p.option, _OPTIONAL if p.option == _SINGLE else p.option):
+            yield f"{kind} '{p.name}' is needed"
+    if any(p.option == _SINGLE for p in new[len(old) :]):
+        yield f"a {kind} came"
+
+
+def dtype_lost(b: Binding, version: int) -> str:
+    """The first operand or result of a dtype that the operator has no more at `version`."""
+    schema = attributes.schema(b.op, version, "")
+    if schema is None:
+        return ""
+    for values, formals in ((b.inputs, schema.inputs), (b.outputs, schema.outputs)):
+        for i, v in enumerate(values):
+            if v is None or not v.dtype or not formals:
+                continue
+            if _DTYPES.get(v.dtype, "") not in formals[min(i, len(formals) - 1)].types:
+                return f"it takes no {dtype_name(v.dtype)} as '{v.name}'"
+    return ""
+
+
+# from which opset on operators are known to be converted: those before broadcast in another way
+OLDEST = 7
+# the newest opset that a released runtime guarantees to know (onnxruntime 1.32; 1.31 knows 26), and
+# the newest IR version it reads
+NEWEST, NEWEST_IR = 28, 14
+_WEIGHTS_ARE_NO_INPUTS = 4
+# of onnxruntime's view the oldest IR version that nodes' metadata and so on do without
+_COMMON_IR = 8
+
+
+def convert(program: Program, to: int) -> list[str]:
+    """Bring the program, its nested graphs and its functions to opset `to`; what was written anew,
+    in words.
+
+    Raises InputError for an operator that cannot be what it was, and for opsets that are not
+    between 7 and 28. The program is not to be used after that.
+    """
+    if not OLDEST <= to <= NEWEST:
+        raise InputError(
+            f"opset {to} is not between {OLDEST} and {NEWEST}: the versions that operators can be "
+            "converted between, and that runtimes know"
+        )
+    if 0 < program.opset < OLDEST and program.opset != to:
+        raise InputError(
+            f"the model's opset {program.opset} is below {OLDEST}, from where on operators are "
+            "converted: export it again at a newer opset"
+        )
+    done: list[str] = []
+    if to > program.opset:
+        own_weights(program)
+        program.ir_version = max(program.ir_version, ir_version_of(to))
+    start = program.opsets.setdefault("", to)
+    done += _convert_block(program.main, to)
+    for function in program.functions.values():
+        own = function.opsets.get("")
+        # one that is beyond already stays there
+        if own is not None and (own < to if start < to else own > to):
+            done += _convert_block(function, to)
+    return done
+
+
+def ir_version_of(opset: int) -> int:
+    """The IR version that came with an opset, not above what runtimes read."""
+    found = helper.find_min_ir_version_for([helper.make_opsetid("", opset)], ignore_unknown=True)
+    return min(int(found), NEWEST_IR)
+
+
+def own_weights(program: Program) -> None:
+    """Below IR 4 a weight had to be listed as an input, which nobody could feed; from IR 4 on
+    anybody could.
+    """
+    if program.ir_version >= _WEIGHTS_ARE_NO_INPUTS:
+        return
+    program.ir_version = _COMMON_IR
+    block = program.main
+    for v in [v for v in block.inputs if v.initializer is not None]:
+        block.inputs.remove(v)
+        v.is_input = False
+    block.touch()
+
+
+def _convert_block(root: BindingBlock, to: int) -> list[str]:
+    """One graph or function with all that is nested in it."""
+    done: list[str] = []
+    start = root.opsets.get("", to)
+    set_opset(root, start)
+    by_operator: dict[str, list[Binding]] = {}
+    for b in root.walk():
+        if b.domain == "" and called(b) is None:
+            by_operator.setdefault(b.op, []).append(b)
+    step = 1 if to > start else -1
+    for version in range(start, to, step):
+        set_opset(root, version + step)
+        for name in list(by_operator):
+            changed = max(version, version + step)
+            if since(name, changed) == since(name, changed - 1):
+                continue
+            for b in by_operator[name]:
+                if b.is_live and _at(b, version, version + step):
+                    done.append(f"{name} of opset {version} at {version + step}: {b}")
+            _again(by_operator, name)
+    return done
+
+
+def _again(by_operator: dict[str, list[Binding]], name: str) -> None:
+    """Sort those that are called otherwise now."""
+    found = by_operator.pop(name)
+    for b in found:
+        if b.is_live:
+            by_operator.setdefault(b.op, []).append(b)
+
+
+def _at(b: Binding, before: int, after: int) -> bool:
+    """Make `b` what it was; whether it is written otherwise. Raises InputError."""
+    try:
+        if after > before:
+            changed = _raise(b, before, after)
+        else:
+            node = b.node
+            lower(b, after, before)
+            changed = b.node is not node
+        if b.is_live and (lost := dtype_lost(b, after)):
+            raise Refused(lost)
+    except (Refused, UnknownDtype) as reason:
+        raise InputError(
+            f"'{b}' of opset {before} cannot be converted to {after}: {reason}"
+        ) from None
+    return changed
+
+
+def _raise(b: Binding, before: int, after: int) -> bool:
+    found = ADAPTERS.get((b.op, after))
+    if found is None:
+        reason = form_changes(b.op, before, after)
+        if reason:
+            raise Refused(f"{reason}, and how that is written since is not known")
+        return False
+    was = _Was({**attributes.schema_defaults(b.op, before, ""), **b.attrs})
+    node = b.node
+    if b.has_refs and any(isinstance(v, RefAttr) for v in was.values()):
+        _refuse_moved_references(b, before, after)
+    with emitting(b.block, sources=(b,), made_by="convert-opset"):
+        found(b, was)
+    return not b.is_live or b.node is not node
+
+
+class _Was(dict[str, Any]):
+    """Attributes as the old version understood them. Reading one that calls give raises Refused:
+    the conversion depends on its value.
+    """
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        if isinstance(value, RefAttr):
+            raise Refused(f"its '{name}' is given by calls: inline the function first")
+        return value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+
+def _refuse_moved_references(b: Binding, before: int, after: int) -> None:
+    """Raises Refused where an attribute that calls give is none any more."""
+    old, new = (attributes.schema(b.op, v, "") for v in (before, after))
+    names = set() if new is None else set(new.attributes)
+    gone = [n for n, v in b.attrs.items() if isinstance(v, RefAttr) and n not in names]
+    if gone or old is None:
+        raise Refused(f"its '{', '.join(gone)}' is given by calls: inline the function first")
+
+
+def set_opset(root: BindingBlock, version: int) -> None:
+    """Write the opset of a graph or a function."""
+    if not isinstance(root.opsets, MutableMapping):
+        raise InternalError(f"the opset imports of '{root.name}' cannot be changed")
+    root.opsets[""] = version
+    if not isinstance(root.proto, FunctionProto):
+        return
+    for entry in root.proto.opset_import:
+        if domains.is_default(entry.domain) and entry.version != version:
+            proto = FunctionProto()
+            proto.CopyFrom(root.proto)
+            for other in proto.opset_import:
+                if domains.is_default(other.domain):
+                    other.version = version
+            root.proto = proto
+            root.touch()
+            return
 
 
 @register

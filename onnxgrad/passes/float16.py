@@ -14,7 +14,7 @@ from onnxgrad.laws.float16.forms import has_floats
 from onnxgrad.laws.float16.keeping import Plan, is_edge, plan
 from onnxgrad.passes.base import Pass, nested, register
 from onnxgrad.passes.inline import Inline
-from onnxgrad.passes.remove_unused_functions import names_function
+from onnxgrad.passes.remove_unused import names_function
 from onnxgrad.rewrite.trace import Trace
 
 

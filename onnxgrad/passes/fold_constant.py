@@ -13,10 +13,6 @@ from typing import Annotated, ClassVar
 import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.folding.evaluate import EVALUATED, MOVES, evaluate
-from onnxgrad.folding.groups import groups, growth, reads_constants
-from onnxgrad.folding.in_onnxruntime import values_of
-from onnxgrad.folding.size import outside_bytes
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.by_operator import blocks_in
@@ -34,8 +30,10 @@ from onnxgrad.ir.types import (
     is_static,
 )
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.constant_values import EVALUATED, MOVES, evaluate
 from onnxgrad.options import Range
 from onnxgrad.passes.base import Count, Pass, register, roots
+from onnxgrad.passes.folding import groups, growth, outside_bytes, reads_constants, values_of
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.running.session import RuntimeMissing
 

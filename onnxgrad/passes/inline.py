@@ -29,7 +29,8 @@ from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.var import Var
 from onnxgrad.options import Range
-from onnxgrad.outlining.functions import (
+from onnxgrad.passes.base import Pass, register, roots
+from onnxgrad.passes.outlined_functions import (
     KEY,
     MADE_BY,
     Origin,
@@ -38,8 +39,7 @@ from onnxgrad.outlining.functions import (
     restore_names,
     restore_order,
 )
-from onnxgrad.passes.base import Pass, register, roots
-from onnxgrad.passes.remove_unused_functions import names_function, reachable
+from onnxgrad.passes.remove_unused import names_function, reachable
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.wording import did_you_mean, option
 

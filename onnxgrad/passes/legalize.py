@@ -9,9 +9,8 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.type_inference.again import type_again
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.quantized.bounds import Shortfall
-from onnxgrad.laws.quantized.forms import Form, PlainForm, QdqForm
-from onnxgrad.laws.quantized.operators import LAWS, WITHOUT_FORM
+from onnxgrad.laws.quantized.forms import Form, PlainForm, QdqForm, Shortfall
+from onnxgrad.laws.quantized.legalize import LAWS, WITHOUT_FORM
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.attempt import Attempt
 from onnxgrad.rewrite.trace import Inexact, Trace, decline

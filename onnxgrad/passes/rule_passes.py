@@ -1,23 +1,21 @@
-"""The passes that are a list of rewrite rules: the options of each, and the rules in the order in
-which they are tried at a binding.
+"""The passes that are tables of rewrite rules: the options of each, and its rules in the order in
+which they are tried at a binding; then those over families of parallel branches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
-from onnxgrad.laws.accumulation import sum_of_gemms
-from onnxgrad.laws.arithmetic import NUMBERS, SIGNS, add_two_constants
-from onnxgrad.laws.association import order_of_products
-from onnxgrad.laws.axes import (
-    squeeze_of_unsqueeze,
-    unsqueeze_of_squeeze,
-    unsqueeze_of_unsqueeze,
-)
-from onnxgrad.laws.batch_normalization import batch_norm, batch_norm_after_product
-from onnxgrad.laws.bias import bias_of_product
-from onnxgrad.laws.branches import if_of_constant
-from onnxgrad.laws.clipping import clip_of_clip, clip_of_relu, relu_of_clip, relu_of_relu
+from onnxgrad.ir.program import Program
+from onnxgrad.laws.accumulate_gemms import sum_of_gemms
+from onnxgrad.laws.adjust_matmul_order import order_of_products
+from onnxgrad.laws.combine_parallel.conv import convs_of_one_input
+from onnxgrad.laws.combine_parallel.dense import products_of_equal_shapes
+from onnxgrad.laws.combine_parallel.gemm import gemms_of_one_left
+from onnxgrad.laws.combine_parallel.matmul import products_of_one_left, products_of_one_right
+from onnxgrad.laws.combine_parallel.splits import lift_above_split
 from onnxgrad.laws.composites.activations import (
     gelu,
     gelu_by_tanh,
@@ -31,7 +29,7 @@ from onnxgrad.laws.composites.attention import (
     attention_of_rows,
     attention_without_nan,
 )
-from onnxgrad.laws.composites.lowered import (
+from onnxgrad.laws.composites.lower_composites import (
     group_normalization,
     skip_layer_normalization,
     skip_simplified_layer_normalization,
@@ -41,45 +39,65 @@ from onnxgrad.laws.composites.lowered import (
 from onnxgrad.laws.composites.normalization import (
     bias_of_layer_normalization,
     layer_normalization,
+    over_root_mean_square,
     rms_normalization,
     rms_normalization_in_float,
 )
-from onnxgrad.laws.composites.onnxruntime import (
+from onnxgrad.laws.composites.raise_for_onnxruntime import (
     fast_gelu,
     multi_head_attention,
     multi_head_attention_of_attention,
 )
 from onnxgrad.laws.composites.rotary import rotary_embedding
-from onnxgrad.laws.dropout import dropout
-from onnxgrad.laws.flattening import elementwise_of_rows, gemm_of_rows, rows_of_rows
-from onnxgrad.laws.gathered_products import (
+from onnxgrad.laws.expand_matmul_of_sum import contracted, expanded
+from onnxgrad.laws.flatten_products import elementwise_of_rows, gemm_of_rows, rows_of_rows
+from onnxgrad.laws.fold_bias import bias_of_product
+from onnxgrad.laws.fold_scale_axis.backward import scale_behind_product
+from onnxgrad.laws.fold_scale_axis.forward import scale_in_front_of_product
+from onnxgrad.laws.merge_consecutive import (
+    clip_of_clip,
+    clip_of_relu,
+    concat_of_concat,
+    gather_of_gather,
+    pad_into_average,
+    pad_into_conv,
+    relu_of_clip,
+    relu_of_relu,
+    where_of_constant,
+)
+from onnxgrad.laws.open_if import if_of_constant
+from onnxgrad.laws.remove_noops import (
+    NEUTRAL_ELEMENTS,
+    NOOPS,
+    initial_state_of_zeros,
+    reshape_of_reshape,
+    squeeze_of_unsqueeze,
+    transpose_in_order,
+    unsqueeze_of_squeeze,
+    unsqueeze_of_unsqueeze,
+)
+from onnxgrad.laws.reorder_gather_matmul import (
     gathers_of_columns,
     gathers_of_rows,
     product_of_gathered_matrices,
 )
-from onnxgrad.laws.neutral_elements import NEUTRAL_ELEMENTS
-from onnxgrad.laws.noops import NOOPS, reshape_of_reshape, transpose_in_order
-from onnxgrad.laws.padding import pad_into_average, pad_into_conv
-from onnxgrad.laws.products_of_sums import contracted, expanded
-from onnxgrad.laws.recurrent import initial_state_of_zeros
-from onnxgrad.laws.root_mean_square import over_root_mean_square
-from onnxgrad.laws.scales.backward import scale_behind_product
-from onnxgrad.laws.scales.forward import scale_in_front_of_product
-from onnxgrad.laws.selection import concat_of_concat, gather_of_gather, where_of_constant
-from onnxgrad.laws.sums import common_factor, sum_of_sums
-from onnxgrad.laws.transposed_products import (
+from onnxgrad.laws.simplify_arithmetic import NUMBERS, SIGNS, add_two_constants
+from onnxgrad.laws.simplify_inference import batch_norm, batch_norm_after_product, dropout
+from onnxgrad.laws.simplify_transpose import (
     GEMM_RULES,
+    concat_of_transposes,
     transpose_of_matmul,
     transpose_of_matmul_if_free,
-)
-from onnxgrad.laws.transposes import (
-    concat_of_transposes,
     transpose_of_transpose,
     transpose_through_constant,
     transpose_through_elementwise,
     transpose_through_two,
 )
-from onnxgrad.passes.base import Count, Provider, rule_pass
+from onnxgrad.laws.sums import common_factor, sum_of_sums
+from onnxgrad.passes.base import Count, Merge, Pass, Provider, family_pass, register, rule_pass
+from onnxgrad.passes.fold_constant import FoldConstant
+from onnxgrad.rewrite.combine import Family
+from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import Rule
 
 # --- shorter forms
@@ -329,3 +347,80 @@ def lower_composites(provider: Provider = "cpu") -> Sequence[Rule]:
         skip_simplified_layer_normalization,
         sum_before_normalization,
     ]
+
+
+@family_pass(follow=lift_above_split)
+def combine_parallel_matmul(merge: Merge = "auto", provider: Provider = "cpu") -> Family:
+    """x @ w1, x @ w2, ... = split(x @ concat(w1, w2, ...)), biases and a common activation
+    included.
+
+    `merge`: always, auto (a static rule for `provider`, see `laws.parallel.when_merging_pays`) or
+    never. `check` may refuse a group of branches (Python only).
+    """
+    return products_of_one_left(merge, provider)
+
+
+@family_pass()
+def combine_parallel_matmul_right() -> Family:
+    """x1 @ w, x2 @ w, ... = split(concat(x1, x2, ...) @ w) along the rows: the mirror case. Not in
+    any preset.
+
+    The left operands are activations, so their Concat runs every time: it pays for many small ones.
+    """
+    return products_of_one_right()
+
+
+@family_pass(follow=lift_above_split)
+def combine_parallel_gemm(merge: Merge = "auto", provider: Provider = "cpu") -> Family:
+    """Gemm(x, w1, c1), Gemm(x, w2, c2), ... = split(Gemm(x, concat(w1, w2, ...), concat(c1, c2,
+    ...))).
+
+    Options as for combine-parallel-matmul. A branch without bias gets one of -0.0, so that all can
+    be one Gemm.
+    """
+    return gemms_of_one_left(merge, provider)
+
+
+@family_pass(follow=lift_above_split)
+def combine_parallel_conv(merge: Merge = "auto") -> Family:
+    """Conv(x, w1, c1), Conv(x, w2, c2), ... = split(Conv(x, concat(w1, w2, ...), concat(c1, c2,
+    ...))), in 1-D to 3-D.
+
+    A branch without bias gets one of -0.0. Groups are concatenated group by group and the outputs
+    gathered back. `merge`: always, auto (see `laws.parallel.conv.reason_to_stay_apart`) or never.
+    `check` may refuse a group of branches (Python only).
+    """
+    return convs_of_one_input(merge)
+
+
+@family_pass(follow=lift_above_split)
+def combine_parallel_dense(share_left: bool = True) -> Family:
+    """x @ w1, x @ w2, ... of equal shapes = the rows of stack(x, x, ...) @ stack(w1, w2, ...): one
+    batched product.
+
+    MatMul of any equal rank (2 is dense, 3 is nn.batch_matmul) and Gemm, with a bias on all
+    branches or on none. `share_left`: only products of one left operand; without it any independent
+    products of equal shapes. In no preset.
+    """
+    return products_of_equal_shapes(share_left)
+
+
+@register
+@dataclass(frozen=True)
+class FoldScaleAxis(Pass):
+    """(x @ w) * s = x @ (w * s), then (x * s) @ w = x @ (s * w), then weight * scale becomes the
+    weight.
+
+    Options as for backward-fold-scale-axis and forward-fold-scale-axis, which it runs, and
+    fold-constant behind them.
+    """
+
+    name: ClassVar[str] = "fold-scale-axis"
+    scalars: bool = False
+    runtime: bool = False
+
+    def run(self, program: Program, trace: Trace) -> None:
+        """Behind products first: there a scale moves whatever its sign."""
+        backward_fold_scale_axis(self.scalars, self.runtime).run(program, trace)
+        forward_fold_scale_axis(self.scalars, self.runtime).run(program, trace)
+        FoldConstant().run(program, trace)

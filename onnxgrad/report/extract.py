@@ -15,7 +15,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.limits import bounded
 from onnxgrad.options import known_keywords, several
-from onnxgrad.passes.remove_unused_functions import RemoveUnusedFunctions
+from onnxgrad.passes.remove_unused import RemoveUnusedFunctions
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Report, run
 from onnxgrad.verify import verify as prove

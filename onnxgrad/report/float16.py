@@ -15,11 +15,11 @@ from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.save import to_bytes
 from onnxgrad.jobs.observed import values_beyond
 from onnxgrad.jobs.optimize import Optimized, RewriteRefuted, optimize_program
-from onnxgrad.laws.float16.numbers import FAR, LARGEST
+from onnxgrad.laws.float16.forms import FAR, LARGEST
 from onnxgrad.limits import bounded
 from onnxgrad.options import known_keywords, providers_of, several
 from onnxgrad.passes.float16 import Float16
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.report.optimize import OptimizedModel
 from onnxgrad.report.optimized import Clock, Outcome
 from onnxgrad.report.parts import Part, cell, number, table

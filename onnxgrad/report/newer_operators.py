@@ -11,8 +11,8 @@ from onnxgrad.ir.by_operator import bindings_of
 from onnxgrad.ir.program import Program
 from onnxgrad.passes.base import roots
 from onnxgrad.passes.rule_passes import raise_composites
-from onnxgrad.rewrite.captures import heads
 from onnxgrad.rewrite.match import match_binding, may_match
+from onnxgrad.rewrite.pattern import heads
 from onnxgrad.rewrite.worklist import Rule, lacks
 from onnxgrad.wording import counted, option
 

@@ -19,9 +19,9 @@ from onnxgrad.jobs.recipe_options import pipeline_of, proof_of
 from onnxgrad.limits import limited
 from onnxgrad.options import known_keywords, several
 from onnxgrad.passes.inline import check_names
-from onnxgrad.pipeline.instruments import PrintAfter
-from onnxgrad.pipeline.own_laws import Law
-from onnxgrad.pipeline.pipeline import Pass, Pipeline
+from onnxgrad.passes.instruments import PrintAfter
+from onnxgrad.passes.pipeline import Pass, Pipeline
+from onnxgrad.passes.user_laws import Law
 from onnxgrad.report.optimized import Clock, Outcome
 from onnxgrad.report.parts import Part
 from onnxgrad.report.rendering import Rendered

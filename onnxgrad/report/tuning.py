@@ -14,7 +14,7 @@ from onnxgrad.ir.load import ModelLike
 from onnxgrad.jobs.tuning.measure import LATE, Measuring, Told, tune
 from onnxgrad.jobs.tuning.record import read, record, replayed
 from onnxgrad.options import providers_of
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.report.parts import Part, cell, line, table
 from onnxgrad.vocabulary import TUNE_SECONDS
 from onnxgrad.wording import counted

@@ -18,8 +18,7 @@ from onnxgrad.ir.emission.emitter import Emitter
 from onnxgrad.ir.savepoint import Savepoint
 from onnxgrad.ir.types import TensorType, Type
 from onnxgrad.ir.var import Var
-from onnxgrad.rewrite.captures import Captured, names_in, value_of
-from onnxgrad.rewrite.pattern import Pattern
+from onnxgrad.rewrite.pattern import Captured, Pattern, names_in, value_of
 from onnxgrad.rewrite.slips import slip
 from onnxgrad.rewrite.trace import Decline, Trace
 from onnxgrad.wording import perhaps

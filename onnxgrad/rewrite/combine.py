@@ -21,9 +21,8 @@ from onnxgrad.ir.by_operator import bindings_of
 from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
 from onnxgrad.rewrite.attempt import Attempt, call_arguments, check_parameters, replacements
-from onnxgrad.rewrite.captures import Captured, heads, value_of
 from onnxgrad.rewrite.match import match_binding
-from onnxgrad.rewrite.pattern import Pattern
+from onnxgrad.rewrite.pattern import Captured, Pattern, heads, value_of
 from onnxgrad.rewrite.slips import guarded, slip
 from onnxgrad.rewrite.trace import Decline, Group, Trace, decline
 from onnxgrad.rewrite.worklist import Measure

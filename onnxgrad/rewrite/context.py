@@ -22,11 +22,20 @@ from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
 from onnxgrad.rewrite.attempt import Attempt, closes_cycle, replacements
-from onnxgrad.rewrite.captures import Captured, gather, heads, value_of
 from onnxgrad.rewrite.combine import independent
-from onnxgrad.rewrite.interchangeable import forms
 from onnxgrad.rewrite.match import match_binding, reader_of
-from onnxgrad.rewrite.pattern import Call, Capture, Each, Either, Pattern
+from onnxgrad.rewrite.pattern import (
+    Call,
+    Capture,
+    Captured,
+    Each,
+    Either,
+    Pattern,
+    forms,
+    gather,
+    heads,
+    value_of,
+)
 from onnxgrad.rewrite.slips import guarded, slip
 from onnxgrad.rewrite.trace import Decline, Trace, decline
 from onnxgrad.rewrite.worklist import Fuel, Measure, apply_rules, rewrite

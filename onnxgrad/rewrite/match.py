@@ -13,17 +13,20 @@ import numpy as np
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.var import Var
-from onnxgrad.rewrite.captures import Captured, gather, names_in, value_of
 from onnxgrad.rewrite.pattern import (
     COMMUTATIVE,
     Both,
     Call,
     Capture,
+    Captured,
     Each,
     Either,
     Literal,
     Not,
     Pattern,
+    gather,
+    names_in,
+    value_of,
 )
 
 # operands of a commutative operator that are tried in every order

@@ -10,8 +10,9 @@ q`, `p & q` and `~p` are alternatives, both and not; `x.maybe` is an operand tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -282,3 +283,110 @@ def _operand(given: Any) -> Pattern | None:
 
 
 P: Any = _Operators()
+
+
+# captures by name, and the patterns of operators and alternatives by themselves: what each stands
+# for
+Captured = Mapping[Any, Any]
+
+
+def value_of(pattern: Pattern, captured: Captured) -> Any:
+    """What a pattern stands for in a match. Raises KeyError for one that is no part of it."""
+    return captured[pattern.name if isinstance(pattern, Capture) else pattern]
+
+
+def heads(pattern: Pattern) -> frozenset[tuple[str, str]] | None:
+    """The operators, by domain and name, that may compute what `pattern` describes; None: any."""
+    if isinstance(pattern, Call):
+        return frozenset((pattern.domain, op) for op in pattern.ops)
+    if isinstance(pattern, Both):
+        first, second = heads(pattern.first), heads(pattern.second)
+        return second if first is None else first if second is None else first & second
+    if isinstance(pattern, Either):
+        choices = [heads(choice) for choice in pattern.choices]
+        known = [choice for choice in choices if choice is not None]
+        return frozenset().union(*known) if len(known) == len(choices) else None
+    return None
+
+
+def names_in(pattern: Pattern | None) -> Iterator[str]:
+    """The names of a pattern's captures."""
+    if isinstance(pattern, Capture):
+        yield pattern.name
+    elif isinstance(pattern, Each):
+        yield from names_in(pattern.pattern)
+    elif isinstance(pattern, Either):
+        for choice in pattern.choices:
+            yield from names_in(choice)
+    elif isinstance(pattern, Both):
+        yield from (*names_in(pattern.first), *names_in(pattern.second))
+    elif isinstance(pattern, Call):
+        yield from ([] if pattern.label is None else [pattern.label])
+        for inner in (*pattern.operands, *(wanted for _, wanted in pattern.attrs)):
+            yield from names_in(inner if isinstance(inner, Pattern) else None)
+
+
+def gather(
+    answer: Captured, found: Captured, lists: dict[Any, list[Any]], common: set[str]
+) -> tuple[Captured, dict[Any, list[Any]]]:
+    """Add one member's captures: those in `common` to what is found for all, the others to their
+    lists.
+    """
+    for name, value in answer.items():
+        if name not in found:
+            if name in common:
+                found = {**found, name: value}
+            else:
+                lists.setdefault(name, []).append(value)
+    return found, lists
+
+
+def forms(roots: Sequence[Pattern], told_apart: Collection[Pattern]) -> list[Hashable]:
+    """One form for each root; equal ones are interchangeable. A root around one of `told_apart`
+    is like no other.
+    """
+    parts = [list(_parts(root)) for root in roots]
+    names = Counter(name for found in parts for name in {_name(p) for p in found})
+    # a capture that several roots have is the same for all, and so is a pattern that stands in
+    # several
+    shared = {name for name, times in names.items() if times > 1}
+    alike = [_form(root, shared, {}) for root in roots]
+    return [
+        (i, form) if any(p in told_apart for p in found) else form
+        for i, (form, found) in enumerate(zip(alike, parts, strict=True))
+    ]
+
+
+def _name(pattern: Pattern) -> Hashable:
+    return pattern.name if isinstance(pattern, Capture) else id(pattern)
+
+
+def _parts(value: Any) -> Iterator[Pattern]:
+    """The patterns inside a pattern, itself included."""
+    if isinstance(value, Pattern):
+        yield value
+        for f in fields(value):
+            yield from _parts(getattr(value, f.name))
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _parts(item)
+
+
+def _form(value: Any, shared: Collection[Hashable], own: dict[Hashable, int]) -> Hashable:
+    """A pattern as nested tuples, in which its own captures are numbers in order of appearance."""
+    if isinstance(value, Pattern):
+        name = _name(value)
+        if name in shared and not isinstance(value, Capture):
+            return name
+        called = name if name in shared else own.setdefault(name, len(own))
+        inside = (
+            _form(getattr(value, f.name), shared, own)
+            for f in fields(value)
+            if f.name not in ("name", "label")
+        )
+        return (type(value).__name__, called, *inside)
+    if isinstance(value, tuple):
+        return tuple(_form(item, shared, own) for item in value)
+    if isinstance(value, np.ndarray):
+        return (value.dtype.str, value.shape, value.tobytes())
+    return value if isinstance(value, Hashable) else repr(value)

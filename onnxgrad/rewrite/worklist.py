@@ -28,9 +28,8 @@ from onnxgrad.rewrite.attempt import (
     check_parameters,
     replacements,
 )
-from onnxgrad.rewrite.captures import Captured, heads, value_of
 from onnxgrad.rewrite.match import match_binding, may_match
-from onnxgrad.rewrite.pattern import Pattern
+from onnxgrad.rewrite.pattern import Captured, Pattern, heads, value_of
 from onnxgrad.rewrite.slips import guarded, slip
 from onnxgrad.rewrite.trace import Trace
 

@@ -17,8 +17,17 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
 
-from onnxgrad.rewrite.captures import names_in
-from onnxgrad.rewrite.pattern import Both, Call, Capture, Each, Either, Literal, Not, Pattern
+from onnxgrad.rewrite.pattern import (
+    Both,
+    Call,
+    Capture,
+    Each,
+    Either,
+    Literal,
+    Not,
+    Pattern,
+    names_in,
+)
 
 Shape = tuple[int, ...]
 INT = TensorProto.INT64

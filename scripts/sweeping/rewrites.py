@@ -11,7 +11,7 @@ from onnx import ModelProto
 
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.interface import interface_differences
 from onnxgrad.verify.running.process import RunFailed

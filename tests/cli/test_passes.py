@@ -3,8 +3,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from onnxgrad.pipeline.pipeline import PASSES, PRESETS, Pipeline
-from onnxgrad.pipeline.presets import DESCRIBED
+from onnxgrad.passes.pipeline import PASSES, PRESETS, Pipeline
+from onnxgrad.passes.presets import DESCRIBED
 from tests.cli.conftest import Result
 
 Run = Callable[..., Result]

@@ -9,7 +9,7 @@ import pytest
 import onnxgrad
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.grad import vjp
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.verify.running.run import run
 from tests.grad.numeric import normal
 from tests.helpers import parse

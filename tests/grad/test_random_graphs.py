@@ -15,7 +15,7 @@ from onnx import ModelProto
 from onnxgrad.grad import vjp
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.reference.evaluate import Reference
 from scripts.sweep_gradients import sweep

@@ -16,9 +16,9 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 from onnxgrad.jobs.optimize import RewriteRefuted, optimize_program
 from onnxgrad.passes.base import Pass
+from onnxgrad.passes.pipeline import Pipeline, parse_passes
+from onnxgrad.passes.presets import PRESETS
 from onnxgrad.passes.rule_passes import remove_noops
-from onnxgrad.pipeline.pipeline import Pipeline, parse_passes
-from onnxgrad.pipeline.presets import PRESETS
 from onnxgrad.report.optimize import optimize
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace

@@ -12,8 +12,8 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
+from onnxgrad.laws.float16.forms import Halved, halved
 from onnxgrad.laws.float16.keeping import plan
-from onnxgrad.laws.float16.numbers import Halved, halved
 from onnxgrad.passes.float16 import Float16
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import run, verify

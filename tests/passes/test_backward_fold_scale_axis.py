@@ -320,7 +320,7 @@ def test_how_far_a_scale_is_carried(
     between: int, folded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "onnxgrad.laws.scales.backward.REACH", 3
+        "onnxgrad.laws.fold_scale_axis.backward.REACH", 3
     )  # operators, the product among them
     chain = "".join(f"n{i + 1} = Neg(n{i})  " for i in range(between))
     text = f"g (float[1,1,8,8] x) => (float[1,2,6,6] y) {{ n0 = Conv(x, w)  {chain}y = Mul(n{between}, s) }}"

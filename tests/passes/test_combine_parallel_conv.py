@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from onnxgrad.ir.load import load
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.running.run import run
 from tests.helpers import parse, unindented

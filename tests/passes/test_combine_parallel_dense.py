@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from onnxgrad.pipeline.pipeline import PRESETS
+from onnxgrad.passes.pipeline import PRESETS
 from tests.helpers import parse
 from tests.rewriting import Done, apply, model_of, weights
 

@@ -7,7 +7,7 @@ import pytest
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.optimize import optimize_program
 from onnxgrad.passes.convert_opset import ConvertOpset
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.passes.pipeline import Pipeline
 from tests.rewriting import apply, model_of
 
 TEXT = "g (float[2,S] x) => (float[2] y) { y = ReduceSum <axes = [1], keepdims = 0> (x) }"

@@ -10,8 +10,8 @@ import pytest
 
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
-from onnxgrad.pipeline.pipeline import Pipeline
-from onnxgrad.pipeline.presets import PRESETS
+from onnxgrad.passes.pipeline import Pipeline
+from onnxgrad.passes.presets import PRESETS
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import run
 from tests.helpers import MODELS_DIR

@@ -13,7 +13,7 @@ from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.optimize import optimize_program
 from onnxgrad.passes.float16 import Float16
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.verify import run, verify
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.compare import compare

@@ -11,7 +11,7 @@ import pytest
 
 from onnxgrad.ir.program import Program
 from onnxgrad.jobs.optimize import optimize_program
-from onnxgrad.pipeline.pipeline import PRESETS, Pipeline
+from onnxgrad.passes.pipeline import PRESETS, Pipeline
 from tests.helpers import MODELS_DIR
 from tests.rewriting import apply, model_of, weights
 

@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 
 from onnxgrad.ir.load import load
-from onnxgrad.outlining.groups import fusion_groups
+from onnxgrad.passes.outline import fusion_groups
 from tests.backend_suite import clamp_ir, usable
 from tests.helpers import MODELS_DIR, parse, unindented
 from tests.passes.same_graph import canonical

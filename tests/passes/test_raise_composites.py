@@ -9,7 +9,7 @@ import pytest
 
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import verify
 from tests.helpers import ROOT

@@ -12,8 +12,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
+from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.passes.rule_passes import simplify_transpose
-from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import run
 from onnxgrad.verify.interface import interface_differences

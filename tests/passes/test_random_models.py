@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxgrad.laws.batch_normalization import batch_norm
+from onnxgrad.laws.simplify_inference import batch_norm
 from scripts.sweep_rewrites import sweep
 from scripts.sweeping.rewrites import Judge
 from scripts.sweeping.shrink import save_failure, shrink

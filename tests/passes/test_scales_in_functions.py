@@ -6,7 +6,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from onnxgrad.pipeline.pipeline import PRESETS
+from onnxgrad.passes.pipeline import PRESETS
 from tests.rewriting import apply
 
 HEADER = '<ir_version: 10, opset_import: ["": 20, "f": 1]>'

@@ -7,7 +7,7 @@ from onnx import ModelProto
 
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.verify.interface import interface_differences
 from tests import suite_table
 from tests.backend_suite import Case, clamp_ir, usable

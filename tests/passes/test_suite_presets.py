@@ -6,7 +6,7 @@ import pytest
 
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
-from onnxgrad.pipeline.pipeline import PRESETS, Pipeline
+from onnxgrad.passes.pipeline import PRESETS, Pipeline
 from onnxgrad.verify.interface import interface_differences
 from tests import suite_table
 from tests.backend_suite import Case, clamp_ir, usable

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.folding.evaluate import evaluate
 from onnxgrad.grad.control_flow.bodies import (
     Answer,
     Body,
@@ -32,7 +31,8 @@ from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.type_inference.at_emission import types_of
 from onnxgrad.ir.types import Array, TypeMismatch, element_count, is_static
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.branches import take_branch
+from onnxgrad.laws.constant_values import evaluate
+from onnxgrad.laws.open_if import take_branch
 
 # bindings behind a condition: shape arithmetic is short
 _DEPTH = 16

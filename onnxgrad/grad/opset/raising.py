@@ -36,7 +36,7 @@ from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, numpy_dtype, type_to_proto
 from onnxgrad.ir.weights import load_weights
-from onnxgrad.laws.opsets.convert import OLDEST, convert, own_weights
+from onnxgrad.passes.convert_opset import OLDEST, convert, own_weights
 
 
 def open_changed(program: Program, opset: int) -> list[str]:

@@ -10,7 +10,7 @@ from onnxgrad.grad.chains import chain
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.composites.reading import near
+from onnxgrad.laws.composites.conditions import near
 from onnxgrad.rewrite.pattern import Either, P, Pattern, capture
 
 x, t, h, s, q, w, r, d, eps, axes = capture("x t h s q w r d eps axes")

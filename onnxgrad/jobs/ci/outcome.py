@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from onnxgrad.jobs.ci.lock import Change
 from onnxgrad.jobs.optimize import Optimized
 from onnxgrad.jobs.requirements import Facts, Held
-from onnxgrad.pipeline.pipeline import PassResult
+from onnxgrad.passes.pipeline import PassResult
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Report
 

@@ -33,8 +33,8 @@ from onnxgrad.jobs.requirements import (
 )
 from onnxgrad.jobs.tuning.record import digest
 from onnxgrad.limits import SECONDS
-from onnxgrad.pipeline.own_laws import run_plugins
-from onnxgrad.pipeline.pipeline import Pass, Pipeline
+from onnxgrad.passes.pipeline import Pass, Pipeline
+from onnxgrad.passes.user_laws import run_plugins
 from onnxgrad.verify.blame import blamed
 from onnxgrad.verify.compare import DIFFERENT
 from onnxgrad.verify.running.libraries import custom_ops

@@ -20,7 +20,7 @@ from typing import Any
 
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.passes.base import PASSES, Check, FamilyPass, Pass
-from onnxgrad.pipeline.pipeline import Pipeline, parse_passes
+from onnxgrad.passes.pipeline import Pipeline, parse_passes
 from onnxgrad.rewrite.combine import Branch
 from onnxgrad.rewrite.trace import Trace
 

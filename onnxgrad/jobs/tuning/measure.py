@@ -13,7 +13,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.tuning.choices import Choice, Choices
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.verify.bench import Spread, bench
 from onnxgrad.vocabulary import TUNE_SECONDS
 

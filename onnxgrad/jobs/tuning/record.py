@@ -19,7 +19,7 @@ from onnxgrad.ir.files import write_whole
 from onnxgrad.ir.load import ModelLike, proto_of
 from onnxgrad.jobs.tuning.choices import Choices, described
 from onnxgrad.jobs.tuning.measure import Decision, Measuring, Tuned
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.verify.running.session import versions
 from onnxgrad.version import __version__
 from onnxgrad.wording import printable_json

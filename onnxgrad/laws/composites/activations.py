@@ -10,7 +10,7 @@ from onnx import TensorProto
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.composites.reading import last_axes, near, require, scalar, unchanged
+from onnxgrad.laws.composites.conditions import last_axes, near, require, scalar, unchanged
 from onnxgrad.rewrite.pattern import Either, P, Pattern, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import count, rewrite

@@ -11,8 +11,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import same_dim
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.composites.attention_masks import replaced, spread, together
-from onnxgrad.laws.composites.attention_reading import (
+from onnxgrad.laws.composites.attention_chain import (
     Heads,
     Scores,
     all_scales,
@@ -22,7 +21,8 @@ from onnxgrad.laws.composites.attention_reading import (
     rows_of,
     scores_of,
 )
-from onnxgrad.laws.composites.reading import require
+from onnxgrad.laws.composites.attention_masks import replaced, spread, together
+from onnxgrad.laws.composites.conditions import require
 from onnxgrad.laws.composites.rotary import rotated_rows
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import decline

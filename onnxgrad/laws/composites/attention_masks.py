@@ -21,7 +21,7 @@ from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype, same_dim
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.composites.reading import scalar
+from onnxgrad.laws.composites.conditions import scalar
 from onnxgrad.rewrite.trace import decline
 
 # what is added to a score in place of any number below it: nothing of the score is left

@@ -12,8 +12,8 @@ from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, same_dim
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.composites.attention_reading import is_split, rows_of
-from onnxgrad.laws.composites.reading import require, scalar
+from onnxgrad.laws.composites.attention_chain import is_split, rows_of
+from onnxgrad.laws.composites.conditions import require, scalar
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import count, rewrite

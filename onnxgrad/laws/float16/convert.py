@@ -20,8 +20,8 @@ from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array, TensorType
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.float16.forms import LARGEST, Halved, halved, tensor_of
 from onnxgrad.laws.float16.keeping import Plan, filling
-from onnxgrad.laws.float16.numbers import LARGEST, Halved, halved, tensor_of
 
 LAW = "in_float16"
 _FLOAT, _FLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16

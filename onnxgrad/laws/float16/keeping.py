@@ -19,8 +19,7 @@ from onnxgrad.ir.bodies import called
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array, element_count
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.float16.forms import Form, form_of, has_floats
-from onnxgrad.laws.float16.numbers import FAR, Halved, halved
+from onnxgrad.laws.float16.forms import FAR, Form, Halved, form_of, halved, has_floats
 
 _FLOAT, _DOUBLE = TensorProto.FLOAT, TensorProto.DOUBLE
 # of the numbers that go with a value of float32 from one operator to the next in float32: more of

@@ -22,8 +22,8 @@ from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.quantized.bounds import EXACT, accumulated
-from onnxgrad.laws.quantized.reading import Scaled, dequantized, quantized
+from onnxgrad.laws.quantized.forms import EXACT, accumulated
+from onnxgrad.laws.quantized.scaled import Scaled, dequantized, quantized
 from onnxgrad.rewrite.trace import decline
 
 _CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")

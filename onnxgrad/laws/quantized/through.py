@@ -17,9 +17,9 @@ from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.fold_scale_axis.scale import again
 from onnxgrad.laws.quantized.forms import LIMITS
-from onnxgrad.laws.quantized.reading import Scaled, dequantized, quantized, to_integer
-from onnxgrad.laws.scales.scale import again
+from onnxgrad.laws.quantized.scaled import Scaled, dequantized, quantized, to_integer
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import Rule, count, rewrite

@@ -11,7 +11,7 @@ from onnxgrad.ir.load import program_of
 from onnxgrad.ir.stats import Stats
 from onnxgrad.jobs.optimize import Optimized, RewriteRefuted
 from onnxgrad.passes.base import PASSES
-from onnxgrad.pipeline.pipeline import PassResult
+from onnxgrad.passes.pipeline import PassResult
 from onnxgrad.report.html.graph import Drawn, compared, shown
 from onnxgrad.report.html.page import (
     Section,

@@ -14,7 +14,7 @@ from onnxgrad.jobs.tuning.choices import (
     kinds_in,
     merging,
 )
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from tests.rewriting import model_of, weights
 

@@ -9,7 +9,7 @@ from onnx import ModelProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.tuning.measure import LATE, Measuring, tune, wins
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.passes.pipeline import Pipeline
 from tests.jobs.tuning.test_choices import THREE, TWO, branches, products
 
 MERGED = "combine-parallel-matmul: "

@@ -16,7 +16,7 @@ from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.tuning.measure import Tuned, tune
 from onnxgrad.jobs.tuning.record import digest, read, record, replayed, write
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.passes.pipeline import Pipeline
 from tests.jobs.tuning.test_choices import branches
 from tests.jobs.tuning.test_measure import Counting
 

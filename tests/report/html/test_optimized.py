@@ -6,8 +6,8 @@ import pytest
 
 import onnxgrad
 from onnxgrad.jobs.optimize import Optimized, RewriteRefuted, optimize_program
-from onnxgrad.pipeline.own_laws import OwnLaws
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.passes.pipeline import Pipeline
+from onnxgrad.passes.user_laws import OwnLaws
 from onnxgrad.report.html.optimized import optimized, passes, places, rewrites
 from onnxgrad.report.html.plots import choices, differences
 from onnxgrad.report.optimized import Outcome

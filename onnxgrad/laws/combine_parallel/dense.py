@@ -1,0 +1,93 @@
+"""Parallel products of equal shapes into one batched product (Relay's CombineParallelDense)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import cache
+from typing import Any
+
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import Shape
+from onnxgrad.ir.var import Var
+from onnxgrad.laws.combine_parallel.gemm import row
+from onnxgrad.laws.combine_parallel.merging import stack
+from onnxgrad.rewrite.combine import Family, Shared, combine
+from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.rewrite.trace import Decline, decline
+from onnxgrad.rewrite.worklist import count
+
+a, b, c = capture("a b c")
+
+
+def _known(shape: Shape | None) -> bool:
+    """Every size is a number or a symbol, so that equal shapes are provably equal."""
+    return shape is not None and len(shape) >= 2 and all(d is not None for d in shape)
+
+
+def _of_equal_shapes(a: Var, b: Var, root: Binding) -> Hashable | Decline:
+    """One bucket: same operator and scalars, both operands of the same shapes, biases all rows
+    or all absent.
+    """
+    if not (_known(a.shape) and _known(b.shape)) or not a.dtype:
+        return decline("an operand's shape is unknown")
+    if root.has_refs:
+        return decline("an attribute is that of the enclosing function")
+    if a.rank != b.rank:
+        return decline("the operands have different ranks")
+    bias = root.operand(2)
+    columns = root.out.shape[-1] if root.out.shape else None
+    if bias is not None and bias.shape not in ((), (1,), (columns,), (1, columns), (1, 1)):
+        return decline("the bias is not one row of N values")
+    scalars = (root.attr("alpha"), root.attr("beta"), root.attr("transA"), root.attr("transB"))
+    return (root.op, a.dtype, a.shape, b.shape, scalars, bias is not None)
+
+
+def _sharing_left(a: Var, b: Var, root: Binding) -> Hashable | Decline:
+    """The same, and the left operand in common."""
+    key = _of_equal_shapes(a, b, root)
+    return key if isinstance(key, Decline) else (a, key)
+
+
+def _gemm(root: Binding, left: Var, right: Var, biases: Sequence[Var | None]) -> Var | None:
+    """alpha * a' @ b' + beta * c for stacked operands; None when a bias cannot be made a row."""
+    y = (left.mT if root.attr("transA") else left) @ (right.mT if root.attr("transB") else right)
+    if root.attr("alpha") != 1.0:
+        y = y * float(root.attr("alpha"))
+    if any(v is None for v in biases):
+        return y
+    columns = root.out.shape[-1] if root.out.shape else None
+    rows = [row(v, columns, root.out.dtype) for v in biases]
+    found = [v for v in rows if v is not None]
+    if len(found) < len(rows):
+        return None
+    bias = op.Unsqueeze(stack(found, 1), [1])
+    return y + (bias if root.attr("beta") == 1.0 else bias * float(root.attr("beta")))
+
+
+@cache
+def products_of_equal_shapes(share_left: bool) -> Family:
+    """x @ w1, x @ w2, ... = the rows of stack(x, x, ...) @ stack(w1, w2, ...)"""
+
+    @combine(
+        P.any_of("MatMul", "Gemm")(a.shared if share_left else a, b, c.maybe),
+        by=_sharing_left if share_left else _of_equal_shapes,
+        shrinks=count("MatMul", "Gemm"),
+        shared=Shared("a", "their operators, dtypes, shapes, scalars or biases differ"),
+    )
+    def combine_parallel_dense(
+        a: list[Var], b: list[Var], c: list[Var | None], roots: list[Binding]
+    ) -> Any:
+        rank = a[0].rank or 2  # of both operands
+        first, left, right = roots[0], stack(a, rank), stack(b, rank)
+        if first.is_op("MatMul"):
+            y = op.MatMul(left, right)
+        else:
+            product = _gemm(first, left, right, c)
+            if product is None:
+                return decline("a bias has an unknown number of columns")
+            y = product
+        parts = op.Split(y, [1] * len(roots), axis=0, outputs=len(roots))
+        return tuple(op.Squeeze(part, [0]) for part in parts)
+
+    return combine_parallel_dense

@@ -1,0 +1,150 @@
+"""Branches concatenated and split again, and the static rule by which `auto` merges them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import Dim
+from onnxgrad.ir.var import Var
+
+
+def concat(values: Sequence[Var], axis: int) -> Var:
+    """Concat(values), computed now when all are constants."""
+    axis = _from_front(values[0], axis)
+    arrays = [v.const for v in values]
+    if all(a is not None for a in arrays):
+        return constant(
+            np.concatenate([a for a in arrays if a is not None], axis=axis),
+            name=f"{values[0].name}_merged",
+        )
+    return op.Concat(*values, axis=axis)
+
+
+def stack(values: Sequence[Var], rank: int) -> Var:
+    """The values, of one shape, along a new axis 0 in front of `rank` others; computed now when
+    all are constants.
+    """
+    known = [v.const for v in values]
+    arrays = [a.reshape(*[1] * (rank - a.ndim), *a.shape) for a in known if a is not None]
+    if len(arrays) == len(values):
+        return constant(np.stack(arrays), name=f"{values[0].name}_stacked")
+    # one value many times over is lifted once
+    lifted = {
+        v: op.Unsqueeze(v, list(range(rank + 1 - (v.rank or 0)))) for v in dict.fromkeys(values)
+    }
+    return op.Concat(*(lifted[v] for v in values), axis=0)
+
+
+def split(
+    value: Var, sizes: Sequence[Dim], sources: Sequence[Var], source_axis: int, axis: int
+) -> tuple[Var, ...]:
+    """Split `value` along `axis` into parts as long as the sources are along `source_axis`, at
+    run time if need be.
+    """
+    known = [d for d in sizes if isinstance(d, int)]
+    parts: Any
+    if len(known) == len(sizes):
+        parts = known
+    else:
+        parts = op.Concat(*(_size(v, source_axis) for v in sources), axis=0)
+    return op.Split(value, parts, axis=_from_front(value, axis), outputs=len(sources))
+
+
+def known_size(v: Var, axis: int) -> Dim:
+    """How long it is along one axis, None where that is unknown."""
+    return None if v.shape is None else v.shape[axis]
+
+
+def _from_front(v: Var, axis: int) -> int:
+    """The axis counted from the front where the rank is known: operators before opset 11 want it
+    so.
+    """
+    return axis + v.rank if axis < 0 and v.rank is not None else axis
+
+
+def _size(v: Var, axis: int) -> Var:
+    """The one-element vector (size of `v` along `axis`), in operators that every opset has."""
+    return op.Gather(op.Shape(v), np.array([_from_front(v, axis)]), axis=0)
+
+
+def reason_not_to_split(value_rank: int | None, sizes: Sequence[Dim], opset: int) -> str | None:
+    """Why this opset has no Split into such parts along the last axes, None when it has."""
+    if opset < 7:
+        return "before opset 7 Add and Gemm broadcast by an attribute"
+    if opset < 11 and value_rank is None:
+        return "before opset 11 Split counts its axis from the front, and the rank is unknown"
+    if opset < 13 and any(not isinstance(d, int) for d in sizes):
+        return "before opset 13 Split has fixed sizes, and one is unknown"
+    return None
+
+
+def reason_of_weights(weights: Sequence[Var], provider: str) -> str | None:
+    """Why auto leaves products with these weights apart: the file would grow, or on CPU every run
+    would join them anew; None when neither is so.
+
+    Weights that are inputs, single rows, merged over separate on onnxruntime 1.31: 1.6 for 2 of
+    (512, 64), 1.3 for 16 of (64, 64), 3.7 to 4.3 for 3 of (1024, 1024).
+    """
+    if any(v.is_constant and v.use_count > 1 for v in weights):
+        return "a weight has another reader, so the file would hold it twice"
+    if provider != "cuda" and not all(v.is_constant for v in weights):
+        return "a weight is not constant: on CPU joining them at each run costs more than it saves"
+    return None
+
+
+def rows(x: Var) -> int | None:
+    """How many rows the left operand of a product has over all batch axes, when known."""
+    if x.shape is None:
+        return None
+    count = 1
+    for d in x.shape[:-1]:
+        if not isinstance(d, int):
+            return None
+        count *= d
+    return count
+
+
+def is_narrow(columns: Sequence[Dim], k: Dim, *, biased: bool) -> bool:
+    """Whether products of so many columns each, with inner size `k`, are faster merged for any
+    number of rows: their kernel leaves most of its width unused, and reads the left operand anew.
+
+    `biased`: behind each an Add of a constant, which becomes one as well. Merged over separate,
+    2 and 3 branches, 1 to 2048 rows (scripts/bench_products.py, onnxruntime 1.32):
+
+        columns   biased, k 16 to 1024   without, k 256, 1024   without, k 16, 64
+        4, 8      0.36 to 0.98           0.35 to 0.99           0.50 to 1.15
+        16, 32    0.81 to 1.01           0.82 to 1.07           0.99 to 1.35
+        48, 96    0.90 to 1.10           0.94 to 1.34           0.99 to 1.30
+    """
+    known = [n for n in columns if isinstance(n, int)]
+    if len(known) < len(columns):
+        return False
+    widest = max(known)
+    return widest <= 32 if biased else widest <= 8 and isinstance(k, int) and k >= 256
+
+
+def reason_not_to_merge(
+    merge: str, provider: str, branches: int, m: int | None, k: Dim, *, narrow: bool = False
+) -> str | None:
+    """Why a group of products had better stay apart, None when merging is right.
+
+    The rule for `auto` comes from measurements on onnxruntime: on CPU the Split copies each result,
+    which `narrow` ones pay back (`is_narrow`), and single rows (12 or more branches, or at least
+    512 columns). On CUDA all are merged, one launch in place of many: that this pays is unmeasured.
+    """
+    if merge == "never":
+        return "merging is switched off"
+    if merge == "always" or provider == "cuda" or narrow:
+        return None
+    if m is None:
+        return "the number of rows is unknown, and on CPU merging pays for a single row only"
+    if m > 1:
+        return f"{m} rows: on CPU the Split copies more than the merged product saves"
+    if branches < 12 and not (isinstance(k, int) and k >= 512):
+        return f"{branches} branches of {k} columns: too small to pay on CPU"
+    return None

@@ -1,0 +1,222 @@
+"""How a chain of attention is read: scores, scale, masks, keys, heads that are repeated, rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.types import Shape, same_dim, same_shape
+from onnxgrad.ir.var import Var
+from onnxgrad.laws.composites.attention_masks import Replaced
+from onnxgrad.laws.composites.conditions import scalar
+from onnxgrad.rewrite.trace import decline
+
+
+@dataclass(frozen=True)
+class Scores:
+    """scale query key^T, with masks that are added or replace scores."""
+
+    product: Binding
+    scale: float = 1.0
+    added: list[Var] = field(default_factory=list)
+    replaced: Replaced | None = None
+
+
+def scores_of(v: Var) -> Scores:
+    """What stands between the products of queries and keys and their softmax. Raises Decline."""
+    added: list[Var] = []
+    swapped: Replaced | None = None
+    scale = 1.0
+    while (b := v.definition) is not None and b.domain == "":
+        if b.op == "MatMul":
+            return Scores(b, scale, added, swapped)
+        if v.sole_user() is None:
+            raise decline(f"{v.name} has other readers and would stay")
+        if b.op == "Where" and swapped is None and scale == 1.0:
+            v, swapped = _where(b)
+            continue
+        if b.op == "Add" and scale == 1.0:
+            v, mask = _summands(b)
+            added.append(mask)
+            continue
+        inner, factor = scaled(v)
+        if inner is v:
+            break
+        v, scale = inner, scale * factor
+    raise decline(f"{v.name} is no product of queries and keys, nor one that is scaled and masked")
+
+
+def _where(b: Binding) -> tuple[Var, Replaced]:
+    keep, yes, no = b.inputs
+    for scores, fill, inverted in ((yes, no, False), (no, yes, True)):
+        number = scalar(fill)
+        if keep is not None and scores is not None and number is not None:
+            return scores, Replaced(keep, number, inverted)
+    raise decline(f"'{b}' chooses between two values, not a score and a number")
+
+
+def _summands(b: Binding) -> tuple[Var, Var]:
+    """The scores and the mask of a sum: scores are a product, scaled or masked."""
+    for scores, mask in (b.inputs, b.inputs[::-1]):
+        if scores is not None and mask is not None and _is_score(scores):
+            return scores, mask
+    raise decline(f"'{b}' adds no mask to scores")
+
+
+def _is_score(v: Var) -> bool:
+    for _ in range(4):
+        b = v.definition
+        if b is None or b.domain != "":
+            return False
+        if b.op == "MatMul":
+            return True
+        if b.op == "Add":
+            return any(u is not None and _is_score(u) for u in b.inputs)
+        if b.op == "Where":
+            return any(u is not None and _is_score(u) for u in b.inputs[1:])
+        inner, _ = scaled(v)
+        if inner is v:
+            return False
+        v = inner
+    return False
+
+
+def scaled(v: Var) -> tuple[Var, float]:
+    """x and c of a value x c or x / c, where c is a number of the file; the value and 1 else."""
+    b = v.definition
+    if b is None or b.domain != "" or b.op not in ("Mul", "Div"):
+        return v, 1.0
+    x, c = b.inputs
+    number = scalar(c)
+    if number is None and b.op == "Mul":
+        x, number = c, scalar(x)
+    if x is None or not number or not math.isfinite(number) or x.rank != v.rank:
+        return v, 1.0
+    return x, number if b.op == "Mul" else 1 / number
+
+
+def all_scales(v: Var) -> tuple[Var, float]:
+    """The same through every number that a value is multiplied by."""
+    scale = 1.0
+    while True:
+        inner, factor = scaled(v)
+        if inner is v:
+            return v, scale
+        v, scale = inner, scale * factor
+
+
+def matrices_transposed(v: Var) -> Var | None:
+    """The value whose matrices, its last two axes, `v` has transposed; of any rank, in rows and
+    columns as they are. None where `v` is none such.
+    """
+    b = v.definition
+    if b is None or b.domain != "":
+        return None
+    if b.op == "Transpose":
+        perm, x = b.attr("perm"), b.inputs[0]
+        if x is None or perm is None:
+            return None
+        return x if tuple(perm) == (*range(len(perm) - 2), len(perm) - 1, len(perm) - 2) else None
+    if b.op != "Reshape" or b.inputs[0] is None:
+        return None
+    # merged to one stack of matrices for the transpose, and taken apart again
+    middle = b.inputs[0].definition
+    if middle is None or not middle.is_op("Transpose") or middle.inputs[0] is None:
+        return None
+    stack = matrices_transposed(middle.out)
+    merge = None if stack is None else stack.definition
+    if not _keeps_matrices(b) or merge is None or not merge.is_op("Reshape"):
+        return None
+    x = merge.inputs[0]
+    return x if _keeps_matrices(merge) else None
+
+
+def _keeps_matrices(reshape: Binding) -> bool:
+    x = reshape.inputs[0]
+    before, after = None if x is None else x.shape, reshape.out.shape
+    return (
+        before is not None and after is not None and min(len(before), len(after)) >= 2
+        and same_shape(before[-2:], after[-2:])
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Heads:
+    """(B, heads, rows, width), each of whose heads stands for `times` of the chain's."""
+
+    value: Var
+    times: int = 1
+
+
+def heads_of(v: Var) -> Heads:
+    """The heads before they were repeated, one after the other, for groups of queries."""
+    b = v.definition
+    if b is not None and b.is_op("Reshape") and b.inputs[0] is not None:
+        found = _expanded(b.inputs[0])
+        shape = v.shape
+        if found is not None and shape is not None and _joined(found, shape):
+            return found
+    found = _expanded(v)
+    return Heads(v) if found is None else found
+
+
+def _joined(found: Heads, shape: Shape) -> bool:
+    """Whether the axes (B, heads, times, rows, width) became (B, heads times, rows, width)."""
+    whole = found.value.shape
+    if whole is None or len(shape) != 4 or not isinstance(whole[1], int):
+        return False
+    return shape[1] == whole[1] * found.times and same_shape(
+        (whole[0], *whole[2:]), (shape[0], *shape[2:])
+    )
+
+
+def _expanded(v: Var) -> Heads | None:
+    """Heads of (B, heads, times, rows, width), which an Expand repeats along `times`."""
+    expand = v.definition
+    shape = v.shape
+    if expand is None or not expand.is_op("Expand") or shape is None or len(shape) != 5:
+        return None
+    lifted = None if expand.inputs[0] is None else expand.inputs[0].definition
+    if lifted is None or not lifted.is_op("Unsqueeze") or lifted.inputs[0] is None:
+        return None
+    x = lifted.inputs[0]
+    if x.shape is None or not same_shape(x.shape, (*shape[:2], *shape[3:])):
+        return None
+    one = lifted.out.shape
+    if one is None or not same_shape(one, (*x.shape[:2], 1, *x.shape[2:])):
+        return None
+    axes = lifted.operand(1)
+    at_two = axes is not None and axes.ints in ((2,), (-3,))
+    times = shape[2]
+    return Heads(x, times) if at_two and isinstance(times, int) else None
+
+
+def rows_of(v: Var) -> Var | None:
+    """(B, rows, heads width) of heads (B, heads, rows, width) that were split from it."""
+    transpose = v.definition
+    if transpose is None or not transpose.is_op("Transpose"):
+        return None
+    if tuple(transpose.attr("perm") or ()) != (0, 2, 1, 3) or transpose.inputs[0] is None:
+        return None
+    reshape = transpose.inputs[0].definition
+    if reshape is None or not reshape.is_op("Reshape") or reshape.inputs[0] is None:
+        return None
+    x, split = reshape.inputs[0], reshape.out.shape
+    return x if x.rank == 3 and is_split(x.shape, split) else None
+
+
+def is_split(joined: Shape | None, split: Shape | None) -> bool:
+    """Whether (B, rows, heads width) is (B, rows, heads, width) with its last axes joined."""
+    if joined is None or split is None or len(joined) != 3 or len(split) != 4:
+        return False
+    heads, width = split[2:]
+    return (
+        isinstance(heads, int) and isinstance(width, int) and joined[2] == heads * width
+        and same_dim(joined[0], split[0]) and same_dim(joined[1], split[1])
+    )  # fmt: skip
+
+
+def with_scale(scores: Scores, factor: float) -> Scores:
+    """The same scores, multiplied."""
+    return replace(scores, scale=scores.scale * factor)

@@ -1,0 +1,305 @@
+"""Values of bindings over constants, computed by numpy where it is exact to the bit: data movement,
+integers, IEEE + - * / sqrt; and whether constants computed anew keep the digits of their dtype.
+
+Operators that two libraries may round differently (Exp, Erf, reductions, half precision) are left
+to onnxruntime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.types import Array, byte_count, is_static, numpy_dtype
+from onnxgrad.ir.var import Var
+
+_Operands = Sequence[Any]
+
+# operators whose results are their operands' elements: no rounding whatever the dtype
+MOVES = frozenset(
+    {
+        "Concat",
+        "ConstantOfShape",
+        "Expand",
+        "Gather",
+        "Reshape",
+        "Slice",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+        "Where",
+    }
+)
+
+
+def evaluate(b: Binding, operands: _Operands | None = None) -> Array | None:
+    """The value of a binding over constants, or over `operands`; None when numpy would not give
+    the very same bits.
+    """
+    rule = _RULES.get(b.op)
+    if rule is None:
+        return None
+    if operands is None:
+        operands = [None if v is None else v.const for v in b.inputs]
+    if any(v is not None and a is None for v, a in zip(b.inputs, operands, strict=True)):
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            value = rule(b, operands)
+    except (ValueError, IndexError):
+        return None  # the operands do not fit the operator: it fails at run time, where it belongs
+    if value is None:
+        return None
+    array = np.asarray(value)
+    wanted = b.out.shape
+    if array.dtype != numpy_dtype(b.out.dtype) or (
+        wanted is not None and len(wanted) != array.ndim
+    ):
+        return None
+    # numpy is lenient where ONNX is not; a result of another size than inferred is not believed
+    if any(isinstance(w, int) and w != d for w, d in zip(wanted or (), array.shape, strict=False)):
+        return None
+    return array if array.flags.c_contiguous else np.array(array, order="C")
+
+
+def _transpose(b: Binding, o: _Operands) -> Any:
+    return np.transpose(o[0], b.attr("perm"))
+
+
+def _reshape(b: Binding, o: _Operands) -> Any:
+    sizes = [int(d) for d in o[1]]
+    if not b.attr("allowzero", 0):
+        sizes = [o[0].shape[i] if d == 0 else d for i, d in enumerate(sizes)]
+    return o[0].reshape(sizes)
+
+
+def _axes(b: Binding, o: _Operands) -> tuple[int, ...] | None:
+    if len(o) > 1 and o[1] is not None:
+        return tuple(int(a) for a in o[1].reshape(-1))
+    axes = b.attr("axes")
+    return None if axes is None else tuple(axes)
+
+
+def _squeeze(b: Binding, o: _Operands) -> Any:
+    axes = _axes(b, o)
+    # an empty list of axes means none of them to numpy and every one to onnxruntime
+    return None if axes == () else np.squeeze(o[0], axes)
+
+
+def _unsqueeze(b: Binding, o: _Operands) -> Any:
+    axes = _axes(b, o)
+    return None if axes is None else np.expand_dims(o[0], axes)
+
+
+def _concat(b: Binding, o: _Operands) -> Any:
+    return np.concatenate(o, axis=b.attr("axis"))
+
+
+def _gather(b: Binding, o: _Operands) -> Any:
+    return np.take(o[0], o[1], axis=b.attr("axis", 0))
+
+
+def _slice(b: Binding, o: _Operands) -> Any:
+    if len(o) < 3:
+        return None  # bounds as attributes: opset 9 and older
+    axes = range(len(o[1])) if len(o) < 4 or o[3] is None else o[3]
+    steps = [1] * len(o[1]) if len(o) < 5 or o[4] is None else o[4]
+    index: list[slice] = [slice(None)] * o[0].ndim
+    for start, end, axis, step in zip(o[1], o[2], axes, steps, strict=True):
+        size = o[0].shape[int(axis)]
+        # a start before the first element stays there in ONNX; numpy would go on to "before the
+        # first"
+        first = max(int(start), -size) if step < 0 else int(start)
+        index[int(axis)] = slice(first, int(end), int(step))
+    return o[0][tuple(index)]
+
+
+def _expand(b: Binding, o: _Operands) -> Any:
+    return np.broadcast_to(o[0], np.broadcast_shapes(o[0].shape, tuple(int(d) for d in o[1])))
+
+
+def _constant_of_shape(b: Binding, o: _Operands) -> Any:
+    value = b.attr("value")
+    fill = (
+        numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.zeros(1, np.float32)
+    )
+    return np.full([int(d) for d in o[0]], fill.reshape(-1)[0], fill.dtype)
+
+
+def _cast(b: Binding, o: _Operands) -> Any:
+    source, target = o[0].dtype, numpy_dtype(b.attr("to"))
+    # rounding to or from 8 bits and less, like what is out of an integer's range, differs between
+    # libraries
+    exact = source.kind in "biu" and target.kind in "biuf" and target.itemsize >= 4
+    exact = exact or (
+        source.kind == "f" and target.kind == "f" and min(source.itemsize, target.itemsize) >= 4
+    )
+    return o[0].astype(target) if exact else None
+
+
+def truncated(b: Binding) -> Array | None:
+    """A Cast of constant floats to integers that can hold them, or to truth values: every library
+    cuts off alike. None for all else.
+    """
+    x = b.operand(0)
+    if not b.is_op("Cast") or x is None or byte_count(x.type) is None:
+        return None
+    a: Any = x.const
+    target: Any = numpy_dtype(b.attr("to"))
+    if a is None or a.dtype.kind != "f" or a.dtype.itemsize < 4 or target.kind not in "biu":
+        return None
+    if target.kind == "b":
+        return np.asarray(a != 0)  # not a number is true
+    limits = np.iinfo(target)
+    fits = bool(((a >= float(limits.min)) & (a < float(limits.max))).all())
+    cut: Array | None = a.astype(target) if fits else None
+    return cut
+
+
+def product_of_zeros(b: Binding) -> Array | None:
+    """A Gemm of constants with zeros on one side: what it adds, in every library. None for all
+    else, and where a zero is added, whose sign would be that of the products.
+    """
+    if not b.is_op("Gemm") or len(b.inputs) != 3 or b.attr("beta", 1.0) != 1.0:
+        return None
+    left, right, c = (None if v is None else v.const for v in b.inputs)
+    if left is None or right is None or c is None or c.dtype.name not in ("float32", "float64"):
+        return None
+    finite = np.isfinite(b.attr("alpha", 1.0)) and all(np.isfinite(a).all() for a in (left, right))
+    if not finite or not left.size or (left.any() and right.any()):
+        return None
+    shape = b.out.shape
+    if not (np.isfinite(c) & (c != 0)).all() or not is_static(shape):
+        return None
+    try:
+        return np.ascontiguousarray(np.broadcast_to(c, shape))
+    except ValueError:
+        return None  # it fails at run time, where it belongs
+
+
+def _plain(a: Any) -> bool:
+    return a.dtype.kind in "iu" or (a.dtype.kind == "f" and a.dtype.itemsize >= 4)
+
+
+def _arithmetic(
+    function: Callable[..., Any], integers: bool = True
+) -> Callable[[Binding, _Operands], Any]:
+    def rule(b: Binding, o: _Operands) -> Any:
+        fits = all(_plain(a) and (integers or a.dtype.kind == "f") for a in o)
+        return function(*o) if fits else None
+
+    return rule
+
+
+def _compare(function: Callable[..., Any]) -> Callable[[Binding, _Operands], Any]:
+    return lambda b, o: function(*o) if all(_plain(a) or a.dtype.kind == "b" for a in o) else None
+
+
+def _shape(b: Binding, o: _Operands) -> Any:
+    return np.array(o[0].shape[b.attr("start", 0) : b.attr("end", o[0].ndim)], np.int64)
+
+
+def _range(b: Binding, o: _Operands) -> Any:
+    return (
+        np.arange(o[0], o[1], o[2], dtype=o[0].dtype)
+        if all(a.dtype.kind == "i" for a in o) and o[2] != 0
+        else None
+    )
+
+
+_RULES: dict[str, Callable[[Binding, _Operands], Any]] = {
+    "Transpose": _transpose,
+    "Reshape": _reshape,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Concat": _concat,
+    "Gather": _gather,
+    "Slice": _slice,
+    "Expand": _expand,
+    "ConstantOfShape": _constant_of_shape,
+    "Cast": _cast,
+    "CastLike": lambda b, o: o[0].astype(o[1].dtype) if o[0].dtype == o[1].dtype else None,
+    "Shape": _shape,
+    "Range": _range,
+    "Add": _arithmetic(np.add),
+    "Sub": _arithmetic(np.subtract),
+    "Mul": _arithmetic(np.multiply),
+    "Div": _arithmetic(np.divide, integers=False),
+    "Neg": _arithmetic(np.negative),
+    "Sqrt": _arithmetic(np.sqrt, integers=False),
+    "Equal": _compare(np.equal),
+    "Less": _compare(np.less),
+    "Greater": _compare(np.greater),
+    "GreaterOrEqual": _compare(np.greater_equal),
+    "LessOrEqual": _compare(np.less_equal),
+    "Not": lambda b, o: np.logical_not(o[0]),
+    "And": lambda b, o: np.logical_and(o[0], o[1]),
+    "Or": lambda b, o: np.logical_or(o[0], o[1]),
+    "Where": lambda b, o: np.where(o[0], o[1], o[2]),
+}
+# what `evaluate` may know the value of
+EVALUATED = frozenset(_RULES)
+
+
+# the distance from 1 to the next number
+EPSILON: dict[int, float] = {
+    TensorProto.BFLOAT16: 2.0**-7,
+    TensorProto.FLOAT16: 2.0**-10,
+    TensorProto.FLOAT: 2.0**-23,
+    TensorProto.DOUBLE: 2.0**-52,
+}
+# the smallest number with all its digits
+NORMAL: dict[int, float] = {
+    TensorProto.BFLOAT16: 2.0**-126,
+    TensorProto.FLOAT16: 2.0**-14,
+    TensorProto.FLOAT: 2.0**-126,
+    TensorProto.DOUBLE: 2.0**-1022,
+}
+# how many bindings over constants one value may be computed from
+_REACH = 100
+
+
+def reason_of_rounding(exact: Any, dtype: int, name: str) -> str | None:
+    """Why rounding `exact` to the float `dtype` loses more than its last digit, None when it does
+    not.
+
+    The error is held against each slice along each axis, so that no channel pays for a larger one
+    beside it. Only dead channels may vanish, those below the last digit of the last digit of the
+    whole: trained networks have many.
+    """
+    exact = np.asarray(exact)
+    with np.errstate(all="ignore"):
+        narrow = exact.astype(numpy_dtype(dtype))
+        if not np.isfinite(narrow).all():
+            return f"{name} is not finite"
+        if not ((np.abs(narrow) < NORMAL[dtype]) & (exact != 0)).any():
+            return None  # each element is right to half of its last digit, and so is every slice
+        wide, rounded = exact.astype(np.longdouble), narrow.astype(np.longdouble)
+        error = np.square(rounded - wide)
+        size = np.square(wide)
+        epsilon = EPSILON[dtype]
+        least = epsilon**4 * size.sum()
+        for axis in range(wide.ndim) if wide.ndim else [None]:
+            others = tuple(i for i in range(wide.ndim) if i != axis)
+            if (error.sum(others) > epsilon**2 * np.maximum(size.sum(others), least)).any():
+                return f"{name} nears the smallest number of its dtype and would lose digits"
+    return None
+
+
+def fixed_value(v: Var, reach: int = _REACH) -> Array | None:
+    """The value of a constant or of unfolded bindings over constants, None where numpy may give
+    other bits.
+    """
+    if v.is_constant:
+        return v.const
+    b = v.definition
+    if b is None or b.domain != "" or b.blocks or b.has_refs or reach <= 0 or len(b.outputs) != 1:
+        return None
+    operands = [None if u is None else fixed_value(u, reach - 1) for u in b.inputs]
+    if any(u is not None and a is None for u, a in zip(b.inputs, operands, strict=True)):
+        return None
+    return evaluate(b, operands)

@@ -1,0 +1,140 @@
+"""Products of matrices that lie in a batch as products of one matrix of all their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import Shape, same_shape
+from onnxgrad.ir.var import Var
+from onnxgrad.laws.combine_parallel.splits import ELEMENTWISE
+from onnxgrad.laws.fold_scale_axis.scale import again
+from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.rewrite.trace import Decline, decline
+from onnxgrad.rewrite.worklist import count, rewrite
+
+x, w, c, t, y = capture("x w c t y")
+matrix = x.where(lambda v: v.rank == 2)
+
+_BINARY = frozenset({"Add", "Sub", "Mul", "Div", "Pow"})
+# bindings of an activation; the tanh form of Gelu has eight
+_MOST = 16
+
+# those that onnxruntime has kernels of Gemm for
+GEMM_DTYPES = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE})
+
+
+@rewrite(P.Add(P.MatMul(x, w).only, c), shrinks=count("MatMul", "Add"))
+def gemm_of_rows(x: Var, w: Var, c: Var, root: Binding) -> Any:
+    """x @ w + c = reshape(Gemm(reshape(x, (-1, K)), w, c), (..., N)), x in a batch, w and c
+    constant
+    """
+    if root.out.dtype not in GEMM_DTYPES or not (w.is_constant and c.is_constant):
+        return decline("a weight or bias that is computed is not Gemm's")
+    if w.shape is None or len(w.shape) != 2 or c.shape != w.shape[1:]:
+        return decline("the weight is no matrix (K, N), or the addend no row (N,)")
+    if x.shape is None or len(x.shape) < 3 or root.version < 13:
+        return decline("there is no batch of matrices to make one of")
+    k, n = w.shape
+    sizes = _target((*x.shape[:-1], n))
+    if isinstance(sizes, Decline) or not (isinstance(k, int) and k > 0):
+        return sizes if isinstance(sizes, Decline) else decline("the inner size is unknown")
+    rows = op.Reshape(x, np.array([-1, k], np.int64))
+    return op.Reshape(op.Gemm(rows, w, c), sizes)
+
+
+def _target(shape: Shape) -> Any:
+    """The shape as Reshape takes it, one unknown size at most left open."""
+    unknown = [d for d in shape if not isinstance(d, int)]
+    if len(unknown) > 1 or 0 in shape:
+        return decline("several sizes are unknown: their product would be computed at every run")
+    return np.array([d if isinstance(d, int) else -1 for d in shape], np.int64)
+
+
+def _is_elementwise(b: Binding | None) -> bool:
+    return b is not None and b.domain == "" and not b.has_refs and b.op in ELEMENTWISE | _BINARY
+
+
+@rewrite(P.Reshape(y.where(lambda v: _is_elementwise(v.definition)), t), shrinks=count("Reshape"))
+def elementwise_of_rows(y: Var, t: Var, root: Binding) -> Any:
+    """reshape(f(reshape(x, s)), t) = f(x), f element by element, where t is the shape of x, a
+    matrix
+
+    f may be made of several bindings (an activation as exporters write it) and read several such x.
+    """
+    if t.ints is None or len(t.ints) != 2:
+        return None
+    region, leaves = _region(y)
+    inner = [*leaves, *(b.out for b in region)]
+    if not leaves or not all(_goes(v, {*region, root}) for v in inner):
+        return None
+    found = {r: _matrix(r, t) for r in leaves}
+    first = next(iter(leaves))
+    if None in found.values() or not all(same_shape(r.shape, first.shape) for r in leaves):
+        return None
+    columns = (first.shape or ())[-1:], t.ints[1:]
+    if not all(_fits(v, found, *columns) for b in region for v in b.inputs):
+        return decline("an operand is broadcast along the rows")
+    for b in reversed(region):
+        found[b.out] = again(b, [v if v is None else found.get(v, v) for v in b.inputs])
+    return found[y]
+
+
+def _region(y: Var) -> tuple[list[Binding], dict[Var, None]]:
+    """The elementwise bindings that `y` comes from, readers first, and the results of Reshape that
+    they read; nothing where something else is read.
+    """
+    region: dict[Binding, None] = {}
+    leaves: dict[Var, None] = {}
+    work = [y]
+    while work and len(region) <= _MOST:
+        v = work.pop()
+        b = v.definition
+        if b is not None and b.is_op("Reshape"):
+            leaves[v] = None
+        elif b is not None and _is_elementwise(b):
+            region.pop(b, None)  # behind all that read it
+            region[b] = None
+            work.extend(u for u in b.inputs if u is not None and not u.is_constant)
+        else:
+            return [], {}
+    return ([], {}) if work else (list(region), leaves)
+
+
+def _goes(v: Var, readers: set[Binding]) -> bool:
+    """Whether nobody but `readers` reads it."""
+    return not v.returned and readers.issuperset(v.users)
+
+
+def _matrix(r: Var, t: Var) -> Var | None:
+    """What is reshaped to `r`, where it is a matrix of the shape `t`."""
+    x = None if r.definition is None else r.definition.inputs[0]
+    return x if x is not None and _is_rows(x, t) and r.block is x.block else None
+
+
+def _fits(v: Var | None, found: Mapping[Var, Any], last: Shape, columns: Shape) -> bool:
+    """Whether an operand means the same beside matrices of `columns` and beside what they were
+    reshaped to, whose last axis is `last`: one of the region's own, a number, or a row of both.
+    """
+    if v is None or not v.is_constant or v in found:
+        return True
+    return v.shape in ((), (1,)) or (v.shape == last == columns)
+
+
+@rewrite(P.Reshape(matrix, t), shrinks=count("Reshape"))
+def rows_of_rows(x: Var, t: Var, root: Binding) -> Any:
+    """reshape(x, (-1, K)) = x, where x is a matrix of K columns"""
+    return x if _is_rows(x, t) else None
+
+
+def _is_rows(x: Var, t: Var) -> bool:
+    """Whether `t` is (-1, K) or (M, K) and `x` a matrix of that shape."""
+    target = t.ints
+    if x.shape is None or target is None or len(x.shape) != 2 or len(target) != 2:
+        return False
+    return target[1] > 0 and x.shape[1] == target[1] and target[0] in (-1, x.shape[0])

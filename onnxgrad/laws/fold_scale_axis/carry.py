@@ -1,0 +1,176 @@
+"""Operators of one data operand that a scale passes unchanged but for its axis: f(x * s) = f(x)
+* s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.types import Array
+from onnxgrad.ir.var import Var
+from onnxgrad.laws.fold_scale_axis.scale import Scale, kept_axis
+from onnxgrad.rewrite.trace import decline
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The scale on the other side, and what changes in the operator itself (Clip's bounds)."""
+
+    scale: Scale
+    rest: Sequence[Var | None]
+    attrs: dict[str, Any]
+
+
+def carry(b: Binding, scale: Scale, forward: bool) -> Carried:
+    """`scale` on `b`'s operand seen behind `b` (`forward`), or on `b`'s result seen in front of
+    it. Declines.
+    """
+    if b.op == "Clip":
+        return _clip(b, scale, forward)
+    if b.op in _POSITIVE and not scale.positive:
+        raise decline(f"a factor is not positive, so it does not pass {b.op}")
+    if len([v for v in b.outputs if v is not None]) > 1:
+        raise decline(f"{b.op} has a second output")
+    if b.op == "Pad":
+        _fills_with_zero(b)
+    axis = scale.axis if scale.axis is None else _AXIS[b.op](b, scale.axis, forward)
+    return Carried(scale.at(axis), b.inputs[1:], {})
+
+
+def carries(b: Binding) -> bool:
+    """Whether a scale may pass this operator at all."""
+    return b.domain == "" and (b.op in _AXIS or b.op == "Clip") and not b.has_refs
+
+
+def _same(b: Binding, axis: int, forward: bool) -> int:
+    return axis
+
+
+def _pool(b: Binding, axis: int, forward: bool) -> int:
+    if axis > 1:
+        raise decline(f"{b.op} mixes the axis of the scale")
+    return axis
+
+
+def _transpose(b: Binding, axis: int, forward: bool) -> int:
+    perm = b.attr("perm")
+    if perm is None:
+        raise decline("the transposed value's rank is unknown")
+    return int(list(perm).index(axis) if forward else perm[axis])
+
+
+def _reshape(b: Binding, axis: int, forward: bool) -> int | None:
+    x = b.inputs[0]
+    shape = None if x is None else x.shape
+    return kept_axis(shape, axis, b.out.shape) if forward else kept_axis(b.out.shape, axis, shape)
+
+
+def _reduce(b: Binding, axis: int, forward: bool) -> int:
+    x, given = b.inputs[0], b.operand(1)
+    axes = given.ints if given is not None else b.attr("axes")
+    if x is None or not x.rank or axes is None:
+        raise decline(f"{b.op}'s axes are unknown, or all")
+    reduced = {int(a) % x.rank for a in axes}
+    if not reduced:
+        raise decline(f"{b.op} without axes")
+    kept = (
+        list(range(x.rank))
+        if b.attr("keepdims", 1)
+        else [i for i in range(x.rank) if i not in reduced]
+    )
+    if forward and axis not in reduced:
+        return kept.index(axis)
+    if not forward and kept[axis] not in reduced:
+        return kept[axis]
+    raise decline(f"{b.op} sums over the axis of the scale")
+
+
+def _fills_with_zero(b: Binding) -> None:
+    """Pad(x, fill) * s = Pad(x * s, fill * s): the same Pad when the fill is 0, or no value
+    fills at all.
+    """
+    given = b.operand(2)
+    value = b.attr("value", 0.0) if given is None else given.const
+    if b.attr("mode") == "constant" and (value is None or np.any(value)):
+        raise decline("Pad fills with a value other than 0")
+
+
+def _pad(b: Binding, axis: int, forward: bool) -> int:
+    pads, axes, x = b.operand(1), b.operand(3), b.inputs[0]
+    if pads is None or pads.ints is None or axes is not None or x is None or x.rank is None:
+        raise decline("Pad's amounts are known only at run time")
+    if pads.ints[axis] or pads.ints[axis + x.rank]:
+        raise decline("Pad lengthens the axis of the scale")
+    return axis
+
+
+_POSITIVE = frozenset({"Relu", "LeakyRelu", "PRelu", "MaxPool", "GlobalMaxPool"})
+_AXIS: dict[str, Callable[[Binding, int, bool], int | None]] = {
+    "Identity": _same,
+    "Neg": _same,
+    "Relu": _same,
+    "LeakyRelu": _same,
+    "PRelu": _same,
+    "AveragePool": _pool,
+    "GlobalAveragePool": _pool,
+    "MaxPool": _pool,
+    "GlobalMaxPool": _pool,
+    "Transpose": _transpose,
+    "Reshape": _reshape,
+    "Flatten": _reshape,
+    "Squeeze": _reshape,
+    "Unsqueeze": _reshape,
+    "ReduceMean": _reduce,
+    "ReduceSum": _reduce,
+    "Pad": _pad,
+}
+
+
+def _clip(b: Binding, scale: Scale, forward: bool) -> Carried:
+    """Clip(x, lo, hi) * s = Clip(x * s, lo * s, hi * s) for one s > 0; for several when a bound
+    is 0 or infinite
+    """
+    if not scale.positive:
+        raise decline("a factor is not positive, so it does not pass Clip")
+    outward = scale.inverse if forward else scale
+    if b.version < 11:
+        attrs = {}
+        for name in ("min", "max"):
+            bound = b.attr(name)
+            if bound is not None and _moves(np.asarray(bound, np.float32), scale):
+                attrs[name] = _scaled(float(bound), outward)
+        return Carried(scale, b.inputs[1:], attrs)
+    rest: list[Var | None] = []
+    for v in b.inputs[1:]:
+        if v is not None and v.const is None:
+            raise decline("a bound of Clip is known only at run time")
+        if v is not None and v.const is not None and _moves(v.const, scale):
+            rest.append(outward.apply(v, scale.factors.reshape(-1)[0].reshape(())))
+        else:
+            rest.append(v)
+    return Carried(scale, rest, {})
+
+
+def _scaled(bound: float, scale: Scale) -> float:
+    factor = float(scale.factors.reshape(-1)[0])
+    return bound / factor if scale.divide else bound * factor
+
+
+def _moves(bound: Array, scale: Scale) -> bool:
+    """Whether a bound is neither 0 nor infinite, so that it has to be scaled. Declines for
+    several factors.
+    """
+    value: Any = bound.reshape(-1)[0]
+    largest = float(np.finfo(np.float32).max) if bound.dtype == np.float32 else np.inf
+    if value == 0 or abs(float(value)) >= largest:
+        return False
+    if not scale.uniform:
+        raise decline(
+            f"Clip's bound {float(value):g} would have to be scaled differently in each channel"
+        )
+    return True

@@ -1,0 +1,410 @@
+"""A multiply by one factor per channel: how it is read off a binding, whether its factors are
+constants or known only at run time, and how a weight takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, overload
+
+import numpy as np
+
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import emit
+from onnxgrad.ir.emission.emitter import emitter
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import FLOAT_DTYPES, Array, Shape, element_count, numpy_dtype, same_dim
+from onnxgrad.ir.var import Var
+from onnxgrad.laws.constant_values import fixed_value, reason_of_rounding
+from onnxgrad.rewrite.pattern import capture
+from onnxgrad.rewrite.trace import decline
+
+# x * s + c = (x + c / s) * s loses digits when s is small beside the other factors
+_SPREAD_LIMIT = 2.0**-10
+# bindings looked at in one attempt: the search is recursive, and a scale that is this far away
+# stays where it is
+REACH = 100
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Multiply (`divide`: divide) by `factors` (C,) along `axis`; axis None: by one factor (),
+    whatever the axis.
+    """
+
+    factors: Array
+    axis: int | None
+    divide: bool = False
+
+    @property
+    def positive(self) -> bool:
+        return bool(np.all(np.greater(self.factors, 0)))
+
+    @property
+    def uniform(self) -> bool:
+        """One factor for all channels."""
+        return bool((self.factors == self.factors.reshape(-1)[0]).all())
+
+    @property
+    def inverse(self) -> Scale:
+        """What undoes it."""
+        return replace(self, divide=not self.divide)
+
+    def at(self, axis: int | None) -> Scale:
+        """The same factors along another axis."""
+        return replace(self, axis=axis)
+
+    def parts(self, sizes: Sequence[int]) -> list[Scale]:
+        """The scales of consecutive channels, so many each."""
+        pieces = np.split(self.factors, np.cumsum(sizes)[:-1])
+        return [replace(self, factors=piece) for piece in pieces]
+
+    def among(self, index: int, sizes: Sequence[int]) -> Scale:
+        """This scale for part `index` of a value that has so many channels in its parts, 1 for
+        the others.
+        """
+        ones = [np.ones(n, self.factors.dtype) for n in sizes]
+        return replace(
+            self, factors=np.concatenate([*ones[:index], self.factors, *ones[index + 1 :]])
+        )
+
+    def lined_up(self, behind: int) -> Array | Var:
+        """The factors with `behind` axes of one behind them."""
+        return self.factors if self.axis is None else self.factors.reshape(-1, *[1] * behind)
+
+    def grouped(self, groups: int, rows: int, behind: int) -> Array | Var:
+        """(groups * rows, channels of a group, 1, ...): each group's part of the factors, once
+        for each of its rows.
+        """
+        table = np.repeat(self.factors.reshape(groups, -1), rows, axis=0)
+        return table.reshape(*table.shape, *[1] * behind)
+
+    @property
+    def loses_digits(self) -> bool:
+        """Dividing by it and multiplying again would: one factor is far smaller than another, or
+        zero.
+        """
+        magnitude = np.abs(self.factors.astype(np.float64))
+        return bool(magnitude.min() < _SPREAD_LIMIT * magnitude.max()) or not magnitude.all()
+
+    def times(self, v: Var, axis: int | None) -> Var:
+        """`v` scaled along its axis `axis`. Declines when `v` does not have these channels."""
+        if self.axis is None or axis is None:
+            return self.apply(v, self.lined_up(0))
+        # a size that is not known must be this one: the operator demands it
+        if v.shape is None or (
+            isinstance(v.shape[axis], int) and v.shape[axis] != self.factors.size
+        ):
+            raise decline(f"{v.name} does not have {self.factors.size} channels along axis {axis}")
+        return self.apply(v, self.lined_up(len(v.shape) - 1 - axis))
+
+    def apply(self, v: Var, factors: Array | Var) -> Var:
+        """`v` times (or over) `factors`, broadcast. Declines when a fixed `v` would leave its
+        dtype's range, and when their sizes are known not to fit.
+        """
+        if not _broadcast(v.shape, factors.shape):
+            raise decline(f"{v.name} does not have the sizes of its scale")
+        if isinstance(factors, Var):
+            return v * factors
+        if _leaf(v) is None:
+            array = fixed_value(v)
+            if array is None:
+                raise decline(
+                    f"{v.name} times its scale is not known to keep its digits: "
+                    "fold-constant comes first"
+                )
+            with np.errstate(all="ignore"):
+                # of two numbers of float32 the product has as many digits as float64 holds
+                single = array.dtype == factors.dtype == np.float32 and not self.divide
+                kind = np.float64 if single else np.longdouble
+                wide, by = np.asarray(array, kind), np.asarray(factors, kind)
+                exact = np.divide(wide, by) if self.divide else np.multiply(wide, by)
+            reason = reason_of_rounding(exact, v.dtype, f"{v.name} times its scale")
+            if reason is not None:
+                raise decline(reason)
+        operand = constant(factors, name="scale")
+        return op.Div(v, operand) if self.divide else op.Mul(v, operand)
+
+
+def _broadcast(a: Shape | None, b: Shape | None) -> bool:
+    """Whether no known sizes keep two shapes from being broadcast together."""
+    pairs = zip(reversed(a or ()), reversed(b or ()), strict=False)
+    return not any(
+        isinstance(n, int) and isinstance(m, int) and n != m and 1 not in (n, m) for n, m in pairs
+    )
+
+
+_SAME: Mapping[str, Any] = {}
+
+
+@overload
+def again(b: Binding, inputs: Sequence[Var | None], changed: Mapping[str, Any] = _SAME) -> Var: ...
+
+
+@overload
+def again(
+    b: Binding, inputs: Sequence[Var | None], changed: Mapping[str, Any] = _SAME, *, outputs: int
+) -> tuple[Var, ...]: ...
+
+
+def again(
+    b: Binding,
+    inputs: Sequence[Var | None],
+    changed: Mapping[str, Any] = _SAME,
+    *,
+    outputs: int | None = None,
+) -> Any:
+    """The same operator on other operands, attributes kept but for those in `changed`; a tuple
+    for `outputs`.
+    """
+    attrs = {**b.attrs, **changed}
+    if b.has_refs:
+        raise decline(f"an attribute of {b.op} is that of the enclosing function")
+    if any(isinstance(value, tuple) and not value for value in attrs.values()):
+        raise decline(f"{b.op} has an empty attribute")
+    at = emitter()
+    before = at.sources
+    at.sources = [*before, b]
+    try:
+        return emit(b.op, inputs, attrs if outputs is None else {**attrs, "outputs": outputs})
+    finally:
+        at.sources = before
+
+
+def weight(v: Var | None, result: Var) -> Var:
+    """`v` as something that may take a scale. Declines.
+
+    The file must fix it, or it is an input that has fewer elements than what is scaled now: a scale
+    that moves from one input to another of its size would move back.
+    """
+    if v is None or v.rank is None:
+        raise decline("the weight's rank is unknown")
+    leaf = _leaf(v)
+    if leaf is None:
+        return v
+    if leaf.definition is not None:
+        raise decline(f"the weight {v.name} is computed from other values")
+    size, scaled = element_count(v.shape), element_count(result.shape)
+    if size is None or scaled is None or size >= scaled:
+        raise decline(
+            f"the weight {v.name} is not constant and not smaller than what is scaled now"
+        )
+    return v
+
+
+def fixed(v: Var) -> bool:
+    """Whether the file fixes `v`: a constant, or a rearranged or scaled one."""
+    return _leaf(v) is None
+
+
+def _leaf(v: Var) -> Var | None:
+    """The one value that is not fixed by the file and that `v` is a rearranged or scaled form
+    of, None without one.
+    """
+    # a dequantized weight is not among them: scaled, it would no longer be read by a quantized
+    # kernel
+    for _ in range(REACH):
+        if v.is_constant:
+            return None
+        b = v.definition
+        if b is None or b.domain != "" or b.blocks:
+            return v
+        moving = [u for u in b.inputs if u is not None and not u.is_constant]
+        if not moving and b.op in _FIXED:
+            return None
+        if len(moving) != 1 or b.op not in _REARRANGED:
+            return v
+        v = moving[0]
+    return v
+
+
+_REARRANGED = frozenset(
+    {"Cast", "Div", "Flatten", "Identity", "Mul", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+)
+_FIXED = _REARRANGED | {
+    "Add",
+    "Concat",
+    "ConstantOfShape",
+    "Expand",
+    "Neg",
+    "Slice",
+    "Split",
+    "Sqrt",
+}
+
+
+def kept_axis(source: Shape | None, axis: int | None, target: Shape | None) -> int | None:
+    """Where an axis of `source` is in `target`, a reshape of it, when it is kept whole. Declines
+    otherwise.
+    """
+    if axis is None:
+        return None
+    if source is None or target is None:
+        raise decline("a reshaped value's rank is unknown")
+    size, before = source[axis], _product(source[:axis])
+    for i, d in enumerate(target):
+        if d == size and size != 1 and _product(target[:i]) == before and before is not None:
+            return i
+    raise decline("the reshape does not keep the channel axis")
+
+
+def _product(dims: Shape) -> tuple[int, tuple[str, ...]] | None:
+    """A product of sizes as its known factor and its symbols; None when something is unknown."""
+    known, symbols = 1, []
+    for d in dims:
+        if d is None:
+            return None
+        if isinstance(d, int):
+            known *= d
+        else:
+            symbols.append(d)
+    return known, tuple(sorted(symbols))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTimeScale(Scale):
+    """`vector` (C,) or (); nothing is known of its values, so its factors are NaN: no sign, no
+    magnitude, not equal.
+    """
+
+    vector: Var
+
+    @staticmethod
+    def of(s: Var, channels: int, axis: int) -> RunTimeScale:
+        """One factor for each of so many channels along `axis`, `s` of any rank."""
+        vector = s if s.rank == 1 else op.Reshape(s, [-1])
+        return RunTimeScale(_unknown(channels, s.dtype), axis, vector=vector)
+
+    @staticmethod
+    def one(s: Var) -> RunTimeScale:
+        """One factor for all."""
+        vector = s if s.rank == 0 else op.Squeeze(s, list(range(s.rank or 0)))
+        return RunTimeScale(np.full((), np.nan, numpy_dtype(s.dtype)), None, vector=vector)
+
+    def parts(self, sizes: Sequence[int]) -> list[Scale]:
+        """By a Split."""
+        pieces = op.Split(self.vector, list(sizes), axis=0, outputs=len(sizes))
+        return [self._like(piece, n) for piece, n in zip(pieces, sizes, strict=True)]
+
+    def among(self, index: int, sizes: Sequence[int]) -> Scale:
+        """By a Concat with ones."""
+        ones = [np.ones(n, self.factors.dtype) for n in sizes]
+        whole = op.Concat(*ones[:index], self.vector, *ones[index + 1 :], axis=0)
+        return self._like(whole, sum(sizes))
+
+    def lined_up(self, behind: int) -> Var:
+        """By a Reshape."""
+        return (
+            self.vector
+            if self.axis is None or not behind
+            else op.Reshape(self.vector, [-1, *[1] * behind])
+        )
+
+    def grouped(self, groups: int, rows: int, behind: int) -> Var:
+        """By an Expand."""
+        n = self.factors.size // groups
+        table = op.Expand(op.Reshape(self.vector, [groups, 1, n]), [groups, rows, n])
+        return op.Reshape(table, [groups * rows, n, *[1] * behind])
+
+    @property
+    def loses_digits(self) -> bool:
+        """A factor may be zero."""
+        return True
+
+    def _like(self, vector: Var, channels: int) -> Scale:
+        return replace(self, factors=_unknown(channels, vector.dtype), vector=vector)
+
+
+def _unknown(channels: int, dtype: int) -> np.ndarray:
+    return np.full(channels, np.nan, numpy_dtype(dtype))
+
+
+def _has_one_axis(v: Var) -> bool:
+    """At most one axis of more than one element, as far as that is known."""
+    return v.shape is None or len(v.shape) - v.shape.count(1) <= 1
+
+
+# what may be a scale, at a glance
+per_channel = capture("s").where(_has_one_axis)
+
+
+def channel_vector(c: Var, y: Var) -> tuple[Array, int | None] | None:
+    """A constant operand beside `y` as (values, axis of y): (C,) along one axis that y has in full,
+    or () and None.
+
+    None when it is something else: not constant, several axes, or it would widen `y`.
+    """
+    array = c.const
+    if (
+        array is None
+        or y.shape is None
+        or c.dtype not in FLOAT_DTYPES
+        or array.ndim > len(y.shape)
+        or not array.size
+    ):
+        return None
+    offset = len(y.shape) - array.ndim
+    axes = [i for i, d in enumerate(array.shape) if d != 1]
+    if len(axes) > 1 or (axes and y.shape[axes[0] + offset] != array.shape[axes[0]]):
+        return None
+    if not axes:
+        # (1, 1, 1) beside (N, 1, H, W) is the vector of its one channel; anything shorter is a
+        # scalar
+        single = array.ndim >= 2 and y.shape[offset] == 1
+        return (array.reshape(-1), offset) if single else (array.reshape(()), None)
+    return array.reshape(-1), axes[0] + offset
+
+
+def _at_run_time(root: Binding, y: Var, s: Var, scalars: bool, runtime: bool) -> Scale | None:
+    """The scale of an `s` that is not constant and has one axis of more than one element, which
+    `y` has as well.
+    """
+    known = s.shape is not None and y.shape is not None and s.dtype in FLOAT_DTYPES
+    if (
+        s.is_constant
+        or s.shape is None
+        or y.shape is None
+        or not known
+        or not len(s.shape) <= len(y.shape) > 1
+    ):
+        return None
+    axes = [i for i, d in enumerate(s.shape) if d != 1]
+    if not axes and scalars and runtime and root.op == "Mul":
+        return RunTimeScale.one(s)
+    if len(axes) != 1 or not same_dim(s.shape[axes[0]], y.shape[axes[0] - len(s.shape)]):
+        return None
+    n = s.shape[axes[0]]
+    if not runtime:
+        raise decline(
+            f"{s.name} is computed at run time: without runtime=true only what the file fixes moves"
+        )
+    if root.op == "Div":
+        raise decline(
+            f"{s.name} is computed at run time and may be zero, so nothing is divided by "
+            "it beforehand"
+        )
+    if not isinstance(n, int):
+        raise decline(f"{s.name} is computed at run time and has an unknown number of channels")
+    return RunTimeScale.of(s, n, axes[0] - len(s.shape) + len(y.shape))
+
+
+def read_scale(root: Binding, y: Var, s: Var, scalars: bool, runtime: bool) -> Scale | None:
+    """The scale that `root` (a Mul or Div) applies to `y`; None when `s` is no per-channel factor.
+
+    Declines where a factor is not finite, and for one factor per channel that is computed at run
+    time, unless `runtime` asks for those too.
+    """
+    found = channel_vector(s, y)
+    if found is None and not fixed(y):
+        return _at_run_time(root, y, s, scalars, runtime)
+    if found is None or fixed(y):
+        return None
+    factors, axis = found
+    if axis is None and not scalars:
+        return None
+    divide = root.op == "Div"
+    if not np.isfinite(factors).all() or (divide and not factors.all()):
+        raise decline("a factor is not finite")
+    return Scale(factors, axis, divide)

@@ -1,3 +1,0 @@
-"""Values in another order of axes: what computes with them as well, and where the order had better
-change.
-"""

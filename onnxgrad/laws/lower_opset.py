@@ -1,0 +1,183 @@
+"""Operators at an older opset, where they can be written there as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from onnx.defs import OpSchema
+
+from onnxgrad.ir import attributes
+from onnxgrad.ir.attributes import read
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission import signature
+from onnxgrad.ir.types import numpy_dtype
+from onnxgrad.ir.var import Var
+from onnxgrad.laws.raise_opset import Refused
+
+
+def lower(b: Binding, old: int, new: int) -> None:
+    """Write `b`, which is right at opset `new`, as the operator is at `old`; its block has that
+    opset already. Raises Refused.
+    """
+    schema = attributes.schema(b.op, old, "")
+    if schema is None:
+        raise Refused(f"it is new at opset {new}")
+    if b.op in _ANOTHER_MEANING.get(new, ()):
+        raise Refused(f"it means something else before opset {new}")
+    if (own := _LOWERED.get((b.op, new))) is not None:
+        own(b, schema)
+        return
+    if new == _NEGATIVE_AXES:
+        _axes_from_the_front(b)
+    _operands_as_attributes(b, schema)
+    _without_defaults(b, schema, new)
+    later = [v for v in b.outputs[len(schema.outputs) :] if v is not None]
+    if later and not _is_variadic(schema):
+        raise Refused(f"'{later[0].name}' is a result that it does not have before opset {new}")
+
+
+# since then an axis may be counted from the end
+_NEGATIVE_AXES = 11
+# of the result, where others count those of the first operand
+_AXES_OF_RESULTS = frozenset({"Unsqueeze", "OneHot"})
+
+
+def _axes_from_the_front(b: Binding) -> None:
+    """Axes that are counted from the end, counted from the front. Raises Refused."""
+    of = b.out if b.op in _AXES_OF_RESULTS else b.operand(0)
+    for name, value in list(b.attrs.items()):
+        axes = value if isinstance(value, tuple) else (value,)
+        if not ("axis" in name or "axes" in name) or all(a >= 0 for a in axes):
+            continue
+        if of is None or of.rank is None or name not in ("axis", "axes"):
+            raise Refused(f"its '{name}' is counted from the end")
+        found = [a % of.rank if a < 0 else a for a in axes]
+        b.set_attribute(name, found if isinstance(value, tuple) else found[0])
+
+
+# operators that have the same form before this version, or one that fits, and mean something else
+_ANOTHER_MEANING: dict[int, frozenset[str]] = {
+    10: frozenset({"Dropout"}),
+    11: frozenset({"Resize"}),
+    16: frozenset({"RoiAlign"}),
+    20: frozenset({"GridSample", "DFT"}),
+    21: frozenset({"GroupNormalization"}),
+    24: frozenset({"Attention"}),
+}
+
+
+def _along_the_last_axis(b: Binding, schema: OpSchema) -> None:
+    """What was over all axes from one on is along one axis where that is the last."""
+    x, axis = b.operand(0), int(b.attrs.get("axis", -1))
+    if x is None or not x.rank or axis % x.rank != x.rank - 1:
+        raise Refused("it is not known to be along the last axis")
+    b.set_attribute("axis", x.rank - 1)
+
+
+def _in_inference(b: Binding, schema: OpSchema) -> None:
+    """The number of results says whether it trains."""
+    if b.attrs.get("training_mode") or len(b.outputs) > 1:
+        raise Refused("it trains")
+    b.drop_attribute("training_mode")
+
+
+def _without_zeros(b: Binding, schema: OpSchema) -> None:
+    """A zero is a size that is copied, as it is without allowzero."""
+    shape = b.operand(1)
+    if b.attrs.get("allowzero") and (shape is None or shape.ints is None or 0 in shape.ints):
+        raise Refused("a zero in its shape may be a size of zero")
+    b.drop_attribute("allowzero")
+
+
+def _of_integers(b: Binding, schema: OpSchema) -> None:
+    """Of floats, Mod was fmod alone."""
+    x = b.operand(0)
+    if not b.attrs.get("fmod") and (x is None or numpy_dtype(x.dtype).kind not in "iu"):
+        raise Refused("it is not known to be of integers, and of floats it had to be fmod")
+
+
+def _within_its_bits(b: Binding, schema: OpSchema) -> None:
+    """By a negative number of bits, or by more than there are, was left open."""
+    y = b.operand(1)
+    by = None if y is None else y.const
+    if by is None or not np.isin(by, np.arange(8 * by.itemsize)).all():
+        raise Refused("it is not known to shift by fewer bits than there are")
+
+
+_LOWERED: dict[tuple[str, int], Callable[[Binding, OpSchema], None]] = {
+    ("Softmax", 13): _along_the_last_axis,
+    ("LogSoftmax", 13): _along_the_last_axis,
+    ("Hardmax", 13): _along_the_last_axis,
+    ("BatchNormalization", 14): _in_inference,
+    ("Reshape", 14): _without_zeros,
+    ("Mod", 28): _of_integers,
+    ("BitShift", 28): _within_its_bits,
+}
+
+
+def _is_variadic(schema: OpSchema) -> bool:
+    outputs = list(schema.outputs)
+    return bool(outputs) and outputs[-1].option == OpSchema.FormalParameterOption.Variadic
+
+
+def _operands_as_attributes(b: Binding, schema: OpSchema) -> None:
+    """What was an attribute at that version, where it is constant; and nothing that was neither."""
+    kept = []
+    for i, v in enumerate(b.inputs):
+        name = signature.moved_to_attribute(b.op, "", schema.since_version, i)
+        if name is None:
+            kept.append(v)
+        elif v is not None:
+            _as_attribute(b, schema, name, v)
+    while kept and kept[-1] is None:
+        kept.pop()
+    if len(kept) > schema.max_input:
+        raise Refused(f"it takes {len(kept)} operands")
+    if len(kept) < len(b.inputs):
+        b.block.set_operands(b, kept)
+    for i, formal in enumerate(schema.inputs):
+        if formal.option == OpSchema.FormalParameterOption.Single and b.operand(i) is None:
+            raise Refused(f"it needs '{formal.name}'")
+
+
+def _as_attribute(b: Binding, schema: OpSchema, name: str, v: Var) -> None:
+    number = v.const
+    if number is None:
+        raise Refused(f"its '{name}' is known at run time only")
+    if number.size:
+        written = read(signature.attribute(schema, name, number))
+        if not np.array_equal(np.asarray(written).reshape(-1), number.reshape(-1)):
+            raise Refused(f"its '{name}' has more digits than an attribute")
+        b.set_attribute(name, written)
+    elif name != "axes" or b.attr("noop_with_empty_axes"):
+        raise Refused(f"its '{name}' is empty")
+
+
+def _without_defaults(b: Binding, schema: OpSchema, new: int) -> None:
+    """Attributes that came later may go where they say what goes without saying."""
+    defaults = attributes.schema_defaults(b.op, new, "")
+    for name, value in list(b.attrs.items()):
+        if name in schema.attributes:
+            continue
+        if name == "num_outputs" and b.op == "Split":
+            _even_parts(b)
+        elif value != defaults.get(name):
+            raise Refused(f"its '{name}' came with opset {new}")
+        b.drop_attribute(name)
+    before = attributes.schema_defaults(b.op, int(schema.since_version), "")
+    for name, a in schema.attributes.items():
+        if name in b.attrs or name in b.blocks:
+            continue
+        if a.required:
+            raise Refused(f"it needs '{name}'")
+        if name in defaults and defaults[name] != before.get(name):
+            b.set_attribute(name, defaults[name])
+
+
+def _even_parts(b: Binding) -> None:
+    """Raises Refused unless the parts are known to be equal: before, they had to be."""
+    sizes = {None if v is None or v.shape is None else v.shape[int(b.attr("axis"))]
+             for v in b.outputs}  # fmt: skip
+    if len(sizes) != 1 or None in sizes:
+        raise Refused("its parts are not known to be of one size")

@@ -1,0 +1,243 @@
+"""Two operators in a row as one: Relu and Clip, Gather of Gather, Concat of Concat, Pad in front of
+Conv and AveragePool; and Where that always chooses the same side.
+
+Relu and Clip both hand NaN on and treat a zero in the same way: one of them is bit for bit the
+two. Pad does not move into MaxPool, which takes the lowest finite value (onnxruntime) or -inf
+(ONNX) beyond the edge: a window of nothing but -inf shows the difference.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import broadcast_shapes, numpy_dtype, same_shape
+from onnxgrad.ir.var import Var
+from onnxgrad.laws.remove_noops import x_or_identity
+from onnxgrad.rewrite.pattern import Each, P, capture
+from onnxgrad.rewrite.trace import Decline, decline
+from onnxgrad.rewrite.worklist import count, rewrite
+
+x, a, b, c, d, y, i, j, p, q, w, v, axes = capture("x a b c d y i j p q w v axes")
+
+# numpy and onnxruntime agree on these
+_DTYPES = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16})
+
+
+@rewrite(P.Relu(P.Relu(x).named("inner")), shrinks=count("Relu"))
+def relu_of_relu(x: Var, inner: Binding, root: Binding) -> Any:
+    """Relu(Relu(x)) = Relu(x)"""
+    return x_or_identity(root, inner.out)
+
+
+@rewrite(P.Relu(P.Clip(x, a.maybe, b.maybe).only.named("inner")), shrinks=count("Relu"))
+def relu_of_clip(x: Var, inner: Binding, root: Binding) -> Any:
+    """Relu(Clip(x, a, b)) = Clip(x, max(a, 0), b)"""
+    return _clipped(x, inner, _bounds(inner), (0.0, None))
+
+
+@rewrite(P.Clip(P.Relu(x).only, a.maybe, b.maybe), shrinks=count("Relu"))
+def clip_of_relu(x: Var, root: Binding) -> Any:
+    """Clip(Relu(x), a, b) = Clip(x, max(a, 0), b)"""
+    return _clipped(x, root, (0.0, None), _bounds(root))
+
+
+@rewrite(
+    P.Clip(P.Clip(x, a.maybe, b.maybe).only.named("inner"), c.maybe, d.maybe), shrinks=count("Clip")
+)
+def clip_of_clip(x: Var, inner: Binding, root: Binding) -> Any:
+    """Clip(Clip(x, a, b), c, d) = Clip(x, max(a, c), min(b, d)), for constant bounds whose
+    intervals meet
+    """
+    return _clipped(x, root, _bounds(inner), _bounds(root))
+
+
+# the lower and the upper bound; None: none is written
+_Bounds = tuple[Any, Any]
+
+
+def _bounds(clip: Binding) -> _Bounds | Decline:
+    """The constant bounds of a Clip."""
+    if clip.version < 11:
+        return clip.attr("min"), clip.attr("max")
+    found = []
+    for v in (clip.operand(1), clip.operand(2)):
+        value = None if v is None or v.shape not in ((), (1,)) else v.const
+        if v is not None and value is None:
+            return decline("a bound is no constant")
+        found.append(None if value is None else value.item())
+    return found[0], found[1]
+
+
+def _clipped(x: Var, clip: Binding, inner: _Bounds | Decline, outer: _Bounds | Decline) -> Any:
+    """Clip(x) to both intervals, at the opset of `clip`."""
+    for bounds in (inner, outer):
+        if isinstance(bounds, Decline):
+            return bounds
+    if x.dtype not in _DTYPES:
+        return decline("not a floating-point type whose Clip and Relu are known to agree")
+    lows, highs = ([v for v in pair if v is not None] for pair in zip(inner, outer))  # type: ignore[arg-type]  # checked
+    low, high = max(lows, default=None), min(highs, default=None)
+    in_order = all(_in_order(bounds, x.dtype) for bounds in (inner, outer, (low, high)))
+    if not in_order or _signs(lows) > 1 or _signs(highs) > 1:
+        return decline("the intervals do not meet, or zeros of both signs are bounds")
+    if clip.version < 11:
+        return op.Clip(x, **{name: v for name, v in (("min", low), ("max", high)) if v is not None})
+    kind = numpy_dtype(x.dtype)
+    return op.Clip(x, *(None if v is None else np.asarray(v, kind) for v in (low, high)))
+
+
+def _in_order(bounds: Any, dtype: int) -> bool:
+    """The bounds are numbers, the lower one below the upper one; one that is not written is the
+    dtype's extreme.
+    """
+    extreme: Any = np.finfo(numpy_dtype(dtype))
+    low, high = (
+        e if v is None else v for v, e in zip(bounds, (float(extreme.min), float(extreme.max)))
+    )
+    return bool(low < high)  # false for NaN, too
+
+
+def _signs(bounds: list[Any]) -> int:
+    """How many different zeros there are among the bounds."""
+    return len({bool(np.signbit(v)) for v in bounds if v == 0})
+
+
+@rewrite(P.Gather(P.Gather(x, i.const, axis=p).only, j.const, axis=q), shrinks=count("Gather"))
+def gather_of_gather(x: Var, i: Var, j: Var, p: int, q: int, root: Binding) -> Any:
+    """Gather(Gather(x, i), j) = Gather(x, i[j]), for constant indices along one axis, i a vector"""
+    inner = root.inputs[0]
+    rank = None if inner is None else inner.rank
+    if not rank or i.rank != 1 or p % rank != q % rank:
+        return None
+    first, second = i.const, j.const
+    if first is None or second is None:
+        return None
+    if any(not -first.size <= k < first.size for k in second.reshape(-1).tolist()):
+        return decline("an index is out of range")
+    return op.Gather(x, np.asarray(first[second]), axis=p)
+
+
+@rewrite(P.Concat(Each(x), axis=p), shrinks=count("Concat"))
+def concat_of_concat(x: list[Var], p: int, root: Binding) -> Any:
+    """Concat(Concat(a, b), c) = Concat(a, b, c) along one axis, where nothing else reads the
+    inner one
+    """
+    rank = root.out.rank
+    flat = [u for v in x for u in _parts(v, root, p, rank)]
+    return op.Concat(*flat, axis=p) if len(flat) > len(x) else None
+
+
+def _parts(v: Var, root: Binding, axis: int, rank: int | None) -> list[Var]:
+    inner = v.definition
+    if (
+        inner is None
+        or not inner.is_op("Concat")
+        or v.sole_user() is not root
+        or v.block is not root.block
+    ):
+        return [v]
+    own = inner.attr("axis")
+    if inner.has_refs or (own != axis and (not rank or own % rank != axis % rank)):
+        return [v]
+    return [u for u in inner.inputs if u is not None]
+
+
+@rewrite(P.Where(c.const, x, y), shrinks=count("Where"))
+def where_of_constant(c: Var, x: Var, y: Var, root: Binding) -> Any:
+    """Where(true, x, y) = x and Where(false, x, y) = y, for a constant that says the same
+    everywhere
+
+    As ONNX has it: onnxruntime 1.31's Where gives 0.0 for a -0.0 that it chooses.
+    """
+    chooses = c.const
+    if chooses is None or not chooses.size or (chooses.any() and not chooses.all()):
+        return None
+    chosen = x if chooses.any() else y
+    if not same_shape(broadcast_shapes([c.shape, x.shape, y.shape]), chosen.shape):
+        return decline("the chosen side may be broadcast")
+    return x_or_identity(root, chosen)
+
+
+_PAD = P.Pad(x, p.maybe, v.maybe, axes.maybe, mode="constant").only.named("pad")
+
+
+@rewrite(P.Conv(_PAD, w, b.maybe), shrinks=count("Pad"))
+def pad_into_conv(x: Var, w: Var, b: Var | None, pad: Binding, root: Binding) -> Any:
+    """Conv(Pad(x, p), w) = Conv(x, w, pads + p), for zeros beside the spatial axes"""
+    pads = _together(pad, root)
+    return pads if isinstance(pads, Decline) else op.Conv(x, w, b, **{**root.attrs, "pads": pads})
+
+
+@rewrite(P.AveragePool(_PAD), shrinks=count("Pad"))
+def pad_into_average(x: Var, pad: Binding, root: Binding) -> Any:
+    """AveragePool(Pad(x, p)) = AveragePool(x, pads + p, count_include_pad=1), for zeros beside
+    the spatial axes
+    """
+    pads = _together(pad, root)
+    if isinstance(pads, Decline):
+        return pads
+    if root.version < 7 or (any(root.attr("pads") or ()) and not root.attr("count_include_pad")):
+        return decline("its own padding does not count, and that of the Pad does")
+    if root.attr("ceil_mode", 0):
+        return decline("a last window that begins in the padding would be left out")
+    kernel = root.attr("kernel_shape")
+    # onnxruntime refuses windows that lie in the padding
+    if any(n >= k for n, k in zip(pads, (*kernel, *kernel), strict=True)):
+        return decline("a window would lie in the padding")
+    return op.AveragePool(x, **{**root.attrs, "count_include_pad": 1, "pads": pads})
+
+
+def _together(pad: Binding, root: Binding) -> list[int] | Decline:
+    """The pads of both, if `pad` writes zeros (no -0.0) beside spatial axes only."""
+    rank = pad.out.rank
+    pads = None if rank is None else _pads(pad, rank)
+    if rank is None or pads is None or min(pads) < 0 or any(pads[:2]) or any(pads[rank : rank + 2]):
+        return decline("it does not pad spatial axes only, or not by known sizes")
+    filler = _filler(pad)
+    if filler is None or filler != 0 or np.signbit(filler):
+        return decline("it pads with another value")
+    if root.attr("auto_pad", "NOTSET") not in ("NOTSET", b"NOTSET"):
+        return decline("the padding follows from the size")
+    own = root.attr("pads") or [0] * (2 * (rank - 2))
+    return [m + n for m, n in zip(own, [*pads[2:rank], *pads[rank + 2 :]], strict=True)]
+
+
+def _pads(pad: Binding, rank: int) -> list[int] | None:
+    """Begins of all axes, then ends."""
+    if pad.version < 11:
+        given = pad.attr("pads") or pad.attr("paddings")
+        return None if given is None or len(given) != 2 * rank else list(given)
+    sizes, named = pad.operand(1), pad.operand(3)
+    ints = None if sizes is None else sizes.ints
+    axes = tuple(range(rank)) if named is None else named.ints
+    if (
+        ints is None
+        or axes is None
+        or len(ints) != 2 * len(axes)
+        or not all(-rank <= k < rank for k in axes)
+    ):
+        return None
+    found = [0] * (2 * rank)
+    for i, k in enumerate(axes):
+        found[k % rank], found[k % rank + rank] = ints[i], ints[i + len(axes)]
+    return found
+
+
+def _filler(pad: Binding) -> np.float64 | None:
+    """The value that it pads with; None when that is not known."""
+    if pad.version < 11:
+        return np.float64(pad.attr("value", 0.0))
+    given = pad.operand(2)
+    if given is None:
+        return np.float64(0.0)
+    array = given.const
+    return (
+        None
+        if array is None or array.size != 1 or array.dtype.kind not in "fiu"
+        else np.float64(array.item())
+    )

@@ -1,0 +1,390 @@
+"""Operators that change nothing: Identity and the like, arithmetic with a neutral element, Squeeze
+of Unsqueeze, an initial state of zeros. Exact for every value, NaN, infinities and -0.0 included.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import numpy_helper
+
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import FLOAT_DTYPES, Shape, is_static, same_shape
+from onnxgrad.ir.var import Var
+from onnxgrad.laws.fold_scale_axis.scale import again
+from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.rewrite.trace import Decline, decline
+from onnxgrad.rewrite.worklist import Measure, count, rewrite
+
+x, y, p, begin, end, axis, step, a, b, c, w, r, lens, h = capture(
+    "x y p begin end axis step a b c w r lens h"
+)
+
+# ends from here on mean "to the end": exporters write the largest int32 or int64
+_FAR = (1 << 31) - 1
+
+
+def x_if_free(root: Binding, x: Var) -> Var | Decline:
+    """`x` for the root's result, unless the interface would need an Identity in its place
+    anyway.
+    """
+    if root.out.returned and (x.definition is None or x.returned or x.block is not root.block):
+        return decline("the result is an output and its operand cannot take its name")
+    return x
+
+
+def x_or_identity(root: Binding, x: Var) -> Var:
+    """`x` for the root's result, through an Identity where the interface needs one: for laws of
+    several bindings.
+    """
+    free = x_if_free(root, x)
+    return op.Identity(x) if isinstance(free, Decline) else free
+
+
+@rewrite(P.Identity(x), shrinks=count())
+def identity(x: Var, root: Binding) -> Any:
+    """Identity(x) = x"""
+    return x_if_free(root, x)
+
+
+@rewrite(P.Cast(x), shrinks=count())
+def cast_to_same(x: Var, root: Binding) -> Any:
+    """Cast(x, to=dtype(x)) = x"""
+    return x_if_free(root, x) if x.dtype and root.attr("to") == x.dtype else None
+
+
+@rewrite(P.CastLike(x, y), shrinks=count("CastLike"))
+def cast_like(x: Var, y: Var, root: Binding) -> Any:
+    """CastLike(x, y) = Cast(x, to=dtype(y)), which is x when the types agree"""
+    if not (x.dtype and y.dtype):
+        return None
+    if x.dtype != y.dtype:
+        return op.Cast(x, to=y.dtype, **root.attrs)  # saturate and the like
+    return x_if_free(root, x)
+
+
+@rewrite(P.any_of("Expand", "Reshape", "Tile")(x, y), shrinks=count())
+def same_shape_result(x: Var, y: Var, root: Binding) -> Any:
+    """Expand/Reshape/Tile(x, s) = x when the result provably has x's shape"""
+    if not same_shape(x.shape, root.out.shape):
+        return None
+    if root.op == "Reshape" and not (is_static(x.shape) or _keeps_each(x)):
+        return decline("the sizes agree in name only")
+    return x_if_free(root, x)
+
+
+def _keeps_each(x: Var) -> bool:
+    """At most one symbolic size and no size of 0: the element count then decides it."""
+    shape = x.shape or ()
+    return 0 not in shape and sum(not isinstance(d, int) for d in shape) <= 1
+
+
+@rewrite(P.any_of("Squeeze", "Unsqueeze", "Flatten")(x), shrinks=count())
+def same_rank_result(x: Var, root: Binding) -> Any:
+    """Squeeze/Unsqueeze/Flatten(x) = x when the shape stays"""
+    # which axes a Squeeze without axes drops is only known when every size is
+    stays = same_shape(x.shape, root.out.shape) and (root.op == "Flatten" or is_static(x.shape))
+    return x_if_free(root, x) if stays else None
+
+
+in_order = p.where(lambda perm: perm is not None and list(perm) == sorted(perm))
+
+
+@rewrite(P.Transpose(x, perm=in_order), shrinks=count())
+def transpose_in_order(x: Var, root: Binding) -> Any:
+    """Transpose(x, (0, 1, ..., n-1)) = x"""
+    return x_if_free(root, x)
+
+
+@rewrite(P.Slice(x, begin, end, axis.maybe, step.maybe), shrinks=count())
+def slice_of_everything(
+    x: Var, begin: Var, end: Var, axis: Var | None, step: Var | None, root: Binding
+) -> Any:
+    """x[0:, 0:, ...] = x"""
+    starts, ends = begin.ints, end.ints
+    if starts is None or ends is None or x.shape is None:
+        return None
+    axes = tuple(range(len(starts))) if axis is None else axis.ints
+    steps = (1,) * len(starts) if step is None else step.ints
+    if axes is None or steps is None:
+        return None
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        return None  # no legal Slice
+    for first, last, k, by in zip(starts, ends, axes, steps, strict=True):
+        if not -len(x.shape) <= k < len(x.shape):
+            return None
+        size = x.shape[k]
+        if first != 0 or by != 1 or not (last >= _FAR or (isinstance(size, int) and last >= size)):
+            return None
+    return x_if_free(root, x)
+
+
+@rewrite(P.any_of("Concat", "Sum", "Max", "Min", "Mean")(x), shrinks=count())
+def of_one_operand(x: Var, root: Binding) -> Any:
+    """Concat(x) = Sum(x) = Max(x) = x"""
+    return x_if_free(root, x)
+
+
+@rewrite(P.Pad(x, y.const), shrinks=count())
+def pad_by_nothing(x: Var, y: Var, root: Binding) -> Any:
+    """Pad(x, 0) = x"""
+    return x_if_free(root, x) if y.ints is not None and not any(y.ints) else None
+
+
+@rewrite(P.Reshape(P.Reshape(x, p).only, y), shrinks=count())
+def reshape_of_reshape(x: Var, y: Var, root: Binding) -> Any:
+    """Reshape(Reshape(x, s), t) = Reshape(x, t), when t copies no size (0) of what it reshapes"""
+    sizes = y.ints
+    if sizes is None or (0 in sizes and not root.attr("allowzero", 0)):
+        return None
+    return op.Reshape(x, y, allowzero=root.attrs.get("allowzero"))
+
+
+@rewrite(P.Cast(P.Cast(x)), shrinks=count())
+def cast_of_cast(x: Var, root: Binding) -> Any:
+    """Cast(Cast(x, to=a), to=dtype(x)) = x when every value of x's dtype is one of a's"""
+    inner = root.inputs[0]
+    if (
+        inner is None
+        or not x.dtype
+        or root.attr("to") != x.dtype
+        or (x.dtype, inner.dtype) not in _WIDENS
+    ):
+        return None
+    return x_if_free(root, x)
+
+
+def _widening() -> frozenset[tuple[int, int]]:
+    """Pairs (narrow, wide) such that narrow -> wide -> narrow gives every value back, NaN
+    payloads aside.
+    """
+    from onnx import TensorProto as T
+
+    floats = [
+        (T.FLOAT16, T.FLOAT),
+        (T.BFLOAT16, T.FLOAT),
+        (T.FLOAT, T.DOUBLE),
+        (T.FLOAT16, T.DOUBLE),
+    ]
+    ints = [
+        (T.INT32, T.INT64),
+        (T.INT8, T.INT32),
+        (T.UINT8, T.INT32),
+        (T.INT8, T.INT64),
+        (T.UINT8, T.INT64),
+    ]
+    bools = [(T.BOOL, t) for t in (T.INT32, T.INT64, T.FLOAT, T.FLOAT16, T.DOUBLE, T.UINT8, T.INT8)]
+    return frozenset((int(a), int(b)) for a, b in floats + ints + bools)
+
+
+_WIDENS = _widening()
+
+NOOPS = [
+    identity,
+    cast_to_same,
+    cast_like,
+    cast_of_cast,
+    same_shape_result,
+    same_rank_result,
+    transpose_in_order,
+    slice_of_everything,
+    of_one_operand,
+    pad_by_nothing,
+    reshape_of_reshape,
+]
+
+
+@rewrite(P.Squeeze(P.Unsqueeze(x, a.maybe).named("inner"), b.maybe), shrinks=count("Squeeze"))
+def squeeze_of_unsqueeze(x: Var, inner: Binding, root: Binding) -> Any:
+    """Squeeze(Unsqueeze(x, axes), axes) = x"""
+    return x_or_identity(root, x) if _same_axes(inner, root, inner.out.rank) else None
+
+
+@rewrite(P.Unsqueeze(P.Squeeze(x, a.maybe).named("inner"), b.maybe), shrinks=count("Unsqueeze"))
+def unsqueeze_of_squeeze(x: Var, inner: Binding, root: Binding) -> Any:
+    """Unsqueeze(Squeeze(x, axes), axes) = x"""
+    return x_or_identity(root, x) if _same_axes(inner, root, x.rank) else None
+
+
+@rewrite(P.Unsqueeze(P.Unsqueeze(x, a.maybe).only.named("inner"), b.maybe), shrinks=count())
+def unsqueeze_of_unsqueeze(x: Var, inner: Binding, root: Binding) -> Any:
+    """Unsqueeze(Unsqueeze(x, a), b) = Unsqueeze(x, a and b), a counted among the axes that b
+    leaves
+    """
+    rank = root.out.rank
+    one, other = _axes(inner, inner.out.rank), _axes(root, rank)
+    if rank is None or one is None or other is None:
+        return None
+    left = [i for i in range(rank) if i not in other]
+    return op.Unsqueeze(x, sorted([*other, *(left[i] for i in one)]))
+
+
+def _same_axes(inner: Binding, outer: Binding, rank: int | None) -> bool:
+    """Both write their axes, and mean the same ones of a value of this rank."""
+    one, other = (_axes(b, rank) for b in (inner, outer))
+    return one is not None and one == other
+
+
+def _axes(b: Binding, rank: int | None) -> list[int] | None:
+    """The axes in order; None for none written (a Squeeze then asks the sizes), or where
+    negative ones mean nothing.
+    """
+    given = b.operand(1)
+    axes = b.attr("axes") if b.version < 13 else None if given is None else given.ints
+    if not axes or (rank is None and min(axes) < 0):
+        return None
+    if rank is not None and not all(-rank <= k < rank for k in axes):
+        return None
+    return sorted(k + (rank or 0) if k < 0 else k for k in axes)
+
+
+number = c.where(lambda v: v.is_constant and v.shape is not None and set(v.shape) <= {1})
+
+
+def neutral(root: Binding, x: Var, c: Var, value: int, *, negative: bool = False) -> bool:
+    """Whether `c` is the number `value`, of this sign where it is a zero, and the result has x's
+    shape.
+    """
+    array = c.const
+    if array is None or array.dtype.kind not in "iuf" or array.item() != value:
+        return False
+    if array.dtype.kind == "f" and bool(np.signbit(array).item()) is not negative:
+        return False
+    if c.rank and (x.rank is None or x.rank < c.rank):
+        return False  # (1,) + () has an axis
+    # before opset 7 attributes say what is broadcast
+    return root.version >= 7 or same_shape(x.shape, root.out.shape)
+
+
+@rewrite(P.Mul(x, number), shrinks=count())
+def times_one(x: Var, c: Var, root: Binding) -> Any:
+    """x 1 = x"""
+    return x_if_free(root, x) if neutral(root, x, c, 1) else None
+
+
+@rewrite(P.Div(x, number), shrinks=count())
+def over_one(x: Var, c: Var, root: Binding) -> Any:
+    """x / 1 = x"""
+    return x_if_free(root, x) if neutral(root, x, c, 1) else None
+
+
+@rewrite(P.Sub(x, number), shrinks=count())
+def minus_zero(x: Var, c: Var, root: Binding) -> Any:
+    """x - 0 = x; the zero is +0.0, for -0.0 - -0.0 is +0.0"""
+    return x_if_free(root, x) if neutral(root, x, c, 0) else None
+
+
+@rewrite(P.Add(x, number), shrinks=count())
+def plus_zero(x: Var, c: Var, root: Binding) -> Any:
+    """x + 0 = x for integers, x + -0.0 = x for floats: -0.0 + 0.0 is +0.0, so a positive zero
+    stays
+    """
+    return x_if_free(root, x) if neutral(root, x, c, 0, negative=c.dtype in FLOAT_DTYPES) else None
+
+
+@rewrite(P.Pow(x, number), shrinks=count())
+def power_of_one(x: Var, c: Var, root: Binding) -> Any:
+    """x ^ 1 = x for floats; onnxruntime raises integers as doubles, which does not keep every
+    int64
+    """
+    return x_if_free(root, x) if x.dtype in FLOAT_DTYPES and neutral(root, x, c, 1) else None
+
+
+@rewrite(P.any_of("And", "Or")(x, number), shrinks=count())
+def and_true(x: Var, c: Var, root: Binding) -> Any:
+    """x and true = x or false = x"""
+    array = c.const
+    fits = array is not None and bool(array.all()) is (root.op == "And")
+    return x_if_free(root, x) if fits and same_shape(x.shape, root.out.shape) else None
+
+
+@rewrite(P.Softmax(P.Add(x, c).only), shrinks=count())
+def softmax_of_plus_zero(x: Var, c: Var, root: Binding) -> Any:
+    """softmax(x + 0) = softmax(x) for zeros of either sign: exp(-0.0) is exp(0.0)
+
+    Exporters write a mask of zeros where nothing is masked.
+    """
+    total = root.inputs[0]
+    if c.dtype not in FLOAT_DTYPES or total is None or not same_shape(x.shape, total.shape):
+        return None
+    array: Any = c.const
+    return None if array is None or array.any() else op.Softmax(x, **root.attrs)
+
+
+NEUTRAL_ELEMENTS = [
+    times_one,
+    over_one,
+    minus_zero,
+    plus_zero,
+    power_of_one,
+    and_true,
+    softmax_of_plus_zero,
+]
+
+
+_LAYERS = ("RNN", "GRU", "LSTM")
+_INITIAL_H, _INITIAL_C = 5, 6
+# of zeros these make zeros, whatever their other operands say
+_MOVES = frozenset(
+    {"Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
+)
+
+
+def _states(block: BindingBlock) -> int:
+    layers = (b for b in block.walk() if b.op in _LAYERS and not b.domain)
+    return sum(v is not None for b in layers for v in b.inputs[_INITIAL_H : _INITIAL_C + 1])
+
+
+INITIAL_STATES = Measure("initial states", _states)
+
+
+_LAYER = P.any_of(*_LAYERS)(x, w, r, b.maybe, lens.maybe, h.maybe, c.maybe, p.maybe)
+
+
+@rewrite(_LAYER, shrinks=INITIAL_STATES)
+def initial_state_of_zeros(x: Var, r: Var, root: Binding) -> Any:
+    """LSTM(x, W, R, B, lens, 0, 0, P) = LSTM(x, W, R, B, lens, , , P), and so for RNN and GRU: a
+    state that is left out is of zeros
+
+    PyTorch's older exporter writes a chain of shapes for the zeros of every layer.
+    """
+    shape = _of_state(x, r, root)
+    given = dict(enumerate(root.inputs[_INITIAL_H : _INITIAL_C + 1], _INITIAL_H))
+    zeros = {i for i, v in given.items() if v is not None and _is_zeros(v)}
+    if not zeros:
+        return None
+    if not all(v is None or same_shape(v.shape, shape) for v in map(given.get, zeros)):
+        return decline("the initial state is not known to have the layer's shape")
+    kept = [None if i in zeros else v for i, v in enumerate(root.inputs)]
+    while kept[-1] is None:
+        del kept[-1]
+    return again(root, kept, outputs=len(root.outputs))
+
+
+def _of_state(x: Var, r: Var, root: Binding) -> Shape | None:
+    """(directions, batch, hidden), or with `layout` 1 (batch, directions, hidden)."""
+    if x.shape is None or r.shape is None or len(x.shape) != 3 or len(r.shape) != 3:
+        return None
+    directions, _, hidden = r.shape
+    if root.attr("layout"):
+        return (x.shape[0], directions, hidden)
+    return (directions, x.shape[1], hidden)
+
+
+def _is_zeros(v: Var) -> bool:
+    """Positive zeros, as a constant or as ConstantOfShape makes them, moved or not."""
+    made = v.definition
+    while made is not None and not made.domain and made.op in _MOVES:
+        source = made.inputs[0]
+        assert source is not None  # the first operand of these is required
+        v, made = source, source.definition
+    array = v.const
+    if made is not None and made.is_op("ConstantOfShape"):
+        value = made.attr("value")
+        array = np.zeros(1, np.float32) if value is None else numpy_helper.to_array(value)
+    if array is None or array.dtype == object:
+        return False
+    return not array.any() and not np.signbit(array).any()

@@ -1,0 +1,210 @@
+"""In inference BatchNormalization is a multiply and an add, and Dropout is nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import Shape, numpy_dtype
+from onnxgrad.ir.var import Var
+from onnxgrad.laws.constant_values import fixed_value
+from onnxgrad.laws.fold_scale_axis.scale import fixed
+from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.rewrite.trace import Decline, decline
+from onnxgrad.rewrite.worklist import count, rewrite
+
+x, gamma, beta, mean, var, ratio, mode = capture("x gamma beta mean var ratio mode")
+
+_HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+# what can take the scale into its weight and the shift into its bias
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
+
+
+def _training(root: Binding) -> str | None:
+    """Why a BatchNormalization uses the batch's own statistics, None when it does not."""
+    if root.version >= 14:
+        return "training_mode is 1" if root.attr("training_mode") else None
+    if root.version >= 7:
+        # up to opset 13 the number of outputs is the switch, used or not; onnxruntime reads it so
+        outputs = sum(v is not None for v in root.outputs)
+        return (
+            f"it has {outputs} outputs, which means training before opset 14"
+            if outputs > 1
+            else None
+        )
+    return "before opset 7 its multiply and add do not broadcast"
+
+
+def _vectors(x: Var, root: Binding) -> list[int] | Decline:
+    """The axes that a per-channel vector lacks to line up with axis 1 of `x`."""
+    if x.rank is None or not x.dtype:
+        return decline("the input's rank is unknown")
+    if x.rank < 2:
+        return decline("the input has no axis of channels")
+    if not root.attr("spatial", 1):
+        return []  # opset 7 and 8: one statistic per feature, all axes but the batch
+    return list(range(1, x.rank - 1))
+
+
+@rewrite(P.BatchNormalization(x, gamma, beta, mean, var))
+def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding) -> Any:
+    """BN(x) = x * scale + shift, scale = gamma / sqrt(var + eps), shift = beta - mean * scale, in
+    inference
+
+    A gamma of ones is no factor, a beta of zeros no term.
+    """
+    reason = "an attribute is that of the enclosing function" if root.has_refs else _training(root)
+    reason = reason or _unusable((gamma, beta, mean, var), x, root)
+    if reason is not None:
+        return decline(reason)
+    axes = _vectors(x, root)
+    if isinstance(axes, Decline):
+        return axes
+    reason = _unfit(_folded(gamma, beta, mean, var, float(root.attr("epsilon"))), x.dtype)
+    if reason is not None:
+        return decline(reason)
+
+    def aligned(v: Var) -> Var:
+        v = v if v.dtype == x.dtype else op.Cast(v, to=x.dtype)
+        return op.Unsqueeze(v, axes) if axes else v
+
+    # half precision has 3 digits: one rounding of scale and shift is enough, and eps would lose
+    # half of its own
+    computed = TensorProto.FLOAT if var.dtype in _HALF else var.dtype
+
+    def wide(v: Var) -> Var:
+        """From opset 15 on gamma and beta may be narrower than the statistics."""
+        return v if v.dtype == computed else op.Cast(v, to=computed)
+
+    scale = 1.0 / op.Sqrt(wide(var) + float(root.attr("epsilon")))
+    scale = scale if _all(gamma, 1) else scale * wide(gamma)
+    shift = -wide(mean) * scale
+
+    def whole(shift: Var) -> Var:
+        return shift if _all(beta, 0) else shift + wide(beta)
+
+    # the order of emission is the original's: the data is scaled before the shift is complete
+    if axes or x.dtype != computed:
+        y = x * aligned(scale) + aligned(whole(shift))
+    else:
+        scaled = x * scale
+        y = scaled + whole(shift)
+    # the running statistics do not run in inference
+    rest = {v: new for v, new in zip(root.outputs[1:], (mean, var)) if v is not None}
+    return {root.out: y, **rest}
+
+
+def _unusable(statistics: Sequence[Var], x: Var, root: Binding) -> str | None:
+    """Why the statistics do not stand for one number each channel, None when they may."""
+    if not all(v.dtype for v in statistics):
+        return "a statistic's dtype is unknown"
+    if root.attr("spatial", 1) and any(v.rank not in (None, 1) for v in statistics):
+        return "a statistic is no vector"
+    if x.rank and any(_differ(v.shape, x.shape) for v in statistics):
+        return "a statistic has no number for each channel"
+    return None
+
+
+def _differ(statistic: Shape | None, shape: Shape | None) -> bool:
+    """Whether a vector is known to have another size than axis 1."""
+    if statistic is None or len(statistic) != 1 or shape is None or len(shape) < 2:
+        return False
+    n, channels = statistic[0], shape[1]
+    return isinstance(n, int) and isinstance(channels, int) and n != channels
+
+
+def _all(v: Var, number: int) -> bool:
+    """Whether the file fixes every element as this number."""
+    array = fixed_value(v)
+    return array is not None and bool((array == number).all())
+
+
+def _folded(gamma: Var, beta: Var, mean: Var, var: Var, epsilon: float) -> list[Any] | None:
+    """Scale and shift in float64, None when a statistic is not fixed by the file."""
+    arrays = [fixed_value(v) for v in (gamma, beta, mean, var)]
+    g, b, m, v = (None if a is None else a.astype(np.float64) for a in arrays)
+    if g is None or b is None or m is None or v is None:
+        return None
+    with np.errstate(all="ignore"):
+        scale = g / np.sqrt(v + epsilon)
+        return [scale, b - m * scale]
+
+
+def _unfit(folded: list[Any] | None, dtype: int) -> str | None:
+    """Why scale and shift cannot stand for the operator: x * inf + (b - m * inf) is not (x - m)
+    * inf + b.
+    """
+    for name, values in zip(("scale", "shift"), folded or ()):
+        with np.errstate(all="ignore"):
+            if not np.isfinite(values.astype(numpy_dtype(dtype)).astype(np.float64)).all():
+                return f"its {name} is not finite"
+    return None
+
+
+def _after_product(x: Var) -> bool:
+    """`x` is a product of a weight that the file fixes, or one plus a bias, that nothing else
+    reads.
+    """
+    while x.definition is not None and x.sole_user() is not None:
+        b = x.definition
+        if b.domain == "" and b.op in _PRODUCTS:
+            return any(v is not None and fixed(v) for v in b.inputs[b.op != "MatMul" : 2])
+        operands = [v for v in b.inputs if v is not None and not v.is_constant]
+        if not (b.is_op("Identity") or b.is_op("Add")) or len(operands) != 1:
+            return False
+        x = operands[0]
+    return False
+
+
+@rewrite(P.BatchNormalization(x, gamma, beta, mean, var))
+def batch_norm_after_product(
+    x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding
+) -> Any:
+    """BN(x) = x * scale + shift, where x is a product that can take them"""
+    if not _after_product(x):
+        return decline(
+            "its operand is no product that could take the scale: one kernel stays faster than two"
+        )
+    if not all(fixed(v) for v in (gamma, beta, mean, var)):
+        return decline(
+            "a statistic is not fixed by the file: one kernel stays faster than its arithmetic"
+        )
+    return batch_norm.build(x, gamma, beta, mean, var, root)
+
+
+def _dropout(x: Var, root: Binding) -> Any:
+    """`x` for the result and all-true for the mask."""
+    mask = root.result(1)
+    if mask is None or not mask.use_count:
+        return x
+    if root.version < 12:
+        return decline("its mask is read, which has no defined value before opset 12")
+    true = helper.make_tensor("value", TensorProto.BOOL, [1], np.ones(1, bool))
+    return {root.out: x, mask: op.ConstantOfShape(op.Shape(x), value=true)}
+
+
+def _may_drop(root: Binding, ratio: Var | None, mode: Var | None) -> str | None:
+    """Why it may drop, None when it cannot."""
+    if root.version < 7 and not root.attr("is_test"):
+        return "is_test is 0: it drops"
+    if ratio is not None and ratio.const is not None and not ratio.const.any():
+        return None
+    if mode is None or (mode.const is not None and not mode.const.any()):
+        return None
+    return (
+        "training_mode is true"
+        if mode.const is not None
+        else "training_mode is known only at run time"
+    )
+
+
+@rewrite(P.Dropout(x, ratio.maybe, mode.maybe), shrinks=count("Dropout"))
+def dropout(x: Var, ratio: Var | None, mode: Var | None, root: Binding) -> Any:
+    """Dropout(x, ratio, training_mode=false) = Dropout(x, 0, training_mode) = Dropout(x) = x"""
+    reason = _may_drop(root, ratio, mode)
+    return _dropout(x, root) if reason is None else decline(reason)

@@ -1,1 +1,0 @@
-"""Which bindings a local function holds: by kind, in groups, and as the functions themselves."""

@@ -1,0 +1,247 @@
+"""Matches of a user's pattern as calls of a local function or of a runtime's operator (TVM's
+FuseOpsByPattern).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from onnx import ValueInfoProto, defs
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.domains import canonical
+from onnxgrad.ir.program import FunctionKey, Program
+from onnxgrad.ir.types import Array, type_to_proto
+from onnxgrad.ir.var import Var
+from onnxgrad.options import known_keywords
+from onnxgrad.passes.base import nested
+from onnxgrad.passes.inline import put_in_place
+from onnxgrad.passes.outlined_functions import (
+    DOMAIN,
+    FUNCTIONS_SINCE,
+    File,
+    Group,
+    call_of,
+    define,
+    outer,
+    structure,
+)
+from onnxgrad.rewrite.match import match_binding
+from onnxgrad.rewrite.pattern import Call, Capture, Pattern, heads, names_in
+from onnxgrad.rewrite.trace import Decline, Trace, decline
+
+# elements of a constant that the pattern itself names, up to which it becomes part of the body
+_HELD = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Composite:
+    """What matches `pattern` becomes a call of `domain::name`. `body`: the file keeps the function;
+    without, the operator is the runtime's. `check` may refuse a match.
+    """
+
+    name: str
+    domain: str
+    pattern: Pattern
+    body: bool
+    check: Callable[[Mapping[str, Any]], bool] | None
+
+
+@known_keywords
+def outline_as(
+    name: str,
+    pattern: Pattern,
+    *,
+    body: bool = True,
+    check: Callable[[Mapping[str, Any]], bool] | None = None,
+) -> Composite:
+    """Among passes, or at the top of a plugin: every match of `pattern` becomes a call of the local
+    function `name` ("Operator", or "domain::Operator").
+
+    Operands are the captures in the pattern's order, then what else the matched operators read; an
+    attribute that is captured becomes an attribute of the call. A match is left alone where
+    something else reads what is inside, and where `check`, given the captures by name, says no.
+    With `body=False` the function is proved and then left out of the file: the operator is one
+    that the runtime has. Raises InputError for a name of ONNX's own, and a pattern that is not
+    that of an operator.
+    """
+    domain, _, operator = name.rpartition("::")
+    if not operator.isidentifier():
+        raise InputError(f"outline_as: '{name}' is no name of an operator: write domain::Operator")
+    if not isinstance(pattern, Pattern) or heads(pattern) is None:
+        raise InputError(f"outline_as '{name}': the pattern's root is an operator, as in P.Relu(x)")
+    domain = domain or DOMAIN
+    if canonical(domain) == "" or any(s.domain == domain for s in defs.get_all_schemas()):
+        raise InputError(f"outline_as '{name}': the domain is ONNX's own, choose another")
+    return Composite(operator, domain, pattern, body, check)
+
+
+def group_at(composite: Composite, root: Binding, position: Mapping[Binding, int]) -> Group | None:
+    """The group that ends at `root`; None where the pattern does not match. Raises Decline where it
+    does, and cannot be cut out.
+    """
+    declined: Decline | None = None
+    for captured in match_binding(composite.pattern, root):
+        try:
+            return _group(composite, root, captured, position)
+        except Decline as reason:
+            declined = reason
+    if declined is not None:
+        raise declined
+    return None
+
+
+def _group(
+    composite: Composite,
+    root: Binding,
+    captured: Mapping[Any, Any],
+    position: Mapping[Binding, int],
+) -> Group:
+    calls = {b: key for key, v in _calls(captured) if (b := v.definition) is not None}
+    if any(b not in position or b.blocks for b in calls):
+        raise decline("part of it stands in another block, or holds one")
+    members = sorted(calls, key=position.__getitem__)
+    _check_inside(root, members)
+    named = {n: captured[n] for n in dict.fromkeys(names_in(composite.pattern)) if n in captured}
+    if composite.check is not None and not composite.check(named):
+        raise decline("refused by the check")
+    read = outer(members)
+    first = [v for v in _values(named.values()) if v in set(read)]
+    inside = {v: a for v in read if v not in first and (a := _held(v)) is not None}
+    operands = dict.fromkeys([*first, *(v for v in read if v not in inside)])
+    return Group(
+        members, list(operands), composite.domain, composite.name, inside, _parameters(calls), True
+    )
+
+
+def _calls(captured: Mapping[Any, Any]) -> Iterator[tuple[Call, Var]]:
+    """The operators of the pattern and the values that they stand for."""
+    for key, value in captured.items():
+        if isinstance(key, Call):
+            yield from ((key, v) for v in _values([value]))
+
+
+def _values(found: Any) -> Iterator[Var]:
+    for value in found:
+        if isinstance(value, Var):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _values(value)
+
+
+def _check_inside(root: Binding, members: Sequence[Binding]) -> None:
+    """Raises Decline where something outside reads a result inside, or the root has more than
+    one.
+    """
+    own = set(members)
+    for b in members:
+        results = [v for v in b.outputs if v is not None and v.use_count]
+        for v in results if b is not root else [v for v in results if v is not root.out]:
+            if b is root or v.returned or not own.issuperset(v.users):
+                raise decline(f"{v.name} is read outside as well")
+
+
+def _held(v: Var) -> Array | None:
+    """The value of a small constant that no capture names."""
+    array = v.const if v.is_constant else None
+    return None if array is None or array.size > _HELD else array
+
+
+def _parameters(calls: Mapping[Binding, Call]) -> dict[tuple[Binding, str], str]:
+    return {
+        (b, name): wanted.name
+        for b, key in calls.items()
+        for name, wanted in key.attrs
+        if isinstance(wanted, Capture) and b.attr(name) is not None
+    }
+
+
+# the functions that a program has of a composite, by what they compute; rounds of passes add to
+# them
+_Known = dict[tuple[Composite, Any], FunctionKey]
+_KNOWN: WeakKeyDictionary[Program, _Known] = WeakKeyDictionary()
+
+
+def outline(composite: Composite, program: Program, trace: Trace) -> None:
+    """Every match in the main graph and its nested graphs becomes a call; one firing each.
+
+    Bodies of functions are left alone, as by the pass `outline`.
+    """
+    rule = f"outline_as {composite.name}"
+    if program.ir_version < FUNCTIONS_SINCE:
+        trace.missed(rule, program.main.name, f"IR version {program.ir_version} has no functions")
+        return
+    known = _KNOWN.setdefault(program, {})
+    for block in [program.main, *nested(program.main)]:
+        _outline(composite, block, known, trace, rule)
+
+
+def _outline(
+    composite: Composite, block: BindingBlock, known: _Known, trace: Trace, rule: str
+) -> None:
+    block.schedule()
+    before, file = list(block.bindings), File.of(block)
+    calls: dict[Binding, list[Binding]] = {}
+    for root in reversed(before):  # from the end, so that of a chain the longest part is taken
+        if trace.stopped or not root.is_live or root in calls:
+            continue
+        trace.of(rule).tried += 1
+        where = str(root)
+        try:
+            group = group_at(composite, root, file.position)
+            if group is None:
+                continue
+            trace.of(rule).matched += 1
+            call = call_of(group, _function(composite, group, file, known), file)
+        except Decline as declined:
+            trace.missed(rule, where, declined.reason)
+            continue
+        calls[root] = [call]
+        trace.of(rule).applied += 1
+        trace.fired(rule, f"{len(group.members)} bindings up to {where}")
+    if calls:
+        put_in_place(block, before, calls)
+
+
+def _function(composite: Composite, group: Group, file: File, known: _Known) -> str:
+    """The name of the function for a group. Raises Decline where another has the name already and
+    there will be no body to tell them apart.
+    """
+    program = group.block.program
+    key = (composite, structure(group, file))
+    if key not in known:
+        name = _free(program, group.domain, composite.name)
+        if name != composite.name and not composite.body:
+            raise decline(
+                "it differs from an earlier match under the same name: capture the attributes "
+                "that differ, or describe each form by a pattern of its own"
+            )
+        known[key] = define(group, file, name)
+    return known[key][1]
+
+
+def _free(program: Program, domain: str, name: str) -> str:
+    taken = {k[1] for k in program.functions if k[0] == domain}
+    return next(n for i in count(1) if (n := name if i == 1 else f"{name}_{i}") not in taken)
+
+
+def leave_out_body(composite: Composite, program: Program) -> None:
+    """After the proof: calls of an operator that the runtime has, their results' types declared,
+    and no function.
+    """
+    mine = {k for (c, _), k in _KNOWN.get(program, {}).items() if c is composite}
+    for block in program.blocks():
+        for b in block.bindings:
+            if (b.domain, b.op, "") in mine:
+                block.declared[b.out] = ValueInfoProto(
+                    name=b.out.name, type=type_to_proto(b.out.type)
+                )
+                block.touch()
+    for key in mine:
+        program.functions.pop(key, None)

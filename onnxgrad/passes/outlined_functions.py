@@ -1,0 +1,348 @@
+"""A group of bindings as a local function, a call of it in their place, and the metadata by which
+`inline` restores the bindings as they were.
+
+A function's body may stand for many groups, so the differences between them are in the metadata
+of each call: where every member stood, its node name and its results' names. Declared types are
+in the function (`FunctionProto.value_info`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnx import AttributeProto, FunctionProto, NodeProto, ValueInfoProto, helper, numpy_helper
+
+from onnxgrad.ir import domains
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.bodies import import_opset
+from onnxgrad.ir.program import FunctionKey, Program
+from onnxgrad.ir.types import Array
+from onnxgrad.ir.var import Var, names_of
+from onnxgrad.rewrite.pattern import COMMUTATIVE
+
+KEY = "onnxgrad.outlined"
+MADE_BY = "onnxgrad.made_by"
+RULE = "outline_group"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """One member of a group: its position in the block, its node's name (None: not set), its
+    results' names.
+    """
+
+    position: int
+    name: str | None
+    outputs: tuple[str, ...]
+
+
+def remember(group: Sequence[Binding], position: Mapping[Binding, int]) -> str:
+    """The metadata value for the call of `group`."""
+    rows = [
+        [position[b], _name(b.node), [v.name if v is not None else "" for v in b.outputs]]
+        for b in group
+    ]
+    return json.dumps(rows, separators=(",", ":"))
+
+
+def origins(node: NodeProto) -> list[Origin] | None:
+    """What `node` remembers, in the order of the body; None when it is no call of `outline`'s,
+    or was edited.
+    """
+    text = next((e.value for e in node.metadata_props if e.key == KEY), None)
+    if text is None:
+        return None
+    try:
+        rows = json.loads(text)
+        return [
+            Origin(int(at), name and str(name), tuple(map(str, outputs)))
+            for at, name, outputs in rows
+        ]
+    except (ValueError, TypeError):
+        return None
+
+
+def declarations(block: BindingBlock) -> dict[Var, ValueInfoProto]:
+    """What the file says about the results in `block`."""
+    known = {info.name: info for info in block.proto.value_info}
+    outs = (v for b in block.bindings for v in b.outputs if v is not None)
+    said = ((v, block.declared[v] if v in block.declared else known.get(v.name)) for v in outs)
+    return {v: info for v, info in said if info is not None}
+
+
+def declare_copies(body: BindingBlock, copies: Iterable[Binding]) -> None:
+    """Let copies of an outlined body be declared as their originals were, and where these were
+    not, not at all.
+    """
+    proto = body.proto
+    made_by = next((e.value for e in proto.metadata_props if e.key == MADE_BY), None)
+    if not isinstance(proto, FunctionProto) or made_by != RULE:
+        return
+    known = {info.name: info for info in proto.value_info}
+    for inner, copy in zip(body.bindings, copies, strict=True):
+        for old, new in zip(inner.outputs, copy.outputs, strict=True):
+            if old is not None and new is not None:
+                new.block.declared[new] = known.get(old.name)
+
+
+def restore_names(root: BindingBlock, found: Mapping[Binding, Origin], results: set[Var]) -> None:
+    """Give inlined bindings their old names where these are free; `results` have the names that
+    readers know.
+    """
+    nodes = {b.node.name for b in root.walk() if b not in found}
+    inner = [
+        (v, name)
+        for b, o in found.items()
+        for v, name in zip(b.outputs, o.outputs)
+        if v is not None
+    ]
+    inner = [(v, name) for v, name in inner if name and v not in results and not v.returned]
+    moving = {v for v, _ in inner}
+    values = {v.name for block in _blocks(root) for v in block.vars() if v not in moving}
+    for v, name in inner:
+        wanted = next(
+            (n for n in (name, v.name) if n not in values), None
+        ) or root.program.names.fresh(name)
+        values.add(wanted)
+        v.rename(wanted)
+    for b, origin in found.items():
+        if origin.name is None:
+            b.node.ClearField("name")
+        elif not origin.name or origin.name not in nodes:
+            b.node.name = origin.name
+        elif b.node.name in nodes:
+            b.node.name = root.program.names.fresh(b.node.name)
+        nodes.add(b.node.name)
+
+
+def restore_order(block: BindingBlock, found: Mapping[Binding, Origin]) -> None:
+    """Put bindings where they stood; the others fill the places between. `schedule` repairs what
+    no longer fits.
+    """
+    if any(origins(b.node) is not None for b in block.bindings):
+        return  # a group that stays takes one place where it had several: positions mean nothing
+    at = {found[b].position: b for b in block.bindings if b in found}
+    rest = [b for b in block.bindings if at.get(found[b].position if b in found else -1) is not b]
+    placed: dict[Binding, None] = {}
+    others = iter(rest)
+    for i in range(len(block.bindings)):
+        b = at.get(i) or next(others, None)
+        if b is not None:
+            placed[b] = None
+    block.bindings = placed | block.bindings
+    block.schedule()
+
+
+def _name(node: NodeProto) -> str | None:
+    return node.name if node.HasField("name") else None
+
+
+def _blocks(root: BindingBlock) -> list[BindingBlock]:
+    return [root, *(nested for b in root.walk() for nested in b.blocks.values())]
+
+
+DOMAIN = "onnxgrad"
+_VERSION = 1
+# models hold local functions from this IR version on, and metadata on functions and nodes from that
+# one
+FUNCTIONS_SINCE = 8
+_METADATA_SINCE = 10
+# operators spelled out in a function's name
+_NAMED = 6
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """What the file has about a block beyond its computation: where each binding stood, and
+    declared types.
+    """
+
+    position: Mapping[Binding, int]
+    said: Mapping[Var, ValueInfoProto]
+
+    @staticmethod
+    def of(block: BindingBlock) -> File:
+        """For a block in order."""
+        return File({b: i for i, b in enumerate(block.bindings)}, declarations(block))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Bindings in order, the last of which computes the group's only result, and what they read
+    from outside.
+
+    `name`: of the function, None: after its operators. `inside`: constants that become part of the
+    body. `parameters`: attributes that the caller says, by binding and name, as the function calls
+    them. `commutes`: the order of the operands of a commutative operator makes no other group.
+    """
+
+    members: Sequence[Binding]
+    operands: Sequence[Var]
+    domain: str = DOMAIN
+    name: str | None = None
+    inside: Mapping[Var, Array] = field(default_factory=dict)
+    parameters: Mapping[tuple[Binding, str], str] = field(default_factory=dict)
+    commutes: bool = False
+
+    @staticmethod
+    def of(members: Sequence[Binding]) -> Group:
+        """With everything as an operand, in the order in which it is read."""
+        return Group(members, outer(members))
+
+    @property
+    def block(self) -> BindingBlock:
+        """Where they stand."""
+        return self.members[0].block
+
+    @property
+    def inner(self) -> list[Var]:
+        """The values that only the group reads."""
+        return [v for b in self.members[:-1] for v in b.outputs if v is not None]
+
+
+def outer(members: Sequence[Binding]) -> list[Var]:
+    """What a group reads from outside, in the order in which it is read."""
+    own = set(members)
+    read = (v for b in members for v in b.inputs if v is not None and v.definition not in own)
+    return list(dict.fromkeys(read))
+
+
+def call_of(group: Group, function: str, file: File) -> Binding:
+    """Replace the group by a call of `function`, which has its structure. Returns the call."""
+    block, result = group.block, group.members[-1].out
+    program = block.program
+    import_opset(block, group.domain, _VERSION)
+    name = program.names.fresh(f"{function}_call")
+    node = NodeProto(
+        op_type=function, domain=group.domain, name=name, input=[v.name for v in group.operands]
+    )
+    node.output.append(program.names.fresh(result.name))
+    node.attribute.extend(_said(group))
+    _mark(node, group.members, file.position)
+    call = block.append(node, list(group.operands), [result.type])
+    block.replace(result, call.out)
+    if result in block.declared:
+        block.declared[call.out] = block.declared.pop(result)
+    if not call.out.returned:  # the name stays with the value that readers see
+        spare, kept = call.out.name, result.name
+        result.rename(spare)
+        call.out.rename(kept)
+    for b in reversed(group.members):
+        block.remove(b)
+    return call
+
+
+def _said(group: Group) -> list[AttributeProto]:
+    """The values of the function's parameters, each once."""
+    found: dict[str, AttributeProto] = {}
+    for (b, attribute), parameter in group.parameters.items():
+        value = b.attr(attribute)
+        if parameter not in found and value is not None:
+            found[parameter] = helper.make_attribute(parameter, value)
+    return list(found.values())
+
+
+def _mark(node: NodeProto, group: Sequence[Binding], position: Mapping[Binding, int]) -> None:
+    """Where the group runs, which all its members agree on, and what made the call."""
+    program = group[0].block.program
+    if program.ir_version >= _METADATA_SINCE:
+        node.metadata_props.extend(e for e in group[-1].node.metadata_props if e.key == "layer_ann")
+        node.metadata_props.add(key=MADE_BY, value=RULE)
+        node.metadata_props.add(key=KEY, value=remember(group, position))
+    node.device_configurations.extend(group[-1].node.device_configurations)
+
+
+def define(group: Group, file: File, name: str | None = None) -> FunctionKey:
+    """A new function with the group's bindings, called `name` or as the group says; values keep
+    their names inside.
+    """
+    members, block = group.members, group.block
+    program: Program = block.program
+    shown = "_".join(b.op.lower() for b in members[:_NAMED]) + (
+        "_etc" if len(members) > _NAMED else ""
+    )
+    name = name or group.name or program.names.fresh(f"fused_{shown}")
+    proto = FunctionProto(domain=group.domain, name=name)
+    proto.attribute.extend(dict.fromkeys(group.parameters.values()))
+    used = dict.fromkeys([b.domain for b in members] + ([""] if group.inside else []))
+    for domain in used:
+        proto.opset_import.add(domain=domain, version=block.opsets[domain])
+    if program.ir_version >= _METADATA_SINCE:
+        proto.metadata_props.add(key=MADE_BY, value=RULE)
+        proto.value_info.extend(file.said[v] for v in group.inner if v in file.said)
+    body = BindingBlock(program, proto, {d: block.opsets[d] for d in used})
+    inside: dict[Var, Var] = {v: body.add_input(v.name, None) for v in group.operands}
+    for v, array in group.inside.items():
+        inside[v] = body.append(_constant(v, array), [], [None]).out
+    for b in members:
+        node = _plain(group, b)
+        inputs = [None if v is None else inside[v] for v in b.inputs]
+        node.input[:] = names_of(inputs)
+        node.output[:] = names_of(b.outputs)
+        copy = body.append(node, inputs, [None] * len(b.outputs))
+        inside.update(
+            (old, new)
+            for old, new in zip(b.outputs, copy.outputs)
+            if old is not None and new is not None
+        )
+    body.add_output(inside[members[-1].out])
+    key = (group.domain, proto.name, "")
+    program.functions[key] = body
+    return key
+
+
+def _constant(v: Var, array: Array) -> NodeProto:
+    return helper.make_node("Constant", [], [v.name], value=numpy_helper.from_array(array))
+
+
+def _plain(group: Group, b: Binding) -> NodeProto:
+    """A copy of the binding's node in the one spelling of the default domain that loads in
+    functions, with references to the function's parameters.
+    """
+    node = NodeProto()
+    node.CopyFrom(b.node)
+    domains.respell(node)
+    for (member, name), parameter in group.parameters.items():
+        value = b.attr(name) if member is b else None
+        if value is None:
+            continue
+        kept = [a for a in node.attribute if a.name != name]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+        kind = helper.make_attribute(name, value).type
+        node.attribute.add(name=name, ref_attr_name=parameter, type=kind)
+    return node
+
+
+def structure(group: Group, file: File) -> Any:
+    """Equal for groups that are the same, declared types included, up to the names of values and
+    nodes, and what the caller says.
+    """
+    number = {v: i for i, v in enumerate((*group.operands, *group.inside))}
+    rows = []
+    for b in group.members:
+        node = _plain(group, b)
+        node.ClearField("name")
+        read = ["" if v is None else str(number[v]) for v in b.inputs]
+        anywhere = group.commutes and not b.domain and b.op in COMMUTATIVE
+        node.input[:] = sorted(read) if anywhere else read
+        for v in b.outputs:
+            if v is not None:
+                number[v] = len(number)
+        node.output[:] = ["" if v is None else str(number[v]) for v in b.outputs]
+        rows.append(node.SerializeToString(deterministic=True))
+    held = tuple((str(a.dtype), a.shape, a.tobytes()) for a in group.inside.values())
+    return tuple(rows), held, tuple(_nameless(file.said.get(v)) for v in group.inner)
+
+
+def _nameless(info: ValueInfoProto | None) -> bytes:
+    bare = ValueInfoProto()
+    if info is not None:
+        bare.CopyFrom(info)
+        bare.name = "declared"
+    data: bytes = bare.SerializeToString(deterministic=True)
+    return data

@@ -1,0 +1,273 @@
+"""Pipelines: passes in order, by name or preset, run until a round changes nothing."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.by_operator import blocks_in
+from onnxgrad.ir.collector import collector_paused
+from onnxgrad.ir.fault import blaming
+from onnxgrad.ir.load import load
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.types import TensorType
+from onnxgrad.named_options import build, split
+from onnxgrad.options import providers_of
+from onnxgrad.passes.base import PASSES, Pass, roots
+from onnxgrad.passes.convert_opset import ConvertOpset
+from onnxgrad.passes.presets import PRESETS
+from onnxgrad.passes.user_laws import Law, OwnLaws, laws_of
+from onnxgrad.rewrite.trace import Trace
+from onnxgrad.vocabulary import MERGE, RUNTIMES
+from onnxgrad.wording import did_you_mean, perhaps
+
+# what a computed size is computed from: names that call no function
+_OPERAND = re.compile(r"[^\W\d]\w*\b(?!\()")
+
+
+def types_of_a_fresh_reading(program: Program) -> bool:
+    """Give every result the type that reading the written file would find; whether that says more
+    than was known.
+
+    Rewriting types what it emits and nothing behind it: a constant in the place of computed sizes
+    tells more about all that follows. All types are taken, not only better ones: symbols of two
+    readings must not be mixed.
+    """
+    # a size that an input names is what it is: no reading makes a number of it
+    named = {d for v in program.main.inputs for d in v.shape or () if isinstance(d, str)}
+    # many values, few types
+    types = {
+        v.type
+        for block in program.blocks()
+        for b in block.bindings
+        for v in b.outputs
+        if v is not None
+    }
+    if all(_is_known(type_, named) for type_ in types):
+        return False
+    try:
+        fresh = load(to_proto(program))
+    except InputError:
+        return False  # the file that was read was no better, or its weights lie elsewhere
+    learned = False
+    for block, other in zip(program.blocks(), fresh.blocks(), strict=True):
+        found = {v.name: v for v in other.vars()}
+        for b in block.bindings:
+            for v in b.outputs:
+                twin = None if v is None else found.get(v.name)
+                if v is None or twin is None or twin.type is None:
+                    continue
+                learned = learned or _says_more(twin.type, v.type)
+                v.type = twin.type
+    return learned
+
+
+def _is_known(type_: object, named: Set[str]) -> bool:
+    if not isinstance(type_, TensorType) or not type_.dtype or type_.shape is None:
+        return False
+    return all(isinstance(d, int) or _is_named(d, named) for d in type_.shape)
+
+
+def _is_named(dim: str | None, named: Set[str]) -> bool:
+    """Whether it is one of the sizes, or computed from them alone: Min(128, sequence)."""
+    return dim in named or (dim is not None and named >= set(_OPERAND.findall(dim)))
+
+
+def _says_more(new: object, old: object) -> bool:
+    """Whether a dtype, a rank or a size became known, or a size got a name."""
+    if not isinstance(new, TensorType):
+        return False
+    if not isinstance(old, TensorType) or (new.dtype and not old.dtype):
+        return True
+    if new.shape is None or old.shape is None:
+        return new.shape is not None
+    return any(
+        n is not None and o != n and not isinstance(o, int) and (o is None or isinstance(n, int))
+        for n, o in zip(new.shape, old.shape)
+    )
+
+
+__all__ = ["PASSES", "PRESETS", "Pass", "PassResult", "Pipeline", "parse_passes"]
+
+# what uses the operators of one runtime alone comes behind this pass
+_BEHIND = "raise-composites"
+
+# told of a pass that changed a program
+Fired = Callable[[str, Program], None]
+
+# a pass may open the way for an earlier one, and the backstop is the fuel of each: no model we know
+# takes more than 6
+_ROUNDS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    """What one pass did over all rounds: firings, bindings before and after, seconds."""
+
+    name: str
+    firings: int
+    before: int
+    after: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Passes in order."""
+
+    passes: tuple[Pass, ...]
+
+    @staticmethod
+    def of(
+        preset: str = "default",
+        passes: Sequence[str | Pass | Law] | str | None = None,
+        *,
+        merge: str = "auto",
+        provider: str = "cpu",
+        target_opset: int | None = None,
+        for_: str | None = None,
+    ) -> Pipeline:
+        """A preset's passes, or those listed, where a rule, family or composite is a pass of its
+        own. `merge` and `provider` reach every pass that has these options. With `target_opset` the
+        model is brought to that opset first, so that all of them may use its operators; with `for_`
+        a runtime's own operators are used where they pay.
+
+        Raises InputError for an unknown preset, pass, option, merge rule or runtime.
+        """
+        if merge not in MERGE:
+            raise InputError(f"unknown merge rule '{merge}': choose one of {', '.join(MERGE)}")
+        if passes is None:
+            if preset not in PRESETS:
+                raise InputError(
+                    f"unknown preset '{preset}'{perhaps(preset, PRESETS)}: choose one of "
+                    f"{', '.join(PRESETS)}"
+                )
+            passes = PRESETS[preset]
+        provider = providers_of(provider)[0]
+        parsed: list[Pass] = [] if target_opset is None else [ConvertOpset(to=target_opset)]
+        for item in passes if isinstance(passes, (list, tuple)) else [passes]:
+            if isinstance(item, str):
+                parsed += parse_passes(item, merge=merge, provider=provider)
+            elif isinstance(item, Pass):
+                parsed.append(item)
+            elif laws := laws_of(item):
+                parsed.append(OwnLaws(laws))
+            else:
+                raise InputError(
+                    "a pass is a name, a Pass, a rule (onnxscript's too), a family or a composite, "
+                    f"not {type(item).__name__}"
+                )
+        return Pipeline(tuple(parsed if for_ is None else _for_runtime(parsed, for_, provider)))
+
+    def run(
+        self,
+        program: Program,
+        trace: Trace | None = None,
+        on_stage: Callable[[str], None] | None = None,
+        on_fired: Fired | None = None,
+    ) -> list[PassResult]:
+        """Run the passes in order, again until a round fires nothing, nor would in a fresh reading
+        of the result. The program is changed in place.
+
+        `on_stage` is told the name of each pass before it runs, `on_fired` after it changed
+        something.
+        """
+        watch = on_stage or (lambda stage: None), on_fired or (lambda name, program: None)
+        trace = trace or Trace()
+        with collector_paused(), blaming(program.proto):
+            done = self._run(program, trace, *watch)
+        trace.forget()
+        return done
+
+    def _run(
+        self,
+        program: Program,
+        trace: Trace,
+        on_stage: Callable[[str], None],
+        on_fired: Fired,
+    ) -> list[PassResult]:
+        done: dict[str, PassResult] = {}
+        # how many firings there were when a pass last found nothing: if there are no more now, it
+        # finds nothing again
+        idle: dict[Pass, int] = {}
+        bindings = _bindings(program)
+        # how many there were when types were last those of a fresh reading
+        read = len(trace.firings)
+        for _ in range(_ROUNDS):
+            fired = len(trace.firings)
+            for p in self.passes:
+                if trace.stopped:
+                    break
+                if idle.get(p) == trace.seen:
+                    continue
+                on_stage(p.name)
+                result = _run_one(p, program, trace, bindings)
+                bindings = result.after
+                if not result.firings:
+                    idle[p] = trace.seen
+                else:
+                    on_fired(p.name, program)
+                known = done.get(p.name)
+                done[p.name] = result if known is None else _sum(known, result)
+            if len(trace.firings) == fired:
+                if fired == read or trace.stopped or not types_of_a_fresh_reading(program):
+                    break
+                read = fired
+                idle.clear()
+        return list(done.values())
+
+
+def _for_runtime(passes: list[Pass], runtime: str, provider: str) -> list[Pass]:
+    """With the pass for a runtime, unless it is there: behind the one that finds ONNX's own
+    operators for the same chains, else last. Raises InputError for an unknown runtime.
+    """
+    if runtime not in RUNTIMES:
+        raise InputError(f"unknown runtime '{runtime}': choose one of {', '.join(RUNTIMES)}")
+    if any(p.name == RUNTIMES[runtime] for p in passes):
+        return passes
+    at = max((i for i, p in enumerate(passes, 1) if p.name == _BEHIND), default=len(passes))
+    return [*passes[:at], *parse_passes(RUNTIMES[runtime], provider=provider), *passes[at:]]
+
+
+def _run_one(p: Pass, program: Program, trace: Trace, before: int) -> PassResult:
+    trace.pass_name = p.name
+    fired, started = len(trace.firings), time.perf_counter()
+    p.run(program, trace)
+    seconds, firings = time.perf_counter() - started, len(trace.firings) - fired
+    return PassResult(p.name, firings, before, _bindings(program) if firings else before, seconds)
+
+
+def _bindings(program: Program) -> int:
+    return sum(len(block.bindings) for root in roots(program) for block in blocks_in(root))
+
+
+def _sum(a: PassResult, b: PassResult) -> PassResult:
+    return replace(a, firings=a.firings + b.firings, after=b.after, seconds=a.seconds + b.seconds)
+
+
+# ---- "a,b{option=value;option=value}" ------------------------------------------------------------
+
+
+def parse_passes(text: str, **common: Any) -> list[Pass]:
+    """Passes from `name,name{option=value,option=value}`; the name of a preset stands for its
+    passes. `common` options go to each pass that has them.
+
+    Raises InputError that names what is unknown and lists what there is.
+    """
+    found: list[Pass] = []
+    for name, options in split(text, "list of passes"):
+        if name in PRESETS and options is None:
+            found += parse_passes(",".join(PRESETS[name]), **common)
+        elif name in PASSES:
+            found.append(build(name, PASSES[name], options or "", common))
+        else:
+            hint = did_you_mean(name, (*PASSES, *PRESETS), "`onnxgrad passes` lists them")
+            raise InputError(f"unknown pass '{name}': {hint}")
+    if not found:
+        raise InputError("the list of passes is empty")
+    return found

@@ -1,0 +1,57 @@
+"""Laws and passes, by name or as they are, as rules of onnxscript's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnxgrad.errors import InputError
+from onnxgrad.options import known_keywords
+from onnxgrad.passes.base import RulePass
+from onnxgrad.passes.pipeline import parse_passes
+from onnxgrad.rewrite.to_onnxscript import onnxscript_rule
+from onnxgrad.rewrite.worklist import Rule
+
+
+@known_keywords
+def to_onnxscript_rules(*laws: Rule | RulePass | str) -> Any:
+    """Laws as a RewriteRuleSet of onnxscript: rules of yours, and the laws of passes, given as
+    objects or by name, as to `optimize`.
+
+    They go where onnxscript's own rules go. Each is one law, and sees of the onnx_ir model its
+    pattern and a few nodes above it, with the types that the model says: infer shapes before.
+    Nothing is proved, and nothing stops laws that undo each other. Raises InputError where
+    onnxscript is not installed, and for what is no law with one root: a family of branches, a
+    composite, a pass that is a program. For those there is `optimize`, which takes the model too.
+
+    >>> from onnxscript import rewriter
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[2,3] x) => (float[2,3] y) {
+    ...   t = Transpose <perm = [1, 0]> (x)  y = Transpose <perm = [1, 0]> (t) }''')
+    >>> rules = onnxgrad.to_onnxscript_rules("simplify-transpose")
+    >>> [n.op_type for n in rewriter.rewrite(model, rules).graph.node]
+    ['Identity']
+    """
+    try:
+        from onnxscript.rewriter import RewriteRuleSet
+    except ImportError:
+        raise InputError("onnxscript is not installed: pip install onnxscript") from None
+
+    found = dict.fromkeys(law for given in laws for law in _laws(given))
+    if not found:
+        raise InputError("no law is given: name a pass that is a list of laws, or pass a rule")
+    return RewriteRuleSet([onnxscript_rule(law) for law in found])
+
+
+def _laws(given: Any) -> list[Rule]:
+    if isinstance(given, Rule):
+        return [given]
+    found: list[Rule] = []
+    for each in parse_passes(given) if isinstance(given, str) else [given]:
+        if not isinstance(each, RulePass):
+            name = getattr(each, "name", type(each).__name__)
+            raise InputError(
+                f"{name} is no list of laws with one root each, which is what onnxscript has rules "
+                "for: call onnxgrad.optimize on the onnx_ir.Model"
+            )
+        found += each.laws
+    return found

@@ -1,0 +1,276 @@
+"""onnxgrad/laws/opsets: every operator that changed, from the opset before to the newest; and back where that is lossless."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.load import load
+from onnxgrad.ir.save import save, to_proto
+from onnxgrad.laws.raise_opset import ADAPTERS
+from onnxgrad.passes.convert_opset import NEWEST, OLDEST, convert, form_changes, since
+from onnxgrad.verify import verify
+from tests.helpers import onnxruntime_version
+from tests.rewriting import model_of
+
+# the newest opset that the installed onnxruntime runs
+RUNS = NEWEST if onnxruntime_version() >= (1, 32) else 26
+
+
+def converted(model: onnx.ModelProto, to: int) -> onnx.ModelProto:
+    program = load(model)
+    convert(program, to)
+    for block in program.blocks():
+        block.schedule()
+        block.check()
+    made = to_proto(program)
+    onnx.checker.check_model(made)
+    assert {o.version for o in made.opset_import if not o.domain} == {to}
+    return made
+
+
+def prove(before: onnx.ModelProto, after: onnx.ModelProto, **options: Any) -> None:
+    report = verify(before, after, seeds=(0,), **options)
+    assert report.ok, str(report)
+
+
+# the changed operator, the opset before, a graph
+RAISED = {
+    "Squeeze": (12, "g (float[2,1,S,1] x) => (float[2,S] y) { y = Squeeze <axes = [1, 3]> (x) }"),
+    "Squeeze of all": (12, "g (float[2,1,3,1] x) => (float[2,3] y) { y = Squeeze (x) }"),
+    "Unsqueeze": (12, "g (float[2,S] x) => (float[1,2,1,S] y) { y = Unsqueeze <axes = [0, 2]> (x) }"),
+    "ReduceSum": (12, "g (float[2,S,3] x) => (float[2,S] y) { y = ReduceSum <axes = [-1], keepdims = 0> (x) }"),
+    "ReduceSum of all": (12, "g (float[2,S,3] x) => (float[1,1,1] y) { y = ReduceSum (x) }"),
+    **{f"{name}": (17, f"g (float[2,S,3] x) => (float[2,1,3] y) {{ y = {name} <axes = [1]> (x) }}") for name in
+       ("ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSumSquare")},
+    "ReduceLogSum": (17, "g (float[2,S,3] x) => (float[2,1,3] y) { e = Exp(x) y = ReduceLogSum <axes = [1]> (e) }"),
+    "Split": (12, "g (float[5,S] x) => (float[2,S] y, float[3,S] z) { y, z = Split <axis = 0, split = [2, 3]> (x) }"),
+    "Split evenly": (11, "g (float[6,S] x) => (float[2,S] y, float[2,S] z, float[2,S] w) { y, z, w = Split (x) }"),
+    "Slice": (9, "g (float[5,6] x) => (float[3,2] y) { y = Slice <starts = [1, -4], ends = [4, -2], axes = [0, 1]> (x) }"),
+    "Slice of the first axes": (9, "g (float[5,6] x) => (float[3,6] y) { y = Slice <starts = [1], ends = [4]> (x) }"),
+    "TopK": (9, "g (float[2,6] x) => (float[2,3] y, int64[2,3] z) { y, z = TopK <k = 3, axis = 1> (x) }"),
+    "Pad": (10, "g (float[2,3] x) => (float[3,6] y) { y = Pad <pads = [1, 2, 0, 1], value = 1.5> (x) }"),
+    "Pad by nothing else": (10, "g (float[2,3] x) => (float[3,6] y) { y = Pad <pads = [1, 2, 0, 1]> (x) }"),
+    "Pad by reflection": (10, 'g (float[4,5] x) => (float[5,8] y) { y = Pad <mode = "reflect", pads = [1, 2, 0, 1]> (x) }'),
+    "Clip": (10, "g (float[2,S] x) => (float[2,S] y) { y = Clip <min = -0.5, max = 0.25> (x) }"),
+    "Clip from above": (7, "g (float[2,S] x) => (float[2,S] y) { y = Clip <max = 0.25> (x) }"),
+    "Clip of nothing": (10, "g (float[2,S] x) => (float[2,S] y) { y = Clip (x) }"),
+    "Dropout": (11, "g (float[2,S] x) => (float[2,S] y) { y = Dropout <ratio = 0.25> (x) }"),
+    "Dropout of 7": (7, "g (float[2,S] x) => (float[2,S] y) { y = Dropout (x) }"),
+    "Upsample of 7": (7, 'g (float[1,2,3,4] x) => (float[1,2,6,12] y) { y = Upsample <mode = "nearest", scales = [1.0, 1.0, 2.0, 3.0]> (x) }'),
+    "Upsample of 9": (9, 'g (float[1,2,3,4] x) => (float[1,2,6,12] y) <float[4] s = {1, 1, 2, 3}> { y = Upsample <mode = "linear"> (x, s) }'),
+    "Resize": (10, 'g (float[1,2,3,4] x) => (float[1,2,7,10] y) <float[4] s = {1, 1, 2.5, 2.5}> { y = Resize <mode = "nearest"> (x, s) }'),
+    "Resize to less": (10, 'g (float[1,1,2,4] x) => (float[1,1,1,2] y) <float[4] s = {1, 1, 0.6, 0.6}> { y = Resize <mode = "nearest"> (x, s) }'),
+    "Resize linear": (10, 'g (float[1,2,6,8] x) => (float[1,2,3,4] y) <float[4] s = {1, 1, 0.5, 0.5}> { y = Resize <mode = "linear"> (x, s) }'),
+    "Resize of 12": (12, 'g (float[1,2,3,4] x) => (float[1,2,6,8] y) <float[0] r = {}, float[4] s = {1, 1, 2, 2}> { y = Resize <mode = "cubic", coordinate_transformation_mode = "align_corners"> (x, r, s) }'),
+    "Scatter": (10, "g (float[3,3] x, float[1,3] u) => (float[3,3] y) <int64[1,3] i = {1, 0, 2}> { y = Scatter (x, i, u) }"),
+    "Softmax over the last axes": (12, "g (float[2,S,3] x) => (float[2,S,3] y) { y = Softmax <axis = 1> (x) }"),
+    "Softmax by default": (12, "g (float[2,S,3] x) => (float[2,S,3] y) { y = Softmax (x) }"),
+    "Softmax over one": (12, "g (float[2,S,3] x) => (float[2,S,3] y) { y = Softmax <axis = 2> (x) }"),
+    "LogSoftmax": (11, "g (float[2,S,3] x) => (float[2,S,3] y) { y = LogSoftmax <axis = 0> (x) }"),
+    "Hardmax": (12, "g (float[2,S,3] x) => (float[2,S,3] y) { y = Hardmax <axis = -2> (x) }"),
+    "BatchNormalization": (8, "g (float[2,3,4,4] x) => (float[2,3,4,4] y) <float[3] s = {1, 2, 3}, float[3] b = {0, 1, 2}, float[3] m = {1, 0, 2}, float[3] v = {1, 3, 2}> { y = BatchNormalization <spatial = 1> (x, s, b, m, v) }"),
+    "BatchNormalization of 13": (13, "g (float[2,3,4,4] x) => (float[2,3,4,4] y) <float[3] s = {1, 2, 3}, float[3] b = {0, 1, 2}, float[3] m = {1, 0, 2}, float[3] v = {1, 3, 2}> { y = BatchNormalization <momentum = 0.5> (x, s, b, m, v) }"),
+    "RoiAlign": (15, "g (float[1,2,6,6] x) => (float[1,2,2,2] y) <float[1,4] r = {0, 0, 4, 4}, int64[1] i = {0}> { y = RoiAlign <output_height = 2, output_width = 2, sampling_ratio = 2> (x, r, i) }"),
+    "GridSample": (19, 'g (float[1,2,6,6] x, float[1,3,3,2] grid) => (float[1,2,3,3] y) { y = GridSample <mode = "bicubic"> (x, grid) }'),
+    "GridSample by default": (16, "g (float[1,2,6,6] x, float[1,3,3,2] grid) => (float[1,2,3,3] y) { y = GridSample (x, grid) }"),
+    "DFT": (19, "g (float[1,8,1] x) => (float[1,8,2] y) { y = DFT <axis = 1> (x) }"),
+    "Attention": (23, "g (float[2,4,3,4] q, float[2,4,5,4] k, float[2,4,5,4] v) => (float[2,4,3,4] y) { y = Attention <is_causal = 1> (q, k, v) }"),
+    "AveragePool": (18, "g (float[1,2,7,8] x) => (float[1,2,4,4] y) { y = AveragePool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1], ceil_mode = 1, count_include_pad = 1> (x) }"),
+    "LpPool": (17, "g (float[1,2,7,8] x) => (float[1,2,3,3] y) { y = LpPool <kernel_shape = [3, 3], strides = [2, 2]> (x) }"),
+    "GRU": (13, "g (float[S,2,3] x, float[1,12,3] w, float[1,12,4] r) => (float[S,1,2,4] y) { y = GRU <hidden_size = 4> (x, w, r) }"),
+    "Gemm": (10, "g (float[2,3] x, float[3,4] b, float[4] c) => (float[2,4] y) { y = Gemm (x, b, c) }"),
+}  # fmt: skip
+
+
+def model(text: str, opset: int) -> onnx.ModelProto:
+    return model_of(text, opset=opset, ir_version=8)
+
+
+@pytest.mark.parametrize(("opset", "text"), RAISED.values(), ids=RAISED)
+def test_raised(opset: int, text: str) -> None:
+    before = model(text, opset)
+    # onnxruntime has no RoiAlign of 22, onnx.reference no Hardmax of 12 over several axes
+    newest = 21 if "RoiAlign" in text else RUNS
+    legs = {"legs": ("onnxruntime",)} if "Hardmax" in text else {}
+    for to in sorted({opset + 1, 13, 18, 21, 23, 26, NEWEST}):
+        if opset < to <= newest:
+            prove(before, converted(before, to), **legs)
+
+
+def test_the_old_form_of_a_group_normalization() -> None:
+    text = """g (float[2,6,S] x) => (float[2,6,S] y) <float[3] s = {1, 2, 3}, float[3] b = {0, 1, 2}>
+        { y = GroupNormalization <num_groups = 3> (x, s, b) }"""
+    before = model(text, 20)
+    after = converted(before, 21)
+    report = verify(before, after, seeds=(0,), legs=("float64",))  # no runtime has that of 18
+    assert report.ok, str(report)
+
+
+def test_every_change_is_known() -> None:
+    """An operator whose form changed from one opset to the next has an adapter, or is told to be refused."""
+    names = {s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == ""}
+    refused = set()
+    for version in range(OLDEST, NEWEST):
+        for name in names:
+            if since(name, version) in (0, since(name, version + 1)):
+                continue
+            if (name, version + 1) not in ADAPTERS and form_changes(name, version, version + 1):
+                refused.add((name, version + 1))
+    assert refused == set()
+    assert all(OLDEST < v <= NEWEST and since(name, v) == v for name, v in ADAPTERS)
+
+
+@pytest.mark.parametrize(
+    ("opset", "text", "reason"),
+    [
+        (10, 'g (float[1,1,6] x) => (float[1,2,3] y) <float[3] s = {1, 2, 0.5}> { y = Resize <mode = "nearest"> (x, s) }', "where it enlarges"),
+        (8, "g (float[2,3] x) => (float[2,3] y) <float[3] s = {1, 2, 3}> { y = BatchNormalization <spatial = 0> (x, s, s, s, s) }", "spatial=0"),
+        (13, "g (float[2,3] x) => (float[2,3] y, float[3] m, float[3] w) <float[3] s = {1, 2, 3}> { y, m, w = BatchNormalization (x, s, s, s, s) }", "means training before opset 14"),
+        (9, "g (float[2,3] x) => (float[2,3] y, float[2,3] m) { y, m = Dropout (x) }", "dtype of its mask"),
+        (23, "g (float[2,4,3,4] q) => (float[2,4,3,4] y) { y = Attention <softcap = 2.0> (q, q, q) }", "softcap"),
+        (12, 'g (float[1,1,6] x) => (float[1,1,3] y) <float[0] r = {}, float[3] s = {1, 1, 0.5}> { y = Resize <coordinate_transformation_mode = "tf_half_pixel_for_nn"> (x, r, s) }', "tf_half_pixel_for_nn went"),
+        (12, "g (int32[2] x) => (int32[2] y) { y = Erf (x) }", "takes no i32"),
+    ],
+)  # fmt: skip
+def test_refused_in_one_line(opset: int, text: str, reason: str) -> None:
+    with pytest.raises(InputError, match=f"of opset {opset} cannot be converted to") as caught:
+        convert(load(model(text, opset)), 26)
+    assert reason in str(caught.value) and "\n" not in str(caught.value)
+
+
+LOWERED = {
+    "Squeeze": (13, 12, "g (float[2,1,S,1] x) => (float[2,S] y) <int64[2] a = {1, 3}> { y = Squeeze (x, a) }"),
+    "ReduceMean": (18, 13, "g (float[2,S,3] x) => (float[2,S,1] y) <int64[1] a = {2}> { y = ReduceMean (x, a) }"),
+    "ReduceSum": (13, 11, "g (float[2,S,3] x) => (float[1,1,1] y) { y = ReduceSum (x) }"),
+    "Split": (18, 12, "g (float[6,S] x) => (float[3,S] y, float[3,S] z) { y, z = Split <num_outputs = 2> (x) }"),
+    "Clip": (13, 10, "g (float[2,S] x) => (float[2,S] y) <float a = {-0.5}, float b = {0.5}> { y = Clip (x, a, b) }"),
+    "Pad": (13, 10, "g (float[2,3] x) => (float[3,6] y) <int64[4] p = {1, 2, 0, 1}, float v = {1.5}> { y = Pad (x, p, v) }"),
+    "Softmax": (13, 12, "g (float[2,S,3] x) => (float[2,S,3] y) { y = Softmax (x) }"),
+    "Reshape": (14, 13, "g (float[2,6] x) => (float[3,4] y) <int64[2] s = {3, 4}> { y = Reshape <allowzero = 1> (x, s) }"),
+    "BatchNormalization": (15, 9, "g (float[2,3,4] x) => (float[2,3,4] y) <float[3] s = {1, 2, 3}> { y = BatchNormalization <training_mode = 0> (x, s, s, s, s) }"),
+    "Resize": (19, 13, 'g (float[1,2,3,4] x) => (float[1,2,6,8] y) <float[4] s = {1, 1, 2, 2}> { y = Resize <mode = "linear", antialias = 0> (x, , s) }'),
+    "axes from the end": (13, 9, "g (float[2,3,4] x) => (float[24] y) { a = Concat <axis = -2> (x, x) b = ReduceMax <axes = [-2], keepdims = 0> (a) c = Concat <axis = -1> (b, b, b) f = Flatten <axis = -2> (c) y = Squeeze (f) }"),
+    "Mod": (28, 13, "g (int64[2,3] x) => (int64[2,3] y) <int64 b = {-3}> { y = Mod (x, b) }"),
+    "Mod of floats": (28, 13, "g (float[2,3] x) => (float[2,3] y) <float b = {-0.3}> { y = Mod <fmod = 1> (x, b) }"),
+    "BitShift": (28, 11, 'g (uint8[2,3] x) => (uint8[2,3] y) <uint8[3] b = {0, 1, 7}> { y = BitShift <direction = "LEFT"> (x, b) }'),
+    "SpaceToDepth": (28, 13, 'g (float[1,1,2,4] x) => (float[1,4,1,2] y) { y = SpaceToDepth <blocksize = 2, mode = "DCR"> (x) }'),
+    "Range": (28, 13, "g (float[2] x) => (float[5] y) <float a = {0}, float b = {5}, float c = {1}, int64[1] n = {0}> { s = ReduceSum <keepdims = 0> (x, n) r = Range <stash_type = 1> (a, b, c) y = Add (r, a) }"),
+    "elementwise": (22, 14, "g (float[2,3] x) => (float[2,3] y) { a = HardSwish (x) b = Sin (a) y = Add (a, b) }"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("opset", "to", "text"), LOWERED.values(), ids=LOWERED)
+def test_lowered(opset: int, to: int, text: str) -> None:
+    if opset > RUNS:
+        pytest.skip(f"onnxruntime {onnxruntime_version()} runs nothing above opset {RUNS}")
+    before = model(text, opset)
+    after = converted(before, to)
+    prove(before, after)
+    prove(before, converted(after, opset))
+
+
+@pytest.mark.parametrize(
+    ("opset", "to", "text", "reason"),
+    [
+        (20, 19, "g (float[2] x) => (float[2] y) { y = Gelu (x) }", "new at opset 20"),
+        (13, 12, "g (float[2,1] x, int64[1] a) => (float[N] y) { y = Squeeze (x, a) }", "known at run time only"),
+        (13, 12, "g (float[2,3] x) => (float[2,3] y) { y = Softmax <axis = 0> (x) }", "along the last axis"),
+        (18, 17, "g (float[5,2] x) => (float[3,2] y, float[2,2] z) { y, z = Split <num_outputs = 2> (x) }", "of one size"),
+        (21, 20, "g (float[2,4,3] x) => (float[2,4,3] y) <float[4] s = {1, 1, 1, 1}> { y = GroupNormalization <num_groups = 2> (x, s, s) }", "something else before opset 21"),
+        (14, 13, "g (float[0,3] x) => (float[0,6] y) <int64[2] s = {0, 6}> { y = Reshape <allowzero = 1> (x, s) }", "size of zero"),
+        (22, 21, "g (bfloat16[2] x) => (bfloat16[2] y) { y = Sin (x) }", "takes no bf16"),
+        (11, 10, "g (float[2,3] x, float[3,4] b) => (float[2,4] y) { y = Gemm (x, b) }", "it needs 'C'"),
+        (13, 12, "g (float[1,1,4] x) => (float[1,1,8] y) <float[3] s = {1, 1, 2}> { y = Resize (x, , s) }", "it needs 'roi'"),
+        (11, 10, "g (float[2,3] x, int64[N] s, int64[2] i) => (float[A,B] y) { r = Reshape(x, s) y = Gather <axis = -1> (r, i) }", "counted from the end"),
+        (28, 27, "g (float[2] x) => (float[2] y) <float b = {0.3}> { y = Mod (x, b) }", "not known to be of integers"),
+        (28, 27, 'g (uint8[2] x) => (uint8[2] y) <uint8 b = {8}> { y = BitShift <direction = "LEFT"> (x, b) }', "fewer bits than there are"),
+        (28, 27, 'g (uint8[2] x, uint8[2] b) => (uint8[2] y) { y = BitShift <direction = "RIGHT"> (x, b) }', "fewer bits than there are"),
+        (28, 27, 'g (int8[2] x) => (int8[2] y) <int8 b = {1}> { y = BitShift <direction = "LEFT"> (x, b) }', "takes no i8"),
+        (28, 27, 'g (float[1,1,2,4] x) => (float[1,4,1,2] y) { y = SpaceToDepth <blocksize = 2, mode = "CRD"> (x) }', "came with opset 28"),
+        (18, 17, "g (float[4,4] x) => (float[6,4] y) <int64[2] p = {1, 1}, int64[1] a = {0}> { y = Pad (x, p, , a) }", "operands"),
+    ],
+)  # fmt: skip
+def test_not_lowered(opset: int, to: int, text: str, reason: str) -> None:
+    with pytest.raises(InputError, match=f"of opset {opset} cannot be converted to {to}") as caught:
+        convert(load(model(text, opset)), to)
+    assert reason in str(caught.value)
+
+
+FUNCTIONS = """<ir_version: 8, opset_import: ["" : 12, "my" : 1]>
+m (float[4,3] x, bool c) => (float[4,1] y) {
+    y = If (c) <then_branch = t () => (float[4,1] p) { k = my.h (x) p = Identity (k) },
+        else_branch = e () => (float[4,1] q) { q = ReduceSum <axes = [1]> (x) }> }
+<domain: "my", opset_import: ["" : 12]> f <keep: int = 1> (v) => (w) { s = Softmax <axis = 1> (v) w = ReduceSum <axes = [1], keepdims: int = @keep> (s) }
+<domain: "my", opset_import: ["" : 11, "my" : 1]> h (v) => (w) { l = Clip (v) k = Tanh (l) w = my.f <keep = 1> (k) }"""
+
+
+@pytest.mark.parametrize("to", [13, 18, 23, 26, RUNS])
+def test_functions_and_nested_graphs(to: int) -> None:
+    """onnx.version_converter drops functions."""
+    before = onnx.parser.parse_model(FUNCTIONS)
+    after = converted(before, to)
+    assert [f.name for f in after.functions] == ["f", "h"]
+    assert {o.version for f in after.functions for o in f.opset_import if not o.domain} == {to}
+    prove(before, after)
+
+
+def test_an_attribute_that_calls_give_stays_one() -> None:
+    text = FUNCTIONS.replace("f <keep: int = 1>", "f <at>").replace(
+        "axes = [1], keepdims: int = @keep", "axes: ints = @at"
+    )
+    with pytest.raises(InputError, match="'axes' is given by calls: inline the function first"):
+        convert(load(onnx.parser.parse_model(text.replace("<keep = 1>", "<at = [1]>"))), 13)
+
+
+def test_what_needs_no_change_is_as_it_was(tmp_path: Path) -> None:
+    """Names, metadata, doc strings, external data: field for field."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]> m (float[2,300] x) => (float[2,300] y) { p = MatMul (x, w) y = Tanh (p) }'
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((300, 300), np.float32), "w"))
+    model.graph.doc_string, model.producer_name = "why", "somebody"
+    model.graph.node[0].name = "first"
+    model.graph.node[0].metadata_props.add(key="k", value="v")
+    model.metadata_props.add(key="alphabet", value="abc")
+    onnx.save(
+        model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
+    )
+    program = load(tmp_path / "m.onnx")
+    assert convert(program, 23) == []
+    (tmp_path / "out").mkdir()
+    save(program, tmp_path / "out" / "m.onnx")
+    before, after = onnx.load(tmp_path / "m.onnx"), onnx.load(tmp_path / "out" / "m.onnx")
+    assert after.opset_import[0].version == 23 and after.ir_version == 11
+    after.opset_import[0].version, after.ir_version = 18, 10
+    assert after == before
+
+
+def test_a_changed_node_keeps_name_and_metadata() -> None:
+    before = model("g (float[2,3] x) => (float[2,1] y) { y = ReduceSum <axes = [1]> (x) }", 11)
+    before.graph.node[0].name = "sum"
+    before.graph.node[0].metadata_props.add(key="k", value="v")
+    after = converted(before, 21)
+    assert after.graph.node[0].name == "sum" and after.graph.node[0].output == ["y"]
+    assert {p.key: p.value for p in after.graph.node[0].metadata_props}["k"] == "v"
+
+
+def test_weights_below_ir_4_are_no_inputs() -> None:
+    before = model("g (float[2,3] x, float[3] w) => (float[2,3] y) { y = Add (x, w) }", 8)
+    before.graph.initializer.append(numpy_helper.from_array(np.ones(3, np.float32), "w"))
+    before.ir_version = 3
+    after = converted(before, 13)
+    assert [v.name for v in after.graph.input] == ["x"] and after.ir_version == 8
+
+
+@pytest.mark.parametrize(("opset", "to"), [(6, 13), (13, 6), (13, 29), (13, 0)])
+def test_opsets_that_are_too_old_or_too_new(opset: int, to: int) -> None:
+    before = model("g (float[2] x) => (float[2] y) { y = Tanh (x) }", opset)
+    with pytest.raises(InputError, match=r"is not between 7 and 28|is below 7"):
+        convert(load(before), to)
