@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from onnxgrad.errors import InputError
 from onnxgrad.options import Range, checked, kinds_of
+from onnxgrad.train.losses.base import OverBatch
 from onnxgrad.wording import perhaps, printable_json
 
 VERSION = 1
@@ -72,7 +73,8 @@ class Manifest:
     update, from 1 on. optimizer: its name and hyperparameters; so each of groups, with the factor
     of the learning rate, the last being all other weights. schedule: is inside, and then no input
     is the learning rate. gradient_norm: the output, of the file that updates, with the norm of all
-    gradients before they are clipped to clip_norm.
+    gradients before they are clipped to clip_norm. over_batch: how the loss of a batch follows from
+    those of its parts (`losses.base.OverBatch`); null: it does not.
     """
 
     inputs: tuple[Fed, ...]
@@ -92,6 +94,7 @@ class Manifest:
     average: Finite | None = None
     loss_scaling: Mapping[str, Any] | None = None
     schedule: Mapping[str, Any] | None = None
+    over_batch: OverBatch | None = None
     version: int = VERSION
     # sha256 of each graph's file with its external data, by file name; the state changes
     digests: Mapping[str, str] = field(default_factory=dict, compare=False)

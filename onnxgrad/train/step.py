@@ -30,7 +30,7 @@ from onnxgrad.train import batch_normalization
 from onnxgrad.train.export import digest
 from onnxgrad.train.frozen_part import At, check_apart, check_behind, cut
 from onnxgrad.train.losses import LOSSES, Custom, Loss, Output, Place, parse_loss
-from onnxgrad.train.losses.base import OLDEST_OPSET
+from onnxgrad.train.losses.base import OLDEST_OPSET, OverBatch
 from onnxgrad.train.manifest import Fed, Manifest
 from onnxgrad.train.modes import Applied, BatchNormMode, DropoutMode, Modes
 from onnxgrad.train.optimizers.base import Optimizer
@@ -200,6 +200,7 @@ class _Forward:
     goal: str
     scales: Mapping[str, str]
     of_loss: set[str]
+    over_batch: OverBatch | None
     metrics: Sequence[str]
     evaluation: Program
     applied: Applied
@@ -220,7 +221,8 @@ def _with_loss(
     hoist_requested(program, wrt)  # evaluation is fed the same weights
     block = program.main
     own_outputs, place = list(block.outputs), Place(block)
-    target = emit_loss(place, loss_of(loss, place))
+    chosen = loss_of(loss, place)
+    target = emit_loss(place, chosen)
     goal, scales = scaled(block, plan.scaling, target)
     of_loss = {v.name for v in block.vars()}.difference(place.own)
     evaluation = modes.infer(load(to_proto(program, weights=True)))
@@ -230,7 +232,16 @@ def _with_loss(
     kept = _metrics(metrics, [v.name for v in own_outputs])
     applied = modes.apply(program)
     return _Forward(
-        program, place, target.name, goal.name, scales, of_loss, kept, evaluation, applied
+        program,
+        place,
+        target.name,
+        goal.name,
+        scales,
+        of_loss,
+        chosen.over_batch,
+        kept,
+        evaluation,
+        applied,
     )
 
 
@@ -273,6 +284,7 @@ def _with_update(found: Gradient, ahead: _Forward, plan: Plan, original: str) ->
         plan.optimizer.to_dict(),
         original,
         gradient_norm=made.norm,
+        over_batch=ahead.over_batch,
         **plan.told(),
     )
     notes = (*found.notes, *applied.notes)

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import onnx
 
+from onnxgrad import op
 from onnxgrad.train import (
     SGD,
     AdamW,
     CrossEntropy,
+    Custom,
     L2Penalty,
     SequenceCrossEntropy,
     Trainer,
@@ -60,6 +62,10 @@ def half_ignored() -> dict[str, Any]:
     return data
 
 
+def square(values: dict[str, Any]) -> Any:
+    return op.ReduceMean(values["logits"] * values["logits"], keepdims=0)
+
+
 def of(loss: Any) -> TrainingStep:
     return training_step(classifier(), loss, SGD())
 
@@ -84,6 +90,11 @@ CASES: dict[str, Callable[[], tuple[TrainingStep, Any, float | None]]] = {
     "sum": lambda: (of(CrossEntropy(reduction="sum")), [examples(9, i) for i in range(5)], 0.01),
     "penalty": lambda: (
         of(CrossEntropy() + 0.1 * L2Penalty("w*")),
+        [examples(9, i) for i in range(5)],
+        0.1,
+    ),
+    "two means": lambda: (
+        of(CrossEntropy() + 0.1 * Custom(square, over_batch="mean")),
         [examples(9, i) for i in range(5)],
         0.1,
     ),
@@ -114,7 +125,8 @@ def fit(
     made = of(loss or CrossEntropy())
     if world().rank:  # the leader's values hold
         made.initial["w1"][:] = 7  # type: ignore[index]
-    trainer = Trainer(made, 0.1, threads=1, data_parallel=True)
+    with world().together():
+        trainer = Trainer(made, 0.1, threads=1, data_parallel=True)
     history = trainer.fit(batches, folder=folder, every=2, **options)
     if world().leads:
         print(json.dumps(history.losses))
@@ -154,6 +166,10 @@ RUNS: dict[str, Callable[[Path], None]] = {
     "whole": lambda folder: fit(folder, whole, log=folder / "log"),
     "first half": lambda folder: fit(folder, whole, steps=9),
     "weights": lambda folder: fit(folder, whole, CrossEntropy(weight=(1.0, 2.0, 5.0))),
+    "function": lambda folder: fit(folder, whole, square),
+    "two means": lambda folder: fit(
+        folder, lambda: iter([half_ignored()]), CrossEntropy() + Custom(square, over_batch="mean")
+    ),
     **{
         kind: lambda folder, kind=kind: fit(folder, broken(kind))  # type: ignore[misc]
         for kind in ("raise", "kill", "nan", "label")

@@ -23,8 +23,10 @@ from onnxgrad.ir.types import Array
 from onnxgrad.train.engines.base import Result
 from onnxgrad.train.engines.blocks import BlocksEngine
 from onnxgrad.train.engines.processes import Ranks, world
+from onnxgrad.train.losses.base import OverBatch
 from onnxgrad.train.manifest import Fed
 from onnxgrad.train.step import TrainingStep
+from onnxgrad.wording import option
 
 Batch = Mapping[str, Array]
 
@@ -50,33 +52,35 @@ class Shards:
         """Some of the examples, without a copy."""
         return {**{name: a[bounds] for name, a in self.split.items()}, **self.whole}
 
-    def shares(self, parts: Sequence[slice]) -> Array:
-        """What each part's mean weighs in the batch's, in float64, shape (parts,): its examples, or
-        its labels that count where some are ignored.
+    def shares(self, parts: Sequence[slice], over_batch: OverBatch | None) -> Array:
+        """The weight of each part's loss in the batch's, in float64, shape (parts,), for a loss
+        that declares `over_batch`. Raises InputError for ignored labels beside other means.
         """
-        counts = [float(self._counted(bounds)) for bounds in parts]
-        if not sum(counts):  # the mean of nothing, which is the loss's own affair
-            counts = [float(bounds.stop - bounds.start) for bounds in parts]
-        return np.asarray(counts) / sum(counts)
+        counts = np.asarray([float(bounds.stop - bounds.start) for bounds in parts])
+        if over_batch == "sum":
+            return np.asarray(counts > 0, np.float64)
+        labels = [(f, self.split[f.name]) for f in self.inputs if self._has_ignored(f)]
+        if labels and over_batch == "mixed":
+            raise InputError(
+                f"'{labels[0][0].name}' has labels that are ignored, and the loss has other terms, "
+                "whose means count them: train in one process"
+            )
+        if labels and over_batch == "labels":
+            counted = [_count_of_labels(*labels[0], bounds) for bounds in parts]
+            if sum(counted):  # the mean of nothing is the loss's own affair
+                counts = np.asarray(counted)
+        return np.asarray(counts / counts.sum())
 
-    def ignores(self) -> bool:
-        """Whether some label does not count."""
-        return any((array == fed.ignored).any() for fed, array in self._labels())
+    def _has_ignored(self, fed: Fed) -> bool:
+        labels: Any = self.split.get(fed.name)
+        return fed.ignored is not None and labels is not None and (labels == fed.ignored).any()
 
-    def _counted(self, bounds: slice) -> int:
-        count: int = bounds.stop - bounds.start
-        for fed, array in self._labels():
-            labels = array[bounds]
-            read = labels[..., fed.unread or 0 :] if labels.ndim > 1 else labels
-            return int((read != fed.ignored).sum())
-        return count
 
-    def _labels(self) -> list[tuple[Fed, Any]]:
-        return [
-            (fed, self.split[fed.name])
-            for fed in self.inputs
-            if fed.ignored is not None and fed.name in self.split
-        ]
+def _count_of_labels(fed: Fed, labels: Any, bounds: slice) -> float:
+    """The labels of a part that belong to a score and are not ignored."""
+    part = labels[bounds]
+    read = part[..., fed.unread or 0 :] if part.ndim > 1 else part
+    return float((read != fed.ignored).sum())
 
 
 def shards(batch: Batch, inputs: Sequence[Fed]) -> Shards:
@@ -114,21 +118,17 @@ def shards(batch: Batch, inputs: Sequence[Fed]) -> Shards:
 
 
 T = TypeVar("T")
-# of a loss and its gradient, relative; a loss below 1 % of the first one is rounding in the end
-_TOLERANCE = 1e-3
-_FLOOR = 1e-2
 
 
 class DataParallel(BlocksEngine):
     """`BlocksEngine` on each rank, the gradients averaged over the flat buffer.
 
-    Every rank is given the whole batch and reads its part of the examples; a part counts by its
-    examples, or by its labels where some are ignored, so that mean and gradient are the whole
-    batch's. Losses of which that is not so (class weights, a contrastive loss) are found out by
-    splitting parts of the first batch once more, and again at steps 2, 4, 8 ... and when labels are
-    ignored first. threads: of each rank; by default its share of the cores. Metrics are of this
-    rank's part. Raises InputError without MPI, where ranks were given different steps, and for such
-    a loss.
+    Every rank receives the whole batch and reads its part of the examples, so that loss and
+    gradient are the whole batch's: the mean by examples, or by labels that count, or the sum, as
+    the loss declares (`Loss.over_batch`). The model has to treat each example by itself. threads:
+    of each rank; by default its share of the cores. Metrics are of this rank's part. Raises
+    InputError without MPI, if the ranks were given different steps, and for a loss that declares
+    nothing.
     """
 
     def __init__(
@@ -145,21 +145,18 @@ class DataParallel(BlocksEngine):
                 "Dropout draws for the whole batch, of which each process has a part: make the "
                 'step with dropout="off"'
             )
+        if step.manifest.over_batch is None:
+            how = option(
+                "--loss 'output{output=NAME,over_batch=mean}'", 'Custom(f, over_batch="mean")'
+            )
+            raise InputError(
+                "the loss does not say that it is a mean over the batch, of which each process has "
+                f"a part: without weights of classes declare it, as in {how}"
+            )
         told = step.manifest.to_json()
         if any(said != told for said in self.ranks.all(told)):
             raise InputError("the processes were given different training steps")
-        if step.manifest.running() or step.manifest.of_role("seed"):
-            raise InputError(
-                "BatchNormalization and Dropout in training see the whole batch in one process "
-                'only: choose batch_norm="frozen" and dropout="off"'
-            )
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        self._is_sum: bool | None = None
-        self._ignored_before = False
-        self._floor: Any = None
-        self._probes = not any(
-            fed.shape and isinstance(fed.shape[0], int) for fed in step.manifest.of_role("batch")
-        )
         share = max(1, (cores or 1) // self.ranks.on_this_machine)
         super().__init__(step, threads=share if threads is None else threads)
 
@@ -175,10 +172,8 @@ class DataParallel(BlocksEngine):
         number.
         """
         cut = shards(batch, self._batch)
-        if self._probes and self._is_due(cut, number):
-            self._probe(cut)
         parts = cut.bounds(self.ranks.size)
-        share = self._weights(cut, parts)[self.ranks.rank]
+        share = cut.shares(parts, self.task.manifest.over_batch)[self.ranks.rank]
         loss, metrics = np.zeros(1), {}
         if share:
             metrics = self._differentiate(cut.part(parts[self.ranks.rank]))
@@ -192,59 +187,6 @@ class DataParallel(BlocksEngine):
             self._update(number, rate)
         return Result(float(loss[0]), metrics | self._told)
 
-    def _weights(self, cut: Shards, parts: Sequence[slice]) -> Array:
-        """What each part's loss weighs in the batch's; 0 where there is none."""
-        if self._is_sum:
-            return np.asarray([float(p.stop > p.start) for p in parts])
-        return cut.shares(parts)
-
-    # ---- whether the loss of a batch is made of its parts' ---------------------------------------
-
-    def _is_due(self, cut: Shards, number: int) -> bool:
-        ignores = cut.ignores() and not self._ignored_before
-        self._ignored_before |= ignores
-        return self._is_sum is None or ignores or number & (number - 1) == 0
-
-    def _probe(self, cut: Shards) -> None:
-        """Compare the loss and gradient of this rank's part with those of two parts of it. Raises
-        InputError on every rank.
-        """
-        own = cut.bounds(self.ranks.size)[self.ranks.rank]
-        count = own.stop - own.start
-        off = self._off(cut, own) if count > 1 else None
-        found = [o for o in self.ranks.all(off) if o is not None]
-        if not found:
-            return  # one example each, or no finite number: the next step may tell
-        mean, total = (max(o[i] for o in found) for i in (0, 1))
-        if self._is_sum is None:
-            self._is_sum = bool(total < mean)
-        least = total if self._is_sum else mean
-        if not least <= _TOLERANCE:
-            raise InputError(
-                f"the loss of a batch is not the mean of its parts' losses (off by {least:.1e}), "
-                "so that processes would train something else than one does: choose a loss that "
-                "treats each example by itself, without weights of classes"
-            )
-
-    def _off(self, cut: Shards, own: slice) -> tuple[float, float] | None:
-        """How far the mean and the sum of two parts are from the whole, relative to the parts."""
-        middle = own.start + max(1, (own.stop - own.start) // 3)
-        parts = [slice(own.start, middle), slice(middle, own.stop)]
-        whole = self._found(cut, own)
-        halves = [self._found(cut, part) for part in parts]
-        if not np.isfinite(whole).all():
-            return None
-        if self._floor is None:
-            self._floor = _FLOOR * _sizes_of(whole)
-        mean = _apart(whole, halves, cut.shares(parts), self._floor)
-        return mean, _apart(whole, halves, (1, 1), self._floor)
-
-    def _found(self, cut: Shards, bounds: slice) -> Any:
-        self._differentiate(cut.part(bounds))
-        return np.concatenate([np.reshape(np.float64(self._loss), 1), self._g])
-
-    # ---- the processes ---------------------------------------------------------------------------
-
     @property
     def leads(self) -> bool:
         """Whether this rank logs and saves."""
@@ -257,16 +199,3 @@ class DataParallel(BlocksEngine):
     def together(self) -> AbstractContextManager[None]:
         """An error of one rank ends all, with one line."""
         return self.ranks.together()
-
-
-def _sizes_of(found: Any) -> Any:
-    """The sizes of a loss and of its gradient behind it."""
-    return np.asarray([abs(found[0]), np.linalg.norm(found[1:])])
-
-
-def _apart(whole: Any, parts: Sequence[Any], weights: Any, floor: Any) -> float:
-    """The larger of the relative errors of loss and gradient."""
-    terms = [w * part for w, part in zip(weights, parts, strict=True) if w]
-    size = _sizes_of(sum(np.abs(term) for term in terms))
-    wrong = _sizes_of(sum(terms) - whole)
-    return float((wrong / np.maximum(np.maximum(size, floor), np.finfo(np.float32).tiny)).max())

@@ -25,10 +25,11 @@ Numbers = Any
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def check_choice(loss: str, name: str, value: Any, allowed: tuple[str, ...]) -> None:
+def check_choice(loss: str, name: str, value: Any, allowed: tuple[str | None, ...]) -> None:
     """Raise InputError for a word that is none of those allowed."""
     if value not in allowed:
-        raise InputError(f"{loss}: {name} must be one of {', '.join(allowed)}, not {value!r}")
+        words = ", ".join(word for word in allowed if word)
+        raise InputError(f"{loss}: {name} must be one of {words}, not {value!r}")
 
 
 def check_flag(loss: str, **flags: Any) -> None:
@@ -82,6 +83,10 @@ def check_integer(loss: str, **numbers: Any) -> None:
 
 
 Reduction = Literal["mean", "sum"]
+# how the loss of a batch follows from those of its parts: their mean by examples ("mean") or by
+# labels that count ("labels"), which agree as long as no label is ignored ("mixed"), or their sum;
+# a "constant" is the same for every part
+OverBatch = Literal["mean", "labels", "mixed", "sum", "constant"]
 # the first in which the operators of the losses mean what they do today (LogSoftmax's axis)
 OLDEST_OPSET = 13
 
@@ -90,10 +95,15 @@ class Loss(metaclass=Declared):
     """Something to make small. `a + b` and `0.5 * a` are losses again.
 
     A subclass has its options as fields, with PyTorch's names and defaults; `name` is what the
-    command line calls it.
+    command line calls it. Data-parallel training needs `over_batch`.
     """
 
     name: ClassVar[str] = ""
+
+    @property
+    def over_batch(self) -> OverBatch | None:
+        """How the loss of a batch follows from those of its parts; None: it does not."""
+        return None
 
     @abstractmethod
     def emit(self, place: Place) -> Var:
@@ -125,6 +135,17 @@ class Sum(Loss):
             if not isinstance(loss, Loss):
                 raise InputError(f"a sum of losses cannot have {loss!r}, which is no Loss")
 
+    @property
+    def over_batch(self) -> OverBatch | None:
+        """As all terms but constants do; "mixed" for means over examples and over labels."""
+        kinds = [loss.over_batch for _, loss in self.terms]
+        varying = [kind for kind in kinds if kind != "constant"]
+        if None in kinds or ("sum" in kinds and set(kinds) != {"sum"}):
+            return None
+        if varying == ["labels"] or (len(set(varying)) < 2 and "labels" not in varying):
+            return varying[0] if varying else "constant"
+        return "mixed"
+
     def emit(self, place: Place) -> Var:
         """The weighted sum."""
         if not self.terms:
@@ -134,10 +155,17 @@ class Sum(Loss):
 
 @dataclass(frozen=True)
 class Output(Loss):
-    """A number that the model computes itself; None: its only floating-point output."""
+    """A number that the model computes itself; None: its only floating-point output.
+
+    over_batch: "mean" or "sum", if the number is that of the batch's examples.
+    """
 
     name: ClassVar[str] = "output"
     output: str | None = None
+    over_batch: Reduction | None = None
+
+    def __post_init__(self) -> None:
+        check_choice(self.name, "over_batch", self.over_batch, (None, "mean", "sum"))
 
     def emit(self, place: Place) -> Var:
         """The value as a scalar. Raises InputError for one that may have several elements."""
@@ -159,9 +187,14 @@ class Custom(Loss):
     returns a scalar.
 
     One of two parameters gets the Place as well, whose `labels(name, dtype, shape)` are new inputs.
+    over_batch: "mean" or "sum", if the scalar is that of the batch's examples, each by itself.
     """
 
     function: Callable[..., Var]
+    over_batch: Reduction | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("custom", "over_batch", self.over_batch, (None, "mean", "sum"))
 
     def emit(self, place: Place) -> Var:
         """What the function returns. Raises InputError when that is no scalar."""
@@ -199,6 +232,11 @@ class Reduced(Loss):
 
     def __post_init__(self) -> None:
         check_choice(self.name, "reduction", self.reduction, ("mean", "sum"))
+
+    @property
+    def over_batch(self) -> OverBatch | None:
+        """As `reduction` says, of examples."""
+        return self.reduction
 
 
 def weighted_sum(parts: Sequence[tuple[float, Var]]) -> Var:

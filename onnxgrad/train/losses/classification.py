@@ -22,6 +22,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.train.losses.base import (
     Loss,
     Numbers,
+    OverBatch,
     Reduced,
     check_choice,
     check_flag,
@@ -113,6 +114,13 @@ class _OfClasses(Reduced):
         check_integer(self.name, ignore_index=self.ignore_index)
         check_within(self.name, 0.0, 1.0, label_smoothing=self.label_smoothing)
 
+    @property
+    def over_batch(self) -> OverBatch | None:
+        """A mean by labels that count; with weights of classes none."""
+        if self.reduction == "sum":
+            return "sum"
+        return "labels" if self.weight is None else None
+
     def _weight(self, z: Var, classes: Dim) -> Var | None:
         """The weight of each class. InputError unless there is one for each."""
         if self.weight is None:
@@ -164,6 +172,11 @@ class CrossEntropy(_OfClasses):
         super().__post_init__()
         check_integer(self.name, axis=self.axis)
         check_flag(self.name, probabilities=self.probabilities)
+
+    @property
+    def over_batch(self) -> OverBatch | None:
+        """A mean by distributions, however classes are weighted, or as of any labels."""
+        return self.reduction if self.probabilities else super().over_batch
 
     def emit(self, place: Place) -> Var:
         """The loss. Raises InputError for scores without that axis, and for a weight that is not
@@ -313,6 +326,11 @@ class KLDiv(Loss):
     def __post_init__(self) -> None:
         check_choice(self.name, "reduction", self.reduction, ("mean", "sum", "batchmean"))
         check_flag(self.name, log_target=self.log_target)
+
+    @property
+    def over_batch(self) -> OverBatch | None:
+        """As `reduction` says, of examples."""
+        return "sum" if self.reduction == "sum" else "mean"
 
     def emit(self, place: Place) -> Var:
         """The loss. Raises InputError for a mean over the batch of a scalar."""

@@ -23,6 +23,7 @@ from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.train.losses.base import (
     Loss,
+    OverBatch,
     Reduction,
     check_choice,
     check_flag,
@@ -61,6 +62,11 @@ class CTC(Loss):
         check_choice(self.name, "reduction", self.reduction, ("mean", "sum"))
         check_integer(self.name, blank=self.blank)
         check_flag(self.name, zero_infinity=self.zero_infinity, batch_first=self.batch_first)
+
+    @property
+    def over_batch(self) -> OverBatch | None:
+        """As `reduction` says, of sequences."""
+        return self.reduction
 
     def emit(self, place: Place) -> Var:
         """The loss. Raises InputError for scores without these three axes, or without a class

@@ -15,6 +15,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.train.losses.base import (
     Loss,
+    OverBatch,
     Reduced,
     Reduction,
     check_choice,
@@ -45,6 +46,11 @@ class Cosine(Reduced):
         super().__post_init__()
         check_integer(self.name, dim=self.dim)
         check_positive(self.name, eps=self.eps)
+
+    @property
+    def over_batch(self) -> OverBatch | None:
+        """As `reduction` says, unless the vectors lie along the batch."""
+        return self.reduction if self.dim > 0 or self.dim == -1 else None
 
     def emit(self, place: Place) -> Var:
         """The loss. Raises InputError for an output without that axis."""
@@ -128,6 +134,11 @@ class TripletMargin(Loss):
         if self.p != math.inf:
             check_positive(self.name, p=self.p)
         check_flag(self.name, swap=self.swap)
+
+    @property
+    def over_batch(self) -> OverBatch | None:
+        """As `reduction` says, of triplets."""
+        return self.reduction
 
     def emit(self, place: Place) -> Var:
         """The loss. Raises InputError for values that are no vectors of one shape."""

@@ -14,7 +14,7 @@ from typing import ClassVar
 from onnxgrad.errors import InputError
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.train.losses.base import Loss, weighted_sum
+from onnxgrad.train.losses.base import Loss, OverBatch, weighted_sum
 from onnxgrad.train.losses.place import Place, is_float, wide
 
 
@@ -32,6 +32,11 @@ class _Penalty(Loss):
                 f'{self.name}: params must be names or globs, like "*.weight,!norm.*", not '
                 f"{self.params!r}"
             )
+
+    @property
+    def over_batch(self) -> OverBatch | None:
+        """The same for every batch."""
+        return "constant"
 
     def emit(self, place: Place) -> Var:
         """The sum. Raises InputError for an entry that means no floating-point weight of the
