@@ -31,8 +31,7 @@ from onnxgrad.grad.derivatives.vector_products import hessian_vector_product, jv
 from onnxgrad.grad.gradient_pass import GradientPass
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.interop.given_back import to_graphsurgeon
-from onnxgrad.ir.load import load
+from onnxgrad.ir.load import load, to_graphsurgeon
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.var import Var

@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 from onnxgrad.errors import InputError  # noqa: E402  # runs from a checkout
 from onnxgrad.grad import finish  # noqa: E402
-from onnxgrad.ir.emission import append, constant, emit  # noqa: E402
+from onnxgrad.ir.emission import emit, emitter  # noqa: E402
 from onnxgrad.ir.load import load  # noqa: E402
 from onnxgrad.ir.program import Program  # noqa: E402
 from onnxgrad.ir.save import to_proto  # noqa: E402
@@ -219,7 +219,7 @@ class _Judged:
     def _with_a_fault(self, nth: int) -> None:
         """An error behind emission `nth` of each attempt: the block is as before the attempt."""
         program, trace = load(self.model), Trace()
-        plain, left = append.append, [0]
+        plain, left = emitter.append, [0]
         called = Attempt.__call__
 
         def failing(*args: object) -> object:
@@ -245,12 +245,12 @@ class _Judged:
                     self.failures.append(f"not as before: {attempt.law} with a fault behind {nth}")
             return done
 
-        emit.append = constant.append = failing  # type: ignore[assignment]
+        emit.append = failing  # type: ignore[assignment]
         Attempt.__call__ = compared  # type: ignore[assignment,method-assign]
         try:
             self.law.apply(program, trace)
         finally:
-            emit.append = constant.append = plain
+            emit.append = plain
             Attempt.__call__ = called  # type: ignore[method-assign]
 
 

@@ -16,8 +16,8 @@ from onnx import numpy_helper
 
 import onnxgrad
 from onnxgrad import BindingBlock, InputError, P, PatternContext, capture, op
-from onnxgrad.ir import weights
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.storage import external_data
 from tests.helpers import parse
 
 TEXT = """g (float[N,2] x) => (float[N,2] y) <float[2,2] w = {1, 2, 3, 4}> {
@@ -243,7 +243,7 @@ def test_over_two_gigabytes_is_said_before_the_work(
     function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = _saved(parse(TEXT), tmp_path)
-    monkeypatch.setattr(weights, "MAX_BYTES", 16)
+    monkeypatch.setattr(external_data, "MAX_BYTES", 16)
     with pytest.raises(
         InputError, match=r"pass 2 GB.*onnxgrad.load\(path\).*onnxgrad.save\(program, path\)"
     ):

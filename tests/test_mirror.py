@@ -38,8 +38,8 @@ HOMES: dict[str, dict[str, str]] = {
         "grad/checking/report": "grad/checking/test_check", "grad/prepare": "grad/test_backward_walk",
         "grad/paths": "grad/test_backward_walk",
         "grad/sequences": "grad/rules/test_sequences",
-        "ir/bodies": "grad/test_opening", "ir/reader": "ir/test_load", "ir/fault": "cli/test_bad_input",
-        "ir/weights": "ir/test_save",
+        "ir/function_bodies": "grad/test_opening", "ir/reader": "ir/test_load",
+        "ir/storage/external_data": "ir/test_save",
         "report/html/plots": "report/html/test_optimized",
         "verify/feeds/data_flow": "verify/feeds/test_generate",
         "verify/changed_region": "passes/test_each_rewrite",
@@ -48,10 +48,8 @@ HOMES: dict[str, dict[str, str]] = {
         "ir/attributes": "ir/test_emission", "ir/binding": "ir/test_block", "ir/var": "ir/test_block",
     },
     "two of three ways to one answer, which that file compares": {
-        "ir/type_inference/closed_forms": "ir/type_inference/test_at_emission",
-        "ir/type_inference/refined_shapes": "ir/type_inference/test_at_emission",
-        "ir/type_inference/declarations": "ir/type_inference/test_at_load",
-        "ir/type_inference/symbols": "ir/type_inference/test_at_load",
+        "ir/type_inference/closed_forms": "ir/type_inference/test_per_binding",
+        "ir/type_inference/symbolic_shapes": "ir/type_inference/test_per_binding",
     },
     "operators of one family, in one file": {
         "grad/rules/recurrent/lstm": "grad/rules/recurrent/test_rnn",

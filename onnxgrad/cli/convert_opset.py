@@ -10,8 +10,8 @@ from onnxgrad.cli.options import proof_options, require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import files_read, target_of, write_model
 from onnxgrad.errors import OnnxgradError
+from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.stats import stats_of
 from onnxgrad.jobs.optimize import optimize_program
 from onnxgrad.passes.convert_opset import ConvertOpset
 from onnxgrad.passes.pipeline import Pipeline

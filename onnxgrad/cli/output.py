@@ -16,7 +16,7 @@ from rich.theme import Theme
 
 from onnxgrad.cli.parser import complaint, fitted
 from onnxgrad.errors import InputError
-from onnxgrad.ir.files import write_whole
+from onnxgrad.ir.storage.atomic_files import write_whole
 from onnxgrad.report.parts import Part
 from onnxgrad.report.rendering import WIDTH, rich_of
 from onnxgrad.wording import printable, printable_json, printable_lines

@@ -17,7 +17,7 @@ from onnxgrad.cli.targets import check_output, write_model
 from onnxgrad.errors import InputError
 from onnxgrad.interpreter import python_command
 from onnxgrad.ir.load import load
-from onnxgrad.ir.weights import load_weights
+from onnxgrad.ir.storage.external_data import load_weights
 from onnxgrad.limits import limited
 from onnxgrad.report.parts import bytes_text, change, heading, number, table
 from onnxgrad.verify.reducing.command import Command

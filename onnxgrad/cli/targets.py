@@ -14,11 +14,11 @@ from pathlib import Path
 from onnxgrad.cli.models import STDIN
 from onnxgrad.cli.output import Output, stdout_for_data
 from onnxgrad.errors import InputError
-from onnxgrad.ir import weights
-from onnxgrad.ir.files import is_stream, place_of
 from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save, to_bytes
+from onnxgrad.ir.storage import external_data
+from onnxgrad.ir.storage.atomic_files import is_stream, place_of
 
 # the arguments that name files to read, and those, beside -o, that name one to write
 READ = ("model", "a", "b", "config", "plugin", "input", "custom_ops", "tune_from", "expect",
@@ -147,7 +147,7 @@ def check_not_weights(target: Path | None, model: Path | bytes) -> None:
     """Raise InputError when `model` reads its weights from `target`."""
     if target is None or not target.exists() or isinstance(model, bytes):
         return
-    weights.check_not_weights(target, read_proto(model), model.parent)
+    external_data.check_not_weights(target, read_proto(model), model.parent)
 
 
 def check_folder(folder: Path, what: Path) -> None:

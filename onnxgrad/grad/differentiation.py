@@ -23,13 +23,10 @@ from onnxgrad.grad.targets import Target
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.collector import collector_paused
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.fault import blaming
-from onnxgrad.ir.interop.given_back import check_room, like
-from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.emission.emit import constant, emitting
+from onnxgrad.ir.load import ModelLike, check_room, collector_paused, load_own, to_kind_of
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.preflight.invalid_models import blaming
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 from onnxgrad.limits import limited
@@ -237,4 +234,4 @@ def gradient(
         if value in found.adjoints:
             warnings.warn(renamed(value, found.adjoints[value], names), stacklevel=3)
     with collector_paused():
-        return like(found.program, model)
+        return to_kind_of(found.program, model)

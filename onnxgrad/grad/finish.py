@@ -15,10 +15,10 @@ from onnxgrad.grad.opening import fold
 from onnxgrad.grad.prepare import Prepared
 from onnxgrad.grad.stops import lift_stops
 from onnxgrad.grad.straight_through import close_rounding
-from onnxgrad.ir.anchor import lift
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.identity_barrier import remove_barrier
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 from onnxgrad.laws import shapes, simplify_arithmetic, simplify_transpose, sums
@@ -151,7 +151,7 @@ def finish(task: Prepared) -> None:
     if task.question.ste:
         close_rounding(program)
     for identity in task.anchors:
-        lift(identity, task.own_names)
+        remove_barrier(identity, task.own_names)
     block.remove_unused()
     if task.question.simplify:
         simplify(program, task.asked, task.forward)

@@ -13,8 +13,8 @@ from onnxgrad.errors import InputError, InternalError
 from onnxgrad.grad.registry import Formula, GradientRule
 from onnxgrad.ir import attributes
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.like import zeros_like
-from onnxgrad.ir.type_inference import at_emission
+from onnxgrad.ir.emission.fill_and_reshape import zeros_like
+from onnxgrad.ir.type_inference import per_binding
 from onnxgrad.ir.var import Var
 
 _ANY_VERSION = 1000
@@ -140,7 +140,7 @@ def complete_result(binding: Binding, index: int) -> Var:
     node = binding.to_node()
     node.output[:] = names
     schema = attributes.schema(binding.op, binding.version, binding.domain)
-    types = at_emission.result_types(schema, node, binding.inputs, block)
+    types = per_binding.result_types(schema, node, binding.inputs, block)
     return block.add_result(binding, index, name, types[index])
 
 

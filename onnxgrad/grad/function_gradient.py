@@ -13,9 +13,8 @@ from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.sequences import is_float
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.bodies import called
-from onnxgrad.ir.interop.given_back import check_room, like
-from onnxgrad.ir.load import ModelLike, function_block, load, load_own
+from onnxgrad.ir.function_bodies import called
+from onnxgrad.ir.load import ModelLike, check_room, function_block, load, load_own, to_kind_of
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import SequenceType, TensorType, Type, type_to_proto
@@ -37,7 +36,7 @@ def function_gradient(model: ModelLike, name: str) -> Any:
     check_room(program, model)
     program, _ = raise_opset(program)
     add_function_gradient(program, name)
-    return like(program, model)
+    return to_kind_of(program, model)
 
 
 def add_function_gradient(program: Program, name: str) -> FunctionKey:

@@ -14,7 +14,7 @@ from onnx import helper
 from onnxgrad.ir.attributes import RefAttr
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.type_inference.again import retype
+from onnxgrad.ir.type_inference.per_binding import retype
 from onnxgrad.ir.types import FLOAT_DTYPES, Array, Dim, Shape, TensorType, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.verify.reference.own import OWN, call_own

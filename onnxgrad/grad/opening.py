@@ -15,10 +15,11 @@ from onnxgrad.grad.paths import influenced, paths_of, reaching
 from onnxgrad.grad.registry import GradientRule, naming, rule_of
 from onnxgrad.grad.sequences import is_float
 from onnxgrad.grad.unbroadcast import contradict
-from onnxgrad.ir.anchor import anchor
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.bodies import (
+from onnxgrad.ir.emission.emit import constant, emitting
+from onnxgrad.ir.emission.fill_and_reshape import with_type_of
+from onnxgrad.ir.function_bodies import (
     body_of,
     called,
     conflict,
@@ -28,12 +29,10 @@ from onnxgrad.ir.bodies import (
     has_schema_body,
     splice,
 )
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.like import with_type_of
+from onnxgrad.ir.identity_barrier import insert_barrier
 from onnxgrad.ir.program import FunctionKey, Program
-from onnxgrad.ir.type_inference.again import retype
-from onnxgrad.ir.type_inference.symbols import sizes
+from onnxgrad.ir.type_inference.per_binding import retype
+from onnxgrad.ir.type_inference.symbolic_shapes import sizes
 from onnxgrad.ir.types import (
     Array,
     TensorType,
@@ -227,7 +226,7 @@ def open_calls(
         refuse_bomb(block, calls)
         for b in calls:
             # the body may return what others read too, which is another value to differentiate by
-            anchors += [anchor(v) for v in list(b.outputs) if v is not None and v in kept]
+            anchors += [insert_barrier(v) for v in list(b.outputs) if v is not None and v in kept]
             open_call(b)
         retype(block)
         # what a file declares of an operator that onnx does not know need not be so

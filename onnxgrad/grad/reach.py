@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxgrad.ir import domains
-from onnxgrad.ir.nodes import every_node, graphs_of
+from onnxgrad.ir.protobufs import every_node, graphs_of
 
 _FLOATS = {
     TensorProto.FLOAT,

@@ -9,10 +9,9 @@ from typing import Any
 
 from onnx import TensorProto
 
-from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.emission.emit import emit_with_blocks, emitting, nested_block
 from onnxgrad.ir.emission.emitter import emitter
-from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
-from onnxgrad.ir.like import zeros_like
+from onnxgrad.ir.emission.fill_and_reshape import zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, SequenceType, TensorType, Type
 from onnxgrad.ir.var import Var

@@ -17,11 +17,11 @@ from onnx import NodeProto, TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.grad.paths import influenced
 from onnxgrad.grad.registry import INTERNAL, vjp
-from onnxgrad.ir.anchor import anchor
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.like import reshape_like
+from onnxgrad.ir.emission.fill_and_reshape import reshape_like
+from onnxgrad.ir.identity_barrier import insert_barrier
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType
@@ -54,7 +54,7 @@ def open_paths(program: Program) -> list[Binding]:
             continue
         if q.definition is None or q.definition.op in _ROUNDS or not _passes(q, back):
             continue
-        identity = anchor(back.out)
+        identity = insert_barrier(back.out)
         with emitting(back.block, share=True, sources=(back,), made_by="straight_through"):
             shadow = _in_floats(q, back, {})
         with emitting(back.block, sources=(back,), made_by="straight_through"):
@@ -250,7 +250,7 @@ def open_rounding(program: Program) -> tuple[list[Binding], int]:
     anchors = open_paths(program)
     pairs = [(b, q) for b in program.main.walk() if (q := _quantized(b)) is not None]
     for back, q in pairs:
-        identity = anchor(back.out)
+        identity = insert_barrier(back.out)
         x, scale = q.inputs[0], back.inputs[1]
         zero = back.operand(2)
         low, high = _BOUNDS[back.inputs[0].dtype] if back.inputs[0] is not None else (0, 0)

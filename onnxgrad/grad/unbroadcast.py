@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.like import fill, shape_of, with_type_of
+from onnxgrad.ir.emission.fill_and_reshape import fill, shape_of, with_type_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import (
     FLOAT_DTYPES,

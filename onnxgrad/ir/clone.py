@@ -13,7 +13,7 @@ from onnxgrad.errors import InternalError
 from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.type_inference import at_emission
+from onnxgrad.ir.type_inference import per_binding
 from onnxgrad.ir.types import TensorType, Type, TypeMismatch
 from onnxgrad.ir.var import Var, names_of
 
@@ -142,7 +142,7 @@ def _types(
         return [None if v is None else v.type for v in b.outputs]
     schema = attributes.schema(b.op, into.opsets.get(b.domain, 0), b.domain)
     try:
-        types = at_emission.result_types(schema, node, inputs, into)
+        types = per_binding.result_types(schema, node, inputs, into)
     except TypeMismatch as e:
         raise InternalError(f"the copy of '{b}' does not type: {e}") from e
     return [

@@ -1,31 +1,49 @@
-"""Reading: a path, bytes, ModelProto or an object of another library (`ir.interop`) becomes a
-Program.
+"""Reading: a path, bytes, ModelProto or an object of another library becomes a Program, and a
+Program an object of that kind.
 """
 
 from __future__ import annotations
 
 import copyreg
+import gc
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import onnx
 from google.protobuf.message import DecodeError
 from onnx import FunctionProto, ModelProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.collector import collector_paused
-from onnxgrad.ir.fault import blaming
-from onnxgrad.ir.interop.given import settled
-from onnxgrad.ir.preflight.axes import check_axes
+from onnxgrad.ir.model_kinds import is_instance, settled
+from onnxgrad.ir.preflight.invalid_models import blaming, check_axes
 from onnxgrad.ir.preflight.model import check_model
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.reader import Reader
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.storage import external_data as external
+from onnxgrad.ir.storage.external_data import Digests
 from onnxgrad.ir.type_inference.at_load import annotate
-from onnxgrad.ir.weights import Digests
 from onnxgrad.options import known_keywords
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Bindings and values stay and refer to each other: looking for garbage among them takes a
+    quarter of the time.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
 
 # everything the public functions accept; the objects of other libraries have no static type here
 ModelLike: TypeAlias = str | os.PathLike[str] | bytes | ModelProto | Any
@@ -201,3 +219,49 @@ def _pin(program: Program) -> None:
         if var.name in names:
             var.returned += 1
             program.main.pinned.append(var)
+
+
+def check_room(program: Program, model: Any) -> None:
+    """Raise InputError now, not after long work, when `to_kind_of` would have to put over 2 GB into
+    one ModelProto.
+    """
+    if isinstance(model, (Program, BindingBlock, ModelProto)) or is_instance(
+        model, "onnx_ir", "Model"
+    ):
+        return
+    total = sum(_size(t) for t in external.outside(program.proto))
+    if total >= external.MAX_BYTES:
+        raise InputError(f"the model's weights ({total / 1e9:.1f} GB) {external.TOO_LARGE}")
+
+
+def _size(tensor: onnx.TensorProto) -> int:
+    """The bytes that an external tensor declares; 0 where it does not say."""
+    length = next((e.value for e in tensor.external_data if e.key == "length"), "")
+    return int(length) if length.isdecimal() and len(length) < 20 else 0
+
+
+def to_kind_of(program: Program, model: Any) -> Any:
+    """The program in the kind that `model` is; what has no kind to come back as gives a
+    ModelProto with its weights.
+    """
+    if isinstance(model, Program):
+        return program
+    if isinstance(model, BindingBlock):
+        return program.main
+    if is_instance(model, "onnx_graphsurgeon", "Graph"):
+        return to_graphsurgeon(program)
+    if is_instance(model, "onnx_ir", "Model"):
+        import onnx_ir
+
+        return onnx_ir.from_proto(to_proto(program))
+    return to_proto(program, weights=not isinstance(model, ModelProto))
+
+
+@known_keywords
+def to_graphsurgeon(model: ModelLike) -> Any:
+    """Any model as an onnx_graphsurgeon.Graph; what graphsurgeon does not know (node metadata,
+    ...) is lost there.
+    """
+    import onnx_graphsurgeon as gs
+
+    return gs.import_onnx(to_proto(load(model), weights=True))

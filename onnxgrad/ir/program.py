@@ -16,10 +16,10 @@ from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.names import Names
-from onnxgrad.ir.tensor_data import elements
+from onnxgrad.ir.protobufs import elements
+from onnxgrad.ir.storage.external_data import Digests, internalize
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
-from onnxgrad.ir.weights import Digests, internalize
 from onnxgrad.wording import escaped
 
 _ROWS = 40  # inputs or outputs in a notebook

@@ -8,8 +8,7 @@ from typing import Any
 from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.interop.given_back import like
-from onnxgrad.ir.load import ModelLike, load
+from onnxgrad.ir.load import ModelLike, load, to_kind_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.options import known_keywords
 from onnxgrad.verify.feeds.dims import evaluate, roles, shape_of, symbols_in, tensor_types
@@ -28,7 +27,7 @@ def fix_dims(model: ModelLike, dims: Mapping[str, int]) -> Any:
     >>> str(onnxgrad.load(onnxgrad.fix_dims(model, {"N": 1})).main.inputs[0].type)
     'f32[1,3]'
     """
-    return like(load(fixed(model, dims)), model)
+    return to_kind_of(load(fixed(model, dims)), model)
 
 
 def fixed(model: ModelLike, dims: Mapping[str, int]) -> ModelProto:

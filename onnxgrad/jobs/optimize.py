@@ -14,11 +14,11 @@ from typing import Any
 from onnx import ModelProto
 
 from onnxgrad.errors import CannotRun, InternalError, NotProved
-from onnxgrad.ir.interop.given import settled
 from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save, to_proto
-from onnxgrad.ir.weights import load_weights, outside
+from onnxgrad.ir.storage.external_data import load_weights, outside
 from onnxgrad.options import providers_of
 from onnxgrad.passes.each_rewrite import EachReport, EachTrace, FiringDiffers
 from onnxgrad.passes.folding import constant_bytes, file_bytes

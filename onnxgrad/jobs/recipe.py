@@ -47,10 +47,10 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError, NotProved
-from onnxgrad.ir.files import regular
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.stats import stats_of
+from onnxgrad.ir.storage.atomic_files import regular
 from onnxgrad.jobs.recipe_table import OF_CI, OPTIONS, TABLE, check_key, flat_options, heading
 from onnxgrad.jobs.requirements import (
     Held,

@@ -28,7 +28,7 @@ from onnx import ModelProto
 from onnxgrad.errors import InputError
 from onnxgrad.ir.domains import full_name
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.stats import stats_of
+from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.var import Var
 from onnxgrad.limits import read_size
 from onnxgrad.verify import Report

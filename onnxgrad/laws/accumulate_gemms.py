@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.types import same_shape
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.flatten_products import GEMM_DTYPES

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.fold_scale_axis.scale import again, channel_vector

@@ -9,7 +9,7 @@ from onnx import TensorProto
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings, clone_sparse
-from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.attempt import fits
 from onnxgrad.rewrite.pattern import P, capture

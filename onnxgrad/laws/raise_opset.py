@@ -13,7 +13,7 @@ import numpy as np
 
 from onnxgrad.errors import UnknownDtype
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import is_static, numpy_dtype
 from onnxgrad.ir.var import Var

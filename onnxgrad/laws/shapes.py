@@ -6,7 +6,7 @@ from typing import Any
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.like import with_type_of
+from onnxgrad.ir.emission.fill_and_reshape import with_type_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import broadcast_shapes, is_static, same_shape
 from onnxgrad.ir.var import Var

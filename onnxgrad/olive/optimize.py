@@ -16,7 +16,7 @@ from pydantic import model_validator
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import save
-from onnxgrad.ir.weights import outside
+from onnxgrad.ir.storage.external_data import outside
 from onnxgrad.report.optimize import optimize
 from onnxgrad.vocabulary import PROVIDERS
 from onnxgrad.wording import did_you_mean

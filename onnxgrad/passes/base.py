@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.by_operator import blocks_in
+from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import Program
 from onnxgrad.options import Declared, Range, check_fields, known_keywords
 from onnxgrad.rewrite.combine import Branch, Family, apply_family

@@ -20,8 +20,8 @@ from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.attributes import RefAttr, is_of_onnxruntime
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.bodies import called
 from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import dtype_name
 from onnxgrad.laws.lower_opset import lower

@@ -21,8 +21,8 @@ from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.storage.external_data import Digests, load_weights
 from onnxgrad.ir.types import type_to_proto
-from onnxgrad.ir.weights import Digests, load_weights
 from onnxgrad.rewrite.trace import Firing, Trace
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.changed_region import NoRegion, Region, scopes

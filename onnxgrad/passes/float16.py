@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from onnx import TensorProto
 
-from onnxgrad.ir.bodies import called, callees
+from onnxgrad.ir.function_bodies import called, callees
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.laws.float16.convert import LAW, Conversion
 from onnxgrad.laws.float16.forms import has_floats

@@ -13,14 +13,12 @@ from typing import Annotated, ClassVar
 import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.by_operator import blocks_in
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.emission.emit import constant, emitting
+from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.random_draws import draws
-from onnxgrad.ir.type_inference import at_emission, symbols
+from onnxgrad.ir.type_inference import per_binding, symbolic_shapes
 from onnxgrad.ir.types import (
     FLOAT_DTYPES,
     Array,
@@ -171,7 +169,7 @@ def _type_again(b: Binding) -> None:
     (in a function) never.
     """
     try:
-        found = at_emission.types_of(b)[0]
+        found = per_binding.types_of(b)[0]
     except TypeMismatch:
         return
     if isinstance(found, TensorType) and is_static(found.shape) and b.out.dtype in (0, found.dtype):
@@ -189,7 +187,7 @@ def _known_sizes(out: Var) -> Array | None:
     """
     if out.dtype != TensorProto.INT64 or out.rank not in (0, 1):
         return None
-    sizes = symbols.sizes(out)
+    sizes = symbolic_shapes.sizes(out)
     if sizes is None or any(not isinstance(d, int) for d in sizes):
         return None
     if out.rank == 1 and out.shape is not None and out.shape[0] not in (len(sizes), None):
@@ -210,7 +208,7 @@ def _settle_reshape(b: Binding, trace: Trace) -> None:
         or b.has_refs
     ):
         return
-    sizes = symbols.sizes(target)
+    sizes = symbolic_shapes.sizes(target)
     if (
         sizes is None
         or sum(not isinstance(d, int) for d in sizes) != 1

@@ -13,7 +13,7 @@ from onnx import FunctionProto
 from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.bodies import (
+from onnxgrad.ir.function_bodies import (
     Body,
     body_of,
     called,
@@ -25,8 +25,8 @@ from onnxgrad.ir.bodies import (
     has_schema_body,
     splice,
 )
-from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.program import FunctionKey, Program
+from onnxgrad.ir.protobufs import every_node
 from onnxgrad.ir.var import Var
 from onnxgrad.options import Range
 from onnxgrad.passes.base import Pass, register, roots

@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.files import write_whole
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.storage.atomic_files import write_whole
 from onnxgrad.options import several
 from onnxgrad.passes.base import PASSES, Pass
 from onnxgrad.passes.pipeline import Pipeline

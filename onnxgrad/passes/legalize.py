@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.type_inference.again import type_again
+from onnxgrad.ir.type_inference.per_binding import type_again
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.quantized.forms import Form, PlainForm, QdqForm, Shortfall
 from onnxgrad.laws.quantized.legalize import LAWS, WITHOUT_FORM

@@ -10,12 +10,11 @@ from typing import ClassVar
 from onnx import AttributeProto, TensorProto
 
 from onnxgrad.ir import attributes
-from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.by_operator import blocks_in
-from onnxgrad.ir.emission.provenance import merged_metadata
+from onnxgrad.ir.emission.emitter import merged_metadata
+from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.random_draws import draws
 from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import Pass, register, roots

@@ -18,7 +18,7 @@ from onnx import AttributeProto, FunctionProto, NodeProto, ValueInfoProto, helpe
 from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.bodies import import_opset
+from onnxgrad.ir.function_bodies import import_opset
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var, names_of

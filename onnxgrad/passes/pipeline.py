@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.by_operator import blocks_in
-from onnxgrad.ir.collector import collector_paused
-from onnxgrad.ir.fault import blaming
-from onnxgrad.ir.load import load
+from onnxgrad.ir.load import collector_paused, load
+from onnxgrad.ir.operator_index import blocks_in
+from onnxgrad.ir.preflight.invalid_models import blaming
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import TensorType

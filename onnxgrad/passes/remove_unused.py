@@ -12,9 +12,9 @@ from typing import ClassVar
 from onnx import NodeProto
 
 from onnxgrad.ir import domains
-from onnxgrad.ir.bodies import called
-from onnxgrad.ir.nodes import every_node
+from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import FunctionKey, Program
+from onnxgrad.ir.protobufs import every_node
 from onnxgrad.passes.base import Pass, nested, register, roots
 from onnxgrad.rewrite.trace import Trace
 

@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.by_operator import blocks_in
+from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import byte_count
 from onnxgrad.ir.var import Var

@@ -20,13 +20,11 @@ from onnx import (
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
-from onnxgrad.ir.interop.given import settled
 from onnxgrad.ir.load import ModelLike, proto_of
-from onnxgrad.ir.nodes import every_node
-from onnxgrad.ir.stats import operator
-from onnxgrad.ir.tensor_data import elements
+from onnxgrad.ir.model_kinds import settled
+from onnxgrad.ir.protobufs import elements, every_node, operator
+from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.ir.types import dtype_name, type_from_proto
-from onnxgrad.ir.weights import internalize
 from onnxgrad.options import known_keywords
 from onnxgrad.report.html.models import diff_report
 from onnxgrad.report.html.page import page

@@ -8,8 +8,7 @@ from typing import Any
 from onnx import ModelProto, ValueInfoProto
 
 from onnxgrad.errors import InputError, NotProved
-from onnxgrad.ir.interop.given_back import check_room, like
-from onnxgrad.ir.load import ModelLike, load, load_own
+from onnxgrad.ir.load import ModelLike, check_room, load, load_own, to_kind_of
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.var import Var
@@ -56,7 +55,7 @@ def extract(
         report = proved(model, part, provider, seed, dims)
         if not report.ok:
             raise NotProved(f"the part: {report.summary}; nothing was written")
-    return like(part, model)
+    return to_kind_of(part, model)
 
 
 def extracted(

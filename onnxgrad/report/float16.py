@@ -9,9 +9,8 @@ from typing import Any
 
 from onnx import TensorProto
 
-from onnxgrad.ir.interop.given import settled
-from onnxgrad.ir.interop.given_back import check_room, like
-from onnxgrad.ir.load import ModelLike
+from onnxgrad.ir.load import ModelLike, check_room, to_kind_of
+from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.save import to_bytes
 from onnxgrad.jobs.observed import values_beyond
 from onnxgrad.jobs.optimize import Optimized, RewriteRefuted, optimize_program
@@ -80,7 +79,7 @@ def float16(
     done = converted(given, outcome, halving, proof if verify else None)
     check_room(done.program, model)
     outcome.written = True
-    result = like(done.program, model)
+    result = to_kind_of(done.program, model)
     return OptimizedModel(result, outcome) if report else result
 
 

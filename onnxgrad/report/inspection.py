@@ -12,11 +12,11 @@ from onnx import ModelProto, TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.grad.paths import has_gradient
 from onnxgrad.grad.wrt import hoist, nested_constants, weigh
-from onnxgrad.ir.interop.given import settled
 from onnxgrad.ir.load import ModelLike, load, load_own
+from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import FunctionKey
+from onnxgrad.ir.protobufs import Stats, stats_of
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.stats import Stats, stats_of
 from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
 from onnxgrad.report.costs import Costs, OperatorCost, Sized, costs_of

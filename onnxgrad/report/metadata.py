@@ -8,8 +8,7 @@ from typing import Any
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.ir.interop.given_back import check_room, like
-from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.load import ModelLike, check_room, load_own, to_kind_of
 from onnxgrad.ir.program import HEADER, Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.options import known_keywords, several
@@ -48,7 +47,7 @@ def set_metadata(
     }  # fmt: skip
     given = {name: value for name, value in header.items() if value is not None}
     change(program, values or {}, several(unset, "set_metadata: unset"), given)
-    return like(program, model)
+    return to_kind_of(program, model)
 
 
 def change(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnxgrad.ir.by_operator import bindings_of
+from onnxgrad.ir.operator_index import bindings_of
 from onnxgrad.ir.program import Program
 from onnxgrad.passes.base import roots
 from onnxgrad.passes.rule_passes import raise_composites

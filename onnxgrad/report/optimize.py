@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.interop.given import settled
-from onnxgrad.ir.interop.given_back import check_room, like
-from onnxgrad.ir.load import ModelLike
+from onnxgrad.ir.load import ModelLike, check_room, to_kind_of
+from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.jobs.fixed_dims import fixed
 from onnxgrad.jobs.optimize import optimize_program
@@ -247,4 +246,4 @@ def _optimized(
     outcome.written, outcome.tuning = True, decisions
     clock.switch("done")
     outcome.seconds = clock.spent
-    return OptimizedModel(like(done.program, job.model), outcome)
+    return OptimizedModel(to_kind_of(done.program, job.model), outcome)

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from onnxgrad.errors import OnnxgradError
+from onnxgrad.ir.protobufs import Stats, stats_of
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.stats import Stats, stats_of
 from onnxgrad.jobs.optimize import Optimized, RewriteRefuted
 from onnxgrad.passes.rule_passes import raise_composites
 from onnxgrad.report.html.optimized import optimized

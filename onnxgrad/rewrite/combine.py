@@ -17,7 +17,7 @@ from typing import Any
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.by_operator import bindings_of
+from onnxgrad.ir.operator_index import bindings_of
 from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
 from onnxgrad.rewrite.attempt import Attempt, call_arguments, check_parameters, replacements

@@ -17,8 +17,7 @@ from typing import Any
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.interop.given_back import check_room, like
-from onnxgrad.ir.load import ModelLike, load
+from onnxgrad.ir.load import ModelLike, check_room, load, to_kind_of
 from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
 from onnxgrad.rewrite.attempt import Attempt, closes_cycle, replacements
@@ -261,7 +260,7 @@ def _over(model: ModelLike, transform: Callable[[BindingBlock], object]) -> Any:
         check_room(program, model)
     for block in (program.main, *program.functions.values()):
         transform(block)
-    return like(program, model)
+    return to_kind_of(program, model)
 
 
 @dataclass(frozen=True)

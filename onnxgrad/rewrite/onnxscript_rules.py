@@ -18,12 +18,11 @@ from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.bodies import import_opset
-from onnxgrad.ir.emission.append import append
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.emission.emitter import emitter
-from onnxgrad.ir.interop.given import is_instance
-from onnxgrad.ir.interop.onnx_ir_view import OnnxIrView, describe, detach
+from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.emission.emitter import append, emitter
+from onnxgrad.ir.function_bodies import import_opset
+from onnxgrad.ir.model_kinds import is_instance
+from onnxgrad.ir.onnx_ir_graphs import OnnxIrView, describe, detach
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.ir.var import Var

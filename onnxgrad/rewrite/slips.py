@@ -12,7 +12,7 @@ from types import CodeType
 from typing import Any, TypeVar
 
 from onnxgrad.errors import InternalError, OnnxgradError, RuleFailed, RuleWarning
-from onnxgrad.ir.fault import fault_of
+from onnxgrad.ir.preflight.invalid_models import fault_of
 from onnxgrad.ir.program import Program
 from onnxgrad.rewrite.trace import Trace
 

@@ -14,7 +14,7 @@ from typing import Any
 from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import canonical
-from onnxgrad.ir.interop.onnx_ir_region import OUTSIDE, OnnxIrRegion, is_plain
+from onnxgrad.ir.onnx_ir_graphs import OUTSIDE, OnnxIrRegion, is_plain
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.pattern import Both, Call, Each, Either, Pattern
 from onnxgrad.rewrite.trace import Trace

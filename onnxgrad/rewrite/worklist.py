@@ -17,7 +17,7 @@ from typing import Any
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.by_operator import Operator, bindings_of
+from onnxgrad.ir.operator_index import Operator, bindings_of
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords

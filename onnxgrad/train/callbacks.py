@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.files import write_whole
+from onnxgrad.ir.storage.atomic_files import write_whole
 from onnxgrad.wording import install, option, printable_json
 
 

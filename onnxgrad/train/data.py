@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.arrays import read_arrays
+from onnxgrad.ir.storage.numpy_files import read_arrays
 from onnxgrad.ir.types import Array
 
 Batch: TypeAlias = "Mapping[str, Array]"

@@ -14,12 +14,11 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_helper
 
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.ir import weights
-from onnxgrad.ir.interop.given_back import like
-from onnxgrad.ir.load import ModelLike, program_of, proto_of
+from onnxgrad.ir.load import ModelLike, program_of, proto_of, to_kind_of
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import elements
 from onnxgrad.ir.save import save
-from onnxgrad.ir.tensor_data import elements
+from onnxgrad.ir.storage import external_data
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.options import known_keywords
 
@@ -49,7 +48,7 @@ def export(
     if path is not None:
         _refuse_own_file(model, path)
     trained = with_weights(model, values, how)
-    return like(trained, model) if path is None else save(trained, path)
+    return to_kind_of(trained, model) if path is None else save(trained, path)
 
 
 def _refuse_own_file(model: ModelLike, path: str | PathLike[str]) -> None:
@@ -150,7 +149,7 @@ def bare(model: ModelProto) -> bytes:
     """The model without the elements of its tensors."""
     bare = ModelProto()
     bare.CopyFrom(model)
-    for tensor in weights.tensors(bare):
+    for tensor in external_data.tensors(bare):
         for field in _DATA:
             tensor.ClearField(field)
     data: bytes = bare.SerializeToString(deterministic=True)
@@ -163,7 +162,7 @@ def digest(model: ModelLike) -> str:
     """
     proto, folder = proto_of(model)
     found = hashlib.sha256(bare(proto))
-    for tensor in weights.tensors(proto):
+    for tensor in external_data.tensors(proto):
         for piece in _pieces(tensor, folder):
             found.update(hashlib.sha256(piece).digest())
     return found.hexdigest()
@@ -171,7 +170,7 @@ def digest(model: ModelLike) -> str:
 
 def _pieces(tensor: TensorProto, folder: Path | None) -> Sequence[bytes]:
     if tensor.data_location == TensorProto.EXTERNAL:
-        tensor = weights.internalize(tensor, folder)
+        tensor = external_data.internalize(tensor, folder)
     if tensor.data_type == TensorProto.STRING:
         return list(tensor.string_data)
     return [tensor.raw_data or elements(tensor).tobytes()]

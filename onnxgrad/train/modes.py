@@ -16,7 +16,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.opening import open_call
 from onnxgrad.grad.opset.raising import OPSET, raise_opset
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.bodies import called
+from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.train import batch_normalization, dropout
 from onnxgrad.train.batch_normalization import Running

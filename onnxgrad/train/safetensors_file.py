@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.files import regular, write_whole
+from onnxgrad.ir.storage.atomic_files import regular, write_whole
 from onnxgrad.ir.types import Array
 from onnxgrad.wording import install
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.files import regular, write_whole
 from onnxgrad.ir.load import load, read_proto
 from onnxgrad.ir.save import Content, save_together
+from onnxgrad.ir.storage.atomic_files import regular, write_whole
+from onnxgrad.ir.storage.external_data import sources
 from onnxgrad.ir.var import Var
-from onnxgrad.ir.weights import sources
 from onnxgrad.options import checked, known_keywords
 from onnxgrad.train import safetensors_file
 from onnxgrad.train.engines.flat_buffers import optimizer_of

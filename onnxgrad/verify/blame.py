@@ -11,7 +11,7 @@ import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
 from onnxgrad.errors import InputError, OnnxgradError
-from onnxgrad.ir.fault import fault_of
+from onnxgrad.ir.preflight.invalid_models import fault_of
 from onnxgrad.ir.preflight.model import check_model
 from onnxgrad.limits import LimitReached, limited
 from onnxgrad.verify.feeds.generate import feeds_for

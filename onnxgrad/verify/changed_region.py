@@ -22,8 +22,8 @@ from onnx import (
     ValueInfoProto,
 )
 
-from onnxgrad.ir.nodes import every_node, graphs_of
-from onnxgrad.ir.random_draws import RANDOM_OPS
+from onnxgrad.ir.binding import RANDOM_OPS
+from onnxgrad.ir.protobufs import every_node, graphs_of
 
 # operands that say what to do, so that different ones may mean the same
 _INSTRUCTIONS = frozenset({("Reshape", 1)})

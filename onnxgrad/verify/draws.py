@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxgrad.ir import domains
-from onnxgrad.ir.nodes import every_graph, every_node
-from onnxgrad.ir.random_draws import RANDOM_OPS
-from onnxgrad.ir.tensor_data import elements
+from onnxgrad.ir.binding import RANDOM_OPS
+from onnxgrad.ir.protobufs import elements, every_graph, every_node
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.draw_tables import OLDEST, drawn, tables
 from onnxgrad.verify.paths import Key, Marks, gathered, key_of, value_types

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from onnx import TensorProto
 
 from onnxgrad.errors import NodeFailed, OnnxgradError, Unsupported
-from onnxgrad.ir.nodes import weight_elements
+from onnxgrad.ir.protobufs import weight_elements
 from onnxgrad.limits import LimitReached, current, size_text
 from onnxgrad.verify.account import Found, Trial
 from onnxgrad.verify.compare import Difference, base_name, noise

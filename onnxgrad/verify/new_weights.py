@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from onnxgrad.ir.tensor_data import elements
+from onnxgrad.ir.protobufs import elements
 from onnxgrad.verify.paths import Key, Marks, gathered
 from onnxgrad.verify.subject import Subject
 

@@ -11,7 +11,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, NodeProto, TensorProto
 
 from onnxgrad.errors import OnnxgradError
-from onnxgrad.ir.nodes import every_graph, every_node
+from onnxgrad.ir.protobufs import every_graph, every_node
 from onnxgrad.verify.feeds.dims import tensor_types
 from onnxgrad.verify.reference.in_child import infer_types
 from onnxgrad.verify.reference.order import reads, scheduled

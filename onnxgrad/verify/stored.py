@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from onnxgrad.errors import CannotRun, InputError
-from onnxgrad.ir.arrays import read_arrays
+from onnxgrad.ir.storage.numpy_files import read_arrays
 from onnxgrad.verify.account import Found, Trial
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.compare import compare

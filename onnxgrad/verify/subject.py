@@ -15,10 +15,10 @@ from typing import Any
 import onnx
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.interop.given import settled
+from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.weights import internalize, outside
+from onnxgrad.ir.storage.external_data import internalize, outside
 from onnxgrad.verify.running.model_source import TWO_GB, Model
 
 

@@ -16,8 +16,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir import domains
-from onnxgrad.ir.nodes import every_graph
-from onnxgrad.ir.tensor_data import elements
+from onnxgrad.ir.protobufs import elements, every_graph
 from onnxgrad.limits import LimitReached
 from onnxgrad.verify.draw_tables import Builder, tables
 from onnxgrad.verify.paths import value_types

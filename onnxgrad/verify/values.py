@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 
-from onnxgrad.ir.tensor_data import elements
+from onnxgrad.ir.protobufs import elements
 
 # a tensor, a sequence, an absent optional
 Value: TypeAlias = "np.ndarray[Any, Any] | list[Any] | None"

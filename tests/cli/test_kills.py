@@ -19,7 +19,7 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir import files
+from onnxgrad.ir.storage import atomic_files
 from onnxgrad.train import Adam, read_step, save_step
 from scripts.sweep_kills import SIGNALS, model_with_weights, sweep
 from tests.cli.conftest import Result
@@ -73,7 +73,7 @@ def full(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         sync(descriptor)
 
     with monkeypatch.context() as patched:
-        patched.setattr(files, "open", disk.open, raising=False)
+        patched.setattr(atomic_files, "open", disk.open, raising=False)
         patched.setattr(os, "replace", lambda a, b: (disk.call(), replace(a, b)))
         patched.setattr(os, "link", lambda a, b: (disk.call(), link(a, b)))
         patched.setattr(os, "fsync", synced)
@@ -149,7 +149,7 @@ def test_reports_on_a_full_disk_name_their_file(
     assert done.code == 2 and f"{tmp_path / 'r.json'}: cannot be written: No space" in done.err
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
     with full(Disk(0), monkeypatch), pytest.raises(OSError, match="No space left") as error:
-        files.write_whole(tmp_path / "w", b"data")
+        atomic_files.write_whole(tmp_path / "w", b"data")
     assert error.value.filename == str(tmp_path / "w")
 
 

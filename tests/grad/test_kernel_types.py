@@ -13,7 +13,7 @@ from onnxgrad import kernel, vjp
 from onnxgrad.errors import InputError
 from onnxgrad.grad import check_gradient, gradient
 from onnxgrad.ir.load import load
-from onnxgrad.ir.nodes import every_node
+from onnxgrad.ir.protobufs import every_node
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.reference.own import OWN
 

@@ -13,9 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
+from onnxgrad.ir.emission.emit import constant, emit_with_blocks, emitting, nested_block
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto

@@ -1,4 +1,4 @@
-"""onnxgrad/ir/header.py: what a Program says about itself is written where it changed."""
+"""onnxgrad/ir/save.py: what a Program says about itself is written where it changed."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from onnxgrad.ir.binding import draws
 from onnxgrad.ir.load import load
-from onnxgrad.ir.random_draws import draws
 from tests.helpers import parse
 
 

@@ -19,13 +19,12 @@ import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir import files, weights
 from onnxgrad.ir import save as save_module
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.emission.emit import constant, emitting
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import save, to_proto
+from onnxgrad.ir.storage import atomic_files, external_data
 from tests.helpers import parse
 
 W = np.arange(600, dtype=np.float32).reshape(2, 300)
@@ -61,7 +60,7 @@ def same_but_for_location(a: ModelProto, b: ModelProto) -> bool:
     for model in (a, b):
         copy = ModelProto()
         copy.CopyFrom(model)
-        for tensor in weights.tensors(copy):
+        for tensor in external_data.tensors(copy):
             del tensor.external_data[:]
         found.append(copy)
     return found[0] == found[1]
@@ -69,7 +68,7 @@ def same_but_for_location(a: ModelProto, b: ModelProto) -> bool:
 
 def weights_of(path: Path) -> Path:
     """The one external file of a model."""
-    (name,) = weights.locations(onnx.load(path, load_external_data=False))
+    (name,) = external_data.locations(onnx.load(path, load_external_data=False))
     return path.with_name(name)
 
 
@@ -337,7 +336,7 @@ def test_a_replaced_output_keeps_its_mode_and_its_owner(tmp_path: Path, mode: in
         path.chmod(mode)
         os.chown(path, *owner)
     save(load(external_model(tmp_path)), model)
-    files.write_whole(text, b"new")
+    atomic_files.write_whole(text, b"new")
     for path in (model, weights_of(model), text):
         found = path.stat()
         assert (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid) == (mode, *owner)
@@ -374,7 +373,9 @@ def test_nothing_is_left_when_writing_fails(
             def write(self, data: Any) -> int:
                 raise full
 
-        monkeypatch.setattr(files, "open", lambda fd, mode: Full(io.FileIO(fd, "w")), raising=False)
+        monkeypatch.setattr(
+            atomic_files, "open", lambda fd, mode: Full(io.FileIO(fd, "w")), raising=False
+        )
     else:
         monkeypatch.setattr(os, {"rename": "replace", "sync": "fsync"}[where], _fail(full))
     with pytest.raises(InputError, match=r"m.onnx: cannot be written: No space left"):

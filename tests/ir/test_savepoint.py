@@ -6,9 +6,9 @@ import pytest
 from onnx import TensorProto
 
 from onnxgrad.errors import InternalError
-from onnxgrad.ir.bodies import import_opset
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.function_bodies import import_opset
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program

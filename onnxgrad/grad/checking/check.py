@@ -36,11 +36,11 @@ from onnxgrad.grad.reach import values_reaching
 from onnxgrad.grad.targets import Target, find_targets, with_parts
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.load import ModelLike, load
-from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import every_node
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.storage.external_data import TooLarge
 from onnxgrad.ir.types import SequenceType, numpy_dtype
-from onnxgrad.ir.weights import TooLarge
 from onnxgrad.limits import bounded
 from onnxgrad.options import known_keywords, several
 from onnxgrad.verify.coverage.items import BRANCHES

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from onnxgrad.ir.nodes import graphs_of
-from onnxgrad.ir.tensor_data import elements
+from onnxgrad.ir.protobufs import elements, graphs_of
 
 # the relative rounding of one number
 UNITS: dict[int, float] = {

@@ -21,7 +21,7 @@ from onnxgrad.grad.checking.differences import NO_SIZE, Trial, on_one_scale
 from onnxgrad.grad.checking.report import TOO_SMALL, ValueCheck
 from onnxgrad.grad.checking.vectors import Flat, flat
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.bodies import called
+from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 from onnxgrad.verify.reference.in_child import Float64

@@ -12,8 +12,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from onnxgrad.ir import domains
-from onnxgrad.ir.nodes import graphs_of
-from onnxgrad.ir.tensor_data import elements
+from onnxgrad.ir.protobufs import elements, graphs_of
 
 _MOVES = {"Identity", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Flatten"}
 # smooth at 0, so that a product of 0 is no kink and no pole behind it

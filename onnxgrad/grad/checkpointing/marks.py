@@ -19,8 +19,7 @@ from onnxgrad.grad.targets import Target, find_targets
 from onnxgrad.grad.wrt import Wrt, find_wrt
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.interop.given_back import check_room, like
-from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.load import ModelLike, check_room, load_own, to_kind_of
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
@@ -43,7 +42,7 @@ def mark_checkpoints(
     program = load_own(model)
     check_room(program, model)
     mark(program, wrt, target, checkpoint)
-    return like(program, model)
+    return to_kind_of(program, model)
 
 
 def mark(program: Program, wrt: Wrt, target: Target, checkpoint: Choice) -> Marks:

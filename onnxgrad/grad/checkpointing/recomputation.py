@@ -25,11 +25,10 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import rule_of
-from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.random_draws import draws
 from onnxgrad.ir.types import FLOAT_DTYPES, TensorType
 from onnxgrad.ir.var import Var
 

@@ -20,15 +20,12 @@ from onnxgrad.grad.backward_walk import backward
 from onnxgrad.grad.opening import open_calls
 from onnxgrad.grad.paths import has_gradient
 from onnxgrad.grad.sequences import add_up_sequences, zeros_of
-from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings, clone_sparse
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.emission.emit import constant, emitting, nested_block
 from onnxgrad.ir.emission.emitter import emitter
-from onnxgrad.ir.emission.nested import nested_block
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.random_draws import draws
 from onnxgrad.ir.types import SequenceType, TensorType, Type
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.sums import add_up

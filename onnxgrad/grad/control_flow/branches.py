@@ -22,13 +22,12 @@ from onnxgrad.grad.control_flow.bodies import (
 from onnxgrad.grad.paths import influenced, reaching
 from onnxgrad.grad.registry import vjp_blocks
 from onnxgrad.grad.unbroadcast import contradict
-from onnxgrad.ir.anchor import anchor
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.emission.nested import emit_with_blocks
-from onnxgrad.ir.like import zeros_like
-from onnxgrad.ir.type_inference.at_emission import types_of
+from onnxgrad.ir.emission.emit import emit_with_blocks, emitting
+from onnxgrad.ir.emission.fill_and_reshape import zeros_like
+from onnxgrad.ir.identity_barrier import insert_barrier
+from onnxgrad.ir.type_inference.per_binding import types_of
 from onnxgrad.ir.types import Array, TypeMismatch, element_count, is_static
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import evaluate
@@ -63,7 +62,7 @@ def open_decided(
 
 def _open(b: Binding, branch: BindingBlock, kept: Collection[Var]) -> list[Binding]:
     block = b.block
-    anchors = [anchor(v) for v in list(b.outputs) if v is not None and v in kept]
+    anchors = [insert_barrier(v) for v in list(b.outputs) if v is not None and v in kept]
     with emitting(block, sources=(b,), made_by="gradient"):
         found = take_branch(b, branch)
     if not isinstance(found, dict):

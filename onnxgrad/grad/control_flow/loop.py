@@ -26,12 +26,10 @@ from onnxgrad.grad.registry import vjp_blocks
 from onnxgrad.grad.sequences import add_up_sequences, element_type, zeros_of
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.emission.emit import constant, emit_with_blocks, emitting, nested_block
 from onnxgrad.ir.emission.emitter import emitter
-from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.type_inference.again import common_type, retype
+from onnxgrad.ir.type_inference.per_binding import common_type, retype
 from onnxgrad.ir.types import SequenceType, TensorType, Type, same_shape
 from onnxgrad.ir.var import Var
 

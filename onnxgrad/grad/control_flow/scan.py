@@ -22,8 +22,8 @@ from onnxgrad.grad.paths import has_gradient
 from onnxgrad.grad.registry import vjp_blocks
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.emission.nested import emit_with_blocks
-from onnxgrad.ir.like import zeros_like
+from onnxgrad.ir.emission.emit import emit_with_blocks
+from onnxgrad.ir.emission.fill_and_reshape import zeros_like
 from onnxgrad.ir.types import TensorType, Type
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.sums import add_up

@@ -34,10 +34,8 @@ from onnxgrad.grad.targets import Target
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings
-from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
-from onnxgrad.ir.interop.given_back import check_room, like
-from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.emission.emit import emit_with_blocks, emitting, nested_block
+from onnxgrad.ir.load import ModelLike, check_room, load_own, to_kind_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, Dim, TensorType, element_count
@@ -77,7 +75,7 @@ def casadi_derivative(
     """
     program = load_own(model)
     check_room(program, model)
-    return like(sibling(program, kind, wrt, target).program, model)
+    return to_kind_of(sibling(program, kind, wrt, target).program, model)
 
 
 def sibling(program: Program, kind: Sibling, wrt: Wrt = None, target: Target = None) -> Products:

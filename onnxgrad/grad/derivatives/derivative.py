@@ -13,7 +13,7 @@ from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.targets import Target, cut
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var

@@ -35,11 +35,9 @@ from onnxgrad.grad.targets import Target
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings
-from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
-from onnxgrad.ir.interop.given_back import check_room, like
-from onnxgrad.ir.like import zeros_like
-from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.emission.emit import emit_with_blocks, emitting, nested_block
+from onnxgrad.ir.emission.fill_and_reshape import zeros_like
+from onnxgrad.ir.load import ModelLike, check_room, load_own, to_kind_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType, element_count
@@ -82,7 +80,7 @@ def jacobian(
     """
     program = load_own(model)
     check_room(program, model)
-    return like(jacobians(program, wrt, target, mode, batched, names).program, model)
+    return to_kind_of(jacobians(program, wrt, target, mode, batched, names).program, model)
 
 
 def jacobians(

@@ -22,8 +22,7 @@ from onnxgrad.grad.finish import drop_constants, simplify
 from onnxgrad.grad.stops import Stop
 from onnxgrad.grad.targets import Target
 from onnxgrad.grad.wrt import Wrt
-from onnxgrad.ir.interop.given_back import check_room, like
-from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.load import ModelLike, check_room, load_own, to_kind_of
 from onnxgrad.ir.program import Program
 from onnxgrad.options import known_keywords
 
@@ -46,7 +45,7 @@ def jvp(
     """
     program = load_own(model)
     check_room(program, model)
-    return like(tangents(program, wrt, target, names).program, model)
+    return to_kind_of(tangents(program, wrt, target, names).program, model)
 
 
 def tangents(program: Program, wrt: Wrt, target: Target, names: str = "{}_tangent") -> Products:
@@ -126,7 +125,7 @@ def hessian_vector_product(
     """
     program = load_own(model)
     check_room(program, model)
-    return like(hessian_products(program, wrt, target, stop, names, tangents).program, model)
+    return to_kind_of(hessian_products(program, wrt, target, stop, names, tangents).program, model)
 
 
 def hessian_products(

@@ -19,8 +19,8 @@ from onnx import (
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
-from onnxgrad.ir.nodes import every_graph, graphs_of
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import every_graph, graphs_of
 
 BATCHES_UNTIL = 8  # the last opset whose Scan has a batch axis
 

@@ -23,19 +23,18 @@ from onnxgrad.grad.opset.converter_gaps import (
 )
 from onnxgrad.grad.registry import rule_of
 from onnxgrad.ir import domains
-from onnxgrad.ir.anchor import anchor, lift
 from onnxgrad.ir.attributes import is_of_onnxruntime
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.bodies import called, changes_meaning, functions_callees_first
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.emission.emit import constant, emitting
+from onnxgrad.ir.function_bodies import called, changes_meaning, functions_callees_first
+from onnxgrad.ir.identity_barrier import insert_barrier, remove_barrier
 from onnxgrad.ir.load import load
-from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import FunctionKey, Program
+from onnxgrad.ir.protobufs import every_node
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.storage.external_data import load_weights
 from onnxgrad.ir.types import Array, numpy_dtype, type_to_proto
-from onnxgrad.ir.weights import load_weights
 from onnxgrad.passes.convert_opset import OLDEST, convert, own_weights
 
 
@@ -76,7 +75,7 @@ def _open(b: Binding, given: set[str], opset: int) -> None:
             "its gradient rule when the model is raised to it: export the model again at opset "
             f"{opset} or above"
         )
-    anchors = [anchor(v) for v in list(b.outputs) if v is not None]
+    anchors = [insert_barrier(v) for v in list(b.outputs) if v is not None]
     open_call(b)
     for identity in anchors:
         if (
@@ -84,7 +83,7 @@ def _open(b: Binding, given: set[str], opset: int) -> None:
             and v.definition is not None
             and v.name not in given
         ):
-            lift(identity, given)
+            remove_barrier(identity, given)
 
 
 def without_functions(program: Program, source: ModelProto) -> ModelProto:

@@ -11,8 +11,8 @@ import numpy as np
 from onnxgrad.grad.registry import vjp, vjp_all, zero
 from onnxgrad.grad.rules._common import ZEROS, as_number, beside_zeros, sum_like, where
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.like import zeros_like
+from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.emission.fill_and_reshape import zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 

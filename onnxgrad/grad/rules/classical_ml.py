@@ -6,7 +6,7 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import body, vjp, zero
-from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 

@@ -11,8 +11,8 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import from_front, pad, where
 from onnxgrad.grad.rules.scatter import scatter_elements, scatter_nd, zeros
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.like import reshape_like, zeros_like
+from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.emission.fill_and_reshape import reshape_like, zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import element_count, is_static
 from onnxgrad.ir.var import Var

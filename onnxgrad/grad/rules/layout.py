@@ -14,7 +14,7 @@ from onnxgrad.grad.registry import vjp, vjp_all, zero
 from onnxgrad.grad.rules._common import from_front, narrowed, pad, size_along, where, widened
 from onnxgrad.grad.rules.scatter import scatter_elements
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.like import fill, reshape_like, shape_of, zeros_like
+from onnxgrad.ir.emission.fill_and_reshape import fill, reshape_like, shape_of, zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, same_shape
 from onnxgrad.ir.var import Var

@@ -10,8 +10,8 @@ from onnx import TensorProto
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import as_count, counting, divided
 from onnxgrad.grad.rules.scatter import scatter_elements
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.like import zeros_like
+from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.emission.fill_and_reshape import zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import element_count, is_static, numpy_dtype
 from onnxgrad.ir.var import Var

@@ -14,8 +14,8 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp, vjp_all
 from onnxgrad.grad.rules._common import narrowed, widened
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.like import expand_like, reshape_like, shape_of
+from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.emission.fill_and_reshape import expand_like, reshape_like, shape_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 

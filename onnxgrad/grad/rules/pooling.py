@@ -14,8 +14,8 @@ from onnxgrad.grad.rules._common import counting, divided, mean_share, reduced_c
 from onnxgrad.grad.rules._geometry import Geometry, geometry, onto_long, onto_short, spatial
 from onnxgrad.grad.rules.scatter import scatter_elements
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.like import expand_like, reshape_like, zeros_like
+from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.emission.fill_and_reshape import expand_like, reshape_like, zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.ir.var import Var

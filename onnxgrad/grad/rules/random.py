@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from onnxgrad.grad.registry import vjp, zero
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.like import reshape_like
+from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.emission.fill_and_reshape import reshape_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 

@@ -17,7 +17,7 @@ from onnxgrad.grad.rules._common import (
     reduced_count,
     restored,
 )
-from onnxgrad.ir.like import expand_like
+from onnxgrad.ir.emission.fill_and_reshape import expand_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 

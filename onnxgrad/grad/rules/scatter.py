@@ -19,7 +19,7 @@ from onnxgrad.grad.rules._common import (
     size_along,
     where,
 )
-from onnxgrad.ir.like import fill, zeros_like
+from onnxgrad.ir.emission.fill_and_reshape import fill, zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var

@@ -16,8 +16,8 @@ from onnxgrad.grad.control_flow.bodies import (
 from onnxgrad.grad.registry import vjp, vjp_all, vjp_blocks, zero
 from onnxgrad.grad.sequences import element_type, lengths, position, zero_sequence
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.nested import emit_with_blocks
-from onnxgrad.ir.like import zeros_like
+from onnxgrad.ir.emission.emit import emit_with_blocks
+from onnxgrad.ir.emission.fill_and_reshape import zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import SequenceType, Type
 from onnxgrad.ir.var import Var

@@ -14,8 +14,8 @@ from onnxgrad.grad.registry import vjp, zero
 from onnxgrad.grad.rules._common import pad
 from onnxgrad.grad.rules.gather import add_rows
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.like import reshape_like
+from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.emission.fill_and_reshape import reshape_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 

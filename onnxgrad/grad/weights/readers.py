@@ -10,7 +10,7 @@ from onnxgrad.grad.paths import edges
 from onnxgrad.grad.registry import INTERNAL
 from onnxgrad.grad.weights.evidence import are_cos_and_sin
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.bodies import called
+from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var

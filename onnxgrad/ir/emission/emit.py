@@ -15,19 +15,97 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxgrad.errors import InternalError, UnknownDtype
 from onnxgrad.ir import attributes
-from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.binding import RANDOM_OPS, Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission import signature
-from onnxgrad.ir.emission.append import append
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.emission.emitter import Emitter, emitter, in_force
-from onnxgrad.ir.random_draws import RANDOM_OPS
-from onnxgrad.ir.var import Var
+from onnxgrad.ir.emission.emitter import Emitter, add_provenance, append, emitter, in_force
+from onnxgrad.ir.protobufs import tensor_of
+from onnxgrad.ir.types import INT_DTYPES, Array, TensorType, Type, dtype_name, numpy_dtype
+from onnxgrad.ir.var import Var, names_of
 from onnxgrad.options import known_keywords
+
+
+def constant(value: Any, dtype: int | None = None, name: str = "const") -> Var:
+    """A constant of the block emitted into: an initializer, or a Constant binding inside a function
+    body.
+
+    Without `dtype` numpy values keep their own and Python's become bool, int64 or float32. Raises
+    InternalError when `dtype` cannot hold the value (0.5 as an integer, 1e9 as float16).
+    """
+    at = emitter()
+    # the numbers in formulas are asked for again and again: their text tells them apart soonest
+    if at.known is None:  # nothing is shared
+        return _new(at, _array(value, dtype), name)
+    number = (repr(value), dtype) if type(value) in (int, float) else None
+    var = _known(at, number)
+    if var is not None:
+        return var
+    array = _array(value, dtype)
+    key = None
+    if array.dtype != object:
+        key = ("constant", str(array.dtype), array.shape, array.tobytes())
+    var = _known(at, key) or _new(at, array, name)
+    at.known.update({k: var for k in (number, key) if k is not None})
+    return var
+
+
+def _known(at: Emitter, key: object) -> Var | None:
+    """The constant emitted under this key before, where equal ones are shared."""
+    found: Var | None = None if at.known is None or key is None else at.known.get(key)
+    if found is None:
+        return None
+    there = (
+        found.block.initializers.get(found.name) is found
+        if found.definition is None
+        else found.definition.is_live
+    )
+    return found if there else None
+
+
+def _new(at: Emitter, array: Array, name: str) -> Var:
+    program = at.block.program
+    # below IR 4 an initializer would have to be a graph input
+    if at.block.is_function or program.ir_version < 4:
+        tensor = numpy_helper.from_array(array)
+        schema = attributes.schema("Constant", at.block.opsets.get("", 0), "")
+        # the schema before version 9 knows floats only; runtimes take every dtype
+        floats = array.dtype.kind == "f" or (schema is not None and schema.since_version >= 9)
+        var = append(
+            at, "Constant", "", schema if floats else None, [], [("value", tensor)], [True]
+        ).out
+        var.type = TensorType(tensor.data_type, tuple(tensor.dims))
+        return var
+    tensor = tensor_of(array, program.names.fresh(name))
+    var = at.block.add_initializer(tensor)
+    at.constants.append(var)
+    return var
+
+
+def _array(value: Any, dtype: int | None) -> Array:
+    source = np.asarray(value)
+    if source.dtype.kind == "U":
+        return source.astype(object)
+    if dtype is None:
+        is_python_float = source.dtype == np.float64 and not isinstance(
+            value, (np.ndarray, np.generic)
+        )
+        return source.astype(np.float32) if is_python_float else source
+    with np.errstate(all="ignore"):
+        array = source.astype(numpy_dtype(dtype))
+    if source.dtype.kind in "biuf" and not _holds(array, source, dtype):
+        raise InternalError(f"{dtype_name(dtype)} cannot hold the constant {value!r}")
+    return array
+
+
+def _holds(array: Array, source: Array, dtype: int) -> bool:
+    if dtype in INT_DTYPES or dtype == TensorProto.BOOL:
+        return bool(np.array_equal(array, source))
+    lost = ~np.isfinite(array.astype(np.float64)) & np.isfinite(source)
+    return not bool(lost.any())
 
 
 @known_keywords
@@ -184,3 +262,46 @@ def _key(value: Any) -> Any:
         if hasattr(value, "SerializeToString")
         else (type(value).__name__, value)
     )
+
+
+def emit_with_blocks(
+    op_type: str,
+    operands: Sequence[Var | None],
+    blocks: Mapping[str, BindingBlock],
+    types: Sequence[Type | None],
+    **attrs: Any,
+) -> tuple[Var, ...]:
+    """Append a control-flow binding (If, Loop, Scan) with the given nested blocks and result
+    types.
+    """
+    at = emitter()
+    program = at.block.program
+    names = [program.names.fresh(op_type.lower()) for _ in types]
+    node = NodeProto(
+        op_type=op_type,
+        name=program.names.fresh(f"{op_type}_{names[0] if names else 'empty'}"),
+        input=names_of(operands),
+        output=names,
+        attribute=[helper.make_attribute(n, v) for n, v in attrs.items() if v is not None],
+    )
+    add_provenance(node, at)
+    binding = at.block.append(node, operands, types)
+    for name, nested in blocks.items():
+        nested.owner = binding
+        nested.changed = True
+        binding.blocks[name] = nested
+    binding.changed = True
+    at.emitted.append(binding)
+    return tuple(v for v in binding.outputs if v is not None)
+
+
+def nested_block(name: str) -> BindingBlock:
+    """An empty block to be nested in a binding of the block now emitted into (see
+    `emit_with_blocks`).
+    """
+    outer = emitter().block
+    block = BindingBlock(
+        outer.program, GraphProto(name=outer.program.names.fresh(name)), outer.opsets
+    )
+    block.changed = True
+    return block

@@ -1,17 +1,22 @@
-"""The emitter in force: where `a * b` and `op.X(...)` append their bindings."""
+"""The emitter in force, and how it appends one typed binding with its provenance."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import onnx
 from onnx import NodeProto
 
+from onnxgrad.errors import InternalError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.var import EMITTER, Var, current_emitter
+from onnxgrad.ir.emission import signature
+from onnxgrad.ir.type_inference import per_binding
+from onnxgrad.ir.types import TypeMismatch
+from onnxgrad.ir.var import EMITTER, Var, current_emitter, names_of
 
 
 @dataclass(slots=True)
@@ -59,3 +64,72 @@ class in_force(AbstractContextManager[Emitter]):
 def emitter() -> Emitter:
     """The emitter in force; raises InternalError outside of `emitting`."""
     return cast("Emitter", current_emitter())
+
+
+# between the values of one metadata key that sources disagree on
+_UNION = " | "
+
+
+def merged_metadata(sources: Iterable[Binding], made_by: str = "") -> dict[str, str]:
+    """The union of the sources' metadata; values that differ are listed one after the other,
+    each once.
+    """
+    merged: dict[str, str] = {}
+    for source in sources:
+        for entry in source.node.metadata_props[:]:
+            _add(merged, entry.key, entry.value)
+    if made_by:
+        _add(merged, "onnxgrad.made_by", made_by)
+    return merged
+
+
+def _add(merged: dict[str, str], key: str, value: str) -> None:
+    known = merged.setdefault(key, value)
+    if known != value:  # most laws have one source, or several of one module
+        parts = dict.fromkeys([*known.split(_UNION), *value.split(_UNION)])
+        merged[key] = _UNION.join(parts)
+
+
+def add_provenance(node: NodeProto, at: Emitter) -> None:
+    """Write what the emitter says of the binding's origin into its metadata."""
+    if at.block.program.ir_version < 10:
+        return  # nodes carry metadata from IR 10 on
+    if at.origin is None or at.origin[0] is not at.sources:
+        merged = merged_metadata(at.sources, at.made_by)
+        said = NodeProto()
+        for key, value in merged.items():
+            said.metadata_props.add(key=key, value=value)
+        at.origin = at.sources, said
+    node.MergeFrom(at.origin[1])
+
+
+def append(
+    at: Emitter,
+    op_type: str,
+    domain: str,
+    schema: onnx.defs.OpSchema | None,
+    inputs: Sequence[Var | None],
+    attrs: Iterable[tuple[str, Any]],
+    present: Sequence[bool],
+) -> Binding:
+    """Append one typed binding without literals, versions or sharing."""
+    program = at.block.program
+    while inputs and inputs[-1] is None:
+        inputs = inputs[:-1]
+    try:
+        node = NodeProto(op_type=op_type, domain=domain)
+        node.attribute.extend([signature.attribute(schema, n, v) for n, v in attrs])
+        if schema is not None:
+            signature.check_operands(schema, inputs)
+        names = [program.names.fresh(op_type.lower()) if p else "" for p in present]
+        node.name = program.names.fresh(f"{op_type}_{names[0] or 'unnamed'}")
+        node.input.extend(names_of(inputs))
+        node.output.extend(names)
+        types = per_binding.result_types(schema, node, inputs, at.block)
+    except TypeMismatch as e:
+        operands = ", ".join("-" if v is None else f"{v.name}: {v.type or '?'}" for v in inputs)
+        raise InternalError(f"emitted binding does not type: {op_type}({operands}): {e}") from e
+    add_provenance(node, at)
+    binding = at.block.append(node, inputs, types)
+    at.emitted.append(binding)
+    return binding

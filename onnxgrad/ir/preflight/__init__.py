@@ -1,1 +1,1 @@
-"""What a model is asked before anything is built from it."""
+"""Checks of a model: before anything is built from it, and in full once work on it has failed."""

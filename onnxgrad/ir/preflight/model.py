@@ -1,17 +1,186 @@
-"""What must hold before we look at a model at all; onnx.checker accepts much of this and refuses
-legal models.
-"""
+"""Checks of a model before a program is built from it: calls, attributes, names."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence, Set
+from functools import lru_cache
+
 import onnx
-from onnx import ModelProto, NodeProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir import domains
-from onnxgrad.ir.nodes import every_node
-from onnxgrad.ir.preflight.nodes import check_contents
+from onnxgrad.ir import attributes, domains
+from onnxgrad.ir.preflight.tensors import MOST_AXES, check_declared, check_sparse, check_tensor
+from onnxgrad.ir.protobufs import every_node
 from onnxgrad.ir.topological_order import callees_first
+
+_A = AttributeProto
+# protobuf reads a hundred levels, of which a nested graph takes three, and what we send around it
+# some more
+MOST_NESTED = 24
+_INT32 = 1 << 31
+# attributes of window operators and the like -> the least they may be; more than 32 bits none may
+# be
+_LEAST: Mapping[str, int] = {
+    "strides": 1, "dilations": 1, "kernel_shape": 1, "group": 1, "blocksize": 1, "num_groups": 1,
+    "hidden_size": 1, "num_outputs": 1, "num_scan_inputs": 1,
+}  # fmt: skip
+_OWN = "__"  # what a tool notes for itself: onnx and onnxruntime let it pass
+# attributes that count axes: beyond what any tensor has, onnx's inference wraps around and reads
+# where it should not
+_AXES = frozenset({"axis", "axes", "perm", "batch_dims", "batch_axis", "time_axis"})
+# the least, and what is too much
+_RANGED: Mapping[str, tuple[int, int]] = {
+    **{name: (least, _INT32) for name, least in _LEAST.items()},
+    **dict.fromkeys(_AXES, (-MOST_AXES - 1, MOST_AXES + 1)),
+}
+# looked up once, not for every attribute of a model
+_TENSOR, _SPARSE_TENSOR, _GRAPH = _A.TENSOR, _A.SPARSE_TENSOR, _A.GRAPH
+_LARGE = frozenset({_TENSOR, _SPARSE_TENSOR, _GRAPH, _A.GRAPHS})
+
+
+class _Reader:
+    """Walks a model; `where` is its name in messages."""
+
+    def __init__(self, where: str, local: frozenset[tuple[str, str]]) -> None:
+        self.where = where
+        self.local = local
+
+    def graph(
+        self, graph: GraphProto, opsets: Mapping[str, int], *, function: bool, depth: int
+    ) -> None:
+        if depth > MOST_NESTED:
+            raise InputError(f"{self.where}: graphs are nested over {MOST_NESTED} deep")
+        for tensor in graph.initializer:
+            check_tensor(tensor, self.where)
+        for sparse in graph.sparse_initializer:
+            check_sparse(sparse, self.where)
+        # what a nested graph takes it may leave untyped
+        for value in graph.input:
+            check_declared(value, self.where, given=depth == 0)
+        for value in (*graph.output, *graph.value_info):
+            check_declared(value, self.where, given=False)
+        self.nodes(graph.node, opsets, function=function, depth=depth)
+
+    def nodes(
+        self, nodes: Iterable[NodeProto], opsets: Mapping[str, int], *, function: bool, depth: int
+    ) -> None:
+        for node in nodes:
+            domain, op = node.domain, node.op_type
+            if not (isinstance(op, str) and isinstance(domain, str) and isinstance(node.name, str)):
+                raise InputError(
+                    f"{self.where}: a node's name or operator is not UTF-8 text: {op!r}"[:300]
+                )
+            listed = node.attribute[:]
+            if not listed:
+                continue
+            kinds: Mapping[str, int] | None = None
+            if (domain, op) not in self.local:
+                standard = domains.canonical(domain)
+                kinds = _kinds(op, opsets.get(standard, 0), standard)
+            seen: set[str] = set()
+            for a in listed:
+                name, kind, referred = a.name, a.type, a.ref_attr_name
+                # most are just what their operator says: nothing more to look at
+                plain = kinds is not None and kinds.get(name) == kind and name not in _RANGED
+                if not plain or referred or name in seen:
+                    self._check(node, a, seen, kinds, function=function)
+                seen.add(name)
+                if kind in _LARGE and not referred:  # of a reference the value is the call's
+                    self._contents(a, opsets, function=function, depth=depth)
+
+    def _contents(
+        self, a: AttributeProto, opsets: Mapping[str, int], *, function: bool, depth: int
+    ) -> None:
+        """The tensors and graphs that an attribute holds."""
+        if a.type == _TENSOR:
+            check_tensor(a.t, self.where)
+        elif a.type == _SPARSE_TENSOR:
+            check_sparse(a.sparse_tensor, self.where)
+        else:
+            for graph in [a.g] if a.type == _GRAPH else a.graphs:
+                self.graph(graph, opsets, function=function, depth=depth + 1)
+
+    def _check(
+        self,
+        node: NodeProto,
+        a: AttributeProto,
+        seen: Set[str],
+        kinds: Mapping[str, int] | None,
+        *,
+        function: bool,
+    ) -> None:
+        """One attribute, `seen` before it: once at a node, typed as its operator asks, in range."""
+        if not isinstance(a.name, str):
+            raise self._wrong(node, "an attribute's name is not UTF-8 text")
+        if a.name in seen:
+            raise self._wrong(node, f"the attribute '{a.name}' is given twice")
+        if not a.ref_attr_name:
+            self._check_value(node, a, kinds)
+        elif not function:
+            raise self._wrong(
+                node, f"the attribute '{a.name}' refers to a function's, outside of any function"
+            )
+
+    def _check_value(
+        self, node: NodeProto, a: AttributeProto, kinds: Mapping[str, int] | None
+    ) -> None:
+        """Typed, as the operator asks where `kinds` are known, and in range."""
+        if a.type == _A.UNDEFINED:
+            raise self._wrong(node, f"the attribute '{a.name}' has no type")
+        if kinds is None:
+            return
+        if a.name not in kinds:
+            if a.name.startswith(_OWN):
+                return
+            raise self._wrong(node, f"the operator has no attribute '{a.name[:80]}'")
+        if kinds[a.name] != a.type:
+            raise self._wrong(
+                node,
+                f"the attribute '{a.name}' is of type {_kind(a.type)}, not {_kind(kinds[a.name])}",
+            )
+        if domains.is_default(node.domain) and a.name in _RANGED:
+            self._check_range(node, a, *_RANGED[a.name])
+
+    def _check_range(self, node: NodeProto, a: AttributeProto, least: int, end: int) -> None:
+        """From `least` to below `end`; as many outputs as are named."""
+        values: Sequence[int] = a.ints if a.type == _A.INTS else [a.i]
+        if values and not (least <= min(values) and max(values) < end):
+            raise self._wrong(node, f"the attribute '{a.name}' is {str(list(values))[:60]}")
+        if a.name == "num_outputs" and a.i < len(node.output):
+            raise self._wrong(
+                node, f"the attribute 'num_outputs' is {a.i}, and {len(node.output)} are named"
+            )
+
+    def _wrong(self, node: NodeProto, what: str) -> InputError:
+        return InputError(f"{self.where}: {node.op_type} '{node.name[:80]}': {what}"[:600])
+
+
+@lru_cache(maxsize=4096)
+def _kinds(op: str, version: int, domain: str) -> Mapping[str, int] | None:
+    """Attribute name -> AttributeProto.AttributeType, as the operator's schema has it; None
+    where it has none.
+    """
+    schema = attributes.schema(op, version, domain)
+    if schema is None:
+        return None
+    return {name: int(a.type.value) for name, a in schema.attributes.items()}  # type: ignore[attr-defined]
+
+
+def _kind(code: int) -> str:
+    return str(_A.AttributeType.Name(code)) if code in _A.AttributeType.values() else str(code)
+
+
+def check_contents(model: ModelProto, where: str) -> None:
+    """Raises InputError for tensors, declared types and attributes that no runtime can make
+    sense of.
+    """
+    local = frozenset((f.domain, f.name) for f in model.functions)
+    reader = _Reader(where, local)
+    reader.graph(model.graph, domains.versions(model.opset_import), function=False, depth=0)
+    for function in model.functions:
+        reader.nodes(function.node, domains.versions(function.opset_import), function=True, depth=0)
+
 
 # onnxruntime opens every call when it loads a model
 MOST_INLINED = 10_000_000

@@ -1,1 +1,1 @@
-"""Who gives values their types: at load, at emission, and again once operands are better known."""
+"""Types of values: at load, at emission, and again once operands are better known."""

@@ -1,8 +1,5 @@
-"""What onnx infers wrongly, and what is done about each: before inference a form that it gets
-right, or none of it.
-
-Found by comparing every inferred shape of the backend suite, attributes left at their defaults,
-with the one that is computed (tests/ir/type_inference/test_whole_model.py).
+"""Operators that onnx infers wrongly, pools with ceil_mode among them: each is given to it in a
+form that it gets right, or not at all.
 """
 
 from __future__ import annotations
@@ -10,8 +7,39 @@ from __future__ import annotations
 from onnx import NodeProto, helper
 
 from onnxgrad.ir import domains
-from onnxgrad.ir.type_inference import ceil_mode
-from onnxgrad.ir.types import Shape
+from onnxgrad.ir.attributes import values_of
+from onnxgrad.ir.types import Dim, Shape
+
+POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+
+
+def rounds_up(node: NodeProto) -> bool:
+    """Whether `node` is a pool in ceil_mode, or may be: a call may set it."""
+    return (
+        node.op_type in POOLS
+        and domains.is_default(node.domain)
+        and any(a.name == "ceil_mode" and (a.ref_attr_name or a.i) for a in node.attribute[:])
+    )
+
+
+def without_late_windows(node: NodeProto, x: Shape | None, y: Shape | None) -> Shape | None:
+    """The shape `y` inferred for a pool of `x`, less the windows that would start behind x and
+    its first pads.
+    """
+    if x is None or y is None or len(x) != len(y):
+        return y
+    a, n = values_of(node), len(x) - 2
+    if a.get("auto_pad", b"NOTSET") != b"NOTSET":
+        return y
+    strides, begin = a.get("strides") or [1] * n, (a.get("pads") or [0] * n)[:n]
+    sizes: list[Dim] = [
+        out - 1
+        if isinstance(size, int) and isinstance(out, int) and (out - 1) * s >= size + b
+        else out
+        for size, out, s, b in zip(x[2:], y[2:], strides, begin)
+    ]
+    return (*y[:2], *sizes)
+
 
 # operator: attributes whose default onnx's inference forgets
 _FORGOTTEN = {"STFT": {"onesided": 1}}
@@ -19,7 +47,7 @@ _FORGOTTEN = {"STFT": {"onesided": 1}}
 # onnx 1.23 reads the type of the first operand of these although it may not know it, which ends the
 # process
 _WITHOUT_A_LOOK = frozenset({"TreeEnsemble"})
-OPERATORS = frozenset({*_FORGOTTEN, *ceil_mode.POOLS, *_WITHOUT_A_LOOK, "Split"})
+OPERATORS = frozenset({*_FORGOTTEN, *POOLS, *_WITHOUT_A_LOOK, "Split"})
 # onnx makes a list of as many sizes as the attribute says, whatever the node has results, and reads
 # beyond its end
 _MOST_PARTS = 1 << 20
@@ -50,7 +78,7 @@ def needs_types(node: NodeProto) -> bool:
     """
     forgotten = _FORGOTTEN.get(node.op_type, ())
     return (
-        ceil_mode.rounds_up(node)
+        rounds_up(node)
         or ends_the_process(node)
         or any(a.ref_attr_name and a.name in forgotten for a in node.attribute[:])
     )
@@ -73,4 +101,4 @@ def is_unbounded(node: NodeProto) -> bool:
 
 def corrected(node: NodeProto, x: Shape | None, y: Shape | None) -> Shape | None:
     """The shape of the first result, where onnx infers `y` from a first operand of shape `x`."""
-    return ceil_mode.without_late_windows(node, x, y) if ceil_mode.rounds_up(node) else y
+    return without_late_windows(node, x, y) if rounds_up(node) else y

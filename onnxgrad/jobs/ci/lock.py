@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.files import write_whole
+from onnxgrad.ir.storage.atomic_files import write_whole
 from onnxgrad.jobs.requirements import Facts, Latency
 from onnxgrad.version import __version__
 from onnxgrad.wording import printable_json

@@ -15,7 +15,7 @@ from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
 from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import remove, save, to_proto
-from onnxgrad.ir.weights import check_not_weights, sources
+from onnxgrad.ir.storage.external_data import check_not_weights, sources
 from onnxgrad.jobs.ci.lock import changes
 from onnxgrad.jobs.ci.measure import measured, measures, seconds_of
 from onnxgrad.jobs.ci.outcome import ModelOutcome, Status

@@ -14,9 +14,9 @@ from typing import Any
 import onnx
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir import weights
-from onnxgrad.ir.files import write_whole
 from onnxgrad.ir.load import ModelLike, proto_of
+from onnxgrad.ir.storage import external_data
+from onnxgrad.ir.storage.atomic_files import write_whole
 from onnxgrad.jobs.tuning.choices import Choices, described
 from onnxgrad.jobs.tuning.measure import Decision, Measuring, Tuned
 from onnxgrad.passes.pipeline import Pipeline
@@ -33,8 +33,8 @@ def digest(model: ModelLike) -> str:
     """
     proto, folder = proto_of(model)
     found = hashlib.sha256(proto.SerializeToString(deterministic=True))
-    for tensor in weights.outside(proto):
-        found.update(weights.internalize(tensor, folder).raw_data)
+    for tensor in external_data.outside(proto):
+        found.update(external_data.internalize(tensor, folder).raw_data)
     return found.hexdigest()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array, numpy_dtype, same_dim, same_shape
 from onnxgrad.ir.var import Var

@@ -24,7 +24,7 @@ from typing import Any
 from onnx import TensorProto
 
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.bodies import import_opset
+from onnxgrad.ir.function_bodies import import_opset
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim
 from onnxgrad.ir.var import Var

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, same_dim
 from onnxgrad.ir.var import Var

@@ -15,8 +15,7 @@ from onnx import GraphProto, TensorProto, ValueInfoProto
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.emission.emit import constant, emitting
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array, TensorType
 from onnxgrad.ir.var import Var

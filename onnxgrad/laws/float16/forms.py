@@ -13,7 +13,7 @@ from onnx.defs import OpSchema
 from onnxgrad.ir import attributes
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission import signature
-from onnxgrad.ir.type_inference import at_emission
+from onnxgrad.ir.type_inference import per_binding
 from onnxgrad.ir.types import Array, SequenceType, TensorType, TypeMismatch
 from onnxgrad.ir.var import Var
 
@@ -144,7 +144,7 @@ def _types(b: Binding, schema: OpSchema, form: Form) -> bool:
         for i, v in enumerate(b.inputs)
     ]
     try:
-        made = at_emission.result_types(schema, b.to_node(), read, b.block)
+        made = per_binding.result_types(schema, b.to_node(), read, b.block)
     except TypeMismatch:
         return False
     return all(

@@ -15,7 +15,7 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.bodies import called
+from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array, element_count
 from onnxgrad.ir.var import Var

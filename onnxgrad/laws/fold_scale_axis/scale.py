@@ -11,8 +11,7 @@ from typing import Any, overload
 import numpy as np
 
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.emission.emit import emit
+from onnxgrad.ir.emission.emit import constant, emit
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, Array, Shape, element_count, numpy_dtype, same_dim

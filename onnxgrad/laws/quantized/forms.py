@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.ir.var import Var

@@ -10,7 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.quantized.forms import LIMITS

@@ -11,8 +11,8 @@ from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import program_of
+from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.stats import stats_of
 from onnxgrad.ir.types import TensorType, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.report.html.graph import Drawn, compared, first_result, shown

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from onnxgrad.ir.load import ModelLike, load
+from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.stats import stats_of
 from onnxgrad.report.html.graph import Drawn, compared, shown
 from onnxgrad.report.html.optimized import operators
 from onnxgrad.report.html.page import (

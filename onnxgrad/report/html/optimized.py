@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import program_of
-from onnxgrad.ir.stats import Stats
+from onnxgrad.ir.protobufs import Stats
 from onnxgrad.jobs.optimize import Optimized, RewriteRefuted
 from onnxgrad.passes.base import PASSES
 from onnxgrad.passes.pipeline import PassResult

@@ -19,8 +19,7 @@ from onnx import TensorProto, numpy_helper
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.interop.given_back import check_room, like
-from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.load import ModelLike, check_room, load_own, to_kind_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array, TensorType, is_static, numpy_dtype
@@ -147,7 +146,7 @@ def lora(
     entries = (targets,) if isinstance(targets, str) else tuple(targets)
     words = Adapters(rank, alpha, entries, digest(model)).words()
     names = [site.name + suffix for site in chosen for suffix in (LORA_A, LORA_B)]
-    return like(with_note(program, {**words, "added": added, "values": names}), model)
+    return to_kind_of(with_note(program, {**words, "added": added, "values": names}), model)
 
 
 @known_keywords
@@ -168,7 +167,7 @@ def load_adapters(model: ModelLike, adapters: Given | Mapping[str, Given]) -> An
         if not several:
             raise InputError("no adapters given to choose from")
         note = {"names": list(several), "base": base, "input": _attach_all(program, several, base)}
-    return like(with_note(program, note), model)
+    return to_kind_of(with_note(program, note), model)
 
 
 def _own(model: ModelLike) -> Program:

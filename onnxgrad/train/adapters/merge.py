@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.interop.given_back import check_room, like
-from onnxgrad.ir.load import ModelLike, load, load_own, program_of, proto_of
+from onnxgrad.ir.load import ModelLike, check_room, load, load_own, program_of, proto_of, to_kind_of
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
@@ -47,7 +46,7 @@ def merge(model: ModelLike, adapters: Given | None = None) -> Any:
     places = fitting(program, found, found.base if base is not None else digest(model))
     values = {site.name: _merged(site, found) for site in places}
     how = {"lora": {"rank": found.rank, "alpha": found.alpha}}
-    return like(with_weights(model if base is None else base, values, how), model)
+    return to_kind_of(with_weights(model if base is None else base, values, how), model)
 
 
 def _merged(site: Site, adapters: Adapters) -> Array:

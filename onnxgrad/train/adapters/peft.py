@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.files import regular
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.save import save_together
+from onnxgrad.ir.storage.atomic_files import regular
 from onnxgrad.ir.types import Array
 from onnxgrad.options import known_keywords
 from onnxgrad.train import safetensors_file

@@ -14,10 +14,8 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.emission.emit import constant, emit_with_blocks, emitting, nested_block
 from onnxgrad.ir.emission.emitter import emitter
-from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var

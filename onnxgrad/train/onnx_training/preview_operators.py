@@ -19,7 +19,7 @@ from onnxgrad.grad.registry import body
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.like import filled_like, zeros_like
+from onnxgrad.ir.emission.fill_and_reshape import filled_like, zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array, numpy_dtype

@@ -26,11 +26,11 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.wrt import hoist_requested
 from onnxgrad.ir import domains
+from onnxgrad.ir.binding import RANDOM_OPS
 from onnxgrad.ir.load import ModelLike, load, load_own, program_of
 from onnxgrad.ir.names import Names
-from onnxgrad.ir.nodes import every_graph, graphs_of
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.random_draws import RANDOM_OPS
+from onnxgrad.ir.protobufs import every_graph, graphs_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
 from onnxgrad.options import known_keywords

@@ -14,8 +14,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.nodes import every_node, weight_elements
-from onnxgrad.ir.tensor_data import elements
+from onnxgrad.ir.protobufs import elements, every_node, weight_elements
 from onnxgrad.verify.account import Trial
 from onnxgrad.verify.compare import has_finite
 from onnxgrad.verify.coverage.items import DECISIONS, DEFAULTS, ROWS, Item, has_row

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
-from onnxgrad.ir.nodes import every_graph, every_node
-from onnxgrad.ir.tensor_data import elements
-from onnxgrad.ir.weights import internalize
+from onnxgrad.ir.protobufs import elements, every_graph, every_node
+from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.verify.coverage.targets import LOOKUPS, axis_of
 from onnxgrad.verify.subject import Subject
 

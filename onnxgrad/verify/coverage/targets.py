@@ -13,7 +13,7 @@ from typing import Any
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from onnxgrad.ir.nodes import every_node, graphs_of
+from onnxgrad.ir.protobufs import every_node, graphs_of
 from onnxgrad.verify.coverage.counters import (
     SIDES,
     Attributes,

@@ -18,7 +18,7 @@ import onnx
 
 from onnxgrad.errors import Unsupported
 from onnxgrad.ir import domains
-from onnxgrad.ir.tensor_data import elements
+from onnxgrad.ir.protobufs import elements
 from onnxgrad.verify.feeds.dims import evaluate, required_inputs, shape_of
 from onnxgrad.verify.reference.in_child import infer_types
 from onnxgrad.verify.reference.order import scheduled

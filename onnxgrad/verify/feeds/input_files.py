@@ -14,8 +14,8 @@ import onnx
 from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.arrays import read_arrays
-from onnxgrad.ir.files import regular
+from onnxgrad.ir.storage.atomic_files import regular
+from onnxgrad.ir.storage.numpy_files import read_arrays
 from onnxgrad.verify.feeds.dims import required_inputs
 from onnxgrad.verify.values import Value
 from onnxgrad.wording import counted, option

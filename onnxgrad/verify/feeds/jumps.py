@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from onnx import ModelProto, NodeProto
 
-from onnxgrad.ir.nodes import every_node, weight_elements
+from onnxgrad.ir.protobufs import every_node, weight_elements
 
 _JUMPS = {
     "And", "ArgMax", "ArgMin", "Binarizer", "Ceil", "Clip", "Compress", "Equal", "Floor", "Greater",

@@ -7,7 +7,7 @@ from typing import Any
 
 from onnx import ModelProto, NodeProto, TypeProto
 
-from onnxgrad.ir.nodes import every_node
+from onnxgrad.ir.protobufs import every_node
 from onnxgrad.verify.changed_region import reads
 
 Types = Mapping[str, TypeProto]

@@ -16,7 +16,7 @@ import onnx
 from onnx import ModelProto, TypeProto
 
 from onnxgrad.ir.load import load
-from onnxgrad.ir.nodes import every_node
+from onnxgrad.ir.protobufs import every_node
 from onnxgrad.ir.types import type_to_proto
 from onnxgrad.verify.reducing.candidate import copied, pruned
 from onnxgrad.verify.reducing.simpler_numbers import plainness

@@ -7,7 +7,7 @@ from typing import Any
 
 from onnx import AttributeProto, ModelProto, NodeProto
 
-from onnxgrad.ir.nodes import every_graph, graphs_of
+from onnxgrad.ir.protobufs import every_graph, graphs_of
 from onnxgrad.verify.reducing.candidate import Candidates, Types, copied
 
 _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_helper
 
-from onnxgrad.ir.nodes import every_graph
+from onnxgrad.ir.protobufs import every_graph
 from onnxgrad.verify.reducing.candidate import Candidates, Types, copied
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from onnx import ModelProto, ValueInfoProto
 
-from onnxgrad.ir.nodes import every_graph, every_node
+from onnxgrad.ir.protobufs import every_graph, every_node
 from onnxgrad.verify.changed_region import reads
 from onnxgrad.verify.reducing.candidate import Candidates, Types, assign, copied
 from onnxgrad.verify.reducing.simpler_nodes import bypassed, opened, plainer_attributes

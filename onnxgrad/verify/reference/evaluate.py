@@ -19,7 +19,7 @@ import onnx
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
-from onnxgrad.ir.tensor_data import elements
+from onnxgrad.ir.protobufs import elements
 from onnxgrad.verify.coverage.items import Item, joined
 from onnxgrad.verify.coverage.targets import Targets, Watch
 from onnxgrad.verify.reference.borrowed import borrow

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import onnx
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.weights import outside
+from onnxgrad.ir.storage.external_data import outside
 
 Model: TypeAlias = "onnx.ModelProto | bytes | str | os.PathLike[str]"
 TWO_GB = 2**31 - 1

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from onnxgrad.grad import check_gradient, gradient
-from onnxgrad.ir.nodes import every_node
+from onnxgrad.ir.protobufs import every_node
 from onnxgrad.verify.running.run import run
 from tests.helpers import parse
 

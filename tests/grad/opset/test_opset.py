@@ -16,7 +16,7 @@ from onnxgrad.grad.opening import MAX_BINDINGS
 from onnxgrad.grad.opset.converter_gaps import separate_names
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import save
-from onnxgrad.ir.weights import outside
+from onnxgrad.ir.storage.external_data import outside
 from tests.grad.numeric import check_model, normal, run
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from onnxgrad.grad.rules._common import pad
 from onnxgrad.grad.rules._geometry import Geometry, padded_conv, spatial
 from onnxgrad.grad.rules.convolution._correlation import Correlation, channels_last
-from onnxgrad.ir.like import shape_of
+from onnxgrad.ir.emission.fill_and_reshape import shape_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array, is_static
 from onnxgrad.ir.var import Var

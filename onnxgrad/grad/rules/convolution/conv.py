@@ -22,7 +22,7 @@ from onnxgrad.grad.rules._geometry import (
 from onnxgrad.grad.rules.convolution._input_gradient import input_gradient
 from onnxgrad.grad.rules.convolution._weight_gradient import weight_gradient
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.like import reshape_like
+from onnxgrad.ir.emission.fill_and_reshape import reshape_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 

@@ -23,7 +23,7 @@ from onnxgrad.grad.rules.images.grid_sample import (
     sampling,
 )
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.like import reshape_like
+from onnxgrad.ir.emission.fill_and_reshape import reshape_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.ir.var import Var

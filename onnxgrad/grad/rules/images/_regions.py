@@ -13,7 +13,7 @@ from onnxgrad.grad.rules._common import as_number, size_along, where
 from onnxgrad.grad.rules.images.grid_sample import as_type, product, reshaped
 from onnxgrad.grad.rules.scatter import scatter_elements, zeros
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 

@@ -15,8 +15,8 @@ from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import as_number, pad, size_along, where
 from onnxgrad.grad.rules.scatter import scatter_elements, zeros
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.like import reshape_like, with_type_of
+from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.emission.fill_and_reshape import reshape_like, with_type_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, TensorType
 from onnxgrad.ir.var import Var

@@ -14,8 +14,8 @@ from onnxgrad.grad.rules._common import as_number, size_along
 from onnxgrad.grad.rules.images._regions import Candidates, Samples, as_type_of, counting, samples
 from onnxgrad.grad.rules.images.grid_sample import as_type, number_type, product, reshaped
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.like import reshape_like
+from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.emission.fill_and_reshape import reshape_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 

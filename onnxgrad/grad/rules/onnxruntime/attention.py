@@ -16,7 +16,7 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import body
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype, same_dim
 from onnxgrad.ir.var import Var

@@ -14,7 +14,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import body
 from onnxgrad.grad.rules._common import plus
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var

@@ -10,8 +10,8 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.rules._common import as_number
 from onnxgrad.grad.rules.recurrent._sweep import Recurrent
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.like import filled_like
+from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.emission.fill_and_reshape import filled_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 

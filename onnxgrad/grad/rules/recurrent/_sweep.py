@@ -18,11 +18,9 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.emission.emit import constant, emit_with_blocks, emitting, nested_block
 from onnxgrad.ir.emission.emitter import emitter
-from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
-from onnxgrad.ir.like import reshape_like, zeros_like
+from onnxgrad.ir.emission.fill_and_reshape import reshape_like, zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import TensorType, Type
 from onnxgrad.ir.var import Var

@@ -1,0 +1,137 @@
+"""Whose fault it is when something fails: a model that is not valid ONNX makes anything fail
+anywhere.
+
+What a model promises is not all checked beforehand: that costs, and much of it nobody asks about.
+Where work on a model fails unexpectedly it is checked in full, and a fault found there is the error
+that the user sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto
+
+from onnxgrad.errors import InputError, InternalError, OnnxgradError
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import every_node
+from onnxgrad.ir.type_inference.misinferred import ends_the_process
+
+_LARGEST = 1 << 30  # serialised bytes that onnx's checker is given
+
+
+@contextmanager
+def blaming(proto: ModelProto) -> Iterator[None]:
+    """Turn an unexpected exception into an InputError where `proto` is not valid; let it pass
+    where it is.
+    """
+    try:
+        yield
+    except Exception as error:  # an invalid model may make any line raise
+        if isinstance(error, OnnxgradError) and not isinstance(error, InternalError):
+            raise
+        reason = fault_of(proto)
+        if reason is None:
+            raise
+        raise InputError(f"this is no valid ONNX model: {reason}") from error
+
+
+def fault_of(proto: ModelProto) -> str | None:
+    """What is wrong with the model, in one line; None where nothing is found."""
+    damaged = next(_no_text(proto), None)
+    if damaged is not None:
+        field, value = damaged
+        return f"its {field} {value!r} is not UTF-8 text"
+    far = next(_far_axes(proto), None)
+    if far is not None:
+        return far
+    if proto.ByteSize() > _LARGEST:
+        return None
+    try:
+        if not any(t.data_location == TensorProto.EXTERNAL for t in proto.graph.initializer):
+            _run_checker(proto)
+        if any(ends_the_process(n) for n in _nodes(proto)):
+            return None
+        onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
+    except Exception as error:  # noqa: BLE001  # whatever onnx raises, it is about the model
+        return next(
+            (line for line in str(error).splitlines() if line.strip()), type(error).__name__
+        )
+    return None
+
+
+def _run_checker(proto: ModelProto) -> None:
+    """onnx's checker, which asks outputs for a shape where a model may leave it open."""
+    try:
+        onnx.checker.check_model(proto)
+    except onnx.checker.ValidationError as error:
+        if "'shape' of 'type' is required" not in str(error):
+            raise
+
+
+def _far_axes(proto: ModelProto) -> Iterator[str]:
+    """Axes that no rank reaches; onnx looks at their last 32 bits."""
+    for node in _nodes(proto):
+        for a in node.attribute:
+            if a.name == "axis" and abs(a.i) >= 1 << 31:
+                yield f"axis {a.i} of {node.op_type} '{node.name}' is out of range"
+
+
+def _nodes(proto: ModelProto) -> Iterator[NodeProto]:
+    return every_node([*proto.graph.node, *(n for f in proto.functions for n in f.node)])
+
+
+def _no_text(message: Any) -> Iterator[tuple[str, bytes]]:
+    """The string fields that hold no text: protobuf hands out their bytes."""
+    work = [message]
+    while work:
+        for field, value in work.pop().ListFields():
+            values = value if field.is_repeated else [value]
+            if field.message_type is not None:
+                work += values
+            elif field.type == field.TYPE_STRING:
+                yield from ((field.name, v) for v in values if isinstance(v, bytes))
+
+
+# operators whose `axis` counts the first operand's axes -> how many more there may be
+_BY_AXIS: dict[str, int] = {
+    **dict.fromkeys(
+        ["ArgMax", "ArgMin", "Compress", "Concat", "Gather", "GatherElements", "Hardmax",
+         "LayerNormalization", "LogSoftmax", "LpNormalization", "RMSNormalization", "Scatter",
+         "ScatterElements", "Softmax", "Split", "TopK", "Unique"], 0,
+    ),
+    "Flatten": 1, "OneHot": 1,
+}  # fmt: skip
+
+
+def check_axes(program: Program, where: str) -> None:
+    """Raises InputError for an attribute that names an axis which an operand of known rank
+    lacks.
+    """
+    for block in [program.main, *program.functions.values()]:
+        for b in block.walk():
+            if b.domain == "" and (b.op in _BY_AXIS or b.op == "Transpose"):
+                _check_axis(b, where)
+
+
+def _check_axis(b: Binding, where: str) -> None:
+    operand = b.operand(0)
+    rank = None if operand is None else operand.rank
+    if not rank:  # unknown, or a scalar, where operators differ
+        return
+    if b.op == "Transpose":
+        perm = b.attrs.get("perm")
+        if isinstance(perm, tuple) and sorted(perm) != list(range(rank)):
+            raise InputError(
+                f"{where}: {b.op} '{b.node.name[:80]}': {str(perm)[:60]} orders no {rank} axes"
+            )
+        return
+    axis, most = b.attrs.get("axis"), rank + _BY_AXIS[b.op]
+    if isinstance(axis, int) and not -most <= axis < most:
+        raise InputError(
+            f"{where}: {b.op} '{b.node.name[:80]}': its operand of {rank} axes has no axis {axis}"
+        )

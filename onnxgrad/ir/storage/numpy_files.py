@@ -1,0 +1,101 @@
+"""Arrays of .npy and .npz files. Each header is held against the bytes of its file before memory is
+allocated for the array.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.storage.atomic_files import regular
+from onnxgrad.ir.types import Array
+
+_PACKED = 1 << 30  # bytes that a small compressed file may become
+_RATIO = 100  # beyond _PACKED: bytes for each byte of the file
+_HEADER = 10_000  # bytes; numpy's limit
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+
+def read_arrays(path: Path) -> Array | dict[str, Array]:
+    """Return the array of an .npy file, or the arrays of an .npz file by name.
+
+    Raises InputError for a file that is missing, damaged, pickled, or smaller than its headers say.
+    """
+    try:
+        size = regular(path).stat().st_size
+        with open(path, "rb") as file:
+            start = file.read(6)
+            if start[:2] == b"PK":
+                return _archive(file, size)
+            if not start:
+                raise ValueError("the file is empty")
+            if start != np.lib.format.MAGIC_PREFIX:
+                raise ValueError("not an .npy or .npz file; save it with numpy.save or savez")
+            file.seek(0)
+            return _array(file, size)
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    # numpy, zipfile and zlib raise a dozen types for damaged files
+    except Exception as error:
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InputError(f"{path}: cannot be read: {why}") from error
+
+
+def _archive(file: IO[bytes], size: int) -> dict[str, Array]:
+    """Return the arrays of a zip file of `size` bytes."""
+    arrays: dict[str, Array] = {}
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        total = sum(member.file_size for member in members)
+        if sum(member.compress_size for member in members) > size:
+            raise ValueError("its members are larger than the file")
+        if total > max(_PACKED, _RATIO * size):
+            raise ValueError(f"{size:,} bytes unpack to {total:,}; save it with numpy.savez")
+        for member in members:
+            name = member.filename.removesuffix(".npy")
+            if name in arrays:
+                raise ValueError(f"two members are named {name!r}")
+            if member.compress_type not in _METHODS or member.flag_bits & 1:
+                raise ValueError(f"member {name!r} is encrypted or compressed by another tool")
+            with archive.open(member) as head:
+                _check(head, member.file_size)
+            with archive.open(member) as whole:
+                arrays[name] = np.lib.format.read_array(whole, allow_pickle=False)
+                if whole.read(1):  # to the end: only there is the checksum compared
+                    raise ValueError(f"member {name!r} is larger than its header says")
+    return arrays
+
+
+def _array(file: IO[bytes], size: int) -> Array:
+    _check(file, size)
+    file.seek(0)
+    array: Array = np.lib.format.read_array(file, allow_pickle=False)
+    return array
+
+
+def _check(file: IO[bytes], size: int) -> None:
+    """Raises ValueError if the header describes more than `size` bytes."""
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    elif version == (2, 0) and int.from_bytes(file.read(4), "little") <= _HEADER:
+        file.seek(-4, 1)
+        shape, _, dtype = np.lib.format.read_array_header_2_0(file)
+    else:
+        raise ValueError(f"format {version} or the length of its header is not supported")
+    if dtype.hasobject:
+        raise ValueError("holds Python objects (pickled); save arrays of numbers")
+    if any(length < 0 for length in shape):
+        raise ValueError(f"the header has the negative shape {shape}")
+    needed = math.prod(shape) * max(1, dtype.itemsize)
+    if needed > size - file.tell():
+        raise ValueError(
+            f"the header describes {needed:,} bytes, and {max(0, size - file.tell()):,} follow"
+        )

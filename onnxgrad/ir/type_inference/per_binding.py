@@ -1,0 +1,246 @@
+"""Types of one binding's results: at emission, in a copy, and again once operands are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import onnx
+from onnx import NodeProto, TensorProto, numpy_helper
+
+from onnxgrad.ir import attributes, domains
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.type_inference import misinferred
+from onnxgrad.ir.type_inference.closed_forms import CLOSED_FORMS
+from onnxgrad.ir.type_inference.symbolic_shapes import refine
+from onnxgrad.ir.types import (
+    Shape,
+    TensorType,
+    Type,
+    TypeMismatch,
+    element_count,
+    same_dim,
+    type_bytes,
+    type_from_proto,
+)
+from onnxgrad.ir.var import Var
+
+# constants larger than this are no shapes, axes or pads
+_DATA_BYTES = 1 << 12
+
+
+def result_types(
+    schema: onnx.defs.OpSchema | None,
+    node: NodeProto,
+    inputs: Sequence[Var | None],
+    block: BindingBlock,
+) -> list[Type | None]:
+    """One type per output name of `node`, None where nothing can be said. Raises TypeMismatch."""
+    if schema is None or any(a.ref_attr_name for a in node.attribute[:]):
+        return [None] * len(node.output)
+    if node.domain != domains.canonical(node.domain):
+        plain = NodeProto()
+        plain.CopyFrom(node)
+        domains.respell(plain)
+        node = plain
+    quick = CLOSED_FORMS.get(node.op_type) if node.domain == "" else None
+    if (
+        quick is not None
+        and len(node.output) == 1
+        and all(v is not None and v.dtype for v in inputs)
+    ):
+        found = quick(node, [v for v in inputs if v is not None])
+        if found is not None:
+            return [found]
+    types = _onnx_types(schema, node, inputs, block)
+    if (
+        node.op_type in misinferred.OPERATORS
+        and inputs[0] is not None
+        and isinstance(types[0], TensorType)
+    ):
+        types[0] = TensorType(
+            types[0].dtype, misinferred.corrected(node, inputs[0].shape, types[0].shape)
+        )
+    refined = refine(node, inputs)
+    if refined is not None and types and isinstance(types[0], TensorType):
+        types[0] = TensorType(types[0].dtype, _merge(types[0].shape, refined))
+    return types
+
+
+def types_of(b: Binding) -> list[Type | None]:
+    """The types of a binding's results, as far as its operands tell now. Raises TypeMismatch."""
+    node = b.to_node() if b.changed else b.node
+    return result_types(attributes.schema(b.op, b.version, b.domain), node, b.inputs, b.block)
+
+
+def _onnx_types(
+    schema: onnx.defs.OpSchema, node: NodeProto, inputs: Sequence[Var | None], block: BindingBlock
+) -> list[Type | None]:
+    known = {v.name: type_bytes(v.type) for v in inputs if v is not None and v.type is not None}
+    if any(v is not None and v.name not in known for v in inputs):
+        return [None] * len(node.output)
+    if node.op_type in misinferred.OPERATORS and misinferred.is_unbounded(node):
+        raise TypeMismatch("more parts than anyone can read")
+    data: dict[str, bytes] = {}
+    for v in inputs:
+        if v is not None and v.is_constant and v.dtype != TensorProto.STRING:
+            count = element_count(v.shape)
+            array = v.const if count is not None and count * 8 <= _DATA_BYTES else None
+            if array is not None:
+                data[v.name] = numpy_helper.from_array(array).SerializeToString()
+    try:
+        infer_node: Any = schema._infer_node_outputs  # its stub lags behind the signature
+        out = infer_node(
+            misinferred.spelled_out(node).SerializeToString(),
+            known,
+            data,
+            {},
+            dict(block.opsets),
+            block.program.ir_version,
+        )
+    except (
+        onnx.shape_inference.InferenceError,
+        onnx.checker.ValidationError,
+        RuntimeError,
+        ValueError,
+    ) as e:
+        raise TypeMismatch(str(e).strip().splitlines()[0]) from e
+    return [
+        type_from_proto(onnx.TypeProto.FromString(out[n])) if n in out else None
+        for n in node.output
+    ]
+
+
+def _merge(inferred: Shape | None, symbols: Shape) -> Shape:
+    """What onnx knows in ints, completed by what the symbols say."""
+    if inferred is None or len(inferred) != len(symbols):
+        return symbols
+    return tuple(
+        s if not isinstance(i, int) and s is not None else i
+        for i, s in zip(inferred, symbols, strict=True)
+    )
+
+
+def retype(block: BindingBlock) -> None:
+    """Type again what was of unknown type or rank, nested blocks included. Raises TypeMismatch."""
+    block.schedule()
+    for b in block.bindings:
+        if b.blocks:
+            _INTO.get(b.op if b.domain == "" else "", _nested)(b)
+            _learn(b.outputs, types_of_bodies(b))
+            continue
+        if any(v is not None and _is_open(v) for v in b.outputs):
+            type_again(b)
+
+
+def type_again(b: Binding) -> None:
+    """Give its results of unknown type or rank the types that its operands tell. Raises
+    TypeMismatch.
+    """
+    _learn(b.outputs, types_of(b))
+
+
+def _nested(b: Binding) -> None:
+    for nested in b.blocks.values():
+        retype(nested)
+
+
+def types_of_bodies(b: Binding) -> list[Type | None]:
+    """What the bodies of control flow tell of its results: none for another operator."""
+    return _TOLD[b.op](b) if b.domain == "" and b.op in _TOLD else []
+
+
+def _of_if(b: Binding) -> list[Type | None]:
+    """A result has what both branches agree on."""
+    then, otherwise = (b.blocks[name].outputs for name in ("then_branch", "else_branch"))
+    return [common_type(x.type, y.type) for x, y in zip(then, otherwise)]
+
+
+def _of_loop(b: Binding) -> list[Type | None]:
+    """A state keeps its dtype, not its shape; what is scanned gets a new first axis."""
+    body, count = b.blocks["body"], len(b.inputs) - 2
+    states, scans = body.outputs[1 : 1 + count], body.outputs[1 + count :]
+    return [*(_unshaped(v) for v in states), *(_stacked(v.type, 0) for v in scans)]
+
+
+def _of_scan(b: Binding) -> list[Type | None]:
+    """A state keeps its type; what is scanned gets an axis."""
+    body, count = b.blocks["body"], len(b.inputs) - b.attr("num_scan_inputs")
+    if len(b.inputs) != len(body.inputs):
+        return []  # below opset 9 there is a batch axis, and sequence_lens
+    axes = b.attr("scan_output_axes") or [0] * (len(b.outputs) - count)
+    scans = [_stacked(v.type, axis) for v, axis in zip(body.outputs[count:], axes)]
+    return [*(v.type for v in body.outputs[:count]), *scans]
+
+
+_TOLD: dict[str, Callable[[Binding], list[Type | None]]] = {
+    "If": _of_if,
+    "Loop": _of_loop,
+    "Scan": _of_scan,
+}
+
+
+def _loop(b: Binding) -> None:
+    body = b.blocks["body"]
+    _learn(body.inputs[2:], [_unshaped(v) for v in b.inputs[2:]])
+    retype(body)
+
+
+def _scan(b: Binding) -> None:
+    """What is scanned loses the axis that is walked."""
+    body, scanned = b.blocks["body"], b.attr("num_scan_inputs")
+    count = len(b.inputs) - scanned
+    if len(b.inputs) != len(body.inputs):
+        return  # as in _of_scan
+    axes = b.attr("scan_input_axes") or [0] * scanned
+    elements = [
+        None if v is None else _element(v.type, axis) for v, axis in zip(b.inputs[count:], axes)
+    ]
+    _learn(body.inputs, [*(None if v is None else v.type for v in b.inputs[:count]), *elements])
+    retype(body)
+
+
+# how the bodies come to their own types
+_INTO: dict[str, Callable[[Binding], None]] = {"Loop": _loop, "Scan": _scan}
+
+
+def _learn(values: Sequence[Var | None], types: Sequence[Type | None]) -> None:
+    for v, found in zip(values, types):
+        if v is not None and found is not None and _is_open(v):
+            v.type = found
+
+
+def _is_open(v: Var) -> bool:
+    return v.type is None or (isinstance(v.type, TensorType) and (v.shape is None or not v.dtype))
+
+
+def common_type(a: Type | None, b: Type | None) -> Type | None:
+    """What is known of a value that has either type."""
+    if not isinstance(a, TensorType) or not isinstance(b, TensorType) or a.dtype != b.dtype:
+        return a if a == b else None
+    if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
+        return TensorType(a.dtype, None)
+    return TensorType(
+        a.dtype, tuple(d if same_dim(d, e) else None for d, e in zip(a.shape, b.shape, strict=True))
+    )
+
+
+def _unshaped(v: Var | None) -> Type | None:
+    return (
+        TensorType(v.type.dtype, None) if v is not None and isinstance(v.type, TensorType) else None
+    )
+
+
+def _element(type_: Type | None, axis: int) -> Type | None:
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return TensorType(type_.dtype, None) if isinstance(type_, TensorType) else None
+    axis %= len(type_.shape)
+    return TensorType(type_.dtype, type_.shape[:axis] + type_.shape[axis + 1 :])
+
+
+def _stacked(type_: Type | None, axis: int) -> Type | None:
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return TensorType(type_.dtype, None) if isinstance(type_, TensorType) else None
+    axis %= len(type_.shape) + 1
+    return TensorType(type_.dtype, (*type_.shape[:axis], None, *type_.shape[axis:]))
