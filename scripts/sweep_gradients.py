@@ -11,8 +11,6 @@ is made small and saved. Prints the counts; exit code 1 when something failed.
 from __future__ import annotations
 
 import sys
-import time
-import warnings
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 from onnxgrad.errors import OnnxgradError  # noqa: E402  # runs from a checkout
 from onnxgrad.verify.running.process import RunFailed  # noqa: E402
 from onnxgrad.verify.running.run import run  # noqa: E402
-from scripts.sweeping.command import command  # noqa: E402
+from scripts.sweeping.command import Tally, command, sweep_models  # noqa: E402
 from scripts.sweeping.shrink import save_failure, shrink  # noqa: E402
 from tests.grad.judge import check_differences  # noqa: E402
 from tests.grad.random_models import OPSETS, Drawn, FromRandom, model  # noqa: E402
@@ -44,9 +42,7 @@ def failure(case: Drawn) -> str | None:
     does not run.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            check_differences(case, checkpoint=case.checkpoint)
+        check_differences(case, checkpoint=case.checkpoint)
     except (AssertionError, OnnxgradError) as error:
         words = f"{type(error).__name__}: {error}"
     except Exception as error:  # noqa: BLE001  # a crash is a finding
@@ -69,26 +65,19 @@ def sweep(
     seed: int, *, models: int, minutes: float = 1e9, save: Path | None = None
 ) -> tuple[Counter[str], list[str]]:
     """Up to `models` models within `minutes`: the counts, and one line for each failure."""
-    counts: Counter[str] = Counter()
-    failures: list[str] = []
-    deadline = time.monotonic() + 60 * minutes
-    for number in range(models):
-        if time.monotonic() > deadline:
-            break
+
+    def judge(number: int, tally: Tally) -> None:
         case = drawn(seed, number)
-        counts["models"] += 1
-        counts["adjoints asked for"] += len(case.wrt)
-        counts["with checkpointing"] += case.checkpoint is not None
+        tally.counts["adjoints asked for"] += len(case.wrt)
+        tally.counts["with checkpointing"] += case.checkpoint is not None
         words = failure(case)
-        if words is not None:
-            failures.append(
-                f"seed {seed}, model {number}, opset {case.fixed.opset_import[0].version}: {words}"
-            )
-            print(failures[-1], flush=True)
-            if save is not None:
-                _save(save, f"{seed}_{number}", case, words)
-    counts["failures"] = len(failures)
-    return counts, failures
+        if words is None:
+            return
+        tally.fail(f"model {number}, opset {case.fixed.opset_import[0].version}", words)
+        if save is not None:
+            _save(save, f"{seed}_{number}", case, words)
+
+    return sweep_models(judge, seed, models, minutes)
 
 
 def _save(folder: Path, name: str, case: Drawn, words: str) -> None:

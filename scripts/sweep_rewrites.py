@@ -11,7 +11,6 @@ something failed.
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -21,7 +20,7 @@ from onnx import ModelProto
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from scripts.sweeping.command import command  # noqa: E402  # runs from a checkout
+from scripts.sweeping.command import Tally, command, sweep_models  # noqa: E402  # runs from a checkout
 from scripts.sweeping.models import random_feeds, random_model  # noqa: E402
 from scripts.sweeping.rewrites import SETTINGS, Failure, Judge  # noqa: E402
 from scripts.sweeping.shrink import save_failure, shrink  # noqa: E402
@@ -34,34 +33,26 @@ def sweep(
     seed: int, *, models: int, minutes: float = 1e9, save: Path | None = None
 ) -> tuple[Counter[str], list[str]]:
     """Up to `models` models within `minutes`: the counts, and one line for each failure."""
-    counts: Counter[str] = Counter()
-    failures: list[str] = []
-    deadline = time.monotonic() + 60 * minutes
-    for number in range(models):
-        if time.monotonic() > deadline:
-            break
+
+    def judge(number: int, tally: Tally) -> None:
         rng = Random(f"{seed}/{number}")
         model = random_model(rng)
-        judge = Judge(model, random_feeds(rng, model))
-        counts["models"] += 1
-        if not judge.cases:
-            counts["models that never run"] += 1
-            continue
-        for setting in [
-            "default",
-            *rng.sample([s for s in SETTINGS if s != "default"], _SETTINGS_EACH - 1),
-        ]:
-            counts["rewritings"] += 1
-            found = judge.failure(setting)
-            if found is not None:
-                counts[f"failures: {found.kind}"] += 1
-                failures.append(
-                    f"seed {seed}, model {number}, {setting}: {found.kind}: {found.words}"
-                )
-                print(failures[-1], flush=True)
-                if save is not None:
-                    _save(save, f"{seed}_{number}_{setting}", model, found, failures[-1])
-    return counts, failures
+        judged = Judge(model, random_feeds(rng, model))
+        if not judged.cases:
+            tally.counts["models that never run"] += 1
+            return
+        others = rng.sample([s for s in SETTINGS if s != "default"], _SETTINGS_EACH - 1)
+        for setting in ["default", *others]:
+            tally.counts["rewritings"] += 1
+            found = judged.failure(setting)
+            if found is None:
+                continue
+            tally.counts[f"failures: {found.kind}"] += 1
+            line = tally.fail(f"model {number}, {setting}", f"{found.kind}: {found.words}")
+            if save is not None:
+                _save(save, f"{seed}_{number}_{setting}", model, found, line)
+
+    return sweep_models(judge, seed, models, minutes)
 
 
 def _save(folder: Path, name: str, model: ModelProto, found: Failure, words: str) -> None:

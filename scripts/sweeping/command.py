@@ -1,11 +1,53 @@
-"""The command line that the sweeps over random models share."""
+"""The command line and the loop that the sweeps over random models share."""
 
 from __future__ import annotations
 
 import argparse
+import time
+import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+
+class Tally:
+    """The counts of a sweep, and one line for each failure, printed at once."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.counts: Counter[str] = Counter()
+        self.failures: list[str] = []
+
+    def fail(self, where: str, words: str) -> str:
+        """Add a failure; returns its line."""
+        self.counts["failures"] += 1
+        self.failures.append(f"seed {self.seed}, {where}: {words}")
+        print(self.failures[-1], flush=True)
+        return self.failures[-1]
+
+
+def sweep_models(
+    judge: Callable[[int, Tally], None], seed: int, models: int, minutes: float
+) -> tuple[Counter[str], list[str]]:
+    """Judge up to `models` models by number, without warnings, until `minutes` have passed.
+
+    Returns the counts and the lines of the failures; whatever `judge` raises is one of them.
+    """
+    tally = Tally(seed)
+    deadline = time.monotonic() + 60 * minutes
+    for number in range(models):
+        if time.monotonic() > deadline:
+            break
+        tally.counts["models"] += 1
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                judge(number, tally)
+        except Exception as error:  # noqa: BLE001  # a crash is a finding
+            tally.fail(f"model {number}", f"crash: {type(error).__name__}: {error}")
+    tally.counts["failures"] += 0  # printed when there is none, too
+    return tally.counts, tally.failures
 
 
 def command(sweep: Callable[..., tuple[Mapping[str, int], Sequence[Any]]], doc: str) -> int:
