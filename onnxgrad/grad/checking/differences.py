@@ -146,10 +146,8 @@ def _trial(g: Flat, line: Line, limit: float, first: Trial | None) -> Trial:
     h, both_sides = line.step * QUICK / STEP, False
     if first is None:
         h, both_sides = line.step, True
-    elif lost:
+    elif lost or first.slope.step > line.step or line.rounding(h) > limit * size / 2:
         h, both_sides = first.slope.step, True
-    elif first.slope.step > line.step or line.rounding(h) > limit * size / 2:
-        h, both_sides = max(first.slope.step, line.step), True
     quick = line.central(h) if both_sides else line.forward(h)
     rounding = line.rounding(h)
     trial = Trial(line, got, Slope(quick, rounding, rounding, h), size, limit)
@@ -157,7 +155,8 @@ def _trial(g: Flat, line: Line, limit: float, first: Trial | None) -> Trial:
         return trial
     if trial.error <= limit / 2 and rounding <= limit * size / 2:
         return trial
-    return replace(trial, slope=line.slope(limit * size, limit, (h,) if lost else ()))
+    start = first.slope.step if first else line.step
+    return replace(trial, slope=line.slope(limit * size, limit, start, only=lost))
 
 
 def _not_finite(name: str, g: Flat, line: Line, limit: float) -> ValueCheck:

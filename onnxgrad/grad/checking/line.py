@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -74,6 +74,7 @@ def place(
     """The place, with its rounding measured by random rounding of every step."""
     least = sum(float(np.sum(np.abs(np.float64(w) * flat(base[t])))) for t, w in weights.items())
     at = Place(reference, feeds, weights, base, 4 * _UNIT * least)
+    reference.run(feeds, outputs=list(weights), moved=(at.mark, ""))
     options: Any = {"outputs": list(weights), "jitter": _UNIT, "everywhere": True}
     try:
         moved = [abs(_rise(at, reference.run(feeds, seed=i, **options), base)) for i in _JITTERED]
@@ -148,13 +149,16 @@ class Line:
 
         return 2 * slope(-1) - slope(-2), 2 * slope(1) - slope(2)
 
-    def slope(self, allowed: float, part: float, steps: Sequence[float] = ()) -> Slope:
+    def slope(
+        self, allowed: float, part: float, start: float | None = None, *, only: bool = False
+    ) -> Slope:
         """The slope from the first step that shows it up to a tenth of an error of `allowed`, or of
-        this `part` of itself; else from the step that shows it best. `steps`: those tried, else
-        smaller ones while a kink makes the doubt, larger ones while rounding does.
+        this `part` of itself; else from the step that shows it best. Tried are the step `start`,
+        and unless that `only`, smaller ones while a kink makes the doubt, larger ones while
+        rounding does.
         """
-        tried = []
-        todo = list(steps) or [self.step]
+        tried: list[Slope] = []
+        todo = [self.step if start is None else start]
         while todo:
             found = self._slope(h := todo.pop(0))
             if not np.isfinite(found.value) and h <= self.step:
@@ -162,9 +166,9 @@ class Line:
             if found.doubt <= _AGREE * max(allowed, part * abs(found.value)):
                 return found
             tried.append(found)
-            if not steps and len(tried) == 1:
+            if not only and len(tried) == 1:
                 factors = _LARGER if found.why == TOO_SMALL else SHRINK[1:]
-                todo = [self.step * factor for factor in factors]
+                todo = [f * self.step for f in (1.0, *factors) if f * self.step != h]
         return min(tried, key=lambda found: found.doubt)
 
     def _slope(self, h: float) -> Slope:
@@ -182,6 +186,8 @@ class Line:
 
     def moving(self, elements: Mask) -> Line:
         """The line along which only these elements move."""
+        if elements.all():
+            return self
         return Line(self.at, self.delta, np.where(elements, self.direction, 0.0), self.size)
 
     def alone(self, element: int) -> Line:

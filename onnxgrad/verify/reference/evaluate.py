@@ -9,6 +9,7 @@ integer values keep their type.
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,8 +26,11 @@ from onnxgrad.verify.coverage.targets import Targets, Watch
 from onnxgrad.verify.reference.borrowed import borrow
 from onnxgrad.verify.reference.kernels import CONTRACTIONS, KERNELS, UNTIL, Call, Unsupported
 from onnxgrad.verify.reference.own import OWN, call_own
-from onnxgrad.verify.reference.steps import Clock, Env, Graph, Run
+from onnxgrad.verify.reference.steps import Clock, Env, Graph, Kept, Run
 from onnxgrad.verify.values import Feeds, Value, attribute_value, bind, dense, type_of, widen
+
+# bytes of the values of a run that others, which differ in one input, begin with
+_MOST_KEPT = 2**28
 
 __all__ = ["Reference", "Unsupported", "reference"]
 
@@ -92,20 +96,28 @@ class _Function:
 
 
 class _Partial:
-    """Runs of a graph that differ in one input: the values that do not depend on it are kept."""
+    """Runs of a graph that differ in one input: the values that do not depend on it are kept, if
+    `known` does not have them.
+    """
 
-    def __init__(self, key: tuple[tuple[object, str], tuple[str, ...]], graph: Graph) -> None:
+    def __init__(
+        self,
+        key: tuple[tuple[object, str], tuple[str, ...]],
+        graph: Graph,
+        known: Mapping[str, Any],
+    ) -> None:
         self.key = key
         (_, name), outputs = key
         self.first, self.second = graph.split([name], outputs)
-        self.kept: tuple[Any, ...] | None = None
+        wanted = self.first.outputs
+        self.kept = tuple(known[n] for n in wanted) if all(n in known for n in wanted) else None
 
     def run(self, arguments: Sequence[Any], clock: Clock) -> tuple[Any, ...]:
         if self.kept is None:
+            kept = Kept(sys.maxsize)
             self.kept = self.first.run(arguments, {}, clock)
-            for value in self.kept:
-                if isinstance(value, np.ndarray):
-                    value.flags.writeable = False
+            for name, value in zip(self.first.outputs, self.kept):
+                kept.add(name, value)
         return self.second.run([*arguments, *self.kept], {}, clock)
 
 
@@ -123,6 +135,7 @@ class Reference:
         self.targets = Targets(model)
         self._counted: object = None
         self._partial: _Partial | None = None
+        self._base: tuple[object, Mapping[str, Any]] = (None, {})
         self.compiled = self.graph(model.graph, opsets)
 
     def run(
@@ -140,7 +153,8 @@ class Reference:
         """Output name -> value; `outputs`: those wanted.
 
         `moved`: a mark, and the input in which alone this run differs from all those with the same
-        mark and input: what does not depend on it is computed once.
+        mark: what does not depend on it is computed once. With "" for the input, the run in which
+        none is moved, whose values are kept if they are not too large.
 
         `count`: add what this run reaches to what runs with the same `count` reached (`covered`).
 
@@ -165,13 +179,22 @@ class Reference:
             rng = np.random.default_rng(seed)
             clock = Clock(deadline, seconds or 0.0, jitter, rng, jittered, count is not None)
             wanted = graph.outputs if outputs is None else tuple(outputs)
-            if moved is None:
-                found = dict(zip(graph.outputs, graph.run(arguments, {}, clock)))
-                return {name: found[name] for name in wanted}
-            if self._partial is None or self._partial.key != (moved, wanted):
-                self._partial = None  # what it keeps is large
-                self._partial = _Partial((moved, wanted), graph)
-            return dict(zip(wanted, self._partial.run(arguments, clock)))
+            if moved is not None and moved[1]:
+                return dict(zip(wanted, self._behind(moved, wanted).run(arguments, clock)))
+            kept = None if moved is None else Kept(_MOST_KEPT)
+            found = dict(zip(graph.outputs, graph.run(arguments, {}, clock, kept)))
+            if moved is not None and kept is not None:
+                self._base = moved[0], kept.values
+        return {name: found[name] for name in wanted}
+
+    def _behind(self, moved: tuple[object, str], wanted: tuple[str, ...]) -> _Partial:
+        if self._partial is None or self._partial.key != (moved, wanted):
+            self._partial = None  # what it keeps is large
+            mark, known = self._base
+            self._partial = _Partial(
+                (moved, wanted), self.compiled, known if mark == moved[0] else {}
+            )
+        return self._partial
 
     def covered(self, count: object, then: str = "") -> list[Item]:
         """What the runs with this `count` reached. `then` "mark": remember that; "back": return to

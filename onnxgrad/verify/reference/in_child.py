@@ -52,7 +52,7 @@ class Float64:
     ) -> dict[str, Value]:
         """Output name -> value, as `Reference.run`; `outputs`: those wanted; `everywhere`: jitter
         all that rounds; `deployed`: that, as far as onnxruntime is off; `count`: whose `covered` it
-        adds to; `moved`: the input in which alone runs with one mark differ.
+        adds to; `moved`: a mark, and the input in which alone the runs with it differ.
 
         Raises InputError for a missing input, NodeFailed for a node that fails on its operands,
         Unsupported for what the reference cannot do otherwise, or not within `seconds` and the

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -87,10 +88,32 @@ class Step:
     dead: tuple[str, ...] = ()
     turns: int = 0
 
-    @property
+    @cached_property
     def reads(self) -> set[str]:
         """The values that the node and its subgraphs need."""
         return {*self.call.inputs, *self.captured}
+
+
+class Kept:
+    """The values of a run by name, read-only; none of them once they pass `most` bytes."""
+
+    def __init__(self, most: int) -> None:
+        self.values: dict[str, Any] = {}
+        self._left = most
+
+    def add(self, name: str, value: Any) -> None:
+        """Keep a value while there is room."""
+        self._left -= sum(int(v.nbytes) for v in _arrays(value))
+        if self._left < 0:
+            self.values.clear()
+            return
+        for array in _arrays(value):
+            array.flags.writeable = False
+        self.values[name] = value
+
+
+def _arrays(value: Any) -> list[Any]:
+    return [v for v in (value if isinstance(value, list) else [value]) if isinstance(v, np.ndarray)]
 
 
 class Graph:
@@ -183,10 +206,14 @@ class Graph:
         return attribute_value(attribute)
 
     def run(
-        self, arguments: Sequence[Any], outer: Mapping[str, Any], clock: Clock
+        self,
+        arguments: Sequence[Any],
+        outer: Mapping[str, Any],
+        clock: Clock,
+        kept: Kept | None = None,
     ) -> tuple[Any, ...]:
         """Evaluate with positional arguments (missing ones are absent) and the values of the
-        enclosing scope.
+        enclosing scope; `kept` gets all that is computed.
         """
         env: Env = {"": None, **self.initial}
         for name in self.captured:
@@ -199,6 +226,8 @@ class Graph:
             clock.check()
             for name, value in zip(step.call.outputs, _apply(step, env, clock)):
                 env[name] = value
+                if kept is not None:
+                    kept.add(name, value)
             for name in step.dead:
                 env.pop(name, None)
         return tuple(env[name] for name in self.outputs)

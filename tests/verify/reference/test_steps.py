@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from onnxgrad.verify.reference import evaluate
 from onnxgrad.verify.reference.evaluate import Reference, Unsupported, reference
 from onnxgrad.verify.reference.kernels import CONTRACTIONS, DEPLOYED, ROUNDED
 from tests.helpers import parse
@@ -48,7 +49,9 @@ def test_jitter_moves_sums_in_their_last_bits_only() -> None:
     assert np.array_equal(plain["z"], shaken["z"])
 
 
-def test_runs_that_differ_in_one_input_compute_what_is_behind_it() -> None:
+def test_runs_that_differ_in_one_input_compute_what_is_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The same bits as a whole run, of the outputs wanted alone; anew under another mark."""
     text = """g (float[3] x, float[3] d, bool c) => (float[3] y, float[3] h, float[3] dead) <float[3] w = {1, 2, 3}> {
       h = Tanh (x) m = Add (w, d) dead = Exp (x)
@@ -58,7 +61,12 @@ def test_runs_that_differ_in_one_input_compute_what_is_behind_it() -> None:
     early, late = compiled.compiled.split(["d"], ["y"])
     assert [s.call.op_type for s in early.steps] == ["Tanh"]
     assert [s.call.op_type for s in late.steps] == ["Add", "If"]
-    for mark, shift in enumerate((0.0, 1.0)):
+    for mark, shift in enumerate((0.0, 1.0, 2.0)):
+        still = {"x": x + np.float32(shift), "d": np.zeros(3), "c": np.array(True)}
+        if mark:  # without it, what is before is computed with the first
+            monkeypatch.setattr(evaluate, "_MOST_KEPT", 10**6 if mark == 1 else 30)
+            base = compiled.run(still, outputs=["h"], moved=(mark, ""))
+            assert np.array_equal(base["h"], reference(model, still)["h"])
         for d in (0.0, 1e-5, -1e-5):
             feeds = {"x": x + np.float32(shift), "d": np.full(3, d), "c": np.array(True)}
             found = compiled.run(feeds, outputs=["y"], moved=(mark, "d"))
