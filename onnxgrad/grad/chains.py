@@ -19,7 +19,7 @@ from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.attempt import call_arguments
 from onnxgrad.rewrite.match import match_binding
-from onnxgrad.rewrite.pattern import Pattern, heads
+from onnxgrad.rewrite.pattern import Pattern
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def chain(pattern: Pattern) -> Callable[[Formula], Formula]:
     """Register the formula that is decorated; its docstring says what the chain computes."""
 
     def register(formula: Formula) -> Formula:
-        for head in sorted(heads(pattern) or ()):
+        for head in sorted(pattern.heads or ()):
             _CHAINS.setdefault(head, []).append(Chain(formula.__name__, pattern, formula))
         return formula
 

@@ -33,7 +33,7 @@ from onnxgrad.passes.outlined_functions import (
     structure,
 )
 from onnxgrad.rewrite.match import match_binding
-from onnxgrad.rewrite.pattern import Call, Capture, Pattern, heads, names_in
+from onnxgrad.rewrite.pattern import Call, Capture, Pattern, names_in
 from onnxgrad.rewrite.trace import Decline, Trace, decline
 
 # elements of a constant that the pattern itself names, up to which it becomes part of the body
@@ -74,7 +74,7 @@ def outline_as(
     domain, _, operator = name.rpartition("::")
     if not operator.isidentifier():
         raise InputError(f"outline_as: '{name}' is no name of an operator: write domain::Operator")
-    if not isinstance(pattern, Pattern) or heads(pattern) is None:
+    if not isinstance(pattern, Pattern) or pattern.heads is None:
         raise InputError(f"outline_as '{name}': the pattern's root is an operator, as in P.Relu(x)")
     domain = domain or DOMAIN
     if canonical(domain) == "" or any(s.domain == domain for s in defs.get_all_schemas()):

@@ -12,7 +12,6 @@ from onnxgrad.ir.program import Program
 from onnxgrad.passes.base import roots
 from onnxgrad.passes.rule_passes import raise_composites
 from onnxgrad.rewrite.match import match_binding, may_match
-from onnxgrad.rewrite.pattern import heads
 from onnxgrad.rewrite.worklist import Rule, lacks
 from onnxgrad.wording import counted, option
 
@@ -58,5 +57,5 @@ def _found(rule: Rule, program: Program) -> int:
         and may_match(rule.pattern, b)
         and next(match_binding(rule.pattern, b), None) is not None
         for root in roots(program)
-        for b in bindings_of(root, heads(rule.pattern) or ())
+        for b in bindings_of(root, rule.pattern.heads or ())
     )

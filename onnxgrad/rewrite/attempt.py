@@ -18,7 +18,7 @@ from onnxgrad.ir.emission.emitter import Emitter
 from onnxgrad.ir.savepoint import Savepoint
 from onnxgrad.ir.types import TensorType, Type
 from onnxgrad.ir.var import Var
-from onnxgrad.rewrite.pattern import Captured, Pattern, names_in, value_of
+from onnxgrad.rewrite.pattern import Captured, Pattern, names_in
 from onnxgrad.rewrite.slips import slip
 from onnxgrad.rewrite.trace import Decline, Trace
 from onnxgrad.wording import perhaps
@@ -152,7 +152,7 @@ def replacements(answer: Mapping[Any, Any], captured: Captured) -> dict[Var, Var
         old = key.out if isinstance(key, Binding) else key
         if isinstance(key, Pattern):
             try:
-                old = value_of(key, captured)
+                old = captured[key.key]
             except KeyError:
                 raise InternalError(
                     "it replaces a pattern that is no part of what it matches"

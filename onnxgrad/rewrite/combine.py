@@ -22,7 +22,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
 from onnxgrad.rewrite.attempt import Attempt, call_arguments, check_parameters, replacements
 from onnxgrad.rewrite.match import match_binding
-from onnxgrad.rewrite.pattern import Captured, Pattern, heads, value_of
+from onnxgrad.rewrite.pattern import Captured, Pattern
 from onnxgrad.rewrite.slips import guarded, slip
 from onnxgrad.rewrite.trace import Decline, Group, Trace, decline
 from onnxgrad.rewrite.worklist import Measure
@@ -39,7 +39,7 @@ class Branch:
     captured: Mapping[Any, Any]
 
     def __getitem__(self, name: str | Pattern) -> Any:
-        return self.captured[name] if isinstance(name, str) else value_of(name, self.captured)
+        return self.captured[name] if isinstance(name, str) else self.captured[name.key]
 
 
 # the group that a branch belongs to; None or a decline leaves it out
@@ -153,7 +153,7 @@ _Buckets = dict[tuple[BindingBlock, Hashable], list[Branch]]
 def _buckets(block: BindingBlock, family: Family, trace: Trace) -> _Buckets:
     """The branches in `block` and its nested blocks by their own block and key."""
     found: _Buckets = {}
-    counts, ops = trace.of(family.name), heads(family.pattern)
+    counts, ops = trace.of(family.name), family.pattern.heads
     for b in list(block.walk()) if ops is None else bindings_of(block, ops):
         counts.tried += 1
         if family.maker is not None and trace.made.get(b) == family.maker:

@@ -32,8 +32,6 @@ from onnxgrad.rewrite.pattern import (
     Pattern,
     forms,
     gather,
-    heads,
-    value_of,
 )
 from onnxgrad.rewrite.slips import guarded, slip
 from onnxgrad.rewrite.trace import Decline, Trace, decline
@@ -54,7 +52,7 @@ class Matched:
     def __getitem__(self, key: Pattern | str) -> Any:
         if isinstance(key, str):
             return self.captured[key]
-        return self.values[key] if key in self.values else value_of(key, self.captured)
+        return self.values[key] if key in self.values else self.captured[key.key]
 
 
 class PatternContext:
@@ -114,7 +112,7 @@ class PatternContext:
         taken = {id(v) for v in _flat(values.values())}
         for b in _candidates(root, block, found) if first is None else [first]:
             for extended in match_binding(root, b, found):
-                value = value_of(root, extended)
+                value = extended[root.key]
                 if id(value) not in taken:
                     yield from self._match(index + 1, block, extended, {**values, root: value})
 
@@ -153,7 +151,7 @@ def _candidates(root: Pattern, block: BindingBlock, found: Captured) -> Iterable
     for operand in root.operands if isinstance(root, Call) else ():
         if isinstance(operand, Capture) and isinstance(found.get(operand.name), Var):
             return [b for b in found[operand.name].users if b.block is block]
-    ops = heads(root)
+    ops = root.heads
     return [b for b in block.bindings if ops is None or (b.domain, b.op) in ops]
 
 
@@ -168,7 +166,7 @@ def _families(
     families: dict[tuple[Any, ...], list[tuple[Binding, Captured]]] = {}
     for b in _candidates(pattern, block, found):
         answer = next(match_binding(pattern, b, found), None)
-        if answer is not None and value_of(pattern, answer) not in taken_before:
+        if answer is not None and answer[pattern.key] not in taken_before:
             key = tuple(_identity(answer.get(c.name)) for c in each.same)
             families.setdefault(key, []).append((b, answer))
     for matching in families.values():
@@ -179,7 +177,7 @@ def _families(
         extended, lists = found, dict[Any, list[Any]]()
         for _, answer in members:
             extended, lists = gather(answer, extended, lists, common)
-        yield {**extended, **lists}, [value_of(pattern, answer) for _, answer in members]
+        yield {**extended, **lists}, [answer[pattern.key] for _, answer in members]
 
 
 def _identity(value: Any) -> Any:

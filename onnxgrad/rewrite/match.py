@@ -26,7 +26,6 @@ from onnxgrad.rewrite.pattern import (
     Pattern,
     gather,
     names_in,
-    value_of,
 )
 
 # operands of a commutative operator that are tried in every order
@@ -34,102 +33,92 @@ _PERMUTED = 5
 
 
 def may_match(pattern: Pattern, binding: Binding) -> bool:
-    """False where a look at the operators tells that `match_binding` finds nothing."""
-    if type(pattern) is Call:
-        return binding.op in pattern.ops and (
-            not pattern.computed or _operators_fit(pattern, binding)
-        )
-    if type(pattern) is Either:
-        return any(may_match(choice, binding) for choice in pattern.choices)
-    return True
+    """False if a look at the operators shows that `match_binding` finds nothing."""
+    calls = pattern.calls
+    return not calls or _one_fits(calls, binding)
 
 
 def match_binding(
     pattern: Pattern, binding: Binding, found: Captured | None = None
 ) -> Iterator[Captured]:
     """Every way in which `binding` computes the root of `pattern`, as captures that extend those
-    `found` before.
+    `found` before. `only` at the root has no meaning.
     """
-    found = found or {}
-    if isinstance(pattern, Call):
-        if (
-            binding.op in pattern.ops
-            and binding.domain == pattern.domain
-            and binding.result(pattern.result)
-        ):
-            yield from _call(pattern, binding, found)
-    elif isinstance(pattern, Either):
-        for choice in pattern.choices:
-            for answer in match_binding(choice, binding, found):
-                yield {**answer, pattern: value_of(choice, answer)}
-    elif isinstance(pattern, Both):
-        for answer in match_binding(pattern.first, binding, found):
-            value = value_of(pattern.first, answer)
-            yield from ({**both, pattern: value} for both in _value(pattern.second, value, answer))
-    else:
-        for var in binding.outputs:
-            yield from _value(pattern, var, found)
+    for var in binding.outputs:
+        if var is not None:
+            yield from _MATCHERS[type(pattern)](pattern, var, found or {}, True)
 
 
 def _value(pattern: Pattern, var: Var | None, found: Captured) -> Iterator[Captured]:
-    return iter(()) if var is None else _KINDS[type(pattern)](pattern, var, found)
+    return iter(()) if var is None else _MATCHERS[type(pattern)](pattern, var, found, False)
 
 
-def _of_capture(pattern: Capture, var: Var, found: Captured) -> Iterator[Captured]:
-    answer = _captured(pattern, var, found)
-    if answer is not None:
+def _capture(pattern: Capture, var: Var, found: Captured, root: bool) -> Iterator[Captured]:
+    answer = dict(found)
+    if _binds(pattern, var, answer):
         yield answer
 
 
-def _of_either(pattern: Either, var: Var, found: Captured) -> Iterator[Captured]:
+def _either(pattern: Either, var: Var, found: Captured, root: bool) -> Iterator[Captured]:
     for choice in pattern.choices:
         # what another operand reads is for one alternative of several to say
-        if not (isinstance(choice, Call) and choice.alone and var.sole_user() is None):
-            for answer in _value(choice, var, found):
+        if root or not (isinstance(choice, Call) and choice.alone and var.sole_user() is None):
+            for answer in _MATCHERS[type(choice)](choice, var, found, root):
                 yield {**answer, pattern: var}
 
 
-def _of_both(pattern: Both, var: Var, found: Captured) -> Iterator[Captured]:
-    for answer in _value(pattern.first, var, found):
+def _both(pattern: Both, var: Var, found: Captured, root: bool) -> Iterator[Captured]:
+    for answer in _MATCHERS[type(pattern.first)](pattern.first, var, found, root):
         yield from ({**both, pattern: var} for both in _value(pattern.second, var, answer))
 
 
-def _of_not(pattern: Not, var: Var, found: Captured) -> Iterator[Captured]:
+def _not(pattern: Not, var: Var, found: Captured, root: bool) -> Iterator[Captured]:
     if next(_value(pattern.pattern, var, found), None) is None:
         yield {**found, pattern: var}
 
 
-def _of_literal(pattern: Literal, var: Var, found: Captured) -> Iterator[Captured]:
+def _literal(pattern: Literal, var: Var, found: Captured, root: bool) -> Iterator[Captured]:
     if _is_value(var, pattern.value):
         yield found
 
 
-def _of_call(pattern: Call, var: Var, found: Captured) -> Iterator[Captured]:
+def _call(pattern: Call, var: Var, found: Captured, root: bool) -> Iterator[Captured]:
     b = var.definition
     if (
         b is None
         or b.op not in pattern.ops
         or b.domain != pattern.domain
         or b.result(pattern.result) is not var
+        or b.has_refs  # what the enclosing function's caller decides is not known here
+        or not (root or not pattern.alone or _alone(var))
+        or not _operators_fit(pattern, b)
     ):
         return
-    if not pattern.alone or _alone(var):
-        yield from _call(pattern, b, found)
+    answer = {**found, pattern: var}
+    if not _attributes(pattern, b, answer):
+        return
+    if pattern.label is not None:
+        answer[pattern.label] = b
+    for inputs in _orders(b, len(pattern.operands)):
+        if pattern.is_flat:
+            yield from _flat(pattern.operands, inputs, answer)
+        else:
+            yield from _operands(pattern.operands, inputs, answer)
 
 
-def _of_each(pattern: Each, var: Var, found: Captured) -> Iterator[Captured]:
+def _each(pattern: Each, var: Var, found: Captured, root: bool) -> Iterator[Captured]:
     """It stands for operands, not for one value."""
     return iter(())
 
 
-_KINDS: dict[type[Pattern], Callable[[Any, Var, Captured], Iterator[Captured]]] = {
-    Capture: _of_capture,
-    Either: _of_either,
-    Both: _of_both,
-    Not: _of_not,
-    Literal: _of_literal,
-    Call: _of_call,
-    Each: _of_each,
+_MATCHERS: dict[type[Pattern], Callable[[Any, Var, Captured, bool], Iterator[Captured]]] = {
+    Capture: _capture,
+    Either: _either,
+    Both: _both,
+    Not: _not,
+    Literal: _literal,
+    Call: _call,
+    Each: _each,
 }
 
 
@@ -168,46 +157,27 @@ def _is_value(var: Var, value: Any) -> bool:
     )
 
 
-def _captured(pattern: Capture, value: Any, found: Captured) -> Captured | None:
-    if pattern.name in found:
-        known = found[pattern.name]
-        return found if known is value or (not isinstance(value, Var) and known == value) else None
-    if pattern.test is None or pattern.test(value):
-        return {**found, pattern.name: value}
-    return None
+def _binds(pattern: Capture, value: Any, answer: dict[Any, Any]) -> bool:
+    """Whether a capture stands for the value of an operand or of an attribute; then it is part of
+    the answer.
+    """
+    name = pattern.name
+    if name in answer:
+        known = answer[name]
+        return known is value or (not isinstance(value, Var) and bool(known == value))
+    if pattern.test is not None and not pattern.test(value):
+        return False
+    answer[name] = value
+    return True
 
 
-def _call(pattern: Call, b: Binding, found: Captured) -> Iterator[Captured]:
-    if b.has_refs or (pattern.computed and not _operators_fit(pattern, b)):
-        return  # what the enclosing function's caller decides is not known here
-    if pattern.attrs:
-        answer = _attributes(pattern, b, found)
-        if answer is None:
-            return
-        found = answer
-    found = {**found, pattern: b.result(pattern.result)}
-    if pattern.label is not None:
-        found = {**found, pattern.label: b}
-    for inputs in _orders(b, len(pattern.operands)):
-        if pattern.is_flat:
-            flat = _flat(pattern.operands, inputs, found)
-            if flat is not None:
-                yield flat
-        else:
-            yield from _operands(pattern.operands, inputs, found)
-
-
-def _attributes(pattern: Call, b: Binding, found: Captured) -> Captured | None:
+def _attributes(pattern: Call, b: Binding, answer: dict[Any, Any]) -> bool:
     for name, wanted in pattern.attrs:
         value = b.attr(name)
-        if isinstance(wanted, Capture):
-            answer = _captured(wanted, value, found)
-            if answer is None:
-                return None
-            found = answer
-        elif value != wanted:
-            return None
-    return found
+        fits = _binds(wanted, value, answer) if isinstance(wanted, Capture) else value == wanted
+        if not fits:
+            return False
+    return True
 
 
 def _operators_fit(pattern: Call, b: Binding) -> bool:
@@ -247,13 +217,11 @@ def _orders(b: Binding, width: int) -> Iterable[Sequence[Var | None]]:
 
 def _flat(
     patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], found: Captured
-) -> Captured | None:
-    """The answer for operands that are captured or left out."""
+) -> Iterator[Captured]:
+    """Operands that are all captured or left out."""
     answer = dict(found)
-    for pattern, var in zip_longest(patterns, inputs):
-        if not _taken(pattern, var, answer):
-            return None
-    return answer
+    if all(_taken(pattern, var, answer) for pattern, var in zip_longest(patterns, inputs)):
+        yield answer
 
 
 def _operands(
@@ -266,7 +234,7 @@ def _operands(
         ):
             return
         for answer in _fixed(patterns[:fixed], inputs[:fixed], found):
-            gathered = _each(patterns[-1], inputs[fixed:], answer)
+            gathered = _members(patterns[-1], inputs[fixed:], answer)
             if gathered is not None:
                 yield gathered
         return
@@ -313,19 +281,15 @@ def _taken(pattern: Pattern | None, var: Var | None, answer: dict[Any, Any]) -> 
     """
     if not isinstance(pattern, Capture):
         return pattern is None and var is None
-    name = pattern.name
-    if var is None:
-        fits = pattern.absent and answer.get(name) is None
-    elif name in answer:
-        return answer[name] is var
-    else:
-        fits = pattern.test is None or pattern.test(var)
+    if var is not None:
+        return _binds(pattern, var, answer)
+    fits = pattern.absent and answer.get(pattern.name) is None
     if fits:
-        answer[name] = var
+        answer[pattern.name] = None
     return fits
 
 
-def _each(each: Each, inputs: Sequence[Var | None], found: Captured) -> Captured | None:
+def _members(each: Each, inputs: Sequence[Var | None], found: Captured) -> Captured | None:
     if not each.takes(len(inputs)):
         return None
     common = {c.name for c in each.same}

@@ -11,7 +11,7 @@ q`, `p & q` and `~p` are alternatives, both and not; `x.maybe` is an operand tha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -24,6 +24,9 @@ from onnxgrad.ir.types import Array
 from onnxgrad.options import known_keywords
 
 COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min", "And", "Or", "Xor", "Equal", "Sum", "Mean"})
+
+# a match: values by `Pattern.key`, and bindings by label
+Captured = Mapping[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +44,40 @@ class Pattern:
     def __invert__(self) -> Not:
         return Not(self)
 
+    @property
+    def key(self) -> Any:
+        """The key of the pattern's value in a match: the name of a capture, else itself."""
+        return self
+
+    @cached_property
+    def calls(self) -> tuple[Call, ...]:
+        """The calls of which a value must be one to match; none if it may be something else."""
+        return ()
+
+    @property
+    def heads(self) -> frozenset[tuple[str, str]] | None:
+        """The operators, by domain and name, that may compute a matching value; None: any."""
+        return None
+
+    @cached_property
+    def inside(self) -> tuple[Pattern, ...]:
+        """The patterns directly inside this one."""
+        return tuple(_patterns(getattr(self, f.name) for f in fields(self)))
+
+    def walk(self) -> Iterator[Pattern]:
+        """This pattern and all inside it."""
+        yield self
+        for inner in self.inside:
+            yield from inner.walk()
+
+
+def _patterns(values: Iterable[Any]) -> Iterator[Pattern]:
+    for value in values:
+        if isinstance(value, Pattern):
+            yield value
+        elif isinstance(value, tuple):
+            yield from _patterns(value)
+
 
 @dataclass(frozen=True, eq=False)
 class Capture(Pattern):
@@ -52,6 +89,10 @@ class Capture(Pattern):
     name: str
     test: Callable[[Any], bool] | None = None
     absent: bool = False
+
+    @property
+    def key(self) -> str:
+        return self.name
 
     def where(self, test: Callable[[Any], bool]) -> Capture:
         """The same capture, only for what passes `test` (a rank, a dtype, a shape, being
@@ -101,11 +142,19 @@ class Call(Pattern):
     result: int = 0
 
     @cached_property
+    def calls(self) -> tuple[Call, ...]:
+        return (self,)
+
+    @property
+    def heads(self) -> frozenset[tuple[str, str]]:
+        return frozenset((self.domain, op) for op in self.ops)
+
+    @cached_property
     def computed(self) -> tuple[tuple[int, tuple[Call, ...]], ...]:
         """The operands that must be results of an operator, by index, and the calls of which each
         must be one.
         """
-        return tuple((i, calls) for i, p in enumerate(self.operands) if (calls := _calls(p)))
+        return tuple((i, p.calls) for i, p in enumerate(self.operands) if p is not None and p.calls)
 
     @cached_property
     def is_flat(self) -> bool:
@@ -156,6 +205,16 @@ class Either(Pattern):
 
     choices: tuple[Pattern, ...]
 
+    @cached_property
+    def calls(self) -> tuple[Call, ...]:
+        choices = [choice.calls for choice in self.choices]
+        return tuple(call for calls in choices for call in calls) if all(choices) else ()
+
+    @property
+    def heads(self) -> frozenset[tuple[str, str]] | None:
+        known = [ops for choice in self.choices if (ops := choice.heads) is not None]
+        return frozenset().union(*known) if len(known) == len(self.choices) else None
+
     def __or__(self, other: Pattern) -> Either:
         return Either((*self.choices, other))
 
@@ -167,6 +226,15 @@ class Both(Pattern):
     first: Pattern
     second: Pattern
 
+    @cached_property
+    def calls(self) -> tuple[Call, ...]:
+        return self.first.calls or self.second.calls
+
+    @property
+    def heads(self) -> frozenset[tuple[str, str]] | None:
+        first, second = self.first.heads, self.second.heads
+        return second if first is None else first if second is None else first & second
+
 
 @dataclass(frozen=True, eq=False)
 class Not(Pattern):
@@ -177,16 +245,14 @@ class Not(Pattern):
     pattern: Pattern
 
 
-def _calls(pattern: Pattern | None) -> tuple[Call, ...]:
-    """The calls of which a value must be one to match; none where it may be something else."""
-    if isinstance(pattern, Call):
-        return (pattern,)
-    if isinstance(pattern, Both):
-        return _calls(pattern.first) or _calls(pattern.second)
-    if isinstance(pattern, Either):
-        choices = [_calls(choice) for choice in pattern.choices]
-        return tuple(call for calls in choices for call in calls) if all(choices) else ()
-    return ()
+def names_in(pattern: Pattern) -> Iterator[str]:
+    """The names of a pattern's captures, those of bindings before those inside."""
+    if isinstance(pattern, Capture):
+        yield pattern.name
+    elif isinstance(pattern, Call) and pattern.label is not None:
+        yield pattern.label
+    for inner in () if isinstance(pattern, Not) else pattern.inside:
+        yield from names_in(inner)
 
 
 @known_keywords
@@ -285,47 +351,6 @@ def _operand(given: Any) -> Pattern | None:
 P: Any = _Operators()
 
 
-# captures by name, and the patterns of operators and alternatives by themselves: what each stands
-# for
-Captured = Mapping[Any, Any]
-
-
-def value_of(pattern: Pattern, captured: Captured) -> Any:
-    """What a pattern stands for in a match. Raises KeyError for one that is no part of it."""
-    return captured[pattern.name if isinstance(pattern, Capture) else pattern]
-
-
-def heads(pattern: Pattern) -> frozenset[tuple[str, str]] | None:
-    """The operators, by domain and name, that may compute what `pattern` describes; None: any."""
-    if isinstance(pattern, Call):
-        return frozenset((pattern.domain, op) for op in pattern.ops)
-    if isinstance(pattern, Both):
-        first, second = heads(pattern.first), heads(pattern.second)
-        return second if first is None else first if second is None else first & second
-    if isinstance(pattern, Either):
-        choices = [heads(choice) for choice in pattern.choices]
-        known = [choice for choice in choices if choice is not None]
-        return frozenset().union(*known) if len(known) == len(choices) else None
-    return None
-
-
-def names_in(pattern: Pattern | None) -> Iterator[str]:
-    """The names of a pattern's captures."""
-    if isinstance(pattern, Capture):
-        yield pattern.name
-    elif isinstance(pattern, Each):
-        yield from names_in(pattern.pattern)
-    elif isinstance(pattern, Either):
-        for choice in pattern.choices:
-            yield from names_in(choice)
-    elif isinstance(pattern, Both):
-        yield from (*names_in(pattern.first), *names_in(pattern.second))
-    elif isinstance(pattern, Call):
-        yield from ([] if pattern.label is None else [pattern.label])
-        for inner in (*pattern.operands, *(wanted for _, wanted in pattern.attrs)):
-            yield from names_in(inner if isinstance(inner, Pattern) else None)
-
-
 def gather(
     answer: Captured, found: Captured, lists: dict[Any, list[Any]], common: set[str]
 ) -> tuple[Captured, dict[Any, list[Any]]]:
@@ -345,40 +370,25 @@ def forms(roots: Sequence[Pattern], told_apart: Collection[Pattern]) -> list[Has
     """One form for each root; equal ones are interchangeable. A root around one of `told_apart`
     is like no other.
     """
-    parts = [list(_parts(root)) for root in roots]
-    names = Counter(name for found in parts for name in {_name(p) for p in found})
+    around = [dict.fromkeys(root.walk()) for root in roots]
+    times = Counter(key for found in around for key in {p.key for p in found})
     # a capture that several roots have is the same for all, and so is a pattern that stands in
     # several
-    shared = {name for name, times in names.items() if times > 1}
+    shared = {key for key, n in times.items() if n > 1}
     alike = [_form(root, shared, {}) for root in roots]
     return [
         (i, form) if any(p in told_apart for p in found) else form
-        for i, (form, found) in enumerate(zip(alike, parts, strict=True))
+        for i, (form, found) in enumerate(zip(alike, around, strict=True))
     ]
-
-
-def _name(pattern: Pattern) -> Hashable:
-    return pattern.name if isinstance(pattern, Capture) else id(pattern)
-
-
-def _parts(value: Any) -> Iterator[Pattern]:
-    """The patterns inside a pattern, itself included."""
-    if isinstance(value, Pattern):
-        yield value
-        for f in fields(value):
-            yield from _parts(getattr(value, f.name))
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _parts(item)
 
 
 def _form(value: Any, shared: Collection[Hashable], own: dict[Hashable, int]) -> Hashable:
     """A pattern as nested tuples, in which its own captures are numbers in order of appearance."""
     if isinstance(value, Pattern):
-        name = _name(value)
-        if name in shared and not isinstance(value, Capture):
-            return name
-        called = name if name in shared else own.setdefault(name, len(own))
+        key: Hashable = value.key
+        if key in shared and not isinstance(value, Capture):
+            return key
+        called = key if key in shared else own.setdefault(key, len(own))
         inside = (
             _form(getattr(value, f.name), shared, own)
             for f in fields(value)

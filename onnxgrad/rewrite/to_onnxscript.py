@@ -16,7 +16,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import canonical
 from onnxgrad.ir.onnx_ir_graphs import OUTSIDE, OnnxIrRegion, is_plain
 from onnxgrad.ir.var import Var
-from onnxgrad.rewrite.pattern import Both, Call, Each, Either, Pattern
+from onnxgrad.rewrite.pattern import Call, Pattern
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import Rule, fire
 
@@ -68,7 +68,8 @@ class _LawMatcher:
     def _may_match(self, node: Any) -> bool:
         if self.law.shrinks is None and self.law.name in _made_by(node):
             return False  # it would fire on its own answer for ever
-        return any(_may_match(self.law.pattern, v) for v in node.outputs)
+        calls = self.law.pattern.calls
+        return not calls or any(_may_match(calls, v) for v in node.outputs)
 
     def _answer(self, model: Any, graph: Any, node: Any) -> _Answer | str:
         try:
@@ -158,31 +159,20 @@ def _made_by(node: Any) -> Sequence[str]:
     return [name.strip() for name in said.split(",")]
 
 
-def _may_match(pattern: Pattern, value: Any) -> bool:
-    """The cheapest question: whether operators that the pattern names stand there, in any order of
-    operands.
+def _may_match(calls: Sequence[Call], value: Any) -> bool:
+    """The cheapest question: whether operators that one of the calls names stand there, in any
+    order of operands.
     """
-    if isinstance(pattern, Either):
-        return any(_may_match(choice, value) for choice in pattern.choices)
-    if isinstance(pattern, Both):
-        return _may_match(pattern.first, value) and _may_match(pattern.second, value)
-    if not isinstance(pattern, Call):
-        return True
     node = None if value is None else value.producer()
-    if node is None or node.op_type not in pattern.ops or canonical(node.domain) != pattern.domain:
-        return False
-    computed = [o for o in pattern.operands if isinstance(o, Call)]
-    return all(any(_may_match(o, v) for v in node.inputs) for o in computed)
+    return node is not None and any(
+        node.op_type in call.ops
+        and canonical(node.domain) == call.domain
+        and all(any(_may_match(inner, v) for v in node.inputs) for _, inner in call.computed)
+        for call in calls
+    )
 
 
-def _depth(pattern: Pattern | None) -> int:
+def _depth(pattern: Pattern) -> int:
     """How many operators a pattern has one above the other."""
-    if isinstance(pattern, Call):
-        return 1 + max((_depth(o) for o in pattern.operands), default=0)
-    if isinstance(pattern, Each):
-        return _depth(pattern.pattern)
-    if isinstance(pattern, Either):
-        return max(_depth(choice) for choice in pattern.choices)
-    if isinstance(pattern, Both):
-        return max(_depth(pattern.first), _depth(pattern.second))
-    return 0
+    above = max((_depth(inner) for inner in pattern.inside), default=0)
+    return above + isinstance(pattern, Call)

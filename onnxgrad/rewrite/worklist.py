@@ -29,7 +29,7 @@ from onnxgrad.rewrite.attempt import (
     replacements,
 )
 from onnxgrad.rewrite.match import match_binding, may_match
-from onnxgrad.rewrite.pattern import Captured, Pattern, heads, value_of
+from onnxgrad.rewrite.pattern import Captured, Pattern
 from onnxgrad.rewrite.slips import guarded, slip
 from onnxgrad.rewrite.trace import Trace
 
@@ -169,7 +169,7 @@ def _by_operator(
     """Of `rules`, in their order, those that may fire at a binding; and the operators at which
     any may, None for all.
     """
-    known = [(rule, heads(rule.pattern)) for rule in rules]
+    known = [(rule, rule.pattern.heads) for rule in rules]
     anywhere = [rule for rule, ops in known if ops is None]
     table = {
         key: [rule for rule, ops in known if ops is None or key in ops]
@@ -196,7 +196,7 @@ def fire(rule: Rule, binding: Binding, trace: Trace) -> Touched | None:
             maker = None if rule.shrinks is not None else rule.maker
             attempt = Attempt(rule.name, binding, binding.block, [binding], rule.build, maker=maker)
             arguments = call_arguments(rule.build, {**captured, "root": binding})
-            root = value_of(rule.pattern, captured)
+            root = captured[rule.pattern.key]
             mapping = partial(_as_mapping, root=root, captured=captured)
             touched = attempt(trace, partial(rule.build, **arguments), mapping)
             if touched is not None:
