@@ -8,9 +8,12 @@ of them `| None`; `Annotated[int, Range(1)]` bounds a number. Other types are le
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import inspect
 import math
+import os
+import sys
 import types
 import weakref
 from abc import ABCMeta
@@ -26,7 +29,6 @@ from typing import (
     cast,
     get_args,
     get_origin,
-    get_type_hints,
 )
 
 from onnxgrad.errors import InputError
@@ -56,15 +58,29 @@ def providers_of(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Range:
-    """The least and the largest value of a number; both may be it."""
+    """The least and the largest value of a number; both may be it, but the least not if `above`."""
 
     low: float = -math.inf
     high: float = math.inf
+    above: bool = False
 
     def __str__(self) -> str:
+        least = f"above {self.low:g}" if self.above else f"at least {self.low:g}"
         if self.high < math.inf:
-            return f"from {self.low:g} to {self.high:g}"
-        return f"at least {self.low:g}"
+            return (
+                f"{least} and at most {self.high:g}"
+                if self.above
+                else (f"from {self.low:g} to {self.high:g}")
+            )
+        return least
+
+    def check(self, value: Any, where: str) -> Any:
+        """Return the number. Raises InputError if it is out of range."""
+        if value is None or not isinstance(value, (int, float)):
+            return value  # another type of a union
+        if not self.low <= value <= self.high or (self.above and value == self.low):
+            raise _wrong(where, str(self), value)
+        return value
 
 
 def check_fields(made: Any, owner: str) -> None:
@@ -81,12 +97,31 @@ def check_fields(made: Any, owner: str) -> None:
 def kinds_of(cls: Any) -> Mapping[str, Any]:
     """The declared type of each field; Any where an annotation names what its module lacks."""
     if cls not in _KINDS:
-        try:
-            known = get_type_hints(cls, include_extras=True)
-        except (NameError, TypeError, SyntaxError, AttributeError):
-            known = {}
-        _KINDS[cls] = {f.name: known.get(f.name, Any) for f in fields(cls)}
+        found: dict[str, Any] = {}
+        for owner in reversed(cls.__mro__):
+            for name, annotation in inspect.get_annotations(owner).items():
+                found[name] = resolved(annotation, owner.__module__)
+        _KINDS[cls] = {f.name: found.get(f.name, Any) for f in fields(cls)}
     return _KINDS[cls]
+
+
+def resolved(annotation: Any, module: str) -> Any:
+    """Return the type that an annotation of the module names, Any for names that the module lacks:
+    those under TYPE_CHECKING.
+    """
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, {}, _Names(vars(sys.modules[module])))
+    except (TypeError, SyntaxError, AttributeError, KeyError):
+        return Any
+
+
+class _Names(dict[str, Any]):
+    """The names of a module; any other is Any."""
+
+    def __missing__(self, name: str) -> Any:
+        return getattr(builtins, name, Any)
 
 
 def checked(kind: Any, value: Any, where: str) -> Any:
@@ -103,8 +138,12 @@ def checked(kind: Any, value: Any, where: str) -> Any:
         return value
     if origin in _SEQUENCES:
         return _each(kind, value, where)
+    if origin in (Mapping, dict):
+        return _entries(args, value, where)
     if kind in _CALLED:
         return _plain(kind, value, where)
+    if origin is os.PathLike and not isinstance(value, os.PathLike):
+        raise _wrong(where, "a path", value)
     return value
 
 
@@ -132,7 +171,7 @@ def described(kind: Any) -> str:
     """The values of a type in words; empty for a type that text cannot say."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        bounds = "".join(f", {bound}" for bound in args[1:])
+        bounds = "".join(f", {bound}" for bound in args[1:] if isinstance(bound, Range))
         return f"{described(args[0])}{bounds}"
     if origin in (Union, types.UnionType):
         return " or ".join(described(a) or getattr(a, "__name__", str(a)) for a in args)
@@ -140,6 +179,10 @@ def described(kind: Any) -> str:
         return f"one of {', '.join(map(str, args))}"
     if origin in _SEQUENCES:
         return "a list"
+    if origin in (Mapping, dict):
+        return "a table"
+    if origin is os.PathLike:
+        return "a path"
     if kind is type(None):
         return "none"
     return _CALLED.get(kind, "")
@@ -168,6 +211,9 @@ def _one_of(kinds: Sequence[Any], value: Any, where: str) -> Any:
                 return checked(kind, value, where)
             except InputError as error:
                 wrong = wrong or error
+    several_kinds = [kind for kind in kinds if kind is not type(None)]
+    if len(several_kinds) > 1 and not any(get_origin(k) is Annotated for k in several_kinds):
+        raise _wrong(where, " or ".join(filter(None, map(described, several_kinds))), value)
     raise wrong or _wrong(where, "none", value)
 
 
@@ -182,6 +228,15 @@ def _each(kind: Any, value: Any, where: str) -> Any:
     each = args if fixed else (args[0],) * len(value)
     found = tuple(checked(k, v, where) for k, v in zip(each, value, strict=True))
     return found if origin is tuple else value  # a list stays the caller's
+
+
+def _entries(args: Sequence[Any], value: Any, where: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise _wrong(where, "a table", value)
+    return {
+        checked(args[0], k, f"{where}: name"): checked(args[1], v, f"{where}: {k!r:.80}")
+        for k, v in value.items()
+    }
 
 
 def _plain(kind: Any, value: Any, where: str) -> Any:
@@ -201,8 +256,7 @@ def _plain(kind: Any, value: Any, where: str) -> Any:
 
 def _within(value: Any, bounds: Iterable[Any], where: str) -> Any:
     for bound in bounds:
-        if isinstance(bound, Range) and value is not None and not bound.low <= value <= bound.high:
-            raise _wrong(where, str(bound), value)
+        value = bound.check(value, where) if hasattr(bound, "check") else value
     return value
 
 

@@ -4,20 +4,23 @@ before anything heavy is imported.
 Some are decided here. What others register, from PRESETS on, a test keeps equal.
 """
 
+from typing import Literal, TypeAlias, get_args
+
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 MOST_THREADS = 256  # onnxruntime starts as many as it is told, until nothing works any more
 LEGS = ("float64", "onnxruntime")
 # those with operators of their own, and the pass that uses them
+Runtime: TypeAlias = Literal["onnxruntime"]
 RUNTIMES = {"onnxruntime": "raise-for-onnxruntime"}
-MERGE = ("always", "auto", "never")
+Merge: TypeAlias = Literal["always", "auto", "never"]
+MERGE = get_args(Merge)
 # of the largest value of an output: forty roundings to float16, each of 2**-11
 FLOAT16_BOUND = "worst=0.02"
 TUNE_SECONDS = 60.0
 TUNE_FILE = "onnxgrad.tune.json"
 
-PRESETS = (
-    "clean", "default", "inference", "canonical", "training-safe",
-)  # fmt: skip
+Preset: TypeAlias = Literal["clean", "default", "inference", "canonical", "training-safe"]
+PRESETS = get_args(Preset)
 PASSES = (
     "accumulate-gemms", "adjust-matmul-order", "backward-fold-scale-axis", "combine-parallel-conv",
     "combine-parallel-dense", "combine-parallel-gemm", "combine-parallel-matmul",

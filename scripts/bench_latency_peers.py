@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from onnxgrad.errors import OnnxgradError  # noqa: E402  # the script runs from a checkout
-from onnxgrad.report.optimize import optimize  # noqa: E402
+from onnxgrad.functions import optimize  # noqa: E402
 from onnxgrad.verify import verify  # noqa: E402
 from onnxgrad.verify.bench import bench  # noqa: E402
 from onnxgrad.verify.running.session import versions  # noqa: E402

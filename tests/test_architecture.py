@@ -35,6 +35,7 @@ LAYERS = [
     "jobs",
     "testing",
     "report",
+    "functions",
     "olive",
     "surface",
     "help",

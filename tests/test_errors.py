@@ -21,7 +21,7 @@ import onnxgrad
 from onnxgrad import train
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError, OnnxgradError
-from onnxgrad.report.optimized import Outcome
+from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.report.rendering import Rendered
 from onnxgrad.rewrite.trace import Firing
 from onnxgrad.verify import Difference, Report, RunFailed

@@ -23,7 +23,7 @@ HOMES: dict[str, dict[str, str]] = {
         "cli/check_grad": "cli/test_grad",
         "cli/train_step": "cli/test_fit", "cli/training_options": "cli/test_fit",
         "report/float16": "cli/test_float16", "report/metadata": "cli/test_metadata",
-        "report/training": "cli/test_fit", "report/tuning": "cli/test_tuning_options",
+        "report/training": "cli/test_fit",
         "cli/usage/groups/running": "cli/test_bad_input",
         "cli/usage/groups/training": "cli/test_fit",
         "cli/extract": "report/test_extract", "cli/options": "cli/test_verify",
@@ -55,7 +55,8 @@ HOMES: dict[str, dict[str, str]] = {
         "grad/rules/recurrent/lstm": "grad/rules/recurrent/test_rnn",
     },
     "what only a whole run of `onnxgrad ci` shows to work": {
-        "jobs/recipe_table": "jobs/test_recipe", "jobs/ci/measure": "cli/test_ci", "jobs/ci/outcome": "cli/test_ci", "jobs/ci/work": "cli/test_ci",
+        "jobs/declarations": "jobs/test_declared", "jobs/groups": "jobs/test_declared",
+        "jobs/outcome": "jobs/test_optimize", "jobs/ci/measure": "cli/test_ci", "jobs/ci/outcome": "cli/test_ci", "jobs/ci/work": "cli/test_ci",
     },
     "parts of one proof, which only a whole one shows to work": {
         "verify/account": "verify/test_proof",

@@ -14,10 +14,10 @@ import pytest
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.functions import optimize
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
 from onnxgrad.passes.pipeline import Pipeline
-from onnxgrad.report.optimize import optimize
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Unsupported, feeds_for, run
 from onnxgrad.verify.reference.evaluate import reference

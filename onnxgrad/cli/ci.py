@@ -82,7 +82,7 @@ def _plan(args: argparse.Namespace, out: Output) -> Plan:
             check_output(Path(job.output), [other.path for other in plan.jobs])
     check_outputs(args, plan)
     running = [job.options for job in plan.jobs if job.runs]
-    for provider in dict.fromkeys(options.get("verify.provider", "cpu") for options in running):
+    for provider in dict.fromkeys(options.provider for options in running):
         require_runtime(provider)
     return plan
 

@@ -10,9 +10,10 @@ from onnxgrad.cli.options import proof_options, require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import files_read, target_of, write_model
 from onnxgrad.errors import OnnxgradError
+from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.passes.float16 import Float16
 from onnxgrad.report.float16 import bounded_by, converted, names_of, staying
-from onnxgrad.report.optimized import Outcome
+from onnxgrad.report.optimized import OptimizedModel
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             outcome.written = True
     except OnnxgradError as error:
         raise named(error, args.model) from error
-    out.json(outcome.to_dict())
-    *told, last = outcome.parts(out.verbose)
+    out.json(OptimizedModel(None, outcome).to_dict())
+    *told, last = OptimizedModel(None, outcome).parts(out.verbose)
     out.show(*told[:2], *staying(outcome, out.verbose), *told[2:], last)
     return 0

@@ -10,19 +10,20 @@ from typing import Any
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.tuning.record import write
-from onnxgrad.report.tuning import Tuning
 from onnxgrad.vocabulary import TUNE_FILE, TUNE_SECONDS
 
 
-def tuning_of(args: argparse.Namespace) -> Tuning | None:
-    """What the options ask for. Raises InputError for options that do not go together."""
+def tuning_of(args: argparse.Namespace) -> Path | float | None:
+    """Return the value of `tune` of `optimize`. Raises InputError for flags that do not go
+    together.
+    """
     if args.tune_from is not None:
         if args.tune or args.tune_time is not None or args.tune_file is not None:
             raise InputError("--tune-from decides as it was decided: give no other --tune option")
-        return Tuning.of(Path(args.tune_from))
+        return Path(args.tune_from)
     if not args.tune and (args.tune_time is not None or args.tune_file is not None):
         raise InputError("--tune-time and --tune-file are about --tune: give that as well")
-    return Tuning.of(args.tune and (args.tune_time or TUNE_SECONDS))
+    return args.tune_time or TUNE_SECONDS if args.tune else None
 
 
 def keep_decisions(

@@ -1,27 +1,38 @@
-"""`optimize_program`: run a pipeline, prove the result against the original, or name the first
-rewrite that broke it.
+"""The driver of `optimize`: rewrite a model, prove the result equal to the original or name the
+first rewrite that broke it, hold it to a recipe, and write it if the caller agrees.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from onnx import ModelProto
 
-from onnxgrad.errors import CannotRun, InternalError, NotProved
+from onnxgrad.errors import CannotRun, InternalError, NotProved, OnnxgradError
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.storage.external_data import load_weights, outside
+from onnxgrad.jobs.declarations import OptimizeOptions
+from onnxgrad.jobs.fixed_dims import fixed
+from onnxgrad.jobs.outcome import Clock, Optimized, Outcome
+from onnxgrad.jobs.recipe import Recipe, find
+from onnxgrad.jobs.tuning.record import Tuning
+from onnxgrad.limits import SECONDS, limited
 from onnxgrad.options import providers_of
-from onnxgrad.passes.each_rewrite import EachReport, EachTrace, FiringDiffers
+from onnxgrad.passes.base import Pass
+from onnxgrad.passes.each_rewrite import EachTrace, FiringDiffers
 from onnxgrad.passes.folding import constant_bytes, file_bytes
+from onnxgrad.passes.inline import Inline, check_names
+from onnxgrad.passes.instruments import PrintAfter, leave_out, to_stderr
 from onnxgrad.passes.pipeline import Fired, PassResult, Pipeline
 from onnxgrad.rewrite.trace import Firing, Trace
 from onnxgrad.verify import Report, verify
@@ -29,6 +40,153 @@ from onnxgrad.verify.bisect import bisect
 from onnxgrad.verify.compare import DIFFERENT
 from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.wording import option
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """How the caller takes part in `optimize`; by default not at all.
+
+    `on_stage` is called when a stage begins (read, each pass by name, prove, bisect), `on_choice`
+    with each choice that tuning measures and the share that is done, `on_read` with the program
+    before any rewrite, `accept` with the outcome of the proof: the latter two raise to refuse.
+    `write` writes the result and returns whether it did. `show` prints the text of `print_after`.
+    `limits` bounds the work by seconds and memory, to which `seconds` are added. `plugins` are
+    passes that run last.
+    """
+
+    on_stage: Callable[[str], None] = lambda stage: None
+    on_choice: Callable[[str, float], None] = lambda choice, share: None
+    on_read: Callable[[Program], None] = lambda program: None
+    accept: Callable[[Outcome], None] = lambda outcome: None
+    write: Callable[[Program], bool] | None = None
+    show: Callable[[str], None] = to_stderr
+    limits: Callable[[float | None, int | str | None], AbstractContextManager[Any]] = limited
+    seconds: float = 0.0
+    plugins: Sequence[Pass] = ()
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model's work, once its options have been read: passes, recipe and decisions exist."""
+
+    options: OptimizeOptions
+    hooks: Hooks
+    recipe: Recipe | None
+    name: str
+    pipeline: Pipeline
+    printing: PrintAfter | None
+    tuning: Tuning | None
+
+    @staticmethod
+    def of(
+        options: OptimizeOptions, hooks: Hooks, recipe: Recipe | None = None, name: str = ""
+    ) -> Job:
+        """Return the work that the options ask for. Raises InputError for a pass that does not
+        exist, and for decisions that cannot be read.
+        """
+        pipeline = pipeline_of(options, hooks.plugins)
+        printing = PrintAfter.of(options.print_after, pipeline, hooks.show)
+        return Job(options, hooks, recipe, name, pipeline, printing, Tuning.of(options.tune))
+
+    def run(self, model: ModelLike, outcome: Outcome) -> Outcome:
+        """Fill in the outcome; an error of ours is in it, not raised."""
+        clock, options = Clock(), self.options
+        more = self.hooks.seconds + (0 if self.tuning is None else self.tuning.seconds)
+        seconds = (options.timeout or SECONDS) + more if more else options.timeout
+        try:
+            with self.hooks.limits(seconds, options.max_memory):
+                outcome.came_of(self._rewritten(model, outcome, clock))
+                self._finish(outcome, clock)
+        except OnnxgradError as error:
+            outcome.error = error
+            if isinstance(error, RewriteRefuted):
+                if error.done is not None:
+                    outcome.came_of(error.done)
+                outcome.report = error.report
+        clock.switch("done")
+        outcome.seconds = clock.spent
+        return outcome
+
+    def _rewritten(self, model: ModelLike, outcome: Outcome, clock: Clock) -> Optimized:
+        options, hooks, pipeline = self.options, self.hooks, self.pipeline
+        proof = options.proof()
+        model = settled(model)  # a stream is read once
+        if options.fix_dims:
+            model = fixed(model, options.fix_dims)
+        if self.tuning is not None:
+            clock.switch("tune")
+            pipeline, outcome.tuning = self.tuning.decide(model, pipeline, proof, hooks.on_choice)
+
+        def on_stage(stage: str) -> None:
+            clock.switch(stage)
+            hooks.on_stage(stage)
+
+        return optimize_program(
+            model,
+            pipeline,
+            prove=options.proves,
+            each=options.each,
+            limit=options.max_rewrites,
+            explain=options.explain,
+            proof=proof,
+            on_stage=on_stage,
+            on_read=self._check,
+            on_fired=self.printing,
+            allow_growth=options.allow_growth,
+        )
+
+    def _check(self, program: Program) -> None:
+        """Raise InputError for names that mean nothing in the model, before it is rewritten."""
+        self.hooks.on_read(program)
+        check_names(program, self.options.inline)
+        if self.recipe is not None:
+            self.recipe.check_names(self.name, program)
+
+    def _finish(self, outcome: Outcome, clock: Clock) -> None:
+        if outcome.done is None:
+            return
+        program = outcome.done.program
+        if self.recipe is not None:
+            self.recipe.check(self.name, program, outcome.report)
+        self.hooks.accept(outcome)
+        if self.hooks.write is not None:
+            clock.switch("write")
+            outcome.written = self.hooks.write(program)
+
+
+def optimize(
+    model: ModelLike,
+    options: OptimizeOptions,
+    hooks: Hooks | None = None,
+    outcome: Outcome | None = None,
+) -> Outcome:
+    """Rewrite a model, prove the result and hand it to the hooks, by the recipe that the options
+    name. Raises InputError for options that mean nothing; an error of the work is in the outcome.
+    """
+    outcome = outcome or Outcome(explain=options.explain)
+    recipe = None if options.recipe is None else find(os.fspath(options.recipe))
+    if recipe is not None:
+        options = recipe.options(outcome.model, options)
+    return Job.of(options, hooks or Hooks(), recipe, outcome.model).run(model, outcome)
+
+
+def pipeline_of(options: OptimizeOptions, plugins: Sequence[Pass] = ()) -> Pipeline:
+    """Return the passes that run: those of the options, and `plugins` at the end. Raises
+    InputError.
+    """
+    made = Pipeline.of(
+        options.preset,
+        options.passes,
+        merge=options.merge,
+        provider=options.provider,
+        target_opset=options.target_opset,
+        for_=options.for_,
+    )
+    names = {p.name for p in made.passes}
+    first = [Inline(names=" ".join(options.inline))] if options.inline else []
+    last = [p for p in plugins if p.name not in names]
+    return leave_out(Pipeline((*first, *made.passes, *last)), options.without)
+
 
 # options of the proof that speak of the whole model's inputs
 _OF_THE_WHOLE = frozenset(
@@ -121,19 +279,6 @@ class _Merged:
             self.added += constant_bytes(program) - self.before
         if self.on_fired is not None:
             self.on_fired(name, program)
-
-
-@dataclass(frozen=True)
-class Optimized:
-    """The optimised program, what each pass did, every firing, and the proofs (None when they
-    were not asked for).
-    """
-
-    program: Program
-    passes: list[PassResult]
-    trace: Trace
-    report: Report | None
-    each: EachReport | None = None
 
 
 def optimize_program(

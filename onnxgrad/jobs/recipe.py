@@ -33,12 +33,12 @@ optimize` has options of its own for it):
     seconds = 2.0
     rounds = 20
 
-What `require` may say: `pipeline.requirements`. An option on the command line wins over the recipe
-(`cli.recipe_options`).
+What `require` may say: `jobs.requirements`. An option that the caller sets wins over the recipe.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -51,10 +51,12 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.atomic_files import regular
-from onnxgrad.jobs.recipe_table import OF_CI, OPTIONS, TABLE, check_key, flat_options, heading
+from onnxgrad.jobs.declarations import CiTable, Gates, OptimizeOptions
+from onnxgrad.jobs.declared import Option, json_type, keys_of
 from onnxgrad.jobs.requirements import (
     Held,
     bound_of,
+    check_quantity,
     facts_of,
     hold,
     left_to_ci,
@@ -62,16 +64,21 @@ from onnxgrad.jobs.requirements import (
     unknown_operator,
     within_tolerance,
 )
+from onnxgrad.options import checked
 from onnxgrad.verify import Report
+from onnxgrad.verify.bounds import Bounds
+from onnxgrad.verify.coverage.summary import wanted_share
+from onnxgrad.wording import did_you_mean
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-__all__ = ["OPTIONS", "Recipe", "find", "parse", "read"]
-
 OWN_FILE = "onnxgrad.toml"  # found in the current folder, as pyproject.toml is
+TABLE = "tool.onnxgrad"
+OPTIONS, GATES, OF_CI = keys_of(OptimizeOptions), keys_of(Gates), keys_of(CiTable)
+_SUBTABLES = ("verify", "bench")
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,22 @@ class Recipe:
                 found.update(own)
                 found["require"] = joined
         return found
+
+    def options(
+        self, model: str, options: OptimizeOptions, found_by: Collection[str] = ()
+    ) -> OptimizeOptions:
+        """Return the options for one model: those that the caller set, then the recipe's."""
+        own = self.of(model, found_by)
+        found = {OPTIONS[key].name: value for key, value in own.items() if key in OPTIONS}
+        if "preset" in options.given:  # of the two, what the caller set alone
+            found.pop("passes", None)
+        mine = {k: v for k, v in found.items() if k not in options.given}
+        return OptimizeOptions.of({**mine, **{k: getattr(options, k) for k in options.given}})
+
+    def gates(self, model: str, found_by: Collection[str] = ()) -> Gates:
+        """Return what is required of one model."""
+        found = self.of(model, found_by)
+        return Gates.of({GATES[key].name: value for key, value in found.items() if key in GATES})
 
     def unmet(self, models: Iterable[str]) -> list[str]:
         """The globs that mean none of the models: mistyped, or meant for models of another call."""
@@ -139,7 +162,7 @@ class Recipe:
             for name, text in required.items()
             if name not in later
         ]
-        held += within_tolerance(own, report)
+        held += within_tolerance(own.get("verify.tolerance"), report)
         missed = [one.why for one in held if not one.held]
         if missed:
             raise NotProved(
@@ -215,22 +238,74 @@ def parse(table: Any, where: str) -> Recipe:
         )
     folder = Path(where).parent
     models = {
-        pattern: flat_options(own, f"{where}: models.{pattern!r}", folder)
+        pattern: _flat(own, f"{where}: models.{pattern!r}", folder)
         for pattern, own in table.get("models", {}).items()
     }
-    common = flat_options(table, where, folder, ("models", "ci"))
+    common = _flat(table, where, folder, ("models", "ci"))
     return Recipe(where, common, models, _of_ci(table.get("ci", {}), where))
 
 
 def _of_ci(table: Any, where: str) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise InputError(f"{where}: 'ci' is no table")
-    for key, value in table.items():
-        check_key(key, value, OF_CI, f"{where}: ci")
-        if value in ("", []) or (isinstance(value, list) and not all(map(_is_text, value))):
-            raise InputError(f"{where}: ci: '{key}' cannot be {repr(value)[:80]}")
-    return table
+    found = {key: _checked(key, value, OF_CI, f"{where}: ci") for key, value in table.items()}
+    if found.get("models") == []:
+        raise InputError(f"{where}: ci: 'models' is empty")
+    return found
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and value != ""
+def heading(where: str, name: str) -> str:
+    """Return how a table of a recipe is headed in that file."""
+    return f"[{TABLE}.{name}]" if Path(where).name == "pyproject.toml" else f"[{name}]"
+
+
+def _flat(table: Any, where: str, folder: Path, others: Iterable[str] = ()) -> dict[str, Any]:
+    """The options of a table by flat keys (`verify.seeds`), files from `folder`. `others`: the keys
+    that the caller reads itself. Raises InputError naming the key.
+    """
+    if not isinstance(table, dict):
+        raise InputError(f"{where}: is no table")
+    for name in _SUBTABLES:
+        if not isinstance(table.get(name, {}), dict):
+            raise InputError(f"{where}: '{name}' is no table")
+    flat = {k: v for k, v in table.items() if k not in (*_SUBTABLES, *others)}
+    for name in _SUBTABLES:
+        flat.update((f"{name}.{k}", v) for k, v in table.get(name, {}).items())
+    known = {**OPTIONS, **GATES}
+    flat = {key: _checked(key, value, known, where, others) for key, value in flat.items()}
+    try:
+        wanted_share(flat.get("verify.coverage"))
+        Bounds.of(*(flat.get(f"verify.{name}") for name in ("atol", "rtol", "metric")))
+        for name, text in flat.get("require", {}).items():
+            check_quantity(name)
+            bound_of(name, text)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    if "verify.inputs" in flat:
+        files = flat["verify.inputs"]
+        flat["verify.inputs"] = [
+            _beside(folder, item) for item in ([files] if isinstance(files, str) else files)
+        ]
+    return flat
+
+
+def _checked(
+    key: str, value: Any, known: Mapping[str, Option], where: str, others: Iterable[str] = ()
+) -> Any:
+    """The value of a key. Raises InputError if the key is not known, or the value of another
+    type.
+    """
+    names = [*known, *others]
+    if key not in known:
+        hint = did_you_mean(key, names, f"there are {', '.join(names)}")
+        raise InputError(f"{where}: unknown key '{key}'; {hint}")
+    kind, place = known[key].kind, f"{where}: '{key}'"
+    return checked(kind, checked(json_type(kind), value, place), place)
+
+
+def _beside(folder: Path, item: str) -> str:
+    """`[NAME=]FILE` with the file that lies in `folder`."""
+    name, equals, file = item.partition("=")
+    if not equals or (folder / item).exists():
+        return os.path.join(folder, item)
+    return f"{name}={os.path.join(folder, file)}"

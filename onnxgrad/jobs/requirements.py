@@ -190,6 +190,16 @@ class Held:
         return {**vars(self), "value": value if finite else str(value)}
 
 
+def check_quantity(name: str) -> None:
+    """Raise InputError for a key of `require` that names neither operators nor one quantity."""
+    for part in map(str.strip, name.split("+")):
+        if not part or (part in QUANTITIES and name != part):
+            raise InputError(
+                f"require: '{part}' does not stand for operators: name operators, or one of "
+                f"{', '.join(QUANTITIES)} alone"
+            )
+
+
 def bound_of(name: str, text: Any) -> Bound:
     """The bound that a recipe writes for a quantity: text such as "<=164", a number that must be
     met, or a list of legs. Raises InputError.
@@ -382,11 +392,10 @@ def left_to_ci(required: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def within_tolerance(options: Mapping[str, Any], proof: Report | None) -> list[Held]:
-    """Whether every difference keeps `verify.tolerance`, of the largest value; nothing without
-    it, or without a proof.
+def within_tolerance(limit: float | None, proof: Report | None) -> list[Held]:
+    """Whether every difference keeps the limit, a share of the largest value; nothing without it,
+    or without a proof.
     """
-    limit = options.get("verify.tolerance")
     if limit is None or proof is None:
         return []
     worst = max((d.rel for d in proof.differences), default=0.0)

@@ -35,7 +35,8 @@ def leave_out(pipeline: Pipeline, patterns: Sequence[str]) -> Pipeline:
     return Pipeline(tuple(left))
 
 
-def _to_stderr(text: str) -> None:
+def to_stderr(text: str) -> None:
+    """Print text where messages go."""
     print(text, file=sys.stderr)
 
 
@@ -46,12 +47,12 @@ class PrintAfter:
     """
 
     wanted: Sequence[tuple[str, Path | None]]
-    show: Callable[[str], None] = _to_stderr
+    show: Callable[[str], None] = to_stderr
     _seen: dict[str, int] = field(default_factory=dict)
 
     @staticmethod
     def of(
-        texts: Sequence[str], pipeline: Pipeline, show: Callable[[str], None] = _to_stderr
+        texts: Sequence[str], pipeline: Pipeline, show: Callable[[str], None] = to_stderr
     ) -> PrintAfter | None:
         """From `PASS` or `PASS=DIR` each; None where there are none.
 

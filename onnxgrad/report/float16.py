@@ -13,14 +13,14 @@ from onnxgrad.ir.load import ModelLike, check_room, to_kind_of
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.save import to_bytes
 from onnxgrad.jobs.observed import values_beyond
-from onnxgrad.jobs.optimize import Optimized, RewriteRefuted, optimize_program
+from onnxgrad.jobs.optimize import RewriteRefuted, optimize_program
+from onnxgrad.jobs.outcome import Clock, Optimized, Outcome
 from onnxgrad.laws.float16.forms import FAR, LARGEST
 from onnxgrad.limits import bounded
 from onnxgrad.options import known_keywords, providers_of, several
 from onnxgrad.passes.float16 import Float16
 from onnxgrad.passes.pipeline import Pipeline
-from onnxgrad.report.optimize import OptimizedModel
-from onnxgrad.report.optimized import Clock, Outcome
+from onnxgrad.report.optimized import OptimizedModel
 from onnxgrad.report.parts import Part, cell, number, table
 from onnxgrad.verify.bounds import Bounds, PerOutput
 from onnxgrad.verify.feeds.proof_cases import Inputs

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from onnxgrad.errors import OnnxgradError
-from onnxgrad.ir.protobufs import Stats, stats_of
-from onnxgrad.ir.save import to_proto
-from onnxgrad.jobs.optimize import Optimized, RewriteRefuted
-from onnxgrad.passes.rule_passes import raise_composites
+from onnxgrad.ir.protobufs import Stats
+from onnxgrad.jobs.optimize import RewriteRefuted
+from onnxgrad.jobs.outcome import Optimized, Outcome
 from onnxgrad.report.html.optimized import optimized
 from onnxgrad.report.html.page import page
-from onnxgrad.report.newer_operators import NewerOperators
 from onnxgrad.report.parts import (
     Part,
     Table,
@@ -33,7 +29,7 @@ from onnxgrad.report.parts import (
 from onnxgrad.report.proof import proof_lines, verdict
 from onnxgrad.report.rendering import Rendered
 from onnxgrad.report.tuning import tuning_parts
-from onnxgrad.rewrite.trace import Group, Inexact, Slip
+from onnxgrad.rewrite.trace import Firing, Group, Inexact, Slip
 from onnxgrad.verify import Report
 from onnxgrad.wording import counted, option
 
@@ -41,119 +37,97 @@ _OPERATORS = 12  # rows of changed operators without -v
 _MISSES = 20  # rows of near misses without -v
 
 
-@dataclass
-class Outcome(Rendered):
-    """What became of one model, which the user knows as `title`; filled in as the work goes on.
-    `explain`: near misses are shown too.
+@dataclass(frozen=True)
+class OptimizedModel(Rendered):
+    """What `optimize(report=True)` returns: the `model`, in the type that was passed in, and what
+    became of it. `str` of it is what the command prints, `to_dict()` what its `--json` writes.
     """
 
-    model: str
-    output: str | None
-    title: str
-    explain: bool = False
-    before: Stats | None = None
-    after: Stats | None = None
-    done: Optimized | None = None
-    report: Report | None = None
-    error: OnnxgradError | None = None
-    tuning: Mapping[str, Any] | None = None
-    newer: NewerOperators = field(default_factory=NewerOperators)
-    written: bool = False
-    seconds: dict[str, float] = field(default_factory=dict)
+    model: Any
+    outcome: Outcome = field(repr=False)
 
     @property
-    def exit_code(self) -> int:
-        """0, or that of the error."""
-        return 0 if self.error is None else self.error.exit_code
+    def rewrites(self) -> list[Firing]:
+        """Every rewrite in order: its number, pass, law, and the statement that it rewrote."""
+        return [] if self.outcome.done is None else self.outcome.done.trace.firings
 
-    def came_of(self, done: Optimized) -> None:
-        """What rewriting and proof came to, refuted or not."""
-        self.done, self.report = done, done.report
-        self.before = stats_of(done.program.proto)
-        self.after = stats_of(to_proto(done.program))
-        if any(p.name == raise_composites().name for p in done.passes):
-            self.newer = NewerOperators.of(done.program)
+    @property
+    def near_misses(self) -> list[tuple[str, str, str]]:
+        """With `explain=True` what was declined: the law, the statement, the reason."""
+        return [] if self.outcome.done is None else list(self.outcome.done.trace.declined)
+
+    @property
+    def proof(self) -> Report | None:
+        """The report of `verify`; None if the whole model was not proved."""
+        return self.outcome.report
+
+    @property
+    def tuning(self) -> Mapping[str, Any] | None:
+        """What `tune` decided, in JSON's types, to be passed to it again; None without it."""
+        return self.outcome.tuning
 
     def to_dict(self) -> dict[str, Any]:
         """JSON's types."""
-        done = self.done
+        found, done = self.outcome, self.outcome.done
         return {
-            "model": self.model,
-            "output": self.output if self.written else None,
-            "exit_code": self.exit_code,
-            "error": None if self.error is None else str(self.error),
-            "before": None if self.before is None else self.before.to_dict(),
-            "after": None if self.after is None else self.after.to_dict(),
+            "model": found.model,
+            "output": found.output if found.written else None,
+            "exit_code": found.exit_code,
+            "error": None if found.error is None else str(found.error),
+            "before": None if found.before is None else found.before.to_dict(),
+            "after": None if found.after is None else found.after.to_dict(),
             "each": None if done is None or done.each is None else done.each.to_dict(),
             "passes": [] if done is None else _passes_data(done),
             "rules": {} if done is None else _rules_data(done),
             "inexact": [] if done is None else [asdict(i) for i in done.trace.inexact],
             "declined": [] if done is None else [_miss(*key) for key in done.trace.declined],
             "slips": [] if done is None else [slip.to_dict() for slip in done.trace.slips],
-            "newer_operators": self.newer.to_dict(),
-            "tuning": self.tuning,
-            "proof": None if self.report is None else self.report.to_dict(),
-            "seconds": {kind: round(spent, 3) for kind, spent in self.seconds.items()},
+            "newer_operators": found.newer.to_dict(),
+            "tuning": found.tuning,
+            "proof": None if found.report is None else found.report.to_dict(),
+            "seconds": {kind: round(spent, 3) for kind, spent in found.seconds.items()},
         }
 
     def to_html(self) -> str:
         """A page to look at, as one file: verdict, both graphs with their rewrites, proof."""
-        return page(self.title, [optimized(self)])
+        return page(self.outcome.title, [optimized(self.outcome)])
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
         """The counts before and after, what each pass did, the proof, where the result is."""
         # of what was refuted only how, unless more is asked for
-        done = self.done if verbose or not isinstance(self.error, RewriteRefuted) else None
-        if done is not None and self.before is not None and self.after is not None:
-            yield heading(self.title)
-            yield _counts(self.before, self.after, verbose)
-        yield from tuning_parts(self.tuning, verbose)
+        found = self.outcome
+        done = found.done if verbose or not isinstance(found.error, RewriteRefuted) else None
+        if done is not None and found.before is not None and found.after is not None:
+            yield heading(found.title)
+            yield _counts(found.before, found.after, verbose)
+        yield from tuning_parts(found.tuning, verbose)
         if done is not None:
-            yield from self._of_rewriting(done, verbose)
-        if self.report is not None:
-            yield from proof_lines(self.report, verbose)
+            yield from _of_rewriting(found, done, verbose)
+        if found.report is not None:
+            yield from proof_lines(found.report, verbose)
             yield ""
-        elif self.error is None:
+        elif found.error is None:
             yield line(f"not proved ({option('--no-verify', 'verify=False')})", "yellow")
-        if self.error is None:
-            yield _last_line(self)
+        if found.error is None:
+            yield _last_line(found)
 
-    def _of_rewriting(self, done: Optimized, verbose: bool) -> Iterator[Part]:
-        yield from _passes(done, verbose)
-        yield from _inexact(done.trace.inexact)
-        if done.trace.slips:
-            yield line(slips_text(done.trace.slips, verbose), "yellow")
-        if self.newer.chains:
-            yield line(str(self.newer), "dim")
-        if verbose:
-            yield ""
-            yield _rules(done)
-        if self.explain:
-            yield ""
-            yield from _misses(done, verbose)
+
+def _of_rewriting(found: Outcome, done: Optimized, verbose: bool) -> Iterator[Part]:
+    yield from _passes(done, verbose)
+    yield from _inexact(done.trace.inexact)
+    if done.trace.slips:
+        yield line(slips_text(done.trace.slips, verbose), "yellow")
+    if found.newer.chains:
+        yield line(str(found.newer), "dim")
+    if verbose:
         yield ""
-        if done.each is not None:
-            yield cell(f"each one: {done.each}")
-
-
-# of work that is no pass
-_KINDS = ("read", "tune", "prove", "bisect", "write")
-
-
-@dataclass
-class Clock:
-    """Seconds by kind of work, from the stages that `optimize_program` announces."""
-
-    kind: str = "read"
-    since: float = field(default_factory=time.perf_counter)
-    spent: dict[str, float] = field(default_factory=dict)
-
-    def switch(self, stage: str) -> None:
-        """A stage begins: everything but reading and proving is a pass."""
-        now = time.perf_counter()
-        self.spent[self.kind] = self.spent.get(self.kind, 0.0) + now - self.since
-        self.since = now
-        self.kind = stage if stage in _KINDS else "rewrite"
+        yield _rules(done)
+    if found.explain:
+        yield ""
+        yield from _misses(done, verbose)
+    yield ""
+    if done.each is not None:
+        yield cell(f"each one: {done.each}")
 
 
 def _passes_data(done: Optimized) -> list[dict[str, Any]]:

@@ -253,7 +253,10 @@ require = { latency = "<= 0.0001 of old.onnx" }
     [
         ('[ci]\nmodels = ["models/*.onnx"]\nout_dir = "b"\n', "unknown key 'out_dir'"),
         ('[ci]\nmodels = ["modles/*.onnx"]\n', "no file matches 'modles/*.onnx'"),
-        ('preset = "fastest"\n' + RECIPE, "unknown preset 'fastest'"),
+        (
+            'preset = "fastest"\n' + RECIPE,
+            "must be one of clean, default, inference, canonical, training-safe, not 'fastest'",
+        ),
         ("", "names no models: write models = "),
         ("x = [", "not TOML"),
     ],

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
@@ -8,10 +7,8 @@ import onnx
 import pytest
 
 from onnxgrad.cli.app import main
-from onnxgrad.cli.parser import Parser
-from onnxgrad.cli.recipe_options import with_recipe
-from onnxgrad.cli.usage.optimize import add_options
-from onnxgrad.jobs.recipe import OPTIONS, Recipe
+from onnxgrad.jobs.declarations import OptimizeOptions
+from onnxgrad.jobs.recipe import OPTIONS, Recipe, parse
 from tests import helpers
 
 TEXT = """g (float[N,4] x) => (float[N,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}>
@@ -25,32 +22,32 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_every_key_is_an_option_of_optimize() -> None:
-    parser = Parser()
-    add_options(parser)
-    words = ["m.onnx", "--dry-run"]
-    args = parser.parse_args(words)
-    values = {"verify.timeout": 2, "verify.max_memory": "1GB", "verify.dims": {"N": 2}}
-    for key, kind in OPTIONS.items():
-        recipe = Recipe("r.toml", {key: values.get(key, kind())})
-        made = with_recipe(args, recipe, "m.onnx", words)
-        assert vars(made).keys() == vars(args).keys(), key
-        assert vars(made) != vars(args) or key in (
-            "allow_growth",
-            "without",
-            "verify.allow_empty",
-        ), key
+VALUES = {
+    "preset": "clean", "passes": "clean", "without": ["inline"], "merge": "never", "target_opset": 20,
+    "for": "onnxruntime", "allow_growth": True, "verify.run": False, "verify.provider": "cuda",
+    "verify.dims": {"N": 2}, "verify.seeds": [7], "verify.legs": ["float64"], "verify.threads": 2,
+    "verify.timeout": 2, "verify.max_memory": "1GB", "verify.inputs": ["a.npz"], "verify.allow_empty": ["y"],
+    "verify.atol": 1, "verify.rtol": {"y": 1}, "verify.metric": "psnr=40", "verify.coverage": "95%",
+}  # fmt: skip
+
+
+def nested(key: str, value: object) -> dict[str, object]:
+    table, _, name = key.rpartition(".")
+    return {table: {name: value}} if table else {name: value}
+
+
+@pytest.mark.parametrize("key", OPTIONS)
+def test_every_key_is_an_option_of_optimize(key: str) -> None:
+    made = parse(nested(key, VALUES[key]), "r.toml").options("m.onnx", OptimizeOptions())
+    assert getattr(made, OPTIONS[key].name) != OPTIONS[key].default
 
 
 def test_what_the_user_wrote_wins() -> None:
-    args = argparse.Namespace(no_verify=True, dim=["N=1"], merge="auto")
     recipe = Recipe(
-        "r.toml", {"verify.run": True, "verify.dims": {"N": 2}, "merge": "never", "require": {}}
+        "r.toml", {"verify.dims": {"N": 2}, "merge": "never", "passes": "clean", "require": {}}
     )
-    made = with_recipe(args, recipe, "m.onnx", ["--no-verify", "--merge=auto"])
-    assert vars(made) == {"no_verify": True, "dim": ["N=2"], "merge": "auto"} and args.dim == [
-        "N=1"
-    ]
+    made = recipe.options("m.onnx", OptimizeOptions.of({"dims": {"N": 1}, "preset": "default"}))
+    assert (made.dims, made.merge, made.preset, made.passes) == ({"N": 1}, "never", "default", None)
 
 
 def optimize(*words: str) -> int:
@@ -132,7 +129,7 @@ def test_a_missing_file_and_a_wrong_preset(
     assert optimize("--config", "none.toml", "--dry-run") == 2
     (folder / "r.toml").write_text('preset = "fastest"\n')
     assert optimize("--config", "r.toml", "--dry-run") == 2
-    assert "unknown preset 'fastest'" in capsys.readouterr().err
+    assert "'preset' must be one of clean, default" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -202,7 +199,7 @@ def test_a_recipe_for_one_runtime(folder: Path, capsys: pytest.CaptureFixture[st
     assert (folder / "out.onnx").read_bytes() == (folder / "same.onnx").read_bytes()
     (folder / "no.toml").write_text('for = "tvm"\n')
     assert optimize("--config", "no.toml", "-o", "other.onnx") == 2
-    assert "unknown runtime 'tvm': choose one of onnxruntime" in capsys.readouterr().err
+    assert "'for' must be one of onnxruntime, not 'tvm'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from onnx import AttributeProto, helper, numpy_helper
 
 from onnxgrad import verify
 from onnxgrad.errors import InputError
+from onnxgrad.functions import optimize
 from onnxgrad.grad import check_gradient, gradient
 from onnxgrad.ir.load import load
-from onnxgrad.report.optimize import optimize
 
 SPARSE = helper.make_sparse_tensor(
     numpy_helper.from_array(np.float32([2, 3]), "s"),

@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError
+from onnxgrad.functions import optimize
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
@@ -19,7 +20,6 @@ from onnxgrad.passes.base import Pass
 from onnxgrad.passes.pipeline import Pipeline, parse_passes
 from onnxgrad.passes.presets import PRESETS
 from onnxgrad.passes.rule_passes import remove_noops
-from onnxgrad.report.optimize import optimize
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import apply_rules, count, rewrite

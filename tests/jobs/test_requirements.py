@@ -118,12 +118,10 @@ def test_the_legs_of_the_proof() -> None:
 
 def test_the_tolerance_of_the_proof() -> None:
     proof: Report = verify(PROGRAM, MODEL)
-    assert (
-        within_tolerance({}, proof) == [] and within_tolerance({"verify.tolerance": 1}, None) == []
-    )
-    (found,) = within_tolerance({"verify.tolerance": 0}, proof)
+    assert within_tolerance(None, proof) == [] and within_tolerance(1, None) == []
+    (found,) = within_tolerance(0, proof)
     assert found.held and found.value == 0
-    (found,) = within_tolerance({"verify.tolerance": -1.0}, proof)
+    (found,) = within_tolerance(-1.0, proof)
     assert found.why == "a difference of 0.00e+00 of max, tolerance = -1"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxgrad.report.optimize import optimize
+from onnxgrad.functions import optimize
 from tests.rewriting import (
     apply,
     assert_same_bits,

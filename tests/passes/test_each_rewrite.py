@@ -8,14 +8,15 @@ from typing import ClassVar
 import onnx
 import pytest
 
+from onnxgrad.functions import optimize
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
-from onnxgrad.jobs.optimize import Optimized, RewriteRefuted, optimize_program
+from onnxgrad.jobs.optimize import RewriteRefuted, optimize_program
+from onnxgrad.jobs.outcome import Optimized
 from onnxgrad.passes.base import Pass, roots
 from onnxgrad.passes.each_rewrite import EachReport
 from onnxgrad.passes.pipeline import Pipeline
-from onnxgrad.report.optimize import optimize
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import apply_rules, count, rewrite

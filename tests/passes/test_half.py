@@ -9,7 +9,7 @@ from onnx import numpy_helper
 
 from onnxgrad import verify
 from onnxgrad.errors import InputError
-from onnxgrad.report.optimize import optimize
+from onnxgrad.functions import optimize
 from tests.rewriting import model_of
 
 

@@ -14,7 +14,8 @@ import pytest
 import onnxgrad
 from onnxgrad.cli.app import main
 from onnxgrad.cli.usage.optimize import add_options
-from onnxgrad.report.optimize import OptimizedModel, optimize
+from onnxgrad.functions import optimize
+from onnxgrad.report.optimized import OptimizedModel
 from tests.helpers import parse
 
 TEXT = """g (float[N,4] x) => (float[N,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}>
@@ -61,7 +62,7 @@ def test_without_a_proof_there_is_none() -> None:
     each = optimize(parse(TEXT), verify="only each", report=True)
     assert each.proof is None and each.to_dict()["each"]["alone"] == len(each.rewrites)
     with pytest.raises(
-        onnxgrad.InputError, match="verify='all': choose one of True, False, 'each'"
+        onnxgrad.InputError, match="verify must be true or false or one of each, only each, not"
     ):
         optimize(parse(TEXT), verify="all")  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
-from onnxgrad.report.optimize import optimize
+from onnxgrad.functions import optimize
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.coverage.items import Item, has_row, joined
 from onnxgrad.verify.coverage.summary import Coverage, Sizes, wanted_share

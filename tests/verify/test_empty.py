@@ -9,8 +9,8 @@ import pytest
 from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
+from onnxgrad.functions import optimize
 from onnxgrad.jobs.optimize import RewriteRefuted
-from onnxgrad.report.optimize import optimize
 from onnxgrad.verify import verify
 from onnxgrad.verify.compare import compare
 from tests.helpers import parse

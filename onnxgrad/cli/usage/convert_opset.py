@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from onnxgrad.cli.usage.groups.running import add_proof
-from onnxgrad.cli.usage.kinds import natural
+from onnxgrad.cli.usage.groups.running import add_custom_ops
+from onnxgrad.jobs.declarations import ConvertOpsetOptions
+from onnxgrad.jobs.declared import add_flags, group_of
 
 EXAMPLES = (
     (
@@ -23,12 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
     parser.add_argument(
-        "--to", type=natural, required=True, metavar="N", help="the opset of the default domain"
-    )
-    parser.add_argument(
         "-o", "--output", required=True, metavar="OUT", help="the file to write; - is stdout"
     )
-    add_proof(parser)
-    parser.add_argument(
-        "--no-verify", action="store_true", help="skip the proof (needs no onnxruntime)"
-    )
+    add_flags(parser, ConvertOpsetOptions)
+    add_custom_ops(group_of(parser, "proof"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,42 +11,46 @@ from typing import Any
 from onnxgrad.errors import NotProved
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save
-from onnxgrad.jobs.recipe_options import proof_of
+from onnxgrad.jobs.declarations import Gates, OptimizeOptions
 from onnxgrad.jobs.requirements import INPUT, Facts, Latency, bound_of
 from onnxgrad.options import providers_of
 from onnxgrad.verify.bench import bench
 from onnxgrad.verify.peak_memory import peak_memory
 
 _RESULT = "result"
-SECONDS, ROUNDS = 2.0, 20  # of bench, for each model
 
 
-def seconds_of(options: Mapping[str, Any]) -> float:
+def seconds_of(gates: Gates) -> float:
     """How long measuring takes by request, which no limit on the work counts."""
-    return 4 * float(options.get("bench.seconds", SECONDS)) if _latency(options) else 0.0
+    return 4 * gates.bench_seconds if _latency(gates) else 0.0
 
 
-def measures(options: Mapping[str, Any]) -> bool:
+def measures(gates: Gates) -> bool:
     """Whether something is to be measured."""
-    return _latency(options) or _memory(options)
+    return _latency(gates) or _memory(gates)
 
 
 def measured(
-    path: str, folder: str, program: Program, options: Mapping[str, Any], facts: tuple[Facts, Facts]
+    path: str,
+    folder: str,
+    program: Program,
+    wanted: tuple[OptimizeOptions, Gates],
+    facts: tuple[Facts, Facts],
 ) -> tuple[Facts, Facts]:
     """The facts of a model before (in the file `path`) and after, with what the options want
     measured; other models lie in `folder`. Raises InputError for one that cannot be measured
     beside it, NotProved where the result does not run.
     """
     given, result = facts
-    if not measures(options):
+    options, gates = wanted
+    if not measures(gates):
         return facts
     with tempfile.TemporaryDirectory(prefix="onnxgrad-") as scratch:
         made = Path(scratch) / "result.onnx"
         save(program, made, sync=False)
-        if _latency(options):
-            result = replace(result, latency=_timed(path, folder, made, options))
-        if _memory(options):
+        if _latency(gates):
+            result = replace(result, latency=_timed(path, folder, made, options, gates))
+        if _memory(gates):
             provider = _provider(options)
             found = peak_memory(
                 {INPUT: path, _RESULT: made}, provider=provider, **_running(options)
@@ -57,38 +60,39 @@ def measured(
     return given, result
 
 
-def _latency(options: Mapping[str, Any]) -> bool:
-    return "latency" in options.get("require", {}) or bool(options.get("bench.run"))
+def _latency(gates: Gates) -> bool:
+    return "latency" in (gates.require or {}) or gates.bench
 
 
-def _memory(options: Mapping[str, Any]) -> bool:
-    return "memory" in options.get("require", {})
+def _memory(gates: Gates) -> bool:
+    return "memory" in (gates.require or {})
 
 
-def _provider(options: Mapping[str, Any]) -> str:
+def _provider(options: OptimizeOptions) -> str:
     """What is measured runs on the first of the proof's providers."""
-    return providers_of(options.get("verify.provider", "cpu"))[0]
+    return providers_of(options.provider)[0]
 
 
-def _running(options: Mapping[str, Any]) -> dict[str, Any]:
+def _running(options: OptimizeOptions) -> dict[str, Any]:
     """How models are run to be measured: as the proof runs them."""
-    proof = proof_of(options)
-    seeds = proof.get("seeds") or (0,)
-    return {"seed": seeds[0]} | {
-        key: proof[key] for key in ("inputs", "dims", "threads") if key in proof
+    return {
+        "seed": options.seeds[0],
+        "inputs": options.inputs,
+        "dims": options.dims,
+        "threads": options.threads,
     }
 
 
-def _timed(path: str, folder: str, made: Path, options: Mapping[str, Any]) -> Latency:
-    required = options.get("require", {})
+def _timed(path: str, folder: str, made: Path, options: OptimizeOptions, gates: Gates) -> Latency:
+    required = gates.require or {}
     other = bound_of("latency", required["latency"]).of if "latency" in required else ""
     against = other or INPUT
     provider = _provider(options)
     report = bench(
         {against: os.path.join(folder, other) if other else path, _RESULT: made},
         provider=provider,
-        seconds=options.get("bench.seconds", SECONDS),
-        rounds=options.get("bench.rounds", ROUNDS),
+        seconds=gates.bench_seconds,
+        rounds=gates.bench_rounds,
         **_running(options),
     )
     if report.refused:

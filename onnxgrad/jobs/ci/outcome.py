@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from onnxgrad.jobs.ci.lock import Change
-from onnxgrad.jobs.optimize import Optimized
+from onnxgrad.jobs.outcome import Optimized
 from onnxgrad.jobs.requirements import Facts, Held
 from onnxgrad.passes.pipeline import PassResult
 from onnxgrad.rewrite.trace import Trace

@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.ci import lock as locks
 from onnxgrad.jobs.ci.lock import Lock
-from onnxgrad.jobs.ci.work import Job, Setup
-from onnxgrad.jobs.recipe import Recipe
-from onnxgrad.jobs.recipe_options import pipeline_of
-from onnxgrad.jobs.recipe_table import heading
+from onnxgrad.jobs.ci.work import Job, Setup, ready
+from onnxgrad.jobs.declarations import Gates, OptimizeOptions
+from onnxgrad.jobs.optimize import pipeline_of
+from onnxgrad.jobs.recipe import Recipe, heading
 from onnxgrad.jobs.requirements import bound_of
+from onnxgrad.passes.base import Pass
 from onnxgrad.wording import perhaps
 
 
@@ -99,8 +99,13 @@ def plan_of(recipe: Recipe, *, updating: bool = False, setup: Setup | None = Non
     """
     folder = Path(os.path.abspath(recipe.where)).parent
     found = _models(recipe, folder)
-    for name, patterns in found.items():
-        _check_options(recipe.of(name, patterns), recipe.where, folder)
+    setup = setup or Setup()
+    wanted = {
+        name: (recipe.options(name, OptimizeOptions(), by), recipe.gates(name, by))
+        for name, by in found.items()
+    }
+    for options, gates in wanted.values():
+        _check_options(options, gates, ready(setup), recipe.where, folder)
     outputs = _outputs(recipe, folder, list(found))
     where = Path(recipe.where)
     lock_path = where.parent / recipe.ci.get("lock", locks.default_name(where))
@@ -113,28 +118,31 @@ def plan_of(recipe: Recipe, *, updating: bool = False, setup: Setup | None = Non
             name,
             str(folder / name),
             outputs.get(name),
-            recipe.of(name, patterns),
+            options,
+            gates,
             recipe.where,
             str(folder),
             baseline=known.get(name),
             locked=lock is not None,
             updating=updating,
-            setup=setup or Setup(),
+            setup=setup,
         )
-        for name, patterns in found.items()
+        for name, (options, gates) in wanted.items()
     )
     return Plan(recipe, lock_path, lock, jobs, tuple(name for name in known if name not in found))
 
 
-def _check_options(options: Mapping[str, Any], where: str, folder: Path) -> None:
+def _check_options(
+    options: OptimizeOptions, gates: Gates, plugins: Sequence[Pass], where: str, folder: Path
+) -> None:
     """Raises InputError for passes that are not there, and for a model to measure against that is
     not.
     """
     try:
-        pipeline_of(options)
+        pipeline_of(options, plugins)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-    required = options.get("require", {})
+    required = gates.require or {}
     other = bound_of("latency", required.get("latency", 0)).of
     if other and not (folder / other).is_file():
         raise InputError(f"{where}: require: latency: {met_nothing(other, folder)}")

@@ -19,8 +19,9 @@ from onnxgrad.ir.storage.external_data import check_not_weights, sources
 from onnxgrad.jobs.ci.lock import changes
 from onnxgrad.jobs.ci.measure import measured, measures, seconds_of
 from onnxgrad.jobs.ci.outcome import ModelOutcome, Status
-from onnxgrad.jobs.optimize import Optimized, RewriteRefuted, optimize_program
-from onnxgrad.jobs.recipe_options import pipeline_of, proof_of
+from onnxgrad.jobs.declarations import Gates, OptimizeOptions
+from onnxgrad.jobs.optimize import Hooks, RewriteRefuted, optimize
+from onnxgrad.jobs.outcome import Optimized, Outcome
 from onnxgrad.jobs.requirements import (
     Facts,
     Held,
@@ -32,8 +33,7 @@ from onnxgrad.jobs.requirements import (
     within_tolerance,
 )
 from onnxgrad.jobs.tuning.record import digest
-from onnxgrad.limits import SECONDS
-from onnxgrad.passes.pipeline import Pass, Pipeline
+from onnxgrad.passes.pipeline import Pass
 from onnxgrad.passes.user_laws import run_plugins
 from onnxgrad.verify.blame import blamed
 from onnxgrad.verify.compare import DIFFERENT
@@ -53,14 +53,15 @@ class Setup:
 @dataclass(frozen=True)
 class Job:
     """One model: `name` from the recipe's folder, `path` and `output` (None: not written) wherever
-    the process stands; the flat `options` of the recipe `where`. `baseline`: what the lock says of
-    it; `locked`: there is a lock; `updating`: which is about to be written anew.
+    the process stands; the `options` and `gates` of the recipe `where`. `baseline`: what the lock
+    says of it; `locked`: there is a lock; `updating`: which is about to be written anew.
     """
 
     name: str
     path: str
     output: str | None
-    options: Mapping[str, Any]
+    options: OptimizeOptions
+    gates: Gates
     where: str
     folder: str
     baseline: Facts | None = None
@@ -71,18 +72,17 @@ class Job:
     @property
     def required(self) -> Mapping[str, Any]:
         """What the recipe requires of it."""
-        found: Mapping[str, Any] = self.options.get("require", {})
-        return found
+        return self.gates.require or {}
 
     @property
     def proves(self) -> bool:
         """Whether its result is proved."""
-        return bool(self.options.get("verify.run", True))
+        return self.options.proves
 
     @property
     def runs(self) -> bool:
         """Whether models are run for it, to prove or to measure."""
-        return self.proves or measures(self.options)
+        return self.proves or measures(self.gates)
 
 
 _passes: dict[Setup, tuple[Pass, ...]] = {}
@@ -108,9 +108,8 @@ def work(job: Job, may_write: Callable[[], bool] = lambda: True) -> ModelOutcome
     """
     began = time.monotonic()
     outcome = ModelOutcome(job.name)
-    seconds = job.options.get("verify.timeout", SECONDS) + seconds_of(job.options)
     try:
-        with in_a_recipe(), bounding_us(seconds, job.options.get("verify.max_memory")):
+        with in_a_recipe():
             _carry_out(job, outcome, may_write)
     except OnnxgradError as error:
         _failed(outcome, job, error)
@@ -124,27 +123,59 @@ def work(job: Job, may_write: Callable[[], bool] = lambda: True) -> ModelOutcome
 def _carry_out(job: Job, outcome: ModelOutcome, may_write: Callable[[], bool]) -> None:
     if job.output is not None and Path(job.output).exists():
         check_not_weights(Path(job.output), read_proto(Path(job.path)), Path(job.path).parent)
-    done = _optimized(job, outcome)
+
+    def on_read(program: Program) -> None:
+        outcome.digest = digest(job.path)
+        outcome.given = facts_of(program, program.proto)
+        unknown = unknown_operator(job.required, operators_of(program), others=True)
+        if unknown:
+            raise InputError(f"{job.where}: {unknown}")
+
+    def accept(found: Outcome) -> None:
+        if found.done is not None:
+            _judge(job, outcome, found.done)
+
+    def write(program: Program) -> bool:
+        if outcome.exit_code or not may_write() or job.output is None:
+            return False
+        save(program, job.output)
+        outcome.output = _shown(job)
+        return True
+
+    hooks = Hooks(
+        on_read=on_read,
+        accept=accept,
+        write=write,
+        limits=bounding_us,
+        seconds=seconds_of(job.gates),
+        plugins=ready(job.setup),
+    )
+    error = optimize(Path(job.path), job.options, hooks).error
+    if error is not None:
+        raise error
+
+
+def _judge(job: Job, outcome: ModelOutcome, done: Optimized) -> None:
+    """Measure the result, hold it to what is required, and compare it with the lock."""
+    outcome.came_of(done)
     facts = facts_of(done.program, done.program.proto), _result(done)
-    outcome.given, outcome.result = measured(job.path, job.folder, done.program, job.options, facts)
+    wanted = job.options, job.gates
+    outcome.given, outcome.result = measured(job.path, job.folder, done.program, wanted, facts)
     outcome.requirements = _held(job, outcome, done)
     if job.baseline is not None:
         outcome.changes = changes(job.baseline, outcome.result)
     refused = _refused(job, outcome)
     if refused is not None:
         outcome.fail(refused[0], NotProved.exit_code, refused[1])
-        return
-    if not job.proves:
+    elif not job.proves:
         outcome.status = "unproved"
     elif outcome.changes:
         outcome.status = "changed"
-    if may_write():
-        _write(job, outcome, done.program)
 
 
 def _refused(job: Job, outcome: ModelOutcome) -> tuple[Status, str] | None:
     """Why the result of all work is refused, as a status and in a line."""
-    if not job.proves and not job.options.get("allow_unproved", False):
+    if not job.proves and not job.gates.allow_unproved:
         return "unproved", _UNPROVED.format(job.where)
     missed = [held.why for held in outcome.requirements if not held.held]
     if missed:
@@ -195,31 +226,6 @@ def _shown(job: Job) -> str:
     return os.path.relpath(job.output or "", job.folder).replace(os.sep, "/")
 
 
-def _optimized(job: Job, outcome: ModelOutcome) -> Optimized:
-    options = job.options
-
-    def on_read(program: Program) -> None:
-        outcome.digest = digest(job.path)
-        outcome.given = facts_of(program, program.proto)
-        unknown = unknown_operator(job.required, operators_of(program), others=True)
-        if unknown:
-            raise InputError(f"{job.where}: {unknown}")
-
-    pipeline = pipeline_of(options)
-    named = {p.name for p in pipeline.passes}
-    own = [p for p in ready(job.setup) if p.name not in named]
-    done = optimize_program(
-        Path(job.path),
-        Pipeline((*pipeline.passes, *own)),
-        prove=job.proves,
-        proof=proof_of(options),
-        on_read=on_read,
-        allow_growth=options.get("allow_growth", False),
-    )
-    outcome.came_of(done)
-    return done
-
-
 def _result(done: Optimized) -> Facts:
     found = facts_of(done.program, to_proto(done.program))
     if done.report is None:
@@ -240,14 +246,7 @@ def _held(job: Job, outcome: ModelOutcome, done: Optimized) -> tuple[Held, ...]:
         hold(name, bound_of(name, text), result, given, baseline=baseline, proof=outcome.proof)
         for name, text in job.required.items()
     ]
-    return (*held, *within_tolerance(job.options, outcome.proof))
-
-
-def _write(job: Job, outcome: ModelOutcome, program: Program) -> None:
-    if job.output is None:
-        return
-    save(program, job.output)
-    outcome.output = _shown(job)
+    return (*held, *within_tolerance(job.gates.tolerance, outcome.proof))
 
 
 def _failed(outcome: ModelOutcome, job: Job, error: OnnxgradError) -> None:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,17 @@ from onnxgrad.ir.load import ModelLike, proto_of
 from onnxgrad.ir.storage import external_data
 from onnxgrad.ir.storage.atomic_files import write_whole
 from onnxgrad.jobs.tuning.choices import Choices, described
-from onnxgrad.jobs.tuning.measure import Decision, Measuring, Tuned
+from onnxgrad.jobs.tuning.measure import Decision, Measuring, Told, Tuned, tune
+from onnxgrad.options import providers_of
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.verify.running.session import versions
 from onnxgrad.version import __version__
+from onnxgrad.vocabulary import TUNE_SECONDS
 from onnxgrad.wording import printable_json
 
 _FORMAT = 1
+# options of a proof that say where and on what a model runs
+_MEASURED_ON = ("provider", "threads", "inputs", "dims")
 
 
 def digest(model: ModelLike) -> str:
@@ -123,3 +128,48 @@ def replayed(model: ModelLike, pipeline: Pipeline, data: Mapping[str, Any], wher
         for d in data["decisions"]
     )
     return Tuned(choices.made(known[name] for name in kept), decisions)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Measure for so many seconds, or replay decisions that stand in `where`."""
+
+    seconds: float = TUNE_SECONDS
+    replay: Mapping[str, Any] | None = None
+    where: str = ""
+
+    @staticmethod
+    def of(asked: Any) -> Tuning | None:
+        """Return what `tune` of `optimize` means: true and seconds measure, a file or its contents
+        are replayed. Raises InputError.
+        """
+        if asked is None or asked is False:
+            return None
+        if isinstance(asked, Mapping):
+            return Tuning(replay=asked, where="tune")
+        if isinstance(asked, (str, os.PathLike)):
+            return Tuning(replay=read(asked), where=os.fspath(asked))
+        seconds = TUNE_SECONDS if asked is True else float(asked)
+        if not seconds > 0:
+            raise InputError(f"tune={asked!r}: a positive number of seconds is wanted")
+        return Tuning(seconds)
+
+    def decide(
+        self,
+        model: ModelLike,
+        pipeline: Pipeline,
+        options: Mapping[str, Any],
+        told: Told | None = None,
+    ) -> tuple[Pipeline, dict[str, Any]]:
+        """Return the pipeline that was decided on for `model`, and the decisions in JSON's types.
+
+        `options`: those of the proof; `told` hears of each choice. Raises InputError for a model
+        that does not run and for decisions that are not about it.
+        """
+        if self.replay is not None:
+            return replayed(model, pipeline, self.replay, self.where).pipeline, dict(self.replay)
+        chosen = {k: v for k, v in options.items() if k in _MEASURED_ON}
+        chosen["provider"] = providers_of(chosen.get("provider") or "cpu")[0]
+        measuring = Measuring(chosen, self.seconds)
+        found = tune(model, pipeline, measuring, told)
+        return found.pipeline, record(model, pipeline, measuring, found)

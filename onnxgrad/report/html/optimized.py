@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import program_of
 from onnxgrad.ir.protobufs import Stats
-from onnxgrad.jobs.optimize import Optimized, RewriteRefuted
+from onnxgrad.jobs.optimize import RewriteRefuted
+from onnxgrad.jobs.outcome import Optimized, Outcome
 from onnxgrad.passes.base import PASSES
 from onnxgrad.passes.pipeline import PassResult
 from onnxgrad.report.html.graph import Drawn, compared, shown
@@ -29,9 +30,6 @@ from onnxgrad.report.parts import bytes_text, number, share_text
 from onnxgrad.report.proof import place_text, proof_lines
 from onnxgrad.rewrite.trace import Firing, Trace
 from onnxgrad.verify import Report
-
-if TYPE_CHECKING:
-    from onnxgrad.report.optimized import Outcome
 
 
 def rewrites(

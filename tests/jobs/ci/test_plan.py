@@ -52,12 +52,12 @@ def test_without_a_list_the_tables_name_the_models(folder: Path) -> None:
             "models": {"sub/**/*.onnx": {"merge": "never"}, "*.onnx": {"require": {"MatMul": 1}}},
         },
     )
-    options = {job.name: job.options for job in found.jobs}
+    options = {job.name: (job.options, job.gates) for job in found.jobs}
     assert list(options) == ["a.onnx", "sub/a.onnx", "sub/b.onnx", "sub/deep/c.onnx"]
-    assert options["a.onnx"] == {"require": {"nodes": 3, "MatMul": 1}}
+    assert options["a.onnx"][1].require == {"nodes": 3, "MatMul": 1}
     # as everywhere a glob without a folder means the file's name too
-    assert (
-        options["sub/b.onnx"]["merge"] == "never" and "MatMul" in options["sub/b.onnx"]["require"]
+    assert options["sub/b.onnx"][0].merge == "never" and "MatMul" in (
+        options["sub/b.onnx"][1].require or {}
     )
     assert all(job.output is None for job in found.jobs)
 
@@ -174,7 +174,7 @@ def test_inputs_lie_beside_the_recipe(folder: Path) -> None:
         "ci": {"models": ["a.onnx"]},
     }
     (job,) = plan(folder, table).jobs
-    assert job.options["verify.inputs"] == [
+    assert job.options.inputs == [
         str(folder / "feeds.npz"), f"x={folder / 'x.npy'}", str(folder / "x=1.npy")
     ]  # fmt: skip
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 import onnxgrad
-from onnxgrad.jobs.optimize import Optimized, RewriteRefuted, optimize_program
+from onnxgrad.jobs.optimize import RewriteRefuted, optimize_program
+from onnxgrad.jobs.outcome import Optimized, Outcome
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.passes.user_laws import OwnLaws
 from onnxgrad.report.html.optimized import optimized, passes, places, rewrites
 from onnxgrad.report.html.plots import choices, differences
-from onnxgrad.report.optimized import Outcome
 from tests.helpers import parse
 from tests.report.html.common import data_of, section_of
 

@@ -10,7 +10,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from onnxgrad.errors import InputError
-from onnxgrad.report.optimize import optimize
+from onnxgrad.functions import optimize
 from onnxgrad.train.onnx_training.preview_operators import (
     DOMAIN,
     StandardAdagrad,

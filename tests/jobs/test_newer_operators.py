@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import onnxgrad
-from onnxgrad.report.newer_operators import NewerOperators
+from onnxgrad.jobs.newer_operators import NewerOperators
 
 MODELS = Path(__file__).parent.parent.parent / "models"
 

@@ -1,0 +1,82 @@
+"""Made by scripts/make_stubs.py from the declarations of onnxgrad.jobs."""
+
+# fmt: off
+# ruff: noqa: I001
+from collections.abc import Mapping
+from collections.abc import Sequence
+from onnxgrad.ir.load import ModelLike
+from onnxgrad.jobs.declarations import Count
+from onnxgrad.jobs.groups import InputKind
+from onnxgrad.jobs.groups import Legs
+from onnxgrad.jobs.groups import Memory
+from onnxgrad.jobs.groups import Names
+from onnxgrad.jobs.groups import PerOutput
+from onnxgrad.jobs.groups import Providers
+from onnxgrad.jobs.groups import Seconds
+from onnxgrad.jobs.groups import Seeds
+from onnxgrad.jobs.groups import Sizes
+from onnxgrad.jobs.groups import Threads
+from onnxgrad.passes.base import Pass
+from onnxgrad.passes.user_laws import Law
+from onnxgrad.verify.feeds.proof_cases import Inputs
+from onnxgrad.vocabulary import Merge
+from onnxgrad.vocabulary import Preset
+from onnxgrad.vocabulary import Runtime
+from typing import Annotated
+from typing import Any
+from typing import Literal
+import os
+
+def optimize(
+    model: ModelLike,
+    *,
+    report: bool = False,
+    preset: Preset = 'default',
+    passes: str | Sequence[str | Pass | Law] | None = None,
+    without: Names = (),
+    merge: Merge = 'auto',
+    target_opset: Count | None = None,
+    for_: Runtime | None = None,
+    allow_growth: bool = False,
+    inline: Names = (),
+    recipe: str | os.PathLike[str] | None = None,
+    fix_dims: Sizes | None = None,
+    max_rewrites: Count | None = None,
+    explain: bool = False,
+    print_after: Names = (),
+    tune: bool | float | str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    verify: bool | Literal['each', 'only each'] = True,
+    seeds: Seeds = (0, 1),
+    legs: Legs = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> Any: ...
+def convert_opset(
+    model: ModelLike,
+    to: Count,
+    *,
+    report: bool = False,
+    verify: bool = True,
+    seeds: Seeds = (0, 1),
+    legs: Legs = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> Any: ...

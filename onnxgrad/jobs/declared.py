@@ -1,0 +1,363 @@
+"""One declaration of a job's options, and what comes from it.
+
+A declaration is a frozen dataclass whose fields are `option(...)`. From it come the keywords of the
+Python function (`from_keywords`), the flags of the command (`add_flags`, `from_flags`), the keys of
+a recipe (`keys_of`), the options of Olive's pass (`config_of`) and the tables in the help
+(`table_of`). The type of a field is checked in all of them by `onnxgrad.options`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin
+
+from onnxgrad.errors import InputError
+from onnxgrad.options import check_fields, checked, described, kinds_of, unknown_keyword
+
+D = TypeVar("D", bound="Declaration")
+F = TypeVar("F", bound=Callable[..., Any])
+DIGITS = 18  # of a number in a flag: Python refuses to read thousands, int64 those of 20
+_KEY = "option"
+_SEQUENCES = (list, tuple, Sequence, Mapping, dict)
+
+
+REQUIRED: Any = MISSING
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    flag: str | None = "",
+    metavar: str = "",
+    toml: str | None = "",
+    olive: bool = True,
+    positional: bool = False,
+    once: bool = False,
+) -> Any:
+    """Declare an option: a dataclass field with what each door needs to know of it.
+
+    `flag`, `toml`: its flag and its key in a recipe where these are not its name; None: it has
+    none. `olive`: Olive's pass has it. `positional`: Python accepts it without its name.
+    `once`: its flag is given once though its value may be a list.
+    """
+    said = {
+        "help": help, "flag": flag, "metavar": metavar, "toml": toml, "olive": olive,
+        "positional": positional, "once": once,
+    }  # fmt: skip
+    return field(default=default, metadata={_KEY: said})
+
+
+@dataclass(frozen=True)
+class Option:
+    """A declared option as its doors see it; `title` heads its group in `--help`."""
+
+    name: str
+    kind: Any
+    annotation: str
+    default: Any
+    title: str
+    depth: int  # of its group below the declaration
+    help: str
+    flag: str | None
+    metavar: str
+    toml: str | None
+    olive: bool
+    positional: bool
+    once: bool
+
+    @property
+    def plain(self) -> tuple[Any, ...]:
+        """The types that it may have, without None, bounds and readers."""
+        return tuple(k for k in _plain(self.kind) if k is not type(None))
+
+    @property
+    def marks(self) -> tuple[Any, ...]:
+        """What `Annotated` says of the type."""
+        return tuple(_marks(self.kind))
+
+    @property
+    def repeats(self) -> bool:
+        """True if the flag may repeat: the value is a list or a table."""
+        listed = any(get_origin(k) in _SEQUENCES or k in _SEQUENCES for k in self.plain)
+        return not self.once and (listed or any(hasattr(m, "join") for m in self.marks))
+
+    def read(self, text: str) -> Any:
+        """Return the value that a flag's word means. Raises InputError that names the flag."""
+        flag = str(self.flag)
+        for mark in self.marks:
+            if hasattr(mark, "read"):
+                return mark.read(text, flag)
+        if self.repeats:
+            (listed,) = [k for k in self.plain if get_origin(k) in _SEQUENCES]
+            return checked(get_args(listed)[0], _spoken(get_args(listed)[0], text), flag)
+        return checked(self.kind, _spoken(self.kind, text), flag)
+
+    def joined(self, values: Any) -> Any:
+        """Return the value of a flag that was given, perhaps several times."""
+        for mark in self.marks:
+            if hasattr(mark, "join"):
+                return mark.join(values, str(self.flag))
+        return tuple(values) if self.repeats else values
+
+
+class Declaration:
+    """The base of all declarations. Options of one group share a class, whose `title` heads them in
+    `--help`; `titles` of a job rename groups, `words` stand for `<WORD>` in their help.
+    """
+
+    job: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    titles: ClassVar[Mapping[str, str]] = {}
+    words: ClassVar[Mapping[str, str]] = {}
+    given: frozenset[str] = frozenset()  # the options that the caller set
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.job or type(self).__name__)
+
+    @classmethod
+    def of(cls: type[D], given: Mapping[str, Any]) -> D:
+        """Return the options with these set by the caller, who wins over a recipe. Raises
+        InputError for an unknown option, with the nearest, and for a value of another type.
+        """
+        known = [o.name for o in options_of(cls)]
+        for name in given:
+            if name not in known:
+                raise unknown_keyword(cls.job, name, known)
+        for o in options_of(cls):
+            if o.default is REQUIRED and o.name not in given:
+                raise InputError(f"{cls.job}: {o.name} is missing")
+        made = cls(**given)
+        object.__setattr__(made, "given", frozenset(given))
+        return made
+
+    def shared(self, group: type[Declaration]) -> dict[str, Any]:
+        """Return the options of a group that the caller set."""
+        names = (o.name for o in options_of(group) if o.name in self.given)
+        return {name: getattr(self, name) for name in names}
+
+
+def options_of(cls: type[Declaration]) -> tuple[Option, ...]:
+    """Return the options of a declaration: its own, then those of each group."""
+    found: tuple[Option, ...] = _options(cls)  # type: ignore[arg-type]  # a class has a hash
+    return found
+
+
+@functools.cache
+def _options(cls: Any) -> tuple[Option, ...]:
+    kinds, found = kinds_of(cls), {f.name: f for f in fields(cls) if _KEY in f.metadata}
+    said = {c: inspect.get_annotations(c) for c in cls.__mro__}
+    owners = {name: next(c for c in reversed(said) if name in said[c]) for name in found}
+    newest = {name: next(c for c in said if name in said[c]) for name in found}
+    order = [name for c in cls.__mro__ for name in found if owners[name] is c]
+    return tuple(
+        _option(cls, found[name], kinds[name], owners[name], newest[name]) for name in order
+    )
+
+
+def _option(cls: type[Declaration], f: Any, kind: Any, owner: type, newest: type) -> Option:
+    said = dict(f.metadata[_KEY])
+    for word, text in cls.words.items():
+        said["help"] = said["help"].replace(f"<{word}>", text)
+    if said["flag"] == "":
+        said["flag"] = f"--{f.name.rstrip('_').replace('_', '-')}"
+    if said["toml"] == "":
+        said["toml"] = f.name.rstrip("_")
+    title = cls.titles.get(owner.__name__, cast(Any, owner).title)
+    depth = cls.__mro__.index(owner)
+    return Option(f.name, kind, newest.__annotations__[f.name], f.default, title, depth, **said)
+
+
+def _plain(kind: Any) -> Iterator[Any]:
+    if get_origin(kind) is Annotated:
+        yield from _plain(get_args(kind)[0])
+    elif get_origin(kind) in (Union, types.UnionType):
+        for part in get_args(kind):
+            yield from _plain(part)
+    else:
+        yield kind
+
+
+def _marks(kind: Any) -> Iterator[Any]:
+    if get_origin(kind) is Annotated:
+        yield from get_args(kind)[1:]
+        yield from _marks(get_args(kind)[0])
+    elif get_origin(kind) in (Union, types.UnionType):
+        for part in get_args(kind):
+            yield from _marks(part)
+
+
+def _spoken(kind: Any, text: str) -> Any:
+    """A word as a value of the type if it is one; else the word, which the check refuses."""
+    plain = list(_plain(kind))
+    if int in plain and text.isdecimal() and len(text) <= DIGITS:
+        return int(text)
+    if float in plain:
+        try:
+            return float(text)
+        except ValueError:
+            return text
+    return text
+
+
+# ---- Python -------------------------------------------------------------------------------------
+
+
+def from_keywords(cls: type[Declaration]) -> Callable[[F], F]:
+    """Make a function of `options` one of keywords, those of the declaration; its other parameters
+    stay as they are. Unknown and missing arguments raise InputError.
+    """
+
+    def deciding(function: F) -> F:
+        signature = _signature(function, cls)
+        known = [p.name for p in signature.parameters.values() if p.kind is not p.POSITIONAL_ONLY]
+        declared = {o.name for o in options_of(cls)}
+
+        @functools.wraps(function)
+        def calling(*args: Any, **keywords: Any) -> Any:
+            for name in keywords:
+                if name not in known:
+                    raise unknown_keyword(function.__name__, name, known)
+            try:
+                given = signature.bind(*args, **keywords).arguments
+            except TypeError as error:
+                raise InputError(f"{function.__name__}: {error}") from None
+            options = cls.of({k: v for k, v in given.items() if k in declared})
+            rest = {k: v for k, v in given.items() if k not in declared}
+            return function(**rest, options=options)
+
+        calling.__signature__ = signature  # type: ignore[attr-defined]  # what inspect reads
+        calling.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{_listed(cls)}\n"
+        return cast(F, calling)
+
+    return deciding
+
+
+def _signature(function: Callable[..., Any], cls: type[Declaration]) -> inspect.Signature:
+    own = inspect.signature(function)
+    places = {True: inspect.Parameter.POSITIONAL_OR_KEYWORD, False: inspect.Parameter.KEYWORD_ONLY}
+    declared = [
+        inspect.Parameter(
+            o.name, places[o.positional], annotation=o.annotation,
+            default=inspect.Parameter.empty if o.default is REQUIRED else o.default,
+        )
+        for o in options_of(cls)
+    ]  # fmt: skip
+    others = [p for p in own.parameters.values() if p.name != "options"]
+    together = sorted([*others, *declared], key=lambda p: p.kind)
+    return own.replace(parameters=together)
+
+
+def _listed(cls: type[Declaration]) -> str:
+    return "\n".join(["Options:", *(f"    {o.name}: {o.help}" for o in options_of(cls))])
+
+
+# ---- the command line ---------------------------------------------------------------------------
+
+
+def add_flags(parser: argparse.ArgumentParser, cls: type[Declaration]) -> None:
+    """Add the flags of a declaration to a parser, each group under its title. A flag that is not
+    given leaves no attribute.
+    """
+    titles = list(dict.fromkeys(o.title for o in options_of(cls)))
+    # of one title the widest group comes first
+    for o in sorted(options_of(cls), key=lambda o: (titles.index(o.title), -o.depth)):
+        if o.flag is not None:
+            group_of(parser, o.title).add_argument(
+                o.flag, dest=o.name, default=argparse.SUPPRESS, help=o.help.replace("%", "%%"),
+                **_argument(o),
+            )  # fmt: skip
+
+
+def group_of(parser: argparse.ArgumentParser, title: str) -> argparse._ActionsContainer:
+    """Return the group of this title, made when it is first asked for; without one the parser."""
+    if not title:
+        return parser
+    known = {group.title: group for group in parser._action_groups}
+    return known.get(title) or parser.add_argument_group(title)
+
+
+def _argument(o: Option) -> dict[str, Any]:
+    """The keywords of `add_argument` that the type asks for."""
+    if o.plain == (bool,):
+        return {"action": "store_false" if o.default is True else "store_true"}
+    said: dict[str, Any] = {"action": "append"} if o.repeats else {}
+    said |= {"required": True} if o.default is REQUIRED else {}
+    inner = [get_args(k)[0] for k in o.plain if get_origin(k) in _SEQUENCES] or list(o.plain)
+    words = tuple(w for k in inner if get_origin(k) is Literal for w in get_args(k))
+    if words:
+        return {**said, "choices": words, "metavar": o.metavar or None}
+    return {**said, "type": o.read, "metavar": o.metavar or _METAVARS.get(inner[0], "TEXT")}
+
+
+_METAVARS: dict[Any, str] = {int: "N", float: "X"}
+
+
+def from_flags(cls: type[D], args: argparse.Namespace, **more: Any) -> D:
+    """Return the options that the flags of a command set, with `more`. Raises InputError."""
+    said = vars(args)
+    flags = (o for o in options_of(cls) if o.flag is not None and o.name in said)
+    given = {o.name: o.joined(said[o.name]) for o in flags}
+    return cls.of({**given, **more})
+
+
+# ---- recipes, Olive, help -----------------------------------------------------------------------
+
+
+def keys_of(*declarations: type[Declaration]) -> dict[str, Option]:
+    """Return the options that a recipe may set, by their keys."""
+    return {o.toml: o for cls in declarations for o in options_of(cls) if o.toml is not None}
+
+
+def config_of(cls: type[Declaration]) -> dict[str, Option]:
+    """Return the options of Olive's pass, by their names in JSON."""
+    return {o.name.rstrip("_"): o for o in options_of(cls) if o.olive}
+
+
+def json_type(kind: Any) -> Any:
+    """Return the type that a value has in JSON, for who checks it there."""
+    for mark in _marks(kind):
+        if hasattr(mark, "json"):
+            return mark.json
+    found = [k for part in _plain(kind) for k in _in_json(part)]
+    return functools.reduce(lambda a, b: a | b, dict.fromkeys(found)) if found else Any
+
+
+def _in_json(kind: Any) -> Iterator[Any]:
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        yield from dict.fromkeys(type(word) for word in args)
+    elif origin in (Mapping, dict):
+        inner = json_type(args[1])
+        yield from () if inner is Any else (dict[str, inner],)  # type: ignore[valid-type]  # made at run time
+    elif origin in _SEQUENCES:
+        yield list[json_type(args[0])]  # type: ignore[misc]  # made at run time
+    elif kind in (str, int, float, bool):
+        yield kind
+
+
+def table_of(options: Iterable[Option], key: Callable[[Option], str | None]) -> str:
+    """Return a Markdown table: what each option is called by `key`, its values, its default, its
+    help.
+    """
+    rows = ["| option | values | default | meaning |", "|---|---|---|---|"]
+    for o in options:
+        default = "" if o.default in (None, (), False, REQUIRED) else f"`{_shown(o.default)}`"
+        cells = (f"`{key(o)}`", _values(o), default, o.help)
+        rows.append(f"| {' | '.join(c.replace('|', chr(92) + '|') for c in cells)} |")
+    return "\n".join(rows)
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _values(o: Option) -> str:
+    if any(hasattr(mark, "json") for mark in o.marks):
+        return str(next(mark.what for mark in o.marks if hasattr(mark, "json")))
+    return described(o.kind).removesuffix(" or none")

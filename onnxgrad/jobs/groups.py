@@ -1,0 +1,252 @@
+"""Groups of options that several jobs share, and the kinds of values that they have: as little to
+import as `--help` needs.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+
+from onnxgrad.errors import InputError
+from onnxgrad.jobs.declared import DIGITS, Declaration, option, options_of
+from onnxgrad.limits import MOST_SECONDS, SECONDS, read_size
+from onnxgrad.options import Range, providers_of, several
+from onnxgrad.vocabulary import LEGS, MOST_THREADS
+
+if TYPE_CHECKING:
+    from onnxgrad.verify.feeds.proof_cases import Inputs
+
+# ---- kinds of values: `check` a value, `read` one word of a flag, `join` several ----------------
+
+
+class _Names:
+    """Names: one alone, or any collection of them."""
+
+    def check(self, value: Any, where: str) -> tuple[str, ...]:
+        return several(value, where)
+
+    def read(self, text: str, _: str) -> str:
+        return text
+
+
+class _Listed:
+    """One word alone, or a list of them."""
+
+    def check(self, value: Any, where: str) -> tuple[Any, ...]:
+        if isinstance(value, str):
+            return (value,)
+        if not value:
+            raise InputError(f"{where} is empty: name at least one, or leave it out")
+        return tuple(value)
+
+    def join(self, values: Sequence[Any], _: str) -> tuple[Any, ...]:
+        return tuple(values)
+
+
+class _Text:
+    """Text that is not empty."""
+
+    def check(self, value: Any, where: str) -> Any:
+        if value == "":
+            raise InputError(f"{where} is empty")
+        return value
+
+
+class _Providers:
+    """Providers with commas between them."""
+
+    def check(self, value: Any, where: str) -> str:
+        try:
+            return ",".join(providers_of(value))
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+
+    def read(self, text: str, flag: str) -> str:
+        return self.check(text, flag)
+
+
+class _Memory:
+    """A number of bytes, or text such as 4GB."""
+
+    def check(self, value: Any, where: str) -> int:
+        try:
+            return read_size(value)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+
+    def read(self, text: str, flag: str) -> int:
+        return self.check(text, flag)
+
+
+class _Sizes:
+    """Sizes of symbolic dimensions."""
+
+    def read(self, text: str, flag: str) -> tuple[str, int]:
+        name, equals, size = text.rpartition("=")
+        if not equals or not name or not size.isdecimal() or len(size) > DIGITS:
+            raise InputError(
+                f"{flag} {text[:80]}: write NAME=SIZE with a whole number, such as {flag} batch=4"
+            )
+        return name, int(size)
+
+    def join(self, values: Sequence[tuple[str, int]], _: str) -> dict[str, int]:
+        return dict(values)
+
+
+class _PerOutput:
+    """One number for all outputs, or a number for each that is named."""
+
+    def check(self, value: Any, where: str) -> Any:
+        for number in value.values() if isinstance(value, Mapping) else (value,):
+            if number is not None and not 0 <= number < math.inf:
+                raise InputError(f"{where} must be a number from 0 on, not {number!r}")
+        return value
+
+    def read(self, text: str, flag: str) -> tuple[str, float]:
+        output, _, number = text.rpartition("=")
+        try:
+            return output, float(number)
+        except ValueError:
+            raise InputError(f"{flag} {text[:80]}: write X or OUTPUT=X, X a number") from None
+
+    def join(self, values: Sequence[tuple[str, float]], flag: str) -> Any:
+        common = [value for output, value in values if not output]
+        if common and len(values) > 1:
+            raise InputError(f"{flag}: one number for all outputs, or one for each that is named")
+        return common[-1] if common else dict(values)
+
+
+class InputKind:
+    """Arrays by input name, files, or several such sets."""
+
+    json = str | list[str]
+    what = "files (.npz, .npy, .pb), or in Python arrays by name"
+
+    def check(self, value: Any, where: str) -> Any:
+        if value is None or isinstance(value, (str, os.PathLike)):
+            return value
+        if isinstance(value, Mapping):
+            several(value, where)
+            return value
+        if not isinstance(value, Collection) or isinstance(value, (bytes, bytearray)):
+            raise InputError(f"{where} must be {self.what}, not {type(value).__name__}")
+        for each in value:
+            self.check(each, where)
+        return value
+
+    def read(self, text: str, _: str) -> str:
+        return text
+
+    def join(self, values: Sequence[str], _: str) -> list[str]:
+        return list(values)
+
+
+Text: TypeAlias = Annotated[str, _Text()]
+Names: TypeAlias = Annotated[str | Sequence[str], _Names()]
+Providers: TypeAlias = Annotated[str, _Providers()]
+Seconds: TypeAlias = Annotated[float, Range(0, MOST_SECONDS, above=True)]
+Memory: TypeAlias = Annotated[int | str, _Memory()]
+Sizes: TypeAlias = Annotated[Mapping[str, Annotated[int, Range(0)]], _Sizes()]
+Threads: TypeAlias = Annotated[int, Range(1, MOST_THREADS)]
+Seed: TypeAlias = Annotated[int, Range(0, 2**63 - 1)]
+Seeds: TypeAlias = Annotated[tuple[Seed, ...], _Listed()]
+Leg: TypeAlias = Literal["float64", "onnxruntime"]
+Legs: TypeAlias = Annotated[Leg | tuple[Leg, ...], _Listed()]
+PerOutput: TypeAlias = Annotated[float | Mapping[str, float], _PerOutput()]
+
+
+# ---- groups -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits(Declaration):
+    """What all work on one model may cost."""
+
+    title: ClassVar[str] = "limits"
+
+    timeout: Seconds | None = option(
+        None, f"for all work on one model (default: {SECONDS:g})",
+        metavar="SECONDS", toml="verify.timeout",
+    )  # fmt: skip
+    max_memory: Memory | None = option(
+        None, "for each process that works on it, such as 4GB (default: half of what the machine "
+        "or its cgroup has)", metavar="SIZE", toml="verify.max_memory",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running(Limits):
+    """Where and on what models run."""
+
+    provider: Literal["cpu", "cuda"] = option(
+        "cpu", "where to run (default: cpu)", toml="verify.provider", olive=False
+    )
+    inputs: Annotated[Inputs | None, InputKind()] = option(
+        None, ".npz, .npy or .pb with values to run on, or a folder of input_*.pb; default: "
+        "generated values", flag="--input", metavar="[NAME=]FILE", toml="verify.inputs",
+    )  # fmt: skip
+    dims: Sizes | None = option(
+        None, "the size of a symbolic dimension where models are run; a written file keeps the "
+        "symbol, except by `optimize --fix-dim`",
+        flag="--dim", metavar="NAME=SIZE", toml="verify.dims",
+    )  # fmt: skip
+    threads: Threads = option(1, "of onnxruntime (default: 1)", toml="verify.threads")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds(Declaration):
+    """How near is near enough."""
+
+    title: ClassVar[str] = "bounds, in place of the proof's own tolerances"
+    words: ClassVar[Mapping[str, str]] = {"BOUNDS": "the proof's own"}
+
+    atol: PerOutput | None = option(
+        None, "|a - b| <= atol + rtol |a|; for all outputs of floats, or for one output alone "
+        "(default: <BOUNDS>)", metavar="[OUTPUT=]X", toml="verify.atol",
+    )  # fmt: skip
+    rtol: PerOutput | None = option(
+        None, "see --atol; for all outputs of floats, or for one output alone (default: <BOUNDS>)",
+        metavar="[OUTPUT=]X", toml="verify.rtol",
+    )  # fmt: skip
+    metric: Names | None = option(
+        None, "cosine=0.999, psnr=40 (dB) or top1=0.99 (share of rows) at least, worst=0.01 (of "
+        "the largest value) at most", metavar="[OUTPUT:]METRIC=X", toml="verify.metric",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof(Running, Bounds):
+    """How a result is proved equal to its original."""
+
+    title: ClassVar[str] = "proof"
+    titles: ClassVar[Mapping[str, str]] = {"Limits": "proof", "Running": "proof"}
+
+    provider: Providers = option(  # type: ignore[assignment]  # several, with commas
+        "cpu", "where to run; with commas on each of them: cpu,cuda (default: cpu)",
+        metavar="{cpu,cuda,...}", toml="verify.provider", olive=False,
+    )  # fmt: skip
+    seeds: Seeds = option(
+        (0, 1), "of generated values; may repeat", flag="--seed", metavar="N", toml="verify.seeds"
+    )
+    legs: Legs = option(
+        LEGS, "prove this way only (default: both, each with its own tolerance)",
+        flag="--leg", toml="verify.legs",
+    )  # fmt: skip
+    coverage: str | float | None = option(
+        None, "the least share of thresholds, branches, loop turns and defaults that runs must "
+        "reach, such as '>= 95%'; less is exit 1 (default: none)",
+        metavar="SHARE", toml="verify.coverage",
+    )  # fmt: skip
+    allow_empty: Names = option(
+        (), "this output may be NaN, infinite or empty throughout: without it, nothing proved is "
+        "exit 1", metavar="NAME", toml="verify.allow_empty",
+    )  # fmt: skip
+
+    def proof(self) -> dict[str, Any]:
+        """Return the arguments of `verify` that differ from its defaults."""
+        given = {o.name: (getattr(self, o.name), o.default) for o in options_of(Proof)}
+        limits = {o.name for o in options_of(Limits)}
+        return {k: a for k, (a, b) in given.items() if k not in limits and a is not b}

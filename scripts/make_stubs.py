@@ -1,0 +1,90 @@
+"""Writes onnxgrad/functions.pyi, what editors and mypy know of the functions whose keywords come
+from declarations.
+
+    python scripts/make_stubs.py
+
+To be run again when an option changes; tests/test_functions.py compares.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from onnxgrad import functions
+from onnxgrad.jobs import declarations, groups
+
+STUB = Path(functions.__file__).with_suffix(".pyi")
+HEAD = '''"""Made by scripts/make_stubs.py from the declarations of onnxgrad.jobs."""
+
+# fmt: off
+# ruff: noqa: I001
+'''
+
+
+def declared_functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
+    """The functions of a module whose keywords come from a declaration."""
+    own = {n: f for n, f in vars(module).items() if hasattr(f, "__wrapped__")}
+    return {n: f for n, f in own.items() if f.__module__ == module.__name__}
+
+
+def stub(found: dict[str, Callable[..., Any]], *modules: ModuleType) -> str:
+    """The text of a stub; names in annotations are imported as the `modules` import them."""
+    lines = [f"def {name}{_signature(f)}: ..." for name, f in found.items()]
+    used = dict.fromkeys(re.findall(r"\b[A-Z_a-z]\w*\b", "\n".join(map(str, lines))))
+    known = {k: v for module in modules for k, v in _imports(module).items()}
+    imports = sorted({known[n] for n in used if n in known and n not in found})
+    return HEAD + "\n".join(imports) + "\n\n" + "\n".join(lines) + "\n"
+
+
+def _signature(function: Callable[..., Any]) -> str:
+    signature, parts = inspect.signature(function), list[str]()
+    for p in signature.parameters.values():
+        if p.kind is p.KEYWORD_ONLY and "*" not in parts:
+            parts.append("*")
+        default = p.empty if p.default is p.empty else _Text(repr(p.default))
+        parts.append(str(p.replace(default=default, annotation=_Text(p.annotation))))
+    lines = ",\n    ".join(parts)
+    return f"(\n    {lines},\n) -> {signature.return_annotation}"
+
+
+class _Text(str):
+    """An annotation or a default as it is written."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _imports(module: ModuleType) -> dict[str, str]:
+    """The import that brings each name that a module imports or defines."""
+    source = Path(str(module.__file__)).read_text(encoding="utf-8")
+    found: dict[str, str] = {}
+    body = ast.parse(source).body
+    for node in [*body, *(inner for n in body if isinstance(n, ast.If) for inner in n.body)]:
+        if isinstance(node, ast.Import):
+            found |= {a.name: f"import {a.name}" for a in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            found |= {a.name: f"from {node.module} import {a.name}" for a in node.names}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.setdefault(node.target.id, f"from {module.__name__} import {node.target.id}")
+        elif isinstance(node, ast.ClassDef):
+            found.setdefault(node.name, f"from {module.__name__} import {node.name}")
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            found.setdefault(name, f"from {module.__name__} import {name}")
+    return found
+
+
+def text() -> str:
+    """The stub as it should be."""
+    return stub(declared_functions(functions), groups, declarations, functions)
+
+
+if __name__ == "__main__":
+    STUB.write_text(text(), encoding="utf-8")
+    print(f"wrote {STUB}")

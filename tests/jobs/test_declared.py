@@ -1,0 +1,153 @@
+"""An option is declared once: every door has it, and every door refuses a value of another type."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import pytest
+
+from onnxgrad.cli import completion
+from onnxgrad.cli.app import parser_for
+from onnxgrad.cli.usage import optimize as usage
+from onnxgrad.errors import InputError
+from onnxgrad.jobs import recipe
+from onnxgrad.jobs.declarations import OptimizeOptions
+from onnxgrad.jobs.declared import (
+    REQUIRED,
+    Declaration,
+    add_flags,
+    config_of,
+    from_flags,
+    from_keywords,
+    json_type,
+    keys_of,
+    option,
+    options_of,
+    table_of,
+)
+from onnxgrad.jobs.groups import Names, PerOutput, Sizes
+from onnxgrad.options import Range, checked
+from scripts import make_stubs
+
+HELP = "how many turtles stand below (default: 3)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class More(OptimizeOptions):
+    """A copy of the options of `optimize` with one option more."""
+
+    turtles: Annotated[int, Range(1, 9)] = option(3, HELP, metavar="N", toml="verify.turtles")
+
+
+@from_keywords(More)
+def stand(model: Any, *, options: More, report: bool = False) -> Any:
+    """Return how many."""
+    return options.turtles
+
+
+@pytest.fixture
+def words(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command has it."""
+    monkeypatch.setattr(usage, "OptimizeOptions", More)
+    return ["optimize", "m.onnx"]
+
+
+def test_python_has_it() -> None:
+    assert inspect.signature(stand).parameters["turtles"].default == 3
+    assert (stand("m"), stand("m", turtles=4)) == (3, 4)
+    assert f"turtles: {HELP}" in str(stand.__doc__)
+    text = make_stubs.stub({"stand": stand}, make_stubs.groups, make_stubs.declarations)
+    assert "    turtles: Annotated[int, Range(1, 9)] = 3,\n" in text
+    with pytest.raises(InputError, match="optimize: turtles must be a whole number, not 'x'"):
+        stand("m", turtles="x")
+    with pytest.raises(InputError, match=r"has no option 'turtle' \(did you mean 'turtles'"):
+        stand("m", turtle=3)
+    with pytest.raises(InputError, match="stand: missing a required argument: 'model'"):
+        stand()
+
+
+def test_the_command_has_it(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    args = parser_for(words).parse_args([*words, "--turtles", "5"])
+    assert from_flags(More, args).turtles == 5 and from_flags(More, args).given == {"turtles"}
+    for wrong in ("x", "0", "10", "-1", "1.5"):
+        with pytest.raises(InputError, match="--turtles must be "):
+            parser_for(words).parse_args([*words, f"--turtles={wrong}"])
+    with pytest.raises(SystemExit):
+        parser_for(words).parse_args(["optimize", "--help"])
+    assert f"--turtles N {HELP}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_completion_has_it(words: list[str]) -> None:
+    completion._table.cache_clear()
+    try:
+        assert all("--turtles" in completion.SHELLS[s]() for s in ("bash", "zsh"))
+        assert "-l turtles" in completion.SHELLS["fish"]()
+    finally:
+        completion._table.cache_clear()
+
+
+def test_recipes_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipe, "OPTIONS", keys_of(More))
+    monkeypatch.setattr(recipe, "OptimizeOptions", More)
+    found = recipe.parse({"verify": {"turtles": 4}}, "r.toml").options("m.onnx", More())
+    assert isinstance(found, More) and found.turtles == 4
+    with pytest.raises(InputError, match=r"r\.toml: 'verify.turtles' must be a whole number, not"):
+        recipe.parse({"verify": {"turtles": "four"}}, "r.toml")
+
+
+def test_olive_has_it() -> None:
+    mine = config_of(More)["turtles"]
+    assert (json_type(mine.kind), mine.help) == (int, HELP)
+    with pytest.raises(InputError, match="turtles must be from 1 to 9, not 0"):
+        More.of({"turtles": 0})
+
+
+def test_the_help_has_it() -> None:
+    table = table_of(options_of(More), lambda o: o.toml)
+    assert f"| `verify.turtles` | a whole number, from 1 to 9 | `3` | {HELP} |" in table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kinds(Declaration):
+    """One option of each kind."""
+
+    job: ClassVar[str] = "kinds"
+
+    first: Annotated[int, Range(0)] = option(REQUIRED, "needed", positional=True)
+    flag: bool = option(True, "turn it off", flag="--no-flag")
+    names: Names = option((), "names", flag="--name")
+    sizes: Sizes | None = option(None, "sizes", flag="--size")
+    per: PerOutput | None = option(None, "bound")
+
+
+def test_words_of_each_kind() -> None:
+    parser = completion.parser_for([])
+
+    add_flags(parser, Kinds)
+    words = [
+        "--first",
+        "2",
+        "--no-flag",
+        "--name",
+        "a",
+        "--name",
+        "b",
+        "--size",
+        "N=3",
+        "--size",
+        "M=4",
+        "--per",
+        "y=1",
+        "--per",
+        "z=2",
+    ]
+    made = from_flags(Kinds, parser.parse_known_args([*words, "doctor"])[0])
+    assert (made.first, made.flag, made.names) == (2, False, ("a", "b"))
+    assert (made.sizes, made.per) == ({"N": 3, "M": 4}, {"y": 1.0, "z": 2.0})
+    with pytest.raises(InputError, match="kinds: first is missing"):
+        Kinds.of({})
+    for name, kind in (("names", Names), ("sizes", Sizes), ("per", PerOutput)):
+        with pytest.raises(InputError, match=f"^kinds: {name} must be "):
+            checked(kind, 3 if name != "per" else "x", f"kinds: {name}")
