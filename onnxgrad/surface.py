@@ -57,8 +57,8 @@ from onnxgrad.testing import temporary_rules
 from onnxgrad.train import Trainer, training_step
 from onnxgrad.train.onnx_training.preview_operators import LowerTraining
 from onnxgrad.verify import Report, RunFailed, Unsupported, verify
-from onnxgrad.verify.reference.own import kernel
-from onnxgrad.verify.running.libraries import custom_ops
+from onnxgrad.verify.reference.user_operators import kernel
+from onnxgrad.verify.running.session import custom_ops
 from onnxgrad.version import __version__
 
 __all__ = [

@@ -10,8 +10,8 @@ from onnxgrad.grad.registry import RULES
 from onnxgrad.options import known_keywords
 from onnxgrad.passes.base import PASSES
 from onnxgrad.verify.reference.kernels import KERNELS, WHY
-from onnxgrad.verify.reference.own import OWN
-from onnxgrad.verify.running.libraries import LIBRARIES
+from onnxgrad.verify.reference.user_operators import OWN
+from onnxgrad.verify.running.session import LIBRARIES
 
 
 @known_keywords

@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from onnxgrad.errors import OnnxgradError  # noqa: E402  # runs from a checkout
-from onnxgrad.verify.running.process import RunFailed  # noqa: E402
-from onnxgrad.verify.running.run import run  # noqa: E402
+from onnxgrad.verify.running.child_process import RunFailed  # noqa: E402
+from onnxgrad.verify.running.session import run  # noqa: E402
 from scripts.sweeping.command import Tally, command, sweep_models  # noqa: E402
 from scripts.sweeping.shrink import save_failure, shrink  # noqa: E402
 from tests.grad.judge import check_differences  # noqa: E402

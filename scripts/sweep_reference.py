@@ -29,9 +29,9 @@ from compare_kernels import older  # noqa: E402  # runs from a checkout
 from onnxgrad.errors import NodeFailed, OnnxgradError  # noqa: E402
 from onnxgrad.verify.compare import compare  # noqa: E402
 from onnxgrad.verify.feeds.generate import feeds_for  # noqa: E402
-from onnxgrad.verify.onnxruntime_leg import as_computed  # noqa: E402
+from onnxgrad.verify.onnxruntime_check import as_computed  # noqa: E402
 from onnxgrad.verify.reference.evaluate import reference  # noqa: E402
-from onnxgrad.verify.running.run import run  # noqa: E402
+from onnxgrad.verify.running.session import run  # noqa: E402
 from tests.backend_suite import Case, clamp_ir, usable  # noqa: E402
 from tests.suite_table import any_opset  # noqa: E402
 

@@ -25,7 +25,7 @@ import onnxgrad  # noqa: E402  # runs from a checkout
 from onnxgrad.errors import InternalError, OnnxgradError  # noqa: E402
 from onnxgrad.verify.compare import compare  # noqa: E402
 from onnxgrad.verify.reference.evaluate import reference  # noqa: E402
-from onnxgrad.verify.reference.own import OWN  # noqa: E402
+from onnxgrad.verify.reference.user_operators import OWN  # noqa: E402
 from tests.backend_suite import Case, usable  # noqa: E402
 
 _KEY = ("untyped.domain", "Same")

@@ -20,9 +20,8 @@ from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 
 from onnxgrad.errors import OnnxgradError
-from onnxgrad.verify.running.pool import close
-from onnxgrad.verify.running.run import run
-from onnxgrad.verify.running.session import versions
+from onnxgrad.verify.running.child_process import close
+from onnxgrad.verify.running.session import run, versions
 from tests.backend_suite import FLOATS, Case, case, clamp_ir, usable
 from tests.helpers import DATA_DIR, onnxruntime_version
 

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxgrad.verify.running.process import RunFailed
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.verify.running.session import run
 from tests import suite_table
 from tests.backend_suite import MAX_IR, Case, clamp_ir, usable
 from tests.helpers import parse

@@ -27,9 +27,9 @@ HOMES: dict[str, dict[str, str]] = {
         "cli/usage/groups/running": "cli/test_bad_input",
         "cli/usage/groups/training": "cli/test_fit",
         "cli/extract": "report/test_extract", "cli/options": "cli/test_verify",
-        "verify/running/own_process": "cli/test_bad_input",
+        "verify/running/process_limits": "cli/test_bad_input",
         "cli/models": "cli/test_bad_input",
-        "report/optimized": "cli/test_optimize", "report/proof": "cli/test_verify", "verify/blame": "cli/test_bad_input",
+        "report/optimized": "cli/test_optimize", "report/proof": "cli/test_verify",
     },
     "a step of what this file tests whole": {
         "grad/differentiation": "grad/test_backward_walk", "grad/derivatives/derivative": "grad/derivatives/test_jacobian",
@@ -59,23 +59,21 @@ HOMES: dict[str, dict[str, str]] = {
         "jobs/outcome": "jobs/test_optimize", "jobs/ci/measure": "cli/test_ci", "jobs/ci/outcome": "cli/test_ci", "jobs/ci/work": "cli/test_ci",
     },
     "parts of one proof, which only a whole one shows to work": {
-        "verify/account": "verify/test_proof",
-        "verify/onnxruntime_leg": "verify/test_proof", "verify/new_weights": "verify/test_empty",
-        "verify/report": "verify/test_proof", "verify/subject": "verify/test_proof",
+        "verify/trials": "verify/test_proof",
+        "verify/onnxruntime_check": "verify/test_proof",
+        "verify/report": "verify/test_proof", "verify/proof_model": "verify/test_proof",
     },
     "what a run of a step needs, seen where it runs": {
         "train/divergence": "train/test_trainer", "train/engines/base": "train/engines/test_graph",
         "train/engines/session": "train/test_trainer",
     },
     "steps of one search for a smaller model": {
-        f"verify/reducing/{name}": "verify/reducing/test_reduce"
-        for name in ("candidate", "simpler_nodes", "simpler_numbers", "smaller")
+        "verify/reducing/candidates": "verify/reducing/test_reduce"
     },
     "the two sides of one pipe": {
-        "verify/reference/borrowed": "verify/reference/test_evaluate", "verify/reference/in_child": "verify/test_proof",
-        "verify/reference/serving": "verify/reference/test_own",
-        "verify/running/child": "verify/running/test_run", "verify/running/process": "verify/running/test_run",
-        "verify/running/session": "verify/running/test_run",
+        "verify/reference/onnx_reference_kernels": "verify/reference/test_evaluate", "verify/reference/client": "verify/test_proof",
+        "verify/reference/server": "verify/reference/test_user_operators",
+        "verify/running/child_main": "verify/running/test_session", "verify/running/child_process": "verify/running/test_session",
     },
     "passes that are tables, laws and matchers, seen through the passes that apply them": {
         "passes/rule_passes": "passes/test_remove_noops",

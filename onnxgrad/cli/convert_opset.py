@@ -14,7 +14,7 @@ from onnxgrad.jobs.declared import from_flags
 from onnxgrad.jobs.optimize import Hooks, optimize
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.report.optimized import OptimizedModel
-from onnxgrad.verify.running.own_process import bounding_us
+from onnxgrad.verify.running.process_limits import bounding_us
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

@@ -29,7 +29,7 @@ from onnxgrad.train.data import read_npz
 from onnxgrad.train.engines.processes import world
 from onnxgrad.train.evaluation import Metric
 from onnxgrad.train.schedules import SCHEDULES
-from onnxgrad.verify.running.own_process import bounding_us
+from onnxgrad.verify.running.process_limits import bounding_us
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

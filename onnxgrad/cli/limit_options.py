@@ -8,7 +8,7 @@ import argparse
 from contextlib import AbstractContextManager
 
 from onnxgrad.limits import SECONDS
-from onnxgrad.verify.running.own_process import bounding_us
+from onnxgrad.verify.running.process_limits import bounding_us
 
 
 def within_limits(args: argparse.Namespace, extra: float = 0.0) -> AbstractContextManager[None]:

@@ -31,7 +31,7 @@ from onnxgrad.jobs.recipe import Recipe, find
 from onnxgrad.report.html.optimized import optimized
 from onnxgrad.report.html.page import page
 from onnxgrad.report.optimized import OptimizedModel, summary
-from onnxgrad.verify.running.own_process import bounding_us
+from onnxgrad.verify.running.process_limits import bounding_us
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

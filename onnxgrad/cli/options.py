@@ -13,7 +13,7 @@ from onnxgrad.options import providers_of
 from onnxgrad.verify import open_session
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.coverage.summary import wanted_share
-from onnxgrad.verify.running.pool import pooled
+from onnxgrad.verify.running.child_process import pooled
 
 
 def running_options(args: argparse.Namespace) -> dict[str, Any]:

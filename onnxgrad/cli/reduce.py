@@ -20,8 +20,7 @@ from onnxgrad.ir.load import load
 from onnxgrad.ir.storage.external_data import load_weights
 from onnxgrad.limits import limited
 from onnxgrad.report.parts import bytes_text, change, heading, number, table
-from onnxgrad.verify.reducing.command import Command
-from onnxgrad.verify.reducing.reduce import Reduction, reduce
+from onnxgrad.verify.reducing.reduce import Command, Reduction, reduce
 from onnxgrad.wording import counted
 
 _FAILURES = (1, 3)  # exit codes of ours that are no fault of the given model or options

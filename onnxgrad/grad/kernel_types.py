@@ -17,7 +17,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.type_inference.per_binding import retype
 from onnxgrad.ir.types import FLOAT_DTYPES, Array, Dim, Shape, TensorType, numpy_dtype
 from onnxgrad.ir.var import Var
-from onnxgrad.verify.reference.own import OWN, call_own
+from onnxgrad.verify.reference.user_operators import OWN, call_own
 
 # an operand of more elements is no example: the kernel may be slow
 _MOST = 1 << 20

@@ -36,9 +36,9 @@ from onnxgrad.passes.instruments import PrintAfter, leave_out, to_stderr
 from onnxgrad.passes.pipeline import Fired, PassResult, Pipeline
 from onnxgrad.rewrite.trace import Firing, Trace
 from onnxgrad.verify import Report, verify
-from onnxgrad.verify.bisect import bisect
+from onnxgrad.verify.blame import bisect
 from onnxgrad.verify.compare import DIFFERENT
-from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.wording import option
 
 

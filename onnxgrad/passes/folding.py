@@ -17,8 +17,8 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import element_count, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import product_of_zeros, truncated
-from onnxgrad.verify.running.process import RunFailed
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.verify.running.session import run
 from onnxgrad.verify.values import Value
 
 

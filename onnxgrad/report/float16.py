@@ -24,7 +24,7 @@ from onnxgrad.report.optimized import OptimizedModel
 from onnxgrad.report.parts import Part, cell, number, table
 from onnxgrad.verify.bounds import Bounds, PerOutput
 from onnxgrad.verify.feeds.proof_cases import Inputs
-from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import open_session, versions
 from onnxgrad.vocabulary import FLOAT16_BOUND
 from onnxgrad.wording import counted, option

@@ -12,7 +12,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_bytes
 from onnxgrad.ir.types import FLOAT_DTYPES, Array
 from onnxgrad.train.manifest import Manifest
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 
 
 class Diverged(NotProved):

@@ -1,16 +1,9 @@
-"""Latency of one or more models of the same interface, measured so that a ratio means something.
-
-All sessions live in one child process and take turns: in every round each model runs a burst, and
-the round starts with another model than the one before, so that a busy machine or a changing clock
-hits all alike. Other work only ever makes a run slower, so a ratio is that of the fastest runs of a
-few rounds: with ten processes on two cores the same file measured against itself is within 1 per
-cent, where medians were off by 20. CPU time stands beside wall time: it is what the models cost
-where other work waits for the cores.
-"""
+"""Latency and peak memory of one or more models of the same interface, on the same inputs."""
 
 from __future__ import annotations
 
 import math
+import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,10 +14,10 @@ import onnx
 from onnxgrad.errors import InputError
 from onnxgrad.limits import bounded
 from onnxgrad.verify.feeds.proof_cases import Inputs, Results, choose_cases
+from onnxgrad.verify.proof_model import ProofModel, proof_model
+from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.model_source import Model
-from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.running.session import Session, close_sessions, open_session
-from onnxgrad.verify.subject import Subject, subject
 
 WARM_UP = 3
 # of which the fastest run counts: in one round alone it is not always an undisturbed one
@@ -142,7 +135,7 @@ def bench(
     """
     if not models or rounds < 1 or seconds <= 0:
         raise InputError("bench needs at least one model, one round and a time above 0")
-    subjects = {name: subject(model) for name, model in models.items()}
+    subjects = {name: proof_model(model) for name, model in models.items()}
     options: dict[str, Any] = {
         "provider": provider,
         "threads": threads,
@@ -185,7 +178,7 @@ def bench(
     return BenchReport(timings, refused, provider, threads, chosen.case.dims)
 
 
-def _open_first(model: Subject, options: Mapping[str, Any]) -> Session:
+def _open_first(model: ProofModel, options: Mapping[str, Any]) -> Session:
     try:
         return open_session(model.source, **options)
     except RunFailed as error:
@@ -256,3 +249,36 @@ def _fastest(rounds: Sequence[Sequence[float]]) -> list[float]:
 
 def _count(bursts: Sequence[Sequence[Any]]) -> int:
     return sum(map(len, bursts))
+
+
+@bounded
+def peak_memory(
+    models: Mapping[str, str | os.PathLike[str]],
+    *,
+    inputs: Inputs | None = None,
+    dims: Mapping[str, int] | None = None,
+    seed: int = 0,
+    provider: str = "cpu",
+    threads: int = 1,
+    timeout: float | None = None,
+    max_memory: int | str | None = None,
+) -> dict[str, int | None]:
+    """Bytes by label: what loading a file and one run take beyond onnxruntime itself. On the CPU
+    these are resident bytes, which on small models vary by some 100 kB from run to run, and None on
+    systems that do not tell; on a device they are those of onnxruntime's arena there.
+
+    The inputs are those that the first model takes, given or generated from `seed` as for `verify`.
+    `timeout` and `max_memory` as for `verify`. Raises InputError where there is no model, the first
+    does not run, or a device's memory is not counted; RunFailed where another does not run.
+    """
+    if not models:
+        raise InputError("peak_memory needs at least one model")
+    sessions = {
+        name: open_session(model, provider=provider, threads=threads)
+        for name, model in models.items()
+    }
+    first = next(iter(models))
+    chosen = choose_cases(
+        proof_model(models[first]).proto, inputs, dims, (seed,), sessions[first].run, edges=False
+    )[0]
+    return {name: session.peak_memory(chosen.feeds) for name, session in sessions.items()}

@@ -1,23 +1,21 @@
-"""Whose fault is an exception that nobody expected? The model's, where onnxruntime does not load or
-run it either, or finds other shapes than it declares.
-"""
+"""Whose fault a failure is: the model's, or that of the first rewrite that changed the result."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
-from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.errors import InputError, InternalError, OnnxgradError
 from onnxgrad.ir.preflight.invalid_models import fault_of
 from onnxgrad.ir.preflight.model import check_model
 from onnxgrad.limits import LimitReached, limited
 from onnxgrad.verify.feeds.generate import feeds_for
-from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.proof_model import proof_model
+from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import open_session
-from onnxgrad.verify.subject import subject
 from onnxgrad.verify.values import Value
 
 _SECONDS = 30.0
@@ -52,7 +50,7 @@ def _fault(path: Path) -> str | None:
     """Why the model cannot be worked on: it does not load, does not run, declares what it does
     not compute.
     """
-    proto = subject(path).proto
+    proto = proof_model(path).proto
     try:
         check_model(proto, "the model")
     except InputError as invalid:
@@ -95,3 +93,29 @@ def _sizes(value: ValueInfoProto) -> list[int | None] | None:
     return [
         d.dim_value if d.HasField("dim_value") else None for d in value.type.tensor_type.shape.dim
     ]
+
+
+def bisect(total: int, good: Callable[[int], bool]) -> int:
+    """The smallest n in 1..total for which `good(n)`, "the first n firings leave the result alone",
+    is false.
+
+    Takes log2(total) + 2 calls. Where good is not monotonic (a later firing repairs the result),
+    the answer is still a firing whose predecessor is good and which itself is bad. Raises
+    InternalError when the ends are not good(0) and not good(total).
+    """
+    if total < 1 or good(total):
+        raise InternalError(
+            f"bisect: the result after all {total} rewrites is good, so there is nothing to find"
+        )
+    if not good(0):
+        raise InternalError(
+            "bisect: the result differs before any rewrite, so no rewrite is to blame"
+        )
+    low, high = 0, total
+    while high - low > 1:
+        middle = (low + high) // 2
+        if good(middle):
+            low = middle
+        else:
+            high = middle
+    return high

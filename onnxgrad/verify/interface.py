@@ -1,13 +1,23 @@
-"""A model's interface: what its callers see, and what no rewrite may change."""
+"""Interfaces of models: what no rewrite may change, and which value of one is which of another."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
 import onnx
 
-from onnxgrad.verify.compare import Difference
+from onnxgrad.errors import InputError
+from onnxgrad.verify.bounds import Bound, Bounds
+from onnxgrad.verify.compare import Difference, base_name
 from onnxgrad.verify.feeds.dims import required_inputs, shape_of, tensor_types
+from onnxgrad.verify.output_dependencies import float_types
+from onnxgrad.verify.tolerance import Allowance
+from onnxgrad.verify.values import Feeds, Value, is_float
+from onnxgrad.wording import did_you_mean, option
 
 
 def interface_differences(a: onnx.ModelProto, b: onnx.ModelProto) -> list[Difference]:
@@ -85,3 +95,159 @@ def _input(a: onnx.ValueInfoProto, b: onnx.ValueInfoProto) -> list[str]:
         if narrower:
             problems.append(f"input {a.name!r} took shape {before}, takes only {after}")
     return problems
+
+
+_FLOATS = frozenset(
+    code
+    for code in onnx.TensorProto.DataType.values()
+    if code and is_float(np.zeros(0, onnx.helper.tensor_dtype_to_np_dtype(code)))
+)
+
+
+@dataclass(frozen=True)
+class Correspondence:
+    """The second model's names of the first one's inputs and outputs, and the float type in which
+    it takes an input of another.
+    """
+
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    casts: Mapping[str, np.dtype[Any]] = field(default_factory=dict)  # by the first one's names
+    wanted: Collection[str] | None = None  # the outputs that are looked at, by these names; or all
+
+    def feeds(self, feeds: Feeds) -> dict[str, Value]:
+        """The first model's feeds as the second takes them."""
+        return {
+            self.inputs.get(name, name): _cast(value, self.casts.get(name))
+            for name, value in feeds.items()
+        }
+
+    def results(self, results: Mapping[str, Value]) -> dict[str, Value]:
+        """The second model's results by the first one's names."""
+        known = {theirs: ours for ours, theirs in self.outputs.items()}
+        named = {known.get(name, name): value for name, value in results.items()}
+        if self.wanted is None:
+            return named
+        return {name: value for name, value in named.items() if name in self.wanted}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of the second model: by which names, and how near it has to come."""
+
+    names: Correspondence = field(default_factory=Correspondence)
+    bounds: Bounds = field(default_factory=Bounds)
+    of: str = "the second model"
+    # the float dtypes on the paths to each output of the first
+    dtypes: Mapping[str, Collection[str]] = field(default_factory=dict)
+    random: Collection[str] = ()  # outputs that depend on draws of one model alone
+
+    def on_paths(self, output: str) -> Collection[str]:
+        """The float dtypes on the paths to an output, or to that which a part `y[0:2]` is of."""
+        return self.dtypes.get(base_name(output, self.dtypes), ())
+
+    def allows(self, own: Mapping[str, Allowance]) -> dict[str, Allowance | Bound]:
+        """The proof's `own` limits by output, or the user's; random outputs cannot differ."""
+        wide = {n: replace(a, most=math.inf) if n in self.random else a for n, a in own.items()}
+        return self.bounds.over(wide)
+
+
+def correspondence(
+    a: onnx.ModelProto, b: onnx.ModelProto, names: Mapping[str, str], bounds: Bounds
+) -> tuple[Asked, onnx.ModelProto]:
+    """How to ask `b` what `a` is asked, and an interface of `b` in `a`'s words, to be compared with
+    `a`'s.
+
+    `names` says what `b` calls inputs and outputs of `a`; then their order is free. Where `bounds`
+    allow something other than equality, so is the width of floats. Raises InputError for a name
+    that there is not.
+    """
+    inputs = _named("input", a.graph.input, b.graph.input, names)
+    outputs = _named("output", a.graph.output, b.graph.output, names)
+    for ours in names:
+        if ours not in inputs and ours not in outputs:
+            raise InputError(_unknown(ours, [*a.graph.input, *a.graph.output], "first"))
+    seen = onnx.ModelProto(ir_version=b.ir_version)
+    seen.graph.input.extend(_as_named(a.graph.input, b.graph.input, inputs, bool(names)))
+    seen.graph.output.extend(_as_named(a.graph.output, b.graph.output, outputs, bool(names)))
+    known = {theirs: ours for ours, theirs in inputs.items()}
+    seen.graph.initializer.extend(
+        onnx.TensorProto(name=known.get(t.name, t.name)) for t in b.graph.initializer
+    )
+    casts = _widths(a.graph.input, seen.graph.input) if bounds else {}
+    for name in [v.name for v in seen.graph.output if bounds.bound(v.name) is not None]:
+        _widths(
+            [v for v in a.graph.output if v.name == name],
+            [v for v in seen.graph.output if v.name == name],
+        )
+    return Asked(Correspondence(inputs, outputs, casts), bounds, dtypes=float_types(a)), seen
+
+
+def _named(
+    kind: str,
+    a: Iterable[onnx.ValueInfoProto],
+    b: Iterable[onnx.ValueInfoProto],
+    names: Mapping[str, str],
+) -> dict[str, str]:
+    """The entries of `names` that speak of these values."""
+    ours = {v.name for v in a}
+    theirs = [v.name for v in b]
+    found = {x: y for x, y in names.items() if x in ours}
+    for y in found.values():
+        if y not in theirs:
+            raise InputError(_unknown(y, b, "second", kind))
+    if len(set(found.values())) < len(found):
+        raise InputError(f"{_option(names)}: two {kind}s of the first model are one of the second")
+    return found
+
+
+def _unknown(
+    name: str, values: Iterable[onnx.ValueInfoProto], which: str, kind: str = "input or output"
+) -> str:
+    known = [v.name for v in values]
+    hint = did_you_mean(name, known, f"there are {', '.join(known)}")
+    return f"{_option({name: name})}: the {which} model has no {kind} {name!r}; {hint}"
+
+
+def _option(names: Mapping[str, str]) -> str:
+    return option("--map", "map=") if names else ""
+
+
+def _as_named(
+    a: Iterable[onnx.ValueInfoProto],
+    b: Iterable[onnx.ValueInfoProto],
+    names: Mapping[str, str],
+    any_order: bool,
+) -> list[onnx.ValueInfoProto]:
+    """Values of the second model under the first one's names, where asked for in its order."""
+    known = {theirs: ours for ours, theirs in names.items()}
+    found = []
+    for v in b:
+        renamed = onnx.ValueInfoProto()
+        renamed.CopyFrom(v)
+        renamed.name = known.get(v.name, v.name)
+        found.append(renamed)
+    place = {v.name: i for i, v in enumerate(a)}
+    return sorted(found, key=lambda v: place.get(v.name, len(place))) if any_order else found
+
+
+def _widths(
+    a: Iterable[onnx.ValueInfoProto], b: Iterable[onnx.ValueInfoProto]
+) -> dict[str, np.dtype[Any]]:
+    """Give `b`'s floats the widths of `a`'s; what they were, by name."""
+    ours = {v.name: v for v in a}
+    found = {}
+    for v in b:
+        if v.name not in ours:
+            continue
+        for x, y in zip(tensor_types(ours[v.name].type), tensor_types(v.type), strict=False):
+            if x.elem_type != y.elem_type and {x.elem_type, y.elem_type} <= _FLOATS:
+                found[v.name] = onnx.helper.tensor_dtype_to_np_dtype(y.elem_type)
+                y.elem_type = x.elem_type
+    return found
+
+
+def _cast(value: Value, dtype: np.dtype[Any] | None) -> Value:
+    if dtype is None or value is None:
+        return value
+    return [_cast(v, dtype) for v in value] if isinstance(value, list) else value.astype(dtype)

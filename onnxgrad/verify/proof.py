@@ -18,29 +18,33 @@ from onnx import TensorProto
 from onnxgrad.errors import CannotRun, InputError
 from onnxgrad.limits import bounded
 from onnxgrad.options import known_keywords, providers_of, several
-from onnxgrad.verify.account import Found, Trial
 from onnxgrad.verify.bounds import Bounds, PerOutput
 from onnxgrad.verify.compare import Difference
-from onnxgrad.verify.correspondence import Asked, correspondence
 from onnxgrad.verify.coverage.search import Search
 from onnxgrad.verify.coverage.summary import Coverage, wanted_share
-from onnxgrad.verify.draws import same_draws
 from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import Attempt, Chosen, Inputs, Results, choose_cases
-from onnxgrad.verify.float64_leg import Oracle, float64_leg
-from onnxgrad.verify.interface import interface_differences
-from onnxgrad.verify.new_weights import new_weights
-from onnxgrad.verify.onnxruntime_leg import Settings, limit_reached, onnxruntime_leg, open_original
-from onnxgrad.verify.parts import Joins
-from onnxgrad.verify.reference.own import unknown_to_onnxruntime
+from onnxgrad.verify.float64_check import Oracle, float64_check
+from onnxgrad.verify.interface import Asked, correspondence, interface_differences
+from onnxgrad.verify.onnxruntime_check import (
+    Settings,
+    limit_reached,
+    onnxruntime_check,
+    open_original,
+)
+from onnxgrad.verify.output_dependencies import new_weights
+from onnxgrad.verify.output_parts import Joins
+from onnxgrad.verify.proof_model import ProofModel, proof_model
+from onnxgrad.verify.random_operators import same_draws
+from onnxgrad.verify.reference.user_operators import unknown_to_onnxruntime
 from onnxgrad.verify.report import Leg, Report, joined
+from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.model_source import Model
-from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.running.session import Session
-from onnxgrad.verify.stored import Stored, against_stored
-from onnxgrad.verify.subject import Subject, subject
+from onnxgrad.verify.stored_results import Stored, against_stored
 from onnxgrad.verify.ties import Ties
 from onnxgrad.verify.tolerance import UNSTABLE
+from onnxgrad.verify.trials import Found, Trial
 from onnxgrad.vocabulary import LEGS
 from onnxgrad.wording import counted, option
 
@@ -115,7 +119,7 @@ def verify(
     if expect is not None and b is not None:
         raise InputError("stored results are compared with one model, and two were given")
     requests = [request, *(request.on(name) for name in providers[1:])]
-    first, second = subject(a), None if b is None else subject(b)
+    first, second = proof_model(a), None if b is None else proof_model(b)
     if second is None:
         reports = [_against(first, cast(Stored, expect), each) for each in requests]
     else:
@@ -123,7 +127,7 @@ def verify(
     return replace(joined(reports, providers), bounds=str(bounds))
 
 
-def _against(model: Subject, stored: Stored, request: _Request) -> Report:
+def _against(model: ProofModel, stored: Stored, request: _Request) -> Report:
     """Stored results in place of a second model."""
     report = against_stored(
         model, stored, request.inputs, request.names, request.bounds,
@@ -156,7 +160,7 @@ class _Request:
         return replace(self, settings=settings, legs=("onnxruntime",), coverage=None)
 
 
-def _compared(original: Subject, candidate: Subject, request: _Request) -> Report:
+def _compared(original: ProofModel, candidate: ProofModel, request: _Request) -> Report:
     """The two legs, as far as they run."""
     start = time.monotonic()
     provider, legs = request.settings.provider, request.legs
@@ -233,12 +237,12 @@ def _judged(
     original, candidate, trials = search.original, search.candidate, search.trials
     oracle = search.oracle
     if search.session is not None:
-        ran["onnxruntime"] = onnxruntime_leg(
+        ran["onnxruntime"] = onnxruntime_check(
             original, candidate, trials, found, request.settings, asked, search.at_zero
         )
     if oracle is not None:
         computed = _recomputed(original, candidate, request.float64_exact, asked.names.outputs)
-        ran["float64"] = float64_leg(oracle, trials, found, computed)
+        ran["float64"] = float64_check(oracle, trials, found, computed)
     if not any(leg.ran for leg in ran.values()):
         found.unproved.append(f"the float64 leg could not run ({ran['float64'].why})")
     outputs = [value.name for value in original.proto.graph.output]
@@ -259,7 +263,7 @@ def _uncovered(coverage: Coverage, request: _Request) -> list[str]:
     return [*unread, *([lacking] if lacking else [])]
 
 
-def _opened(original: Subject, request: _Request) -> tuple[Session | None, dict[str, Leg]]:
+def _opened(original: ProofModel, request: _Request) -> tuple[Session | None, dict[str, Leg]]:
     """The original in onnxruntime; or that leg, which does not run where onnxruntime lacks an
     operator that the user's own kernel computes in float64. Errors as `open_original`.
     """
@@ -314,7 +318,7 @@ def _trial(chosen: Chosen, session: Session | None, oracle: Oracle | None) -> Tr
     return trial
 
 
-def _divided(original: Subject, trials: Sequence[Trial], asked: Asked) -> list[str]:
+def _divided(original: ProofModel, trials: Sequence[Trial], asked: Asked) -> list[str]:
     """Part the outputs that join large and small values, but for those with a bound; notes on
     those that cannot be parted.
     """
@@ -332,8 +336,8 @@ def _divided(original: Subject, trials: Sequence[Trial], asked: Asked) -> list[s
 
 
 def _recomputed(
-    original: Subject,
-    candidate: Subject,
+    original: ProofModel,
+    candidate: ProofModel,
     float64_exact: bool | None,
     names: Mapping[str, str],
 ) -> dict[str, set[int]]:

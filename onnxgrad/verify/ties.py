@@ -18,12 +18,12 @@ from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import elements, every_graph
 from onnxgrad.limits import LimitReached
-from onnxgrad.verify.draw_tables import Builder, tables
-from onnxgrad.verify.paths import value_types
-from onnxgrad.verify.reference.in_child import Float64
-from onnxgrad.verify.reference.order import scheduled
+from onnxgrad.verify.output_dependencies import value_types
+from onnxgrad.verify.proof_model import ProofModel
+from onnxgrad.verify.random_operators import Builder, tables
+from onnxgrad.verify.reference.client import Float64
+from onnxgrad.verify.reference.node_order import scheduled
 from onnxgrad.verify.running.model_source import TWO_GB
-from onnxgrad.verify.subject import Subject
 from onnxgrad.verify.tolerance import Range, Ranges, widened
 from onnxgrad.verify.values import Feeds, is_float
 
@@ -63,7 +63,7 @@ _SPREAD, _SHIFT, _TURN = (f"onnxgrad.ties.{name}" for name in ("spread", "shift"
 class Ties:
     """The original with its decisions in doubt; built when the first exact result differs."""
 
-    original: Subject
+    original: ProofModel
     seconds: float
     _made: list[Float64 | None] = field(default_factory=list)
 
@@ -127,7 +127,7 @@ def _quantized(model: ModelProto) -> set[str]:
     return found
 
 
-def _doubtful(original: Subject) -> Float64 | None:
+def _doubtful(original: ProofModel) -> Float64 | None:
     """The original with movable decisions; None where it has none, or they cannot be moved."""
     opset = domains.versions(original.proto.opset_import).get("", 1)
     if opset < _OLDEST or original.proto.ByteSize() > TWO_GB:

@@ -14,7 +14,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.interface import interface_differences
-from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import Session, open_session
 
 Feeds = Mapping[str, np.ndarray[Any, Any]]

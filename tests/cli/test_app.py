@@ -14,7 +14,7 @@ import pytest
 
 from onnxgrad.cli import app, inspect
 from onnxgrad.errors import InternalError
-from onnxgrad.verify.running.pool import close
+from onnxgrad.verify.running.child_process import close
 from tests.cli.conftest import Result
 from tests.helpers import ROOT
 

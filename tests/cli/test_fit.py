@@ -14,7 +14,7 @@ import pytest
 
 import onnxgrad
 from onnxgrad.cli.app import main
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import MODELS_DIR
 from tests.train.common import examples, write_model
 

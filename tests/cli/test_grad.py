@@ -15,7 +15,7 @@ import pytest
 
 from onnxgrad.cli.app import main
 from onnxgrad.grad.coverage import page
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.cli.conftest import Result
 from tests.helpers import MODELS_DIR, parse
 from tests.rewriting import model_of, weights

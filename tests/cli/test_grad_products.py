@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxgrad.verify.running.run import run as run_model
+from onnxgrad.verify.running.session import run as run_model
 from tests.cli.conftest import Result
 from tests.helpers import parse
 

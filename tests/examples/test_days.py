@@ -20,7 +20,7 @@ import pytest
 import onnxgrad
 from onnxgrad import train
 from onnxgrad.verify.reference.evaluate import Reference
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from scripts.fetch_models import FetchError, fetch
 from tests.examples import chromium
 from tests.helpers import MODELS_DIR, ROOT

@@ -16,7 +16,7 @@ import onnxgrad
 from onnxgrad import Trainer, train, training_step
 from onnxgrad.train.export import changed_weights
 from onnxgrad.verify.reference.evaluate import Reference
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from scripts.examples import distill, fit_ode, forces, gauss_newton, lora
 from scripts.fetch_models import FetchError, fetch
 from tests.helpers import ROOT

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from onnxgrad import train
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from scripts.examples.make_digits import digits, network, write
 from tests.examples.common import (
     EXAMPLES,

@@ -15,7 +15,7 @@ from onnxgrad.grad import gradient
 from onnxgrad.ir.load import load
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.reference.kernels.registry import Unsupported
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.backend_suite import FLOATS, Case, clamp_ir
 from tests.grad.test_suite import WRT
 

@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from onnxgrad.grad import gradient
 from onnxgrad.verify.reference.evaluate import Reference
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.random_models import Drawn
 
 

@@ -26,7 +26,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxgrad.grad import find, gradient
 from onnxgrad.ir.domains import full_name
 from onnxgrad.verify.reference.evaluate import reference
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 
 SEEDS = (0, 1, 2)
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)

@@ -10,7 +10,7 @@ from onnx import numpy_helper
 from onnxgrad.errors import InputError
 from onnxgrad.grad import differentiate, gradient
 from onnxgrad.ir.load import load
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_model, normal, positive
 
 

@@ -13,7 +13,7 @@ from onnxgrad.grad.finish import RULES, simplify
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
 from onnxgrad.rewrite.trace import Trace
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "models" / "training"
 

@@ -12,7 +12,7 @@ from onnx import helper
 import onnxgrad
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import normal
 
 # `layer` calls another function; its calls have two sizes

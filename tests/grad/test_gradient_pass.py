@@ -10,7 +10,7 @@ import onnxgrad
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.grad import vjp
 from onnxgrad.passes.pipeline import Pipeline
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import normal
 from tests.helpers import parse
 

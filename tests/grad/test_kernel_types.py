@@ -15,7 +15,7 @@ from onnxgrad.grad import check_gradient, gradient
 from onnxgrad.ir.load import load
 from onnxgrad.ir.protobufs import every_node
 from onnxgrad.verify.reference.evaluate import reference
-from onnxgrad.verify.reference.own import OWN
+from onnxgrad.verify.reference.user_operators import OWN
 
 READERS = [
     "z = MatMul (c, w)",

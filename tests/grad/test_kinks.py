@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from onnxgrad.grad import gradient
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import op_model
 
 # node, the points, the derivatives there

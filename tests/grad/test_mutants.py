@@ -15,7 +15,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad import differentiate, gradient
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20, "my" : 1, "com.microsoft" : 1]> '

@@ -12,7 +12,7 @@ from onnxgrad.grad import check_gradient, gradient
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 
 HEADER = '<ir_version: 10, opset_import: ["": 21, "my": 1, "com.microsoft": 1]>'
 

@@ -12,7 +12,7 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 
 MODELS = Path(__file__).resolve().parent.parent.parent / "models"
 Level = onnxruntime.GraphOptimizationLevel

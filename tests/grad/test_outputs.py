@@ -12,11 +12,11 @@ from onnxgrad import jvp
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.grad import check_gradient, gradient
 from onnxgrad.grad.checking import check
+from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.reference.evaluate import Reference
-from onnxgrad.verify.reference.in_child import Float64
-from onnxgrad.verify.running import run as onnxruntime
-from onnxgrad.verify.running.process import RunFailed
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running import session as onnxruntime
+from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.verify.running.session import run
 from onnxgrad.verify.values import Feeds
 from tests.grad.numeric import check_model, normal
 from tests.helpers import parse

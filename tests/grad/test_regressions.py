@@ -9,7 +9,7 @@ from onnx import ModelProto
 
 from onnxgrad.grad import gradient
 from onnxgrad.verify.reference.evaluate import Reference
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_model, normal, op_model
 
 

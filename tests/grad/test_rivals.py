@@ -17,7 +17,7 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
 from onnxgrad.verify.reference.evaluate import reference
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_model, check_op, distinct, normal, op_model, positive
 
 Arrays = Mapping[str, np.ndarray]

@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad import check_gradient, gradient
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import normal
 
 DENSE = np.array([[2, 0], [0, 0], [-1, 3]], np.float32)

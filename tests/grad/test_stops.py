@@ -13,7 +13,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad import check_gradient, differentiate, gradient, mark_checkpoints
 from onnxgrad.ir.load import load
 from onnxgrad.train import training_step
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import MODELS_DIR, parse, unindented
 
 # h reaches y twice, once through t

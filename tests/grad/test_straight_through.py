@@ -17,7 +17,7 @@ from onnxgrad.grad import gradient
 from onnxgrad.ir.load import load
 from onnxgrad.passes.legalize import Legalize
 from onnxgrad.rewrite.trace import Trace
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import normal, op_model
 from tests.passes.test_legalize import CASES
 

@@ -11,7 +11,7 @@ import pytest
 from onnxgrad.errors import InputError
 from onnxgrad.grad import check_gradient, differentiate, gradient
 from onnxgrad.ir.load import load
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 
 TEXT = "g (float[2,3,4] x) => (float[2,3,4] y, int64[3] s) { y = Mul (x, x) s = Shape (x) }"

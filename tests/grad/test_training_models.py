@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from onnxgrad.grad import gradient
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "models" / "training"
 # nodes of the gradient graph, Constant and Identity not counted; in resnet18 the products for each pixel of

@@ -13,7 +13,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad import differentiate, gradient
 from onnxgrad.grad.checking.check import check_gradient
 from onnxgrad.ir.load import load
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import normal
 from tests.helpers import parse
 

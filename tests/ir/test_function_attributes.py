@@ -13,7 +13,7 @@ import onnxgrad
 from onnxgrad import P, capture, op, rewrite_call
 from onnxgrad.errors import InputError
 from onnxgrad.rewrite.trace import Trace
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.handing_on import failures, single_nodes
 from tests.helpers import parse
 

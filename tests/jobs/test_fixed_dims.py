@@ -12,7 +12,7 @@ import onnxgrad
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 
 TEXT = """g (float[batch,seq,4] x) => (float[batch,M] y) {

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from onnxgrad.ir.load import load
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse, unindented
 from tests.rewriting import Done, apply, initializer, model_of, weights
 

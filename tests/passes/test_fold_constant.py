@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from onnxgrad.passes.fold_constant import FoldConstant
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse, unindented
 from tests.rewriting import Done, apply, assert_same_results, model_of, weights
 

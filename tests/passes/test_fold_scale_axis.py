@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import unindented
 from tests.passes.test_backward_fold_scale_axis import BEHIND
 from tests.passes.test_forward_fold_scale_axis import IN_FRONT

@@ -8,7 +8,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.passes.inline import Inline
 from onnxgrad.rewrite.trace import Trace
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse, unindented
 from tests.passes.test_remove_unused_functions import function, model
 from tests.rewriting import Done, apply

@@ -8,7 +8,7 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 from onnxgrad.errors import InputError
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 from tests.rewriting import Done, apply
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, numpy_helper
 
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 from tests.rewriting import apply, model_of, weights
 

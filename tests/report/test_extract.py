@@ -14,7 +14,7 @@ from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.report.extract import extract, proved
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 
 TEXT = """g (float[N,3] x, float[N,2] z) => (float[N,2] y, float[N,2] u)

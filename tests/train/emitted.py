@@ -14,7 +14,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.train import TrainingStep
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 
 
 class Follower:

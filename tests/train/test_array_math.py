@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto
 
 from onnxgrad.train import array_math
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 
 FUNCTIONS = [

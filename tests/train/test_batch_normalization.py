@@ -13,7 +13,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.train import SGD, CrossEntropy, Trainer, TrainingStep, training_step
 from onnxgrad.train.engines.graph import GraphEngine
 from onnxgrad.train.trainer import Diverged, EngineName
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import ROOT
 from tests.train.modes_common import batches, network, weights
 

@@ -21,7 +21,7 @@ from onnxgrad.train.engines.base import seed_of
 from onnxgrad.train.engines.graph import GraphEngine
 from onnxgrad.train.modes import Modes
 from onnxgrad.train.trainer import EngineName
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.train.modes_common import DROPOUT, batches, network
 
 USERS = 3

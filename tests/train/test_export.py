@@ -15,7 +15,7 @@ from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir.program import Program
 from onnxgrad.train import Trainer, save_step, training_step
 from onnxgrad.train.export import KEY, changed_weights, digest, export
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import MODELS_DIR
 from tests.train.common import classifier
 

@@ -33,7 +33,7 @@ from onnxgrad.train.schedules import (
     schedule_of,
     warm_up,
 )  # fmt: skip
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 from tests.train.common import step
 

@@ -16,7 +16,7 @@ from onnxgrad.train import MSE, SGD, AdamW, CrossEntropy, TrainingStep, training
 from onnxgrad.train.engines.graph import GraphEngine
 from onnxgrad.train.losses import BCEWithLogits, L2Penalty
 from onnxgrad.train.step import forward
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import ROOT
 from tests.train.modes_common import DROPOUT, batches, network
 

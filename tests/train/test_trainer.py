@@ -17,7 +17,7 @@ from onnxgrad.train.evaluation import accuracy
 from onnxgrad.train.schedules import Cosine
 from onnxgrad.train.step_folder import save_step
 from onnxgrad.train.trainer import CHECKPOINT, Trainer
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.train.common import classifier, examples, step, write_model
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.verify.bench import Spread, bench, ratio_of_fastest
-from onnxgrad.verify.running.process import Child
+from onnxgrad.verify.running.child_process import Child
 from onnxgrad.verify.running.session import close_sessions, open_session
 from tests.helpers import parse
 

@@ -12,11 +12,11 @@ from onnx import numpy_helper
 from onnxgrad.errors import InputError
 from onnxgrad.functions import optimize
 from onnxgrad.verify import Report, verify
-from onnxgrad.verify.coverage.items import Item, has_row, joined
+from onnxgrad.verify.coverage.counters import Item, has_row, joined
+from onnxgrad.verify.coverage.search import differing_rows
 from onnxgrad.verify.coverage.summary import Coverage, Sizes, wanted_share
-from onnxgrad.verify.coverage.tables import differing_rows
+from onnxgrad.verify.proof_model import proof_model
 from onnxgrad.verify.reference.evaluate import Reference
-from onnxgrad.verify.subject import subject
 from tests.helpers import ROOT, parse
 
 X, Y = "float[N,4] x", "float[N,4] y"
@@ -153,7 +153,7 @@ def test_up_to_64_rows_that_differ_are_read() -> None:
     changed = TABLE.copy()
     changed[::2] = np.nextafter(changed[::2], f32(9))  # all of them too little to be seen
     a, b = model(*LOOKUP, t=TABLE), model(*LOOKUP, t=changed)
-    (rows,) = differing_rows(subject(a), subject(b)).values()
+    (rows,) = differing_rows(proof_model(a), proof_model(b)).values()
     assert len(rows) == 15_000
     report = verify(a, b, float64_exact=False)
     assert report.coverage.unread["t"] <= 15_000 - 64

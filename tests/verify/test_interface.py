@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+import onnx
 import pytest
 
-from onnxgrad.verify.interface import interface_differences
+from onnxgrad.errors import InputError
+from onnxgrad.verify import verify
+from onnxgrad.verify.bounds import Bounds
+from onnxgrad.verify.interface import correspondence, interface_differences
 from tests.helpers import parse
 
 BASE = "g (float[N,3] x, int64[2] i) => (float[N,3] y, int64[2] j) { y = Neg(x) j = Identity(i) }"
@@ -71,3 +76,131 @@ def test_an_output_may_lack_a_type_in_either(which: int) -> None:
     pair = [parse(BASE), parse(BASE)]
     pair[which].graph.output[0].ClearField("type")
     assert interface_differences(*pair) == []
+
+
+SINGLE = """g (float[N,3] x, int64[N] ids) => (float[N,4] logits, int64[N] best)
+  <float[3,4] w = {1,-2,3,0.1, 0.2,0.3,-0.4,1, 2,1,-1,0.5}> {
+  h = MatMul (x, w)  logits = Tanh (h)  k = ArgMax <axis = -1, keepdims = 0> (logits)  best = Add (k, ids) }"""
+HALF = (
+    SINGLE.replace("float[N", "float16[N")
+    .replace("float[3,4] w =", "float[3,4] wide =")
+    .replace("h = MatMul", "w = Cast <to = 10> (wide)  h = MatMul")
+)
+RENAMED = (
+    SINGLE.replace("(float[N,4] logits, int64[N] best)", "(int64[N] best, float[N,4] linear)")
+    .replace("logits", "linear")
+    .replace("x", "pixels")
+    .replace("ArgMapixels", "ArgMax")
+    .replace("apixelsis", "axis")
+)
+NAMES = {"logits": "linear", "x": "pixels"}
+
+
+def test_a_renamed_model_is_equal_when_it_is_said_what_is_what() -> None:
+    a, b = parse(SINGLE), parse(RENAMED)
+    assert "missing" in str(verify(a, b))
+    report = verify(a, b, map=NAMES)
+    assert report.verdict == "equal" and report.compared.keys() == {"logits", "best"}
+    assert all(leg.ran for leg in report.legs.values())
+    wrong = parse(RENAMED.replace("Tanh", "Sin"))
+    assert verify(a, wrong, map=NAMES).verdict == "different"
+
+
+def test_names_may_change_places() -> None:
+    a = parse("g (float[2] x, float[2] z) => (float[2] y) { y = Sub (x, z) }")
+    b = parse("g (float[2] z, float[2] x) => (float[2] y) { y = Sub (z, x) }")
+    assert not verify(a, b) and verify(a, b, map={"x": "z", "z": "x"})
+
+
+def test_what_has_a_default_keeps_it_under_another_name() -> None:
+    text = "g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {2, 3}> { y = Mul (x, w) }"
+    a, b = parse(text), parse(text.replace("w", "weight"))
+    assert verify(a, b, map={"w": "weight"}).ok
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"logit": "linear"}, "the first model has no input or output 'logit'; did you mean 'logits'"),
+        ({"logits": "liner"}, "the second model has no output 'liner'; did you mean 'linear'"),
+        ({"x": "linear"}, "the second model has no input 'linear'; there are pixels, ids"),
+        ({"x": "ids", "ids": "ids"}, "two inputs of the first model are one of the second"),
+    ],
+)  # fmt: skip
+def test_a_name_that_is_not_there_is_refused(names: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        verify(parse(SINGLE), parse(RENAMED), map=names)
+
+
+def test_half_is_near_enough_by_a_bound_and_by_no_other_word() -> None:
+    a, b = parse(SINGLE), parse(HALF)
+    plain = verify(a, b)
+    assert plain.verdict == "different" and "was float, is float16" in str(plain)
+    near = verify(a, b, rtol=1e-2, atol=2e-3)
+    assert near.verdict == "within bounds" and all(leg.ran for leg in near.legs.values())
+    assert near.compared["logits"] > 0 and near.compared["best"] > 0
+    assert "within bounds (atol=0.002 rtol=0.01) on cpu" in str(near)
+    assert verify(b, a, rtol=1e-2, atol=2e-3).ok  # and the other way round
+    exact = verify(a, b, rtol=1e-6)
+    assert exact.verdict == "different" and "wanted" in exact.summary
+    assert verify(a, b, metric=["cosine=0.99999", "logits:top1=0.99"]).ok
+    # what was not meant still has to be equal
+    other = parse(HALF.replace("best = Add", "best = Sub"))
+    assert verify(a, other, rtol=1e-2, atol=2e-3, inputs=_ids()).verdict == "different"
+
+
+def _ids() -> dict[str, np.ndarray]:
+    return {"x": np.ones((2, 3), np.float32), "ids": np.array([1, 2])}
+
+
+def test_int8_against_float() -> None:
+    """Weights as int8 with one scale: near by the cosine, and not by 1e-3 of each element."""
+    quantised = parse(
+        """g (float[N,3] x, int64[N] ids) => (float[N,4] logits, int64[N] best)
+        <int8[3,4] q = {42,-85,127,4, 8,13,-17,42, 85,42,-42,21}, float s = {0.0236}> {
+        w = DequantizeLinear (q, s)  h = MatMul (x, w)  logits = Tanh (h)
+        k = ArgMax <axis = -1, keepdims = 0> (logits)  best = Add (k, ids) }"""
+    )
+    a = parse(SINGLE)
+    assert verify(a, quantised).verdict == "different"
+    near = verify(a, quantised, metric=["logits:cosine=0.999", "logits:psnr=35"], inputs=_ids())
+    assert near.verdict == "within bounds", near
+    assert not verify(a, quantised, rtol=1e-3, inputs=_ids())
+    # what nobody is held to is not told
+    assert not any("asks for" in n for n in verify(a, quantised, rtol=1.0, inputs=_ids()).notes)
+    assert any("asks for" in n for n in verify(a, quantised, inputs=_ids()).notes)
+
+
+def test_a_bound_that_compared_nothing_is_no_pass() -> None:
+    zero = parse("g (float[N,3] x) => (float[N,3] y) { y = Sub (x, x) }")
+    report = verify(zero, zero, metric="cosine=0.9")
+    assert report.verdict == "not proved" and "nothing finite to compare in y" in str(report)
+    assert verify(zero, zero, metric="cosine=0.9", allow_empty=["y"]).ok
+    with pytest.raises(InputError, match="'z', which is no output"):
+        verify(zero, zero, atol={"z": 1.0})
+
+
+def test_overflow_in_half_is_a_difference() -> None:
+    a = parse(
+        "g (float[2] x) => (float[2] y) { c = Constant <value_float = 70000.0> ()  y = Add (x, c) }"
+    )
+    b = onnx.ModelProto()
+    b.CopyFrom(a)
+    for value in (*b.graph.input, *b.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    b.graph.node[0].CopyFrom(
+        onnx.helper.make_node(
+            "Constant", [], ["c"],
+            value=onnx.numpy_helper.from_array(np.array(np.inf, np.float16)),
+        )
+    )  # fmt: skip
+    assert "infinity" in str(verify(a, b, rtol=0.5))
+
+
+def test_the_interface_in_the_first_ones_words() -> None:
+    a, b = parse(SINGLE), parse(RENAMED)
+    asked, seen = correspondence(a, b, NAMES, Bounds())
+    assert [v.name for v in seen.graph.output] == ["logits", "best"]
+    assert asked.names.feeds({"x": None, "ids": None}).keys() == {"pixels", "ids"}
+    assert asked.names.results({"linear": None, "best": None}).keys() == {"logits", "best"}
+    assert [v.name for v in b.graph.output] == ["best", "linear"]

@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from onnxgrad.verify import verify
-from onnxgrad.verify.subject import subject
+from onnxgrad.verify.proof_model import proof_model
 from onnxgrad.verify.ties import Ties
 from onnxgrad.verify.tolerance import Ranges
 from tests.helpers import parse
@@ -119,7 +119,7 @@ def test_a_range_of_8_bits_is_one_quantum_however_far_floats_move() -> None:
     x = rows(0)
     base = {"i": np.round(x["x"] / np.float32(0.01)).astype(np.int8)}
     ranges: Ranges = {}
-    Ties(subject(made), 5.0).widen(ranges, base, x, amount=0.1)
+    Ties(proof_model(made), 5.0).widen(ranges, base, x, amount=0.1)
     assert (ranges["i"].high - ranges["i"].low).max() == 2
     assert (abs(ranges["i"].high - base["i"].astype(np.int16)) <= 1).all()
 

@@ -43,11 +43,11 @@ from onnxgrad.ir.storage.external_data import TooLarge
 from onnxgrad.ir.types import SequenceType, numpy_dtype
 from onnxgrad.limits import bounded
 from onnxgrad.options import known_keywords, several
-from onnxgrad.verify.coverage.items import BRANCHES
+from onnxgrad.verify.coverage.counters import BRANCHES
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.feeds.proof_cases import runnable
-from onnxgrad.verify.reference.in_child import Float64
-from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.reference.client import Float64
+from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.wording import option
 
 # the target itself may be off by this many times the tolerance: rounding also moves what a model

@@ -15,7 +15,7 @@ import numpy as np
 from onnxgrad.errors import Unsupported
 from onnxgrad.grad.checking.report import TOO_SMALL
 from onnxgrad.grad.checking.vectors import Flat, Mask, flat, shaped
-from onnxgrad.verify.reference.in_child import Float64
+from onnxgrad.verify.reference.client import Float64
 
 STEP = 1e-5
 # steps tried, as multiples of the first, until one shows the slope: smaller ones pass kinks nearby,

@@ -51,7 +51,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.limits import bounded
 from onnxgrad.options import known_keywords, several
-from onnxgrad.verify.reference.in_child import Float64
+from onnxgrad.verify.reference.client import Float64
 
 KINDS = ("jvp", "hvp", "jacobian", *SIBLINGS)
 # of the largest product: what is smaller may be off by onnxruntime's rounding alone

@@ -24,7 +24,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
-from onnxgrad.verify.reference.in_child import Float64
+from onnxgrad.verify.reference.client import Float64
 
 # relative to the value's own gradient, by the coarsest float type on the way
 TOLERANCES: dict[int, float] = {

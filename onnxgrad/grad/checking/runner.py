@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 from onnx import ModelProto
 
-from onnxgrad.verify.reference.in_child import Float64
-from onnxgrad.verify.reference.own import own_operators, unknown_to_onnxruntime
-from onnxgrad.verify.running import run as onnxruntime
-from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.reference.client import Float64
+from onnxgrad.verify.reference.user_operators import own_operators, unknown_to_onnxruntime
+from onnxgrad.verify.running import session as onnxruntime
+from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import open_session
 
 

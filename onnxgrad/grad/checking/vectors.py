@@ -14,7 +14,7 @@ from onnxgrad.grad.sequences import element_type, map_elements
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import SequenceType
 from onnxgrad.ir.var import Var
-from onnxgrad.verify.reference.in_child import Float64
+from onnxgrad.verify.reference.client import Float64
 
 Flat = np.ndarray[Any, Any]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]

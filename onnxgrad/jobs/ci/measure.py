@@ -14,8 +14,7 @@ from onnxgrad.ir.save import save
 from onnxgrad.jobs.declarations import Gates, OptimizeOptions
 from onnxgrad.jobs.requirements import INPUT, Facts, Latency, bound_of
 from onnxgrad.options import providers_of
-from onnxgrad.verify.bench import bench
-from onnxgrad.verify.peak_memory import peak_memory
+from onnxgrad.verify.bench import bench, peak_memory
 
 _RESULT = "result"
 

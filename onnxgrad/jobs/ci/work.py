@@ -37,8 +37,8 @@ from onnxgrad.passes.pipeline import Pass
 from onnxgrad.passes.user_laws import run_plugins
 from onnxgrad.verify.blame import blamed
 from onnxgrad.verify.compare import DIFFERENT
-from onnxgrad.verify.running.libraries import custom_ops
-from onnxgrad.verify.running.own_process import bounding_us
+from onnxgrad.verify.running.process_limits import bounding_us
+from onnxgrad.verify.running.session import custom_ops
 from onnxgrad.wording import in_a_recipe
 
 

@@ -23,7 +23,7 @@ from onnxgrad.train.manifest import Manifest
 from onnxgrad.train.onnx_training.training_info_writer import KEY
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import check_fits
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 
 _JOINED = ("input", "output", "initializer", "sparse_initializer", "node", "value_info")
 _WHERE = f"the model's metadata '{KEY}'"

@@ -1,36 +1,94 @@
-"""More cases for a proof, chosen by what its usual ones did not reach; what all of them reached.
-
-Each more case runs in the original first, which must agree with itself on it in float64: where it
-does not, its results say nothing of a second model.
-"""
+"""More cases for a proof, chosen by what its usual ones did not reach; what all of them reached."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.protobufs import elements, every_node, weight_elements
-from onnxgrad.verify.account import Trial
+from onnxgrad.ir.protobufs import elements, every_graph, every_node, weight_elements
+from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.verify.compare import has_finite
-from onnxgrad.verify.coverage.items import DECISIONS, DEFAULTS, ROWS, Item, has_row
+from onnxgrad.verify.coverage.counters import DECISIONS, DEFAULTS, ROWS, Item, has_row
 from onnxgrad.verify.coverage.summary import NOT_ASKED, Coverage, Sizes
-from onnxgrad.verify.coverage.tables import MOST_ROWS, chosen, differing_rows
+from onnxgrad.verify.coverage.targets import LOOKUPS, axis_of
 from onnxgrad.verify.feeds.dims import roles
+from onnxgrad.verify.feeds.edge_cases import SEARCH, SMALL, Variation, overridden
 from onnxgrad.verify.feeds.generate import Feeder
-from onnxgrad.verify.feeds.jumps import small
-from onnxgrad.verify.feeds.proof_cases import Results
-from onnxgrad.verify.feeds.variations import SEARCH, SMALL, Variation, overridden
-from onnxgrad.verify.float64_leg import Oracle
-from onnxgrad.verify.onnxruntime_leg import as_computed
+from onnxgrad.verify.feeds.proof_cases import Results, small
+from onnxgrad.verify.float64_check import Oracle
+from onnxgrad.verify.onnxruntime_check import as_computed
+from onnxgrad.verify.proof_model import ProofModel
 from onnxgrad.verify.report import Case
-from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import Session
-from onnxgrad.verify.subject import Subject
+from onnxgrad.verify.trials import Trial
+
+MOST_ROWS = 64  # of a table that runs have to read, where more differ
+
+
+def differing_rows(a: ProofModel, b: ProofModel) -> dict[str, list[int]]:
+    """Table -> the rows that differ, of the initializers of equal name, shape and type that nodes
+    of `a` look rows up in. Raises InputError when data is damaged or missing.
+    """
+    theirs = {t.name: t for t in _initializers(b.proto)}
+    found = {}
+    axes = dict(_tables(a.proto))
+    for tensor in _initializers(a.proto):
+        other = theirs.get(tensor.name)
+        if tensor.name not in axes or other is None or not tensor.dims:
+            continue
+        if list(tensor.dims) != list(other.dims) or tensor.data_type != other.data_type:
+            continue
+        rows = _rows(tensor, a, other, b, axes[tensor.name])
+        if rows:
+            found[tensor.name] = rows
+    return found
+
+
+def chosen(rows: list[int]) -> list[int]:
+    """At most MOST_ROWS of them, spread evenly."""
+    if len(rows) <= MOST_ROWS:
+        return rows
+    return [rows[int(i)] for i in np.linspace(0, len(rows) - 1, MOST_ROWS).round()]
+
+
+def _rows(x: TensorProto, a: ProofModel, y: TensorProto, b: ProofModel, axis: int) -> list[int]:
+    if x.raw_data and x.raw_data == y.raw_data:
+        return []
+    p, q = (np.moveaxis(_values(t, s), axis, 0) for t, s in ((x, a), (y, b)))
+    if p.dtype == object:
+        differ = p != q
+    else:  # by bits: NaN is NaN
+        p, q = (np.ascontiguousarray(v).reshape(len(v), -1).view(np.uint8) for v in (p, q))
+        differ = p != q
+    return [int(i) for i in np.flatnonzero(differ.reshape(len(p), -1).any(axis=1))]
+
+
+def _values(tensor: TensorProto, subject: ProofModel) -> np.ndarray[Any, Any]:
+    if tensor.data_location == TensorProto.EXTERNAL and isinstance(subject.source, Path):
+        tensor = internalize(tensor, subject.source.parent)
+    return elements(tensor)
+
+
+def _initializers(model: ModelProto) -> Iterator[TensorProto]:
+    for graph in every_graph(model.graph):
+        yield from graph.initializer
+
+
+def _tables(model: ModelProto) -> Iterator[tuple[str, int]]:
+    nodes: Iterable[NodeProto] = every_node(model.graph.node)
+    for node in nodes:
+        for table, index in LOOKUPS.get(node.op_type, ()):
+            if len(node.input) > max(table, index):
+                yield node.input[table], axis_of(node)
+
 
 _FEW_TRIES = 1  # for a model that is not small, of up to so many elements of weights
 _MOST_WEIGHTS = 1 << 18
@@ -46,8 +104,8 @@ class Search:
     dimension, which are compared in onnxruntime alone.
     """
 
-    original: Subject
-    candidate: Subject
+    original: ProofModel
+    candidate: ProofModel
     session: Session | None
     oracle: Oracle | None
     trials: list[Trial]
@@ -215,7 +273,7 @@ class Search:
 
     def _left(self) -> dict[str, list[int]]:
         """The rows to read yet: up to MOST_ROWS of a table in all."""
-        known = _tables(self.oracle.covered("original") if self.oracle is not None else [])
+        known = _tables_of(self.oracle.covered("original") if self.oracle is not None else [])
         left = {}
         for table, rows in self._rows.items():
             item = known.get(table)
@@ -227,7 +285,7 @@ class Search:
         return left
 
     def _unread(self, items: Sequence[Item]) -> dict[str, int]:
-        known = _tables(items)
+        known = _tables_of(items)
         counts = {
             table: sum(not has_row(known[table], row) for row in rows)
             for table, rows in self._rows.items()
@@ -328,7 +386,7 @@ class Search:
             yield Sizes(symbol, tuple(sorted(ran)), refused, self._not_empty.get(symbol, ""))
 
 
-def _tables(items: Sequence[Item]) -> dict[str, Item]:
+def _tables_of(items: Sequence[Item]) -> dict[str, Item]:
     return {item.where: item for item in items if item.kind == ROWS}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onnxgrad.errors import InputError
-from onnxgrad.verify.coverage.items import DECISIONS, DEFAULTS, ROWS, WEIGHTS, Item
+from onnxgrad.verify.coverage.counters import DECISIONS, DEFAULTS, ROWS, WEIGHTS, Item
 from onnxgrad.wording import counted, option
 
 _TABLES = 2  # in the line

@@ -25,7 +25,7 @@ from onnxgrad.verify.coverage.counters import (
     Thresholds,
     Turns,
 )
-from onnxgrad.verify.reference.order import scheduled
+from onnxgrad.verify.reference.node_order import scheduled
 
 _CONSTANT, _SIZES, _DATA = 0, 1, 2
 _DRAWS = {"RandomNormal", "RandomUniform"}  # which have no operand

@@ -20,8 +20,8 @@ from onnxgrad.errors import Unsupported
 from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import elements
 from onnxgrad.verify.feeds.dims import evaluate, required_inputs, shape_of
-from onnxgrad.verify.reference.in_child import infer_types
-from onnxgrad.verify.reference.order import scheduled
+from onnxgrad.verify.reference.client import infer_types
+from onnxgrad.verify.reference.node_order import scheduled
 
 Key: TypeAlias = "tuple[str, str]"  # (function or "" for the graph and its subgraphs, value name)
 

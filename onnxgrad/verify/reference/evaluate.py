@@ -21,12 +21,12 @@ import onnx
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import elements
-from onnxgrad.verify.coverage.items import Item, joined
+from onnxgrad.verify.coverage.counters import Item, joined
 from onnxgrad.verify.coverage.targets import Targets, Watch
-from onnxgrad.verify.reference.borrowed import borrow
+from onnxgrad.verify.reference.compiled_graph import Clock, Env, Graph, Kept, Run
 from onnxgrad.verify.reference.kernels import CONTRACTIONS, KERNELS, UNTIL, Call, Unsupported
-from onnxgrad.verify.reference.own import OWN, call_own
-from onnxgrad.verify.reference.steps import Clock, Env, Graph, Kept, Run
+from onnxgrad.verify.reference.onnx_reference_kernels import borrow
+from onnxgrad.verify.reference.user_operators import OWN, call_own
 from onnxgrad.verify.values import Feeds, Value, attribute_value, bind, dense, type_of, widen
 
 # bytes of the values of a run that others, which differ in one input, begin with

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from onnxgrad.errors import OnnxgradError
-from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import open_session, versions
 from onnxgrad.vocabulary import PROVIDERS
 

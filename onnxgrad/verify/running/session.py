@@ -1,27 +1,62 @@
-"""Models loaded in onnxruntime, in a pooled child process: `Session`, and how a failure is told."""
+"""Models loaded in onnxruntime in a pooled child process, with the user's custom operators."""
 
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.limits import SECONDS, current
+from onnxgrad.options import known_keywords
+from onnxgrad.verify.running.child_process import Child, Refused, RunFailed, held, needs_more_memory
+from onnxgrad.verify.running.child_sessions import CACHED_SESSIONS
 from onnxgrad.verify.running.device_memory import peak_on_device
-from onnxgrad.verify.running.libraries import LIBRARIES, cannot_load
 from onnxgrad.verify.running.model_source import Model, sendable, source_of
-from onnxgrad.verify.running.onnxruntime_sessions import CACHED_SESSIONS
-from onnxgrad.verify.running.pool import held
-from onnxgrad.verify.running.process import Child, Refused, RunFailed, needs_more_memory
 from onnxgrad.verify.values import Feeds, Value
 from onnxgrad.vocabulary import MOST_THREADS, PROVIDERS
-from onnxgrad.wording import NO_ONNXRUNTIME, input_option, install
+from onnxgrad.wording import NO_ONNXRUNTIME, input_option, install, option
+
+LIBRARIES: dict[str, None] = {}
+
+
+@known_keywords
+def custom_ops(path: str | os.PathLike[str]) -> None:
+    """Have onnxruntime load a library of custom operators (`SessionOptions.
+    register_custom_ops_library`) wherever it runs a model: proofs, `check_gradient`, benchmarks,
+    training.
+
+    It is native code, which runs with your rights: in child processes, and in this one for a
+    `Trainer`. `onnxgrad.temporary_rules` forgets it. Raises InputError for a file that is not
+    there; one that onnxruntime cannot load is refused when a model runs.
+    """
+    found = Path(path).absolute()
+    if not found.is_file():
+        raise InputError(f"{option('--custom-ops', 'custom_ops:')} {path}: no such file")
+    LIBRARIES[str(found)] = None
+
+
+def cannot_load(library: str, why: str) -> InputError:
+    """What to raise where onnxruntime refuses a library."""
+    return InputError(f"onnxruntime cannot load the custom operators of {library}: {why}")
+
+
+def register(options: Any) -> None:
+    """Have the sessions of onnxruntime's `options`, in this process, load the libraries. Raises
+    InputError for one that onnxruntime cannot load.
+    """
+    for library in LIBRARIES:
+        try:
+            options.register_custom_ops_library(library)
+        except Exception as error:  # onnxruntime's own class
+            raise cannot_load(library, " ".join(str(error).split())) from error
 
 
 class RuntimeMissing(InputError):
@@ -294,3 +329,49 @@ def versions() -> dict[str, Any]:
     """
     with _held("cpu") as child:
         return cast("dict[str, Any]", _ask(child, 60.0, "load", "versions"))
+
+
+def run_many(
+    model: Model,
+    list_of_feeds: Iterable[Feeds],
+    *,
+    provider: str = "cpu",
+    optimize: bool = True,
+    threads: int = 1,
+    outputs: Sequence[str] | None = None,
+    timeout: float = SECONDS,
+    session_options: Mapping[str, str] = {},
+) -> list[dict[str, Value]]:
+    """`run` for several feeds over one session."""
+    session = open_session(
+        model,
+        provider=provider,
+        optimize=optimize,
+        threads=threads,
+        session_options=session_options,
+        timeout=timeout,
+    )
+    return [session.run(feeds, outputs=outputs, timeout=timeout) for feeds in list_of_feeds]
+
+
+def run(
+    model: Model,
+    feeds: Feeds,
+    *,
+    provider: str = "cpu",
+    optimize: bool = True,
+    threads: int = 1,
+    outputs: Sequence[str] | None = None,
+    timeout: float = SECONDS,
+    session_options: Mapping[str, str] = {},
+) -> dict[str, Value]:
+    """Run a model once in onnxruntime and answer its outputs by name.
+
+    Raises InputError for a missing provider or input, RunFailed when onnxruntime refuses, dies, or
+    exceeds `timeout` seconds.
+    """
+    return run_many(
+        model, [feeds], provider=provider, optimize=optimize, threads=threads, outputs=outputs,
+        timeout=timeout,
+        session_options=session_options,
+    )[0]  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 from onnxgrad.grad.checking.line import Line, place
 from onnxgrad.grad.checking.probe import probe_of
 from onnxgrad.grad.checking.report import TOO_SMALL
-from onnxgrad.verify.reference.in_child import Float64
+from onnxgrad.verify.reference.client import Float64
 from tests.helpers import parse
 
 X = np.array([0.5, 0.0, -0.7], np.float32)

@@ -17,7 +17,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.ir.var import Var
 from onnxgrad.verify.reference.evaluate import reference
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.backend_suite import case, clamp_ir
 from tests.grad import test_suite as suite
 from tests.grad.numeric import normal, scalar_model

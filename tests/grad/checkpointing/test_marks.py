@@ -14,7 +14,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
 from onnxgrad.grad.checkpointing.marks import END, START
 from onnxgrad.grad.checkpointing.recomputation import Checkpoint
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.checkpointing.test_checkpointing import CHAIN, GOLDEN, again
 from tests.grad.numeric import normal
 from tests.helpers import parse

@@ -8,7 +8,7 @@ import pytest
 
 from onnxgrad.grad import check_gradient, gradient
 from onnxgrad.ir.protobufs import every_node
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 
 # as the classic exporter of PyTorch writes scatter_reduce: the last If lies about its result

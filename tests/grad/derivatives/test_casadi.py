@@ -14,7 +14,7 @@ import pytest
 import onnxgrad
 from onnxgrad.errors import InputError
 from onnxgrad.grad.derivatives import casadi
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import normal
 from tests.helpers import parse
 

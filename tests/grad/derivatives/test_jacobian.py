@@ -12,7 +12,7 @@ import onnxgrad
 from onnxgrad.errors import InputError
 from onnxgrad.grad.derivatives.jacobian import jacobian
 from onnxgrad.ir.load import load
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 
 W = np.array([[1, -2], [0.5, 0.3], [-0.4, 0.7]])

@@ -14,7 +14,7 @@ from onnxgrad.grad import gradient
 from onnxgrad.grad.derivatives.vector_products import jvp
 from onnxgrad.ir.load import load
 from onnxgrad.verify.reference.evaluate import reference
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.backend_suite import case, clamp_ir
 from tests.grad import test_suite
 from tests.grad.numeric import check_model, normal, op_model, positive

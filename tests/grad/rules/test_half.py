@@ -12,8 +12,8 @@ from onnx import TensorProto
 
 from onnxgrad.grad import gradient
 from onnxgrad.verify.reference.evaluate import reference
-from onnxgrad.verify.running.process import RunFailed
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import distinct, normal, op_model, positive
 from tests.helpers import onnxruntime_version, parse
 

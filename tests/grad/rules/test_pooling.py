@@ -7,7 +7,7 @@ import pytest
 
 from onnxgrad.grad import gradient
 from onnxgrad.verify.reference.evaluate import reference
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_op, distinct, normal, op_model, positive
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from onnxgrad.grad import gradient
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_op, normal, op_model, positive
 
 X = np.arange(24, dtype=np.int8).reshape(2, 4, 3)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from onnxgrad.grad import gradient
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import normal, op_model, positive
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from onnxgrad.grad import gradient
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_op, distinct, op_model, positive
 
 NAMES = ["Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp"]

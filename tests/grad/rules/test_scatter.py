@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from onnxgrad.grad import gradient
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_op, distinct, normal, op_model
 
 PLACES_ND = np.array([[0, 1], [2, 0], [1, 2]])

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from onnxgrad.ir.load import load
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 
 POOLS = [
     ("kernel_shape = [3, 2], strides = [2, 3]", (7, 6)),

@@ -21,7 +21,7 @@ from onnxgrad.ir import attributes
 from onnxgrad.ir.load import load
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.backend_suite import Case, clamp_ir, usable
 from tests.backend_suite import case as backend_case
 from tests.suite_table import any_opset

@@ -22,7 +22,7 @@ from onnxgrad.train.adapters import (
     read_adapters,
     save_adapters,
 )
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import ROOT
 from tests.train.adapters.common import FORMS, feeds_of, form, moved
 from tests.train.common import classifier, examples

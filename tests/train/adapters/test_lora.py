@@ -14,7 +14,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.save import to_proto
 from onnxgrad.train import MSE, SGD, AdamW, CrossEntropy, Trainer, training_step
 from onnxgrad.train.adapters import adapters_of, lora
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import ROOT
 from tests.train.adapters.common import FORMS, feeds_of, form, moved, with_weights
 from tests.train.common import classifier, examples

@@ -16,7 +16,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.train import Trainer, training_step
 from onnxgrad.train.adapters import adapters_of, lora, merge
 from onnxgrad.train.export import changed_weights, digest
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import ROOT
 from tests.train.adapters.common import FORMS, feeds_of, form, moved
 from tests.train.adapters.test_lora import inputs_of, quantised, stored

@@ -17,7 +17,7 @@ import pytest
 from onnxgrad.errors import InputError
 from onnxgrad.train import MSE, AdamW, Trainer, safetensors_file, training_step
 from onnxgrad.train.adapters import adapters_of, load_adapters, lora, merge, read_peft, save_peft
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import DATA_DIR, ROOT
 from tests.train.adapters.common import form, moved, with_weights
 

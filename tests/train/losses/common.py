@@ -16,7 +16,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
 from onnxgrad.train.losses import Loss, Place
 from onnxgrad.verify.reference.evaluate import reference
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 
 Sizes = Sequence[int | str | None]
 

@@ -12,7 +12,7 @@ from onnxgrad import op
 from onnxgrad.errors import InputError
 from onnxgrad.ir.var import Var
 from onnxgrad.train.losses import MSE, CrossEntropy, Custom, Output, Place, Sum
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 from tests.train.losses.common import found, labels_of, through, with_loss
 

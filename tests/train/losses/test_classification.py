@@ -12,7 +12,7 @@ import onnxgrad
 from onnxgrad.errors import InputError
 from onnxgrad.train.losses import BCEWithLogits, CrossEntropy, KLDiv, SequenceCrossEntropy
 from onnxgrad.verify.reference.evaluate import reference
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.train.losses.common import check, found, labels_of, log_softmax, through, with_loss
 
 RNG = np.random.default_rng(0)

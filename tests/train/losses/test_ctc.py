@@ -12,7 +12,7 @@ from onnx import TensorProto
 import onnxgrad
 from onnxgrad.errors import InputError
 from onnxgrad.train.losses import CTC
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.train.losses.common import check, found, labels_of, log_softmax, through, with_loss
 
 Z = np.random.default_rng(0).standard_normal((4, 3, 3))

@@ -7,7 +7,7 @@ import pytest
 
 import onnxgrad
 from onnxgrad.train.losses import MSE, CrossEntropy, Loss, SequenceCrossEntropy
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import ROOT
 from tests.train.losses.common import with_loss
 

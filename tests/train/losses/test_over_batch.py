@@ -16,7 +16,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.train.engines.data_parallel import shards
 from onnxgrad.train.losses import LOSSES, Custom, Loss, Output, Place, parse_loss
 from onnxgrad.train.update.emission import fed_of
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.train.losses.common import through
 
 RNG = np.random.default_rng(0)

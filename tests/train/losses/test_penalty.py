@@ -8,7 +8,7 @@ import pytest
 import onnxgrad
 from onnxgrad.errors import InputError
 from onnxgrad.train.losses import L1Penalty, L2Penalty
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import scalar_model
 from tests.train.losses.common import with_loss
 

@@ -14,7 +14,7 @@ from onnxgrad import Trainer, training_step
 from onnxgrad.errors import InputError
 from onnxgrad.train import SGD
 from onnxgrad.train.losses import MSE, BCEWithLogits, CrossEntropy, Loss
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 from tests.train.losses.common import labels_of, through, with_loss
 

@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 import onnxgrad
 from onnxgrad.train.losses import LOSSES, TripletMargin, parse_loss
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 from tests.train.losses.common import found, with_loss
 

@@ -18,7 +18,7 @@ from onnxgrad.train.onnx_training.preview_operators import (
     StandardMomentum,
 )
 from onnxgrad.train.optimizers.base import Optimizer
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.backend_suite import Case, usable
 from tests.helpers import parse
 from tests.train.optimizers.problem import by_arrays, by_graph, flat

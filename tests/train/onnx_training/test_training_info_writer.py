@@ -28,7 +28,7 @@ from onnxgrad.train.onnx_training.training_info_reader import step_from_training
 from onnxgrad.train.onnx_training.training_info_writer import KEY, names_of, with_training_info
 from onnxgrad.train.optimizers import Adafactor
 from onnxgrad.train.schedules import Linear
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import MODELS_DIR, parse
 from tests.train.common import classifier, examples, step
 from tests.train.parallel_runs import language, padded

@@ -11,7 +11,7 @@ import onnx
 
 from onnxgrad.ir.save import to_proto
 from onnxgrad.train import Optimizer, TrainingStep, training_step
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 
 Arrays = dict[str, Any]

@@ -14,7 +14,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.train import SGD, AdamW, CrossEntropy, Trainer, TrainingStep, training_step
 from onnxgrad.train.schedules import Cosine
 from onnxgrad.train.update.mixed_precision import LossScaling
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.train.common import TEXT, classifier, examples, step
 from tests.train.follower import Follower
 

@@ -16,7 +16,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.train import array_math
 from onnxgrad.train.optimizers import SGD, Adafactor, AdamW, Moment, NAdam, Optimizer
 from onnxgrad.train.update.mixed_precision import LossScaling, Master, all_finite, kept
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 from tests.train.emitted import computed
 from tests.train.optimizers.problem import START, by_graph

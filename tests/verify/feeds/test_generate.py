@@ -11,7 +11,7 @@ import pytest
 from onnxgrad.errors import InputError
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.reference.evaluate import reference
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 
 

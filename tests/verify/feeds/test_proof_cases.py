@@ -9,7 +9,7 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.verify.feeds.proof_cases import choose_cases, runnable
-from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.running.child_process import RunFailed
 from tests.helpers import parse
 
 MODEL = parse("g (float[batch,length] x) => (float[batch,length] y) { y = Neg(x) }")

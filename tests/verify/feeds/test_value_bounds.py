@@ -10,7 +10,7 @@ import pytest
 from onnxgrad.verify.feeds.data_flow import DataFlow
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.feeds.value_bounds import Uses, uses_of
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 
 # the table has 5 rows: an index is from 0 to 4 where Gather reads it

@@ -13,7 +13,7 @@ from onnxgrad.errors import InputError, NodeFailed
 from onnxgrad.verify.compare import compare, is_float
 from onnxgrad.verify.reference.evaluate import Reference, Unsupported, reference
 from onnxgrad.verify.reference.kernels import BY_BODY, CONTRACTIONS, KERNELS
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.backend_suite import Case, usable
 from tests.helpers import parse
 

@@ -14,8 +14,8 @@ from onnxgrad.errors import OnnxgradError, Unsupported
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.reference.kernels.elementwise import erf_of
-from onnxgrad.verify.running.process import RunFailed
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import normal
 from tests.helpers import parse
 

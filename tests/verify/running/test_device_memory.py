@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from onnxgrad.errors import InputError
+from onnxgrad.verify.running.child_sessions import CPU, Sessions, _most_in_use
 from onnxgrad.verify.running.device_memory import peak_on_device
-from onnxgrad.verify.running.onnxruntime_sessions import CPU, Sessions, _most_in_use
 from tests.helpers import parse
-from tests.verify.running.test_onnxruntime_sessions import CONFIG
+from tests.verify.running.test_child_sessions import CONFIG
 
 SQUARE = {"x": np.zeros((256, 256), np.float32)}
 

@@ -18,9 +18,9 @@ from onnx import helper, numpy_helper
 from onnxgrad import verify
 from onnxgrad.__main__ import main
 from onnxgrad.errors import InputError
-from onnxgrad.verify.running import pool, session
-from onnxgrad.verify.running.onnxruntime_sessions import DEVICE_SESSIONS
-from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.running import child_process, session
+from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.verify.running.child_sessions import DEVICE_SESSIONS
 from onnxgrad.verify.running.session import open_session
 from tests.helpers import ROOT, parse
 
@@ -38,12 +38,12 @@ def cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[.
 
     def start(words: str = "") -> list[str]:
         monkeypatch.setenv("FAKE_CUDA", words)
-        pool.close()
+        child_process.close()
         session.versions.cache_clear()
         return log.read_text().splitlines() if log.exists() else []
 
     yield start
-    pool.close()
+    child_process.close()
     session.versions.cache_clear()
 
 
@@ -96,7 +96,7 @@ def test_a_provider_that_does_not_start_is_the_users(cuda: Any, words: str, why:
     for _ in range(2):  # a child that was not prepared is not there the second time
         with pytest.raises(InputError, match=why):
             open_session(parse(ADD), provider="cuda")
-    assert words != "fails" or "cuda" not in pool._pool
+    assert words != "fails" or "cuda" not in child_process._pool
     cuda("preload")
     assert open_session(parse(ADD), provider="cuda").placement == {"CUDAExecutionProvider": 1}
 
@@ -106,7 +106,7 @@ def test_a_device_holds_the_sessions_of_two_models(cuda: Any) -> None:
     sessions = [
         open_session(parse(ADD.replace("[2]", f"[{n}]")), provider="cuda") for n in range(1, 5)
     ]
-    child = pool.pooled("cuda")
+    child = child_process.pooled("cuda")
     held = [s for s in sessions if child.ask(10.0, "has", s._key)]
     assert held == sessions[-DEVICE_SESSIONS:]
     assert sessions[0].run({"x": np.ones(1, np.float32)})["y"] == 2

@@ -5,24 +5,16 @@ attributes and operands of every opset, and never run in onnxruntime.
 """
 
 from onnxgrad.verify.reference.kernels import (
-    affine_grid,
-    boxes,
-    contrib,
-    contrib_attention,
-    control,
-    conv,
+    control_flow,
+    conv_and_pool,
     elementwise,
-    index,
-    layout,
-    linear,
-    ml,
-    norm,
-    pool,
-    quantization,
+    indexing,
+    linear_and_quantization,
+    ml_and_training,
+    normalization,
+    onnxruntime_operators,
     recurrent,
-    roi,
-    sampling,
-    training,
+    vision,
 )
 from onnxgrad.verify.reference.kernels.registry import KERNELS, UNTIL, WHY, Call, Unsupported
 
@@ -59,9 +51,17 @@ BOUNDED = frozenset({
 # class rounds to float32
 BY_BODY = frozenset({"CausalConvWithState", "LinearAttention"})
 _REGISTERED = (
-    affine_grid, boxes, contrib, contrib_attention, control, conv, elementwise, index, layout,
-    linear, ml, norm, pool, quantization, recurrent, roi, sampling, training,
-)  # fmt: skip
+    control_flow,
+    conv_and_pool,
+    elementwise,
+    indexing,
+    linear_and_quantization,
+    ml_and_training,
+    normalization,
+    onnxruntime_operators,
+    recurrent,
+    vision,
+)
 
 __all__ = [
     "BOUNDED", "BY_BODY", "CONTRACTIONS", "DEPLOYED", "KERNELS", "ROUNDED", "UNTIL", "WHY", "Call",

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.verify.reference.kernels.activations import ACTIVATIONS
+from onnxgrad.verify.reference.kernels.elementwise import ACTIVATIONS
 from onnxgrad.verify.reference.kernels.registry import Array, Call, Unsupported, kernel
 
 Activation = Callable[[Array], Array]

@@ -18,7 +18,7 @@ from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.verify.reference.evaluate import reference
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import normal
 from tests.helpers import parse
 

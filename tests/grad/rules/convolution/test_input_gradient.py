@@ -19,7 +19,7 @@ from onnxgrad.grad.rules.convolution._input_gradient import input_gradient
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.var import Var
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_op, normal, operators
 from tests.grad.rules.convolution.sizes import Case, axis, cases, check
 from tests.helpers import parse

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from onnxgrad.grad.rules.convolution import _weight_gradient as forms
 from onnxgrad.grad.rules.convolution._correlation import Correlation
 from onnxgrad.grad.rules.convolution._weight_gradient import _form, weight_gradient
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_op, normal
 from tests.grad.rules.convolution.sizes import Case, axis, cases, check
 

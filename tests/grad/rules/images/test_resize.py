@@ -7,7 +7,7 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_op, normal, op_model
 
 X = normal(1, 2, 4, 5)

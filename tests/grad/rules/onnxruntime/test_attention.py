@@ -12,7 +12,7 @@ from onnx import helper
 from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
 from onnxgrad.verify.reference.evaluate import reference
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_op, normal, op_model
 
 B, S, N, H, L = 2, 4, 2, 3, 5

@@ -10,7 +10,7 @@ import pytest
 
 from onnxgrad.grad import gradient
 from onnxgrad.grad.rules.recurrent import _gates
-from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_model, check_op, normal, op_model, operators
 from tests.grad.rules.recurrent.test_rnn import B, H, T, feeds_of, node_of, operands_of
 from tests.helpers import parse

@@ -1,0 +1,197 @@
+"""The float64 check: both models in the float64 reference, within one time budget."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+
+from onnx import TensorProto
+
+from onnxgrad.errors import NodeFailed, OnnxgradError, Unsupported
+from onnxgrad.ir.protobufs import weight_elements
+from onnxgrad.limits import LimitReached, current, size_text
+from onnxgrad.verify.compare import Difference, base_name, noise
+from onnxgrad.verify.coverage.counters import Item
+from onnxgrad.verify.feeds.proof_cases import Results
+from onnxgrad.verify.interface import Asked
+from onnxgrad.verify.proof_model import ProofModel
+from onnxgrad.verify.reference.client import Float64
+from onnxgrad.verify.report import Leg
+from onnxgrad.verify.running.child_process import pooled
+from onnxgrad.verify.tolerance import (
+    EXACT,
+    EXACT_LIMIT,
+    ROUNDED_FACTOR,
+    Allowance,
+    for_condition,
+    in_float64,
+    rounded,
+    widened,
+)
+from onnxgrad.verify.trials import Found, Trial
+from onnxgrad.wording import option
+
+_JITTER = 2.0**-51
+_PERTURBED_RUNS = 3
+_counts = itertools.count(1)  # which proof of this process counts what its runs reach
+
+
+class Oracle:
+    """Results in float64, or None where there are none; then `why` says what happened."""
+
+    def __init__(
+        self, original: ProofModel, candidate: ProofModel, budget: float, asked: Asked | None = None
+    ) -> None:
+        self.asked = asked or Asked()
+        self.subjects = {"original": original, "candidate": candidate}
+        self.budget = budget
+        self.left = budget
+        self.why = ""
+        self.failed = (
+            False  # whether a node failed in the last run, so that the model has no results
+        )
+        self._made: dict[str, Float64] = {}
+        self._count = next(_counts)
+        pooled("float64")  # which starts while onnxruntime loads the original
+
+    def original(self, feeds: Results, jitter: float = 0.0, seed: int = 0) -> Results | None:
+        """The original's outputs; with `jitter` under another order of summation, chosen by
+        `seed`.
+        """
+        return self._run("original", feeds, jitter, seed)
+
+    def candidate(self, feeds: Results) -> Results | None:
+        """The candidate's outputs, by the original's names."""
+        names = self.asked.names
+        results = self._run("candidate", names.feeds(feeds))
+        return None if results is None else names.results(results)
+
+    def _run(
+        self, which: str, feeds: Results, jitter: float = 0.0, seed: int = 0
+    ) -> Results | None:
+        if self.left <= 0:
+            return None
+        started, self.failed = time.monotonic(), False
+        try:
+            count = None if jitter else (os.getpid(), self._count)
+            return self._evaluator(which).run(
+                feeds, seconds=self.left, jitter=jitter, seed=seed, count=count
+            )
+        except LimitReached:
+            raise
+        except OnnxgradError as error:
+            self.failed = isinstance(error, NodeFailed)
+            self.why = f"the {which}: {error}"
+            return None
+        finally:
+            self.left -= time.monotonic() - started
+            if self.left <= 0:
+                self.why = f"over its budget of {self.budget:g} s"
+
+    def covered(self, which: str, then: str = "") -> list[Item]:
+        """What the runs of a model reached, as `Reference.covered`; nothing is known of one that
+        did not run.
+        """
+        if which not in self._made or self.left <= 0:
+            return []
+        with contextlib.suppress(Unsupported):
+            return self._made[which].covered((os.getpid(), self._count), then)
+        return []
+
+    def _evaluator(self, which: str) -> Float64:
+        if which not in self._made:
+            subject = self.subjects[which]
+            # both models at once, each as the file has it (up to 8 bytes an element) and in float64
+            needed = 4 * 8 * weight_elements(subject.proto.graph)
+            memory = current().memory
+            if needed > memory:
+                raise Unsupported(
+                    f"the weights would need {size_text(needed)} in float64, more than "
+                    f"{size_text(memory)} ({option('--max-memory', 'max_memory=')})"
+                )
+            self._made[which] = Float64(subject.source)
+        return self._made[which]
+
+
+def float64_check(
+    oracle: Oracle,
+    trials: Sequence[Trial],
+    found: Found,
+    computed: Mapping[str, Collection[int]],
+) -> Leg:
+    """Compare the candidate's float64 results with the original's; as many cases as the budget
+    allows.
+
+    `computed`: the float types in which weights on an output's paths were recomputed; without any
+    EXACT is asked for.
+    """
+    types = {dtype for of_output in computed.values() for dtype in of_output}
+    most = rounded(types)
+    count = 0
+    for trial in trials:
+        if trial.exact is None:
+            continue
+        got = trial.answer or oracle.candidate(trial.feeds)
+        if got is None and oracle.failed:  # where the original runs
+            return _failed(oracle, found, count + 1)
+        if got is None:
+            break
+        paths = {name: oracle.asked.on_paths(name) for name in trial.exact}
+        new = {name: computed.get(base_name(name, computed), ()) for name in trial.exact}
+        limits = in_float64(trial.exact, trial.noise, new, paths)
+        near = {name: max(rounded(new[name]), EXACT) for name in trial.exact}
+        differences = trial.judge(trial.exact, got, oracle.asked.allows(limits), near)
+        if not all(difference.ok for difference in differences):
+            wider = _for_condition(oracle, trial, trial.exact, limits, found)
+            if wider is not None:
+                differences = trial.judge(trial.exact, got, oracle.asked.allows(wider), near)
+        found.add("float64", differences, trial.exact)
+        count += 1
+    if most and count and oracle.asked.bounds.common is None:
+        names = ", ".join(sorted(TensorProto.DataType.Name(dtype).lower() for dtype in types))
+        found.notes.append(
+            f"weights were recomputed and rounded to their dtype ({names}), so the float64 leg "
+            f"asks for {most:g} of max, or {ROUNDED_FACTOR:g} times what the original's own "
+            "arithmetic costs"
+        )
+    return found.leg("float64", count, oracle.why if count < len(trials) else "")
+
+
+def _failed(oracle: Oracle, found: Found, count: int) -> Leg:
+    """The leg if a node of the candidate fails on operands that the original's nodes take."""
+    reason = f"{oracle.asked.of} does not run in float64: {oracle.why.partition(': ')[2]}"
+    found.add("float64", [Difference("(model)", None, None, None, math.inf, 0.0, reason)])
+    return found.leg("float64", count)
+
+
+def _for_condition(
+    oracle: Oracle,
+    trial: Trial,
+    expected: Results,
+    limits: Mapping[str, Allowance],
+    found: Found,
+) -> dict[str, Allowance] | None:
+    """Rerun the original with the last bits of every sum perturbed: what that moves is rounding,
+    not a change, and is noted where it is much. None where the budget does not allow the runs.
+    """
+    runs = [expected]
+    for seed in range(_PERTURBED_RUNS):
+        perturbed = oracle.original(trial.feeds, _JITTER, seed)
+        if perturbed is None:
+            return None
+        perturbed = trial.with_parts(perturbed)
+        runs.append(perturbed)
+        widened(trial.ranges, expected, perturbed)
+    own = noise(runs)
+    parts = {part.name for part in trial.parts}
+    for name in (name for name in limits if name not in parts):
+        moved = own.get(name, 0.0)
+        if moved > EXACT_LIMIT:
+            found.notes.append(
+                f"one bit of rounding moves {name!r} of the original by {moved:.1e} even in float64"
+            )
+    return for_condition(limits, own)

@@ -1,0 +1,235 @@
+"""What each output of a model is computed from: float types and new weights on its paths."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from onnxgrad.errors import OnnxgradError
+from onnxgrad.ir.protobufs import elements, every_graph, every_node
+from onnxgrad.verify.feeds.dims import tensor_types
+from onnxgrad.verify.proof_model import ProofModel
+from onnxgrad.verify.reference.client import infer_types
+from onnxgrad.verify.reference.node_order import reads, scheduled
+from onnxgrad.verify.running.model_source import TWO_GB
+
+_TYPES = frozenset({"to", "dtype", "output_dtype"})  # attributes that are element types
+_FLOATS = {
+    code: onnx.helper.tensor_dtype_to_np_dtype(code).name
+    for code in TensorProto.DataType.values()
+    if code and "float" in TensorProto.DataType.Name(code).lower()
+} | {TensorProto.DOUBLE: "float64"}
+
+Key = tuple[str, str, str]  # of a function
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Bits at the things of a model: at top-level values by name, at nodes by their first output
+    (nested ones as well) and at functions, whose calls have them.
+    """
+
+    values: Mapping[str, int] = field(default_factory=dict)
+    node: Callable[[NodeProto], int] = lambda node: 0
+    functions: Mapping[Key, int] = field(default_factory=dict)
+
+
+def gathered(model: onnx.ModelProto, marks: Marks) -> dict[str, int]:
+    """The bits on all paths to each output, in one walk."""
+    functions = {key_of(f): f for f in model.functions}
+    calls: dict[Key, int] = {}
+
+    def of_call(key: Key) -> int:
+        if key in functions and key not in calls:
+            calls[key] = marks.functions.get(key, 0)  # no function calls itself
+            calls[key] |= of_nodes(functions[key].node)
+        return calls.get(key, 0)
+
+    def of_nodes(nodes: Iterable[NodeProto]) -> int:
+        found = 0
+        for node in every_node(nodes):
+            found |= marks.node(node) | of_call((node.domain, node.op_type, node.overload))
+        return found
+
+    found = dict(marks.values)
+    for node in scheduled(list(model.graph.node)):
+        bits = of_nodes([node])
+        for name in reads(node):
+            bits |= found.get(name, 0)
+        for name in node.output:
+            found[name] = bits
+    return {v.name: found.get(v.name, 0) for v in model.graph.output}
+
+
+def key_of(function: FunctionProto) -> Key:
+    """What calls name a function by."""
+    return function.domain, function.name, function.overload
+
+
+def float_types(model: onnx.ModelProto) -> dict[str, set[str]]:
+    """The float dtypes, by numpy's names, in which each output is computed: those of the inputs and
+    of casts on its paths. A weight that is stored in another type is exact.
+    """
+    values: dict[str, int] = {}
+    for value in model.graph.input:
+        for tensor in tensor_types(value.type):
+            values[value.name] = values.get(value.name, 0) | _bit(tensor.elem_type)
+    found = gathered(model, Marks(values, _named_types))
+    return {
+        name: {dtype for code, dtype in _FLOATS.items() if bits & (1 << code)}
+        for name, bits in found.items()
+    }
+
+
+def _bit(code: int) -> int:
+    return 1 << code if code in _FLOATS else 0
+
+
+def _named_types(node: NodeProto) -> int:
+    found = 0
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.INT and attribute.name in _TYPES:
+            found |= _bit(attribute.i)
+    return found
+
+
+def value_types(model: onnx.ModelProto) -> dict[str, int]:
+    """The element types of values, nested ones too, as far as the file or onnx says."""
+    try:
+        typed = infer_types(model) if model.ByteSize() <= TWO_GB else model
+    except OnnxgradError:
+        typed = model
+    found: dict[str, int] = {}
+    for graph in every_graph(typed.graph):
+        for v in (*graph.value_info, *graph.input, *graph.output):
+            found[v.name] = v.type.tensor_type.elem_type
+        found |= {t.name: t.data_type for t in graph.initializer}
+    return found
+
+
+_WEIGHT_TYPES = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+_ELEMENTS = 1 << 26  # beyond this the search costs more than it is worth
+
+
+# where a constant is: a top-level initializer by name, in a node by the node's first output, or in
+# a function
+_Place: TypeAlias = "str | tuple[str] | Key"
+_Placed: TypeAlias = "tuple[_Place, TensorProto]"
+
+
+def new_weights(a: ProofModel, b: ProofModel, *, claimed: bool = False) -> dict[str, set[int]]:
+    """Per output of b the float types (TensorProto.DataType) of constants on its paths that hold a
+    value, other than 0 and 1, of none of a's.
+
+    Moved, merged, split or transposed weights are old values, and beside all of a's weights nothing
+    counts as new. With very many elements, or where new values are `claimed` and only their types
+    are asked for, every tensor counts whose contents are not those of one of a's. Raises InputError
+    when data is damaged or missing.
+    """
+    if sum(math.prod(t.dims) for s in (a, b) for _, t in _tensors(s.proto)) > _ELEMENTS:
+        return _by_output(b, list(_tensors(b.proto)))
+    before, after = a.weights(), list(_tensors(b.weights()))
+    known = {_content(t) for _, t in _tensors(before)}
+    contents = [_content(t) for _, t in after]
+    changed = [found for found, content in zip(after, contents) if content not in known]
+    if claimed or not changed:
+        return _by_output(b, changed)
+    if known <= set(contents):
+        return {}  # all of a's are still there: nothing was computed in the place of one
+    old = np.unique(
+        np.concatenate([np.array([0.0, 1.0]), *(_values(t) for _, t in _tensors(before))])
+    )
+    return _by_output(b, [found for found in changed if not _all_among(_values(found[1]), old)])
+
+
+def _by_output(model: ProofModel, changed: list[_Placed]) -> dict[str, set[int]]:
+    """The types of these constants by the outputs that they reach."""
+    bits: dict[_Place, int] = {}
+    for place, tensor in changed:
+        bits[place] = bits.get(place, 0) | 1 << tensor.data_type
+    values = {place: mask for place, mask in bits.items() if isinstance(place, str)}
+    functions: dict[Key, int] = {}
+    for place, mask in bits.items():
+        if isinstance(place, tuple) and len(place) == 3:
+            functions[place] = mask
+    marks = Marks(values, lambda node: bits.get(_place(node), 0), functions)
+    found = gathered(model.proto, marks) if changed else {}
+    return {
+        name: {code for code in _WEIGHT_TYPES if mask & (1 << code)} for name, mask in found.items()
+    }
+
+
+def _all_among(values: np.ndarray[Any, Any], known: np.ndarray[Any, Any]) -> bool:
+    """Whether each value is one of the `known`, which are in order."""
+    places = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    return bool((known[places] == values).all())
+
+
+def _content(tensor: TensorProto) -> tuple[int, bytes]:
+    return tensor.data_type, hashlib.blake2b(
+        tensor.raw_data or elements(tensor).tobytes(), digest_size=16
+    ).digest()
+
+
+def _values(tensor: TensorProto) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    array = elements(tensor).astype(np.float64)
+    return np.unique(array[np.isfinite(array)])
+
+
+def _tensors(model: ModelProto) -> Iterator[_Placed]:
+    """The floating-point constants that a run of the model may read."""
+    yield from ((t.name, t) for t in _initializers(model.graph))
+    for node in model.graph.node:
+        yield from ((_place(node), t) for t in _of_nodes([node]))
+    for function in model.functions:
+        key = (function.domain, function.name, function.overload)
+        yield from ((key, t) for t in _of_nodes(function.node))
+
+
+def _place(node: NodeProto) -> tuple[str]:
+    return (next(iter(node.output), ""),)
+
+
+def _initializers(graph: GraphProto) -> list[TensorProto]:
+    found = [*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)]
+    return [tensor for tensor in found if tensor.data_type in _WEIGHT_TYPES]
+
+
+def _of_graph(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from _initializers(graph)
+    yield from _of_nodes(graph.node)
+
+
+def _of_nodes(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs) if _holds_graphs(attribute) else ():
+                yield from _of_graph(graph)
+            if attribute.type == AttributeProto.TENSOR and attribute.t.data_type in _WEIGHT_TYPES:
+                yield attribute.t
+            elif (
+                attribute.type == AttributeProto.SPARSE_TENSOR
+                and attribute.sparse_tensor.values.data_type in _WEIGHT_TYPES
+            ):
+                yield attribute.sparse_tensor.values
+            elif node.op_type == "Constant" and attribute.type in (
+                AttributeProto.FLOAT,
+                AttributeProto.FLOATS,
+            ):
+                values = (
+                    attribute.floats if attribute.type == AttributeProto.FLOATS else [attribute.f]
+                )
+                yield TensorProto(
+                    data_type=TensorProto.FLOAT, dims=[len(values)], float_data=values
+                )
+
+
+def _holds_graphs(attribute: AttributeProto) -> bool:
+    return attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS)

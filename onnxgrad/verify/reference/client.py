@@ -1,0 +1,124 @@
+"""The float64 reference (`evaluate`), run in a child process of its own, within time and memory.
+
+A model that is cheap in onnxruntime may be dear in numpy, and nobody bounds one numpy call from
+inside.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, cast
+
+import onnx
+
+from onnxgrad.errors import InputError, NodeFailed, OnnxgradError, Unsupported
+from onnxgrad.limits import current
+from onnxgrad.verify.coverage.counters import Item
+from onnxgrad.verify.reference.user_operators import OWN, call_own
+from onnxgrad.verify.running.child_process import Child, Refused, RunFailed, held
+from onnxgrad.verify.running.model_source import Model, sendable, source_of
+from onnxgrad.verify.values import Feeds, Value
+
+# seconds for the types of a whole model: what takes longer is no model's real shapes
+_INFERENCE = 10.0
+# seconds that a run may overstay its budget, which it looks at between nodes, before it is killed
+_GRACE = 2.0
+
+
+class Float64:
+    """A model to evaluate in float64; it is compiled in the child at its first run, and again
+    after a death.
+    """
+
+    def __init__(self, model: Model) -> None:
+        digest, self._payload = source_of(model)
+        self._own = sorted(OWN)
+        self._key = f"{digest} {self._own}"
+
+    def run(
+        self,
+        feeds: Feeds,
+        *,
+        outputs: Sequence[str] | None = None,
+        seconds: float | None = None,
+        jitter: float = 0.0,
+        everywhere: bool = False,
+        deployed: bool = False,
+        seed: int = 0,
+        count: object = None,
+        moved: tuple[object, str] | None = None,
+    ) -> dict[str, Value]:
+        """Output name -> value, as `Reference.run`; `outputs`: those wanted; `everywhere`: jitter
+        all that rounds; `deployed`: that, as far as onnxruntime is off; `count`: whose `covered` it
+        adds to; `moved`: a mark, and the input in which alone the runs with it differ.
+
+        Raises InputError for a missing input, NodeFailed for a node that fails on its operands,
+        Unsupported for what the reference cannot do otherwise, or not within `seconds` and the
+        memory, LimitReached when the deadline of all work has passed.
+        """
+        options = {"seconds": seconds, "jitter": jitter, "seed": seed, "everywhere": everywhere,
+                   "deployed": deployed, "count": count, "moved": moved}  # fmt: skip
+        limit = float("inf") if seconds is None else seconds + _GRACE
+        wanted = None if outputs is None else list(outputs)
+        with held("float64") as child:
+            found = _ask(child, limit, "exact.run", self._key, dict(feeds), wanted, options)
+            if found is None:  # not compiled yet, or no longer
+                _ask(child, limit, "exact.open", self._key, sendable(self._payload), self._own)
+                found = _ask(child, limit, "exact.run", self._key, dict(feeds), wanted, options)
+        return cast("dict[str, Value]", found)
+
+    def covered(self, count: object, then: str = "") -> list[Item]:
+        """What the runs with this `count` reached, as `Reference.covered`; nothing where the child
+        has forgotten them. Raises Unsupported.
+        """
+        with held("float64") as child:
+            found = _ask(child, _INFERENCE, "exact.covered", self._key, count, then)
+        return [Item(*item) for item in found]
+
+
+def infer_types(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the types that onnx infers. Raises Unsupported where it gives up.
+
+    In the child: onnx follows computed sizes element by element, of vectors of any length that a
+    file declares.
+    """
+    answer = _inferred(model.SerializeToString())
+    if answer is None:
+        raise Unsupported("onnx does not infer the types of this model")
+    found = onnx.ModelProto()
+    found.ParseFromString(answer)
+    return found
+
+
+@functools.lru_cache(maxsize=4)
+def _inferred(model: bytes) -> bytes | None:
+    """One proof asks for the same model several times; None where it was in vain."""
+    try:
+        with held("float64") as child:
+            return bytes(_ask(child, _INFERENCE, "exact.infer", sendable(model)))
+    except (InputError, Unsupported):
+        return None
+
+
+def _called(domain: str, op: str, operands: list[Any], attributes: dict[str, Any]) -> list[Any]:
+    """What the child asks of us: an operator of the user's own."""
+    return call_own(OWN[domain, op], 0, operands, attributes)
+
+
+_ERRORS: dict[str, type[OnnxgradError]] = {
+    e.__name__: e for e in (InputError, Unsupported, NodeFailed)
+}
+
+
+def _ask(child: Child, timeout: float, verb: str, *arguments: Any) -> Any:
+    try:
+        return child.ask(timeout, verb, *arguments, called=_called)
+    except Refused as refused:
+        if refused.kind in _ERRORS:
+            raise _ERRORS[refused.kind](refused.words) from None
+        if refused.kind == "MemoryError":
+            raise Unsupported(str(current().out_of_memory())) from None
+        raise Unsupported(f"{refused.kind}: {refused.words[:300]}") from None
+    except RunFailed as error:
+        raise Unsupported(error.reason) from None

@@ -1,0 +1,276 @@
+"""A graph as steps that are run one after the other: what each needs, and when its operands go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import onnx
+
+from onnxgrad.errors import NodeFailed
+from onnxgrad.ir import domains
+from onnxgrad.verify.coverage.targets import Watch
+from onnxgrad.verify.reference.kernels import BOUNDED, CONTRACTIONS, Call, Unsupported
+from onnxgrad.verify.reference.node_order import scheduled
+from onnxgrad.verify.values import attribute_value, widen
+
+Env: TypeAlias = dict[str, Any]
+_A = onnx.AttributeProto
+
+
+@dataclass
+class Clock:
+    """The time budget of one run, and the perturbation (0: none) of what the operators
+    `jittered` compute.
+    """
+
+    deadline: float | None = None
+    seconds: float = 0.0
+    jitter: float = 0.0
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    jittered: Collection[str] = CONTRACTIONS
+    counting: bool = False  # what the run reaches
+
+    @property
+    def everywhere(self) -> bool:
+        """All that rounds is jittered, and the terms of sums: what cancels was rounded too."""
+        return self.jittered is not CONTRACTIONS
+
+    def check(self) -> None:
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise Unsupported(f"over its budget of {self.seconds:.3g} s")
+
+    def perturb(self, value: Any, op: str = "") -> Any:
+        """The result of `op` moved by what rounding may do, or any value."""
+        if not isinstance(value, np.ndarray) or value.dtype != np.float64:
+            return value
+        units = self.jittered.get(op, 1.0) if isinstance(self.jittered, Mapping) else 1.0
+        moved = value * (1.0 + units * self.jitter * self.rng.uniform(-1.0, 1.0, value.shape))
+        if op in BOUNDED and self.everywhere:
+            moved = moved + self.jitter * self.rng.uniform(-1.0, 1.0, value.shape)
+        return np.asarray(moved)
+
+
+Run: TypeAlias = Callable[[Call, Sequence[Any], Clock], "tuple[Any, ...]"]
+
+
+class Compiler(Protocol):
+    """Who knows the model around a graph: its functions, its opsets' schemas, what counts."""
+
+    def graph(self, graph: onnx.GraphProto, opsets: Mapping[str, int]) -> Graph: ...
+
+    def fill_defaults(
+        self, domain: str, op_type: str, version: int, attributes: dict[str, Any]
+    ) -> None: ...
+
+    def implementation(
+        self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]
+    ) -> Run: ...
+
+    def watch(self, node: onnx.NodeProto) -> Watch | None: ...
+
+
+@dataclass
+class Step:
+    """One node ready to run; `captured` names what its subgraphs read, `dead` what is dropped
+    after it; `watch` counts what it reaches, `turns` how often its subgraphs ran.
+    """
+
+    call: Call
+    run: Run
+    captured: tuple[str, ...]
+    watch: Watch | None = None
+    dead: tuple[str, ...] = ()
+    turns: int = 0
+
+    @cached_property
+    def reads(self) -> set[str]:
+        """The values that the node and its subgraphs need."""
+        return {*self.call.inputs, *self.captured}
+
+
+class Kept:
+    """The values of a run by name, read-only; none of them once they pass `most` bytes."""
+
+    def __init__(self, most: int) -> None:
+        self.values: dict[str, Any] = {}
+        self._left = most
+
+    def add(self, name: str, value: Any) -> None:
+        """Keep a value while there is room."""
+        self._left -= sum(int(v.nbytes) for v in _arrays(value))
+        if self._left < 0:
+            self.values.clear()
+            return
+        for array in _arrays(value):
+            array.flags.writeable = False
+        self.values[name] = value
+
+
+def _arrays(value: Any) -> list[Any]:
+    return [v for v in (value if isinstance(value, list) else [value]) if isinstance(v, np.ndarray)]
+
+
+class Graph:
+    """A graph, subgraph or function body, compiled to steps."""
+
+    def __init__(
+        self,
+        owner: Compiler,
+        nodes: Iterable[onnx.NodeProto],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        initial: Env,
+        opsets: Mapping[str, int],
+    ) -> None:
+        self.owner = owner
+        self.opsets = opsets
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.initial = initial
+        self.steps = [self._step(node) for node in scheduled(list(nodes))]
+        known = {*self.inputs, *initial, ""}
+        needed: dict[str, None] = {}
+        for step in self.steps:
+            needed.update(
+                dict.fromkeys(n for n in (*step.call.inputs, *step.captured) if n not in known)
+            )
+            known.update(step.call.outputs)
+        needed.update(dict.fromkeys(n for n in self.outputs if n not in known))
+        self.captured = tuple(needed)
+        self._mark_dead()
+
+    def _mark_dead(self) -> None:
+        """Free every value after its last use: float64 needs twice the memory of the model as it
+        is.
+        """
+        live = {*self.outputs, ""}
+        for step in reversed(self.steps):
+            used = {*step.call.inputs, *step.captured, *step.call.outputs}
+            step.dead = tuple(used - live)
+            live |= used
+
+    def split(self, moved: Collection[str], outputs: Collection[str]) -> tuple[Graph, Graph]:
+        """The steps that lead to `outputs`, as two graphs: the first depends on no input of `moved`
+        and returns the further inputs of the second.
+        """
+        needed: set[str] = set(outputs)
+        steps: list[Step] = []
+        for step in reversed(self.steps):
+            if not needed.isdisjoint(step.call.outputs):
+                needed |= step.reads
+                steps.append(step)
+        steps.reverse()
+        behind = set(moved)
+        for step in steps:
+            if not behind.isdisjoint(step.reads):
+                behind.update(filter(None, step.call.outputs))
+        late = [step for step in steps if not behind.isdisjoint(step.reads)]
+        early = [step for step in steps if behind.isdisjoint(step.reads)]
+        read = set(outputs).union(*(step.reads for step in late))
+        kept = [n for step in early for n in step.call.outputs if n in read and n]
+        return (
+            self._part(early, self.inputs, kept),
+            self._part(late, (*self.inputs, *kept), tuple(outputs)),
+        )
+
+    def _part(self, steps: Iterable[Step], inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
+        part = copy(self)
+        part.steps = [replace(step) for step in steps]
+        part.inputs, part.outputs = tuple(inputs), tuple(outputs)
+        part._mark_dead()  # a copy of ourselves
+        return part
+
+    def _step(self, node: onnx.NodeProto) -> Step:
+        domain = domains.canonical(node.domain)
+        version = self.opsets.get(domain, self.opsets.get(node.domain, 1))
+        subgraphs: list[Graph] = []
+        attributes = {a.name: self._attribute(a, subgraphs) for a in node.attribute}
+        self.owner.fill_defaults(domain, node.op_type, version, attributes)
+        call = Call(
+            node.op_type, domain, version, attributes, tuple(node.input), tuple(node.output)
+        )
+        captured = tuple(dict.fromkeys(name for graph in subgraphs for name in graph.captured))
+        run = self.owner.implementation(node, call, self.opsets)
+        return Step(call, run, captured, watch=self.owner.watch(node))
+
+    def _attribute(self, attribute: onnx.AttributeProto, subgraphs: list[Graph]) -> Any:
+        if attribute.type == _A.GRAPH:
+            subgraphs.append(self.owner.graph(attribute.g, self.opsets))
+            return subgraphs[-1]
+        return attribute_value(attribute)
+
+    def run(
+        self,
+        arguments: Sequence[Any],
+        outer: Mapping[str, Any],
+        clock: Clock,
+        kept: Kept | None = None,
+    ) -> tuple[Any, ...]:
+        """Evaluate with positional arguments (missing ones are absent) and the values of the
+        enclosing scope; `kept` gets all that is computed.
+        """
+        env: Env = {"": None, **self.initial}
+        for name in self.captured:
+            if name not in outer:
+                raise NodeFailed(f"the value {name!r} is used but not defined")
+            env[name] = outer[name]
+        env.update(dict.fromkeys(self.inputs))
+        env.update(zip(self.inputs, arguments))
+        for step in self.steps:
+            clock.check()
+            for name, value in zip(step.call.outputs, _apply(step, env, clock)):
+                env[name] = value
+                if kept is not None:
+                    kept.add(name, value)
+            for name in step.dead:
+                env.pop(name, None)
+        return tuple(env[name] for name in self.outputs)
+
+
+def _apply(step: Step, env: Env, clock: Clock) -> Iterator[Any]:
+    """Run one node on the values of its scope."""
+    call = _with_bodies(step, env, clock)
+    operands = [env[name] for name in call.inputs]
+    if clock.jitter and clock.everywhere and call.op_type in CONTRACTIONS:
+        operands = [clock.perturb(value) for value in operands]
+    where = f"{call.op_type} -> {call.outputs[0] if call.outputs else ''!r}"
+    try:
+        found = step.run(call, operands, clock)
+        if clock.counting and step.watch is not None and step.watch.left:
+            step.watch.see(call.attributes, operands, found, step.turns)
+    except Unsupported:
+        raise
+    except MemoryError as error:
+        raise Unsupported(f"{where}: out of memory") from error
+    # numpy on foreign shapes: whatever it raises, this node has no result
+    except Exception as error:
+        # onnx.reference says so of a form that it lacks
+        kind = Unsupported if isinstance(error, NotImplementedError) else NodeFailed
+        reason = " ".join(str(error).split())[:300]
+        raise kind(f"{where}: {type(error).__name__}: {reason}") from error
+    if not clock.jitter or call.op_type not in clock.jittered:
+        return (widen(value) for value in found)
+    return (clock.perturb(widen(value), call.op_type) for value in found)
+
+
+def _with_bodies(step: Step, env: Env, clock: Clock) -> Call:
+    """The call with its subgraphs as functions `body(*values)` over the scope's values."""
+    call, step.turns = step.call, 0
+    if not any(isinstance(value, Graph) for value in call.attributes.values()):
+        return call
+
+    def close(graph: Graph) -> Callable[..., tuple[Any, ...]]:
+        def run(*arguments: Any) -> tuple[Any, ...]:
+            step.turns += 1
+            return graph.run(arguments, env, clock)
+
+        return run
+
+    attributes = {k: close(v) if isinstance(v, Graph) else v for k, v in call.attributes.items()}
+    return Call(call.op_type, call.domain, call.version, attributes, call.inputs, call.outputs)

@@ -1,0 +1,104 @@
+"""Matrix products, QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear at every opset."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx
+
+from onnxgrad.verify.reference.kernels.control_flow import cast_to_type
+from onnxgrad.verify.reference.kernels.registry import Array, Call, kernel
+
+
+@kernel("MatMul", why="speed")
+def matmul(call: Call, a: Array, b: Array) -> Array:
+    if b.ndim == 2 and a.ndim > 2:  # one large product is faster than a batch of small ones
+        return (a.reshape(-1, a.shape[-1]) @ b).reshape(*a.shape[:-1], b.shape[1])
+    return np.asarray(a @ b)
+
+
+@kernel("Gemm", why="opset")
+def gemm(call: Call, a: Array, b: Array, c: Array | None = None) -> Array:
+    product = (a.T if call["transA"] else a) @ (b.T if call["transB"] else b)
+    alpha = 1.0 if call["alpha"] is None else call["alpha"]
+    beta = 1.0 if call["beta"] is None else call["beta"]
+    if alpha != 1:
+        product = alpha * product
+    return np.asarray(
+        product if c is None or beta == 0 else product + (c if beta == 1 else beta * c)
+    )
+
+
+@kernel("MatMulInteger", why="speed")
+def matmul_integer(
+    call: Call, a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None
+) -> Array:
+    """Zero points: a scalar, one per row of a, or one per column of b. Exact in float64 while
+    sums stay below 2**53.
+    """
+    left, right = a.astype(np.float64), b.astype(np.float64)
+    if a_zero is not None:
+        left = left - (
+            a_zero.astype(np.float64)[..., None]
+            if a_zero.ndim == 1 and a_zero.size > 1
+            else a_zero.astype(np.float64)
+        )
+    if b_zero is not None:
+        right = right - b_zero.astype(np.float64)
+    return np.asarray(left @ right).astype(np.int32)
+
+
+@kernel("QuantizeLinear", why="wrong")
+def quantize_linear(call: Call, x: Array, scale: Array, zero: Array | None = None) -> Array:
+    """x (*S) in the dtype of the zero point, else `output_dtype`, else uint8. Scale and zero point:
+    () or (1,), (S[axis],), or one for each block of `block_size` along the axis.
+    """
+    code = call["output_dtype"] or onnx.TensorProto.UINT8
+    if zero is not None:
+        code = onnx.helper.np_dtype_to_tensor_dtype(zero.dtype)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(code)
+    y = x.astype(np.float64) / _spread(call, scale, x)
+    if not _is_integer(dtype):
+        return cast_to_type(call, y, dtype, code)
+    whole = np.rint(y) + (0.0 if zero is None else _spread(call, zero, x))
+    return np.asarray(saturated(whole, dtype))
+
+
+@kernel("DequantizeLinear", why="opset")
+def dequantize_linear(call: Call, x: Array, scale: Array, zero: Array | None = None) -> Array:
+    """Operands as those of QuantizeLinear; a zero point of float8 is 0."""
+    shift = 0.0 if zero is None or not _is_integer(x.dtype) else _spread(call, zero, x)
+    return np.asarray((x.astype(np.float64) - shift) * _spread(call, scale, x))
+
+
+def _spread(call: Call, value: Array, x: Array) -> Array:
+    """A scale or zero point in float64, broadcastable to x."""
+    wide = value.astype(np.float64)
+    if value.size == 1 and value.ndim <= 1:
+        return wide.reshape(())
+    axis = 1 if call["axis"] is None else call["axis"]
+    if value.ndim == 1:
+        return wide.reshape([-1 if a == axis % x.ndim else 1 for a in range(x.ndim)])
+    if call["block_size"]:
+        wide = np.repeat(wide, call["block_size"], axis=axis)
+    return wide[tuple(slice(size) for size in x.shape)]
+
+
+def _is_integer(dtype: np.dtype[np.generic]) -> bool:
+    return dtype.kind in "iu" or dtype.name.startswith(("int", "uint"))
+
+
+def saturated(whole: Array, dtype: np.dtype[np.generic]) -> Array:
+    """Whole numbers in an integer dtype, those beyond it at its ends."""
+    info = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
+    return np.clip(whole, info.min, info.max).astype(dtype)
+
+
+@kernel("DynamicQuantizeLinear", why="rounds")
+def dynamic_quantize(call: Call, x: Array) -> tuple[Array, Array, Array]:
+    """onnx.reference computes the scale in float32."""
+    low, high = min(0.0, float(x.min(initial=0.0))), max(0.0, float(x.max(initial=0.0)))
+    scale = (high - low) / 255 or 1.0
+    zero = np.rint(np.clip(-low / scale, 0, 255))
+    quantized = saturated(np.rint(x / scale) + zero, np.dtype(np.uint8))
+    return quantized, np.asarray(scale), np.asarray(zero).astype(np.uint8)

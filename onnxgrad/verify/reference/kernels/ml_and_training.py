@@ -1,0 +1,48 @@
+"""Classical machine learning (ai.onnx.ml), and Adam of ai.onnx.preview.training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.verify.reference.kernels.registry import Array, Call, Unsupported, kernel
+
+_ML = "ai.onnx.ml"
+
+
+@kernel("ZipMap", domain=_ML, why="missing")
+def zip_map(call: Call, x: Array) -> tuple[list[dict[Any, Any]]]:
+    keys = call["classlabels_strings"] or call["classlabels_int64s"]
+    if len(keys) != x.shape[-1]:
+        raise ValueError(f"{len(keys)} keys for {x.shape[-1]} columns")
+    return ([dict(zip(keys, row)) for row in np.atleast_2d(x)],)
+
+
+@kernel("LinearRegressor", domain=_ML, why="wrong")
+def linear_regressor(call: Call, x: Array) -> Array:
+    if call["post_transform"] not in (None, "NONE"):
+        raise Unsupported(f"post_transform={call['post_transform']}")
+    rows = np.atleast_2d(x).astype(np.float64)
+    found = rows @ np.asarray(call["coefficients"]).reshape(call["targets"], -1).T
+    return np.asarray(found if call["intercepts"] is None else found + call["intercepts"])
+
+
+@kernel("Adam", domain="ai.onnx.preview.training", why="rounds")
+def adam(call: Call, rate: Array, t: Array, *tensors: Array) -> tuple[Array, ...]:
+    """Tensors come list by list (all x, all gradients, all v, all h), and so do results."""
+    count = len(tensors) // 4
+    steps = [_step(call, rate, t, *tensors[i::count]) for i in range(count)]
+    return tuple(result for results in zip(*steps) for result in results)
+
+
+def _step(
+    call: Call, rate: Array, t: Array, x: Array, g: Array, v: Array, h: Array
+) -> tuple[Array, ...]:
+    alpha, beta = call["alpha"], call["beta"]
+    g = (call["norm_coefficient"] or 0.0) * x + g
+    v, h = alpha * v + (1 - alpha) * g, beta * h + (1 - beta) * g * g
+    if t > 0:
+        rate = rate * np.sqrt(1 - beta**t) / (1 - alpha**t)
+    x = x - rate * v / (np.sqrt(h) + call["epsilon"])
+    return (1 - call["norm_coefficient_post"]) * x, v, h

@@ -1,0 +1,88 @@
+"""Models compiled for the float64 reference in the child process, by key, as
+`running.child.Sessions` keeps those of onnxruntime. The child imports this (and with it onnx) when
+it is first asked for.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import onnx
+
+from onnxgrad.errors import InputError
+from onnxgrad.verify.reference.evaluate import Reference
+from onnxgrad.verify.reference.kernels import CONTRACTIONS, DEPLOYED, ROUNDED
+from onnxgrad.verify.reference.user_operators import OWN
+
+Ask: TypeAlias = Callable[[str, str, list[Any], dict[str, Any]], list[Any]]
+_KEPT = 2  # float64 weights are large: the original and the candidate
+
+
+class References:
+    """Compiled models of this process by key, the least recently used dropped first."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[str, Reference] = OrderedDict()
+
+    def open(
+        self, ask: Ask, key: str, model: bytes | bytearray | str, own: list[tuple[str, str]]
+    ) -> None:
+        """Compile a model: its serialized bytes, or a path whose external data is read as well.
+        `own`: operators that our parent computes, when we `ask` it.
+        """
+        OWN.clear()
+        for domain, op in own:
+            OWN[domain, op] = _asking(ask, domain, op)
+        while len(self._open) >= _KEPT:
+            self._open.popitem(last=False)
+        self._open[key] = Reference(_read(model))
+
+    def run(
+        self, key: str, feeds: Mapping[str, Any], outputs: list[str] | None, options: dict[str, Any]
+    ) -> Any:
+        """`Reference.run`, of its results those named; None where `key` is not open. `everywhere`:
+        jitter moves what rounds, not only what sums; `deployed`: as far as onnxruntime is off.
+        """
+        reference = self._open.get(key)
+        if reference is None:
+            return None
+        self._open.move_to_end(key)
+        everywhere, deployed = options.pop("everywhere"), options.pop("deployed")
+        jittered = DEPLOYED if deployed else ROUNDED if everywhere else CONTRACTIONS
+        return reference.run(feeds, jittered=jittered, outputs=outputs, **options)
+
+    def covered(self, key: str, count: object, then: str) -> list[tuple[Any, ...]]:
+        """`Reference.covered`; nothing where the model is not open."""
+        reference = self._open.get(key)
+        return [] if reference is None else [tuple(item) for item in reference.covered(count, then)]
+
+
+def _asking(ask: Ask, domain: str, op: str) -> Callable[..., tuple[Any, ...]]:
+    def run(*operands: Any, **attributes: Any) -> tuple[Any, ...]:
+        return tuple(ask(domain, op, list(operands), attributes))
+
+    return run
+
+
+def infer_types(model: bytes | bytearray) -> bytes:
+    """The model with the types and shapes that onnx infers, sizes computed by the model
+    included.
+    """
+    found = onnx.shape_inference.infer_shapes(
+        onnx.load_model_from_string(bytes(model)), data_prop=True
+    )
+    return bytes(found.SerializeToString())
+
+
+def _read(model: bytes | bytearray | str) -> onnx.ModelProto:
+    if not isinstance(model, str):
+        return onnx.load_model_from_string(bytes(model))
+    try:
+        return onnx.load(model)
+    # onnx raises its checker's ValidationError, OSError, ValueError, RuntimeError
+    except Exception as error:
+        raise InputError(
+            f"{model}: its external data cannot be read: {' '.join(str(error).split())[:200]}"
+        ) from error

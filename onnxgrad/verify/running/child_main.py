@@ -1,0 +1,162 @@
+"""The process that runs models for us, in onnxruntime or in float64.
+
+`process.py` starts it so that it imports neither the package nor onnx: a child is ready in about
+0.2 s. The one for float64 imports onnx and the evaluator, not the rest of the package.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from onnxgrad.interpreter import ignore_interrupts
+from onnxgrad.verify.running.child_sessions import Sessions, preload
+from onnxgrad.verify.running.wire import receive, send
+
+# bytes of address space that onnxruntime, numpy and their threads take without using them
+_RESERVED = 1 << 30
+
+
+class _Memory:
+    """The soft limit of our address space: what a request may use, and what libraries and
+    threads reserve.
+    """
+
+    def __init__(self) -> None:
+        self.limit = 0
+
+    def set(self, limit: int) -> None:
+        """Bytes from now on; 0 is no limit. A hard limit that we were given stays."""
+        if limit == self.limit:
+            return
+        try:
+            import resource
+        except ImportError:  # not a POSIX system: no such limit there
+            return
+        self.limit = limit
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        most = min(limit + _RESERVED, 1 << 62) if limit else resource.RLIM_INFINITY
+        if hard != resource.RLIM_INFINITY:
+            most = hard if most == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+
+
+def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answer requests until the parent closes the pipe. Every failure of a library becomes an
+    answer.
+    """
+    sessions, memory = Sessions(), _Memory()
+    _parent[:] = [requests, answers]
+    while True:
+        try:
+            verb, limit, *arguments = receive(requests)
+        except EOFError:
+            return
+        try:
+            memory.set(limit)
+            answer = _handle(sessions, verb, arguments)
+            del arguments
+        except Exception as error:  # noqa: BLE001  # libraries raise their own classes; the parent decides what it means
+            answer = ("failed", type(error).__name__, " ".join(str(error).split()))
+        send(answers, answer)
+        del answer
+
+
+def _handle(sessions: Sessions, verb: str, arguments: list[Any]) -> tuple[Any, ...]:
+    if verb not in _VERBS:
+        raise ValueError(f"unknown request {verb!r}")
+    return ("ok", _VERBS[verb](sessions, *arguments))
+
+
+_parent: list[BinaryIO] = []  # what we read from it, and write to it, while we serve it
+
+
+def _ask_parent(*call: Any) -> Any:
+    """What the parent computes for us in the midst of a request of its own."""
+    send(_parent[1], ("call", *call))
+    status, answer = receive(_parent[0])
+    if status != "ok":
+        kind, words = answer
+        raise type(kind, (RuntimeError,), {})(words)  # which the node's failure is told by
+    return answer
+
+
+def _versions(_: Sessions) -> dict[str, Any]:
+    import onnxruntime as ort
+
+    return {"onnxruntime": ort.__version__, "providers": ort.get_available_providers()}
+
+
+def _preload(_: Sessions) -> None:
+    import onnxruntime as ort
+
+    preload(ort)
+
+
+def _serving() -> Any:
+    """The float64 evaluator, which imports onnx: most children need neither."""
+    from onnxgrad.verify.reference import server
+
+    return server
+
+
+@functools.cache
+def _references() -> Any:
+    """The models that this process holds compiled for the float64 reference."""
+    return _serving().References()
+
+
+_VERBS: dict[str, Callable[..., Any]] = {
+    "versions": _versions,
+    "preload": _preload,
+    "has": Sessions.has,
+    "close": Sessions.close_all,
+    "open": Sessions.open,
+    "run": Sessions.run,
+    "time": Sessions.time,
+    "peak": Sessions.peak,
+    "exact.open": lambda _, *arguments: _references().open(_ask_parent, *arguments),
+    "exact.run": lambda _, *arguments: _references().run(*arguments),
+    "exact.covered": lambda _, *arguments: _references().covered(*arguments),
+    "exact.infer": lambda _, *arguments: _serving().infer_types(*arguments),
+}
+
+
+def _end_with_parent(pipe: int) -> None:
+    """End this process as soon as the parent's end of `pipe` closes, however the parent died.
+
+    The kernel's SIGIO ends us even while a library computes and holds the interpreter's lock; a
+    thread does where there is no such signal, and where the parent had died before we asked for it.
+    """
+    if hasattr(os, "O_ASYNC"):
+        import fcntl
+
+        signal.signal(signal.SIGIO, signal.SIG_DFL)  # which is to end the process
+        fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+
+    def wait() -> None:
+        os.read(pipe, 1)  # nobody writes
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def main() -> None:
+    """Keep the answer pipe to ourselves: whatever a library prints goes to stderr, which the
+    parent keeps in a file.
+    """
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    pipe = int(sys.argv[2])
+    ignore_interrupts()
+    if pipe >= 0:
+        _end_with_parent(pipe)
+    if sys.argv[1] == "float64":
+        _references()  # while the parent does something else
+    serve(sys.stdin.buffer, answers)

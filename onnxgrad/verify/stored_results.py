@@ -1,0 +1,234 @@
+"""A model against stored results, such as those of the framework that it was exported from."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+
+from onnxgrad.errors import CannotRun, InputError
+from onnxgrad.ir.storage.numpy_files import read_arrays
+from onnxgrad.verify.bounds import Bounds
+from onnxgrad.verify.compare import compare
+from onnxgrad.verify.coverage.summary import NOT_ASKED, Coverage
+from onnxgrad.verify.feeds.generate import Feeder, bound_by
+from onnxgrad.verify.feeds.input_files import load_inputs
+from onnxgrad.verify.feeds.proof_cases import Inputs
+from onnxgrad.verify.float64_check import Oracle
+from onnxgrad.verify.interface import Asked, correspondence
+from onnxgrad.verify.onnxruntime_check import (
+    Settings,
+    as_computed,
+    calibrate,
+    held_against,
+    open_original,
+)
+from onnxgrad.verify.output_dependencies import float_types
+from onnxgrad.verify.proof_model import ProofModel
+from onnxgrad.verify.random_operators import Draws, left_random, randoms
+from onnxgrad.verify.report import Case, Leg, Report
+from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.verify.tolerance import in_onnxruntime
+from onnxgrad.verify.trials import Found, Trial
+from onnxgrad.verify.values import Value, is_float
+from onnxgrad.wording import option
+
+Stored: TypeAlias = "Mapping[str, Value] | str | os.PathLike[str]"
+_OF = "the model"
+
+
+def against_stored(
+    model: ProofModel,
+    stored: Stored,
+    inputs: Inputs | None,
+    names: Mapping[str, str],
+    bounds: Bounds,
+    *,
+    settings: Settings,
+    legs: Sequence[str],
+    budget: float,
+    allow_empty: Collection[str],
+) -> Report:
+    """Whether `model` gives on `inputs` what was stored: in onnxruntime with optimisations on and
+    off, and in float64, within a small multiple of what the model differs by from itself, or within
+    `bounds`. `names`: what the model calls inputs and outputs of the stored files.
+
+    An output that nothing was stored of leaves the verdict at "not proved", unless it is in
+    `allow_empty`. Raises InputError for inputs that are not all given, and for names that the model
+    has not; CannotRun where it does not run on them.
+    """
+    start = time.monotonic()
+    expected = _loaded(stored, model.proto, names)
+    asked = _asked(model.proto, expected, names, bounds)
+    left = left_random(model.proto, randoms(model.proto))
+    theirs = {theirs: ours for ours, theirs in asked.names.outputs.items()}
+    draws = Draws(model, model, left={theirs.get(n, n): nodes for n, nodes in left.items()})
+    asked = replace(asked, random=frozenset(draws.left))
+    feeds = _feeds(model.proto, inputs, asked)
+    own = Trial(Case(bound_by(model.proto, feeds), None), feeds, {})
+    found = Found(unproved=draws.reasons(bounds), random=asked.random)
+    ran = dict[str, Leg]()
+    oracle = Oracle(model, model, budget) if "float64" in legs else None
+    if oracle is not None:
+        own.exact = oracle.original(feeds)
+    why = ""
+    if "onnxruntime" in legs:
+        try:
+            own.expected = open_original(model, settings).run(feeds)
+        except RunFailed as error:
+            if error.limit:
+                raise
+            raise CannotRun(
+                f"the model does not run on the given inputs: {error.reason}"
+            ) from error
+        why = calibrate(model, [own], settings)
+    back = {theirs: ours for ours, theirs in asked.names.outputs.items()}
+    noise = {back.get(name, name): size for name, size in own.noise.items()}
+    ranges = {back.get(name, name): legal for name, legal in own.ranges.items()}
+    given = Trial(own.case, {}, expected, noise=noise, ranges=ranges)
+    if "onnxruntime" in legs:
+        fed = replace(asked, names=replace(asked.names, inputs={}, casts={}))
+        given.feeds = feeds
+        ran["onnxruntime"] = held_against(model, [given], found, settings, fed, why)
+    if oracle is not None:
+        ran["float64"] = _in_float64(oracle, own, given, asked, found)
+    if not any(leg.ran for leg in ran.values()):
+        found.unproved.append(f"the float64 leg could not run ({ran['float64'].why})")
+    outputs = [back.get(v.name, v.name) for v in model.proto.graph.output]
+    found.unproved += _missing(outputs, found, allow_empty)
+    return Report(
+        ok=all(d.ok for d in found.differences.values()) and not found.reasons(),
+        differences=tuple(found.differences.values()),
+        legs=ran,
+        cases=(own.case,),
+        provider=found.ran_on(settings.provider),
+        idle=tuple(found.idle),
+        notes=found.remarks(),
+        noise=noise,
+        seconds=time.monotonic() - start,
+        compared=found.compared(),
+        unproved=found.reasons(),
+        bounds=str(bounds),
+        coverage=_covered(oracle, own),
+    )
+
+
+def _covered(oracle: Oracle | None, own: Trial) -> Coverage:
+    """What the given inputs reached."""
+    if oracle is None or own.exact is None:
+        return Coverage(why=f"the float64 leg did not run: {oracle.why}" if oracle else NOT_ASKED)
+    return Coverage(items=tuple(oracle.covered("original")))
+
+
+def _in_float64(oracle: Oracle, own: Trial, given: Trial, asked: Asked, found: Found) -> Leg:
+    if own.exact is None:
+        return found.leg("float64", 0, oracle.why)
+    exact = as_computed(asked.names.results(own.exact), given.expected)
+    limits = asked.allows(in_onnxruntime(given.expected, given.noise, asked.dtypes))
+    found.add("float64", compare(given.expected, exact, limits), given.expected)
+    return found.leg("float64", 1)
+
+
+def _loaded(stored: Stored, model: onnx.ModelProto, names: Mapping[str, str]) -> dict[str, Value]:
+    """The stored results by their own names."""
+    if isinstance(stored, Mapping):
+        return {name: value if value is None else _plain(value) for name, value in stored.items()}
+    path = Path(stored)
+    loaded = read_arrays(path)
+    if not isinstance(loaded, np.ndarray):
+        return {**loaded}
+    outputs = [v.name for v in model.graph.output]
+    if len(outputs) != 1:
+        raise InputError(f"{path}: the model has {len(outputs)} outputs: store them as an .npz")
+    return {next((a for a, b in names.items() if b == outputs[0]), outputs[0]): loaded}
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, list) else np.asarray(value)
+
+
+def _asked(
+    model: onnx.ModelProto,
+    expected: Mapping[str, Value],
+    names: Mapping[str, str],
+    bounds: Bounds,
+) -> Asked:
+    """By which names the stored results are the model's. Raises InputError for one that it has
+    not.
+    """
+    theirs = {v.name for v in model.graph.output}
+    where = option("--expect", "expect:")
+    for name in expected:
+        if names.get(name, name) not in theirs:
+            raise InputError(
+                f"{where} {name!r} was stored, but the model has no such output (outputs: "
+                f"{', '.join(sorted(theirs))}); {option('--map', 'map=')} says what it is called "
+                "there"
+            )
+    if not expected:
+        raise InputError(f"{where} nothing was stored")
+    bounds.check(list(expected))
+    stored = onnx.ModelProto()  # what it was stored from, as far as names go
+    back = {b: a for a, b in names.items()}
+    for values, made in ((model.graph.input, stored.graph.input),
+                         (model.graph.output, stored.graph.output)):  # fmt: skip
+        made.extend(onnx.ValueInfoProto(name=back.get(v.name, v.name), type=v.type) for v in values)
+    asked, _ = correspondence(stored, model, names, bounds)
+    dtypes = {back.get(name, name): on for name, on in float_types(model).items()}
+    return Asked(replace(asked.names, wanted=set(expected)), bounds, _OF, dtypes)
+
+
+def _feeds(model: onnx.ModelProto, inputs: Inputs | None, asked: Asked) -> dict[str, Value]:
+    """The given inputs by the model's names. Raises InputError where one is missing."""
+    where = option("--input", "inputs=")
+    if inputs is None:
+        raise InputError(f"stored results need the inputs that gave them: {where}")
+    if isinstance(inputs, Mapping):
+        given = {name: _plain(value) for name, value in inputs.items()}
+    elif isinstance(inputs, (str, os.PathLike)) or all(
+        isinstance(item, (str, os.PathLike)) for item in inputs
+    ):
+        given = load_inputs(inputs, model)  # type: ignore[arg-type]  # seen above
+    else:
+        raise InputError(f"stored results belong to one set of inputs: {where} gives several")
+    feeds = asked.names.feeds(given)
+    missing = [
+        v.name
+        for v in model.graph.input
+        if v.name not in feeds
+        and v.name not in {t.name for t in model.graph.initializer}
+        and v.type.WhichOneof("value") != "optional_type"
+    ]
+    if missing:
+        raise InputError(
+            f"stored results need all inputs that gave them: {missing[0]!r} is not among "
+            f"{', '.join(feeds)}"
+        )
+    if asked.bounds:
+        feeds = {v.name: _as_wide(feeds[v.name], v) for v in model.graph.input if v.name in feeds}
+    return Feeder(model).feeds(seed=0, given=feeds)
+
+
+def _as_wide(value: Value, taken: onnx.ValueInfoProto) -> Value:
+    """Floats in the width that the model takes."""
+    code = taken.type.tensor_type.elem_type
+    if not isinstance(value, np.ndarray) or not is_float(value) or not code:
+        return value
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(code)
+    return value.astype(dtype) if is_float(np.zeros(0, dtype)) else value
+
+
+def _missing(outputs: Sequence[str], found: Found, allowed: Collection[str]) -> list[str]:
+    """Why nothing is known of some outputs; nothing where a difference was found anyway."""
+    compared = found.compared()
+    missing = [n for n in outputs if not compared.get(n) and n not in allowed]
+    if not missing or found.unproved or not all(d.ok for d in found.differences.values()):
+        return []
+    accept = option(" ".join(f"--allow-empty {n}" for n in missing), f"allow_empty={missing}")
+    return [f"nothing finite was stored of {', '.join(missing)} (accept it: {accept})"]

@@ -1,0 +1,197 @@
+"""What accumulates during one proof: what is known of the original on each feed, and what was
+found to differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from onnxgrad.verify.compare import (
+    NOT_PROVED,
+    Difference,
+    Limit,
+    base_name,
+    compare,
+    finite_elements,
+    noise,
+    worst,
+)
+from onnxgrad.verify.feeds.proof_cases import Chosen, Results
+from onnxgrad.verify.output_parts import Part
+from onnxgrad.verify.report import Case, Leg
+from onnxgrad.verify.ties import Ties
+from onnxgrad.verify.tolerance import AT_TIES, Ranges, exact, widened
+from onnxgrad.verify.values import Value
+from onnxgrad.wording import option
+
+_AGREES = 1e-3  # of the largest value, in a case that a proof may do without
+
+
+@dataclass
+class Trial:
+    """One case of a proof: its feeds, and what became known about the original on them."""
+
+    case: Case
+    feeds: Results
+    # of onnxruntime with optimisations off; of the reference where that leg alone runs
+    expected: Results
+    exact: Results | None = None  # of the float64 reference
+    answer: Results | None = None  # of the second model there, where it ran already
+    noise: dict[str, float] = field(default_factory=dict)
+    ranges: Ranges = field(default_factory=dict)  # of exact outputs over the original's own runs
+    ties: Ties | None = None
+    parts: tuple[Part, ...] = ()
+    _doubtful: dict[float, Ranges] = field(default_factory=dict)  # with ties so near
+
+    @classmethod
+    def of(cls, chosen: Chosen) -> Trial:
+        """A case that was chosen, with the run that chose it."""
+        return cls(chosen.case, chosen.feeds, chosen.results)
+
+    def agrees(self, again: Results) -> bool:
+        """Whether another run of the original on these feeds says the same: what it disagrees with
+        itself on tells nothing about a second model.
+        """
+        return max(noise([self.expected, again]).values(), default=0.0) <= _AGREES
+
+    def divide(self, parts: Iterable[Part]) -> None:
+        """Take small parts of outputs for outputs of their own."""
+        self.parts = tuple(parts)
+        self.expected = self.with_parts(self.expected)
+        self.exact = None if self.exact is None else self.with_parts(self.exact)
+
+    def with_parts(self, results: Results) -> Results:
+        """Results on these feeds, with their small parts by name."""
+        return {**results, **{part.name: part.of(results) for part in self.parts}}
+
+    def widen(self, other: Results) -> None:
+        """One more legal run of the original on these feeds."""
+        for name, value in noise([self.expected, other]).items():
+            self.noise[name] = max(self.noise.get(name, 0.0), value)
+        widened(self.ranges, self.expected, other)
+
+    def judge(
+        self,
+        expected: Results,
+        got: Results,
+        limits: Mapping[str, Limit],
+        near: Mapping[str, float],
+    ) -> list[Difference]:
+        """The differences; exact elements are excused that change between the original's runs, or
+        lie so `near` to a tie (of the largest float beside them, by output).
+        """
+        got = self.with_parts(got)
+        found = compare(expected, got, limits, self.ranges)
+        wrong = [d.output for d in found if not d.ok and not d.reason and not d.found]
+        amount = max((near.get(n, 0.0) for n in wrong if _exact(expected.get(n))), default=0.0)
+        if self.ties is not None and amount:
+            found = compare(expected, got, limits, self._ranges_near(self.ties, expected, amount))
+        parts = {part.name for part in self.parts}
+        return [replace(d, part=d.output in parts) for d in found]
+
+    def _ranges_near(self, ties: Ties, expected: Results, amount: float) -> Ranges:
+        """The ranges of exact outputs, widened where a float beside them lies so near to a tie."""
+        if amount not in self._doubtful:
+            ranges = dict(self.ranges)
+            ties.widen(ranges, expected, self.feeds, amount)
+            self._doubtful[amount] = ranges
+        return self._doubtful[amount]
+
+
+def _exact(value: Value) -> bool:
+    return exact(value) is not None
+
+
+@dataclass
+class Found:
+    """The worst difference of every output in every leg, how much was compared, and what a
+    reader should know.
+    """
+
+    differences: dict[tuple[str, str], Difference] = field(default_factory=dict)
+    # (leg, which pass over the feeds, output)
+    counts: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    unproved: list[str] = field(default_factory=list)
+    random: Collection[str] = ()  # outputs whose doubts are said already
+    excuses: dict[tuple[str, str, str], int] = field(default_factory=dict)  # as counts
+    # (leg, which pass, output) -> its finite elements, and all of them
+    finite: dict[tuple[str, str, str], tuple[int, int]] = field(default_factory=dict)
+    # symbol -> why the second model does not run where it is 0, where the original does
+    not_at_zero: dict[str, str] = field(default_factory=dict)
+    small: dict[str, str] = field(default_factory=dict)  # parts of outputs that are not judged
+    # providers that have no kernel for any node of the second model
+    idle: dict[str, None] = field(default_factory=dict)
+
+    def ran_on(self, provider: str) -> str:
+        """Where the second model really ran."""
+        return "cpu" if provider in self.idle else provider
+
+    def add(
+        self, leg: str, found: Iterable[Difference], outputs: Results | None = None, over: str = ""
+    ) -> None:
+        """Take the differences of one case; `over` tells passes over the same feeds apart, which
+        count once.
+        """
+        found = list(found)
+        parts = {difference.output for difference in found if difference.part}
+        for name, value in (outputs or {}).items():
+            if name not in parts:
+                before, now = self.finite.get((leg, over, name), (0, 0)), finite_elements(value)
+                self.finite[leg, over, name] = (before[0] + now[0], before[1] + now[1])
+        for difference in found:
+            if difference.part and difference.answer == NOT_PROVED:
+                words = f"{difference.doubt}: too small beside the rest to be judged"
+                self.small[difference.output] = words
+                continue
+            key = (leg, difference.output)
+            chosen = worst([self.differences.get(key, difference), difference])
+            self.differences[key] = replace(chosen or difference, leg=leg)
+            if difference.part:
+                continue  # counted with the whole
+            place = (leg, over, base_name(difference.output, outputs or {}))
+            self.counts[place] = self.counts.get(place, 0) + difference.compared
+            self.excuses[place] = self.excuses.get(place, 0) + difference.excused
+
+    def reasons(self) -> tuple[str, ...]:
+        """Why nothing is known: of a whole leg or output, or of a difference that the original's
+        own noise would excuse.
+        """
+        doubts = {
+            d.output: f"{d.doubt} ({option('--metric worst=X', 'metric=')} sets a bound)"
+            for d in self.differences.values()
+            if d.answer == NOT_PROVED and d.output not in self.random
+        }
+        many = dict.fromkeys(words for words, share in self._excused() if share > AT_TIES)
+        return (*self.unproved, *doubts.values(), *many)
+
+    def remarks(self) -> tuple[str, ...]:
+        """The notes, with what was excused, and what is not finite."""
+        few = dict.fromkeys(words for words, share in self._excused() if share <= AT_TIES)
+        halves = {
+            output: f"{output}: {finite:,} of {total:,} compared; the others are NaN or infinite"
+            for (_, _, output), (finite, total) in self.finite.items()
+            if 0 < finite < total
+        }
+        return (*self.notes, *few, *self.small.values(), *halves.values())
+
+    def _excused(self) -> Iterator[tuple[str, float]]:
+        """How many elements of outputs differ and may, in words and as a share."""
+        for place, count in self.excuses.items():
+            if count:
+                total = max(self.counts[place], 1)
+                yield f"{count:,} of {total:,} elements of {place[2]} differ at ties", count / total
+
+    def compared(self, leg: str | None = None) -> dict[str, int]:
+        """Finite elements of each output over all feeds: of the leg and pass that compared most."""
+        most: dict[str, int] = {}
+        for (where, _, output), count in self.counts.items():
+            if leg in (None, where):
+                most[output] = max(most.get(output, 0), count)
+        return most
+
+    def leg(self, name: str, cases: int, why: str = "") -> Leg:
+        """The account of a leg that ran on so many cases."""
+        own = [difference for (leg, _), difference in self.differences.items() if leg == name]
+        return Leg(name, cases > 0, why, cases, worst(own), sum(self.compared(name).values()))
