@@ -301,3 +301,23 @@ def unknown_keyword(owner: str, name: str, known: Iterable[str]) -> InputError:
     names = list(known)
     listed = ", ".join(names) or "none"
     return InputError(f"{owner} has no option '{name}'{perhaps(name, names, 3)}; it has {listed}")
+
+
+@dataclass(frozen=True)
+class Interval(Range):
+    """A range that messages call by its `words`."""
+
+    words: str = ""
+
+    def __str__(self) -> str:
+        return self.words
+
+
+# numbers that objects of several kinds declare; the largest is the largest of float64
+_LEAST, _MOST = math.ulp(0.0), 1.7976931348623157e308
+Finite = Annotated[float, Interval(-_MOST, _MOST, words="a finite number")]
+NonNegative = Annotated[float, Interval(0, _MOST, words="a finite number, at least 0")]
+Positive = Annotated[float, Interval(_LEAST, _MOST, words="a finite number above 0")]
+Share = Annotated[float, Range(0, 1)]
+Count = Annotated[int, Range(1)]
+Natural = Annotated[int, Range(0)]

@@ -107,7 +107,7 @@ def _plain(kind: Any) -> tuple[Any, bool]:
 def _bad(kind: Any) -> tuple[str, ...]:
     plain, choice = _plain(kind)
     low = [b.low for b in get_args(kind)[1:]] if get_origin(kind) is Annotated else []
-    below = tuple(str(int(b) - 1) for b in low if b > -math.inf)
+    below = tuple(str(int(b) - 1) for b in low if b > -1e30)
     return (*_WRONG.get(plain, ()), *below, *(("sometimes", "TRUE", "3") if choice else ()))
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
@@ -29,7 +29,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.options import Declared, check_fields
+from onnxgrad.options import Count, Declared, NonNegative, Positive, Share, check_fields
 from onnxgrad.train import array_math
 from onnxgrad.train.manifest import Manifest
 
@@ -42,10 +42,6 @@ class Schedule(metaclass=Declared):
     """A learning rate that goes with the step. Raises InputError for numbers that make none."""
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            if f.type in ("int", "float"):
-                number = _number(self.name, f.name, getattr(self, f.name), f.type == "int")
-                object.__setattr__(self, f.name, number)
         check_fields(self, self.name)
 
     @property
@@ -85,7 +81,7 @@ class Schedule(metaclass=Declared):
 class Constant(Schedule):
     """lr"""
 
-    lr: float
+    lr: NonNegative
 
     def after(self, done: Number, math: Any) -> Number:
         """The rate."""
@@ -96,10 +92,10 @@ class Constant(Schedule):
 class Linear(Schedule):
     """From lr start_factor to lr end_factor in total_iters updates, then as it is."""
 
-    lr: float
-    start_factor: float = 1 / 3
-    end_factor: float = 1.0
-    total_iters: int = 5
+    lr: NonNegative
+    start_factor: NonNegative = 1 / 3
+    end_factor: NonNegative = 1.0
+    total_iters: Count = 5
 
     def after(self, done: Number, math: Any) -> Number:
         """The rate."""
@@ -111,9 +107,9 @@ class Linear(Schedule):
 class Polynomial(Schedule):
     """lr (1 - k / total_iters)^power after k updates, then 0."""
 
-    lr: float
-    total_iters: int = 5
-    power: float = 1.0
+    lr: NonNegative
+    total_iters: Count = 5
+    power: NonNegative = 1.0
 
     def after(self, done: Number, math: Any) -> Number:
         """The rate."""
@@ -130,9 +126,9 @@ class Cosine(Schedule):
     without restarts.
     """
 
-    lr: float
-    T_max: int
-    eta_min: float = 0.0
+    lr: NonNegative
+    T_max: Count
+    eta_min: NonNegative = 0.0
 
     def after(self, done: Number, math: Any) -> Number:
         """The rate."""
@@ -143,8 +139,8 @@ class Cosine(Schedule):
 class Exponential(Schedule):
     """lr gamma^k after k updates."""
 
-    lr: float
-    gamma: float
+    lr: NonNegative
+    gamma: NonNegative
 
     def after(self, done: Number, math: Any) -> Number:
         """The rate."""
@@ -155,9 +151,9 @@ class Exponential(Schedule):
 class Step(Schedule):
     """lr, times gamma after every step_size updates."""
 
-    lr: float
-    step_size: int
-    gamma: float = 0.1
+    lr: NonNegative
+    step_size: Count
+    gamma: NonNegative = 0.1
 
     def after(self, done: Number, math: Any) -> Number:
         """The rate."""
@@ -168,15 +164,15 @@ class Step(Schedule):
 class MultiStep(Schedule):
     """lr, times gamma after so many updates each time."""
 
-    lr: float
-    milestones: tuple[int, ...]
-    gamma: float = 0.1
+    lr: NonNegative
+    milestones: tuple[Count, ...]
+    gamma: NonNegative = 0.1
 
     def __post_init__(self) -> None:
+        given: Any = self.milestones
+        if not isinstance(given, Iterable):
+            object.__setattr__(self, "milestones", (given,))
         super().__post_init__()
-        given = self.milestones if isinstance(self.milestones, Iterable) else (self.milestones,)
-        milestones = tuple(int(_number(self.name, "milestones", m, True)) for m in given)
-        object.__setattr__(self, "milestones", milestones)
 
     def after(self, done: Number, math: Any) -> Number:
         """The rate."""
@@ -198,20 +194,13 @@ class OneCycle(Schedule):
     of Neural Networks Using Large Learning Rates", 2018.
     """
 
-    max_lr: float
-    total_steps: int
-    pct_start: float = 0.3
+    max_lr: NonNegative
+    total_steps: Count
+    pct_start: Share = 0.3
     anneal_strategy: Literal["cos", "linear"] = "cos"
-    div_factor: float = 25.0
-    final_div_factor: float = 1e4
+    div_factor: Positive = 25.0
+    final_div_factor: Positive = 1e4
     three_phase: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.pct_start > 1:
-            raise InputError(f"onecycle: pct_start must be from 0 to 1, not {self.pct_start:g}")
-        if not self.div_factor or not self.final_div_factor:
-            raise InputError("onecycle: div_factor and final_div_factor divide, so they are not 0")
 
     def after(self, done: Number, math: Any) -> Number:
         """The rate."""
@@ -276,20 +265,6 @@ def warm_up(then: Schedule, steps: int, start_factor: float = 0.0) -> Schedule:
     from its beginning.
     """
     return Sequential((Linear(then(1), start_factor, 1.0, steps), then), (steps,))
-
-
-def _number(owner: str, name: str, value: Any, whole: bool) -> float:
-    """The value as Python's own number. Raises InputError for what is none, or out of its range."""
-    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-    if (
-        not number
-        or not np.isfinite(value)
-        or value < (1 if whole else 0)
-        or (whole and value != int(value))
-    ):
-        kind = "whole number from 1 on" if whole else "finite number, at least 0"
-        raise InputError(f"{owner}: {name} must be a {kind}, not {value!r}")
-    return int(value) if whole else float(value)
 
 
 def _cosine(start: float, end: float, part: Number, math: Any) -> Number:

@@ -37,7 +37,17 @@ from onnxgrad.train.optimizers.base import Optimizer
 from onnxgrad.train.schedules import Schedule
 from onnxgrad.train.update.emission import add_state, add_up, emit_update, fed_of, update_program
 from onnxgrad.train.update.mixed_precision import LossScaling
-from onnxgrad.train.update.options import NORM, Average, Groups, Plan, Scaling, plan_of
+from onnxgrad.train.update.options import (
+    NORM,
+    Average,
+    Groups,
+    Scaling,
+    UpdateOptions,
+    average_from,
+    grouped,
+    optimizer_from,
+    scaling_from,
+)
 from onnxgrad.wording import perhaps
 
 
@@ -157,10 +167,11 @@ def training_step(
     floating-point numbers, and for an option that is none.
     """
     metrics = several(metrics, "training_step: metrics")
-    plan = plan_of(
-        optimizer, groups=groups, clip_value=clip_value, clip_norm=clip_norm,
-        norm=NORM in metrics, accumulate=accumulate, average=average, loss_scale=loss_scale,
-        schedule=schedule,
+    rule = optimizer_from(optimizer)
+    options = UpdateOptions(
+        rule, grouped(groups or {}, rule), clip_value, clip_norm,
+        NORM in metrics or clip_norm is not None, accumulate, average_from(average),
+        scaling_from(loss_scale), schedule,
     )  # fmt: skip
     program = load_own(model)
     original = digest(program)
@@ -169,7 +180,7 @@ def training_step(
         before = cut(program, inputs_at)
         check_behind(program, wrt, before, inputs_at)
     modes = Modes(batch_norm, dropout)
-    ahead = _with_loss(program, loss, wrt, metrics, plan, modes)
+    ahead = _with_loss(program, loss, wrt, metrics, options, modes)
     found = differentiate(
         ahead.program,
         wrt,
@@ -182,7 +193,7 @@ def training_step(
         detached=ahead.place.detached,
     )
     check_apart(found.adjoints, before, inputs_at)
-    return _with_update(found, ahead, plan, original)
+    return _with_update(found, ahead, options, original)
 
 
 @dataclass(frozen=True)
@@ -211,7 +222,7 @@ def _with_loss(
     loss: Loss | str | Callable[[dict[str, Var]], Var] | None,
     wrt: Wrt,
     metrics: Sequence[str],
-    plan: Plan,
+    options: UpdateOptions,
     modes: Modes,
 ) -> _Forward:
     """Act one: the loss behind the model's outputs, of which those that nobody asked for go."""
@@ -223,7 +234,7 @@ def _with_loss(
     own_outputs, place = list(block.outputs), Place(block)
     chosen = loss_of(loss, place)
     target = emit_loss(place, chosen)
-    goal, scales = scaled(block, plan.scaling, target)
+    goal, scales = scaled(block, options.scaling, target)
     of_loss = {v.name for v in block.vars()}.difference(place.own)
     evaluation = modes.infer(load(to_proto(program, weights=True)))
     for v in own_outputs:
@@ -245,7 +256,9 @@ def _with_loss(
     )
 
 
-def _with_update(found: Gradient, ahead: _Forward, plan: Plan, original: str) -> TrainingStep:
+def _with_update(
+    found: Gradient, ahead: _Forward, options: UpdateOptions, original: str
+) -> TrainingStep:
     """Act three: the optimiser's formula behind each adjoint; weights and states are asked for."""
     program, block, applied = found.program, found.program.main, ahead.applied
     values = {v.name: v for v in block.vars()}
@@ -253,19 +266,19 @@ def _with_update(found: Gradient, ahead: _Forward, plan: Plan, original: str) ->
     adjoints = [values[name] for name in found.adjoints.values()]
     initial = {p.name: np.array(p.const) for p in parameters}
     initial |= {s.name: s.initial for s in applied.statistics}
-    if plan.scaling is not None:
-        initial |= {ahead.scales[slot]: a for slot, a in plan.scaling.state().items()}
+    if options.scaling is not None:
+        initial |= {ahead.scales[slot]: a for slot, a in options.scaling.state().items()}
     scale = {slot: values[name] for slot, name in ahead.scales.items()}
     others = {*ahead.scales.values(), *applied.inputs}
     batch = [_batch(v, ahead.place) for v in block.inputs if v.name not in others]
     update = None
-    with emitting(block, share=True, made_by=plan.optimizer.name):
-        if plan.accumulate == 1:
-            made = emit_update(block, plan, parameters, adjoints, scale, initial)
+    with emitting(block, share=True, made_by=options.optimizer.name):
+        if options.accumulate == 1:
+            made = emit_update(block, options, parameters, adjoints, scale, initial)
         else:
             sums = add_up(block, parameters, adjoints, initial)
-    if plan.accumulate > 1:
-        update, made = update_program(program, plan, sums, scale, initial)
+    if options.accumulate > 1:
+        update, made = update_program(program, options, sums, scale, initial)
         made.fed.extend(sums)
     for g in adjoints:
         block.remove_output(g)
@@ -281,11 +294,11 @@ def _with_update(found: Gradient, ahead: _Forward, plan: Plan, original: str) ->
         (*batch, *_cut_at(made.fed, found.adjoints), *_of_modes(values, applied)),
         ahead.target,
         tuple(ahead.metrics),
-        plan.optimizer.to_dict(),
+        options.optimizer.to_dict(),
         original,
         gradient_norm=made.norm,
         over_batch=ahead.over_batch,
-        **plan.told(),
+        **options.to_dict(),
     )
     notes = (*found.notes, *applied.notes)
     return TrainingStep(program, ahead.evaluation, initial, manifest, update, notes, found.stops)

@@ -24,7 +24,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array, TensorType, is_static, numpy_dtype
 from onnxgrad.ir.var import Var
-from onnxgrad.options import known_keywords
+from onnxgrad.options import Count, Finite, Natural, checked, known_keywords
 from onnxgrad.train.adapters.adapters import (
     LORA_A,
     LORA_B,
@@ -133,8 +133,10 @@ def lora(
     Raises InputError for a rank below 1 or above the smaller side of a weight, an entry that meets
     nothing or what cannot be adapted, and a model that has adapters.
     """
-    _check_numbers(rank, alpha, seed)
-    rank, alpha = int(rank), float(alpha)  # numpy's numbers would bring their dtypes
+    rank = checked(Count, rank, "lora: rank")
+    alpha, seed = checked(Finite, alpha, "lora: alpha"), checked(Natural, seed, "lora: seed")
+    if alpha == 0:
+        raise InputError("lora: alpha must not be 0")
     program = _own(model)
     chosen = choose(program, targets)
     for site in chosen:
@@ -183,17 +185,6 @@ def _own(model: ModelLike) -> Program:
         )
     program.ir_version = max(program.ir_version, _IR_VERSION)
     return program
-
-
-def _check_numbers(rank: int, alpha: float, seed: int) -> None:
-    if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank < 1:
-        raise InputError(f"rank must be an integer of at least 1, not {rank!r}")
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float, np.number)):
-        raise InputError(f"alpha must be a number, not {alpha!r}")
-    if not math.isfinite(alpha) or alpha == 0:
-        raise InputError(f"alpha must be finite and not 0, not {alpha!r}")
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise InputError(f"seed must be an integer of at least 0, not {seed!r}")
 
 
 def _check_rank(site: Site, rank: int) -> None:

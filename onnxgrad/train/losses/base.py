@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, is_dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from onnx import TensorProto
@@ -16,51 +17,19 @@ from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, element_count, is_static
 from onnxgrad.ir.var import Var
-from onnxgrad.options import Declared
+from onnxgrad.options import Declared, Interval, check_fields, checked
 from onnxgrad.train.losses.place import Place, wide
 from onnxgrad.wording import option
 
 # an option that is numbers per class or element: one number, lists of them, an array; None: all 1
 Numbers = Any
-_LARGEST = float(np.finfo(np.float32).max)
-
-
-def check_choice(loss: str, name: str, value: Any, allowed: tuple[str | None, ...]) -> None:
-    """Raise InputError for a word that is none of those allowed."""
-    if value not in allowed:
-        words = ", ".join(word for word in allowed if word)
-        raise InputError(f"{loss}: {name} must be one of {words}, not {value!r}")
-
-
-def check_flag(loss: str, **flags: Any) -> None:
-    """Raise InputError for what is neither True nor False."""
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise InputError(f"{loss}: {name} must be true or false, not {value!r}")
-
-
-def check_finite(loss: str, **numbers: Any) -> None:
-    """Raise InputError for what is no finite number (of float32, in which most models compute)."""
-    for name, value in numbers.items():
-        is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-        if not is_number or not abs(value) <= _LARGEST:
-            raise InputError(f"{loss}: {name} must be a finite number, not {value!r}")
-
-
-def check_within(loss: str, low: float, high: float, **numbers: Any) -> None:
-    """Raise InputError for what is no number from `low` to `high`."""
-    check_finite(loss, **numbers)
-    for name, value in numbers.items():
-        if not low <= value <= high:
-            raise InputError(f"{loss}: {name} must be from {low:g} to {high:g}, not {value!r}")
-
-
-def check_positive(loss: str, **numbers: Any) -> None:
-    """Raise InputError for what is no finite number above 0."""
-    check_finite(loss, **numbers)
-    for name, value in numbers.items():
-        if value <= 0:
-            raise InputError(f"{loss}: {name} must be above 0, not {value!r}")
+# of float32, in which most models compute
+_LEAST, _LARGEST = math.ulp(0.0), float(np.finfo(np.float32).max)
+Finite = Annotated[float, Interval(-_LARGEST, _LARGEST, words="a finite number")]
+NonNegative = Annotated[float, Interval(0, _LARGEST, words="a finite number, at least 0")]
+Positive = Annotated[float, Interval(_LEAST, _LARGEST, words="a finite number above 0")]
+# labels may be of either width
+Index = Annotated[int, Interval(-(1 << 31), (1 << 31) - 1, words="an integer of 32 bits")]
 
 
 def check_numbers(loss: str, **arrays: Numbers) -> None:
@@ -72,14 +41,6 @@ def check_numbers(loss: str, **arrays: Numbers) -> None:
             fine = False
         if not fine:
             raise InputError(f"{loss}: {name} must be finite numbers, not {value!r}")
-
-
-def check_integer(loss: str, **numbers: Any) -> None:
-    """Raise InputError for what is no integer of 32 bits: labels may be of either width."""
-    for name, value in numbers.items():
-        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-        if not whole or not -(1 << 31) <= value < 1 << 31:
-            raise InputError(f"{loss}: {name} must be an integer of 32 bits, not {value!r}")
 
 
 Reduction = Literal["mean", "sum"]
@@ -94,11 +55,17 @@ OLDEST_OPSET = 13
 class Loss(metaclass=Declared):
     """Something to make small. `a + b` and `0.5 * a` are losses again.
 
-    A subclass has its options as fields, with PyTorch's names and defaults; `name` is what the
-    command line calls it. Data-parallel training needs `over_batch`.
+    A subclass has its options as fields of declared types, with PyTorch's names and defaults, and
+    `name`, its name on the command line. Data-parallel training needs `over_batch`. Raises
+    InputError for an option of another type, or out of its range.
     """
 
     name: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        made: Any = self
+        if is_dataclass(made):
+            check_fields(made, self.name or type(self).__name__)
 
     @property
     def over_batch(self) -> OverBatch | None:
@@ -127,11 +94,11 @@ class Sum(Loss):
     Raises InputError for a weight that is not finite, and for a term that is no loss.
     """
 
-    terms: tuple[tuple[float, Loss], ...]
+    terms: tuple[tuple[Any, Loss], ...]
 
     def __post_init__(self) -> None:
         for weight, loss in self.terms:
-            check_finite("a sum of losses", weight=weight)
+            checked(Finite, weight, "a sum of losses: weight")
             if not isinstance(loss, Loss):
                 raise InputError(f"a sum of losses cannot have {loss!r}, which is no Loss")
 
@@ -164,9 +131,6 @@ class Output(Loss):
     output: str | None = None
     over_batch: Reduction | None = None
 
-    def __post_init__(self) -> None:
-        check_choice(self.name, "over_batch", self.over_batch, (None, "mean", "sum"))
-
     def emit(self, place: Place) -> Var:
         """The value as a scalar. Raises InputError for one that may have several elements."""
         value = place.value(self.output)
@@ -192,9 +156,6 @@ class Custom(Loss):
 
     function: Callable[..., Var]
     over_batch: Reduction | None = None
-
-    def __post_init__(self) -> None:
-        check_choice("custom", "over_batch", self.over_batch, (None, "mean", "sum"))
 
     def emit(self, place: Place) -> Var:
         """What the function returns. Raises InputError when that is no scalar."""
@@ -229,9 +190,6 @@ class Reduced(Loss):
     output: str | None = None
     target: str = "target"
     reduction: Reduction = "mean"
-
-    def __post_init__(self) -> None:
-        check_choice(self.name, "reduction", self.reduction, ("mean", "sum"))
 
     @property
     def over_batch(self) -> OverBatch | None:

@@ -9,7 +9,7 @@ exponentiates. Smoothing needs the log-probabilities, which are its second resul
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from onnx import TensorProto
@@ -19,16 +19,14 @@ from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, Shape
 from onnxgrad.ir.var import Var
+from onnxgrad.options import Range, Share
 from onnxgrad.train.losses.base import (
+    Index,
     Loss,
     Numbers,
     OverBatch,
     Reduced,
-    check_choice,
-    check_flag,
-    check_integer,
     check_numbers,
-    check_within,
     known,
     reduced,
     size,
@@ -103,16 +101,13 @@ class _OfClasses(Reduced):
 
     target: str = "labels"
     weight: Numbers = None
-    ignore_index: int = -100
-    label_smoothing: float = 0.0
+    ignore_index: Index = -100
+    label_smoothing: Share = 0.0
     target_dtype: Literal["int64", "int32"] = "int64"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice(self.name, "target_dtype", self.target_dtype, ("int64", "int32"))
         check_numbers(self.name, weight=self.weight)
-        check_integer(self.name, ignore_index=self.ignore_index)
-        check_within(self.name, 0.0, 1.0, label_smoothing=self.label_smoothing)
 
     @property
     def over_batch(self) -> OverBatch | None:
@@ -165,13 +160,8 @@ class CrossEntropy(_OfClasses):
     """
 
     name: ClassVar[str] = "cross_entropy"
-    axis: int = 1
+    axis: Index = 1
     probabilities: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer(self.name, axis=self.axis)
-        check_flag(self.name, probabilities=self.probabilities)
 
     @property
     def over_batch(self) -> OverBatch | None:
@@ -230,13 +220,7 @@ class SequenceCrossEntropy(_OfClasses):
     """
 
     name: ClassVar[str] = "sequence_cross_entropy"
-    shift: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer(self.name, shift=self.shift)
-        if self.shift < 0:
-            raise InputError(f"{self.name}: shift must be 0 or more, not {self.shift}")
+    shift: Annotated[int, Range(0, (1 << 31) - 1)] = 1
 
     def emit(self, place: Place) -> Var:
         """The loss. Raises InputError for scores without a sequence."""
@@ -322,10 +306,6 @@ class KLDiv(Loss):
     target: str = "target"
     reduction: Literal["mean", "sum", "batchmean"] = "mean"
     log_target: bool = False
-
-    def __post_init__(self) -> None:
-        check_choice(self.name, "reduction", self.reduction, ("mean", "sum", "batchmean"))
-        check_flag(self.name, log_target=self.log_target)
 
     @property
     def over_batch(self) -> OverBatch | None:

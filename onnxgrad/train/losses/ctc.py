@@ -20,12 +20,10 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.train.losses.base import (
+    Index,
     Loss,
     OverBatch,
     Reduction,
-    check_choice,
-    check_flag,
-    check_integer,
     reduced,
 )
 from onnxgrad.train.losses.place import Place
@@ -51,15 +49,10 @@ class CTC(Loss):
     target: str = "labels"
     input_lengths: str | None = "input_lengths"
     target_lengths: str = "target_lengths"
-    blank: int = 0
+    blank: Index = 0
     reduction: Reduction = "mean"
     zero_infinity: bool = False
     batch_first: bool = False
-
-    def __post_init__(self) -> None:
-        check_choice(self.name, "reduction", self.reduction, ("mean", "sum"))
-        check_integer(self.name, blank=self.blank)
-        check_flag(self.name, zero_infinity=self.zero_infinity, batch_first=self.batch_first)
 
     @property
     def over_batch(self) -> OverBatch | None:

@@ -6,23 +6,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
+from onnxgrad.options import Interval
 from onnxgrad.train.losses.base import (
+    Finite,
+    Index,
     Loss,
     OverBatch,
+    Positive,
     Reduced,
     Reduction,
-    check_choice,
-    check_finite,
-    check_flag,
-    check_integer,
-    check_positive,
     reduced,
 )
 from onnxgrad.train.losses.place import Place, fits
@@ -39,13 +38,8 @@ class Cosine(Reduced):
     """
 
     name: ClassVar[str] = "cosine"
-    dim: int = 1
-    eps: float = 1e-8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer(self.name, dim=self.dim)
-        check_positive(self.name, eps=self.eps)
+    dim: Index = 1
+    eps: Positive = 1e-8
 
     @property
     def over_batch(self) -> OverBatch | None:
@@ -79,11 +73,7 @@ class CosineEmbedding(Reduced):
     name: ClassVar[str] = "cosine_embedding"
     target: str = "labels"
     other: str | None = None
-    margin: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_finite(self.name, margin=self.margin)
+    margin: Finite = 0.0
 
     def emit(self, place: Place) -> Var:
         """The loss. Raises InputError for values that are no two vectors, or no two lists of
@@ -121,19 +111,11 @@ class TripletMargin(Loss):
     output: str | None = "anchor"
     positive: str = "positive"
     negative: str = "negative"
-    margin: float = 1.0
-    p: float = 2.0
-    eps: float = 1e-6
+    margin: Positive = 1.0
+    p: Annotated[float, Interval(math.ulp(0.0), math.inf, words="a number above 0")] = 2.0
+    eps: Finite = 1e-6
     swap: bool = False
     reduction: Reduction = "mean"
-
-    def __post_init__(self) -> None:
-        check_choice(self.name, "reduction", self.reduction, ("mean", "sum"))
-        check_finite(self.name, eps=self.eps)
-        check_positive(self.name, margin=self.margin)
-        if self.p != math.inf:
-            check_positive(self.name, p=self.p)
-        check_flag(self.name, swap=self.swap)
 
     @property
     def over_batch(self) -> OverBatch | None:

@@ -27,7 +27,8 @@ class _Penalty(Loss):
     params: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.params, str) or not self.params.strip(", "):
+        super().__post_init__()
+        if not self.params.strip(", "):
             raise InputError(
                 f'{self.name}: params must be names or globs, like "*.weight,!norm.*", not '
                 f"{self.params!r}"

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.train.losses.base import Reduced, check_finite, check_positive, check_within, reduced
+from onnxgrad.train.losses.base import NonNegative, Positive, Reduced, reduced
 from onnxgrad.train.losses.place import Place
 
 
@@ -60,11 +60,7 @@ class Huber(Elementwise):
     """
 
     name: ClassVar[str] = "huber"
-    delta: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self.name, delta=self.delta)
+    delta: Positive = 1.0
 
     def of(self, y: Var, t: Var) -> Var:
         """c (d - c / 2) with c = d clipped to delta; its derivative is c."""
@@ -80,12 +76,7 @@ class SmoothL1(Elementwise):
     """
 
     name: ClassVar[str] = "smooth_l1"
-    beta: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_finite(self.name, beta=self.beta)
-        check_within(self.name, 0.0, float("inf"), beta=self.beta)
+    beta: NonNegative = 1.0
 
     def of(self, y: Var, t: Var) -> Var:
         """Huber's loss with delta = beta, over beta."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from onnx import helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
-from onnxgrad.options import Declared, check_fields
+from onnxgrad.options import Declared, NonNegative, check_fields
 from onnxgrad.train import array_math
 
 # a Var while a graph is built, an array while one computes
@@ -77,14 +77,10 @@ class Optimizer(metaclass=Declared):
 
     elementwise: ClassVar[bool] = True
 
-    lr: float = field(default=1e-3, kw_only=True)
+    lr: NonNegative = field(default=1e-3, kw_only=True)
     maximize: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            object.__setattr__(
-                self, f.name, _checked(self.name, f.name, f.default, getattr(self, f.name))
-            )
         check_fields(self, self.name)
 
     @property
@@ -152,45 +148,6 @@ def decayed(p: Tensor, weight_decay: float, at: Moment) -> Tensor:
     Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.
     """
     return p * (1.0 - at.rate * weight_decay) if weight_decay else p
-
-
-# smallest and largest value of a hyperparameter, and whether it may be the largest itself
-_RANGES = {
-    "betas": (0.0, 1.0, False),
-    "rho": (0.0, 1.0, True),
-    "beta2_decay": (-np.inf, 0.0, True),
-    "d": (1.0, np.inf, True),
-}
-_POSITIVE = (0.0, np.inf, True)
-
-
-def _checked(owner: str, name: str, default: Any, value: Any) -> Any:
-    """The value as Python's own numbers, which take the dtype of what they meet. Raises
-    InputError out of range.
-    """
-    if isinstance(default, tuple):
-        if not isinstance(value, (tuple, list)) or len(value) != len(default):
-            raise InputError(f"{owner}: {name} must be {len(default)} numbers, not {value!r}")
-        return tuple(_checked(owner, name, d, v) for d, v in zip(default, value, strict=True))
-    if default is None and value is None:
-        return None
-    if isinstance(default, bool) or not (default is None or isinstance(default, (int, float))):
-        return value
-    low, high, closed = _RANGES.get(name, _POSITIVE)
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float, np.number))
-        or not np.isfinite(value)
-    ):
-        raise InputError(f"{owner}: {name} must be a finite number, not {value!r}")
-    if not low <= value <= high or (value == high and not closed):
-        bounds = (
-            f"at least {low:g}"
-            if high == np.inf
-            else f"from {low:g} to {high:g}" + ("" if closed else ", not 1 itself")
-        )
-        raise InputError(f"{owner}: {name} must be {bounds}, not {value!r}")
-    return float(value)
 
 
 Rule = Callable[[Any, Tensor, Tensor, State, Moment], tuple[Tensor, Mapping[str, Tensor]]]

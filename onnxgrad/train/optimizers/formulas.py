@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array, numpy_dtype
+from onnxgrad.options import Interval, NonNegative, Share
 from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor, decayed, zeros
 from onnxgrad.train.update.clipping import sum_of_squares
+
+_MOST = float(np.finfo(np.float64).max)
+# of a moving mean
+Decay = Annotated[float, Interval(0, np.nextafter(1, 0), words="from 0 to 1, not 1 itself")]
 
 
 @dataclass(frozen=True)
@@ -23,10 +28,10 @@ class SGD(Optimizer):
     momentum, or with dampening.
     """
 
-    lr: float = 1e-3
-    momentum: float = 0.0
-    dampening: float = 0.0
-    weight_decay: float = 0.0
+    lr: NonNegative = 1e-3
+    momentum: NonNegative = 0.0
+    dampening: NonNegative = 0.0
+    weight_decay: NonNegative = 0.0
     nesterov: bool = False
 
     def __post_init__(self) -> None:
@@ -65,10 +70,10 @@ class Adam(Optimizer):
     Beyond", 2018.
     """
 
-    lr: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
+    lr: NonNegative = 1e-3
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
+    eps: NonNegative = 1e-8
+    weight_decay: NonNegative = 0.0
     amsgrad: bool = False
 
     def state(self, parameter: Array) -> dict[str, Array]:
@@ -103,7 +108,7 @@ class AdamW(Adam):
     Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.
     """
 
-    weight_decay: float = 1e-2
+    weight_decay: NonNegative = 1e-2
 
     def update(
         self, p: Tensor, g: Tensor, s: State, at: Moment
@@ -121,11 +126,11 @@ class NAdam(Optimizer):
     "Incorporating Nesterov Momentum into Adam", 2016.
     """
 
-    lr: float = 2e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    momentum_decay: float = 4e-3
+    lr: NonNegative = 2e-3
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
+    eps: NonNegative = 1e-8
+    weight_decay: NonNegative = 0.0
+    momentum_decay: NonNegative = 4e-3
     decoupled_weight_decay: bool = False
 
     def state(self, parameter: Array) -> dict[str, Array]:
@@ -164,9 +169,9 @@ class Lion(Optimizer):
     PyTorch has none.
     """
 
-    lr: float = 1e-4
-    betas: tuple[float, float] = (0.9, 0.99)
-    weight_decay: float = 0.0
+    lr: NonNegative = 1e-4
+    betas: tuple[Decay, Decay] = (0.9, 0.99)
+    weight_decay: NonNegative = 0.0
 
     def state(self, parameter: Array) -> dict[str, Array]:
         """The mean of the gradients."""
@@ -191,11 +196,11 @@ class Adagrad(Optimizer):
     Stochastic Optimization", 2011.
     """
 
-    lr: float = 1e-2
-    lr_decay: float = 0.0
-    weight_decay: float = 0.0
-    initial_accumulator_value: float = 0.0
-    eps: float = 1e-10
+    lr: NonNegative = 1e-2
+    lr_decay: NonNegative = 0.0
+    weight_decay: NonNegative = 0.0
+    initial_accumulator_value: NonNegative = 0.0
+    eps: NonNegative = 1e-10
 
     def state(self, parameter: Array) -> dict[str, Array]:
         """The sum of the squared gradients."""
@@ -223,11 +228,11 @@ class RMSprop(Optimizer):
     2013.
     """
 
-    lr: float = 1e-2
-    alpha: float = 0.99
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    momentum: float = 0.0
+    lr: NonNegative = 1e-2
+    alpha: NonNegative = 0.99
+    eps: NonNegative = 1e-8
+    weight_decay: NonNegative = 0.0
+    momentum: NonNegative = 0.0
     centered: bool = False
 
     def state(self, parameter: Array) -> dict[str, Array]:
@@ -264,10 +269,10 @@ class Adadelta(Optimizer):
     Source: Zeiler, "ADADELTA: An Adaptive Learning Rate Method", 2012.
     """
 
-    lr: float = 1.0
-    rho: float = 0.9
-    eps: float = 1e-6
-    weight_decay: float = 0.0
+    lr: NonNegative = 1.0
+    rho: Share = 0.9
+    eps: NonNegative = 1e-6
+    weight_decay: NonNegative = 0.0
 
     def state(self, parameter: Array) -> dict[str, Array]:
         """The mean of the squared gradients, and of the squared steps."""
@@ -299,11 +304,11 @@ class Adafactor(Optimizer):
 
     elementwise: ClassVar[bool] = False
 
-    lr: float = 1e-2
-    beta2_decay: float = -0.8
-    eps: tuple[float | None, float] = (None, 1e-3)
-    d: float = 1.0
-    weight_decay: float = 0.0
+    lr: NonNegative = 1e-2
+    beta2_decay: Annotated[float, Interval(-_MOST, 0, words="a finite number, at most 0")] = -0.8
+    eps: tuple[NonNegative | None, NonNegative] = (None, 1e-3)
+    d: Annotated[float, Interval(1, _MOST, words="a finite number, at least 1")] = 1.0
+    weight_decay: NonNegative = 0.0
 
     def state(self, parameter: Array) -> dict[str, Array]:
         """Rows (..., n, 1) and columns (..., 1, m) of a parameter (..., n, m); the whole of a

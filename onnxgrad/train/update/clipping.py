@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import is_static
+from onnxgrad.options import Positive, checked
 from onnxgrad.train.array_math import element_type
 
 # onnxruntime adds a float32 reduction up in a few running sums: off by 1e-6 for as many elements of
@@ -67,7 +67,7 @@ def clip_by_value(gs: Sequence[Any], limit: float, math: Any = op) -> list[Any]:
 
     gs: Vars, or arrays with `train.array_math`. Raises InputError for a limit that is not above 0.
     """
-    limit = _limit(limit)
+    limit = checked(Positive, limit, "clipping: limit")
     return [math.Clip(g, -limit, limit) for g in gs]
 
 
@@ -84,7 +84,7 @@ def clip_by_global_norm(
     "On the difficulty of training recurrent neural networks", 2013. Raises InputError for a limit
     that is not above 0, and without gradients.
     """
-    limit = _limit(limit)
+    limit = checked(Positive, limit, "clipping: limit")
     if not gs:
         raise InputError("there are no gradients to clip")
     dtype = widest(gs)
@@ -106,13 +106,3 @@ def clip_coefficient(norm: Any, limit: float, math: Any = op) -> Any:
 def _times(g: Any, factor: Any, math: Any) -> Any:
     """g times a scalar, which float16 may be too narrow for, in the dtype of g."""
     return in_dtype(in_dtype(g, element_type(factor), math) * factor, element_type(g), math)
-
-
-def _limit(limit: float) -> float:
-    if (
-        isinstance(limit, bool)
-        or not isinstance(limit, (int, float, np.number))
-        or not 0 < limit < np.inf
-    ):
-        raise InputError(f"the limit of clipping must be a number above 0, not {limit!r}")
-    return float(limit)

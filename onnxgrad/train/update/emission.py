@@ -26,7 +26,7 @@ from onnxgrad.train.update.clipping import (
     widest,
 )
 from onnxgrad.train.update.mixed_precision import Master, all_finite, in_float32, kept
-from onnxgrad.train.update.options import Group, Plan, members
+from onnxgrad.train.update.options import Group, UpdateOptions, members
 
 State = dict[str, Array]
 # by the names of `LossScaling.state`; empty without loss scaling
@@ -54,7 +54,7 @@ class Update:
 
 def emit_update(
     block: BindingBlock,
-    plan: Plan,
+    options: UpdateOptions,
     parameters: Sequence[Var],
     adjoints: Sequence[Var],
     scale: Scale,
@@ -65,55 +65,57 @@ def emit_update(
     """
     names = block.program.names
     rate = None
-    if plan.schedule is None:
+    if options.schedule is None:
         rate = block.add_input(names.fresh("learning_rate"), TensorType(TensorProto.FLOAT, ()))
     step = block.add_input(names.fresh("step"), TensorType(TensorProto.INT64, ()))
     number = op.Cast(step, to=TensorProto.DOUBLE)
     if scale:  # updates that were left out do not count
         number = number - op.Cast(scale["skipped"], to=TensorProto.DOUBLE)
-    learning = plan.schedule.emit(step) if plan.schedule is not None else rate
-    found = _prepared(plan, adjoints, scale)
-    group = members(plan.groups, [p.name for p in parameters])
+    learning = options.schedule.emit(step) if options.schedule is not None else rate
+    found = _prepared(options, adjoints, scale)
+    group = members(options.groups, [p.name for p in parameters])
     at = Moment(learning, number, op, TensorProto.FLOAT)
-    writer = _Writer(block, plan, at, found.finite, initial)
+    writer = _Writer(block, options, at, found.finite, initial)
     fed = [
         writer.parameter(p, g, group[p.name]) for p, g in zip(parameters, found.each, strict=True)
     ]
     norm = None if found.norm is None else returned(block, found.norm, "gradient_norm")
     fed += writer.states
-    fed += emit_scaling(block, plan, scale, found.finite)
+    fed += emit_scaling(block, options, scale, found.finite)
     fed.append(fed_of(step, "step"))
     if rate is not None:
         fed.append(fed_of(rate, "learning_rate"))
     return Update(fed, norm)
 
 
-def emit_scaling(block: BindingBlock, plan: Plan, scale: Scale, finite: Var | None) -> list[Fed]:
+def emit_scaling(
+    block: BindingBlock, options: UpdateOptions, scale: Scale, finite: Var | None
+) -> list[Fed]:
     """The loss scaling's own next state."""
-    if plan.scaling is None:
+    if options.scaling is None:
         return []
-    new = plan.scaling.update(scale, finite)
+    new = options.scaling.update(scale, finite)
     return [
         replace(fed_of(v, "scaling", returned(block, new[slot], f"{v.name}.new")), slot=slot)
         for slot, v in scale.items()
     ]
 
 
-def _prepared(plan: Plan, adjoints: Sequence[Var], scale: Scale) -> Gradients:
+def _prepared(options: UpdateOptions, adjoints: Sequence[Var], scale: Scale) -> Gradients:
     """Wide, unscaled, averaged over micro-batches, clipped."""
     gs: list[Var] = [in_dtype(g, widest([g])) for g in adjoints]
-    factor = None if plan.accumulate == 1 else np.float64(1 / plan.accumulate)
+    factor = None if options.accumulate == 1 else np.float64(1 / options.accumulate)
     finite = norm = None
-    if plan.scaling is not None:
-        gs = plan.scaling.unscaled(gs, scale)
+    if options.scaling is not None:
+        gs = options.scaling.unscaled(gs, scale)
         finite = all_finite(gs)
-    if factor is not None and (plan.clip_norm is None or plan.clip_value is not None):
+    if factor is not None and (options.clip_norm is None or options.clip_value is not None):
         gs, factor = [g * float(factor) for g in gs], None
-    if plan.clip_value is not None:
-        gs = clip_by_value(gs, plan.clip_value)
-    if plan.clip_norm is not None:
-        gs, norm = clip_by_global_norm(gs, plan.clip_norm, factor=factor)
-    elif plan.norm:
+    if options.clip_value is not None:
+        gs = clip_by_value(gs, options.clip_value)
+    if options.clip_norm is not None:
+        gs, norm = clip_by_global_norm(gs, options.clip_norm, factor=factor)
+    elif options.norm:
         norm = global_norm(gs)
     return Gradients(gs, norm, finite)
 
@@ -123,7 +125,7 @@ class _Writer:
     """Writes the update of one weight after another; `states` are the inputs that come with it."""
 
     block: BindingBlock
-    plan: Plan
+    options: UpdateOptions
     at: Moment
     finite: Var | None
     initial: State
@@ -142,15 +144,15 @@ class _Writer:
         for slot, v in held.items():
             after[slot] = self._kept(after[slot], v)
             self._returned(p, slot, v, after[slot], "state")
-        if self.plan.average is not None:
-            (slot, value), *_ = self.plan.average.state(start).items()
+        if self.options.average is not None:
+            (slot, value), *_ = self.options.average.state(start).items()
             v = self._state(p, slot, value)
             source = after["master"] if isinstance(rule, Master) else new
-            average = self._kept(self.plan.average.update(v, source, at), v)
+            average = self._kept(self.options.average.update(v, source, at), v)
             self._returned(p, slot, v, average, "average")
         fed = fed_of(p, "parameter", returned(self.block, new, f"{p.name}.new"), gradient=g.name)
-        several = len(self.plan.groups) > 1
-        return replace(fed, group=self.plan.groups.index(group) if several else None)
+        several = len(self.options.groups) > 1
+        return replace(fed, group=self.options.groups.index(group) if several else None)
 
     def _rate(self, group: Group) -> Any:
         rate = self.at.learning_rate
@@ -216,7 +218,7 @@ def add_up(
 
 
 def update_program(
-    train: Program, plan: Plan, accumulated: Sequence[Fed], scale: Scale, initial: State
+    train: Program, options: UpdateOptions, accumulated: Sequence[Fed], scale: Scale, initial: State
 ) -> tuple[Program, Update]:
     """The graph of the update alone: weights, their accumulated gradients and states in."""
     proto = ModelProto(ir_version=train.ir_version, graph=GraphProto(name="update"))
@@ -228,8 +230,8 @@ def update_program(
     parameters = [block.add_input(name, values[name].type) for name in weights]
     sums = [block.add_input(fed.name, values[fed.name].type) for fed in accumulated]
     own = {slot: block.add_input(v.name, v.type) for slot, v in scale.items()}
-    with emitting(block, share=True, made_by=plan.optimizer.name):
-        made = emit_update(block, plan, parameters, sums, own, initial)
+    with emitting(block, share=True, made_by=options.optimizer.name):
+        made = emit_update(block, options, parameters, sums, own, initial)
         for v, fed in zip(sums, accumulated, strict=True):
             zeros = op.ConstantOfShape(np.array(v.shape, np.int64), value=_zero(v))
             returned(block, zeros, fed.next or "", exactly=True)

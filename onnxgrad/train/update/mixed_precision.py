@@ -16,9 +16,11 @@ torch.amp.GradScaler.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from onnx import TensorProto
@@ -26,9 +28,12 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array
-from onnxgrad.options import check_fields
+from onnxgrad.options import Count, Interval, Positive, check_fields
 from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor
 from onnxgrad.train.update.clipping import in_dtype, widest
+
+_ABOVE_1 = Interval(math.nextafter(1, 2), sys.float_info.max, words="a finite number above 1")
+_BETWEEN = Interval(math.ulp(0.0), math.nextafter(1, 0), words="between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -41,28 +46,14 @@ class LossScaling:
     that make no scaling.
     """
 
-    init_scale: float = 65536.0
-    growth_factor: float = 2.0
-    backoff_factor: float = 0.5
-    growth_interval: int = 2000
+    init_scale: Positive = 65536.0
+    growth_factor: Annotated[float, _ABOVE_1] = 2.0
+    backoff_factor: Annotated[float, _BETWEEN] = 0.5
+    growth_interval: Count = 2000
     dynamic: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("init_scale", "growth_factor", "backoff_factor", "growth_interval"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-                raise InputError(f"loss scaling: {name} must be a number, not {value!r}")
         check_fields(self, "loss scaling")
-        if not 0 < self.init_scale < np.inf:
-            raise InputError(f"loss scaling: init_scale must be above 0, not {self.init_scale}")
-        if not 1 < self.growth_factor < np.inf or not 0 < self.backoff_factor < 1:
-            raise InputError(
-                "loss scaling: growth_factor must be above 1, backoff_factor between 0 and 1"
-            )
-        if self.growth_interval < 1 or self.growth_interval != int(self.growth_interval):
-            raise InputError(
-                f"loss scaling: growth_interval must be a whole number, not {self.growth_interval}"
-            )
 
     def to_dict(self) -> dict[str, Any]:
         """As a manifest has it."""

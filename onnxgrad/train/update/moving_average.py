@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
+from onnxgrad.options import Share, check_fields
 from onnxgrad.train.array_math import element_type
 from onnxgrad.train.optimizers.base import Moment, Tensor
 from onnxgrad.train.update.clipping import in_dtype
@@ -26,15 +26,10 @@ class ExponentialMovingAverage:
     decay outside of 0 to 1.
     """
 
-    decay: float = 0.999
+    decay: Share = 0.999
 
     def __post_init__(self) -> None:
-        if (
-            isinstance(self.decay, bool)
-            or not isinstance(self.decay, (int, float))
-            or not 0 <= self.decay <= 1
-        ):
-            raise InputError(f"the decay of an average must be from 0 to 1, not {self.decay!r}")
+        check_fields(self, "average")
 
     def state(self, parameter: Array) -> Mapping[str, Array]:
         """The average before the first update: the parameter itself."""

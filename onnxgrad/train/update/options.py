@@ -7,10 +7,9 @@ from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
-
 from onnxgrad.errors import InputError
 from onnxgrad.named_options import read
+from onnxgrad.options import Count, Positive, check_fields
 from onnxgrad.train.optimizers import OPTIMIZERS, AdamW
 from onnxgrad.train.optimizers.base import Optimizer
 from onnxgrad.train.schedules import Schedule
@@ -118,24 +117,33 @@ Average: TypeAlias = "float | ExponentialMovingAverage | None"
 
 
 @dataclass(frozen=True)
-class Plan:
+class UpdateOptions:
     """The update of one step, in the order in which it is made: gradients of `accumulate`
     micro-batches are averaged, unscaled, clipped by value, then by their global norm; each group's
-    optimiser makes new weights of them, whose moving average is taken.
+    optimiser makes new weights of them, whose moving average is taken. norm: the global norm is an
+    output. Raises InputError for a value of another type, or out of its range.
     """
 
     optimizer: Optimizer
     groups: tuple[Group, ...]
-    clip_value: float | None = None
-    clip_norm: float | None = None
-    norm: bool = False  # the global norm is returned
-    accumulate: int = 1
+    clip_value: Positive | None = None
+    clip_norm: Positive | None = None
+    norm: bool = False
+    accumulate: Count = 1
     average: ExponentialMovingAverage | None = None
     scaling: LossScaling | None = None
     schedule: Schedule | None = None
 
-    def told(self) -> dict[str, Any]:
-        """What a manifest says of it beside the optimiser."""
+    def __post_init__(self) -> None:
+        check_fields(self, "training_step")
+        schedule: object = self.schedule
+        if schedule is not None and not isinstance(schedule, Schedule):
+            raise InputError(
+                f"the schedule must be one, like Cosine(1e-3, T_max=100), not {schedule!r}"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The entries of a manifest, except for the optimiser."""
         several = len(self.groups) > 1
         return {
             "update": "update.onnx" if self.accumulate > 1 else None,
@@ -149,78 +157,27 @@ class Plan:
         }
 
 
-def plan_of(
-    optimizer: Optimizer | str | None,
-    *,
-    groups: Groups | None,
-    clip_value: float | None,
-    clip_norm: float | None,
-    norm: bool,
-    accumulate: int,
-    average: Average,
-    loss_scale: Scaling,
-    schedule: Schedule | None,
-) -> Plan:
-    """The options of `training_step`, checked: raises InputError for each that is none."""
-    optimizer = AdamW() if optimizer is None else optimizer
-    if isinstance(optimizer, str):
-        optimizer = read(optimizer, OPTIMIZERS, "optimiser")
-    if not isinstance(optimizer, Optimizer):
-        raise InputError(f"the optimizer must be one, like AdamW(), not {optimizer!r}")
-    if schedule is not None and not isinstance(schedule, Schedule):
-        raise InputError(
-            f"the schedule must be one, like Cosine(1e-3, T_max=100), not {schedule!r}"
-        )
-    return Plan(
-        optimizer,
-        grouped(groups or {}, optimizer),
-        _limit("clip_value", clip_value),
-        _limit("clip_norm", clip_norm),
-        norm or clip_norm is not None,
-        _count(accumulate),
-        _average(average),
-        _scaling(loss_scale),
-        schedule,
-    )
+def optimizer_from(given: Optimizer | str | None) -> Optimizer:
+    """Return the optimiser of an object or a text such as "sgd{lr=0.1}", by default AdamW. Raises
+    InputError for anything else.
+    """
+    found: object = read(given, OPTIMIZERS, "optimiser") if isinstance(given, str) else given
+    if found is not None and not isinstance(found, Optimizer):
+        raise InputError(f"the optimizer must be one, like AdamW(), not {found!r}")
+    return found or AdamW()
 
 
-def _is_number(value: Any) -> bool:
-    return (
-        isinstance(value, (int, float, np.number))
-        and not isinstance(value, bool)
-        and bool(np.isfinite(value))
-    )
+def average_from(given: Average) -> ExponentialMovingAverage | None:
+    """Return the moving average of a decay. Raises InputError for a decay out of range."""
+    if given is None or isinstance(given, ExponentialMovingAverage):
+        return given
+    return ExponentialMovingAverage(given)
 
 
-def _limit(name: str, value: Any) -> float | None:
-    if value is None:
-        return None
-    if not _is_number(value) or value <= 0:
-        raise InputError(f"{name} must be a number above 0, not {value!r}")
-    return float(value)
-
-
-def _count(value: Any) -> int:
-    if not _is_number(value) or value < 1 or value != int(value):
-        raise InputError(
-            f"accumulate must be a whole number of micro-batches from 1 on, not {value!r}"
-        )
-    return int(value)
-
-
-def _average(value: Any) -> ExponentialMovingAverage | None:
-    if value is None or isinstance(value, ExponentialMovingAverage):
-        return value
-    if not _is_number(value):
-        raise InputError(f"average must be a decay from 0 to 1, not {value!r}")
-    return ExponentialMovingAverage(float(value))
-
-
-def _scaling(value: Any) -> LossScaling | None:
-    if value is None or isinstance(value, LossScaling):
-        return value
-    if value == "dynamic":
-        return LossScaling()
-    if not _is_number(value) or value <= 0:
-        raise InputError(f"loss_scale must be 'dynamic' or a number above 0, not {value!r}")
-    return LossScaling(float(value), dynamic=False)
+def scaling_from(given: Scaling) -> LossScaling | None:
+    """Return the loss scaling of "dynamic" or of a fixed scale. Raises InputError for others."""
+    if given is None or isinstance(given, LossScaling):
+        return given
+    if isinstance(given, str) and given != "dynamic":
+        raise InputError(f"loss_scale must be 'dynamic' or a number above 0, not {given!r}")
+    return LossScaling() if isinstance(given, str) else LossScaling(given, dynamic=False)

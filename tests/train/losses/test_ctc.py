@@ -139,7 +139,7 @@ def test_what_does_not_fit() -> None:
         with_loss(through({"z": ["N", 5]}), CTC())
     with pytest.raises(InputError, match="there is no class blank=5"):
         with_loss(through({"z": ["T", "N", 5]}), CTC(blank=5))
-    with pytest.raises(InputError, match="blank must be an integer"):
+    with pytest.raises(InputError, match="blank must be a whole number"):
         CTC(blank=0.5)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="zero_infinity must be true or false"):
         CTC(zero_infinity=1)  # type: ignore[arg-type]

@@ -109,12 +109,12 @@ def test_values_that_do_not_fit(sizes: Any, loss: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: TripletMargin(p=0.0), "p must be above 0"),
-        (lambda: TripletMargin(margin=0.0), "margin must be above 0"),
+        (lambda: TripletMargin(p=0.0), "p must be a number above 0"),
+        (lambda: TripletMargin(margin=0.0), "margin must be a finite number above 0"),
         (lambda: TripletMargin(swap="no"), "swap must be true or false"),  # type: ignore[arg-type]
         (lambda: CosineEmbedding(margin=float("inf")), "margin must be a finite number"),
-        (lambda: Cosine(eps=0.0), "eps must be above 0"),
-        (lambda: Cosine(dim=1.5), "dim must be an integer"),  # type: ignore[arg-type]
+        (lambda: Cosine(eps=0.0), "eps must be a finite number above 0"),
+        (lambda: Cosine(dim=1.5), "dim must be a whole number"),  # type: ignore[arg-type]
     ],
 )
 def test_options_out_of_range(make: Any, words: str) -> None:

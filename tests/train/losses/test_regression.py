@@ -62,9 +62,9 @@ def test_the_target_is_of_the_outputs_shape() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Huber(delta=0), "huber: delta must be above 0, not 0"),
-        (lambda: Huber(delta=float("nan")), "huber: delta must be a finite number"),
-        (lambda: SmoothL1(beta=-1), "smooth_l1: beta must be from 0 to inf, not -1"),
+        (lambda: Huber(delta=0), "huber: delta must be a finite number above 0, not 0"),
+        (lambda: Huber(delta=float("nan")), "huber: delta must be a number, not nan"),
+        (lambda: SmoothL1(beta=-1), "smooth_l1: beta must be a finite number, at least 0, not -1"),
         (lambda: SmoothL1(beta=1e300), "smooth_l1: beta must be a finite number"),
         (lambda: MSE(reduction="none"), "mse: reduction must be one of mean, sum"),
     ],

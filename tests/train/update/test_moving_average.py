@@ -54,7 +54,7 @@ def test_the_digits_of_float64() -> None:
 
 @pytest.mark.parametrize("decay", [-0.1, 1.1, float("nan"), "0.5"])
 def test_decays_that_are_none(decay: Any) -> None:
-    with pytest.raises(InputError, match="from 0 to 1"):
+    with pytest.raises(InputError, match="average: decay must be"):
         ExponentialMovingAverage(decay)
 
 
