@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
 
 from onnx import ModelProto, NodeProto
 
@@ -21,6 +20,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType, numpy_dtype
 from onnxgrad.ir.var import Var
+from onnxgrad.results import Plain
 
 MARK = "layer_ann"
 OPTION = "session.layer_assignment_settings"
@@ -65,13 +65,15 @@ def rule(text: str) -> list[DeviceRule]:
 
 
 @dataclass(frozen=True)
-class Copy:
+class Copy(Plain):
     """A value that moves from one device to another, once for all its readers there.
 
     `made_by` is the binding that computes it, None for a graph input; `readers` is empty for a
     graph output, which is copied to the host. `count`: elements as text (`N*64`), `bytes` when
     every size is known.
     """
+
+    json_keys = "value=value_name made_by=maker read_by from=source to=target elements=count bytes"
 
     value: Var
     made_by: Binding | None
@@ -81,17 +83,20 @@ class Copy:
     count: str
     bytes: int | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON's types."""
-        return {
-            "value": self.value.name,
-            "made_by": None if self.made_by is None else called(self.made_by),
-            "read_by": [called(b) for b in self.readers],
-            "from": self.source,
-            "to": self.target,
-            "elements": self.count,
-            "bytes": self.bytes,
-        }
+    @property
+    def value_name(self) -> str:
+        """The name of the value."""
+        return self.value.name
+
+    @property
+    def maker(self) -> str | None:
+        """The operator and name of the node that computes the value."""
+        return None if self.made_by is None else called(self.made_by)
+
+    @property
+    def read_by(self) -> list[str]:
+        """The operators and names of the readers."""
+        return [called(b) for b in self.readers]
 
 
 def called(b: Binding) -> str:
@@ -100,25 +105,28 @@ def called(b: Binding) -> str:
 
 
 @dataclass(frozen=True)
-class Placement:
+class Placement(Plain):
     """The device of every binding, by block order, and what is copied.
 
     `copies` lie between bindings. `interface` are graph inputs and outputs that a caller would
     otherwise pass through host memory; with onnxruntime's IO binding they need no copy.
     """
 
+    json_keys = "devices=by_device copies interface option"
+
     devices: dict[Binding, str]
     copies: list[Copy]
     interface: list[Copy]
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON's types; how many nodes each device has."""
-        return {
-            "devices": dict(Counter(self.devices.values())),
-            "copies": [c.to_dict() for c in self.copies],
-            "interface": [c.to_dict() for c in self.interface],
-            "option": {"name": OPTION, "value": settings(self)},
-        }
+    @property
+    def by_device(self) -> Counter[str]:
+        """The number of nodes on each device."""
+        return Counter(self.devices.values())
+
+    @property
+    def option(self) -> dict[str, str]:
+        """The session option of onnxruntime that the placement needs."""
+        return {"name": OPTION, "value": settings(self)}
 
 
 def place(

@@ -21,6 +21,7 @@ LAYERS = [
     "vocabulary",
     "wording",
     "errors",
+    "results",
     "options",
     "named_options",
     "limits",

@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import onnx
@@ -18,6 +17,7 @@ from onnxgrad.ir import domains
 from onnxgrad.ir.attributes import text
 from onnxgrad.ir.storage.external_data import tensors
 from onnxgrad.ir.types import Array, dtype_name
+from onnxgrad.results import Plain
 
 
 def graphs_of(node: NodeProto) -> list[GraphProto]:
@@ -89,10 +89,12 @@ def elements(tensor: TensorProto) -> Array:
 
 
 @dataclass(frozen=True)
-class Stats:
+class Stats(Plain):
     """Nodes count those of nested graphs and function bodies too; parameters are the elements of
     all constant tensors; bytes are the file's plus those of its external data.
     """
+
+    json_keys = "nodes parameters bytes operators=by_name"
 
     nodes: int
     parameters: int
@@ -100,14 +102,10 @@ class Stats:
     operators: Counter[str] = field(default_factory=Counter)
     dtypes: Counter[str] = field(default_factory=Counter)
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON's types."""
-        return {
-            "nodes": self.nodes,
-            "parameters": self.parameters,
-            "bytes": self.bytes,
-            "operators": dict(sorted(self.operators.items())),
-        }
+    @property
+    def by_name(self) -> dict[str, int]:
+        """The counts of operators, sorted by name."""
+        return dict(sorted(self.operators.items()))
 
 
 def stats_of(model: ModelProto) -> Stats:

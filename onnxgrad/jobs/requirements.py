@@ -14,7 +14,6 @@ legs = ["float64", "onnxruntime"]   # of the proof, which must have run in full
 from __future__ import annotations
 
 import functools
-import math
 import operator
 import re
 from collections import Counter
@@ -31,6 +30,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.var import Var
 from onnxgrad.limits import read_size
+from onnxgrad.results import Plain
 from onnxgrad.verify import Report
 from onnxgrad.vocabulary import LEGS
 from onnxgrad.wording import perhaps
@@ -39,10 +39,12 @@ INPUT = "input"  # the model as it was given, to which the result is held
 
 
 @dataclass(frozen=True)
-class Latency:
+class Latency(Plain):
     """Time over that of the model `against`, taken in turns: the median with its quartiles.
     `clock`: "CPU", or "wall" on a device that computes while the CPU waits.
     """
+
+    json_keys = "against ratio:.4g low:.4g high:.4g clock"
 
     against: str
     ratio: float
@@ -50,24 +52,19 @@ class Latency:
     high: float
     clock: str = "CPU"
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON's types."""
-        return {
-            "against": self.against,
-            "ratio": rounded(self.ratio, 4),
-            "low": rounded(self.low, 4),
-            "high": rounded(self.high, 4),
-            "clock": self.clock,
-        }
-
 
 @dataclass(frozen=True)
-class Facts:
+class Facts(Plain):
     """Counts are those of `ir.stats`, types as they are printed (`f32[N,4]`), opsets by domain.
     `worst`: the largest difference that the proof found, as a share of the largest value; `memory`:
     bytes at the peak of a run on the provider `memory_on`; these and `latency` are None where
     nothing was measured.
     """
+
+    json_keys = (
+        "inputs outputs opset nodes operators=by_name parameters bytes worst:.2g latency "
+        "memory memory_on"
+    )
 
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
@@ -81,25 +78,14 @@ class Facts:
     memory_on: str | None = None
 
     @property
+    def by_name(self) -> dict[str, int]:
+        """The counts of operators, sorted by name."""
+        return dict(sorted(self.operators.items()))
+
+    @property
     def nodes(self) -> int:
         """How many there are, those of nested graphs and functions too."""
         return sum(self.operators.values())
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON's types; what was measured in the digits that mean something."""
-        return {
-            "inputs": dict(self.inputs),
-            "outputs": dict(self.outputs),
-            "opset": dict(self.opset),
-            "nodes": self.nodes,
-            "operators": dict(sorted(self.operators.items())),
-            "parameters": self.parameters,
-            "bytes": self.bytes,
-            "worst": None if self.worst is None else rounded(self.worst, 2),
-            "latency": None if self.latency is None else self.latency.to_dict(),
-            "memory": self.memory,
-            "memory_on": self.memory_on,
-        }
 
 
 def facts_of(program: Program, proto: ModelProto) -> Facts:
@@ -171,7 +157,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Held:
+class Held(Plain):
     """One requirement and what came of it: the `value` found, the `limit` that the bound comes to
     (both None where they are not numbers, or not known), and `why` it does not hold.
     """
@@ -182,12 +168,6 @@ class Held:
     limit: float | None
     held: bool
     why: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON's types."""
-        value = self.value
-        finite = value is None or math.isfinite(value)
-        return {**vars(self), "value": value if finite else str(value)}
 
 
 def check_quantity(name: str) -> None:

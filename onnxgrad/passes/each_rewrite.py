@@ -23,6 +23,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import Digests, load_weights
 from onnxgrad.ir.types import type_to_proto
+from onnxgrad.results import Plain
 from onnxgrad.rewrite.trace import Firing, Trace
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.changed_region import NoRegion, Region, scopes
@@ -35,23 +36,22 @@ _STEPS = (1, 1, 2, 4, 8, 16, 1 << 20)
 
 
 @dataclass
-class EachReport:
+class EachReport(Plain):
     """What became of the firings: `alone` agree on their own operands, `in_context` with what
     computes these.
     """
+
+    json_keys = "alone in_context skipped=reasons"
 
     alone: int = 0
     in_context: int = 0
     skipped: dict[int, str] = field(default_factory=dict)  # number of the firing -> why
     widened: set[int] = field(default_factory=set)  # the numbers of those in context
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON's types."""
-        return {
-            "alone": self.alone,
-            "in_context": self.in_context,
-            "skipped": dict(Counter(self.skipped.values())),
-        }
+    @property
+    def reasons(self) -> Counter[str]:
+        """How many rewrites were skipped for each reason."""
+        return Counter(self.skipped.values())
 
     def __str__(self) -> str:
         checked = self.alone + self.in_context
@@ -60,9 +60,7 @@ class EachReport:
             if self.in_context
             else ""
         )
-        reasons = ", ".join(
-            f"{count} {why}" for why, count in Counter(self.skipped.values()).most_common()
-        )
+        reasons = ", ".join(f"{count} {why}" for why, count in self.reasons.most_common())
         skipped = f"; {len(self.skipped)} skipped ({reasons})" if self.skipped else ""
         return f"{counted(checked, 'rewrite')} equal on their own{context}{skipped}"
 

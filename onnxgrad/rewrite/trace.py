@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.options import known_keywords
+from onnxgrad.results import Plain
 
 
 class Decline(Exception):
@@ -65,8 +66,10 @@ class Group(str):
 
 
 @dataclass(frozen=True, slots=True)
-class Slip:
+class Slip(Plain):
     """A rule of this package that failed at one place, and was declined there."""
+
+    json_keys = "rule pass=pass_name where reason"
 
     rule: str
     pass_name: str
@@ -75,15 +78,6 @@ class Slip:
 
     def __str__(self) -> str:
         return f"{self.rule} failed at {self.where}: {self.reason}"
-
-    def to_dict(self) -> dict[str, str]:
-        """JSON's types."""
-        return {
-            "rule": self.rule,
-            "pass": self.pass_name,
-            "where": self.where,
-            "reason": self.reason,
-        }
 
 
 @dataclass(frozen=True, slots=True)

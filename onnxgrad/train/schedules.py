@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
@@ -30,6 +30,7 @@ from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.options import Count, Declared, NonNegative, Positive, Share, check_fields
+from onnxgrad.results import Plain
 from onnxgrad.train import array_math
 from onnxgrad.train.manifest import Manifest
 
@@ -38,8 +39,10 @@ Number = Any
 
 
 @dataclass(frozen=True)
-class Schedule(metaclass=Declared):
+class Schedule(Plain, metaclass=Declared):
     """A learning rate that goes with the step. Raises InputError for numbers that make none."""
+
+    json_keys = "name *"
 
     def __post_init__(self) -> None:
         check_fields(self, self.name)
@@ -52,10 +55,6 @@ class Schedule(metaclass=Declared):
         cls = type(self)
         ours = cls.__module__ == __name__
         return cls.__name__.lower() if ours else f"{cls.__module__}:{cls.__name__}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The name and the fields, as a file has them."""
-        return {"name": self.name, **asdict(self)}
 
     @abstractmethod
     def after(self, done: Number, math: Any) -> Number:
@@ -245,11 +244,6 @@ class Sequential(Schedule):
                 f"sequential: {len(self.schedules)} schedules need {len(self.schedules) - 1} "
                 f"milestones that rise from 1 on, not {list(self.milestones)}"
             )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The name, and the schedules likewise."""
-        each = [s.to_dict() for s in self.schedules]
-        return {"name": self.name, "schedules": each, "milestones": list(self.milestones)}
 
     def after(self, done: Number, math: Any) -> Number:
         """The rate."""

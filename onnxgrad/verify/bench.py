@@ -13,6 +13,7 @@ import onnx
 
 from onnxgrad.errors import InputError
 from onnxgrad.limits import bounded
+from onnxgrad.results import Plain
 from onnxgrad.verify.feeds.proof_cases import Inputs, Results, choose_cases
 from onnxgrad.verify.proof_model import ProofModel, proof_model
 from onnxgrad.verify.running.child_process import RunFailed
@@ -28,8 +29,10 @@ _MOST_PER_BURST = 1000
 
 
 @dataclass(frozen=True)
-class Spread:
+class Spread(Plain):
     """A median with its quartiles, and of how many values."""
+
+    json_keys = "median low high"
 
     median: float
     low: float
@@ -48,13 +51,12 @@ class Spread:
         """How far the median may be off."""
         return _NOTCH * (self.high - self.low) / math.sqrt(self.values)
 
-    def to_dict(self) -> dict[str, float]:
-        return {"median": self.median, "low": self.low, "high": self.high}
-
 
 @dataclass(frozen=True)
-class Timing:
+class Timing(Plain):
     """One model: seconds per run, and ratios of the fastest runs to those of the first model."""
+
+    json_keys = "name runs wall cpu wall_ratio cpu_ratio"
 
     name: str
     wall: Spread
@@ -63,30 +65,18 @@ class Timing:
     cpu_ratio: Spread
     runs: int
 
-    def to_dict(self) -> dict[str, Any]:
-        parts = {k: getattr(self, k).to_dict() for k in ("wall", "cpu", "wall_ratio", "cpu_ratio")}
-        return {"name": self.name, "runs": self.runs, **parts}
-
 
 @dataclass(frozen=True)
-class BenchReport:
+class BenchReport(Plain):
     """Timings in the order given; `refused`: models that do not load or run, and why."""
+
+    json_keys = "provider threads dims timings refused"
 
     timings: tuple[Timing, ...]
     refused: Mapping[str, str]
     provider: str
     threads: int
     dims: Mapping[str, int]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, in JSON's types; times in seconds."""
-        return {
-            "provider": self.provider,
-            "threads": self.threads,
-            "dims": dict(self.dims),
-            "timings": [timing.to_dict() for timing in self.timings],
-            "refused": dict(self.refused),
-        }
 
     def __str__(self) -> str:
         width = max(len(name) for name in (*(t.name for t in self.timings), *self.refused, "model"))

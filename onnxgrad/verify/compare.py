@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxgrad.results import Plain
 from onnxgrad.verify.bounds import Bound
 from onnxgrad.verify.tolerance import Allowance, Range, floor
 from onnxgrad.verify.values import is_float
@@ -25,11 +26,16 @@ Limit = float | Allowance | Bound | None
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(Plain):
     """How one output differs: the worst element, or what is structurally wrong (`reason`).
     `compared`: how many finite elements were held against each other under a finite tolerance;
     exact dtypes count every element.
     """
+
+    json_keys = (
+        "output index a b rel tolerance reason ok answer allowed noise compared excused "
+        "found wanted"
+    )
 
     output: str
     index: tuple[int, ...] | None
@@ -81,22 +87,6 @@ class Difference:
         if isinstance(self.a, float) and isinstance(self.b, float):
             return told_apart(self.a, self.b, digits)
         return str(self.a), str(self.b)
-
-    def to_dict(self) -> dict[str, Any]:
-        index = None if self.index is None else list(self.index)
-        return {
-            "output": self.output, "index": index, "a": _jsonable(self.a), "b": _jsonable(self.b),
-            "rel": _jsonable(self.rel), "tolerance": _jsonable(self.tolerance),
-            "reason": self.reason, "ok": self.ok, "answer": self.answer,
-            "allowed": _jsonable(self.allowed), "noise": _jsonable(self.noise),
-            "compared": self.compared, "excused": self.excused,
-            "found": self.found, "wanted": self.wanted,
-        }  # fmt: skip
-
-
-def _jsonable(value: Any) -> Any:
-    """JSON has no NaN or infinity: those become strings."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def has_finite(value: Any) -> bool:

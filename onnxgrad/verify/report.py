@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from onnxgrad.results import Plain
 from onnxgrad.verify.compare import DIFFERENT, EQUAL, NOT_PROVED, Difference, worst
 from onnxgrad.verify.coverage.summary import NOTHING_RAN, Coverage
 from onnxgrad.wording import counted, text_html
@@ -14,10 +14,12 @@ WITHIN = "within bounds"  # of the user's own: not meant to be equal
 
 
 @dataclass(frozen=True)
-class Leg:
+class Leg(Plain):
     """One way of comparing: whether it ran, and if not (or only in part) why. `compared`: finite
     elements of all outputs, over all feeds.
     """
+
+    json_keys = "ran why cases compared worst"
 
     name: str
     ran: bool
@@ -25,16 +27,6 @@ class Leg:
     cases: int = 0
     worst: Difference | None = None
     compared: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        found = None if self.worst is None else self.worst.to_dict()
-        return {
-            "ran": self.ran,
-            "why": self.why,
-            "cases": self.cases,
-            "compared": self.compared,
-            "worst": found,
-        }
 
     @property
     def gap(self) -> str:
@@ -82,13 +74,18 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Plain):
     """`ok` is the verdict, and what the report is as a truth value; `differences` holds the worst
     difference of every output and leg, `compared` the finite elements of each output over all
     feeds, `unproved` why nothing is known, `unstable` the outputs whose own noise hides a lot,
     `bounds` those of the user's own, `coverage` what the runs reached, `idle` the providers that
     were asked for and have no kernel for any node of the result.
     """
+
+    json_keys = (
+        "ok verdict summary unproved bounds provider idle worst compared legs cases "
+        "differences unstable notes coverage noise seconds:.3f"
+    )
 
     ok: bool
     differences: tuple[Difference, ...]
@@ -151,35 +148,6 @@ class Report:
             + (f": {found}" if found else "")
             + (f"; {elements(seen)}" if seen else "")
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, in JSON's types (NaN and infinity as strings)."""
-        found = self.worst
-        return {
-            "ok": self.ok,
-            "verdict": self.verdict,
-            "summary": self.summary,
-            "unproved": list(self.unproved),
-            "bounds": self.bounds,
-            "provider": self.provider,
-            "idle": list(self.idle),
-            "worst": None if found is None else found.to_dict(),
-            "compared": dict(self.compared),
-            "legs": {name: leg.to_dict() for name, leg in self.legs.items()},
-            "cases": [
-                {"dims": dict(c.dims), "seed": c.seed, "edges": c.edges, "how": c.how}
-                for c in self.cases
-            ],
-            "differences": [difference.to_dict() for difference in self.differences],
-            "unstable": list(self.unstable),
-            "notes": list(self.notes),
-            "coverage": self.coverage.to_dict(),
-            "noise": {
-                name: str(value) if value == float("inf") else value
-                for name, value in self.noise.items()
-            },
-            "seconds": round(self.seconds, 3),
-        }
 
     def _repr_html_(self) -> str:
         return text_html(str(self))

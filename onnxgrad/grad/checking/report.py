@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
+from onnxgrad.results import Plain
 from onnxgrad.wording import counted, option, text_html, told_apart
 
 _NAMED = 5
@@ -14,7 +14,7 @@ TOO_SMALL = "too small to judge"
 
 
 @dataclass(frozen=True)
-class ValueCheck:
+class ValueCheck(Plain):
     """One requested value: the directional derivative both ways, and their difference relative to
     the scale.
 
@@ -22,6 +22,8 @@ class ValueCheck:
     path leads from the value to the target, so 0 is right; `allowed`: the user takes 0 = 0 for an
     answer. `tolerance`: what the error may be, None for the report's.
     """
+
+    json_keys = "name gradient difference error judged why zero unreachable tolerance"
 
     name: str
     gradient: float
@@ -45,24 +47,16 @@ class ValueCheck:
             return "0: no path to the target" if self.unreachable else "0 = 0"
         return "" if self.judged and math.isfinite(self.error) and not self.why else self.why
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, in JSON's types (NaN and infinity as strings)."""
-        numbers = {"gradient": self.gradient, "difference": self.difference, "error": self.error}
-        return {
-            "name": self.name,
-            **{key: n if math.isfinite(n) else str(n) for key, n in numbers.items()},
-            "judged": self.judged, "why": self.why, "zero": self.zero,
-            "unreachable": self.unreachable, "tolerance": self.tolerance,
-        }  # fmt: skip
-
 
 @dataclass(frozen=True)
-class GradientReport:
+class GradientReport(Plain):
     """The verdict is `ok`, and what the report is as a truth value: every value judged is within
     the tolerance, and something was judged that is not 0 = 0 (where every value is unreachable, 0
     is the proof). `tolerance` is the largest of its values'; `untaken`: branches of an If that did
     not run, whose rules nothing has shown.
     """
+
+    json_keys = "ok verdict unproved tolerance bounds provider worst values notes untaken"
 
     values: tuple[ValueCheck, ...]
     tolerance: float
@@ -120,22 +114,6 @@ class GradientReport:
         """The value with the largest error among those judged: of its tolerance."""
         judged = [v for v in self.values if v.judged]
         return max(judged, key=lambda v: v.error / (self.allowed(v) or 1.0), default=None)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, in JSON's types."""
-        worst = self.worst
-        return {
-            "ok": self.ok,
-            "verdict": self.verdict,
-            "unproved": self.unproved,
-            "tolerance": self.tolerance,
-            "bounds": self.bounds,
-            "provider": self.provider,
-            "worst": None if worst is None else worst.to_dict(),
-            "values": [v.to_dict() for v in self.values],
-            "notes": list(self.notes),
-            "untaken": list(self.untaken),
-        }
 
     def _repr_html_(self) -> str:
         return text_html(str(self))

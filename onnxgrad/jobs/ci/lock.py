@@ -16,6 +16,7 @@ from typing import Any
 from onnxgrad.errors import InputError
 from onnxgrad.ir.storage.atomic_files import write_whole
 from onnxgrad.jobs.requirements import Facts, Latency
+from onnxgrad.results import Plain
 from onnxgrad.version import __version__
 from onnxgrad.wording import printable_json
 
@@ -214,7 +215,7 @@ def _same_memory(facts: Facts, before: Facts) -> bool:
 
 
 @dataclass(frozen=True)
-class Change:
+class Change(Plain):
     """`what` (`bytes`, `operators.MatMul`, `inputs.x`) was `before` and is `after`, None where it
     is not there.
     """
@@ -222,10 +223,6 @@ class Change:
     what: str
     before: Any
     after: Any
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON's types."""
-        return dict(vars(self))
 
 
 def changes(before: Facts, after: Facts) -> tuple[Change, ...]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from onnxgrad.jobs.ci.lock import Change
 from onnxgrad.jobs.outcome import Optimized
 from onnxgrad.jobs.requirements import Facts, Held
 from onnxgrad.passes.pipeline import PassResult
+from onnxgrad.results import Plain
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Report
 
@@ -28,13 +29,18 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 @dataclass
-class ModelOutcome:
+class ModelOutcome(Plain):
     """`name`: its path from the recipe's folder. `digest`: sha256 of the model with its weights.
     `given`, `result`: what is known of it before and after; `output`: where the result was written,
     if it was, `removed`: where an older one was, in place of a result that was refused. `error`: in
     one line why it did not come to the end, or what it misses. `proof` is None where none was made;
     `trace` and `passes` say what rewriting did, once it was done. Filled in as the work goes on.
     """
+
+    json_keys = (
+        "name status exit_code error? sha256=digest? output removed given result "
+        "requirements changes proof notes seconds:.3f"
+    )
 
     name: str
     status: Status = "passed"
@@ -67,22 +73,3 @@ class ModelOutcome:
     def fail(self, status: Status, exit_code: int, error: str) -> None:
         """It does not come to the end, or not to a good one."""
         self.status, self.exit_code, self.error = status, exit_code, error
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON's types, as `onnxgrad ci --schema` says."""
-        return {
-            "name": self.name,
-            "status": self.status,
-            "exit_code": self.exit_code,
-            "error": self.error or None,
-            "sha256": self.digest or None,
-            "output": self.output,
-            "removed": self.removed,
-            "given": None if self.given is None else self.given.to_dict(),
-            "result": None if self.result is None else self.result.to_dict(),
-            "requirements": [held.to_dict() for held in self.requirements],
-            "changes": [change.to_dict() for change in self.changes],
-            "proof": None if self.proof is None else self.proof.to_dict(),
-            "notes": list(self.notes),
-            "seconds": round(self.seconds, 3),
-        }

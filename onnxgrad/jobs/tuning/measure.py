@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from onnx import ModelProto
@@ -14,6 +14,7 @@ from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.tuning.choices import Choice, Choices
 from onnxgrad.passes.pipeline import Pipeline
+from onnxgrad.results import Plain
 from onnxgrad.verify.bench import Spread, bench
 from onnxgrad.vocabulary import TUNE_SECONDS
 
@@ -29,7 +30,7 @@ Told = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
-class Decision:
+class Decision(Plain):
     """What became of a choice: its time over that of what was kept before it, and how far that may
     be off; None where it was not measured, and `why` says why not.
     """
@@ -39,10 +40,6 @@ class Decision:
     ratio: float | None = None
     spread: float | None = None
     why: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON's types."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ from onnx import helper
 from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
 from onnxgrad.options import Declared, NonNegative, check_fields
+from onnxgrad.results import Plain
 from onnxgrad.train import array_math
 
 # a Var while a graph is built, an array while one computes
@@ -65,7 +66,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Optimizer(metaclass=Declared):
+class Optimizer(Plain, metaclass=Declared):
     """An update rule. A subclass has its hyperparameters as fields, with PyTorch's names and
     defaults.
 
@@ -74,6 +75,8 @@ class Optimizer(metaclass=Declared):
     of the same shape, may be updated in blocks; a state of shape () is then one number for all.
     Raises InputError for a number out of its range.
     """
+
+    json_keys = "name *"
 
     elementwise: ClassVar[bool] = True
 
@@ -94,10 +97,6 @@ class Optimizer(metaclass=Declared):
             if cls.__module__.startswith("onnxgrad.")
             else f"{cls.__module__}:{cls.__name__}"
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The name and the hyperparameters, as a manifest has them."""
-        return {"name": self.name, **asdict(self)}
 
     def state(self, parameter: Array) -> dict[str, Array]:
         """What is kept of one parameter between steps, as it is before the first one; nothing by
@@ -173,6 +172,8 @@ class Custom(Optimizer):
         training_step(model, optimizer=Custom(momentum, {"v": 0.0}))
     """
 
+    json_keys = "name lr maximize"
+
     function: Rule
     initial: Mapping[str, float] | Callable[[Array], Mapping[str, Array]] = field(
         default_factory=dict
@@ -183,10 +184,6 @@ class Custom(Optimizer):
     def name(self) -> str:
         """The function's, as none of our own."""
         return f"custom:{getattr(self.function, '__name__', type(self.function).__name__)}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The function's name and the learning rate: code is no part of a file."""
-        return {"name": self.name, "lr": self.lr, "maximize": self.maximize}
 
     def state(self, parameter: Array) -> dict[str, Array]:
         """What `initial` says. Raises InputError for what is no array of numbers."""

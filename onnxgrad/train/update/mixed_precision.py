@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array
 from onnxgrad.options import Count, Interval, Positive, check_fields
+from onnxgrad.results import Plain
 from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor
 from onnxgrad.train.update.clipping import in_dtype, widest
 
@@ -37,7 +38,7 @@ _BETWEEN = Interval(math.ulp(0.0), math.nextafter(1, 0), words="between 0 and 1"
 
 
 @dataclass(frozen=True)
-class LossScaling:
+class LossScaling(Plain):
     """The scale grows after growth_interval updates in a row without overflow, and shrinks after
     each with one.
 
@@ -54,10 +55,6 @@ class LossScaling:
 
     def __post_init__(self) -> None:
         check_fields(self, "loss scaling")
-
-    def to_dict(self) -> dict[str, Any]:
-        """As a manifest has it."""
-        return asdict(self)
 
     def state(self) -> dict[str, Array]:
         """The scale in float32; in int64 the updates since it changed last, and those left out:

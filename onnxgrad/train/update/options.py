@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 from onnxgrad.errors import InputError
 from onnxgrad.named_options import read
 from onnxgrad.options import Count, Positive, check_fields
+from onnxgrad.results import Plain
 from onnxgrad.train.optimizers import OPTIMIZERS, AdamW
 from onnxgrad.train.optimizers.base import Optimizer
 from onnxgrad.train.schedules import Schedule
@@ -22,7 +23,7 @@ Groups: TypeAlias = "Mapping[str, Change] | Sequence[tuple[str, Change]]"
 
 
 @dataclass(frozen=True)
-class Group:
+class Group(Plain):
     """The weights that one glob means and no glob before it did.
 
     optimizer: theirs. factor: of the step's learning rate, which makes it theirs.
@@ -31,10 +32,6 @@ class Group:
     glob: str
     optimizer: Optimizer
     factor: float = 1.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """As a manifest has it."""
-        return {"glob": self.glob, "optimizer": self.optimizer.to_dict(), "factor": self.factor}
 
 
 def grouped(groups: Groups, default: Optimizer) -> tuple[Group, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from onnxgrad.errors import InputError
+from onnxgrad.results import Plain
 from onnxgrad.verify.coverage.counters import DECISIONS, DEFAULTS, ROWS, WEIGHTS, Item
 from onnxgrad.wording import counted, option
 
@@ -15,10 +15,12 @@ _WORDS = {DEFAULTS: "defaults overridden", WEIGHTS: "elements of weights"}
 
 
 @dataclass(frozen=True)
-class Sizes:
+class Sizes(Plain):
     """The sizes of one symbolic dimension that ran, and those that did not, with the reason;
     `empty`: why size 0 was not compared.
     """
+
+    json_keys = "ran refused empty"
 
     symbol: str
     ran: tuple[int, ...]
@@ -31,7 +33,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Coverage:
+class Coverage(Plain):
     """What the runs of a proof reached.
 
     items: what the original decides by (thresholds, branches, loop turns, defaults), its tables and
@@ -40,11 +42,18 @@ class Coverage:
     why nothing was counted.
     """
 
+    json_keys = "share line why items second sizes=by_symbol unread"
+
     items: tuple[Item, ...] = ()
     second: tuple[Item, ...] = ()
     sizes: tuple[Sizes, ...] = ()
     unread: Mapping[str, int] = field(default_factory=dict)
     why: str = ""
+
+    @property
+    def by_symbol(self) -> dict[str, Sizes]:
+        """The sizes of each symbolic dimension by its name."""
+        return {s.symbol: s for s in self.sizes}
 
     @property
     def share(self) -> float | None:
@@ -106,25 +115,6 @@ class Coverage:
         missed = sum(i.of - i.reached for i in self.items if i.kind in DECISIONS)
         return f"coverage is {self.share:.4g}, and {asked} ({missed:,} not reached; -v lists them)"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, in JSON's types."""
-        return {
-            "share": self.share,
-            "line": self.line,
-            "why": self.why,
-            "items": [_plain(item) for item in self.items],
-            "second": [_plain(item) for item in self.second],
-            "sizes": {
-                s.symbol: {
-                    "ran": list(s.ran),
-                    "refused": {str(size): why for size, why in s.refused.items()},
-                    "empty": s.empty,
-                }
-                for s in self.sizes
-            },
-            "unread": dict(self.unread),
-        }
-
 
 NOT_ASKED = "onnxruntime alone ran"
 NOTHING_RAN = Coverage(why="nothing ran")
@@ -146,13 +136,6 @@ def wanted_share(text: str | float | None) -> float | None:
         where = option("--coverage", "coverage")
         raise InputError(f"{where}: write a share such as '>= 95%' or 0.95; got {text!r:.80}")
     return float(number)
-
-
-def _plain(item: Item) -> dict[str, Any]:
-    return {
-        "kind": item.kind, "where": item.where, "reached": item.reached, "of": item.of,
-        "missing": item.missing,
-    }  # fmt: skip
 
 
 def _total(items: Iterable[Item]) -> tuple[int, int]:
