@@ -38,7 +38,7 @@ COMMANDS: dict[str, set[str]] = {
     "fit m.onnx --loss cross_entropy --data data.npz --validation data.npz --steps 2 --threads 1 "
     "--folder run": {"run/checkpoint.safetensors"},
     "fit m.onnx --loss cross_entropy --data data.npz --steps 2 --threads 1 --engine graph "
-    "-o t.onnx": {"t.onnx"},
+    "-o t.onnx --plot loss.png": {"t.onnx", "loss.png"},
     "inspect m.onnx": set(),
     "convert-opset m.onnx --to 20 -o c.onnx": {"c.onnx"},
     "float16 m.onnx -o h.onnx": {"h.onnx"},

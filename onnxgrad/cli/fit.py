@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import os
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -47,7 +51,7 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
         raise InputError(f"-o {args.output}: say with --original which model the step is of")
     target = None if args.output is None else target_of(args.output, files_read(args))
     if args.plot is not None:
-        check_plotting()
+        _check_plotting()
     rate = _rate(args.rate)
     metrics = dict(_metric(text) for text in args.accuracy)
     asked = {} if folder else training_options(args)
@@ -97,6 +101,16 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
         out.show("note: nothing was kept: -o writes the trained model, --folder saves as it goes")
     out.json({"model": args.model, "output": args.output, **fitted.to_dict()})
     return 0
+
+
+def _check_plotting() -> None:
+    """matplotlib is there, and keeps its list of fonts in a folder that goes with this process, not
+    at home.
+    """
+    if "MPLCONFIGDIR" not in os.environ:
+        os.environ["MPLCONFIGDIR"] = folder = tempfile.mkdtemp(prefix="onnxgrad-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    check_plotting()
 
 
 def _trainer(args: argparse.Namespace, step: Any, rate: Any) -> Trainer:

@@ -50,7 +50,7 @@ from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.storage.atomic_files import regular
+from onnxgrad.ir.storage.atomic_files import text_of
 from onnxgrad.jobs.declarations import CiTable, Gates, OptimizeOptions
 from onnxgrad.jobs.declared import Option, json_type, keys_of
 from onnxgrad.jobs.requirements import (
@@ -195,7 +195,7 @@ def find(config: str | None) -> Recipe | None:
 def read(path: Path) -> Recipe:
     """The recipe in a file. Raises InputError."""
     try:
-        data = tomllib.loads(regular(path).read_text(encoding="utf-8-sig"))
+        data = tomllib.loads(text_of(path))
     except OSError as e:
         raise InputError(f"{path}: {e.strerror or e}") from e
     except (
@@ -217,8 +217,9 @@ def read(path: Path) -> Recipe:
 def _of_project(path: Path) -> Any:
     """The table of somebody's pyproject.toml; None where there is none."""
     try:
-        return _table(tomllib.loads(path.read_text(encoding="utf-8-sig")))
-    except (OSError, ValueError, RecursionError):  # not there, or somebody else's to mend
+        return _table(tomllib.loads(text_of(path)))
+    # not there, or somebody else's to mend
+    except (OSError, InputError, ValueError, RecursionError):
         return None
 
 

@@ -95,7 +95,7 @@ class Stored(Mapping[str, Array]):
         self, path: Path, file: BufferedReader, start: int, header: dict[str, Any]
     ) -> None:
         said = header.pop("__metadata__", {})
-        self.metadata: dict[str, str] = json.loads(said.get(_KEY, "{}"))
+        self.metadata = _texts(json.loads(said.get(_KEY, "{}")))
         self._path, self._file, self._start, self._header = path, file, start, header
         self.outlines: dict[str, Array] = {
             name: np.broadcast_to(np.zeros((), self._dtype(name)), told["shape"])
@@ -129,6 +129,12 @@ class Stored(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self._header)
+
+
+def _texts(metadata: Any) -> dict[str, str]:
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise ValueError("its metadata of onnxgrad is no object of texts")
+    return metadata
 
 
 @contextmanager

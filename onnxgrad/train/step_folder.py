@@ -16,7 +16,7 @@ from typing import Any
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load, read_proto
 from onnxgrad.ir.save import Content, save_together
-from onnxgrad.ir.storage.atomic_files import regular, write_whole
+from onnxgrad.ir.storage.atomic_files import regular, text_of, write_whole
 from onnxgrad.ir.storage.external_data import sources
 from onnxgrad.ir.var import Var
 from onnxgrad.options import checked, known_keywords
@@ -31,7 +31,6 @@ from onnxgrad.train.update.mixed_precision import LossScaling
 from onnxgrad.wording import option, perhaps
 
 MANIFEST = "manifest.json"
-_LARGEST = 1 << 28  # bytes of a manifest
 _PIECE = 1 << 20
 
 
@@ -113,7 +112,7 @@ def _opened(folder: Path, known: Manifest | None = None) -> Iterator[TrainingSte
 def _manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     try:
-        text = regular(path, _LARGEST).read_text(encoding="utf-8")
+        text = text_of(path)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}: is {folder} a training step?") from None
     return Manifest.from_json(text, str(path))
@@ -225,6 +224,8 @@ def _check_fed(fed: Fed, taken: Var, groups: int, where: str) -> None:
             raise InputError(f"{where} '{key}': the step takes {found}, not {said!r}")
     if fed.role == "parameter" and fed.adjoint is None and fed.gradient is not None:
         raise InputError(f"{where} 'adjoint' of a parameter must be a value of the step")
+    if fed.role in ("state", "average", "accumulated") and fed.of is None:
+        raise InputError(f"{where} 'of' of a {fed.role} must be a value that is trained")
     if fed.role == "parameter" and (fed.group or 0) >= groups:
         raise InputError(f"{where} 'group': there is no group {fed.group}")
 

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from onnx import numpy_helper
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
 from onnxgrad.train import read_step, save_step, seal_step
-from onnxgrad.train.manifest import is_plain
+from onnxgrad.train.manifest import Fed, Manifest, is_plain
 from onnxgrad.train.schedules import Cosine
 from tests.train.common import examples, step
 
@@ -41,7 +42,7 @@ WRONG: tuple[Any, ...] = (
 
 
 def keys(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where each value of JSON's types stands; of several inputs with one role, those of the first."""
+    """Where each value of JSON's types stands."""
     for key, value in data.items() if isinstance(data, dict) else enumerate(data):
         yield (*path, key)
         if isinstance(value, (dict, list)):
@@ -76,6 +77,33 @@ def told(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     return code, capsys.readouterr().err
 
 
+def places_of(sound: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Every key; of several inputs with one role, those of the first."""
+    first = {fed["role"]: i for i, fed in reversed(list(enumerate(sound["inputs"])))}.values()
+    return [p for p in keys(sound) if p[:1] != ("inputs",) or len(p) < 2 or p[1] in first]
+
+
+def expected_count(sound: dict[str, Any]) -> int:
+    """Each key of each object, and each element of each list, of every wrong type but as it is."""
+    roles: dict[str, Any] = {}
+    for fed in sound["inputs"]:
+        roles.setdefault(fed["role"], fed)
+    counted = {**sound, "inputs": [*roles.values()]}
+    assert counted.keys() == {"format"} | {f.name for f in fields(Manifest)}
+    assert all(fed.keys() == {f.name for f in fields(Fed)} for fed in roles.values())
+    values = list(all_values(counted))
+    same = sum(json.dumps(v) == json.dumps(w) for v in values for w in WRONG)
+    return len(values) * len(WRONG) - same
+
+
+def all_values(data: Any) -> Iterator[Any]:
+    """What an object or a list holds, at every depth."""
+    for value in data.values() if isinstance(data, dict) else data:
+        yield value
+        if isinstance(value, (dict, list)):
+            yield from all_values(value)
+
+
 def sweep(
     which: str, folder: Path, capsys: pytest.CaptureFixture[str], every: int
 ) -> tuple[int, list[str]]:
@@ -85,9 +113,7 @@ def sweep(
     sound = json.loads(path.read_text())
     assert told(folder, capsys)[0] == 0
     tried, wrong = 0, []
-    first = {fed["role"]: i for i, fed in reversed(list(enumerate(sound["inputs"])))}.values()
-    places = [p for p in keys(sound) if p[:1] != ("inputs",) or len(p) < 2 or p[1] in first]
-    for n, place in enumerate((p, v) for p in places for v in WRONG):
+    for n, place in enumerate((p, v) for p in places_of(sound) for v in WRONG):
         if n % every:
             continue
         where, value = place
@@ -126,7 +152,9 @@ def test_every_key_of_every_wrong_type(
     which: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tried, wrong = sweep(which, tmp_path, capsys, 1)
-    assert tried > 1400 and wrong == []
+    save_step(steps()[which], tmp_path)
+    assert wrong == []
+    assert tried == expected_count(json.loads((tmp_path / "manifest.json").read_text()))
 
 
 def test_only_plain_names_are_names_of_files() -> None:

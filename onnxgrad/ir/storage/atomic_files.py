@@ -23,6 +23,7 @@ from typing import IO
 
 from onnxgrad.errors import InputError
 
+_LARGEST_TEXT = 1 << 28  # bytes
 _REFUSED = {stat.S_IFBLK: "a block device", stat.S_IFSOCK: "a socket"}
 
 
@@ -40,6 +41,13 @@ def regular(path: Path, most: int | None = None) -> Path:
             f"{path}: has {found.st_size:,} bytes, more than the {most:,} that are read"
         )
     return path
+
+
+def text_of(path: Path) -> str:
+    """The text of a regular file of at most 256 MiB, in UTF-8. Errors as `regular`, and
+    UnicodeDecodeError.
+    """
+    return regular(path, _LARGEST_TEXT).read_text(encoding="utf-8-sig")
 
 
 def is_stream(path: Path) -> bool:

@@ -53,6 +53,8 @@ def _archive(file: IO[bytes], size: int) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
+        if not members:
+            raise ValueError("it holds no arrays")
         total = sum(member.file_size for member in members)
         if sum(member.compress_size for member in members) > size:
             raise ValueError("its members are larger than the file")

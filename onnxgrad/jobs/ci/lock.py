@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.storage.atomic_files import write_whole
+from onnxgrad.ir.storage.atomic_files import text_of, write_whole
 from onnxgrad.jobs.requirements import Facts, Latency
 from onnxgrad.results import Plain
 from onnxgrad.version import __version__
@@ -66,7 +66,7 @@ def read(path: Path) -> Lock | None:
     Raises NewerLock for one that this version cannot read, InputError for one that is damaged.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = text_of(path)
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:

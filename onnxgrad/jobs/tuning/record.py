@@ -17,7 +17,7 @@ import onnx
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, proto_of
 from onnxgrad.ir.storage import external_data
-from onnxgrad.ir.storage.atomic_files import write_whole
+from onnxgrad.ir.storage.atomic_files import text_of, write_whole
 from onnxgrad.jobs.tuning.choices import Choices, described
 from onnxgrad.jobs.tuning.measure import Decision, Measuring, Told, Tuned, tune
 from onnxgrad.options import providers_of
@@ -86,7 +86,7 @@ def write(path: Path, data: Mapping[str, Any]) -> None:
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The decisions in a file. Raises InputError for one that is missing or no such file."""
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = json.loads(text_of(Path(path)))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:

@@ -74,10 +74,10 @@ def of_words(said: Any, values: Mapping[str, Array], where: str) -> Adapters:
     """What `words` gave. Raises InputError for what is none of it."""
     try:
         rank, alpha = said["rank"], float(said["alpha"])
-        if not isinstance(rank, int) or rank < 1:
+        if type(rank) is not int or rank < 1:
             raise ValueError(f"a rank of {rank}")
         return Adapters(rank, alpha, tuple(map(str, said["targets"])), str(said["base"]), values)
-    except (TypeError, KeyError, ValueError) as error:
+    except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise InputError(f"{where} does not say what its adapters are: {error!r}") from None
 
 
@@ -181,7 +181,7 @@ def read_adapters(path: str | PathLike[str]) -> Adapters:
     values, said = safetensors_file.read(Path(path))
     try:
         words = json.loads(said[_WORDS])
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, RecursionError):
         raise InputError(f"{path} holds no adapters that save_adapters wrote") from None
     return of_words(words, values, str(path))
 

@@ -14,7 +14,7 @@ from typing import Any
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.save import save_together
-from onnxgrad.ir.storage.atomic_files import regular
+from onnxgrad.ir.storage.atomic_files import text_of
 from onnxgrad.ir.types import Array
 from onnxgrad.options import known_keywords
 from onnxgrad.train import safetensors_file
@@ -25,6 +25,7 @@ from onnxgrad.wording import printable_json
 
 _CONFIG, _MODEL = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
+_MOST = 1e9  # a rank or an alpha
 # by what a module's matrices are called: of a layer, of an embedding
 _SUFFIXES = {
     ".lora_A.weight": LORA_A, ".lora_B.weight": LORA_B,
@@ -107,14 +108,17 @@ def read_peft(folder: str | PathLike[str], model: ModelLike) -> Adapters:
 
 def _config(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(regular(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found = json.loads(text_of(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
-    numbers = isinstance(found, dict) and [found.get("r"), found.get("lora_alpha")]
-    if not numbers or found.get("peft_type") != "LORA":
+    if not isinstance(found, dict) or found.get("peft_type") != "LORA":
         raise InputError(f"{path} is no configuration of LoRA")
-    if not all(isinstance(n, (int, float)) and n > 0 for n in numbers):
-        raise InputError(f"{path}: r and lora_alpha must be numbers above 0, not {numbers}")
+    rank: Any = found.get("r")
+    alpha: Any = found.get("lora_alpha")
+    numbers = type(rank) is int and type(alpha) in (int, float)
+    if not (numbers and 0 < rank < _MOST and 0 < alpha < _MOST):
+        told = f"r={repr(rank)[:40]}, lora_alpha={repr(alpha)[:40]}"
+        raise InputError(f"{path}: r and lora_alpha must be numbers above 0, not {told}")
     if (other := next((k for k, v in found.items() if v and _differs(k, v)), None)) is not None:
         raise InputError(f"{path}: {other}={found[other]!r} is not known here: merge it with PEFT")
     return dict(found)

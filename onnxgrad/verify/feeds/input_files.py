@@ -5,20 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from google.protobuf.message import Message
 from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.preflight.tensors import check_tensor
 from onnxgrad.ir.storage.atomic_files import regular
 from onnxgrad.ir.storage.numpy_files import read_arrays
 from onnxgrad.verify.feeds.dims import required_inputs
 from onnxgrad.verify.values import Value
 from onnxgrad.wording import counted, option
+
+_LARGEST = (1 << 31) - 1  # bytes that protobuf reads
 
 
 def load_inputs(
@@ -98,7 +102,7 @@ def _number(path: Path) -> int:
 
 def _protobuf(path: Path, named: str | None, model: onnx.ModelProto) -> dict[str, Value]:
     try:
-        data = regular(path).read_bytes()
+        data = regular(path, _LARGEST).read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     inputs = {value.name: value for value in model.graph.input}
@@ -113,6 +117,8 @@ def _protobuf(path: Path, named: str | None, model: onnx.ModelProto) -> dict[str
             raise InputError(
                 f"{path}: its data lies in another file, which is not read; save it with raw_data"
             )
+        for tensor in _tensors(message):
+            check_tensor(tensor, str(path))
         return {named: read(message)}
     except InputError:
         raise
@@ -121,6 +127,17 @@ def _protobuf(path: Path, named: str | None, model: onnx.ModelProto) -> dict[str
         raise InputError(
             f"{path} is no {kind.__name__}: {' '.join(str(error).split())[:200]}"
         ) from error
+
+
+def _tensors(message: Any) -> Iterator[onnx.TensorProto]:
+    """The tensors of a sequence, an optional or a map; a tensor itself."""
+    if isinstance(message, onnx.TensorProto):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for part in [value] if isinstance(value, Message) else value:
+                yield from _tensors(part)
 
 
 # what a .pb file holds, by the type of its input
