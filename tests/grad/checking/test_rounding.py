@@ -75,6 +75,12 @@ def test_float64_is_off_by_what_rounded_constants_do_and_no_more() -> None:
     assert not looked_at(exact, found, 7.0 - 0.03, constants=0.01).why
 
 
+def test_a_slope_beside_kinks_need_not_be_known_to_a_tenth() -> None:
+    """A weight before many a Relu: each step crosses some, and all of them agree."""
+    found = looked_at(np.array([3.0, 4.0]), np.array([3.2, 4.3]), 7.0 + 1e-4, doubt=5e-4)
+    assert found.judged and found.error < 1e-4
+
+
 def test_a_gradient_that_ten_times_the_rounding_passes_is_too_small() -> None:
     found = looked_at(np.array([0.3, 0.4]), np.array([0.32, 0.43]), 0.7)
     assert not found.judged and found.why == TOO_SMALL
