@@ -212,7 +212,7 @@ def _one_of(kinds: Sequence[Any], value: Any, where: str) -> Any:
             except InputError as error:
                 wrong = wrong or error
     several_kinds = [kind for kind in kinds if kind is not type(None)]
-    if len(several_kinds) > 1 and not any(get_origin(k) is Annotated for k in several_kinds):
+    if len(several_kinds) > 1:
         raise _wrong(where, " or ".join(filter(None, map(described, several_kinds))), value)
     raise wrong or _wrong(where, "none", value)
 

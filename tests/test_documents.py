@@ -6,13 +6,12 @@ import argparse
 import functools
 import re
 from collections.abc import Iterator
-from importlib import import_module
 
 import pytest
 
 import onnxgrad
-from onnxgrad.cli.app import COMMANDS
 from onnxgrad.cli.parser import add_common
+from onnxgrad.cli.usage import COMMANDS, add_options
 from onnxgrad.help import TOPICS
 from onnxgrad.passes.base import PASSES
 from onnxgrad.passes.presets import PRESETS
@@ -78,7 +77,7 @@ def is_there(path: str) -> bool:
 @functools.cache
 def options_of(command: str) -> frozenset[str]:
     parser = argparse.ArgumentParser()
-    import_module(f"onnxgrad.cli.usage.{command.replace('-', '_')}").add_options(parser)
+    add_options(parser, COMMANDS[command])
     add_common(parser)
     return frozenset(o for action in parser._actions for o in action.option_strings)
 

@@ -21,12 +21,11 @@ SIZE = 40  # lines of code above which a module wants a test file
 HOMES: dict[str, dict[str, str]] = {
     "seen through the command that has these options, reads this model, prints this report": {
         "cli/check_grad": "cli/test_grad",
-        "cli/train_step": "cli/test_fit", "cli/training_options": "cli/test_fit",
+        "cli/train_step": "cli/test_fit",
         "report/float16": "cli/test_float16", "report/metadata": "cli/test_metadata",
         "report/training": "cli/test_fit",
-        "cli/usage/groups/running": "cli/test_bad_input",
-        "cli/usage/groups/training": "cli/test_fit",
-        "cli/extract": "report/test_extract", "cli/options": "cli/test_verify",
+        "jobs/training_declarations": "cli/test_fit",
+        "cli/extract": "report/test_extract",
         "verify/running/process_limits": "cli/test_bad_input",
         "cli/models": "cli/test_bad_input",
         "report/optimized": "cli/test_optimize", "report/proof": "cli/test_verify",

@@ -1,10 +1,9 @@
 """`main`: find the command, run it, and turn every outcome into an exit code and at most one line
 on stderr.
 
-A command is a module `onnxgrad.cli.<name>` with `run(args, out) -> exit code`, one of the same name
-in `onnxgrad.cli.usage` with `add_options(parser)` and EXAMPLES, and one line in COMMANDS. What can
-be said to it is imported when it is named, what it does only when it is called, as is everything
-else that `--help` does not need (`onnxgrad.cli.command`).
+A command is a module `onnxgrad.cli.<name>` with `run(args, out) -> exit code` and an entry of
+`onnxgrad.cli.usage`. The module is imported when the command is called, as is everything else
+that `--help` does not need (`onnxgrad.cli.command`).
 """
 
 from __future__ import annotations
@@ -17,36 +16,13 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
-from onnxgrad.cli.help_text import examples_text
 from onnxgrad.cli.parser import Parser, add_common, complaint, fitted, wants
 from onnxgrad.cli.process import Stopped, drop, importing, open_streams, quiet_libraries, stoppable
+from onnxgrad.cli.usage import COMMANDS, add_options
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
+from onnxgrad.jobs.declared import from_flags, options_of
 from onnxgrad.version import __version__
 from onnxgrad.wording import on_the_command_line, printable, printable_lines
-
-COMMANDS = {
-    "optimize": "rewrite a model into a smaller equal one, and prove that it is equal",
-    "ci": "the models of a recipe optimised, proved, held to what is required and to the lock",
-    "grad": "the gradient of a model as a plain ONNX graph, checked against differences",
-    "check-grad": "compare a model's gradient with central differences, value by value",
-    "train-step": "a training step as a folder of plain ONNX files: loss, gradient and update",
-    "fit": "train a model on data, without the framework that made it",
-    "verify": "run two models and say whether they compute the same",
-    "inspect": "what is in a model: interface, operators, parameters, or the whole block as text",
-    "convert-opset": "bring a model to another opset, operator by operator, and prove it equal",
-    "float16": "a model's float32 weights and computations in float16, proved within a bound",
-    "extract": "the part of a model between some of its values, proved against the whole",
-    "metadata": "what a model says about itself: list it, set and unset entries",
-    "diff": "what changed between two models",
-    "reduce": "the smallest model that still fails a check, by delta debugging",
-    "bench": "measure the latency of models in turns, wall and CPU time",
-    "place": "mark nodes with devices for onnxruntime, and show what is copied between them",
-    "passes": "the passes with their laws and options, and the presets",
-    "ops": "how the gradient of each operator is formed",
-    "completion": "a script that completes commands, options and values in your shell",
-    "doctor": "what is installed here, and which providers really run",
-    "help": "the documentation by topic, with examples that run as they stand",
-}
 
 PIPE_CLOSED = 141  # what a shell reports for a program that SIGPIPE ended
 
@@ -78,7 +54,10 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
         if not words:  # on stderr: who sends stdout somewhere wanted something else
             parser.print_help(sys.stderr)
             return InputError.exit_code
-        args = parser.parse_args(words)
+        args = _understood(parser, words)
+        if args.command == "completion":  # a shell that starts does not wait for the rest
+            import_module("onnxgrad.cli.completion").show(args.shell)
+            return 0
         with importing():
             carry_out = import_module("onnxgrad.cli.command").carry_out
             command = import_module(f"onnxgrad.cli.{args.command.replace('-', '_')}")
@@ -93,6 +72,18 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
     except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  # the last boundary: one line and a code for all
         foreseen = _foreseen(error)
         return _ours(error, args, verbose) if foreseen is None else _failed(*foreseen, verbose)
+
+
+def _understood(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """The words as arguments: `options` of the command's job, and each of them by its name."""
+    args = parser.parse_args(words)
+    declared = COMMANDS[args.command].options
+    if declared is not None:
+        args.options = from_flags(declared, args)
+        for option in options_of(declared):
+            if option.flag is not None:
+                setattr(args, option.name, getattr(args.options, option.name))
+    return args
 
 
 def _foreseen(error: BaseException) -> tuple[str, int] | None:
@@ -173,15 +164,12 @@ def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         metavar="COMMAND", dest="command", required=True, prog=parser.prog
     )
-    for name, summary in COMMANDS.items():
+    for name, command in COMMANDS.items():
+        summary = command.summary
         sub = commands.add_parser(
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
         )
         if name in words:
-            usage = import_module(f"onnxgrad.cli.usage.{name.replace('-', '_')}")
-            usage.add_options(sub)
+            add_options(sub, command)
             add_common(sub)
-            sub.epilog = f"{sub.epilog or ''}{examples_text(usage.EXAMPLES)}"
-            # the words that the user wrote out win over a recipe
-            sub.set_defaults(words=tuple(words))
     return parser

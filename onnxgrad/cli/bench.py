@@ -9,7 +9,7 @@ from pathlib import Path
 from onnxgrad.cli.html_options import write_html
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import STDIN, expand, source
-from onnxgrad.cli.options import require_runtime, running_options
+from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
 from onnxgrad.report.html.models import bench_report
@@ -22,12 +22,10 @@ from onnxgrad.wording import counted
 def run(args: argparse.Namespace, out: Output) -> int:
     """Measure, print, and say 1 when a model does not run or exceeds --require."""
     names = expand(args.model)
-    if args.rounds < 1:
-        raise InputError("--rounds: at least 1 is wanted")
     if args.require is not None and len(names) < 2:
         raise InputError("--require compares with the first of several models: give two or more")
     require_runtime(args.provider)
-    options = running_options(args)
+    options = args.options.running()
     models = {_label(name, names): source(name) for name in names}
     # the time that was asked for is not what --timeout is there to stop
     with (
@@ -40,7 +38,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             seed=args.seed,
             rounds=args.rounds,
             seconds=args.seconds,
-            optimize=not args.no_optimize,
+            optimize=args.optimize,
             on_round=lambda done: advance(f"round {done + 1} of {args.rounds}", done),
             **options,
         )

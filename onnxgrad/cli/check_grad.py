@@ -9,7 +9,6 @@ from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.options import (
     require_runtime,
-    running_options,
 )
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import OnnxgradError
@@ -26,7 +25,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """
     asked = gradient_options(args)
     require_runtime(args.provider)
-    options = running_options(args)
+    options = args.options.running()
     options.pop("threads")
     given = options.pop("inputs", None)
     model = source(args.model)

@@ -40,6 +40,7 @@ def write_outputs(args: argparse.Namespace, report: CiReport, out: Output) -> No
         name = getattr(args, option)
         if name is not None:
             out.write(f"--{option}", name, text(report))
-    if args.annotations:
+    said = args.annotations
+    if os.environ.get("GITHUB_ACTIONS") == "true" if said is None else said:
         root = Path(os.environ.get("GITHUB_WORKSPACE") or ".").absolute()
         out.commands(annotation_lines(report, root))

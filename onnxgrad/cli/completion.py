@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from onnxgrad.cli.app import COMMANDS, parser_for
+from onnxgrad.cli.app import parser_for
+from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.help import TOPICS
 from onnxgrad.vocabulary import LOSSES, OPTIMIZERS, PASSES, PRESETS, SCHEDULES
 
@@ -49,7 +50,7 @@ def _table() -> dict[str, tuple[str, tuple[_Said, ...]]]:
     parser = parser_for(list(COMMANDS))
     (commands,) = (a.choices for a in parser._actions if isinstance(a.choices, dict))
     return {
-        name: (COMMANDS[name], tuple(_said(name, action) for action in sub._actions))
+        name: (COMMANDS[name].summary, tuple(_said(name, action) for action in sub._actions))
         for name, sub in commands.items()
     }
 
@@ -151,7 +152,7 @@ def zsh() -> str:
         for command in _table()
         if _positional(command)
     )
-    commands = " ".join(_quoted(f"{name}:{what}") for name, what in COMMANDS.items())
+    commands = " ".join(_quoted(f"{name}:{c.summary}") for name, c in COMMANDS.items())
     return f"""\
 #compdef onnxgrad
 # completion of onnxgrad for zsh, made by `onnxgrad completion zsh`
@@ -227,3 +228,8 @@ def _fish(text: str) -> str:
 
 
 SHELLS: dict[str, Callable[[], str]] = {"bash": bash, "zsh": zsh, "fish": fish}
+
+
+def show(shell: str) -> None:
+    """Print the script for a shell."""
+    print(SHELLS[shell](), end="")

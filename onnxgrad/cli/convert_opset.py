@@ -10,7 +10,6 @@ from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import files_read, target_of, write_model
 from onnxgrad.ir.program import Program
 from onnxgrad.jobs.declarations import ConvertOpsetOptions
-from onnxgrad.jobs.declared import from_flags
 from onnxgrad.jobs.optimize import Hooks, optimize
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.report.optimized import OptimizedModel
@@ -20,7 +19,7 @@ from onnxgrad.verify.running.process_limits import bounding_us
 def run(args: argparse.Namespace, out: Output) -> int:
     """Convert, prove and write one model."""
     target = target_of(args.output, [args.model, *files_read(args)])
-    options = from_flags(ConvertOpsetOptions, args)
+    options: ConvertOpsetOptions = args.options
     if options.verify:
         require_runtime(options.provider)
     outcome = Outcome(args.model, None if target is None else str(target), shown(args.model))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
@@ -21,14 +22,14 @@ from onnxgrad.wording import counted
 def run(args: argparse.Namespace, out: Output) -> int:
     """Cut the part out, prove that it computes what the whole model does, write it."""
     target = target_of(args.output, [args.model])
-    if not args.no_verify:
+    if args.verify:
         require_runtime("cpu")
     model = source(args.model)
     try:
         with within_limits(args), out.progress("extract", 1) as advance:
             advance("the part against the whole", None)
             part = extracted(load(model), _names(args.inputs), _names(args.outputs))
-            report = None if args.no_verify else proved(model, part, seed=args.seed)
+            report = None if not args.verify else proved(model, part, seed=args.seed)
             if report is None or report.ok:
                 write_model(part, target, out)
     except OnnxgradError as error:
@@ -52,6 +53,6 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def _names(given: list[str]) -> list[str] | None:
+def _names(given: Sequence[str] | None) -> list[str] | None:
     """Several by commas; None where none was said."""
-    return [name for text in given for name in text.split(",") if name] or None
+    return [name for text in given or () for name in text.split(",") if name] or None

@@ -53,7 +53,7 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
     if args.plot is not None:
         _check_plotting()
     rate = _rate(args.rate)
-    metrics = dict(_metric(text) for text in args.accuracy)
+    metrics = dict(_metric(*pair) for pair in (args.accuracy or {}).items())
     asked = {} if folder else training_options(args)
     require_runtime(args.provider)
     try:
@@ -75,7 +75,7 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
                 epochs=args.epochs,
                 steps=args.steps,
                 batch_size=args.batch_size,
-                seed=None if args.no_shuffle else args.seed,
+                seed=args.seed if args.shuffle else None,
                 validation=validation,
                 metrics=metrics,
                 patience=args.patience,
@@ -177,8 +177,5 @@ def _rate(text: str) -> Any:
         return read(text, SCHEDULES, "schedule")
 
 
-def _metric(text: str) -> tuple[str, Metric]:
-    output, equals, labels = text.partition("=")
-    if not equals or not output or not labels:
-        raise InputError(f"--accuracy {text[:80]}: write OUTPUT=LABELS, such as logits=labels")
+def _metric(output: str, labels: str) -> tuple[str, Metric]:
     return "accuracy" if output == "logits" else f"accuracy of {output}", accuracy(output, labels)

@@ -6,7 +6,7 @@ import argparse
 
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
-from onnxgrad.cli.options import proof_options, require_runtime
+from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import files_read, target_of, write_model
 from onnxgrad.errors import OnnxgradError
@@ -19,14 +19,14 @@ from onnxgrad.report.optimized import OptimizedModel
 def run(args: argparse.Namespace, out: Output) -> int:
     """Convert, prove and write one model."""
     target = target_of(args.output, [args.model, *files_read(args)])
-    proof = bounded_by(proof_options(args))
-    if not args.no_verify:
+    proof = bounded_by(args.options.proof())
+    if args.verify:
         require_runtime(args.provider)
     outcome = Outcome(args.model, None if target is None else str(target), shown(args.model))
     try:
         with within_limits(args), out.progress("float16", 1) as advance:
             advance("running both models", None)
-            wanted = None if args.no_verify else proof
+            wanted = None if not args.verify else proof
             halving = Float16(names_of(args.keep), args.io, (), names_of(args.convert))
             done = converted(source(args.model), outcome, halving, wanted)
             write_model(done.program, target, out)

@@ -13,7 +13,7 @@ from onnxgrad.cli.gradient_options import gradient_options, spread
 from onnxgrad.cli.html_options import write_html
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import STDIN, named, shown, source
-from onnxgrad.cli.options import checked_bounds, require_runtime, running_options
+from onnxgrad.cli.options import checked_bounds, require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_not_weights, files_read, target_of, write_model
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     asked |= {
         "adjoint": args.adjoint,
         "names": args.names or "{}_grad",
-        "simplify": not args.no_simplify,
+        "simplify": args.simplify,
         "ste": args.ste,
     }
     target = target_of(args.output, files_read(args))
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         return write_products(args, out, asked, target)
     if args.batched or args.mode != "auto":
         raise InputError(f"--{'batched' if args.batched else 'mode'} is for --jacobian")
-    if not args.no_verify:
+    if args.verify:
         require_runtime(args.provider)
     model = source(args.model)
     check_not_weights(target, model)
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             found = _quietly(model, asked)
             seconds = time.perf_counter() - started
             # an estimate has no differences to agree with
-            report = None if args.no_verify or args.ste else _prove(args, found, asked, out)
+            report = None if not args.verify or args.ste else _prove(args, found, asked, out)
             proved = report is None or report.ok
             if proved:
                 write_model(found.program, target, out)
@@ -95,7 +95,7 @@ def _page(
         plain = None
         if asked["checkpoint"] is not None:
             plain = _quietly(model, {**asked, "checkpoint": None})
-        return made.to_html(shown(args.model), plain, running_options(args).get("dims"))
+        return made.to_html(shown(args.model), plain, args.options.running().get("dims"))
 
 
 def _mark(args: argparse.Namespace, out: Output, asked: dict[str, Any], target: Path | None) -> int:
@@ -135,13 +135,13 @@ def _function(
             "--function is by all operands, of all results: --wrt, --target, --stop and "
             "--checkpoint say nothing"
         )
-    if not args.no_verify:
+    if args.verify:
         require_runtime(args.provider)
     try:
         with within_limits(args):
             program = raise_opset(load(source(args.model)))[0]
             report = None
-            if not args.no_verify:
+            if args.verify:
                 report = check_function(
                     program, args.function, seed=args.seed, provider=args.provider
                 )
@@ -168,12 +168,12 @@ def _prove(
     strange = [name for name in args.allow_empty if name not in found.adjoints]
     if strange:
         raise InputError(f"--allow-empty {strange[0]}: no gradient of it was asked for")
-    options = running_options(args)
+    options = args.options.running()
     options.pop("threads")
     given = options.pop("inputs", None)
     original = load(found.program.proto if args.model == STDIN else source(args.model))
     original.digests = found.program.digests  # the weights that are written are those checked
-    bounds = checked_bounds(args)
+    bounds = checked_bounds(args.options)
     with out.progress("check", 1) as advance:
         advance("gradient against differences", None)
         report = check_gradient(

@@ -13,7 +13,7 @@ from typing import Any
 from onnxgrad.cli.gradient_options import spread
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
-from onnxgrad.cli.options import checked_bounds, require_runtime, running_options
+from onnxgrad.cli.options import checked_bounds, require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_not_weights, write_model
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
@@ -33,7 +33,7 @@ from onnxgrad.verify.feeds.input_files import load_inputs
 from onnxgrad.wording import counted
 
 # what says something of a gradient alone
-_OTHERS = ("ste", "mark", "checkpoint", "stop", "no_simplify")
+_OTHERS = ("ste", "mark", "checkpoint", "stop")
 
 
 def write_products(
@@ -41,7 +41,7 @@ def write_products(
 ) -> int:
     """Write the graph once a sample of its products agrees with differences."""
     _check_words(args)
-    if not args.no_verify:
+    if args.verify:
         require_runtime(args.provider)
     model = source(args.model)
     check_not_weights(target, model)
@@ -51,7 +51,7 @@ def write_products(
             warnings.simplefilter("ignore")  # what they say is among the notes
             made = _made(args, asked, model)
             seconds = time.perf_counter() - started
-            report = None if args.no_verify else _prove(args, asked, made, model, out)
+            report = None if not args.verify else _prove(args, asked, made, model, out)
             if report is None or report.ok:
                 write_model(made.program, target, out)
     except OnnxgradError as error:
@@ -66,6 +66,7 @@ def _check_words(args: argparse.Namespace) -> None:
     """Raises InputError for an option that says nothing of what is asked for."""
     casadi = args.of in SIBLINGS
     wrong = [name for name in _OTHERS if getattr(args, name)]
+    wrong += [] if args.simplify else ["no_simplify"]
     wrong += ["adjoint"] * (args.adjoint != "auto") + ["names"] * (casadi and bool(args.names))
     if wrong:
         what = f"casadi {args.of}" if casadi else args.of
@@ -99,12 +100,12 @@ def _prove(
     if strange:
         raise InputError(f"--allow-empty {strange[0]}: no derivative by it was asked for")
     names = spread(values)
-    options = running_options(args)
+    options = args.options.running()
     options.pop("threads")
     given = options.pop("inputs", None)
     original = load(model)
     original.digests = made.program.digests  # the weights that are written are those checked
-    bounds = checked_bounds(args)
+    bounds = checked_bounds(args.options)
     with out.progress("check", 1) as advance:
         advance(f"{args.of} against differences", None)
         report = check_product(

@@ -21,7 +21,7 @@ def gradient_options(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def checkpoint_of(marks: list[str]) -> Any:
+def checkpoint_of(marks: Sequence[str]) -> Any:
     """What the values of --checkpoint say."""
     if not marks:
         return None

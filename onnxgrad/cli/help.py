@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from onnxgrad.cli.app import COMMANDS, parser_for
+from onnxgrad.cli.app import parser_for
 from onnxgrad.cli.output import Output
+from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.help import TOPICS, headings, page
 from onnxgrad.report.parts import cell, table
 

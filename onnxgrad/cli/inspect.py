@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import replace
 
 from onnxgrad.cli.html_options import write_html
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
-from onnxgrad.cli.options import size_of
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import ModelLike, load
@@ -23,9 +23,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
             text = load(model).text() if args.text else ""
             found: Summary | Weights | None = None
             if not args.text:
-                dims = dict(size_of(text) for text in args.dim)
-                found = weights(model) if args.weights else inspect(model, dims=dims)
-            write_html(args, lambda: _page(model, shown(args.model), args.dim), out)
+                found = weights(model) if args.weights else inspect(model, dims=args.dims)
+            write_html(args, lambda: _page(model, shown(args.model), args.dims), out)
     except OnnxgradError as error:
         raise named(error, args.model) from error
     if found is None:
@@ -37,6 +36,6 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def _page(model: ModelLike, title: str, dims: list[str]) -> str:
-    found = inspect(model, dims=dict(size_of(text) for text in dims))
+def _page(model: ModelLike, title: str, dims: Mapping[str, int] | None) -> str:
+    found = inspect(model, dims=dims)
     return replace(found, model=title).to_html()

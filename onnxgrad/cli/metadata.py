@@ -8,10 +8,10 @@ from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, write_model
-from onnxgrad.cli.usage.metadata import HEADER
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.program import Program
+from onnxgrad.jobs.declarations import Header
 from onnxgrad.report.metadata import change
 from onnxgrad.report.parts import cell, heading, line, table
 
@@ -22,8 +22,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """List the metadata; with something to change, write the model with it and nothing else
     changed.
     """
-    values = dict(_entry(text) for text in args.set)
-    header = _header(args)
+    values = args.options.values or {}
+    header = {k: v for k, v in args.options.shared(Header).items() if v is not None}
     changes = bool(values or args.unset or header)
     if changes and args.output is None:
         raise InputError("say with -o where the changed model goes: the input is never changed")
@@ -53,25 +53,3 @@ def _show(program: Program, args: argparse.Namespace, out: Output) -> None:
         made.add_row(cell(key), cell(short if out.verbose else " ".join(short.split())))
     out.show(heading(shown(args.model)))
     out.show(made if made.rows else line("no metadata", "dim"))
-
-
-def _entry(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise InputError(f"--set {text[:80]}: write KEY=VALUE, such as --set author=me")
-    return key, value
-
-
-def _header(args: argparse.Namespace) -> dict[str, str | int]:
-    found: dict[str, str | int] = {}
-    for option in HEADER:
-        name = option.replace("-", "_")
-        text = getattr(args, name)
-        if text is None:
-            continue
-        found[name] = text
-        if name == "model_version":
-            if not text.removeprefix("-").isdecimal() or len(text) > 20:
-                raise InputError(f"--{option} {text[:40]}: a whole number is wanted")
-            found[name] = int(text)
-    return found

@@ -24,7 +24,6 @@ from onnxgrad.cli.tuning_options import keep_decisions, tuning_of
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.program import Program
 from onnxgrad.jobs.declarations import OptimizeOptions
-from onnxgrad.jobs.declared import from_flags
 from onnxgrad.jobs.optimize import Hooks, Job
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.recipe import Recipe, find
@@ -37,7 +36,7 @@ from onnxgrad.verify.running.process_limits import bounding_us
 def run(args: argparse.Namespace, out: Output) -> int:
     """Optimise every model; the worst exit code of them."""
     models = expand(args.model)
-    options = from_flags(OptimizeOptions, args, **_tune(args))
+    options = _tuned(args)
     recipe = find(None if options.recipe is None else str(options.recipe))
     hooks = Hooks(limits=bounding_us, show=out.aside, plugins=args.own_passes)
     jobs = [Job.of(_options(args, options, recipe, name), hooks, recipe, name) for name in models]
@@ -68,9 +67,11 @@ def _page(outcomes: list[Outcome]) -> str:
     return page(title, [optimized(o) for o in outcomes])
 
 
-def _tune(args: argparse.Namespace) -> dict[str, object]:
-    found = tuning_of(args)
-    return {} if found is None else {"tune": found}
+def _tuned(args: argparse.Namespace) -> OptimizeOptions:
+    """The options of the flags, with what those of tuning ask for."""
+    found: OptimizeOptions = args.options
+    asked = tuning_of(args)
+    return found if asked is None else found.having(tune=asked)
 
 
 def _options(
@@ -90,7 +91,7 @@ def _complain(recipe: Recipe, jobs: list[Job], args: argparse.Namespace, out: Ou
     """
     models = [job.name for job in jobs]
     unproved = any(not job.options.proves for job in jobs)
-    if unproved and not hasattr(args, "recipe") and not args.no_verify:
+    if unproved and "recipe" not in args.options.given and not args.no_verify:
         out.complain(
             f"{recipe.where} of this folder turns the proof off: [tool.onnxgrad.verify] run = false"
         )

@@ -18,7 +18,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.interpreter import python_command
 from onnxgrad.ir.load import load
 from onnxgrad.ir.storage.external_data import load_weights
-from onnxgrad.limits import limited
+from onnxgrad.limits import SECONDS, limited
 from onnxgrad.report.parts import bytes_text, change, heading, number, table
 from onnxgrad.verify.reducing.reduce import Command, Reduction, reduce
 from onnxgrad.wording import counted
@@ -36,14 +36,16 @@ def run(args: argparse.Namespace, out: Output) -> int:
     load_weights(model, folder)
     # what is found when time is up is the answer: only a single check may make it a little longer
     with (
-        limited(args.timeout + args.check_timeout, args.max_memory),
+        limited((args.timeout or SECONDS) + args.check_timeout, args.max_memory),
         tempfile.TemporaryDirectory(prefix="onnxgrad-") as scratch,
     ):
         check = _check(args, Path(scratch)).on_original(
             model, args.model, None if args.fails is None else _FAILURES
         )
         with out.progress("reduce", 1) as advance:
-            found = reduce(model, check.fails, seconds=args.timeout, on_step=_teller(advance))
+            found = reduce(
+                model, check.fails, seconds=args.timeout or SECONDS, on_step=_teller(advance)
+            )
     write_model(load(found.model), target, out)
     _show(args, out, model, found)
     return 0
@@ -59,7 +61,7 @@ def _check(args: argparse.Namespace, scratch: Path) -> Command:
         raise InputError("the command is empty")
     if args.fails is not None:
         words = _own(words, scratch)
-    return Command(words, scratch, args.interesting_exit, args.says or "", args.check_timeout)
+    return Command(words, scratch, args.interesting_exit, args.says, args.check_timeout)
 
 
 _MAIN = "from onnxgrad.__main__ import main; sys.exit(main())"

@@ -12,7 +12,7 @@ import numpy as np
 from onnxgrad.cli.gradient_options import spread
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
-from onnxgrad.cli.options import require_runtime, running_options
+from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, write_model
 from onnxgrad.cli.training_options import training_options
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     elif args.output == "-":
         raise InputError("-o: a training step is a folder of files, which stdout is not")
     asked = training_options(args)
-    if not args.no_verify:
+    if args.verify:
         require_runtime(args.provider)
     try:
         with within_limits(args):
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
                 else training_step(model, **asked)
             )
             seconds = time.perf_counter() - started
-            report = None if args.no_verify else _prove(args, step, out)
+            report = None if not args.verify else _prove(args, step, out)
             if report is not None and not report.ok:
                 raise NotProved(f"{args.model}: {report}; nothing was written")
             if args.training_info:
@@ -90,7 +90,7 @@ def _prove(args: argparse.Namespace, step: TrainingStep, out: Output) -> Gradien
     program = forward(step) if in_modes else step.evaluation
     read = {v.name for v in program.main.inputs}
     names = [fed.name for fed in manifest.of_role("parameter") if fed.name in read]
-    options = running_options(args)
+    options = args.options.running()
     options.pop("threads")
     given = options.pop("inputs", None)
     model = to_proto(program, weights=True)

@@ -17,19 +17,19 @@ def training_options(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "loss": args.loss,
         "optimizer": read(args.optimizer, OPTIMIZERS, "optimiser"),
-        "wrt": args.wrt or "params",
+        "wrt": args.wrt,
         "stop": args.stop,
-        "inputs_at": args.inputs_at or (),
+        "inputs_at": args.inputs_at,
         "metrics": args.metric,
         "checkpoint": checkpoint_of(args.checkpoint),
         "batch_norm": args.batch_norm,
-        "dropout": _dropout(args.dropout),
+        "dropout": args.dropout,
         "groups": [_group(text) for text in args.group] or None,
         "clip_norm": args.clip_norm,
         "clip_value": args.clip_value,
         "accumulate": args.accumulate,
         "average": args.average,
-        "loss_scale": _scale(args.loss_scale),
+        "loss_scale": args.loss_scale,
         "schedule": None if args.schedule is None else read(args.schedule, SCHEDULES, "schedule"),
     }
 
@@ -39,21 +39,3 @@ def _group(text: str) -> tuple[str, Optimizer]:
     if not equals or not glob or not written:
         raise InputError(f"--group {text[:80]}: write GLOB=NAME or GLOB=NAME{{option=value}}")
     return glob, read(written, OPTIMIZERS, "optimiser")
-
-
-def _dropout(text: str | None) -> Any:
-    if text in (None, "off", "train"):
-        return text
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"--dropout {text[:80]}: write off, train or a ratio") from None
-
-
-def _scale(text: str | None) -> Any:
-    if text is None or text == "dynamic":
-        return text
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"--loss-scale {text[:80]}: write dynamic or a number") from None

@@ -9,7 +9,7 @@ import onnx
 
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import STDIN, named, read
-from onnxgrad.cli.options import proof_options, require_runtime
+from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.report.proof import proof_lines
@@ -20,7 +20,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """0 when B computes what A computes, else 1: it differs, or nothing is proved."""
     if args.a == args.b == STDIN:
         raise InputError("both models cannot come from stdin")
-    options = proof_options(args) | {"map": dict(map(_pair, args.map))}
+    options = args.options.proof() | {"map": args.map}
     a, b = _model(args.a), None if args.b is None else _model(args.b)
     require_runtime(args.provider)
     try:
@@ -41,10 +41,3 @@ def _model(name: str) -> Path | onnx.ModelProto:
     """
     proto, _ = read(name)
     return proto if name == STDIN else Path(name)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, other = text.partition("=")
-    if not name or not equals or not other:
-        raise InputError(f"--map {text[:80]}: write NAME=OTHER, such as --map logits=linear")
-    return name, other

@@ -11,15 +11,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from onnxgrad.jobs.declared import REQUIRED, Declaration, option
-from onnxgrad.jobs.groups import Names, Proof, Seconds, Sizes, Text
+from onnxgrad.jobs.groups import (
+    Count,
+    Entries,
+    Limits,
+    Names,
+    Pairs,
+    Positive,
+    Proof,
+    Providers,
+    Running,
+    Seconds,
+    Seed,
+    Sizes,
+    Text,
+)
 from onnxgrad.options import Range
-from onnxgrad.vocabulary import Merge, Preset, Runtime
+from onnxgrad.vocabulary import FLOAT16_BOUND, Merge, Preset, Runtime
 
 if TYPE_CHECKING:
     from onnxgrad.passes.base import Pass
     from onnxgrad.passes.user_laws import Law
 
-Count = Annotated[int, Range(0)]
 FINITE = sys.float_info.max
 
 
@@ -103,6 +116,168 @@ class ConvertOpsetOptions(Proof):
         """Return the same as options of `optimize`."""
         passes = {"passes": f"convert-opset{{to={self.to}}}", "verify": self.verify}
         return OptimizeOptions.of({**self.shared(Proof), **passes})
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions(Proof):
+    """Options of `verify`."""
+
+    job: ClassVar[str] = "verify"
+
+    weights: Literal["auto", "same", "rounded"] = option(
+        "auto", "same: weights were at most moved, so float64 results may differ by 1e-9 of max; "
+        "rounded: they were computed anew, so by what rounding to their type costs (1e-6 in "
+        "float32) or 3 times what A's own arithmetic does; auto (default): look",
+    )  # fmt: skip
+    map: Pairs | None = option(
+        None, "what A calls NAME, an input or an output, is OTHER in B", metavar="NAME=OTHER"
+    )
+    expect: str | None = option(
+        None, "instead of B: stored results, an .npz with the outputs' names, which A is to give "
+        "on --input; NAME of --map is what FILE has, OTHER A's", metavar="FILE",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Float16Options(Proof):
+    """Options of `float16`."""
+
+    job: ClassVar[str] = "float16"
+    words: ClassVar[Mapping[str, str]] = {"BOUNDS": FLOAT16_BOUND}
+
+    keep: Names = option(
+        (), "a node, value or operator, or a glob of these, that stays in float32 beside what "
+        "passes 65504 or needs its digits; may repeat", metavar="NAME",
+    )  # fmt: skip
+    convert: Names = option(
+        (), "such a name that becomes float16 although its like usually stays (sums, powers, "
+        "positions); --keep wins; may repeat", metavar="NAME",
+    )  # fmt: skip
+    io: bool = option(False, "inputs and outputs become float16 as well")
+    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractOptions(Limits):
+    """Options of `extract`."""
+
+    job: ClassVar[str] = "extract"
+    titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
+
+    inputs: Names | None = option(
+        None, "values of the main graph (default: the model's inputs)",
+        metavar="NAME,...", positional=True,
+    )  # fmt: skip
+    outputs: Names | None = option(
+        None, "values of the main graph (default: the model's outputs)",
+        metavar="NAME,...", positional=True,
+    )  # fmt: skip
+    provider: Providers = option("cpu", "where to run (default: cpu)", flag=None)
+    dims: Sizes | None = option(None, "sizes of symbolic dimensions in the proof", flag=None)
+    seed: Seed = option(0, "of its values", metavar="N")
+    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectOptions(Limits):
+    """Options of `inspect`."""
+
+    job: ClassVar[str] = "inspect"
+    titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
+
+    dims: Sizes | None = option(
+        None, "the size of a symbolic dimension, for FLOPs and memory",
+        flag="--dim", metavar="NAME=SIZE",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffOptions(Limits):
+    """Options of `diff`."""
+
+    job: ClassVar[str] = "diff"
+    titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header(Declaration):
+    """The fields of a ModelProto beside its metadata."""
+
+    title: ClassVar[str] = "other words of the header ('' takes them away)"
+
+    producer_name: str | None = option(None, "")
+    producer_version: str | None = option(None, "")
+    domain: str | None = option(None, "")
+    model_version: Annotated[int, Range(-(2**63), 2**63 - 1)] | None = option(None, "")
+    doc_string: str | None = option(None, "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetadataOptions(Limits, Header):
+    """Options of `set_metadata`."""
+
+    job: ClassVar[str] = "set_metadata"
+    titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
+
+    values: Entries | None = option(
+        None, "an entry; may repeat", flag="--set", metavar="KEY=VALUE", positional=True
+    )
+    unset: Names = option((), "take an entry away; may repeat", metavar="KEY")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReduceOptions(Limits):
+    """Options of `reduce`."""
+
+    job: ClassVar[str] = "reduce"
+
+    interesting_exit: Count | None = option(
+        None, "the status that counts, and no other", metavar="N"
+    )
+    says: str = option("", "what the check must print, on stdout or stderr", metavar="TEXT")
+    check_timeout: Seconds = option(60.0, "of one check (60)", metavar="SECONDS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions(Running):
+    """Options of `bench`."""
+
+    job: ClassVar[str] = "bench"
+    title: ClassVar[str] = "measuring"
+    titles: ClassVar[Mapping[str, str]] = {"Limits": "measuring", "Running": "measuring"}
+
+    seed: Seed = option(0, "of generated values (default: 0)", metavar="N")
+    rounds: Annotated[int, Range(1)] = option(20, "turns of each model (default: 20)", metavar="N")
+    seconds: Seconds = option(2.0, "for each model (default: 2)", metavar="S")
+    optimize: bool = option(
+        True, "switch onnxruntime's own optimisations off", flag="--no-optimize"
+    )
+    require: Positive | None = option(
+        None, "exit with 1 when a model takes longer than RATIO x the first (of two or more)",
+        metavar="RATIO",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceOptions(Limits):
+    """Options of `place`."""
+
+    job: ClassVar[str] = "place"
+    titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
+
+    device: Names = option(
+        (), "nodes whose name or operator matches run there: cuda='Conv*,op:Gemm,name:head*'; may "
+        "repeat, the first match decides; marks already in the model stay where nothing matches",
+        metavar="DEVICE=PATTERN",
+    )  # fmt: skip
+    default: str = option("cpu", "of all other nodes (default: cpu)", metavar="DEVICE")
+    propagate: bool = option(
+        False, "unmarked nodes follow their operands', or else their readers', device"
+    )
+    ir: bool = option(False, "write the IR's device_configurations too (IR version 11)")
+
+
+# ---- recipes ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from onnxgrad.options import check_fields, checked, described, kinds_of, unknown
 
 D = TypeVar("D", bound="Declaration")
 F = TypeVar("F", bound=Callable[..., Any])
-DIGITS = 18  # of a number in a flag: Python refuses to read thousands, int64 those of 20
+DIGITS = 20  # of a number in a flag: Python refuses to read thousands
 _KEY = "option"
 _SEQUENCES = (list, tuple, Sequence, Mapping, dict)
 
@@ -136,6 +136,10 @@ class Declaration:
         object.__setattr__(made, "given", frozenset(given))
         return made
 
+    def having(self: D, **more: Any) -> D:
+        """Return the same with more options set by the caller."""
+        return type(self).of({**{name: getattr(self, name) for name in self.given}, **more})
+
     def shared(self, group: type[Declaration]) -> dict[str, Any]:
         """Return the options of a group that the caller set."""
         names = (o.name for o in options_of(group) if o.name in self.given)
@@ -168,7 +172,7 @@ def _option(cls: type[Declaration], f: Any, kind: Any, owner: type, newest: type
         said["flag"] = f"--{f.name.rstrip('_').replace('_', '-')}"
     if said["toml"] == "":
         said["toml"] = f.name.rstrip("_")
-    title = cls.titles.get(owner.__name__, cast(Any, owner).title)
+    title = cls.titles.get(owner.__name__, vars(owner).get("title", ""))
     depth = cls.__mro__.index(owner)
     return Option(f.name, kind, newest.__annotations__[f.name], f.default, title, depth, **said)
 
@@ -195,7 +199,7 @@ def _marks(kind: Any) -> Iterator[Any]:
 def _spoken(kind: Any, text: str) -> Any:
     """A word as a value of the type if it is one; else the word, which the check refuses."""
     plain = list(_plain(kind))
-    if int in plain and text.isdecimal() and len(text) <= DIGITS:
+    if int in plain and text.removeprefix("-").isdecimal() and len(text) <= DIGITS:
         return int(text)
     if float in plain:
         try:
@@ -269,8 +273,8 @@ def add_flags(parser: argparse.ArgumentParser, cls: type[Declaration]) -> None:
     for o in sorted(options_of(cls), key=lambda o: (titles.index(o.title), -o.depth)):
         if o.flag is not None:
             group_of(parser, o.title).add_argument(
-                o.flag, dest=o.name, default=argparse.SUPPRESS, help=o.help.replace("%", "%%"),
-                **_argument(o),
+                o.flag, dest=o.name, default=argparse.SUPPRESS,
+                help=o.help.replace("%", "%%") or None, **_argument(o),
             )  # fmt: skip
 
 
@@ -290,12 +294,17 @@ def _argument(o: Option) -> dict[str, Any]:
     said |= {"required": True} if o.default is REQUIRED else {}
     inner = [get_args(k)[0] for k in o.plain if get_origin(k) in _SEQUENCES] or list(o.plain)
     words = tuple(w for k in inner if get_origin(k) is Literal for w in get_args(k))
-    if words:
+    if words and all(get_origin(k) is Literal for k in inner):
         return {**said, "choices": words, "metavar": o.metavar or None}
     return {**said, "type": o.read, "metavar": o.metavar or _METAVARS.get(inner[0], "TEXT")}
 
 
 _METAVARS: dict[Any, str] = {int: "N", float: "X"}
+
+
+def reader(kind: Any, flag: str) -> Callable[[str], Any]:
+    """Return what reads a word of a flag that no job declares."""
+    return lambda text: checked(kind, _spoken(kind, text), flag)
 
 
 def from_flags(cls: type[D], args: argparse.Namespace, **more: Any) -> D:

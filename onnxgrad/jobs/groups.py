@@ -96,6 +96,24 @@ class _Sizes:
         return dict(values)
 
 
+class _Pairs:
+    """Text by name, written as `form` says, such as `example`; `empty`: the text may be."""
+
+    def __init__(self, form: str, example: str, empty: bool = False) -> None:
+        self.form, self.example, self.empty = form, example, empty
+
+    def read(self, text: str, flag: str) -> tuple[str, str]:
+        name, equals, value = text.partition("=")
+        if not name or not equals or not (value or self.empty):
+            raise InputError(
+                f"{flag} {text[:80]}: write {self.form}, such as {flag} {self.example}"
+            )
+        return name, value
+
+    def join(self, values: Sequence[tuple[str, str]], _: str) -> dict[str, str]:
+        return dict(values)
+
+
 class _PerOutput:
     """One number for all outputs, or a number for each that is named."""
 
@@ -150,6 +168,13 @@ Providers: TypeAlias = Annotated[str, _Providers()]
 Seconds: TypeAlias = Annotated[float, Range(0, MOST_SECONDS, above=True)]
 Memory: TypeAlias = Annotated[int | str, _Memory()]
 Sizes: TypeAlias = Annotated[Mapping[str, Annotated[int, Range(0)]], _Sizes()]
+Pairs: TypeAlias = Annotated[Mapping[str, str], _Pairs("NAME=OTHER", "logits=linear")]
+Labels: TypeAlias = Annotated[Mapping[str, str], _Pairs("OUTPUT=LABELS", "logits=labels")]
+Entries: TypeAlias = Annotated[Mapping[str, str], _Pairs("KEY=VALUE", "author=me", empty=True)]
+Provider: TypeAlias = Literal["cpu", "cuda"]
+Positive: TypeAlias = Annotated[float, Range(0, above=True)]
+Count: TypeAlias = Annotated[int, Range(0, 2**63 - 1)]
+Several: TypeAlias = Annotated[int, Range(1, 2**63 - 1)]
 Threads: TypeAlias = Annotated[int, Range(1, MOST_THREADS)]
 Seed: TypeAlias = Annotated[int, Range(0, 2**63 - 1)]
 Seeds: TypeAlias = Annotated[tuple[Seed, ...], _Listed()]
@@ -181,7 +206,7 @@ class Limits(Declaration):
 class Running(Limits):
     """Where and on what models run."""
 
-    provider: Literal["cpu", "cuda"] = option(
+    provider: Provider = option(
         "cpu", "where to run (default: cpu)", toml="verify.provider", olive=False
     )
     inputs: Annotated[Inputs | None, InputKind()] = option(
@@ -194,6 +219,12 @@ class Running(Limits):
         flag="--dim", metavar="NAME=SIZE", toml="verify.dims",
     )  # fmt: skip
     threads: Threads = option(1, "of onnxruntime (default: 1)", toml="verify.threads")
+
+    def running(self) -> dict[str, Any]:
+        """Return where and on what models run, as `verify` and `bench` accept it."""
+        given = {"inputs": self.inputs, "dims": self.dims}
+        some = {name: value for name, value in given.items() if value is not None}
+        return {"provider": self.provider, "threads": self.threads, **some}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,7 +83,7 @@ def test_the_answer_is_no(model: str, tmp_path: Path, capsys: pytest.CaptureFixt
     [
         (["--rounds", "0"], "--rounds"),
         (["--dim", "N"], "--dim"),
-        (["--seconds", "0"], "positive number"),
+        (["--seconds", "0"], "--seconds must be above 0"),
     ],
 )
 def test_bad_usage(

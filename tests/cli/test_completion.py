@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from onnxgrad.cli.app import COMMANDS
 from onnxgrad.cli.completion import SHELLS
+from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.help import TOPICS
 from onnxgrad.vocabulary import PASSES, PRESETS
 from tests.cli.conftest import Result

@@ -184,7 +184,7 @@ def arrays(**changes: Any) -> dict[str, Any]:
         ([*BASE, "--rate", "cosinus{lr=1}"], {}, "unknown schedule 'cosinus'"),
         ([*BASE, "--optimizer", "adamm"], {}, "unknown optimiser 'adamm'"),
         ([*BASE, "--group", "b*"], {}, "write GLOB=NAME"),
-        ([*BASE, "--loss-scale", "much"], {}, "write dynamic or a number"),
+        ([*BASE, "--loss-scale", "much"], {}, "--loss-scale must be one of dynamic or a number"),
         ([*BASE, "--schedule", "cosine"], {}, "needs the option lr"),
         ([*BASE, "--wrt", "nothing"], {}, "no value of the model"),
         ([*BASE, "--wrt", "x"], {}, "no weight"),

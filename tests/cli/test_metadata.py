@@ -83,8 +83,8 @@ def test_external_weights_come_along(run: Run, file: Path, tmp_path: Path) -> No
         (["--set", "k", "-o", "OUT"], "write KEY=VALUE"),
         (["--unset", "c", "-o", "OUT"], "'c' is not there to be unset (there is: a, b)"),
         (["--unset", "a", "--set", "a=1", "-o", "OUT"], "to be set and unset"),
-        (["--model-version", "x", "-o", "OUT"], "a whole number is wanted"),
-        (["--model-version", "99999999999999999999", "-o", "OUT"], "more than 64 bits"),
+        (["--model-version", "x", "-o", "OUT"], "must be a whole number"),
+        (["--model-version", "99999999999999999999", "-o", "OUT"], "--model-version must be "),
     ],
 )
 def test_bad_words_are_one_line(

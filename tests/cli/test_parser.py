@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from onnxgrad.cli.app import COMMANDS
 from onnxgrad.cli.parser import fitted
+from onnxgrad.cli.usage import COMMANDS
 from tests.cli.conftest import Result
 from tests.helpers import ROOT
 

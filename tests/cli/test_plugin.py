@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from onnxgrad.cli.app import COMMANDS
+from onnxgrad.cli.usage import COMMANDS
 from tests.cli.conftest import Result
 from tests.helpers import parse
 

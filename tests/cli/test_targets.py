@@ -13,8 +13,9 @@ import pytest
 from onnx import numpy_helper
 
 from onnxgrad.cli import targets
-from onnxgrad.cli.app import COMMANDS, parser_for
+from onnxgrad.cli.app import parser_for
 from onnxgrad.cli.targets import READ, REPORTS, check_reports
+from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.ci import work
 from onnxgrad.train import step_folder

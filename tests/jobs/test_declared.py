@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import pytest
 
 from onnxgrad.cli import completion
 from onnxgrad.cli.app import parser_for
-from onnxgrad.cli.usage import optimize as usage
+from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.errors import InputError
 from onnxgrad.jobs import recipe
 from onnxgrad.jobs.declarations import OptimizeOptions
@@ -50,7 +50,7 @@ def stand(model: Any, *, options: More, report: bool = False) -> Any:
 @pytest.fixture
 def words(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The command has it."""
-    monkeypatch.setattr(usage, "OptimizeOptions", More)
+    monkeypatch.setitem(COMMANDS, "optimize", replace(COMMANDS["optimize"], options=More))
     return ["optimize", "m.onnx"]
 
 

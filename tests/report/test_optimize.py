@@ -13,7 +13,7 @@ import pytest
 
 import onnxgrad
 from onnxgrad.cli.app import main
-from onnxgrad.cli.usage.optimize import add_options
+from onnxgrad.cli.usage import COMMANDS, add_options
 from onnxgrad.functions import optimize
 from onnxgrad.report.optimized import OptimizedModel
 from tests.helpers import parse
@@ -30,7 +30,7 @@ OTHERWISE = {
 
 def test_every_option_of_the_command_is_one_in_python() -> None:
     parser = argparse.ArgumentParser()
-    add_options(parser)
+    add_options(parser, COMMANDS["optimize"])
     said = {OTHERWISE.get(a.dest, a.dest) for a in parser._actions} - OF_THE_SHELL
     assert sorted(said - set(inspect.signature(optimize).parameters)) == []
 

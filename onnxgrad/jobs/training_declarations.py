@@ -1,0 +1,237 @@
+"""The declarations of gradients and of training: what can be set of each. As little to import as
+`--help` needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from onnxgrad.jobs.declared import REQUIRED, Declaration, option
+from onnxgrad.jobs.groups import (
+    Bounds,
+    Labels,
+    Memory,
+    Names,
+    Positive,
+    Provider,
+    Running,
+    Seconds,
+    Seed,
+    Several,
+    Threads,
+)
+from onnxgrad.limits import SECONDS
+from onnxgrad.vocabulary import LOSSES, OPTIMIZERS, SCHEDULES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked(Running):
+    """Where and how a gradient is checked."""
+
+    title: ClassVar[str] = "proof"
+    titles: ClassVar[Mapping[str, str]] = {"Limits": "proof", "Running": "proof"}
+
+    allow_empty: Names = option(
+        (), "this value's gradient may be 0 throughout: without it, 0 = 0 for all values is exit 1",
+        metavar="NAME",
+    )  # fmt: skip
+    seed: Seed = option(0, "of generated values and directions", metavar="N")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientOptions(Checked):
+    """Which gradient is formed."""
+
+    title: ClassVar[str] = "gradient"
+
+    wrt: Names | None = option(
+        None, "values to differentiate with respect to: inputs, weights, intermediate values; "
+        "params: every weight that reaches the target (`inspect --weights` lists them); !GLOB "
+        "takes away; several by commas; default: every floating-point input", metavar="NAME|GLOB",
+    )  # fmt: skip
+    target: Names | None = option(
+        None, "default: the only output; several add up; parts as in 'logits[:,7]', whose "
+        "elements are summed", metavar="NAME|INDEX",
+    )  # fmt: skip
+    stop: Names | None = option(
+        None, "treat these computed values as constants: no gradient flows on to the values before "
+        "them", metavar="NAME|GLOB",
+    )  # fmt: skip
+    adjoint: Literal["auto", "ones", "input"] = option(
+        "auto", "ones: scalar targets; input: any shape, the targets' adjoints become graph "
+        "inputs; auto (default): whichever fits the target",
+    )  # fmt: skip
+    checkpoint: Names = option(
+        (), "recompute instead of keep: auto, a memory budget such as 512MB, or marks "
+        "[start:|end:]NAME[@READER]", metavar="auto|SIZE|MARK",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradOptions(GradientOptions, Bounds):
+    """Options of `onnxgrad grad`."""
+
+    job: ClassVar[str] = "grad"
+    words: ClassVar[Mapping[str, str]] = {"BOUNDS": "the check's own"}
+    title: ClassVar[str] = ""
+
+    names: str | None = option(None, "of the adjoints (default: {}_grad)", metavar="PATTERN")
+    ste: bool = option(
+        False, "pass QuantizeLinear - DequantizeLinear pairs straight through: an estimate, not "
+        "checked by differences",
+    )  # fmt: skip
+    simplify: bool = option(
+        True, "leave the graph as the backward walk made it", flag="--no-simplify"
+    )
+    verify: bool = option(True, "skip the numeric check (needs no onnxruntime)", flag="--no-verify")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckGradOptions(GradientOptions):
+    """Options of `check-grad`."""
+
+    job: ClassVar[str] = "check-grad"
+    title: ClassVar[str] = "check"
+    titles: ClassVar[Mapping[str, str]] = dict.fromkeys(("Limits", "Running", "Checked"), "check")
+
+    tolerance: Positive | None = option(
+        None, "relative; default: by the float types on each value's paths", metavar="T"
+    )
+
+
+# ---- training -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update(Declaration):
+    """How a training step moves the weights."""
+
+    title: ClassVar[str] = "update"
+
+    group: Names = option(
+        (), "another optimiser for these weights; the first group that fits decides",
+        metavar="GLOB=NAME{option=value,...}",
+    )  # fmt: skip
+    clip_norm: Positive | None = option(None, "limit of the norm of all gradients", metavar="X")
+    clip_value: Positive | None = option(None, "limit of each number of the gradients", metavar="X")
+    accumulate: Several = option(1, "so many micro-batches make one step", metavar="N")
+    average: Positive | None = option(None, "keep a moving average of the weights", metavar="DECAY")
+    loss_scale: Literal["dynamic"] | Positive | None = option(
+        None, "of a float16 model; no step on overflow", metavar="dynamic|NUMBER"
+    )
+    schedule: str | None = option(
+        None, f"the learning rate, inside the graph: {', '.join(SCHEDULES)}",
+        metavar="NAME{option=value,...}",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Update):
+    """What is trained, by which loss and optimiser."""
+
+    title: ClassVar[str] = "training step"
+
+    loss: str | None = option(
+        None, "NAME{option=value,...}, terms with + and factors with *: "
+        f"{', '.join(sorted(LOSSES))}; or a scalar of the model; default: its only output. Labels "
+        "are inputs, or values of the model held fixed: mse{output=a,target=b}", metavar="LOSS",
+    )  # fmt: skip
+    optimizer: str = option(
+        "adamw", f"{', '.join(OPTIMIZERS)} (default: adamw)", metavar="NAME{option=value,...}"
+    )
+    wrt: Names = option(
+        ("params",), "the weights to train; params (default): all of them; !GLOB takes away",
+        metavar="NAME|GLOB",
+    )  # fmt: skip
+    stop: Names | None = option(
+        None, "values at which gradients stop: the weights before them are frozen",
+        metavar="NAME|GLOB",
+    )  # fmt: skip
+    inputs_at: Names = option(
+        (), "values that become the inputs: what comes before them is frozen and no part of the "
+        "step (fit runs it once over the data)", metavar="NAME",
+    )  # fmt: skip
+    metric: Names = option(
+        (), "an output of the model that the step returns beside the loss", metavar="OUTPUT"
+    )
+    batch_norm: Literal["frozen", "train"] | None = option(
+        None, "train: by the batch's statistics, the running ones are states (default: frozen)"
+    )
+    dropout: Literal["off", "train"] | float | None = option(
+        None, "train: as the model's Dropout nodes say, by a seed for each step (default: off)",
+        metavar="off|train|RATIO",
+    )  # fmt: skip
+    checkpoint: Names = option(
+        (), "recompute instead of keep: auto, a memory budget such as 512MB, or marks",
+        metavar="auto|SIZE|MARK",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainStepOptions(Training, Running):
+    """Options of `train-step`."""
+
+    job: ClassVar[str] = "train-step"
+    title: ClassVar[str] = "proof"
+    titles: ClassVar[Mapping[str, str]] = {"Limits": "proof", "Running": "proof"}
+
+    seed: Seed = option(0, "of generated values", metavar="N")
+    verify: bool = option(True, "skip the numeric check (needs no onnxruntime)", flag="--no-verify")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(Training):
+    """Options of `fit`."""
+
+    job: ClassVar[str] = "fit"
+    title: ClassVar[str] = "run"
+
+    timeout: Seconds | None = option(
+        None, f"for everything, the training included; default: {SECONDS:g} for reading and "
+        "opening alone", metavar="SECONDS",
+    )  # fmt: skip
+    max_memory: Memory | None = option(
+        None, "likewise, such as 4GB; default: half of what the machine or its cgroup has, for "
+        "reading and opening alone", metavar="SIZE",
+    )  # fmt: skip
+    data: str = option(
+        REQUIRED, "arrays by the names of the model's inputs, and of what the loss compares with "
+        "(labels or target)", metavar="NPZ",
+    )  # fmt: skip
+    validation: str | None = option(None, "held-out data, for each epoch's end", metavar="NPZ")
+    epochs: Several = option(1, "default: 1", metavar="N")
+    steps: Several | None = option(None, "so many, not epochs", metavar="N")
+    batch_size: Several | None = option(
+        None, "default: 32, or what the model takes where that is fixed", metavar="N"
+    )
+    rate: str = option(
+        "", "the learning rate (default: the optimiser's), or a schedule such as "
+        f"cosine{{lr=1e-3,T_max=1000}}: {', '.join(SCHEDULES)}", metavar="NUMBER|SCHEDULE",
+    )  # fmt: skip
+    accuracy: Labels | None = option(
+        None, "evaluate the share of labels that the highest score of an output names",
+        metavar="OUTPUT=LABELS",
+    )  # fmt: skip
+    seed: Seed = option(0, "of the order of the data (default: 0)", metavar="N")
+    shuffle: bool = option(True, "in the order of the data", flag="--no-shuffle")
+    patience: Several | None = option(
+        None, "stop when the held-out loss was not smaller for so many epochs", metavar="N"
+    )
+    folder: str | None = option(
+        None, "save here after each epoch; go on from what is there", metavar="DIR"
+    )
+    every: Several | None = option(None, "save each N steps too", metavar="N")
+    log: str | None = option(
+        None, "a line of JSON for each step, with the norm of the gradients where --clip-norm or "
+        "--metric gradient_norm asks for it", metavar="FILE",
+    )  # fmt: skip
+    plot: str | None = option(None, "the loss as a picture, a .png", metavar="FILE")
+    data_parallel: bool = option(False, "the processes that mpiexec started share out every batch")
+    provider: Provider = option("cpu", "default: cpu")
+    threads: Threads | None = option(None, "of onnxruntime", metavar="N")
+    engine: Literal["auto", "graph", "blocks"] = option(
+        "auto", "graph: run the step graph unchanged; blocks: apply the update in NumPy, block by "
+        "block (default: auto)",
+    )  # fmt: skip
