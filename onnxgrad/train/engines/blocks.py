@@ -31,7 +31,6 @@ from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.optimizers.base import Moment
 from onnxgrad.train.schedules import schedule_of
 from onnxgrad.train.step import TrainingStep
-from onnxgrad.train.update.moving_average import ExponentialMovingAverage
 
 # numbers per block: with a gradient, two states and the temporaries of a formula they fit into a
 # core's own cache
@@ -90,9 +89,6 @@ class BlocksEngine(Engine):
         super().__init__(step)
         manifest = step.manifest
         self._schedule = None if manifest.schedule is None else schedule_of(manifest.schedule)
-        self._average = None
-        if manifest.average is not None:
-            self._average = ExponentialMovingAverage(manifest.average)
         graph = gradient_graph(step)
         self._session = open_session(graph, "cpu", threads)
         self._batch = manifest.of_role("batch")
@@ -222,7 +218,7 @@ class BlocksEngine(Engine):
         dtype = helper.np_dtype_to_tensor_dtype(self._dtype)
         with np.errstate(all="ignore"):
             for index, region in enumerate(self._regions):
-                own = given if region.factor == 1 else np.float64(given) * region.factor
+                own = region.rule.rate(given, array_math)
                 at = Moment(own, np.float64(number), array_math, dtype)
                 self._update_region(index, region, factor, at)
 
@@ -230,17 +226,15 @@ class BlocksEngine(Engine):
         shared = {slot: v for (i, slot), v in self._shared.items() if i == index}
         slots = sorted(region.slots.difference(shared))
         arrays = {_WEIGHT: self._p, _GRADIENT: self._g, **{slot: self._s[slot] for slot in slots}}
-        if self._average is not None:
+        if "average" in self._s:
             arrays["average"] = self._s["average"]
 
         def formula(held: dict[str, Any]) -> dict[str, Any]:
             p, g = held.pop(_WEIGHT), held.pop(_GRADIENT)
             average = held.pop("average", None)
             g = g if factor == 1 else g * self._dtype.type(factor)
-            new, kept = region.optimizer.update(p, g, held | shared, at)
-            if self._average is not None:
-                kept["average"] = self._average.update(average, new, at)
-            return {_WEIGHT: new, **kept}
+            new, after, moved = region.rule.update(p, g, held | shared, average, at)
+            return {_WEIGHT: new, **after, **({} if average is None else {"average": moved})}
 
         numbers = self._replay.update(formula, arrays, region.part)
         self._shared |= {(index, slot): numbers[slot] for slot in shared}

@@ -16,6 +16,7 @@ from onnxgrad.train.engines.session import sizes_of
 from onnxgrad.train.manifest import Fed, Manifest
 from onnxgrad.train.optimizers import OPTIMIZERS, Optimizer
 from onnxgrad.train.update.clipping import clip_by_value, clip_coefficient
+from onnxgrad.train.update.moving_average import ExponentialMovingAverage, WeightUpdate
 
 # each tensor begins at a multiple of this, in numbers: a cache line of float32
 _ALIGNED = 16
@@ -33,13 +34,10 @@ def aligned(length: int, dtype: np.dtype[Any]) -> Array:
 
 @dataclass(frozen=True)
 class Region:
-    """The part of the flat buffers in which one optimiser updates, and by what factor its learning
-    rate is larger than the step's. slots: its states.
-    """
+    """The part of the flat buffers that one rule updates. slots: the optimiser's states."""
 
     part: slice
-    optimizer: Optimizer
-    factor: float
+    rule: WeightUpdate
     slots: frozenset[str]
 
 
@@ -63,6 +61,7 @@ def slot_of(fed: Fed) -> str:
 def laid_out(manifest: Manifest) -> tuple[dict[str, slice], list[Region], int]:
     """Where each parameter lies, group by group; the groups' regions; how long the buffers are."""
     told = manifest.groups or ({"optimizer": manifest.optimizer},)
+    average = None if manifest.average is None else ExponentialMovingAverage(manifest.average)
     places: dict[str, slice] = {}
     regions = []
     end = 0
@@ -76,7 +75,8 @@ def laid_out(manifest: Manifest) -> tuple[dict[str, slice], list[Region], int]:
         names = {fed.name for fed in members}
         slots = frozenset(slot_of(f) for f in manifest.of_role("state") if f.of in names)
         optimizer, factor = optimizer_of(group["optimizer"]), float(group.get("factor", 1.0))
-        regions.append(Region(slice(start, end), optimizer, factor, slots))
+        rule = WeightUpdate(optimizer, factor, average)
+        regions.append(Region(slice(start, end), rule, slots))
     return places, regions, end
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto, helper
@@ -25,7 +24,8 @@ from onnxgrad.train.update.clipping import (
     in_dtype,
     widest,
 )
-from onnxgrad.train.update.mixed_precision import Master, all_finite, in_float32, kept
+from onnxgrad.train.update.mixed_precision import all_finite, in_float32, kept
+from onnxgrad.train.update.moving_average import WeightUpdate
 from onnxgrad.train.update.options import Group, UpdateOptions, members
 
 State = dict[str, Array]
@@ -136,27 +136,21 @@ class _Writer:
     def parameter(self, p: Var, g: Var, group: Group) -> Fed:
         """The new weight and states as outputs."""
         start = self.initial[p.name]
-        at = replace(self.at, dtype=p.dtype, learning_rate=self._rate(group))
-        rule = in_float32(group.optimizer, p.dtype)
-        held = {slot: self._state(p, slot, v) for slot, v in rule.state(start).items()}
-        new, after = rule.update(p, g, held, at)
-        new = self._kept(new, p)
+        optimizer, averaging = in_float32(group.optimizer, p.dtype), self.options.average
+        rule = WeightUpdate(optimizer, group.factor, averaging)
+        at = replace(self.at, dtype=p.dtype, learning_rate=rule.rate(self.at.learning_rate, op))
+        held = {slot: self._state(p, slot, v) for slot, v in optimizer.state(start).items()}
+        average = None
+        if averaging is not None:
+            average = self._state(p, "average", averaging.state(start)["average"])
+        new, after, moved = rule.update(p, g, held, average, at, self._kept)
         for slot, v in held.items():
-            after[slot] = self._kept(after[slot], v)
             self._returned(p, slot, v, after[slot], "state")
-        if self.options.average is not None:
-            (slot, value), *_ = self.options.average.state(start).items()
-            v = self._state(p, slot, value)
-            source = after["master"] if isinstance(rule, Master) else new
-            average = self._kept(self.options.average.update(v, source, at), v)
-            self._returned(p, slot, v, average, "average")
+        if average is not None:
+            self._returned(p, "average", average, moved, "average")
         fed = fed_of(p, "parameter", returned(self.block, new, f"{p.name}.new"), gradient=g.name)
         several = len(self.options.groups) > 1
         return replace(fed, group=self.options.groups.index(group) if several else None)
-
-    def _rate(self, group: Group) -> Any:
-        rate = self.at.learning_rate
-        return rate if group.factor == 1 else in_dtype(rate, TensorProto.DOUBLE) * group.factor
 
     def _kept(self, new: Var, old: Var) -> Var:
         value: Var = new if self.finite is None else kept(self.finite, new, old)

@@ -1,17 +1,20 @@
-"""A moving average of the weights, for evaluation and export."""
+"""The formula by which both engines update a weight, and the moving average of the weights."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxgrad.ir.types import Array
 from onnxgrad.options import Share, check_fields
 from onnxgrad.train.array_math import element_type
-from onnxgrad.train.optimizers.base import Moment, Tensor
+from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor
 from onnxgrad.train.update.clipping import in_dtype
+from onnxgrad.train.update.mixed_precision import Master
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,8 @@ class ExponentialMovingAverage:
 
     def state(self, parameter: Array) -> Mapping[str, Array]:
         """The average before the first update: the parameter itself."""
-        return {
-            "average": parameter.astype(
-                parameter.dtype if parameter.dtype == np.float64 else np.float32
-            )
-        }
+        wide = parameter.dtype if parameter.dtype == np.float64 else np.float32
+        return {"average": parameter.astype(wide)}
 
     def update(self, average: Tensor, p: Tensor, at: Moment) -> Tensor:
         """The average with the parameter as it is after the update of that moment."""
@@ -46,3 +46,40 @@ class ExponentialMovingAverage:
         decay = at.math.Where(first, np.float64(0.0), np.float64(self.decay))
         share = at.number(at.math.Where(first, np.float64(1.0), np.float64(1.0 - self.decay)))
         return at.number(decay) * average + share * in_dtype(p, at.dtype, at.math)
+
+
+@dataclass(frozen=True)
+class WeightUpdate:
+    """The update of the weights of one group: the optimiser's formula, then the moving average.
+
+    factor: by which the group's learning rate is larger than the step's.
+    """
+
+    optimizer: Optimizer
+    factor: float = 1.0
+    average: ExponentialMovingAverage | None = None
+
+    def rate(self, given: Tensor, math: Any) -> Tensor:
+        """The group's learning rate, in float64 if it is not the step's."""
+        return (
+            given if self.factor == 1 else in_dtype(given, TensorProto.DOUBLE, math) * self.factor
+        )
+
+    def update(
+        self,
+        p: Tensor,
+        g: Tensor,
+        s: State,
+        average: Tensor,
+        at: Moment,
+        kept: Callable[[Tensor, Tensor], Tensor] = lambda new, old: new,
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """The weight, its states and its average after one step, each as `kept(new, old)` returns
+        it. The average is that of the master weights, if there are any.
+        """
+        new, after = self.optimizer.update(p, g, s, at)
+        new, after = kept(new, p), {slot: kept(after[slot], v) for slot, v in s.items()}
+        if self.average is not None:
+            source = after["master"] if isinstance(self.optimizer, Master) else new
+            average = kept(self.average.update(average, source, at), average)
+        return new, after, average

@@ -16,7 +16,7 @@ def test_the_weights_of_a_group_lie_side_by_side() -> None:
     places, regions, size = laid_out(task.manifest)
     assert list(places) == ["w1", "w2", "b2", "b1"]
     assert [(r.part.start, r.part.stop) for r in regions] == [(0, 176), (176, 192), (192, 208)]
-    assert [(r.optimizer.name, r.factor, len(r.slots)) for r in regions] == [
+    assert [(r.rule.optimizer.name, r.rule.factor, len(r.slots)) for r in regions] == [
         ("sgd", 2.0, 0), ("adamw", 1.0, 2), ("adamw", 1.0, 2),
     ]  # fmt: skip
     assert size == 208
