@@ -146,7 +146,9 @@ def place(
                 f"--device {r.device}={r.pattern}: no node has such a name or operator"
             )
     chosen = {
-        b: next((r.device for r in rules if r.matches(b)), None) or _mark_of(b) for b in bindings
+        b: next((r.device for r in rules if r.matches(b)), None)
+        or next((e.value for e in b.node.metadata_props if e.key == MARK), None)
+        for b in bindings
     }
     devices = {b: device for b, device in chosen.items() if device is not None}
     for device in (default, *devices.values()):
@@ -170,10 +172,6 @@ def _propagate(
         agreed = next(iter(near)) if len(near) == 1 else None
         if b not in devices and agreed is not None:
             devices[b] = agreed
-
-
-def _mark_of(b: Binding) -> str | None:
-    return next((e.value for e in b.node.metadata_props if e.key == MARK), None)
 
 
 def _before(b: Binding) -> list[Binding]:

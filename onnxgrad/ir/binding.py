@@ -86,42 +86,35 @@ class Binding:
         """Write an attribute. The NodeProto that was read stays as it is: the binding gets one
         of its own.
         """
-        node = NodeProto()
-        node.CopyFrom(self.node)
-        kept = [a for a in node.attribute if a.name != name]
-        del node.attribute[:]
-        node.attribute.extend([*kept, helper.make_attribute(name, value)])
-        self.node, self._attrs, self.changed = node, None, True
-        self.block.touch()
+        self.drop_attribute(name)
+        self.node.attribute.append(helper.make_attribute(name, value))
 
     def drop_attribute(self, name: str) -> None:
-        """Take an attribute away, from a NodeProto of its own."""
-        node = NodeProto()
-        node.CopyFrom(self.node)
+        """Remove an attribute."""
+        node, self._attrs = self._own_node(), None
         kept = [a for a in node.attribute if a.name != name]
         del node.attribute[:]
         node.attribute.extend(kept)
-        self.node, self._attrs, self.changed = node, None, True
-        self.block.touch()
 
     def rename_operator(self, op: str) -> None:
         """Call another operator of the same domain, with the same operands and results."""
-        node = NodeProto()
-        node.CopyFrom(self.node)
-        node.op_type = self.op = op
-        self.node, self.changed = node, True
+        self._own_node().op_type = self.op = op
         self.block.program.edits += 1
-        self.block.touch()
 
     def set_metadata(self, metadata: Mapping[str, str]) -> None:
-        """Write the node's metadata, in a NodeProto of its own."""
-        node = NodeProto()
-        node.CopyFrom(self.node)
+        """Write the node's metadata."""
+        node = self._own_node()
         del node.metadata_props[:]
         for key, value in metadata.items():
             node.metadata_props.add(key=key, value=value)
+
+    def _own_node(self) -> NodeProto:
+        """Its node from now on: a copy, which may be changed."""
+        node = NodeProto()
+        node.CopyFrom(self.node)
         self.node, self.changed = node, True
         self.block.touch()
+        return node
 
     def to_node(self) -> NodeProto:
         """A copy of the node with the names that operands and results have now; graphs in it are

@@ -211,7 +211,11 @@ class BindingBlock:
         if old is new:
             return
         if old is not None:
-            _drop_use(old, binding)
+            slots = old.users[binding] - 1
+            if slots:
+                old.users[binding] = slots
+            else:
+                del old.users[binding]
         binding.inputs[index] = new
         if new is not None:
             new.users[binding] = new.users.get(binding, 0) + 1
@@ -387,11 +391,3 @@ class BindingBlock:
 
     def _repr_html_(self) -> str:
         return text_html(self.text())
-
-
-def _drop_use(var: Var, user: Binding) -> None:
-    slots = var.users[user] - 1
-    if slots:
-        var.users[user] = slots
-    else:
-        del var.users[user]

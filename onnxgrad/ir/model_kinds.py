@@ -70,26 +70,21 @@ def to_model_proto(model: Any) -> ModelProto:
     if _names(model) & {"ONNXProgram"}:
         return _checked(model.model_proto, model)
     if _names(model) & {"OnnxFunction", "TracedOnnxFunction"} and hasattr(model, "to_model_proto"):
-        return _from_script(model)
+        try:
+            found = model.to_model_proto()
+        # its library raises TypeError, ValueError and others for what it cannot say as a model
+        except Exception as e:
+            name = getattr(model, "name", type(model).__name__)
+            reason = " ".join(str(e).split())[:200]
+            raise InputError(
+                f"the onnxscript function '{name}' gives no model: {type(e).__name__}: {reason}"
+            ) from e
+        return _checked(found, model)
     raise InputError(
         "a model must be a path, bytes, ModelProto, onnx_graphsurgeon.Graph, onnx_ir.Model, torch "
         "ONNXProgram, onnxscript function, binary stream or onnxgrad Program, not "
         f"{type(model).__name__}"
     )
-
-
-def _from_script(function: Any) -> ModelProto:
-    """The model of an onnxscript function whose operands have declared types."""
-    try:
-        found = function.to_model_proto()
-    # its library raises TypeError, ValueError and others for what it cannot say as a model
-    except Exception as e:
-        name = getattr(function, "name", type(function).__name__)
-        reason = " ".join(str(e).split())[:200]
-        raise InputError(
-            f"the onnxscript function '{name}' gives no model: {type(e).__name__}: {reason}"
-        ) from e
-    return _checked(found, function)
 
 
 def _checked(found: Any, model: Any) -> ModelProto:

@@ -47,19 +47,16 @@ class Savepoint:
         for name in list(block.initializers)[self._initializers :]:
             block.remove_initializer(block.initializers[name])
         del block.sparse[self._sparse :]
-        self._forget_imports()
-        for inner, owner, changed in self._unchanged:
-            inner.changed = False
-            if owner is not None:
-                owner.changed = changed
-        block.program.names.forget()
-
-    def _forget_imports(self) -> None:
         root = self._block.root
         root.proto = self._proto
         if isinstance(root.opsets, dict):
             for domain in list(root.opsets)[self._opsets :]:
                 del root.opsets[domain]
+        for inner, owner, changed in self._unchanged:
+            inner.changed = False
+            if owner is not None:
+                owner.changed = changed
+        block.program.names.forget()
 
 
 def _unchanged(block: BindingBlock) -> list[tuple[BindingBlock, Binding | None, bool]]:

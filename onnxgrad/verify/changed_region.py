@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from onnx import (
     AttributeProto,
-    FunctionProto,
     GraphProto,
     ModelProto,
     NodeProto,
@@ -179,15 +178,12 @@ def _changed_functions(a: ModelProto, b: ModelProto) -> set[tuple[str, str]]:
         more = {
             key[:2]
             for key, f in {**old, **new}.items()
-            if key[:2] not in found and _calls(f, found)
+            if key[:2] not in found
+            and any((n.domain, n.op_type) in found for n in every_node(f.node))
         }
         if not more:
             return found
         found |= more
-
-
-def _calls(function: FunctionProto, functions: set[tuple[str, str]]) -> bool:
-    return any((n.domain, n.op_type) in functions for n in every_node(function.node))
 
 
 def reads(node: NodeProto) -> set[str]:

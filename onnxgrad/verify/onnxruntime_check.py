@@ -1,19 +1,20 @@
-"""The onnxruntime leg of a proof: both models as deployed, within what the original differs by
+"""The onnxruntime check of a proof: both models as deployed, within what the original differs by
 from itself.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from onnxgrad.errors import CannotRun
+from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.compare import Difference
-from onnxgrad.verify.feeds.proof_cases import Results
+from onnxgrad.verify.feeds.proof_cases import Inputs, Results
 from onnxgrad.verify.interface import Asked
 from onnxgrad.verify.proof_model import ProofModel
 from onnxgrad.verify.report import Leg
@@ -43,6 +44,28 @@ class Settings:
             threads=self.threads,
             may_idle=True,
         )
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of `verify` for one provider, read."""
+
+    settings: Settings
+    inputs: Inputs | None
+    dims: Mapping[str, int] | None
+    seeds: Sequence[int]
+    legs: Sequence[str]
+    float64_exact: bool | None
+    budget: float
+    allow_empty: Collection[str]
+    bounds: Bounds
+    names: Mapping[str, str]
+    coverage: float | None
+
+    def on(self, provider: str) -> Request:
+        """The same on one more provider: in float64 and what runs reach the first has said it."""
+        settings = replace(self.settings, provider=provider)
+        return replace(self, settings=settings, legs=("onnxruntime",), coverage=None)
 
 
 def limit_reached(what: str, error: RunFailed) -> str:

@@ -12,13 +12,11 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.protobufs import elements, every_graph, every_node
 from onnxgrad.verify.feeds.dims import tensor_types
 from onnxgrad.verify.proof_model import ProofModel
-from onnxgrad.verify.reference.client import infer_types
+from onnxgrad.verify.reference.client import typed
 from onnxgrad.verify.reference.node_order import reads, scheduled
-from onnxgrad.verify.running.model_source import TWO_GB
 
 _TYPES = frozenset({"to", "dtype", "output_dtype"})  # attributes that are element types
 _FLOATS = {
@@ -102,12 +100,8 @@ def _named_types(node: NodeProto) -> int:
 
 def value_types(model: onnx.ModelProto) -> dict[str, int]:
     """The element types of values, nested ones too, as far as the file or onnx says."""
-    try:
-        typed = infer_types(model) if model.ByteSize() <= TWO_GB else model
-    except OnnxgradError:
-        typed = model
     found: dict[str, int] = {}
-    for graph in every_graph(typed.graph):
+    for graph in every_graph(typed(model).graph):
         for v in (*graph.value_info, *graph.input, *graph.output):
             found[v.name] = v.type.tensor_type.elem_type
         found |= {t.name: t.data_type for t in graph.initializer}

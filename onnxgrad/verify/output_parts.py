@@ -16,9 +16,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto
 
-from onnxgrad.errors import OnnxgradError
-from onnxgrad.verify.reference.client import infer_types
-from onnxgrad.verify.running.model_source import TWO_GB
+from onnxgrad.verify.reference.client import typed
 from onnxgrad.verify.values import Value, is_float
 
 _SMALL = 1e-3  # of the output's largest value; larger parts are seen well enough
@@ -120,11 +118,7 @@ def _join(name: str, maker: Mapping[str, NodeProto]) -> _Join | None:
 
 
 def _shapes(model: onnx.ModelProto) -> dict[str, tuple[int | None, ...]]:
-    try:
-        typed = infer_types(model) if model.ByteSize() <= TWO_GB else model
-    except OnnxgradError:
-        typed = model
-    graph = typed.graph
+    graph = typed(model).graph
     shapes: dict[str, tuple[int | None, ...]] = {
         v.name: tuple(
             d.dim_value if d.HasField("dim_value") else None for d in v.type.tensor_type.shape.dim

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 from onnx import TensorProto
@@ -27,6 +27,7 @@ from onnxgrad.verify.feeds.proof_cases import Attempt, Chosen, Inputs, Results, 
 from onnxgrad.verify.float64_check import Oracle, float64_check
 from onnxgrad.verify.interface import Asked, correspondence, interface_differences
 from onnxgrad.verify.onnxruntime_check import (
+    Request,
     Settings,
     limit_reached,
     onnxruntime_check,
@@ -110,7 +111,7 @@ def verify(
     providers = providers_of(provider)
     if "onnxruntime" not in legs:
         providers = providers[:1]
-    request = _Request(
+    request = Request(
         Settings(providers[0], threads), inputs, dims, seeds, legs, float64_exact, float64_budget,
         allow_empty, bounds, map or {}, wanted_share(coverage),
     )  # fmt: skip
@@ -121,46 +122,13 @@ def verify(
     requests = [request, *(request.on(name) for name in providers[1:])]
     first, second = proof_model(a), None if b is None else proof_model(b)
     if second is None:
-        reports = [_against(first, cast(Stored, expect), each) for each in requests]
+        reports = [against_stored(first, cast(Stored, expect), each) for each in requests]
     else:
         reports = [_compared(first, second, each) for each in requests]
     return replace(joined(reports, providers), bounds=str(bounds))
 
 
-def _against(model: ProofModel, stored: Stored, request: _Request) -> Report:
-    """Stored results in place of a second model."""
-    report = against_stored(
-        model, stored, request.inputs, request.names, request.bounds,
-        settings=request.settings, legs=request.legs, budget=request.budget,
-        allow_empty=request.allow_empty,
-    )  # fmt: skip
-    lacking = report.coverage.lacks(request.coverage)
-    return replace(report, ok=False, unproved=(lacking,)) if report and lacking else report
-
-
-@dataclass(frozen=True)
-class _Request:
-    """The arguments of `verify`, read."""
-
-    settings: Settings
-    inputs: Inputs | None
-    dims: Mapping[str, int] | None
-    seeds: Sequence[int]
-    legs: Sequence[str]
-    float64_exact: bool | None
-    budget: float
-    allow_empty: Collection[str]
-    bounds: Bounds
-    names: Mapping[str, str]
-    coverage: float | None
-
-    def on(self, provider: str) -> _Request:
-        """The same on one more provider: in float64 and what runs reach the first has said it."""
-        settings = replace(self.settings, provider=provider)
-        return replace(self, settings=settings, legs=("onnxruntime",), coverage=None)
-
-
-def _compared(original: ProofModel, candidate: ProofModel, request: _Request) -> Report:
+def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> Report:
     """The two legs, as far as they run."""
     start = time.monotonic()
     provider, legs = request.settings.provider, request.legs
@@ -231,7 +199,7 @@ def _compared(original: ProofModel, candidate: ProofModel, request: _Request) ->
 
 
 def _judged(
-    search: Search, request: _Request, asked: Asked, found: Found, ran: dict[str, Leg]
+    search: Search, request: Request, asked: Asked, found: Found, ran: dict[str, Leg]
 ) -> Report:
     """What the legs say of all cases, and what these reached."""
     original, candidate, trials = search.original, search.candidate, search.trials
@@ -246,14 +214,20 @@ def _judged(
     if not any(leg.ran for leg in ran.values()):
         found.unproved.append(f"the float64 leg could not run ({ran['float64'].why})")
     outputs = [value.name for value in original.proto.graph.output]
-    found.unproved += _empty(found, outputs, request.allow_empty)
+    empty = found.empty(outputs, request.allow_empty)
+    if empty:
+        accept = option(" ".join(f"--allow-empty {n}" for n in empty), f"allow_empty={empty}")
+        found.unproved.append(
+            f"nothing finite to compare in {', '.join(empty)} (give inputs with "
+            f"{option('--input', 'inputs=')}, or accept it: {accept})"
+        )
     coverage = search.coverage(found.not_at_zero, request.inputs is not None)
     if all(d.ok for d in found.differences.values()):
         found.unproved += _uncovered(coverage, request)
     return replace(_report(found, ran, trials, request.settings.provider), coverage=coverage)
 
 
-def _uncovered(coverage: Coverage, request: _Request) -> list[str]:
+def _uncovered(coverage: Coverage, request: Request) -> list[str]:
     """What has to be covered and is not: the share that was asked for, and rows that differ, unless
     the caller says how the weights came about.
     """
@@ -263,7 +237,7 @@ def _uncovered(coverage: Coverage, request: _Request) -> list[str]:
     return [*unread, *([lacking] if lacking else [])]
 
 
-def _opened(original: ProofModel, request: _Request) -> tuple[Session | None, dict[str, Leg]]:
+def _opened(original: ProofModel, request: Request) -> tuple[Session | None, dict[str, Leg]]:
     """The original in onnxruntime; or that leg, which does not run where onnxruntime lacks an
     operator that the user's own kernel computes in float64. Errors as `open_original`.
     """
@@ -287,7 +261,7 @@ def _check_legs(legs: Sequence[str]) -> None:
         raise InputError("no leg was asked for")
 
 
-def _check_outputs(request: _Request, outputs: Sequence[str]) -> None:
+def _check_outputs(request: Request, outputs: Sequence[str]) -> None:
     """Raises InputError for an output that there is not."""
     request.bounds.check(outputs)
     strange = [name for name in request.allow_empty if name not in outputs]
@@ -369,19 +343,6 @@ def _attempt(session: Session | None, oracle: Oracle | None) -> Attempt:
         return found
 
     return attempt
-
-
-def _empty(found: Found, outputs: Sequence[str], allowed: Collection[str]) -> list[str]:
-    """Nothing compared is nothing proved."""
-    compared = found.compared()
-    empty = [name for name in outputs if not compared.get(name) and name not in allowed]
-    if not empty or found.unproved or not all(d.ok for d in found.differences.values()):
-        return []
-    accept = option(" ".join(f"--allow-empty {n}" for n in empty), f"allow_empty={empty}")
-    return [
-        f"nothing finite to compare in {', '.join(empty)} (give inputs with "
-        f"{option('--input', 'inputs=')}, or accept it: {accept})"
-    ]
 
 
 def _report(found: Found, ran: Mapping[str, Leg], trials: Sequence[Trial], provider: str) -> Report:

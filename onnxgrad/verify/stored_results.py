@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,7 +23,7 @@ from onnxgrad.verify.feeds.proof_cases import Inputs
 from onnxgrad.verify.float64_check import Oracle
 from onnxgrad.verify.interface import Asked, correspondence
 from onnxgrad.verify.onnxruntime_check import (
-    Settings,
+    Request,
     as_computed,
     calibrate,
     held_against,
@@ -43,38 +43,28 @@ Stored: TypeAlias = "Mapping[str, Value] | str | os.PathLike[str]"
 _OF = "the model"
 
 
-def against_stored(
-    model: ProofModel,
-    stored: Stored,
-    inputs: Inputs | None,
-    names: Mapping[str, str],
-    bounds: Bounds,
-    *,
-    settings: Settings,
-    legs: Sequence[str],
-    budget: float,
-    allow_empty: Collection[str],
-) -> Report:
-    """Whether `model` gives on `inputs` what was stored: in onnxruntime with optimisations on and
-    off, and in float64, within a small multiple of what the model differs by from itself, or within
-    `bounds`. `names`: what the model calls inputs and outputs of the stored files.
+def against_stored(model: ProofModel, stored: Stored, request: Request) -> Report:
+    """Compare results of `model` with stored ones, in onnxruntime with optimisations on and off and
+    in float64: within a small multiple of what the model differs by from itself, or within the
+    bounds of the request, whose `names` are what the model calls stored inputs and outputs.
 
-    An output that nothing was stored of leaves the verdict at "not proved", unless it is in
-    `allow_empty`. Raises InputError for inputs that are not all given, and for names that the model
-    has not; CannotRun where it does not run on them.
+    An output without stored results leaves the verdict at "not proved", unless the request allows
+    it to be empty. Raises InputError for a missing input and for a name that the model has not,
+    CannotRun if the model does not run on the inputs.
     """
-    start = time.monotonic()
+    start, names, bounds = time.monotonic(), request.names, request.bounds
+    settings, legs = request.settings, request.legs
     expected = _loaded(stored, model.proto, names)
     asked = _asked(model.proto, expected, names, bounds)
     left = left_random(model.proto, randoms(model.proto))
     theirs = {theirs: ours for ours, theirs in asked.names.outputs.items()}
     draws = Draws(model, model, left={theirs.get(n, n): nodes for n, nodes in left.items()})
     asked = replace(asked, random=frozenset(draws.left))
-    feeds = _feeds(model.proto, inputs, asked)
+    feeds = _feeds(model.proto, request.inputs, asked)
     own = Trial(Case(bound_by(model.proto, feeds), None), feeds, {})
     found = Found(unproved=draws.reasons(bounds), random=asked.random)
     ran = dict[str, Leg]()
-    oracle = Oracle(model, model, budget) if "float64" in legs else None
+    oracle = Oracle(model, model, request.budget) if "float64" in legs else None
     if oracle is not None:
         own.exact = oracle.original(feeds)
     why = ""
@@ -101,8 +91,13 @@ def against_stored(
     if not any(leg.ran for leg in ran.values()):
         found.unproved.append(f"the float64 leg could not run ({ran['float64'].why})")
     outputs = [back.get(v.name, v.name) for v in model.proto.graph.output]
-    found.unproved += _missing(outputs, found, allow_empty)
-    return Report(
+    missing = found.empty(outputs, request.allow_empty)
+    if missing:
+        accept = option(" ".join(f"--allow-empty {n}" for n in missing), f"allow_empty={missing}")
+        found.unproved.append(
+            f"nothing finite was stored of {', '.join(missing)} (accept it: {accept})"
+        )
+    report = Report(
         ok=all(d.ok for d in found.differences.values()) and not found.reasons(),
         differences=tuple(found.differences.values()),
         legs=ran,
@@ -117,6 +112,8 @@ def against_stored(
         bounds=str(bounds),
         coverage=_covered(oracle, own),
     )
+    lacking = report.coverage.lacks(request.coverage)
+    return replace(report, ok=False, unproved=(lacking,)) if report and lacking else report
 
 
 def _covered(oracle: Oracle | None, own: Trial) -> Coverage:
@@ -222,13 +219,3 @@ def _as_wide(value: Value, taken: onnx.ValueInfoProto) -> Value:
         return value
     dtype = onnx.helper.tensor_dtype_to_np_dtype(code)
     return value.astype(dtype) if is_float(np.zeros(0, dtype)) else value
-
-
-def _missing(outputs: Sequence[str], found: Found, allowed: Collection[str]) -> list[str]:
-    """Why nothing is known of some outputs; nothing where a difference was found anyway."""
-    compared = found.compared()
-    missing = [n for n in outputs if not compared.get(n) and n not in allowed]
-    if not missing or found.unproved or not all(d.ok for d in found.differences.values()):
-        return []
-    accept = option(" ".join(f"--allow-empty {n}" for n in missing), f"allow_empty={missing}")
-    return [f"nothing finite was stored of {', '.join(missing)} (accept it: {accept})"]

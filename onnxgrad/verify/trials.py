@@ -191,6 +191,13 @@ class Found:
                 most[output] = max(most.get(output, 0), count)
         return most
 
+    def empty(self, outputs: Iterable[str], allowed: Collection[str]) -> list[str]:
+        """The outputs of which nothing was compared, although nothing else is wrong."""
+        compared = self.compared()
+        if self.unproved or not all(d.ok for d in self.differences.values()):
+            return []
+        return [name for name in outputs if not compared.get(name) and name not in allowed]
+
     def leg(self, name: str, cases: int, why: str = "") -> Leg:
         """The account of a leg that ran on so many cases."""
         own = [difference for (leg, _), difference in self.differences.items() if leg == name]

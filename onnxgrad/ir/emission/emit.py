@@ -194,7 +194,9 @@ def _operands(
     if schema is None:
         return _without_schema(op_type, domain, operands)
     since = schema.since_version
-    if _are_values(operands) and signature.moves_none(op_type, domain, since, len(operands)):
+    if all(isinstance(v, Var) or v is None for v in operands) and signature.moves_none(
+        op_type, domain, since, len(operands)
+    ):
         return list(operands)
     expected = signature.formals(op_type, domain, since)
     inputs: list[Var | None] = []
@@ -228,10 +230,6 @@ def _without_schema(op_type: str, domain: str, operands: Sequence[Any]) -> list[
             f"operator {op_type} does not exist at opset {emitter().block.opsets.get(domain, 0)}"
         )
     return [v if isinstance(v, Var) or v is None else constant(v) for v in operands]
-
-
-def _are_values(operands: Sequence[Any]) -> bool:
-    return all(isinstance(v, Var) or v is None for v in operands)
 
 
 def _constant_like(value: Any, like: Var) -> Var:

@@ -37,7 +37,10 @@ def read_arrays(path: Path) -> Array | dict[str, Array]:
             if start != np.lib.format.MAGIC_PREFIX:
                 raise ValueError("not an .npy or .npz file; save it with numpy.save or savez")
             file.seek(0)
-            return _array(file, size)
+            _check(file, size)
+            file.seek(0)
+            array: Array = np.lib.format.read_array(file, allow_pickle=False)
+            return array
     except InputError:
         raise
     except OSError as error:
@@ -73,13 +76,6 @@ def _archive(file: IO[bytes], size: int) -> dict[str, Array]:
                 if whole.read(1):  # to the end: only there is the checksum compared
                     raise ValueError(f"member {name!r} is larger than its header says")
     return arrays
-
-
-def _array(file: IO[bytes], size: int) -> Array:
-    _check(file, size)
-    file.seek(0)
-    array: Array = np.lib.format.read_array(file, allow_pickle=False)
-    return array
 
 
 def _check(file: IO[bytes], size: int) -> None:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Set
 
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 
 from onnxgrad.ir import domains
 from onnxgrad.ir.preflight.model import inlined_nodes
@@ -38,7 +38,12 @@ def infer_model(program: Program, symbols: Iterable[str], hidden: Set[str]) -> M
     light = _light_copy(program)
     invented = [s for s in symbols if is_invented(s)]
     if invented:
-        _reserve(light.graph, invented, program)
+        name = "declared symbols"
+        while name in program.names:
+            name += "'"
+        shape = light.graph.value_info.add(name=name).type.tensor_type.shape
+        for symbol in invented:
+            shape.dim.add(dim_param=symbol)
     _prepare(light.graph.node, hidden)
     for function in light.functions:
         _prepare(function.node, hidden)
@@ -59,18 +64,6 @@ def is_invented(symbol: str) -> bool:
     declare such as well.
     """
     return symbol.startswith("unk__")
-
-
-def _reserve(graph: GraphProto, symbols: Iterable[str], program: Program) -> None:
-    """Declare the symbols on a value that no one reads, so that onnx does not make them up
-    again.
-    """
-    name = "declared symbols"
-    while name in program.names:
-        name += "'"
-    shape = graph.value_info.add(name=name).type.tensor_type.shape
-    for symbol in symbols:
-        shape.dim.add(dim_param=symbol)
 
 
 def _light_copy(program: Program) -> ModelProto:
@@ -155,16 +148,12 @@ def _prepare(nodes: Iterable[NodeProto], hidden: Set[str]) -> None:
             node.op_type = _UNKNOWN
         for a in node.attribute[:]:
             if a.type == _GRAPH:
-                _prepare_graph(a.g, hidden)
-
-
-def _prepare_graph(graph: GraphProto, hidden: Set[str]) -> None:
-    del graph.value_info[:]
-    for tensor in graph.initializer:
-        light = _light_tensor(tensor)
-        if light is not tensor:
-            tensor.CopyFrom(light)
-    _prepare(graph.node, hidden)
+                del a.g.value_info[:]
+                for tensor in a.g.initializer:
+                    light = _light_tensor(tensor)
+                    if light is not tensor:
+                        tensor.CopyFrom(light)
+                _prepare(a.g.node, hidden)
 
 
 def _forget_symbols(nodes: Iterable[NodeProto]) -> None:

@@ -103,10 +103,6 @@ def _around(x: Array, bound: Any) -> tuple[bool, bool]:
     return below, above
 
 
-def _numeric(x: Any) -> bool:
-    return isinstance(x, np.ndarray) and x.dtype.kind in "iuf"
-
-
 def _at(*bounds: Callable[[Attributes], float]) -> Callable[..., list[Side]]:
     """The first operand against bounds that the attributes say."""
 

@@ -44,7 +44,14 @@ class DataFlow:
         self.formals: dict[Key, list[Key]] = defaultdict(list)
         self.producers: dict[Key, onnx.NodeProto] = {}
         self.functions = {(f.domain, f.name, f.overload): f for f in model.functions}
-        self._collect_shapes(model)
+        for value in _inferred(model):
+            shape = (
+                shape_of(value.name, value.type.tensor_type)
+                if value.type.HasField("tensor_type")
+                else None
+            )
+            if shape is not None:
+                self.shapes["", value.name] = shape
         self._graph(model.graph, "")
         for identity, function in self.functions.items():
             self._nodes(function.node, _scope(identity))
@@ -54,16 +61,6 @@ class DataFlow:
         other = copy.copy(self)
         other.sizes = sizes
         return other
-
-    def _collect_shapes(self, model: onnx.ModelProto) -> None:
-        for value in _inferred(model):
-            shape = (
-                shape_of(value.name, value.type.tensor_type)
-                if value.type.HasField("tensor_type")
-                else None
-            )
-            if shape is not None:
-                self.shapes["", value.name] = shape
 
     def _graph(self, graph: onnx.GraphProto, scope: str) -> None:
         for init in graph.initializer:

@@ -204,7 +204,7 @@ class _Maker:
         text = kind.elem_type == onnx.TensorProto.STRING
         dtype = np.dtype(object) if text else onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
         slot = _slot(name, shape, dtype, uses_of(self.flow, name), turn)
-        usual = _usual(slot, shape, rng)
+        usual = np.asarray(_DRAWN[slot.kind](slot, shape, rng))
         made = usual if self.edges is None else edged(usual, slot, self.edges, edge_rng)
         if self.how is not None:
             made = varied(made, slot, self.how)
@@ -258,13 +258,6 @@ def _real_kind(text: str, shape: list[int], uses: Uses) -> tuple[str, float, flo
         if len(shape) == 4 and (shape[1] in (1, 3, 4) or shape[3] in (1, 3, 4)):
             return "real", 0.0, 1.0
     return "real", uses.low, uses.high
-
-
-def _usual(slot: Slot, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Random values of a slot, in general position; floats as float64, integers as int64, masks
-    as 0 and 1.
-    """
-    return np.asarray(_DRAWN[slot.kind](slot, shape, rng))
 
 
 def _count(slot: Slot, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:

@@ -17,7 +17,7 @@ from onnxgrad.limits import current
 from onnxgrad.verify.coverage.counters import Item
 from onnxgrad.verify.reference.user_operators import OWN, call_own
 from onnxgrad.verify.running.child_process import Child, Refused, RunFailed, held
-from onnxgrad.verify.running.model_source import Model, sendable, source_of
+from onnxgrad.verify.running.model_source import TWO_GB, Model, sendable, source_of
 from onnxgrad.verify.values import Feeds, Value
 
 # seconds for the types of a whole model: what takes longer is no model's real shapes
@@ -89,6 +89,14 @@ def infer_types(model: onnx.ModelProto) -> onnx.ModelProto:
     found = onnx.ModelProto()
     found.ParseFromString(answer)
     return found
+
+
+def typed(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the types that onnx infers; as it is, if it is too large or onnx gives up."""
+    try:
+        return infer_types(model) if model.ByteSize() <= TWO_GB else model
+    except OnnxgradError:
+        return model
 
 
 @functools.lru_cache(maxsize=4)

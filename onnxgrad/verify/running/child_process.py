@@ -137,7 +137,9 @@ class Child:
                     status, *answer = receive(self.answers)
         except (EOFError, BrokenPipeError) as error:
             code = self.process.wait()
-            said = self._said()
+            self.log.seek(0)
+            lines = self.log.read().decode("utf-8", "replace").strip().splitlines()
+            said = lines[-1][:300] if lines else ""
             self.kill()
             if watch.lost == "timeout" and left <= timeout:
                 raise limits.out_of_time() from error
@@ -152,12 +154,6 @@ class Child:
         if status == "failed":
             raise Refused(*answer)
         return answer[0]
-
-    def _said(self) -> str:
-        """The last line that the child wrote to stderr."""
-        self.log.seek(0)
-        lines = self.log.read().decode("utf-8", "replace").strip().splitlines()
-        return lines[-1][:300] if lines else ""
 
 
 class _Watch:

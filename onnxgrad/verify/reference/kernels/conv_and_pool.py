@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -200,18 +201,8 @@ def _per_map(value: Array, rank: int) -> Array:
 
 
 @kernel("QLinearConv", why="speed")
-def qlinear_conv(
-    call: Call,
-    x: Array,
-    x_scale: Array,
-    x_zero: Array,
-    w: Array,
-    w_scale: Array,
-    w_zero: Array,
-    y_scale: Array,
-    y_zero: Array,
-    bias: Array | None = None,
-) -> Array:
+def qlinear_conv(call: Call, *operands: Any) -> Array:
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = (*operands, None)[:9]
     total = conv(
         call,
         x.astype(np.float64) - x_zero.astype(np.float64),

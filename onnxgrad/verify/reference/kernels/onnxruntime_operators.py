@@ -124,19 +124,13 @@ def skip_simplified(
 
 
 @kernel("EmbedLayerNormalization", domain=_MS, why="missing")
-def embed_layer_normalization(
-    call: Call,
-    ids: Array,
-    segment_ids: Array | None,
-    word: Array,
-    position: Array,
-    segment: Array | None,
-    gamma: Array,
-    beta: Array,
-    mask: Array | None = None,
-    position_ids: Array | None = None,
-) -> tuple[Array, Array, Array]:
-    """(normalised, how many 1 each row of the mask has, sum of the embeddings)."""
+def embed_layer_normalization(call: Call, *operands: Any) -> tuple[Array, Array, Array]:
+    """Returns the normalised sum, the number of ones in each row of the mask, and the sum of the
+    embeddings. Some operands may be left out, and so may the last two.
+    """
+    ids, segment_ids, word, position, segment, gamma, beta, mask, position_ids = operands + (
+        None,
+    ) * (9 - len(operands))
     total = word[ids] + (
         position[: ids.shape[1]] if position_ids is None else position[position_ids]
     )
@@ -158,26 +152,16 @@ def _epsilon(call: Call) -> float:
 
 
 @kernel("QLinearAdd", "QLinearMul", domain=_MS, why="missing")
-def qlinear_binary(
-    call: Call,
-    a: Array,
-    a_scale: Array,
-    a_zero: Array | None,
-    b: Array,
-    b_scale: Array,
-    b_zero: Array | None,
-    y_scale: Array,
-    y_zero: Array | None = None,
-) -> Array:
-    left = (a.astype(np.float64) - (0 if a_zero is None else a_zero.astype(np.float64))) * a_scale
-    right = (b.astype(np.float64) - (0 if b_zero is None else b_zero.astype(np.float64))) * b_scale
+def qlinear_binary(call: Call, *operands: Any) -> Array:
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (
+        0.0 if v is None else v.astype(np.float64) for v in (*operands, None)[:8]
+    )
+    left, right = (a - a_zero) * a_scale, (b - b_zero) * b_scale
     value = left + right if call.op_type == "QLinearAdd" else left * right
-    info = np.iinfo(a.dtype)
-    return np.clip(
-        np.rint(value / y_scale) + (0 if y_zero is None else y_zero.astype(np.float64)),
-        info.min,
-        info.max,
-    ).astype(a.dtype)
+    dtype = operands[0].dtype
+    info = np.iinfo(dtype)
+    found: Array = np.clip(np.rint(value / y_scale) + y_zero, info.min, info.max).astype(dtype)
+    return found
 
 
 @kernel("Attention", domain=_MS, why="missing")

@@ -154,11 +154,9 @@ def gru(
 
 
 @kernel("LSTM", why="wrong")
-def lstm(
-    call: Call, x: Array, w: Array, r: Array, b: Array | None = None, lengths: Array | None = None,
-    h0: Array | None = None, c0: Array | None = None, p: Array | None = None,
-) -> tuple[Array, ...]:  # fmt: skip
+def lstm(call: Call, x: Array, w: Array, r: Array, *rest: Any) -> tuple[Array, ...]:
     """Gates in the order i, o, f, c; peepholes in the order i, o, f."""
+    b, lengths, h0, c0, p = rest + (None,) * (5 - len(rest))
     wb, rb = _biases(b, w)
     # onnxruntime clips what enters the gates, not what leaves the cell
     functions = _activations(call, ["Sigmoid", "Tanh", "Tanh"], len(r), unclipped=2)
