@@ -22,7 +22,7 @@ from onnxgrad.grad.checking.products import check_product
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.derivatives.casadi import KINDS as SIBLINGS
 from onnxgrad.grad.derivatives.casadi import sibling
-from onnxgrad.grad.derivatives.derivative import Products
+from onnxgrad.grad.derivatives.derivative import Derivative
 from onnxgrad.grad.derivatives.jacobian import jacobians
 from onnxgrad.grad.derivatives.vector_products import hessian_products, tangents
 from onnxgrad.ir.load import load
@@ -75,7 +75,7 @@ def _check_words(args: argparse.Namespace) -> None:
         raise InputError(f"--{'batched' if args.batched else 'mode'} is for --jacobian")
 
 
-def _made(args: argparse.Namespace, asked: dict[str, Any], model: Path | bytes) -> Products:
+def _made(args: argparse.Namespace, asked: dict[str, Any], model: Path | bytes) -> Derivative:
     program, wrt, target = load(model), asked["wrt"], asked["target"]
     names = {} if args.names is None else {"names": args.names}
     if args.of == "jvp":
@@ -90,7 +90,7 @@ def _made(args: argparse.Namespace, asked: dict[str, Any], model: Path | bytes) 
 def _prove(
     args: argparse.Namespace,
     asked: dict[str, Any],
-    made: Products,
+    made: Derivative,
     model: Path | bytes,
     out: Output,
 ) -> GradientReport:
@@ -126,7 +126,7 @@ def _prove(
 def _show(
     args: argparse.Namespace,
     out: Output,
-    made: Products,
+    made: Derivative,
     seconds: float,
     report: GradientReport | None,
 ) -> None:

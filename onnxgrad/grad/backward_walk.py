@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from onnxgrad.errors import InputError, InternalError
+from onnxgrad.errors import InputError
 from onnxgrad.grad.chains import closed
 from onnxgrad.grad.formulas import partials
 from onnxgrad.grad.paths import influenced, paths_of, reaching
@@ -66,8 +66,8 @@ def backward(
     at = emitter()
     bindings = list(block.bindings)  # emission into the same block must not be walked
     for b in reversed(bindings):
-        if not any(v in arrived and not _is_empty(v) for v in b.outputs if v is not None):
-            # nothing flows from a result without elements, and rules need not know of such
+        # nothing flows from a result without elements, and rules need not know of such
+        if not any(v in arrived and 0 not in (v.shape or ()) for v in b.outputs if v is not None):
             continue
         g = [
             None if v is None or v not in arrived else _total(v, arrived, adjoints)
@@ -90,10 +90,6 @@ def backward(
             arrived.setdefault(v, []).append(partial)
     at.sources, at.made_by = (), "gradient"
     return {v: _total(v, arrived, adjoints) for v in wanted if v in arrived}
-
-
-def _is_empty(v: Var) -> bool:
-    return v.shape is not None and 0 in v.shape
 
 
 def _total(v: Var, arrived: Mapping[Var, list[Any]], adjoints: dict[Var, Any]) -> Var:
@@ -139,11 +135,8 @@ def _partials(
 def _block_partials(
     rule: GradientRule, b: Binding, g: Sequence[Any], asked: set[Var], originals: Mapping[Var, Var]
 ) -> list[tuple[Var, Any]]:
-    formula = rule.formulas[0]
-    if formula is None:
-        raise InternalError(f"the rule of {rule.name} has no function")
     in_order = list(dict.fromkeys(v for v in b.reads() if originals.get(v, v) in asked))
-    answer: Mapping[Var, Any] = formula(b, tuple(g), in_order)
+    answer: Mapping[Var, Any] = rule.formula(b, tuple(g), in_order)
     for v in answer:
         if v not in in_order:
             raise InputError(

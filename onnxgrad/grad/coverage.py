@@ -22,8 +22,8 @@ class Coverage:
 
     kind: "rule", "zero" (zero almost everywhere), "body" (through the schema's function body), "no
     gradient" (it has no floating-point operand, or no floating-point result) or "missing". file:
-    where the rule stands, within onnxgrad/grad (of a body: what opens it); of a user's rule the
-    module.
+    where the formulas stand, within onnxgrad/grad (of a body: what opens it); of a user's rule the
+    module; empty for "zero".
     """
 
     name: str
@@ -37,29 +37,28 @@ def coverage() -> Iterator[Coverage]:
     """Every current operator of the default domain, then every other operator that has a rule;
     by name.
     """
-    newest: dict[str, onnx.defs.OpSchema] = {}
-    for schema in onnx.defs.get_all_schemas():
-        if schema.domain == "" and not schema.deprecated:
-            newest[schema.name] = schema
-    for name in sorted(newest):
-        yield _of(newest[name])
+    newest = {s.name: s for s in onnx.defs.get_all_schemas() if s.domain == "" and not s.deprecated}
+    yield from (_of(newest[name]) for name in sorted(newest))
     for rule in rules():
         if rule.domain != INTERNAL and (rule.domain or rule.op not in newest):
-            yield Coverage(rule.name, rule.since, _KINDS[rule.kind], rule.notes, _file(rule))
+            yield _by(rule, rule.since)
+
+
+def _by(rule: GradientRule, since: int) -> Coverage:
+    return Coverage(rule.name, since, _KINDS[rule.kind], rule.notes, _file(rule))
 
 
 def _of(schema: onnx.defs.OpSchema) -> Coverage:
     rule: GradientRule | None = find(schema.name)
     if rule is not None:
-        return Coverage(
-            schema.name, schema.since_version, _KINDS[rule.kind], rule.notes, _file(rule)
-        )
+        return _by(rule, schema.since_version)
+    kind = "missing"
     if not (_takes_floats(schema, schema.inputs) and _takes_floats(schema, schema.outputs)):
-        return Coverage(schema.name, schema.since_version, "no gradient", "")
-    has_body: bool = schema.has_function or schema.has_context_dependent_function  # type: ignore[attr-defined]
-    if has_body:
-        return Coverage(schema.name, schema.since_version, "body", "", "opening.py")
-    return Coverage(schema.name, schema.since_version, "missing", "")
+        kind = "no gradient"
+    elif schema.has_function or schema.has_context_dependent_function:  # type: ignore[attr-defined]
+        kind = "body"
+    file = "opening.py" if kind == "body" else ""
+    return Coverage(schema.name, schema.since_version, kind, "", file)
 
 
 def _file(rule: GradientRule) -> str:
@@ -70,11 +69,8 @@ def _file(rule: GradientRule) -> str:
 def _takes_floats(schema: onnx.defs.OpSchema, formal: object) -> bool:
     """Whether some operand (or result) may be a floating-point tensor, or hold some."""
     allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
-    for parameter in formal:  # type: ignore[attr-defined]  # a sequence of FormalParameter
-        types = allowed.get(parameter.type_str, [parameter.type_str])
-        if any(f in t for t in types for f in _FLOATS):
-            return True
-    return False
+    kinds = (allowed.get(p.type_str, [p.type_str]) for p in formal)  # type: ignore[attr-defined]
+    return any(f in t for types in kinds for t in types for f in _FLOATS)
 
 
 def page() -> str:

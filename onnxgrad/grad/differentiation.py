@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,8 @@ from onnxgrad.ir.var import Var
 from onnxgrad.limits import limited
 from onnxgrad.options import known_keywords
 
+_log = logging.getLogger("onnxgrad")
+
 
 @dataclass(frozen=True)
 class Gradient:
@@ -39,7 +41,7 @@ class Gradient:
 
     program: Program
     targets: tuple[str, ...]
-    # requested value -> output that holds its adjoint, in the order asked
+    # requested value -> output that holds its adjoint, in the order requested
     adjoints: Mapping[str, str]
     # target -> graph input for its adjoint, where that is no constant
     seeds: Mapping[str, str] = field(default_factory=dict)
@@ -49,81 +51,116 @@ class Gradient:
 
 
 @known_keywords
-def differentiate(
-    program: Program,
+def gradient(
+    model: ModelLike,
     wrt: Wrt = None,
     target: Target = None,
     *,
     adjoint: Adjoint = "ones",
     checkpoint: Choice = None,
     ste: bool = False,
+    stop: Stop = None,
     simplify: bool = True,
     names: str = "{}_grad",
-    aside: Collection[str] = (),
-    stop: Stop = None,
-    replaced: bool = False,
-    detached: Collection[str] = (),
-) -> Gradient:
-    """`gradient` on a Program, which is changed (or replaced, when its opset has to be raised); see
-    there.
+    timeout: float | None = None,
+    max_memory: int | str | None = None,
+) -> Any:
+    """Returns the model with one more output per requested value: its adjoint, named by `names`.
 
-    aside: names of values that `wrt` does not mean; detached: of those at which gradients stop.
-    replaced: others will give the values of what `wrt` means, so that Constants among it become
-    initializers.
+    `model` is a path, bytes, ModelProto or any other object that `load` accepts. It is not changed,
+    and the result has its type; paths, bytes and streams return a ModelProto.
+    `wrt`: names or globs of inputs, initializers and intermediate values, sequences of tensors
+    among them. None: every floating-point input. "params": every weight that reaches the target;
+    weights of nested graphs move to the main graph. "!GLOB" removes from the names before it.
+    `onnxgrad inspect --weights` lists which constants are weights, and why.
+    `target`: an output's name or index, any value's name, a part of one such as "logits[:,7]", or a
+    list, whose adjoints add up. None: the only output.
+    `adjoint`: "ones": targets are scalars, and a part is summed. "input": targets have any shape,
+    and each adds a graph input `<target>_grad` of its type. "auto": "ones" if all are scalars.
+    `checkpoint`: a `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see
+    `onnxgrad.grad.checkpointing.choice`). None: the marks in the file, if any.
+    `ste`: if true, QuantizeLinear and DequantizeLinear pass adjoints straight through, which is an
+    estimate; the derivative of rounding is zero.
+    `stop`: names or globs of computed values that are treated as constants (stop-gradient).
+
+    Raises InputError for an unknown name, a value that is not floating-point, or no unique target.
+    Warns if no requested value reaches the target, and if `wrt` holds a target with
+    `adjoint="input"`: `y_grad` is then the new input, and the adjoint of `y` is `y_grad_2`.
+
+    >>> model = onnxgrad.gradient("models/training/mlp.onnx", "params,!*.bias", "loss")
+    >>> [v.name for v in model.graph.output]
+    ['loss', '0.weight_grad', '2.weight_grad', '4.weight_grad']
+    """
+    with limited(timeout, max_memory), collector_paused():
+        program = load_own(model)
+        check_room(program, model)
+        found = differentiate(
+            program,
+            wrt,
+            target,
+            adjoint=adjoint,
+            checkpoint=checkpoint,
+            ste=ste,
+            stop=stop,
+            simplify=simplify,
+            names=names,
+        )
+    for note in found.notes:
+        _log.info(note)
+    for value in found.seeds:  # the input of that name is ours: nobody can have seen it coming
+        if value in found.adjoints:
+            warnings.warn(renamed(value, found.adjoints[value], names), stacklevel=3)
+    with collector_paused():
+        return to_kind_of(found.program, model)
+
+
+def differentiate(
+    program: Program, wrt: Wrt = None, target: Target = None, **options: Any
+) -> Gradient:
+    """`gradient` on a Program, which is changed, or replaced if its opset has to be raised.
+
+    options: the other fields of `Question`.
     """
     with collector_paused(), blaming(program.proto):
-        task = prepare(
-            program,
-            Question(
-                wrt,
-                target,
-                adjoint,
-                checkpoint,
-                ste,
-                simplify,
-                names,
-                aside,
-                stop,
-                replaced,
-                detached,
-            ),
-        )
+        task = prepare(program, Question(wrt, target, **options))
         # rules may compute ahead of time from a weight only if it stays what it is
-        with variable(task.asked if replaced else ()):
+        with variable(task.requested if task.question.replaced else ()):
             answer = _walk(task)
         finish(task)
         return answer
 
 
 def _walk(task: Prepared) -> Gradient:
-    """Act two: from the targets' adjoints back to those asked for, each of them an output."""
+    """Act two: from the targets' adjoints back to those requested for, each of them an output."""
     question, block = task.question, task.block
     notes = list(task.notes)
     with emitting(block, share=True, made_by="gradient"):
         named = zip(task.targets, task.seed_names, strict=True)
         seeds = {v: _seed(v, question.adjoint, question.names.format(name)) for v, name in named}
-        found = backward(block, seeds, task.asked, view=task.view)
+        found = backward(block, seeds, task.requested, view=task.view)
         if not found:
-            text = (
-                f"no requested value reaches {_listed(task.target_names)}: all gradients are zero"
-            )
-            if reason := why_zero(block, task.asked, task.targets, ste=question.ste):
+            names = ", ".join(f"'{name}'" for name in task.target_names)
+            which = "target" if len(task.target_names) == 1 else "targets"
+            text = f"no requested value reaches {which} {names}: all gradients are zero"
+            if reason := why_zero(block, task.requested, task.targets, ste=question.ste):
                 text += f" ({reason})"
             notes.append(text)
-            warnings.warn(text, stacklevel=6)  # the caller of gradient, behind `known_keywords`
-        asked = dict(zip(task.asked_names, task.asked, strict=True))
+            warnings.warn(text, stacklevel=5)  # the caller of gradient, behind `known_keywords`
+        requested = dict(zip(task.requested_names, task.requested, strict=True))
         if found:
-            notes += cut_off(block, {n: v for n, v in asked.items() if v not in found}, task.stops)
+            notes += cut_off(
+                block, {n: v for n, v in requested.items() if v not in found}, task.stops
+            )
         outputs = {
             name: _return(block, v, found.get(v), question.names.format(name), task.forward)
-            for name, v in asked.items()
+            for name, v in requested.items()
         }
     for value, output in outputs.items():
         if output != question.names.format(value):
             notes.append(renamed(value, output, question.names))
     # a target that a call gave is another value now that the call is open
-    names = zip(task.target_names, task.targets, strict=True)
-    given = {name: seeds[v].name for name, v in names} if question.adjoint == "input" else {}
+    called = zip(task.target_names, task.targets, strict=True)
+    given = {name: seeds[v].name for name, v in called} if question.adjoint == "input" else {}
     return Gradient(
         task.program,
         tuple(task.target_names),
@@ -162,76 +199,3 @@ def _return(
 def renamed(value: str, output: str, names: str) -> str:
     """What to tell the user of an adjoint that could not have its name."""
     return f"'{names.format(value)}' is taken: the gradient of '{value}' is '{output}'"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ("target " if len(names) == 1 else "targets ") + ", ".join(f"'{n}'" for n in names)
-
-
-_log = logging.getLogger("onnxgrad")
-
-
-@known_keywords
-def gradient(
-    model: ModelLike,
-    wrt: Wrt = None,
-    target: Target = None,
-    *,
-    adjoint: Adjoint = "ones",
-    checkpoint: Choice = None,
-    ste: bool = False,
-    stop: Stop = None,
-    simplify: bool = True,
-    names: str = "{}_grad",
-    timeout: float | None = None,
-    max_memory: int | str | None = None,
-) -> Any:
-    """The model with one more output per requested value: the adjoint of that value, named by
-    `names`.
-
-    `model` is a path, bytes, ModelProto or another object that `load` takes, and is not changed;
-    what has no kind to come back as gives a ModelProto, everything else its own kind. `wrt`: names
-    or globs of inputs, initializers, intermediate values, which may be sequences of tensors; None:
-    every floating-point input; "params": every weight that reaches the target, those of nested
-    graphs too, which then move to the main graph; "!GLOB" takes away from those named before it.
-    What is a weight, and why, `onnxgrad inspect --weights` says. `target`: an output's name or
-    index, any value's name, a part of one such as "logits[:,7]", or a list, whose adjoints add up;
-    None: the only output. `adjoint="ones"`: targets are scalars, and of a part it is the sum;
-    `adjoint="input"`: any shape, with a new graph input `<target>_grad` of the target's type;
-    "auto": the first where all are scalars, else the second.
-    `stop`: names or globs of computed values at which gradients stop: what is behind them takes
-    them for constants, and nothing flows on to what they are computed from. `checkpoint`: a
-    `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see
-    `onnxgrad.grad.checkpointing.choice`); None: the marks in the file, if any. `ste`: rounding by
-    QuantizeLinear and DequantizeLinear passes adjoints straight through, an estimate; without it
-    nothing passes, for the derivative of rounding is zero. Raises InputError for a request that the
-    model cannot answer: an unknown name, a value that is not floating-point, no unique target.
-    Warns when no requested value reaches the target, and when `wrt` holds a target with
-    `adjoint="input"`: `y_grad` is then the new input, so that the adjoint of `y` is returned as
-    `y_grad_2`.
-
-    >>> model = onnxgrad.gradient("models/training/mlp.onnx", "params,!*.bias", "loss")
-    >>> [v.name for v in model.graph.output]
-    ['loss', '0.weight_grad', '2.weight_grad', '4.weight_grad']
-    """
-    with limited(timeout, max_memory), collector_paused():
-        program = load_own(model)
-        check_room(program, model)
-        found = differentiate(
-            program,
-            wrt,
-            target,
-            adjoint=adjoint,
-            checkpoint=checkpoint,
-            ste=ste,
-            stop=stop,
-            simplify=simplify,
-            names=names,
-        )
-    for note in found.notes:
-        _log.info(note)
-    for value in found.seeds:  # the input of that name is ours: nobody can have seen it coming
-        if value in found.adjoints:
-            warnings.warn(renamed(value, found.adjoints[value], names), stacklevel=3)
-    with collector_paused():
-        return to_kind_of(found.program, model)

@@ -1,9 +1,5 @@
-"""The order in which the bindings of a gradient graph stand, for the memory of a run.
-
-onnxruntime walks depth-first from the graph's sinks, the last one first, and runs what each needs.
-If the sinks stood in the order in which the backward walk made them, the first parameter's gradient
-would run first, and with it the whole backward chain: every other weight gradient would wait,
-holding its activation and its adjoint.
+"""Act three of `differentiate`: internal operators and unread values are removed, the graph is
+simplified, and its bindings are put in order.
 """
 
 from __future__ import annotations
@@ -13,8 +9,9 @@ from contextlib import contextmanager
 
 from onnxgrad.grad.opening import fold
 from onnxgrad.grad.prepare import Prepared
-from onnxgrad.grad.stops import lift_stops
-from onnxgrad.grad.straight_through import close_rounding
+from onnxgrad.grad.registry import INTERNAL
+from onnxgrad.grad.stops import STOPPED
+from onnxgrad.grad.straight_through import SHADOWED, STRAIGHT_THROUGH
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
@@ -31,17 +28,67 @@ from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import apply_rules
 
 
-@contextmanager
-def variable(values: Iterable[Var]) -> Iterator[None]:
-    """While this lasts, initializers among `values` are no constants."""
-    weights = [v for v in values if v.initializer is not None]
-    for v in weights:
-        v.variable = True
-    try:
-        yield
-    finally:
-        for v in weights:
-            v.variable = False
+def finish(task: Prepared) -> None:
+    """Leave the forward part as it was read, but for what rules replaced there (LSTM and GRU), and
+    the backward part as short as it can be.
+
+    Rounding and anchors close first, for they are bindings that simplifying would have to look
+    through; the order of the sinks comes last, because everything before moves bindings.
+    """
+    program, block = task.program, task.block
+    _lift_internal(program)
+    for identity in task.anchors:
+        remove_barrier(identity, task.model_names)
+    block.remove_unused()
+    if task.question.simplify:
+        simplify(program, task.requested, task.forward)
+    drop_constants(block, task.weights)
+    # functions whose every call was opened; what nothing called before is none of our business
+    for key in set(task.functions) - reachable(program):
+        del program.functions[key]
+    sinks_last(block, task.forward)
+
+
+# operators that stand in a graph while its gradient is formed, and the operand that each stands for
+_STANDING_FOR = {STOPPED: 0, SHADOWED: 1, STRAIGHT_THROUGH: 3}
+
+
+def _lift_internal(program: Program) -> None:
+    """Take our own operators out again, in recomputed copies and nested blocks too."""
+    for name, place in _STANDING_FOR.items():
+        for b in [b for b in program.main.walk() if (b.domain, b.op) == (INTERNAL, name)]:
+            value = b.inputs[place]
+            if value is not None:
+                b.block.replace(b.out, value)
+            b.block.remove_unused([b])
+
+
+def sinks_last(block: BindingBlock, forward: Collection[Binding]) -> None:
+    """Put emitted bindings that nothing reads at the end, those that can run earliest (the
+    shallowest) last of all: for the memory of a run.
+
+    onnxruntime walks depth-first from the graph's sinks, the last one first, and runs what each
+    needs. If the sinks stood in the order in which the backward walk made them, the first
+    parameter's gradient would run first, and with it the whole backward chain: every other weight
+    gradient would wait, holding its activation and its adjoint.
+    """
+    block.schedule()
+    depth: dict[Binding, int] = {}
+    for b in block.bindings:
+        depth[b] = 1 + max(
+            (depth.get(v.definition, 0) for v in b.reads() if v.definition is not None), default=0
+        )
+    sinks = [
+        b
+        for b in depth
+        if b not in forward and not any(v is not None and v.users for v in b.outputs)
+    ]
+    moved = set(sinks)
+    sinks.sort(key=lambda b: -depth[b])
+    block.bindings = dict.fromkeys(b for b in depth if b not in moved) | dict.fromkeys(sinks)
+
+
+# ---- simplification ------------------------------------------------------------------------------
 
 
 TRANSPOSES = [
@@ -50,6 +97,7 @@ TRANSPOSES = [
     simplify_transpose.transpose_of_matmul,
     *simplify_transpose.GEMM_RULES,
 ]
+
 ARITHMETIC = [
     *SIGNS,
     *NUMBERS,
@@ -64,6 +112,7 @@ ARITHMETIC = [
     sums.common_factor,
     sums.sum_of_sums,
 ]
+
 LAYOUT = [
     sums.sum_with_scattered,
     sums.sum_of_reshapes,
@@ -77,7 +126,9 @@ LAYOUT = [
     sums.sum_of_tiles,
     sums.add_of_tiles,
 ]
+
 RULES = [*ARITHMETIC, *LAYOUT]
+
 _ALL = [*TRANSPOSES, *RULES, *(law for law in NOOPS if law not in TRANSPOSES)]
 
 
@@ -119,44 +170,14 @@ def drop_constants(block: BindingBlock, kept: Collection[str]) -> None:
         block.remove_initializer(v)
 
 
-def sinks_last(block: BindingBlock, forward: Collection[Binding]) -> None:
-    """Put emitted bindings that nothing reads at the end, those that can run earliest (the
-    shallowest) last of all.
-    """
-    block.schedule()
-    depth: dict[Binding, int] = {}
-    for b in block.bindings:
-        depth[b] = 1 + max(
-            (depth.get(v.definition, 0) for v in b.reads() if v.definition is not None), default=0
-        )
-    sinks = [
-        b
-        for b in depth
-        if b not in forward and not any(v is not None and v.users for v in b.outputs)
-    ]
-    moved = set(sinks)
-    sinks.sort(key=lambda b: -depth[b])
-    block.bindings = dict.fromkeys(b for b in depth if b not in moved) | dict.fromkeys(sinks)
-
-
-def finish(task: Prepared) -> None:
-    """Leave the forward part as it was read, but for what rules replaced there (LSTM and GRU), and
-    the backward part as short as it can be.
-
-    Rounding and anchors close first, for they are bindings that simplifying would have to look
-    through; the order of the sinks comes last, because everything before moves bindings.
-    """
-    program, block = task.program, task.block
-    lift_stops(program)
-    if task.question.ste:
-        close_rounding(program)
-    for identity in task.anchors:
-        remove_barrier(identity, task.own_names)
-    block.remove_unused()
-    if task.question.simplify:
-        simplify(program, task.asked, task.forward)
-    drop_constants(block, task.weights)
-    # functions whose every call was opened; what nothing called before is none of our business
-    for key in set(task.functions) - reachable(program):
-        del program.functions[key]
-    sinks_last(block, task.forward)
+@contextmanager
+def variable(values: Iterable[Var]) -> Iterator[None]:
+    """While this lasts, initializers among `values` are no constants."""
+    weights = [v for v in values if v.initializer is not None]
+    for v in weights:
+        v.variable = True
+    try:
+        yield
+    finally:
+        for v in weights:
+            v.variable = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ from typing import Any, Literal
 
 import onnx
 
-from onnxgrad.errors import InputError, InternalError
-from onnxgrad.grad.registry import Formula, GradientRule
+from onnxgrad.errors import InputError
+from onnxgrad.grad.registry import GradientRule
 from onnxgrad.ir import attributes
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.fill_and_reshape import zeros_like
@@ -35,27 +36,20 @@ SHAPE_LIKE = frozenset(
 class Parameter:
     """One parameter of a formula after `g` and `y`."""
 
-    kind: Literal["operand", "attribute", "binding", "wanted", "operands"]
+    kind: Literal["operand", "attribute", "given", "operands"]
     name: str = ""
     index: int = 0
     default: Any = None
 
 
-def plan(rule: GradientRule, index: int) -> tuple[Parameter, ...]:
-    """What formula `index` of a rule asks for, read once from its signature."""
-    found = rule.plans.get(index)
-    if found is None:
-        formula = rule.formulas[index]
-        if formula is None:
-            raise InputError(f"the rule of {rule.name} has no formula for operand {index}")
-        found = rule.plans[index] = _plan(rule, formula)
-    result: tuple[Parameter, ...] = found
-    return result
+@functools.cache
+def parameters_of(rule: GradientRule, index: int) -> tuple[Parameter, ...]:
+    """What formula `index` of a rule asks for, by its signature.
 
-
-def _plan(rule: GradientRule, formula: Formula) -> tuple[Parameter, ...]:
+    Raises InputError for a parameter that is no attribute or input of the operator.
+    """
     inputs, attributes, variadic = formal_names(rule.domain, rule.op)
-    parameters = list(inspect.signature(formula).parameters.values())[
+    parameters = list(inspect.signature(rule.formulas[index] or rule.formula).parameters.values())[
         0 if rule.kind == "body" else 2 :
     ]
     result: list[Parameter] = []
@@ -66,7 +60,7 @@ def _plan(rule: GradientRule, formula: Formula) -> tuple[Parameter, ...]:
     for p in parameters:
         default = None if p.default is inspect.Parameter.empty else p.default
         if p.name in ("binding", "wanted"):
-            result.append(Parameter("binding" if p.name == "binding" else "wanted"))
+            result.append(Parameter("given", p.name))
         elif (
             p.name in attributes
             or rule.kind == "vjp_all"
@@ -144,14 +138,6 @@ def complete_result(binding: Binding, index: int) -> Var:
     return block.add_result(binding, index, name, types[index])
 
 
-def is_many(rule: GradientRule, binding: Binding) -> bool:
-    """Whether the rule sees tuples of outputs."""
-    if rule.many is not None:
-        return rule.many
-    schema = attributes.schema(binding.op, binding.version, binding.domain)
-    return len(binding.outputs) > 1 if schema is None else schema.max_output > 1
-
-
 def partials(
     rule: GradientRule, binding: Binding, g: Sequence[Var | None], wanted: Sequence[bool]
 ) -> list[Any]:
@@ -161,25 +147,18 @@ def partials(
     Raises InputError naming the rule when it answers with a wrong number of partials or asks for an
     attribute that the binding does not have.
     """
-    many = is_many(rule, binding)
-    adjoints: Any
-    results: Any
-    if many:
-        padded = list(g)
-        if rule.fill:
-            padded = [
-                zeros_like(v) if a is None and v is not None else a
-                for a, v in zip(padded, binding.outputs)
-            ]
-        adjoints, results = tuple(padded), Results(binding)
-    else:
-        adjoints, results = g[0], binding.out
+    many = rule.many
+    if many is None:
+        schema = attributes.schema(binding.op, binding.version, binding.domain)
+        many = (len(binding.outputs) if schema is None else schema.max_output) > 1
+    if rule.fill:
+        both = zip(g, binding.outputs)
+        g = [zeros_like(v) if a is None and v is not None else a for a, v in both]
+    adjoints: Any = tuple(g) if many else g[0]
+    results: Any = Results(binding) if many else binding.out
     if rule.kind == "vjp_all":
-        formula = rule.formulas[0]
-        if formula is None:
-            raise InternalError(f"the rule of {rule.name} has no function")
         arguments, named = _arguments(rule, 0, binding, wanted)
-        found = formula(adjoints, results, *arguments, **named)
+        found = rule.formula(adjoints, results, *arguments, **named)
         if not isinstance(found, (list, tuple)) or len(found) != len(binding.inputs):
             count = len(found) if isinstance(found, (list, tuple)) else "no list of"
             raise InputError(
@@ -208,11 +187,8 @@ def build_body(rule: GradientRule, binding: Binding) -> list[Var | None]:
 
     Raises InputError when the rule does not compute an output that the call has.
     """
-    builder = rule.formulas[0]
-    if builder is None:
-        raise InternalError(f"the rule of {rule.name} has no function")
     arguments, named = _arguments(rule, 0, binding, ())
-    found = builder(*arguments, **named)
+    found = rule.formula(*arguments, **named)
     results = list(found) if isinstance(found, tuple) else [found]
     results += [None] * (len(binding.outputs) - len(results))
     for out, result in zip(binding.outputs, results):
@@ -226,17 +202,15 @@ def build_body(rule: GradientRule, binding: Binding) -> list[Var | None]:
 def _arguments(
     rule: GradientRule, index: int, binding: Binding, wanted: Sequence[bool]
 ) -> tuple[list[Any], dict[str, Any]]:
-    arguments: list[Any] = []
-    named: dict[str, Any] = {}
-    for p in plan(rule, index):
+    arguments, named = list[Any](), dict[str, Any]()
+    given = {"binding": binding, "wanted": tuple(wanted)}
+    for p in parameters_of(rule, index):
         if p.kind == "operands":
             arguments.append(tuple(binding.inputs))
         elif p.kind == "operand":
             arguments.append(_operand(binding, p))
-        elif p.kind == "binding":
-            named["binding"] = binding
-        elif p.kind == "wanted":
-            named["wanted"] = tuple(wanted)
+        elif p.kind == "given":
+            named[p.name] = given[p.name]
         else:
             named[p.name] = binding.attr(p.name, p.default)
     return arguments, named
@@ -246,15 +220,9 @@ def _operand(binding: Binding, p: Parameter) -> Any:
     """Operand by position; shape-like ones read the same whether input or attribute, constant or
     at run time.
     """
-    value = binding.operand(p.index)
+    value, shape_like = binding.operand(p.index), p.name in SHAPE_LIKE
     if value is None:
-        return _from_attribute(binding, p.name)
-    if p.name in SHAPE_LIKE:
-        ints = value.ints
-        return value if ints is None else ints
-    return value
-
-
-def _from_attribute(binding: Binding, name: str) -> Any:
-    found = binding.attrs.get(name)
-    return (found,) if name in SHAPE_LIKE and isinstance(found, int) else found
+        found = binding.attrs.get(p.name)
+        return (found,) if shape_like and isinstance(found, int) else found
+    ints = value.ints if shape_like else None
+    return value if ints is None else ints

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import FunctionProto, ModelProto, ValueInfoProto, helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.checking.check import check_gradient
@@ -14,7 +14,7 @@ from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.sequences import is_float
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.function_bodies import called
-from onnxgrad.ir.load import ModelLike, check_room, function_block, load, load_own, to_kind_of
+from onnxgrad.ir.load import ModelLike, changed, function_block, load
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import SequenceType, TensorType, Type, type_to_proto
@@ -24,19 +24,21 @@ from onnxgrad.passes.remove_unused import names_function
 
 @known_keywords
 def function_gradient(model: ModelLike, name: str) -> Any:
-    """The model with one more function: for `f(x, ...) -> (y, ...)`, called `name` or
+    """Returns the model with one more function: for `f(x, ...) -> (y, ...)`, called `name` or
     `domain::name`, `f_grad(x, ..., y_grad, ...) -> (x_grad, ...)`, by every floating-point operand
-    and result. In its own kind.
+    and result. The result has the type of `model`.
 
-    Kinds and ranks are those of the calls, sizes are left open. Raises InputError for a name that
-    no function or more than one has, for a function that nothing calls, with calls of several
-    ranks, or with attributes.
+    Kinds and ranks are those of the calls; sizes are left open. Raises InputError if no function or
+    more than one has that name, and for a function that nothing calls, with calls of several ranks,
+    or with attributes.
     """
-    program = load_own(model)
-    check_room(program, model)
-    program, _ = raise_opset(program)
-    add_function_gradient(program, name)
-    return to_kind_of(program, model)
+
+    def with_function(program: Program) -> Program:
+        raised, _ = raise_opset(program)
+        add_function_gradient(raised, name)
+        return raised
+
+    return changed(model, with_function)
 
 
 def add_function_gradient(program: Program, name: str) -> FunctionKey:
@@ -61,7 +63,9 @@ def add_function_gradient(program: Program, name: str) -> FunctionKey:
     function = FunctionProto(domain=domain, name=new[1], overload=overload)
     function.input.extend(v.name for v in graph.input)
     function.output.extend(v.name for v in graph.output)
-    function.node.extend(_constant(t) for t in graph.initializer)
+    function.node.extend(
+        helper.make_node("Constant", [], [t.name], value=t) for t in graph.initializer
+    )
     function.node.extend(graph.node)
     function.doc_string = (
         f"gradient of {own}: {', '.join(found.adjoints)} from {', '.join(found.seeds)}"
@@ -167,7 +171,3 @@ def _open(type_: Type) -> Type:
     if isinstance(type_, SequenceType) and type_.elem is not None:
         return SequenceType(_open(type_.elem))
     return type_
-
-
-def _constant(tensor: TensorProto) -> NodeProto:
-    return helper.make_node("Constant", [], [tensor.name], value=tensor)

@@ -79,7 +79,7 @@ class GradientPass(Pass):
             differentiate(
                 program,
                 **self._request(),
-                adjoint=self.adjoint,  # type: ignore[arg-type]  # `prepare` looks at it
+                adjoint=self.adjoint,
                 names=self.names,
                 **options,
             )

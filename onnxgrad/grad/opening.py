@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from onnx import TensorProto
@@ -30,7 +30,7 @@ from onnxgrad.ir.function_bodies import (
     splice,
 )
 from onnxgrad.ir.identity_barrier import insert_barrier
-from onnxgrad.ir.program import FunctionKey, Program
+from onnxgrad.ir.program import FunctionKey
 from onnxgrad.ir.type_inference.per_binding import retype
 from onnxgrad.ir.type_inference.symbolic_shapes import sizes
 from onnxgrad.ir.types import (
@@ -44,6 +44,53 @@ from onnxgrad.laws.constant_values import evaluate
 # opening calls stops here: a chain of functions that call each other twice doubles the graph at
 # each level
 MAX_BINDINGS = 200_000
+
+
+def open_calls(
+    block: BindingBlock,
+    targets: Collection[Var],
+    sources: Collection[Var],
+    others: Collection[Var] = (),
+) -> list[Binding]:
+    """Open every call between `sources` and `targets` that has no rule and has a body, and the
+    calls in those.
+
+    Calls before a source of unknown shape are opened as well, for its adjoint's type. Where an
+    opened call defines one of them, or of `others`, an Identity does afterwards; returns these.
+    """
+    kept: set[Var] = {*targets, *sources, *others}
+    anchors: list[Binding] = []
+    while True:
+        paths = paths_of(block)
+        needed = influenced(block, sources, paths) & reaching(block, targets, paths)
+        unknown = [
+            v
+            for v in sources
+            if v.type is None or (isinstance(v.type, TensorType) and v.shape is None)
+        ]
+        needed |= reaching(block, unknown, paths) if unknown else set()
+        calls = [
+            b
+            for b in block.bindings
+            if any(v in needed for v in b.outputs if v is not None) and has_body(b)
+        ]
+        if not calls:
+            return anchors
+        refuse_bomb(block, calls)
+        for b in calls:
+            # the body may return what others read too, which is another value to differentiate by
+            anchors += [insert_barrier(v) for v in list(b.outputs) if v is not None and v in kept]
+            open_call(b)
+        retype(block)
+        correct_types(anchors)
+
+
+def correct_types(anchors: Iterable[Binding]) -> None:
+    """What a file declares of a value need not be so: anchors take the type of what they read."""
+    for identity in anchors:
+        source, out = identity.inputs[0], identity.out
+        if source is not None and contradict(source.type, out.type):
+            out.type = source.type
 
 
 def has_body(binding: Binding) -> bool:
@@ -65,7 +112,10 @@ def refuse_bomb(block: BindingBlock, calls: Sequence[Binding]) -> None:
         return
     # a function whose calls have a rule stays a call, except where it is one of `calls`
     ruled = {
-        key for b in _every_call(program) if (key := called(b)) is not None and not has_body(b)
+        key
+        for block_ in (program.main, *program.functions.values())
+        for b in block_.walk()
+        if (key := called(b)) is not None and not has_body(b)
     }
     sizes = expanded_sizes(
         program, [key for key in functions_callees_first(program) if key not in ruled]
@@ -76,11 +126,6 @@ def refuse_bomb(block: BindingBlock, calls: Sequence[Binding]) -> None:
             f"opening the calls of '{calls[0].op}' and the like gives graph '{block.name}' {size} "
             f"nodes, more than {MAX_BINDINGS}: inline less of the model"
         )
-
-
-def _every_call(program: Program) -> Iterator[Binding]:
-    for block in (program.main, *program.functions.values()):
-        yield from block.walk()
 
 
 def open_call(binding: Binding) -> None:
@@ -136,6 +181,23 @@ def _open_registered(rule: GradientRule, binding: Binding) -> None:
     block.remove(binding)
 
 
+def _refuse_recursion(binding: Binding, start: FunctionKey) -> None:
+    """Raises InputError when the function reaches itself through calls."""
+    functions = binding.block.program.functions
+    work, seen = [start], set[FunctionKey]()
+    while work:
+        for b in functions[work.pop()].walk():
+            key = called(b)
+            if key == start:
+                raise InputError(
+                    f"function {binding.domain}::{binding.op} calls itself: no graph holds it, so "
+                    "it has no gradient"
+                )
+            if key is not None and key not in seen:
+                seen.add(key)
+                work.append(key)
+
+
 # larger constants of a body are left for the runtime to compute
 _FOLDED_BYTES = 1 << 12
 
@@ -174,63 +236,3 @@ def _is_small(b: Binding) -> bool:
     return (count or 0) <= _FOLDED_BYTES and all(
         n is not None and n <= _FOLDED_BYTES for n in operands
     )
-
-
-def _refuse_recursion(binding: Binding, start: FunctionKey) -> None:
-    """Raises InputError when the function reaches itself through calls."""
-    functions = binding.block.program.functions
-    work, seen = [start], set[FunctionKey]()
-    while work:
-        for b in functions[work.pop()].walk():
-            key = called(b)
-            if key == start:
-                raise InputError(
-                    f"function {binding.domain}::{binding.op} calls itself: no graph holds it, so "
-                    "it has no gradient"
-                )
-            if key is not None and key not in seen:
-                seen.add(key)
-                work.append(key)
-
-
-def open_calls(
-    block: BindingBlock,
-    targets: Collection[Var],
-    sources: Collection[Var],
-    others: Collection[Var] = (),
-) -> list[Binding]:
-    """Open every call between `sources` and `targets` that has no rule and has a body, and the
-    calls in those.
-
-    Calls before a source of unknown shape are opened as well, for its adjoint's type. Where an
-    opened call defines one of them, or of `others`, an Identity does afterwards; returns these.
-    """
-    kept: set[Var] = {*targets, *sources, *others}
-    anchors: list[Binding] = []
-    while True:
-        paths = paths_of(block)
-        needed = influenced(block, sources, paths) & reaching(block, targets, paths)
-        unknown = [
-            v
-            for v in sources
-            if v.type is None or (isinstance(v.type, TensorType) and v.shape is None)
-        ]
-        needed |= reaching(block, unknown, paths) if unknown else set()
-        calls = [
-            b
-            for b in block.bindings
-            if any(v in needed for v in b.outputs if v is not None) and has_body(b)
-        ]
-        if not calls:
-            return anchors
-        refuse_bomb(block, calls)
-        for b in calls:
-            # the body may return what others read too, which is another value to differentiate by
-            anchors += [insert_barrier(v) for v in list(b.outputs) if v is not None and v in kept]
-            open_call(b)
-        retype(block)
-        # what a file declares of an operator that onnx does not know need not be so
-        for identity in anchors:
-            made, out = identity.inputs[0], identity.out
-            if made is not None and contradict(made.type, out.type):
-                out.type = made.type

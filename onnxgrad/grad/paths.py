@@ -28,18 +28,15 @@ def has_gradient(type_: Type | None) -> bool:
 def edges(binding: Binding) -> list[Var]:
     """The values that the binding reads and that can receive a partial from it."""
     rule = rule_of(binding)
-    if binding.blocks:
-        return (
-            []
-            if rule is not None and rule.kind == "zero"
-            else [v for v in binding.reads() if has_gradient(v.type)]
-        )
     if rule is not None and rule.kind == "zero":
         return []
-    inputs = enumerate(binding.inputs)
-    if rule is None:
-        return [v for _, v in inputs if v is not None and has_gradient(v.type)]
-    return [v for i, v in inputs if v is not None and rule.has_formula(i) and has_gradient(v.type)]
+    if binding.blocks:
+        return [v for v in binding.reads() if has_gradient(v.type)]
+    return [
+        v
+        for i, v in enumerate(binding.inputs)
+        if v is not None and (rule is None or rule.has_formula(i)) and has_gradient(v.type)
+    ]
 
 
 # of each binding, the values that adjoints go to from it: asked once for several walks

@@ -1,12 +1,12 @@
-"""Act one of `differentiate`: the forward part as the backward walk needs it, and what is asked of
-it.
+"""Act one of `differentiate`: the forward part is changed until the backward walk can read it, and
+targets and `wrt` are resolved.
 
 The order of the steps is not free. The opset comes first, because raising it makes another program.
-Marks of checkpoints come off before anything follows an edge: they stand between a value and its
-readers. Targets are found before requested weights of nested graphs move out, which needs to know
-what reaches them. Rounding is opened before `wrt` is read: "params" means the weights in front of
-it. Calls are opened last, on the paths between what is asked and the targets only, and what the
-walk reads is chosen among the bindings that are there then.
+Checkpoint marks come off before anything follows an edge: they stand between a value and its
+readers. Targets are found before requested weights of nested graphs move out, because that needs to
+know what reaches them. Rounding is opened before `wrt` is read: "params" means the weights in front
+of it. Calls are opened last, only on paths between `wrt` and the targets, and what the walk reads
+is chosen among the bindings that are there then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Literal
 from onnxgrad.errors import InputError
 from onnxgrad.grad.backward_walk import AsKept, View
 from onnxgrad.grad.checkpointing.choice import Choice, choose
-from onnxgrad.grad.checkpointing.marks import Written, take
+from onnxgrad.grad.checkpointing.marks import FileMarks, take
 from onnxgrad.grad.checkpointing.recomputation import Recomputation
 from onnxgrad.grad.control_flow.branches import open_decided
 from onnxgrad.grad.control_flow.loop import type_states
@@ -34,6 +34,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
+from onnxgrad.options import Declared
 from onnxgrad.passes.remove_unused import reachable
 from onnxgrad.wording import counted
 
@@ -41,23 +42,24 @@ Adjoint = Literal["auto", "ones", "input"]
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is asked of a program: see `gradient`. Raises InputError for an adjoint or names that
-    cannot be.
+class Question(metaclass=Declared):
+    """The options of a gradient: see `gradient`. Raises InputError for a wrong adjoint or `names`.
 
-    aside: values that `wrt` cannot mean, such as the constants of a loss; detached: those of them
-    at which gradients stop. stop: where gradients stop. replaced: others will give the values of
-    what is asked for, so that Constants among it become initializers.
+    excluded: names that `wrt` does not match, such as the constants of a loss.
+    stop: values that are treated as constants (stop-gradient). detached: names among `excluded`
+    that are treated likewise.
+    replaced: if true, requested values are fed at run time, so Constant nodes among them become
+    initializers.
     """
 
-    wrt: Wrt
-    target: Target
-    adjoint: Adjoint
-    checkpoint: Choice
-    ste: bool
-    simplify: bool
-    names: str
-    aside: Collection[str] = ()
+    wrt: Wrt = None
+    target: Target = None
+    adjoint: Adjoint = "ones"
+    checkpoint: Choice = None
+    ste: bool = False
+    simplify: bool = True
+    names: str = "{}_grad"
+    excluded: Collection[str] = ()
     stop: Stop = None
     replaced: bool = False
     detached: Collection[str] = ()
@@ -65,21 +67,25 @@ class Question:
     def __post_init__(self) -> None:
         if self.adjoint not in ("auto", "ones", "input"):
             raise InputError(f'adjoint must be "auto", "ones" or "input", not {self.adjoint!r}')
-        if self.names.count("{}") != 1:
-            raise InputError(
-                f"names must hold {{}} once, for the value's name; it is {self.names!r}"
-            )
+        check_names(self.names)
+
+
+def check_names(names: str, count: int = 1) -> None:
+    """Raises InputError for a pattern without a place for each name."""
+    if names.count("{}") != count:
+        places = "once, for the value's name" if count == 1 else "twice, for target and value"
+        raise InputError(f"names must hold {{}} {places}; it is {names!r}")
 
 
 @dataclass(frozen=True)
 class Prepared:
     """A program whose forward part can be walked back.
 
-    targets, asked: the values, as they are now; target_names, asked_names: as they were called;
-    seed_names: what the targets' adjoints are called after. stops: where gradients stop. view: what
-    the walk reads. anchors: Identities that hold a place until the end. forward: the bindings that
-    are none of ours. weights, functions: the names of those that were there, and the functions that
-    were called.
+    targets, requested: the values now. target_names, requested_names: their names in the model.
+    seed_names: the names after which the targets' adjoints are called. stops: values at which
+    gradients stop. view: returns the binding that a rule reads. anchors: Identities that keep the
+    place of a value until the end. forward: the model's bindings. model_names, weights: the names
+    of its values and initializers. functions: the functions that it called.
     """
 
     program: Program
@@ -87,13 +93,13 @@ class Prepared:
     targets: Sequence[Var]
     target_names: Sequence[str]
     seed_names: Sequence[str]
-    asked: Sequence[Var]
-    asked_names: Sequence[str]
+    requested: Sequence[Var]
+    requested_names: Sequence[str]
     stops: Sequence[Var]
     view: View
     anchors: Sequence[Binding]
     forward: Collection[Binding]
-    own_names: Collection[str]
+    model_names: Collection[str]
     weights: Collection[str]
     functions: Collection[tuple[str, str, str]]
     notes: Sequence[str]
@@ -119,10 +125,10 @@ def prepare(program: Program, question: Question) -> Prepared:
         else set()
     )
     learn_types(program.main)
-    own_names, called = set(program.names), reachable(program)
+    model_names, called = set(program.names), reachable(program)
     notes = [raised] if raised else []
     block = program.main
-    written = take(block)
+    file_marks = take(block)
     parts = cut(block, question.target, summed=question.adjoint != "input")
     notes += parts.notes
     targets = find_targets(block, parts.target, scalar=question.adjoint == "ones")
@@ -130,10 +136,14 @@ def prepare(program: Program, question: Question) -> Prepared:
         question = replace(question, adjoint=_fitting(targets, notes))
     target_names = [parts.labels.get(v.name, v.name) for v in targets]
     seed_names = [v.name for v in targets]
-    not_meant = {*made, *question.aside, *(v.name for v in block.vars() if v.name not in own_names)}
+    not_meant = {
+        *made,
+        *question.excluded,
+        *(v.name for v in block.vars() if v.name not in model_names),
+    }
     hoist_requested(program, question.wrt)
-    own_values = {v.name: v for v in block.vars() if v.name not in not_meant}
-    stops = find_stops(block, question.stop, own_values)
+    model_values = {v.name: v for v in block.vars() if v.name not in not_meant}
+    stops = find_stops(block, question.stop, model_values)
     stops += [v for v in block.vars() if v.name in question.detached]
     stopped = stop_at(block, stops)
     targets = [stopped.get(v, v) for v in targets]
@@ -142,30 +152,30 @@ def prepare(program: Program, question: Question) -> Prepared:
         anchors, count = open_rounding(program)
         many = counted(count, "quantisation")
         notes.append(f"straight through {many}: an estimate, not a derivative")
-    asked = find_wrt(block, question.wrt, targets, own_values, ste=question.ste)
+    requested = find_wrt(block, question.wrt, targets, model_values, ste=question.ste)
     if question.replaced:
-        hoist(program, [v for v in asked if is_float_constant(v) and v.definition is not None])
-        asked = [block.initializers.get(v.name, v) for v in asked]
-    asked_names = [v.name for v in asked]
-    asked = [stopped.get(v, v) for v in asked]
-    others = () if written is None else written.values
-    anchors += open_decided(block, targets, asked, others)
-    anchors += open_calls(block, targets, asked, others)
+        hoist(program, [v for v in requested if is_float_constant(v) and v.definition is not None])
+        requested = [block.initializers.get(v.name, v) for v in requested]
+    requested_names = [v.name for v in requested]
+    requested = [stopped.get(v, v) for v in requested]
+    others = () if file_marks is None else file_marks.values
+    anchors += open_decided(block, targets, requested, others)
+    anchors += open_calls(block, targets, requested, others)
     learn_types(block)
-    type_states(block, asked)
+    type_states(block, requested)
     return Prepared(
         program,
         question,
         targets,
         target_names,
         seed_names,
-        asked,
-        asked_names,
+        requested,
+        requested_names,
         stops,
-        view=_view(block, question.checkpoint, targets, asked, written),
+        view=_view(block, question.checkpoint, targets, requested, file_marks),
         anchors=anchors,
         forward=set(block.bindings).difference(anchors),
-        own_names=own_names,
+        model_names=model_names,
         weights={t.name for t in program.proto.graph.initializer},
         functions=called,
         notes=notes,
@@ -188,16 +198,16 @@ def _view(
     block: BindingBlock,
     checkpoint: Choice,
     targets: Sequence[Var],
-    asked: Sequence[Var],
-    written: Written | None,
+    requested: Sequence[Var],
+    file_marks: FileMarks | None,
 ) -> View:
     """What the backward walk reads: the forward bindings, or with checkpointing recomputed ones.
 
     The marks of the file count where none are given.
     """
     if checkpoint is None:
-        return AsKept() if written is None else Recomputation(block, written.now())
-    passed = influenced(block, asked) & reaching(block, targets)
+        return AsKept() if file_marks is None else Recomputation(block, file_marks.now())
+    passed = influenced(block, requested) & reaching(block, targets)
     marks = choose(
         block, checkpoint, [b for b in block.bindings if any(v in passed for v in b.outputs)]
     )

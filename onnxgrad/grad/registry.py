@@ -4,12 +4,12 @@ write one.
 
 from __future__ import annotations
 
-import dataclasses
-import sys
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from inspect import Parameter
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast
 
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
 from onnxgrad.ir import attributes, domains
@@ -20,6 +20,10 @@ from onnxgrad.laws.quantized.legalize import WITHOUT_FORM
 from onnxgrad.options import known_keywords
 from onnxgrad.wording import option
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # Python has it from 3.11 on
+
+F = TypeVar("F", bound=Callable[..., Any])
 Formula = Callable[..., Any]
 Kind = Literal["vjp", "vjp_all", "vjp_blocks", "zero", "body"]
 
@@ -30,49 +34,46 @@ INTERNAL = "onnxgrad"
 # shape
 _BROADCASTING = frozenset(
     {
-        "Add",
-        "BitShift",
-        "Div",
-        "Gemm",
-        "MatMul",
-        "Max",
-        "Mean",
-        "Min",
-        "Mod",
-        "Mul",
-        "PRelu",
-        "Pow",
-        "Sub",
-        "Sum",
-        "Where",
+        "Add", "BitShift", "Div", "Gemm", "MatMul", "Max", "Mean", "Min", "Mod", "Mul", "PRelu",
+        "Pow", "Sub", "Sum", "Where",
     }
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class GradientRule:
-    """How one operator is differentiated. `formulas`: one per operand (vjp), a single one (vjp_all,
-    vjp_blocks), or what builds the body that is differentiated in the operator's place (body).
-    `compares`: operands are compared with results, so both must come from one computation.
+    """How one operator is differentiated.
+
+    formulas: one per operand (vjp), one for all (vjp_all, vjp_blocks), or the builder of the body
+    that is differentiated in the operator's place (body). compares: a formula compares operands
+    with results, so both must come from one computation.
     """
 
     domain: str
     op: str
     kind: Kind
-    formulas: tuple[Formula | None, ...] = ()
-    fill: bool = False
-    many: bool | None = None
-    broadcasts: bool = False
-    since: int = 1
-    notes: str = ""
-    compares: bool = False
-    module: str = ""
-    plans: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
+    formulas: tuple[Formula | None, ...]
+    fill: bool
+    many: bool | None
+    broadcasts: bool
+    since: int
+    notes: str
+    compares: bool
 
     @property
     def name(self) -> str:
         """`Op`, or `domain::Op` outside of the default domain."""
         return domains.full_name(self.domain, self.op)
+
+    @property
+    def formula(self) -> Formula:
+        """The only one."""
+        return cast(Formula, self.formulas[0])
+
+    @property
+    def module(self) -> str:
+        """The module that defines its formulas; empty where there is none."""
+        return next((f.__module__ for f in self.formulas if f is not None), "")
 
     def has_formula(self, index: int) -> bool:
         """Whether operand `index` can receive anything."""
@@ -87,31 +88,59 @@ _BLOCKED_LAYOUT = "com.microsoft.nchwc"
 RULES: dict[tuple[str, str], GradientRule] = {}
 
 
-@known_keywords
-def vjp(
-    name: str,
-    *formulas: Formula | None,
-    fill: bool = False,
-    many: bool | None = None,
-    broadcasts: bool | None = None,
-    since: int = 1,
-    notes: str = "",
-    compares: bool = False,
-    replace: bool = False,
-) -> None:
-    """Register one formula per operand, in the schema's order; None, or none at the end: no
-    gradient there.
+class Declaration(TypedDict, total=False):
+    """Keywords of every registration."""
+
+    since: int
+    notes: str
+    replace: bool
+
+
+class Convention(Declaration, total=False):
+    """Those of a registration of formulas: what its formulas get and answer."""
+
+    fill: bool
+    many: bool | None
+    broadcasts: bool | None
+    compares: bool
+
+
+_DEFAULTS: dict[str, Any] = {
+    "since": 1, "notes": "", "replace": False, "fill": False, "many": None, "broadcasts": None,
+    "compares": False,
+}  # fmt: skip
+
+
+def _registration(keywords: type[Declaration]) -> Callable[[F], F]:
+    """Write the keywords out in the signature of `f(..., **options)`, and refuse others."""
+
+    def shown(function: F) -> F:
+        given = list(inspect.signature(function).parameters.values())[:-1]
+        given += [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=_DEFAULTS[name])
+            for name in keywords.__annotations__
+        ]
+        function.__signature__ = inspect.Signature(given)  # type: ignore[attr-defined]
+        return known_keywords(function)
+
+    return shown
+
+
+@_registration(Convention)
+def vjp(name: str, *formulas: Formula | None, **options: Unpack[Convention]) -> None:
+    """Register one formula per operand, in the schema's order. None, or leaving out the last ones,
+    means no gradient.
 
     `name` is "Op" or "my.domain::Op". `notes` states the convention at kinks. `fill`: outputs
-    without an adjoint arrive as zeros instead of None. `many`: `g` and `y` are tuples (default: the
-    schema allows several outputs). `broadcasts`: operands broadcast against each other, the engine
-    sums partials back. `since`: the version that the table of operators shows where ONNX has no
-    schema. `compares`: a formula asks which operands equal a result, as that of a maximum does;
-    under checkpointing it then reads both from one computation, for two may differ in the last bit.
-    Raises InputError when the operator has a rule already and `replace` is not set.
+    without an adjoint arrive as zeros instead of None. `many`: `g` and `y` are tuples (default: if
+    the schema allows several outputs). `broadcasts`: operands broadcast against each other, and the
+    engine sums partials back. `since`: the version that the table of operators shows if ONNX has no
+    schema. `compares`: a formula compares operands with results, as a maximum's does; under
+    checkpointing it then reads both from one computation, because two may differ in the last bit.
+    Raises InputError if the operator has a rule and `replace` is not set.
 
-    `g` is the adjoint of the output, of its shape; `y` the output; then the operands, None where
-    left out. A partial has its operand's shape, before broadcasting is undone.
+    `g` is the adjoint of the output, of its shape; `y` the output; then the operands, None if left
+    out. A partial has its operand's shape, before broadcasting is undone.
 
     >>> from onnxgrad import kernel, vjp
     >>> vjp("my.domain::Cube", lambda g, y, x: g * 3.0 * x * x)
@@ -121,32 +150,11 @@ def vjp(
     >>> onnxgrad.check_gradient(model).verdict
     'agrees'
     """
-    if not any(formulas):
-        raise InputError(
-            f'vjp("{name}") has no formula: declare it with zero("{name}") if its '
-            "derivative is zero"
-        )
-    domain, op = domains.split_name(name)
-    broad = (domain == "" and op in _BROADCASTING) if broadcasts is None else broadcasts
-    _add(
-        GradientRule(domain, op, "vjp", formulas, fill, many, broad, since, notes, compares),
-        replace,
-    )
+    _register("vjp", name, formulas, options)
 
 
-@known_keywords
-def vjp_all(
-    name: str,
-    formula: Formula,
-    *,
-    fill: bool = False,
-    many: bool | None = None,
-    broadcasts: bool | None = None,
-    since: int = 1,
-    notes: str = "",
-    compares: bool = False,
-    replace: bool = False,
-) -> None:
+@_registration(Convention)
+def vjp_all(name: str, formula: Formula, **options: Unpack[Convention]) -> None:
     """Register one function `f(g, y, xs, attributes by name ...)` that returns a list with one
     partial per input.
 
@@ -158,38 +166,29 @@ def vjp_all(
     >>> onnxgrad.check_gradient(model).verdict
     'agrees'
     """
-    domain, op = domains.split_name(name)
-    broad = (domain == "" and op in _BROADCASTING) if broadcasts is None else broadcasts
-    _add(
-        GradientRule(domain, op, "vjp_all", (formula,), fill, many, broad, since, notes, compares),
-        replace,
-    )
+    _register("vjp_all", name, (formula,), options)
 
 
-def vjp_blocks(
-    name: str, formula: Formula, *, since: int = 1, notes: str = "", replace: bool = False
-) -> None:
+@_registration(Declaration)
+def vjp_blocks(name: str, formula: Formula, **options: Unpack[Declaration]) -> None:
     """Register a rule for an operator with nested blocks: `f(binding, g, wanted) -> {value read:
     its partial}`.
 
-    `g` has one entry per output (None: absent); `wanted` are the values, operands and captures,
-    whose partials are asked for.
+    `g` has one entry per output (None: absent). `wanted` are the operands and captures that need
+    partials.
     """
-    domain, op = domains.split_name(name)
-    _add(GradientRule(domain, op, "vjp_blocks", (formula,), since=since, notes=notes), replace)
+    _register("vjp_blocks", name, (formula,), options)
 
 
-@known_keywords
-def body(
-    name: str, builder: Formula, *, since: int = 1, notes: str = "", replace: bool = False
-) -> None:
+@_registration(Declaration)
+def body(name: str, builder: Formula, **options: Unpack[Declaration]) -> None:
     """Register what an operator computes in terms of others: `builder(operands ..., *, attributes
     ...)` emits it.
 
-    Positional parameters are operands (None where omitted), keyword-only ones attributes, `binding`
-    the call. The answer is the result, or a tuple with one per output (None: not computed). Between
-    the requested values and the target the call is replaced by what was emitted, which is
-    differentiated in its stead; elsewhere it stays.
+    Positional parameters are operands (None if omitted), keyword-only ones attributes, `binding` is
+    the call. The builder returns the result, or a tuple with one per output (None: not computed).
+    Between requested values and target, the emitted body replaces the call and is differentiated;
+    elsewhere the call stays.
 
     >>> from onnxgrad import body, kernel, op
     >>> body("my.domain::Swish", lambda x, *, beta=1.0: x * op.Sigmoid(x * beta))
@@ -199,20 +198,44 @@ def body(
     >>> onnxgrad.check_gradient(model).verdict
     'agrees'
     """
-    domain, op = domains.split_name(name)
-    _add(GradientRule(domain, op, "body", (builder,), since=since, notes=notes), replace)
+    _register("body", name, (builder,), options)
 
 
 @known_keywords
 def zero(*names: str, notes: str = "") -> None:
-    """Declare operators whose derivative is zero almost everywhere (or that have no float input
-    at all).
+    """Declare operators whose derivative is zero almost everywhere, or that have no float input.
 
     >>> onnxgrad.zero("my.domain::Bucket", "my.domain::Rank")
     """
     for name in names:
-        domain, op = domains.split_name(name)
-        _add(GradientRule(domain, op, "zero", notes=notes), replace=False)
+        _register("zero", name, (), {"notes": notes})
+
+
+def _register(
+    kind: Kind, name: str, formulas: Sequence[Formula | None], options: Mapping[str, Any]
+) -> None:
+    """Put a rule into the table.
+
+    Raises InputError for an operator that has a rule, and for one that its domain lacks.
+    """
+    if kind != "zero" and not any(formulas):
+        raise InputError(
+            f'{kind}("{name}") has no formula: declare it with zero("{name}") if its derivative '
+            "is zero"
+        )
+    domain, op = key = domains.split_name(name)
+    given = {**_DEFAULTS, **options}
+    if given["broadcasts"] is None:
+        given["broadcasts"] = domain == "" and op in _BROADCASTING
+    if not given.pop("replace") and key in RULES:
+        raise InputError(
+            f"{domains.full_name(domain, op)} has a gradient rule already: pass replace=True to "
+            "put another in its place"
+        )
+    unknown = domains.unknown_operator(domain, op)
+    if unknown and not attributes.is_of_onnxruntime(op, 1):
+        raise InputError(f"no gradient rule can be given: {unknown}")
+    RULES[key] = GradientRule(domain, op, kind, tuple(formulas), **given)
 
 
 def rule_of(binding: Binding) -> GradientRule | None:
@@ -231,22 +254,17 @@ def rules() -> Iterator[GradientRule]:
 
 
 def missing(binding: Binding) -> InputError:
-    """The error for a binding that stands between a requested value and the target and has no
-    rule.
-    """
+    """Returns the error for a binding without a rule between a requested value and the target."""
     name = domains.full_name(binding.domain, binding.op)
     operands = ", ".join(f"x{i}" for i in range(len(binding.inputs)))
-    if (binding.domain, binding.op) in WITHOUT_FORM:
-        return InputError(
-            f"no gradient rule for {name} at '{binding}': "
-            f"{WITHOUT_FORM[binding.domain, binding.op]}"
-        )
+    reason = WITHOUT_FORM.get((binding.domain, binding.op), "")
     if binding.domain == _BLOCKED_LAYOUT:
-        return InputError(
-            f"no gradient rule for {name} at '{binding}': onnxruntime optimised this file for the "
-            "memory layout of one machine; save it with graph_optimization_level "
-            "ORT_ENABLE_EXTENDED, or differentiate the original"
+        reason = (
+            "onnxruntime optimised this file for the memory layout of one machine; save it with "
+            "graph_optimization_level ORT_ENABLE_EXTENDED, or differentiate the original"
         )
+    if reason:
+        return InputError(f"no gradient rule for {name} at '{binding}': {reason}")
     return InputError(
         f"no gradient rule for {name} (domain '{binding.domain or 'ai.onnx'}', version "
         f"{binding.version}) at "
@@ -307,26 +325,3 @@ def _untyped(binding: Binding) -> str:
 
 def _is_typed(v: Var) -> bool:
     return not isinstance(v.type, TensorType | None) or bool(v.dtype and v.shape is not None)
-
-
-def _add(rule: GradientRule, replace: bool) -> None:
-    key = (rule.domain, rule.op)
-    if key in RULES and not replace:
-        raise InputError(
-            f"{rule.name} has a gradient rule already: pass replace=True to put "
-            "another in its place"
-        )
-    module = _module_of_the_caller()
-    # ours may be of operators newer than the onnx that is installed
-    if not module.startswith("onnxgrad.") and (unknown := domains.unknown_operator(*key)):
-        raise InputError(f"no gradient rule can be given: {unknown}")
-    RULES[key] = dataclasses.replace(rule, module=module)
-
-
-def _module_of_the_caller() -> str:
-    """The module that called `vjp` or the like, behind the check of their keywords."""
-    frame, module = sys._getframe(1), __name__
-    while frame.f_back is not None and module in (__name__, known_keywords.__module__):
-        frame = frame.f_back
-        module = frame.f_globals.get("__name__", "")
-    return module

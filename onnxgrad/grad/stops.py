@@ -19,14 +19,13 @@ from onnxgrad.grad.wrt import entries_of, inside, is_glob
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 from onnxgrad.wording import perhaps
 
 Stop: TypeAlias = "str | Sequence[str] | None"
 
-_STOPPED = "Stopped"
-zero(f"{INTERNAL}::{_STOPPED}", notes="a value at which gradients stop")
+STOPPED = "Stopped"
+zero(f"{INTERNAL}::{STOPPED}", notes="a value at which gradients stop")
 
 
 def find_stops(block: BindingBlock, stop: Stop, values: Mapping[str, Var]) -> list[Var]:
@@ -95,15 +94,6 @@ def stop_at(block: BindingBlock, stops: Iterable[Var]) -> dict[Var, Var]:
                 b.block.set_operand(b, place, stopped)
         found[v] = stopped
     return found
-
-
-def lift_stops(program: Program) -> None:
-    """Take the Stoppeds out again, in recomputed copies and nested blocks too."""
-    for b in [b for b in program.main.walk() if (b.domain, b.op) == (INTERNAL, _STOPPED)]:
-        value = b.inputs[0]
-        if value is not None:
-            b.block.replace(b.out, value)
-        b.block.remove_unused([b])
 
 
 def cut_off(block: BindingBlock, zeros: Mapping[str, Var], stops: Sequence[Var]) -> list[str]:

@@ -177,14 +177,12 @@ def with_parts(model: ModelProto, target: Target) -> tuple[ModelProto, Target, l
 
 def _emit(block: BindingBlock, v: Var, places: Sequence[Place], entry: str) -> Var:
     sliced = [(axis, p) for axis, p in enumerate(places) if p != slice(None)]
-    if not sliced:
-        with emitting(block, made_by="gradient"):
-            whole: Var = op.Identity(v)
-        return whole
     ranges = [_range(p) for _, p in sliced]
     starts, ends, steps = ([r[i] for r in ranges] for i in range(3))
     indexed = [axis for axis, p in sliced if isinstance(p, int)]
     with emitting(block, made_by="gradient"):
+        if not sliced:
+            return op.Identity(v)
         found: Var = op.Slice(v, starts, ends, [axis for axis, _ in sliced], steps)
         return op.Squeeze(found, indexed) if indexed else found
 
@@ -224,7 +222,9 @@ def _places(entry: str, v: Var, text: str) -> list[Place]:
         p for p in [*given[:dots], *[slice(None)] * missing, *given[dots + 1 :]] if p is not None
     ]
     for axis, (place, size) in enumerate(zip(places, v.shape, strict=True)):
-        if isinstance(size, int) and not _within(place, size):
+        if isinstance(size, int) and not (
+            len(range(*place.indices(size))) if isinstance(place, slice) else -size <= place < size
+        ):
             raise InputError(
                 f"target '{entry}': axis {axis} of '{v.name}: {v.type}' has no such element"
             )
@@ -244,7 +244,3 @@ def _place(entry: str, word: str) -> Place:
     if step == 0:
         raise InputError(f"target '{entry}': the step of '{word.strip()}' is 0")
     return slice(start, stop, step)
-
-
-def _within(place: Place, size: int) -> bool:
-    return -size <= place < size if isinstance(place, int) else len(range(*place.indices(size))) > 0

@@ -26,94 +26,16 @@ from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import nested
 from onnxgrad.wording import option, perhaps
 
-
-def nested_constants(program: Program) -> list[Var]:
-    """The floating-point initializers and Constants of nested graphs."""
-    return [v for block in nested(program.main) for v in block.vars() if is_float_constant(v)]
-
-
-def hoist(program: Program, chosen: Collection[Var]) -> None:
-    """Make these `nested_constants`, or Constants of the main graph, initializers of the main
-    graph. A name that another value shares gets a suffix: what two branches call `w` are two
-    weights.
-    """
-    if not chosen:
-        return
-    shared = Counter(v.name for block in program.blocks() for v in block.vars())
-    for v in chosen:
-        tensor, block, definition = _tensor(v), v.block, v.definition
-        name = program.names.fresh(v.name) if shared[v.name] > 1 else v.name
-        if isinstance(tensor, SparseTensorProto):
-            if definition is None:  # it stays, unread, under another name
-                v.rename(program.names.fresh(name))
-            block.replace(v, add_sparse(program.main, tensor, name))
-        else:
-            copy = TensorProto()
-            copy.CopyFrom(tensor)
-            copy.name = name
-            block.replace(v, program.main.add_initializer(copy))
-            if definition is None:
-                block.remove_initializer(v)
-        if definition is not None:
-            block.remove(definition)
-
-
-def is_float_constant(v: Var) -> bool:
-    """Whether the file holds it as a floating-point tensor, dense or sparse."""
-    kinds = (TensorProto, SparseTensorProto)
-    return not v.is_input and v.dtype in FLOAT_DTYPES and isinstance(_tensor(v), kinds)
-
-
-def _tensor(v: Var) -> Any:
-    """The tensor that the file holds for a constant, None for any other value."""
-    if v.definition is None:  # a sparse one that was hoisted is still there
-        return (
-            v.initializer
-            if v.initializer is not None or not v.use_count
-            else dict(sparse_tensors(v.block)).get(v)
-        )
-    if not v.is_constant:
-        return None
-    attrs = v.definition.attrs
-    return attrs["sparse_value"] if "sparse_value" in attrs else attributes.constant_value(attrs)
-
-
 Wrt: TypeAlias = "str | Sequence[str] | None"
+
+
+# ---- names, globs, "params" ----------------------------------------------------------------------
+
 
 PARAMS = "params"
 
-
-def hoist_requested(program: Program, wrt: Wrt) -> None:
-    """Weights of nested graphs that `wrt` means, "params" or by name, become weights of the main
-    graph.
-
-    A name that nothing has may be the one that a weight gets there, as one of several called alike.
-    """
-    inner = nested_constants(program)
-    outer = {v.name for v in program.main.vars()}
-    names = outer | {v.name for v in inner}
-    asked = entries_of(wrt, names)
-    strange = any(e not in names and not e.startswith("!") and not is_glob(e) for e in asked)
-    chosen = {v for v in inner if v.name in asked and v.name not in outer}
-    if inner and (PARAMS in asked or strange):
-        chosen |= {v for v, decision in decide(program, inner).items() if decision.is_weight}
-    hoist(program, [v for v in inner if v in chosen])
-
-
 # a comma inside of brackets is one of a glob's characters
 _COMMA = re.compile(r",(?![^\[]*\])")
-
-
-def entries_of(wrt: Wrt, names: Container[str]) -> list[str]:
-    """The names, globs and PARAMS of a request, in order; one with commas that is no value's
-    name is several.
-    """
-    entries = [wrt] if isinstance(wrt, str) else list(wrt or ())
-    return [
-        part
-        for e in entries
-        for part in ([e] if e in names else [p.strip() for p in _COMMA.split(e)])
-    ]
 
 
 def find_wrt(
@@ -169,7 +91,11 @@ def _float_inputs(block: BindingBlock) -> list[Var]:
 def _named(block: BindingBlock, entry: str, values: Mapping[str, Var]) -> list[Var]:
     """The value of that name, or what a glob matches."""
     if entry in values:
-        return [_differentiable(_float(values[entry]))]
+        if not is_float(v := values[entry]):
+            raise InputError(
+                f"wrt '{entry}' is {v.type or 'of unknown type'}, not a floating-point tensor"
+            )
+        return [_differentiable(v)]
     if is_glob(entry):
         return _matching(entry, values)
     inputs = [v.name for v in block.inputs if v.initializer is None]
@@ -181,6 +107,35 @@ def _named(block: BindingBlock, entry: str, values: Mapping[str, Var]) -> list[V
     )
 
 
+# float operands that place or size a result, which moves with them; the rules give them nothing
+_MEASURES = {("", "Resize"): {1: "roi", 2: "scales"}}
+
+
+def _differentiable(v: Var) -> Var:
+    """`v`, unless it is a measure: asked for by name, its gradient would be a wrong zero."""
+    for b in v.users:
+        for index, name in _MEASURES.get((b.domain, b.op), {}).items():
+            if index < len(b.inputs) and b.inputs[index] is v:
+                raise InputError(
+                    f"wrt '{v.name}' is the {name} of '{b}': the positions that {b.op} reads move "
+                    "with it, which no gradient rule expresses: leave it out of wrt"
+                )
+    return v
+
+
+def _matching(pattern: str, values: Mapping[str, Var]) -> list[Var]:
+    """What a glob matches among inputs and weights; among all values when it matches none of
+    those.
+    """
+    matching = [
+        v for name, v in values.items() if is_float(v) and fnmatch.fnmatchcase(name, pattern)
+    ]
+    outer = [v for v in matching if v.definition is None or v.is_constant]
+    if not matching:
+        raise InputError(f"wrt '{pattern}' matches no floating-point value of the model")
+    return outer or matching
+
+
 def _without(found: Collection[Var], entry: str) -> list[Var]:
     kept = [v for v in found if not fnmatch.fnmatchcase(v.name, entry[1:])]
     if len(kept) == len(found):
@@ -188,6 +143,35 @@ def _without(found: Collection[Var], entry: str) -> list[Var]:
             f"wrt '{entry}' takes nothing away: it matches no value that the entries before it name"
         )
     return kept
+
+
+def entries_of(wrt: Wrt, names: Container[str]) -> list[str]:
+    """The names, globs and PARAMS of a request, in order; one with commas that is no value's
+    name is several.
+    """
+    entries = [wrt] if isinstance(wrt, str) else list(wrt or ())
+    return [
+        part
+        for e in entries
+        for part in ([e] if e in names else [p.strip() for p in _COMMA.split(e)])
+    ]
+
+
+def is_glob(entry: str) -> bool:
+    """Whether it means several names."""
+    return any(c in entry for c in "*?[")
+
+
+def inside(block: BindingBlock, name: str) -> str:
+    """Which nested graph has a value of that name."""
+    for b in block.walk():
+        for kind, inner in b.blocks.items():
+            if any(v.name == name for v in inner.vars()):
+                return f": it is local to {kind} of '{b}'"
+    return ""
+
+
+# ---- weights -------------------------------------------------------------------------------------
 
 
 def parameters(
@@ -225,6 +209,17 @@ def float_constants(block: BindingBlock, values: Mapping[str, Var]) -> list[Var]
     ]
 
 
+def _is_dequantized(v: Var) -> bool:
+    """A weight that the file keeps as integers."""
+    b = v.definition
+    return (
+        b is not None
+        and b.is_op("DequantizeLinear")
+        and b.inputs[0] is not None
+        and b.inputs[0].is_constant
+    )
+
+
 def _no_weight(
     block: BindingBlock,
     targets: Sequence[Var],
@@ -245,63 +240,72 @@ def _no_weight(
     )
 
 
-def _is_dequantized(v: Var) -> bool:
-    """A weight that the file keeps as integers."""
-    b = v.definition
-    return (
-        b is not None
-        and b.is_op("DequantizeLinear")
-        and b.inputs[0] is not None
-        and b.inputs[0].is_constant
-    )
+# ---- weights of If, Loop and Scan: adjoints of theirs can be returned from the main graph only ---
 
 
-def _float(v: Var) -> Var:
-    if not is_float(v):
-        raise InputError(
-            f"wrt '{v.name}' is {v.type or 'of unknown type'}, not a floating-point tensor"
-        )
-    return v
+def hoist_requested(program: Program, wrt: Wrt) -> None:
+    """Weights of nested graphs that `wrt` means, "params" or by name, become weights of the main
+    graph.
 
-
-# float operands that place or size a result, which moves with them; the rules give them nothing
-_MEASURES = {("", "Resize"): {1: "roi", 2: "scales"}}
-
-
-def _differentiable(v: Var) -> Var:
-    """`v`, unless it is a measure: asked for by name, its gradient would be a wrong zero."""
-    for b in v.users:
-        for index, name in _MEASURES.get((b.domain, b.op), {}).items():
-            if index < len(b.inputs) and b.inputs[index] is v:
-                raise InputError(
-                    f"wrt '{v.name}' is the {name} of '{b}': the positions that {b.op} reads move "
-                    "with it, which no gradient rule expresses: leave it out of wrt"
-                )
-    return v
-
-
-def _matching(pattern: str, values: Mapping[str, Var]) -> list[Var]:
-    """What a glob matches among inputs and weights; among all values when it matches none of
-    those.
+    A name that nothing has may be the one that a weight gets there, as one of several called alike.
     """
-    matching = [
-        v for name, v in values.items() if is_float(v) and fnmatch.fnmatchcase(name, pattern)
-    ]
-    outer = [v for v in matching if v.definition is None or v.is_constant]
-    if not matching:
-        raise InputError(f"wrt '{pattern}' matches no floating-point value of the model")
-    return outer or matching
+    inner = nested_constants(program)
+    outer = {v.name for v in program.main.vars()}
+    names = outer | {v.name for v in inner}
+    asked = entries_of(wrt, names)
+    strange = any(e not in names and not e.startswith("!") and not is_glob(e) for e in asked)
+    chosen = {v for v in inner if v.name in asked and v.name not in outer}
+    if inner and (PARAMS in asked or strange):
+        chosen |= {v for v, decision in decide(program, inner).items() if decision.is_weight}
+    hoist(program, [v for v in inner if v in chosen])
 
 
-def is_glob(entry: str) -> bool:
-    """Whether it means several names."""
-    return any(c in entry for c in "*?[")
+def nested_constants(program: Program) -> list[Var]:
+    """The floating-point initializers and Constants of nested graphs."""
+    return [v for block in nested(program.main) for v in block.vars() if is_float_constant(v)]
 
 
-def inside(block: BindingBlock, name: str) -> str:
-    """Which nested graph has a value of that name."""
-    for b in block.walk():
-        for kind, inner in b.blocks.items():
-            if any(v.name == name for v in inner.vars()):
-                return f": it is local to {kind} of '{b}'"
-    return ""
+def hoist(program: Program, chosen: Collection[Var]) -> None:
+    """Make these `nested_constants`, or Constants of the main graph, initializers of the main
+    graph. A name that another value shares gets a suffix: what two branches call `w` are two
+    weights.
+    """
+    if not chosen:
+        return
+    shared = Counter(v.name for block in program.blocks() for v in block.vars())
+    for v in chosen:
+        tensor, block, definition = _tensor(v), v.block, v.definition
+        name = program.names.fresh(v.name) if shared[v.name] > 1 else v.name
+        if isinstance(tensor, SparseTensorProto):
+            if definition is None:  # it stays, unread, under another name
+                v.rename(program.names.fresh(name))
+            block.replace(v, add_sparse(program.main, tensor, name))
+        else:
+            copy = TensorProto()
+            copy.CopyFrom(tensor)
+            copy.name = name
+            block.replace(v, program.main.add_initializer(copy))
+            if definition is None:
+                block.remove_initializer(v)
+        if definition is not None:
+            block.remove(definition)
+
+
+def is_float_constant(v: Var) -> bool:
+    """Whether the file holds it as a floating-point tensor, dense or sparse."""
+    kinds = (TensorProto, SparseTensorProto)
+    return not v.is_input and v.dtype in FLOAT_DTYPES and isinstance(_tensor(v), kinds)
+
+
+def _tensor(v: Var) -> Any:
+    """The tensor that the file holds for a constant, None for any other value."""
+    if v.definition is None:  # a sparse one that was hoisted is still there
+        return (
+            v.initializer
+            if v.initializer is not None or not v.use_count
+            else dict(sparse_tensors(v.block)).get(v)
+        )
+    if not v.is_constant:
+        return None
+    attrs = v.definition.attrs
+    return attrs["sparse_value"] if "sparse_value" in attrs else attributes.constant_value(attrs)

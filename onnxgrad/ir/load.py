@@ -8,7 +8,7 @@ import copyreg
 import gc
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -238,6 +238,13 @@ def _size(tensor: onnx.TensorProto) -> int:
     """The bytes that an external tensor declares; 0 where it does not say."""
     length = next((e.value for e in tensor.external_data if e.key == "length"), "")
     return int(length) if length.isdecimal() and len(length) < 20 else 0
+
+
+def changed(model: Any, change: Callable[[Program], Program]) -> Any:
+    """The model after `change`, in the type that `model` has; `model` stays as it is."""
+    program = load_own(model)
+    check_room(program, model)
+    return to_kind_of(change(program), model)
 
 
 def to_kind_of(program: Program, model: Any) -> Any:

@@ -188,7 +188,7 @@ def training_step(
         stop=stop,
         checkpoint=checkpoint,
         names="{}.grad",
-        aside=ahead.of_loss,
+        excluded=ahead.of_loss,
         replaced=True,
         detached=ahead.place.detached,
     )

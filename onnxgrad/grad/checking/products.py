@@ -38,7 +38,7 @@ from onnxgrad.grad.checking.vectors import Flat, flat
 from onnxgrad.grad.checking.zeros import feeds_with_zeros
 from onnxgrad.grad.derivatives.casadi import KINDS as SIBLINGS
 from onnxgrad.grad.derivatives.casadi import seed_sizes, sibling
-from onnxgrad.grad.derivatives.derivative import Kind, Products
+from onnxgrad.grad.derivatives.derivative import Derivative, Kind
 from onnxgrad.grad.derivatives.jacobian import Mode, jacobians
 from onnxgrad.grad.derivatives.vector_products import hessian_products, tangents
 from onnxgrad.grad.differentiation import differentiate
@@ -116,7 +116,7 @@ def check_product(
 
 def _made(
     program: Program, wrt: Wrt, target: Target, of: Kind, mode: Mode, batched: bool
-) -> Products:
+) -> Derivative:
     if of == "jvp":
         return tangents(program, wrt, target)
     if of == "hvp":
@@ -143,7 +143,7 @@ class _Place:
 class _Check:
     """The graph of products, and the model whose differences they are."""
 
-    made: Products
+    made: Derivative
     forward: ModelProto
     wrt: Wrt
     provider: str

@@ -19,7 +19,7 @@ from onnxgrad.grad.targets import Target, find_targets
 from onnxgrad.grad.wrt import Wrt, find_wrt
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.load import ModelLike, check_room, load_own, to_kind_of
+from onnxgrad.ir.load import ModelLike, changed
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
@@ -33,16 +33,17 @@ _METADATA_SINCE = 10
 def mark_checkpoints(
     model: ModelLike, wrt: Wrt = None, target: Target = None, *, checkpoint: Choice = "auto"
 ) -> Any:
-    """The model with the marks of `checkpoint` in it, for the gradient of `target` by `wrt`; in its
-    own kind.
+    """Returns the model with the marks of `checkpoint` for the gradient of `target` by `wrt`.
 
-    `gradient` without a `checkpoint` of its own reads them. Raises InputError as `gradient` does
-    for such a request.
+    `gradient` without a `checkpoint` reads them. The result has the type of `model`. Raises
+    InputError as `gradient` does.
     """
-    program = load_own(model)
-    check_room(program, model)
-    mark(program, wrt, target, checkpoint)
-    return to_kind_of(program, model)
+
+    def marked(program: Program) -> Program:
+        mark(program, wrt, target, checkpoint)
+        return program
+
+    return changed(model, marked)
 
 
 def mark(program: Program, wrt: Wrt, target: Target, checkpoint: Choice) -> Marks:
@@ -67,7 +68,7 @@ def mark(program: Program, wrt: Wrt, target: Target, checkpoint: Choice) -> Mark
     return marks
 
 
-class Written:
+class FileMarks:
     """The marks of a file, which were taken out of it; calls that read marked values may be
     opened meanwhile.
     """
@@ -102,7 +103,7 @@ class Written:
         return found
 
 
-def take(block: BindingBlock) -> Written | None:
+def take(block: BindingBlock) -> FileMarks | None:
     """Read the marks and take them out. InputError for one that is damaged, None where there is
     none.
     """
@@ -116,7 +117,7 @@ def take(block: BindingBlock) -> Written | None:
             b.set_metadata(metadata)
     if not any(found.values()):
         return None
-    return Written(block, Marks(frozenset(found[START]), frozenset(found[END])))
+    return FileMarks(block, Marks(frozenset(found[START]), frozenset(found[END])))
 
 
 def _marked(b: Binding, key: str, text: str) -> list[Var]:
@@ -126,14 +127,11 @@ def _marked(b: Binding, key: str, text: str) -> list[Var]:
         places = None
     if not isinstance(places, list):
         raise InputError(f"metadata {key} of '{b}' is no JSON list of operands: {text[:40]!r}")
-    by_name = {v.name: v for v in b.reads()}
+    operands: dict[Any, Var | None] = {v.name: v for v in b.reads()}
+    operands.update(enumerate(b.inputs))
     found = []
     for place in places:
-        v = None
-        if isinstance(place, str):
-            v = by_name.get(place)
-        elif isinstance(place, int) and 0 <= place < len(b.inputs):
-            v = b.inputs[place]
+        v = operands.get(place) if isinstance(place, (str, int)) else None
         if v is None:
             raise InputError(
                 f"metadata {key} of '{b}' marks operand {place!r}, which it does not read"

@@ -97,7 +97,7 @@ class Recomputation:
     def __init__(self, block: BindingBlock, marks: Marks) -> None:
         block.schedule()
         self._marks = marks
-        inside, self._lost = _plan(block, marks)
+        inside, self._lost = _recomputed(block, marks)
         self._segments = _segments(inside, self._lost)
         self._values: dict[Var, Var] = {}
         self._conditions: dict[int, Var | None] = {}
@@ -227,7 +227,7 @@ def _condition(g: Sequence[Any]) -> Var | None:
     return None
 
 
-def _plan(block: BindingBlock, marks: Marks) -> tuple[dict[Binding, None], dict[Var, None]]:
+def _recomputed(block: BindingBlock, marks: Marks) -> tuple[dict[Binding, None], dict[Var, None]]:
     """The bindings that are inside segments, and their results that are not kept.
 
     A use with both marks leaves one segment and enters the next.

@@ -1,8 +1,4 @@
-"""Ifs that sizes and constants decide, opened before the walk.
-
-The classic exporter of PyTorch leaves such Ifs around scatters and squeezes, and declares for their
-results the shape of the branch that is never taken. Opened, what follows has its own types.
-"""
+"""The gradient of If, and Ifs whose branch is decided before a run."""
 
 from __future__ import annotations
 
@@ -19,9 +15,9 @@ from onnxgrad.grad.control_flow.bodies import (
     return_adjoint,
     walk_back,
 )
+from onnxgrad.grad.opening import correct_types
 from onnxgrad.grad.paths import influenced, reaching
 from onnxgrad.grad.registry import vjp_blocks
-from onnxgrad.grad.unbroadcast import contradict
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emit_with_blocks, emitting
@@ -32,6 +28,47 @@ from onnxgrad.ir.types import Array, TypeMismatch, element_count, is_static
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import evaluate
 from onnxgrad.laws.open_if import take_branch
+
+
+def if_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
+    """If(c, f, h): each branch's adjoints, where that branch was taken."""
+    branches = {}
+    for name in ("then_branch", "else_branch"):
+        source = b.blocks[name]
+        refuse_random(b, source)
+        with body_again(source) as block:
+            outs = Body.of(source).copy(block)
+            arriving = [_possible(adjoint, out) for adjoint, out in zip(g, outs, strict=True)]
+            found = walk_back(block, outs, arriving, wanted)
+            for v in wanted:
+                return_adjoint(block, found.get(v), v)
+        branches[name] = block
+    results = emit_with_blocks("If", [b.inputs[0]], branches, [v.type for v in wanted])
+    return dict(zip(wanted, results, strict=True))
+
+
+vjp_blocks("If", if_gradient, notes="the branch that was taken; the condition receives nothing")
+
+
+def _possible(adjoint: Any, out: Var) -> Any:
+    """The adjoint of a branch's result; zeros where its shape cannot be the result's.
+
+    Readers of the If that take one shape only prove that a branch with another is never taken
+    (exporters write both ways out of a question about ranks), but its body has to be of one piece
+    all the same.
+    """
+    here, there = out.shape, None if adjoint is None else adjoint.shape
+    if here is None or there is None:
+        return adjoint
+    sizes = [(a, b) for a, b in zip(here, there) if isinstance(a, int) and isinstance(b, int)]
+    return adjoint if len(here) == len(there) and all(a == b for a, b in sizes) else zeros_like(out)
+
+
+# ---- Ifs that sizes and constants decide, opened before the walk ---------------------------------
+#
+# The classic exporter of PyTorch leaves such Ifs around scatters and squeezes, and declares for
+# their results the shape of the branch that is never taken. Opened, what follows has its own types.
+
 
 # bindings behind a condition: shape arithmetic is short
 _DEPTH = 16
@@ -52,9 +89,7 @@ def open_decided(
         needed = influenced(block, asked) & reaching(block, targets)
         for b in ifs:
             left.add(b)
-            taken = None
-            if any(v in needed for v in b.outputs):
-                taken = _value(b.inputs[0])
+            taken = _value(b.inputs[0]) if any(v in needed for v in b.outputs) else None
             if taken is not None and taken.size == 1:
                 branch = b.blocks["then_branch" if taken.item() else "else_branch"]
                 anchors += _open(b, branch, kept)
@@ -72,10 +107,7 @@ def _open(b: Binding, branch: BindingBlock, kept: Collection[Var]) -> list[Bindi
     block.remove(b)
     block.schedule()
     _retype(block, set(found.values()))
-    for identity in anchors:
-        made, out = identity.inputs[0], identity.out
-        if made is not None and contradict(made.type, out.type):
-            out.type = made.type
+    correct_types(anchors)
     return anchors
 
 
@@ -114,37 +146,3 @@ def _value(v: Var | None, depth: int = _DEPTH) -> Array | None:
     if any(x is not None and a is None for x, a in zip(b.inputs, operands)):
         return None
     return evaluate(b, operands)
-
-
-def if_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
-    """If(c, f, h): each branch's adjoints, where that branch was taken."""
-    branches = {}
-    for name in ("then_branch", "else_branch"):
-        source = b.blocks[name]
-        refuse_random(b, source)
-        with body_again(source) as block:
-            outs = Body.of(source).copy(block)
-            arriving = [_possible(adjoint, out) for adjoint, out in zip(g, outs, strict=True)]
-            found = walk_back(block, outs, arriving, wanted)
-            for v in wanted:
-                return_adjoint(block, found.get(v), v)
-        branches[name] = block
-    results = emit_with_blocks("If", [b.inputs[0]], branches, [v.type for v in wanted])
-    return dict(zip(wanted, results, strict=True))
-
-
-def _possible(adjoint: Any, out: Var) -> Any:
-    """The adjoint of a branch's result; zeros where its shape cannot be the result's.
-
-    Readers of the If that take one shape only prove that a branch with another is never taken
-    (exporters write both ways out of a question about ranks), but its body has to be of one piece
-    all the same.
-    """
-    here, there = out.shape, None if adjoint is None else adjoint.shape
-    if here is None or there is None:
-        return adjoint
-    sizes = [(a, b) for a, b in zip(here, there) if isinstance(a, int) and isinstance(b, int)]
-    return adjoint if len(here) == len(there) and all(a == b for a, b in sizes) else zeros_like(out)
-
-
-vjp_blocks("If", if_gradient, notes="the branch that was taken; the condition receives nothing")

@@ -1,9 +1,9 @@
-"""Derivatives of a model as CasADi looks for them: files beside it, in its names and its layout.
+"""Derivatives of a model in the files, names and layout that CasADi expects.
 
-For a file f.onnx CasADi 3.8 takes reverse mode from adj_f.onnx, forward mode from fwd_f.onnx, and
-the derivatives of those from fwd_adj_f.onnx and so on. A tensor is a matrix there: of rank 2 as it
-is, everything else one column. Seeds of several directions stand side by side, and one Scan goes
-over them; what no seed reaches, the model itself for the most part, runs once, outside.
+For a file f.onnx CasADi 3.8 reads reverse mode from adj_f.onnx, forward mode from fwd_f.onnx, and
+their derivatives from fwd_adj_f.onnx and so on. A tensor is a matrix there: rank 2 stays as it is,
+everything else is one column. Seeds of several directions stand side by side, and one Scan goes
+over them. Bindings that no seed reaches, mostly the model itself, run once, outside.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.derivatives.derivative import (
-    Products,
+    Derivative,
     count_of,
     depending_on,
     drop_input,
@@ -35,7 +35,7 @@ from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.emission.emit import emit_with_blocks, emitting, nested_block
-from onnxgrad.ir.load import ModelLike, check_room, load_own, to_kind_of
+from onnxgrad.ir.load import ModelLike, changed
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, Dim, TensorType, element_count
@@ -54,18 +54,21 @@ _SEEDS = re.compile(r"n(adj|fwd)\d*(_x_(\d+|n(adj|fwd)\d*))*")
 def casadi_derivative(
     model: ModelLike, kind: Sibling, wrt: Wrt = None, target: Target = None
 ) -> Any:
-    """The derivative of a model f.onnx that CasADi reads from the file <kind>_f.onnx beside it.
+    """Returns the derivative of a model f.onnx that CasADi reads from the file <kind>_f.onnx beside
+    it.
 
     "adj": reverse mode, with an input `adj_<output>` per output and an output `adj_<input>` per
-    input, for so many directions as the dimension nadj has; "fwd": forward mode, `fwd_<input>` to
-    `fwd_<output>`, nfwd. Of such a derivative it gives the next one: of adj_f.onnx by "fwd" what
-    belongs into fwd_adj_f.onnx, which exact Hessians need, by "adj" `adj2_<input>`. An r x c matrix
-    has seeds of r x (c nadj); of rank 1 it is a column, of rank 3 and more one of all its elements.
+    input, for as many directions as the dimension nadj has. "fwd": forward mode, `fwd_<input>` to
+    `fwd_<output>`, nfwd. Applied to such a derivative it returns the next one: adj_f.onnx with
+    "fwd" becomes fwd_adj_f.onnx, which exact Hessians need; "adj" adds `adj2_<input>`. An r x c
+    matrix has seeds of r x (c nadj). A tensor of rank 1 is a column, of rank 3 and more a column of
+    all its elements.
 
-    `wrt`: inputs (all of floating point), of which CasADi takes the others for constants; `target`:
-    outputs (likewise), which it has to be asked for alone. The result is of the kind
-    given. Raises InputError as `gradient` does, for a value of unknown rank, and where a name that
-    CasADi asks for is taken.
+    `wrt`: inputs, by default all floating-point ones; CasADi treats the others as constants.
+    `target`: outputs, likewise; CasADi must request these alone. The result has the type of
+    `model`.
+    Raises InputError as `gradient` does, for a value of unknown rank, and if a name that CasADi
+    requests is taken.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
     ... f (double[3] x) => (double[3] y) { y = Tanh (x) }''')
@@ -73,19 +76,21 @@ def casadi_derivative(
     >>> [v.name for v in adjoint.graph.input], [v.name for v in adjoint.graph.output]
     (['x', 'adj_y'], ['adj_x'])
     """
-    program = load_own(model)
-    check_room(program, model)
-    return to_kind_of(sibling(program, kind, wrt, target).program, model)
+    return changed(model, lambda program: sibling(program, kind, wrt, target).program)
 
 
-def sibling(program: Program, kind: Sibling, wrt: Wrt = None, target: Target = None) -> Products:
+def sibling(program: Program, kind: Sibling, wrt: Wrt = None, target: Target = None) -> Derivative:
     """`casadi_derivative` on a Program, which is changed or replaced."""
     if kind not in KINDS:
         raise InputError(f"kind={kind!r}: choose one of {', '.join(KINDS)}")
     program, _ = raise_opset(program)
     prefix = prefix_of(program.main, kind)
     if target is None:
-        target = [v.name for v in program.main.outputs if _is_float(v)]
+        target = [
+            v.name
+            for v in program.main.outputs
+            if isinstance(v.type, TensorType) and v.dtype in FLOAT_DTYPES
+        ]
     made = _one_direction(program, kind, wrt, target)
     program, block = made.program, made.program.main
     values = {v.name: v for v in block.vars()}
@@ -97,7 +102,10 @@ def sibling(program: Program, kind: Sibling, wrt: Wrt = None, target: Target = N
     dim = f"n{prefix[:-1]}"
     with emitting(block, made_by="gradient"):
         block.schedule()
-        stacks = [_unpacked(_input(block, prefix, v, dim), v) for v in seeds.values()]
+        stacks = [
+            _unpacked(block.add_input(_free(block, prefix + v.name), _packed_type(v, dim)), v)
+            for v in seeds.values()
+        ]
         found = _directions(block, list(seeds), stacks, results)
         packed = [_packed(stack, v) for stack, v in zip(found, results.values(), strict=True)]
     for seed, v in seeds.items():
@@ -108,7 +116,7 @@ def sibling(program: Program, kind: Sibling, wrt: Wrt = None, target: Target = N
         block.add_output(column)
     RemoveUnused().run(program, Trace())
     named = {v.name: prefix + v.name for v in (*seeds.values(), *results.values())}
-    return Products(
+    return Derivative(
         program,
         kind,
         made.targets,
@@ -142,12 +150,12 @@ def seed_sizes(program: Program) -> dict[str, int]:
     }
 
 
-def _one_direction(program: Program, kind: Sibling, wrt: Wrt, target: Target) -> Products:
+def _one_direction(program: Program, kind: Sibling, wrt: Wrt, target: Target) -> Derivative:
     """The derivative in one direction: seeds by value, and what comes of them."""
     outputs, original = len(program.main.outputs), set(program.main.bindings)
     asked = differentiate(program, wrt, target, adjoint="input", simplify=False, names="{}_adjoint")
     if kind == "adj":
-        made = Products(
+        made = Derivative(
             asked.program, "adj", asked.targets, asked.adjoints, {}, asked.seeds, notes=asked.notes
         )
     else:
@@ -155,10 +163,6 @@ def _one_direction(program: Program, kind: Sibling, wrt: Wrt, target: Target) ->
     values = {v.name: v for v in made.program.main.vars()}
     simplify(made.program, [values[name] for name in made.results], original)
     return made
-
-
-def _is_float(v: Var) -> bool:
-    return isinstance(v.type, TensorType) and v.dtype in FLOAT_DTYPES
 
 
 def _check_interface(block: BindingBlock, values: Iterable[Var]) -> None:
@@ -174,10 +178,6 @@ def _free(block: BindingBlock, name: str) -> str:
     if name in block.program.names:
         raise InputError(f"the model has a '{name}', which is what CasADi calls a derivative")
     return name
-
-
-def _input(block: BindingBlock, prefix: str, v: Var, dim: str) -> Var:
-    return block.add_input(_free(block, prefix + v.name), _packed_type(v, dim))
 
 
 def _packed_type(v: Var, dim: str) -> TensorType:

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from onnxgrad.errors import InputError
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.targets import Target, cut
 from onnxgrad.ir.binding import Binding
@@ -22,7 +21,7 @@ Kind = Literal["jvp", "hvp", "jacobian", "adj", "fwd"]
 
 
 @dataclass(frozen=True)
-class Products:
+class Derivative:
     """`tangents`: by what each value is moved, an input. `results`: of a jvp and of CasADi's fwd by
     target, else by value. `seeds`: of CasADi's adj, by target.
     """
@@ -54,18 +53,21 @@ def drop_parts(block: BindingBlock, names: Collection[str]) -> None:
         block.remove_output(v)
 
 
-def check_names(names: str, count: int = 1) -> None:
-    """Raises InputError for a pattern without a place for each name."""
-    if names.count("{}") != count:
-        places = "once, for the value's name" if count == 1 else "twice, for target and value"
-        raise InputError(f"names must hold {{}} {places}; it is {names!r}")
-
-
 def drop_input(block: BindingBlock, given: Var, instead: Var) -> None:
     """Take an input away; what reads it, for its shape alone, reads `instead`."""
     block.replace(given, instead)
     block.inputs.remove(given)
     block.touch()
+
+
+def renamed_inputs(block: BindingBlock, inputs: Mapping[str, Var], names: str) -> dict[str, str]:
+    """Put inputs named by `names` in the place of others; their names by the values'."""
+    found = {}
+    for value, given in inputs.items():
+        moved = block.add_input(block.program.names.fresh(names.format(value)), given.type)
+        drop_input(block, given, moved)
+        found[value] = moved.name
+    return found
 
 
 def drop_outputs(block: BindingBlock, start: int, count: int) -> None:

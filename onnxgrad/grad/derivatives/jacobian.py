@@ -16,8 +16,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.derivatives.derivative import (
-    Products,
-    check_names,
+    Derivative,
     count_of,
     depending_on,
     drop_input,
@@ -31,13 +30,14 @@ from onnxgrad.grad.derivatives.derivative import (
 from onnxgrad.grad.derivatives.vector_products import pushed_forward
 from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.finish import drop_constants, simplify
+from onnxgrad.grad.prepare import check_names
 from onnxgrad.grad.targets import Target
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.emission.emit import emit_with_blocks, emitting, nested_block
 from onnxgrad.ir.emission.fill_and_reshape import zeros_like
-from onnxgrad.ir.load import ModelLike, check_room, load_own, to_kind_of
+from onnxgrad.ir.load import ModelLike, changed
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType, element_count
@@ -59,17 +59,18 @@ def jacobian(
     batched: bool = False,
     names: str = "{}_by_{}",
 ) -> Any:
-    """The model with one more output per value in `wrt`: the Jacobian of the target by it, of the
-    target's shape followed by the value's.
+    """Returns the model with one more output per value in `wrt`: the Jacobian of the target by it,
+    of the target's shape followed by the value's.
 
     `wrt` as for `gradient`; `target` is one floating-point value of any shape, or a part of one.
-    `mode`: "reverse" takes one product per element of the target, "forward" one per element of a
-    value; "auto" whichever are fewer, reverse where the sizes are unknown. `batched`: the first
-    axis of the target and of each value counts samples that do not influence each other (a
-    BatchNormalization in training mode would): the result is of shape (samples, target, value),
-    the axes of each without the first. Of an empty target or value onnxruntime runs no
-    Scan. `names` of target and value. The result is of the kind
-    given. Raises InputError as `gradient` does.
+    `mode`: "reverse" computes one product per element of the target, "forward" one per element of a
+    value; "auto" chooses the mode with fewer products, or reverse if sizes are unknown.
+    `batched`: the first axis of the target and of each value counts samples that do not influence
+    each other (in a BatchNormalization in training mode they do). The result has the shape
+    (samples, target, value), each without its first axis. `names`: the pattern for target and
+    value. The result has the type of `model`. onnxruntime runs no Scan over an empty target or
+    value.
+    Raises InputError as `gradient` does.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
     ... g (float[N,3] x) => (float[N,2] y) <float[3,2] w = {1, 2, 3, 4, 5, 6}> {
@@ -78,9 +79,9 @@ def jacobian(
     >>> str(onnxgrad.load(by_sample).main.outputs[1].type)
     'f32[N,2,3]'
     """
-    program = load_own(model)
-    check_room(program, model)
-    return to_kind_of(jacobians(program, wrt, target, mode, batched, names).program, model)
+    return changed(
+        model, lambda program: jacobians(program, wrt, target, mode, batched, names).program
+    )
 
 
 def jacobians(
@@ -90,7 +91,7 @@ def jacobians(
     mode: Mode = "auto",
     batched: bool = False,
     names: str = "{}_by_{}",
-) -> Products:
+) -> Derivative:
     """`jacobian` on a Program, which is changed or replaced."""
     check_names(names, 2)
     if mode not in _MODES:
@@ -137,7 +138,7 @@ def jacobians(
     block.remove_unused()
     simplify(program, [v for v in block.vars() if v.name in found], original)
     drop_constants(block, weights)
-    return Products(program, "jacobian", (result,), results, batched=batched, notes=asked.notes)
+    return Derivative(program, "jacobian", (result,), results, batched=batched, notes=asked.notes)
 
 
 def _check_shape(v: Var, batched: bool) -> None:
@@ -198,7 +199,7 @@ def _rows(
     return found
 
 
-def _columns(block: BindingBlock, moved: Products, result: str, batched: bool) -> dict[str, Var]:
+def _columns(block: BindingBlock, moved: Derivative, result: str, batched: bool) -> dict[str, Var]:
     """J e for unit vectors e of each value: [columns, (samples,) *target] put in order."""
     values = {v.name: v for v in block.vars()}
     target, inputs = values[result], {n: values[v] for n, v in moved.tangents.items()}
@@ -209,12 +210,10 @@ def _columns(block: BindingBlock, moved: Products, result: str, batched: bool) -
             x = values[name]
             moving = {values[moved.results[result]]: target}
             (stack,) = _products(block, zeros, given, moving, batched)
-            if batched:
-                sizes = [count_of(x, 1), sizes_of(target, 0, 1), count_of(target, 1)]
-                flat = op.Transpose(op.Reshape(stack, joined(sizes)), perm=[1, 2, 0])
-            else:
-                sizes = [count_of(x, 0), count_of(target, 0)]
-                flat = op.Transpose(op.Reshape(stack, joined(sizes)), perm=[1, 0])
+            sizes = [count_of(x, int(batched)), *([sizes_of(target, 0, 1)] if batched else [])]
+            sizes.append(count_of(target, int(batched)))
+            perm = [*range(1, len(sizes)), 0]
+            flat = op.Transpose(op.Reshape(stack, joined(sizes)), perm=perm)
             found[name] = op.Reshape(flat, _whole(target, x, batched))
     return found
 
@@ -240,10 +239,8 @@ def _products(
     with emitting(body, made_by="gradient"):
         i = body.add_input(block.program.names.fresh("i"), TensorType(TensorProto.INT64, ()))
         hot = op.Cast(op.Equal(steps, i), to=like_.dtype)
-        if batched:
-            hot = op.Expand(op.Reshape(hot, joined([sizes_of(like_, 1, None)])), shape)
-        else:
-            hot = op.Reshape(hot, shape)
+        once = op.Reshape(hot, joined([sizes_of(like_, 1, None)]) if batched else shape)
+        hot = op.Expand(once, shape) if batched else once
         mapping: dict[Var, Var | None] = {unit: hot, **others}
         clone_bindings(following, body, mapping)
         return_from(body, mapping, results)
@@ -259,6 +256,4 @@ def _stacked(v: Var, unit: Var, batched: bool) -> TensorType:
 
 def _whole(target: Var, x: Var, batched: bool) -> Any:
     """(samples,) *target, *value."""
-    if batched:
-        return joined([sizes_of(target, 0, None), sizes_of(x, 1, None)])
-    return joined([sizes_of(target, 0, None), sizes_of(x, 0, None)])
+    return joined([sizes_of(target, 0, None), sizes_of(x, int(batched), None)])

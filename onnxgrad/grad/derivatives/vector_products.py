@@ -1,41 +1,44 @@
-"""Forward mode: the vjp of the vjp in its seed.
-
-The vjp J'u is linear in u, so its own vjp with respect to u is the map v -> J v (Christianson 1992;
-the "double backward trick"). What the first vjp computed for u's sake is unused afterwards and goes
-away; a shape that is still taken from u is the target's, so the target stands in for it.
-"""
+"""Products of a derivative and a vector: J v of the Jacobian, H v of the Hessian."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from onnxgrad.grad.derivatives.derivative import (
-    Products,
-    check_names,
+    Derivative,
     drop_input,
     drop_outputs,
     drop_parts,
+    renamed_inputs,
     with_target,
 )
 from onnxgrad.grad.differentiation import Gradient, differentiate
 from onnxgrad.grad.finish import drop_constants, simplify
+from onnxgrad.grad.prepare import check_names
 from onnxgrad.grad.stops import Stop
 from onnxgrad.grad.targets import Target
 from onnxgrad.grad.wrt import Wrt
-from onnxgrad.ir.load import ModelLike, check_room, load_own, to_kind_of
+from onnxgrad.ir.load import ModelLike, changed
 from onnxgrad.ir.program import Program
 from onnxgrad.options import known_keywords
+
+# ---- J v, forward mode: the vjp of the vjp in its seed -------------------------------------------
+#
+# The vjp J'u is linear in u, so its own vjp with respect to u is the map v -> J v (Christianson
+# 1992; the "double backward trick"). What the first vjp computed for u's sake is unused afterwards
+# and goes away; a shape that is still taken from u is the target's, so the target stands in for it.
 
 
 @known_keywords
 def jvp(
     model: ModelLike, wrt: Wrt = None, target: Target = None, *, names: str = "{}_tangent"
 ) -> Any:
-    """The model with one more input per value in `wrt`, its tangent, and one more output per
+    """Returns the model with one more input per value in `wrt`, its tangent, and one more output
+    per
     target: J v.
 
-    `wrt` and `target` as for `gradient`; targets may have any shape. Tangents are named by `names`.
-    The result is of the kind given. Raises InputError as `gradient` does.
+    `wrt` and `target` as for `gradient`; targets may have any shape. `names` names tangents. The
+    result has the type of `model`. Raises InputError as `gradient` does.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
     ... g (float[N] x) => (float[N] y) { y = Tanh (x) }''')
@@ -43,12 +46,10 @@ def jvp(
     >>> [v.name for v in forward.graph.input], [v.name for v in forward.graph.output]
     (['x', 'x_tangent'], ['y', 'y_tangent'])
     """
-    program = load_own(model)
-    check_room(program, model)
-    return to_kind_of(tangents(program, wrt, target, names).program, model)
+    return changed(model, lambda program: tangents(program, wrt, target, names).program)
 
 
-def tangents(program: Program, wrt: Wrt, target: Target, names: str = "{}_tangent") -> Products:
+def tangents(program: Program, wrt: Wrt, target: Target, names: str = "{}_tangent") -> Derivative:
     """`jvp` on a Program, which is changed or replaced."""
     check_names(names)
     program, target, parts = with_target(program, target)
@@ -65,7 +66,7 @@ def tangents(program: Program, wrt: Wrt, target: Target, names: str = "{}_tangen
     return made
 
 
-def pushed_forward(backward: Gradient, outputs: int, names: str) -> Products:
+def pushed_forward(backward: Gradient, outputs: int, names: str) -> Derivative:
     """J v, from J'u with u as an input, whose adjoints are the outputs from number `outputs` on;
     both go. Not simplified.
     """
@@ -84,18 +85,21 @@ def pushed_forward(backward: Gradient, outputs: int, names: str) -> Products:
     for result, seed in backward.seeds.items():
         drop_input(block, values[seed], values[result])
     block.remove_unused()
-    inputs = {}
-    for value, adjoint in backward.adjoints.items():
-        given = values[forward.seeds[adjoint]]
-        moved = block.add_input(program.names.fresh(names.format(value)), given.type)
-        drop_input(block, given, moved)
-        inputs[value] = moved.name
+    given = {value: values[forward.seeds[a]] for value, a in backward.adjoints.items()}
+    inputs = renamed_inputs(block, given, names)
     results = {}
     for result, seed in backward.seeds.items():
         made = values[forward.adjoints[seed]]
         made.rename(program.names.fresh(names.format(result)))
         results[result] = made.name
-    return Products(program, "jvp", tuple(results), results, inputs, notes=backward.notes)
+    return Derivative(program, "jvp", tuple(results), results, inputs, notes=backward.notes)
+
+
+# ---- H v: the gradient of <g, v>, where g is the gradient ----------------------------------------
+#
+# H is the Jacobian of g, and symmetric where the target is twice continuously differentiable, so
+# that H v = d<g, v>/dx: reverse mode over reverse mode, at the cost of one more backward pass and
+# without a matrix (Pearlmutter, "Fast exact multiplication by the Hessian", 1994).
 
 
 @known_keywords
@@ -108,13 +112,14 @@ def hessian_vector_product(
     names: str = "{}_hvp",
     tangents: str = "{}_tangent",
 ) -> Any:
-    """The model with one more input per value in `wrt`, v in its shape, and two more outputs: its
-    gradient, and its part of H v. H is the Hessian of the target by all of `wrt` together.
+    """Returns the model with one more input per value in `wrt`, v in its shape, and two more
+    outputs per value: the gradient, and its part of H v. H is the Hessian of the target by all of
+    `wrt`.
 
     `wrt`, `target`, a scalar, and `stop` as for `gradient`. Gradients are named "{}_grad", products
-    by `names`, inputs by `tangents`. The result is of the kind given. Where a slope jumps (Relu at
-    0, a maximum at ties) there is no second derivative; of what is linear on both sides H is 0.
-    Raises InputError as `gradient` does.
+    by `names`, inputs by `tangents`. The result has the type of `model`. At a jump of the slope
+    (Relu at 0, a maximum at ties) there is no second derivative; if the function is linear on both
+    sides, H is 0. Raises InputError as `gradient` does.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
     ... g (float[N] x) => (float y) { c = Mul (x, x)  d = Mul (c, x)
@@ -123,9 +128,10 @@ def hessian_vector_product(
     >>> [v.name for v in product.graph.input], [v.name for v in product.graph.output]
     (['x', 'x_tangent'], ['y', 'x_grad', 'x_hvp'])
     """
-    program = load_own(model)
-    check_room(program, model)
-    return to_kind_of(hessian_products(program, wrt, target, stop, names, tangents).program, model)
+    return changed(
+        model,
+        lambda program: hessian_products(program, wrt, target, stop, names, tangents).program,
+    )
 
 
 def hessian_products(
@@ -135,7 +141,7 @@ def hessian_products(
     stop: Stop = None,
     names: str = "{}_hvp",
     tangents: str = "{}_tangent",
-) -> Products:
+) -> Derivative:
     """`hessian_vector_product` on a Program, which is changed or replaced."""
     check_names(names)
     check_names(tangents)
@@ -151,11 +157,7 @@ def hessian_products(
     )
     program = second.program
     values = {v.name: v for v in program.main.vars()}
-    inputs = {}
-    for value, gradient in gradients.items():
-        given = values[second.seeds[gradient]]
-        moved = program.main.add_input(program.names.fresh(tangents.format(value)), given.type)
-        drop_input(program.main, given, moved)
-        inputs[value] = moved.name
+    given = {value: values[second.seeds[gradient]] for value, gradient in gradients.items()}
+    inputs = renamed_inputs(program.main, given, tangents)
     results, notes = dict(second.adjoints), (*first.notes, *second.notes)
-    return Products(program, "hvp", tuple(gradients.values()), results, inputs, notes=notes)
+    return Derivative(program, "hvp", tuple(gradients.values()), results, inputs, notes=notes)

@@ -22,6 +22,13 @@ from onnxgrad.ir import domains
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import every_graph, graphs_of
 
+# ---- Scans of opset 8, which run once for each member of a batch ---------------------------------
+#
+# onnx.version_converter drops the batch axis, from declared inputs and outputs too: what it makes
+# of such a Scan is the body of a Scan along the first axis of all operands, and the declarations
+# are put back.
+
+
 BATCHES_UNTIL = 8  # the last opset whose Scan has a batch axis
 
 
@@ -105,8 +112,12 @@ def _values(names: list[str], types: list[TypeProto]) -> list[ValueInfoProto]:
     return [ValueInfoProto(name=n, type=t) for n, t in zip(names, types, strict=True)]
 
 
+# ---- sparse tensors: onnx.version_converter knows none, and no version changed them --------------
+
+
 # what was taken by its number, which the operator that stands for it bears
 Taken = dict[str, NodeProto | SparseTensorProto]
+
 _SPARSE = (AttributeProto.SPARSE_TENSOR, AttributeProto.SPARSE_TENSORS)
 
 
@@ -194,6 +205,9 @@ def _stand(
             helper.make_tensor_value_info(name, tensor.values.data_type, list(tensor.dims))
         )
     return helper.make_node(number, [], [name], domain=domain)
+
+
+# ---- names: one that a nested graph makes may be one outside, which onnxruntime refuses ----------
 
 
 def separate_names(graph: GraphProto) -> None:

@@ -34,8 +34,207 @@ from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.protobufs import every_node
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import load_weights
-from onnxgrad.ir.types import Array, numpy_dtype, type_to_proto
+from onnxgrad.ir.types import numpy_dtype, type_to_proto
 from onnxgrad.passes.convert_opset import OLDEST, convert, own_weights
+
+# axes of reductions are operands from here on, ScatterND and ScatterElements add since 16
+OPSET = 18
+# the oldest IR version that allows it in onnxruntime's eyes is older; metadata of nodes needs 10,
+# which is optional
+_IR_VERSION = 8
+# what onnx.version_converter passes over: PRelu's slopes were one per channel
+_SLOPES_BROADCAST = 7
+# where operators that onnx.version_converter does not know, and that no version changed, wait
+_HIDDEN = "onnxgrad.hidden"
+# elements of a weight in an external file from which on it stays there; what decides a conversion
+# is smaller
+_LARGE = 1 << 16
+
+
+def raise_opset(program: Program) -> tuple[Program, str]:
+    """The program at opset 18 or above, and a note when it had to be converted ("" otherwise).
+
+    In place, by `laws.opsets`, from opset 7 on. What is older, and a Scan with a batch axis, is
+    onnx.version_converter's; names, metadata and doc strings are carried over where its result
+    still has the node. Raises InputError when the model cannot be converted.
+    """
+    own_weights(program)
+    # without an operator of the default domain any version will do
+    program.opsets.setdefault("", OPSET)
+    before = program.opset
+    if before >= OPSET:
+        return program, ""
+    has_scan = any(b.is_op("Scan") for block in program.blocks() for b in block.bindings)
+    if before < OLDEST or (before <= BATCHES_UNTIL and has_scan):
+        raised, opened = _by_onnx(program)
+    else:
+        raised, opened = program, open_changed(program, OPSET)
+        convert(program, OPSET)
+    note = f"opset raised from {before} to {OPSET}: the gradient needs its operators"
+    if opened:
+        note += f"; the calls of {', '.join(opened)} are opened, whose operators changed in between"
+    return raised, note
+
+
+def _by_onnx(program: Program) -> tuple[Program, list[str]]:
+    """The program as onnx.version_converter raises it, and the functions whose calls were opened
+    for that.
+    """
+    batched = program.opset <= BATCHES_UNTIL
+    if batched:
+        refuse_batched_scans(program)
+    opened = open_changed(program, OPSET)
+    source = to_proto(program)
+    large = _take_large_weights(source)
+    converted = _converted(program, source)
+    if batched:
+        restore_batches(source, converted)
+    separate_names(converted.graph)
+    carry_functions(source, converted, OPSET)
+    _carry_over(source, converted)
+    _put_back_weights(large, converted)
+    raised = load(converted)
+    if program.opset < _SLOPES_BROADCAST:
+        _align_slopes(raised)
+    _type_numbers(raised)
+    raised.folder, raised.path = program.folder, program.path
+    raised.digests = program.digests
+    return raised, opened
+
+
+def _converted(program: Program, source: ModelProto) -> ModelProto:
+    """What onnx.version_converter makes of `source`, without its functions; it does not see what it
+    does not know.
+
+    Loads the weights of `source`, and leaves the operators of onnxruntime hidden in it. Raises
+    InputError where the converter fails.
+    """
+    sparse = take_sparse(source.graph, _HIDDEN)
+    load_weights(source, program.folder, program.digests)
+    for node in every_node(source.graph.node):
+        domains.respell(node)
+        if not node.domain and is_of_onnxruntime(node.op_type, program.opset):
+            node.domain = _HIDDEN
+    source.opset_import.add(domain=_HIDDEN, version=1)
+    bare = without_functions(program, source) if source.functions else source
+    try:
+        converted = onnx.version_converter.convert_version(bare, OPSET)
+    except (RuntimeError, ValueError, ConvertError, InferenceError) as e:
+        reason = str(e).strip().splitlines()[0]
+        raise InputError(
+            f"the model's opset {program.opset} is below {OPSET} and onnx.version_converter cannot "
+            f"raise it ({reason}): export it again at a newer opset"
+        ) from e
+    put_back_sparse(sparse, converted.graph, _HIDDEN)
+    for node in every_node(converted.graph.node):
+        if node.domain == _HIDDEN:
+            node.domain = ""
+    return converted
+
+
+def _take_large_weights(model: ModelProto) -> list[tuple[TensorProto, bool]]:
+    """Take the large weights that lie in external files out of the main graph: no conversion looks
+    at them, and they need not fit into memory. With each, whether an input stands for it that was
+    none before.
+    """
+    graph, large = model.graph, []
+    inputs = {i.name for i in graph.input}
+    for i in reversed(range(len(graph.initializer))):
+        t = copy.copy(graph.initializer[i])
+        if t.data_location == TensorProto.EXTERNAL and math.prod(t.dims) > _LARGE:
+            large.append((t, t.name not in inputs))
+            del graph.initializer[i]
+    graph.input.extend(
+        onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
+        for t, stands in large
+        if stands
+    )
+    return large[::-1]
+
+
+def _put_back_weights(large: list[tuple[TensorProto, bool]], model: ModelProto) -> None:
+    """The inverse of `_take_large_weights`, in the converted model."""
+    stand = {t.name for t, stands in large if stands}
+    for i in reversed(range(len(model.graph.input))):
+        if model.graph.input[i].name in stand:
+            del model.graph.input[i]
+    model.graph.initializer.extend(t for t, _ in large)
+
+
+def _align_slopes(program: Program) -> None:
+    """PRelu(x, slope): a slope per channel lies along axis 1 of x, where the newer operator
+    broadcasts from the last.
+
+    Raises InputError where the ranks are not known.
+    """
+    for block in program.blocks():
+        for b in [b for b in block.bindings if b.is_op("PRelu")]:
+            x, slope = b.inputs
+            if x is None or slope is None or slope.shape in ((), (1,)):
+                continue
+            if x.rank is None or slope.rank is None:
+                raise InputError(
+                    f"the ranks of '{b}' are not known, so its slopes cannot be raised from opset 6"
+                )
+            if slope.rank == 1 and x.rank > 2:
+                with emitting(block, sources=(b,), made_by="raise_opset"):
+                    block.set_operand(b, 1, op.Unsqueeze(slope, list(range(1, x.rank - 1))))
+
+
+# operands that were attributes, which onnx.version_converter writes in float32 whatever the model's
+# dtype
+_NUMBERS = {"Clip": (1, 2), "Pad": (2,)}
+
+
+def _type_numbers(program: Program) -> None:
+    """Bounds and fills in the dtype of what they bound and fill."""
+    for block in program.blocks():
+        for b in [b for b in block.bindings if b.domain == "" and b.op in _NUMBERS]:
+            x = b.inputs[0]
+            for i in _NUMBERS[b.op]:
+                number = b.operand(i)
+                array = None if number is None else number.const
+                if (
+                    x is None
+                    or number is None
+                    or array is None
+                    or not x.dtype
+                    or number.dtype == x.dtype
+                ):
+                    continue
+                # Clip's default bounds are float32's largest, infinite in a narrower dtype
+                with (
+                    emitting(block, sources=(b,), made_by="raise_opset"),
+                    np.errstate(over="ignore"),
+                ):
+                    block.set_operand(b, i, constant(array.astype(numpy_dtype(x.dtype))))
+
+
+def _carry_over(source: ModelProto, converted: ModelProto) -> None:
+    converted.ir_version = max(source.ir_version, _IR_VERSION)
+    del converted.opset_import[:]
+    for entry in [e for e in source.opset_import if e.domain != _HIDDEN]:
+        version = OPSET if domains.is_default(entry.domain) else entry.version
+        converted.opset_import.add(domain=entry.domain, version=version)
+    del converted.metadata_props[:]
+    converted.metadata_props.extend(source.metadata_props)
+    converted.doc_string = source.doc_string
+    converted.graph.doc_string = source.graph.doc_string
+    del converted.graph.metadata_props[:]
+    converted.graph.metadata_props.extend(source.graph.metadata_props)
+    before = {name: node for node in source.graph.node for name in node.output if name}
+    for node in converted.graph.node:
+        old = next((before[name] for name in node.output if name in before), None)
+        if old is not None and not node.metadata_props:
+            node.metadata_props.extend(old.metadata_props)
+            node.doc_string = node.doc_string or old.doc_string
+
+
+# ---- local functions: onnx.version_converter drops them all --------------------------------------
+#
+# A function whose operators mean the same at the newer opset stays as it is, and imports that. One
+# with an operator that changed is opened at its calls first, where the types are known that
+# conversion depends on.
 
 
 def open_changed(program: Program, opset: int) -> list[str]:
@@ -121,208 +320,3 @@ def carry_functions(source: ModelProto, converted: ModelProto, opset: int) -> No
         old = before.get(node.output[0]) if node.output else None
         if old is not None and (old.domain, old.op_type) == (node.domain, node.op_type):
             node.overload = old.overload
-
-
-# axes of reductions are operands from here on, ScatterND and ScatterElements add since 16
-OPSET = 18
-# the oldest IR version that allows it in onnxruntime's eyes is older; metadata of nodes needs 10,
-# which is optional
-_IR_VERSION = 8
-# what onnx.version_converter passes over: PRelu's slopes were one per channel
-_SLOPES_BROADCAST = 7
-# where operators that onnx.version_converter does not know, and that no version changed, wait
-_HIDDEN = "onnxgrad.hidden"
-# elements of a weight in an external file from which on it stays there; what decides a conversion
-# is smaller
-_LARGE = 1 << 16
-
-
-def raise_opset(program: Program) -> tuple[Program, str]:
-    """The program at opset 18 or above, and a note when it had to be converted ("" otherwise).
-
-    In place, by `laws.opsets`, from opset 7 on. What is older, and a Scan with a batch axis, is
-    onnx.version_converter's; names, metadata and doc strings are carried over where its result
-    still has the node. Raises InputError when the model cannot be converted.
-    """
-    own_weights(program)
-    # without an operator of the default domain any version will do
-    program.opsets.setdefault("", OPSET)
-    before = program.opset
-    if before >= OPSET:
-        return program, ""
-    if before < OLDEST or (before <= BATCHES_UNTIL and _has_scan(program)):
-        raised, opened = _by_onnx(program)
-    else:
-        raised, opened = program, open_changed(program, OPSET)
-        convert(program, OPSET)
-    note = f"opset raised from {before} to {OPSET}: the gradient needs its operators"
-    if opened:
-        note += f"; the calls of {', '.join(opened)} are opened, whose operators changed in between"
-    return raised, note
-
-
-def _has_scan(program: Program) -> bool:
-    return any(b.is_op("Scan") for block in program.blocks() for b in block.bindings)
-
-
-def _by_onnx(program: Program) -> tuple[Program, list[str]]:
-    """The program as onnx.version_converter raises it, and the functions whose calls were opened
-    for that.
-    """
-    batched = program.opset <= BATCHES_UNTIL
-    if batched:
-        refuse_batched_scans(program)
-    opened = open_changed(program, OPSET)
-    source = to_proto(program)
-    aside = _set_aside(source)
-    converted = _converted(program, source)
-    if batched:
-        restore_batches(source, converted)
-    separate_names(converted.graph)
-    carry_functions(source, converted, OPSET)
-    _carry_over(source, converted)
-    _put_back(aside, converted)
-    raised = load(converted)
-    if program.opset < _SLOPES_BROADCAST:
-        _align_slopes(raised)
-    _type_numbers(raised)
-    raised.folder, raised.path = program.folder, program.path
-    raised.digests = program.digests
-    return raised, opened
-
-
-def _converted(program: Program, source: ModelProto) -> ModelProto:
-    """What onnx.version_converter makes of `source`, without its functions; it does not see what it
-    does not know.
-
-    Loads the weights of `source`, and leaves the operators of onnxruntime hidden in it. Raises
-    InputError where the converter fails.
-    """
-    sparse = take_sparse(source.graph, _HIDDEN)
-    load_weights(source, program.folder, program.digests)
-    for node in every_node(source.graph.node):
-        domains.respell(node)
-    hidden = [
-        n
-        for n in every_node(source.graph.node)
-        if not n.domain and is_of_onnxruntime(n.op_type, program.opset)
-    ]
-    for node in hidden:
-        node.domain = _HIDDEN
-    source.opset_import.add(domain=_HIDDEN, version=1)
-    bare = without_functions(program, source) if source.functions else source
-    try:
-        converted = onnx.version_converter.convert_version(bare, OPSET)
-    except (RuntimeError, ValueError, ConvertError, InferenceError) as e:
-        reason = str(e).strip().splitlines()[0]
-        raise InputError(
-            f"the model's opset {program.opset} is below {OPSET} and onnx.version_converter cannot "
-            f"raise it ({reason}): export it again at a newer opset"
-        ) from e
-    put_back_sparse(sparse, converted.graph, _HIDDEN)
-    for node in every_node(converted.graph.node):
-        if node.domain == _HIDDEN:
-            node.domain = ""
-    return converted
-
-
-def _set_aside(model: ModelProto) -> list[tuple[TensorProto, bool]]:
-    """Take the large weights that lie in external files out of the main graph: no conversion looks
-    at them, and they need not fit into memory. With each, whether an input stands for it that was
-    none before.
-    """
-    graph, aside = model.graph, []
-    inputs = {i.name for i in graph.input}
-    for i in reversed(range(len(graph.initializer))):
-        t = copy.copy(graph.initializer[i])
-        if t.data_location == TensorProto.EXTERNAL and math.prod(t.dims) > _LARGE:
-            aside.append((t, t.name not in inputs))
-            del graph.initializer[i]
-    graph.input.extend(
-        onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
-        for t, stands in aside
-        if stands
-    )
-    return aside[::-1]
-
-
-def _put_back(aside: list[tuple[TensorProto, bool]], model: ModelProto) -> None:
-    """The inverse of `_set_aside`, in the converted model."""
-    stand = {t.name for t, stands in aside if stands}
-    for i in reversed(range(len(model.graph.input))):
-        if model.graph.input[i].name in stand:
-            del model.graph.input[i]
-    model.graph.initializer.extend(t for t, _ in aside)
-
-
-def _align_slopes(program: Program) -> None:
-    """PRelu(x, slope): a slope per channel lies along axis 1 of x, where the newer operator
-    broadcasts from the last.
-
-    Raises InputError where the ranks are not known.
-    """
-    for block in program.blocks():
-        for b in [b for b in block.bindings if b.is_op("PRelu")]:
-            x, slope = b.inputs
-            if x is None or slope is None or slope.shape in ((), (1,)):
-                continue
-            if x.rank is None or slope.rank is None:
-                raise InputError(
-                    f"the ranks of '{b}' are not known, so its slopes cannot be raised from opset 6"
-                )
-            if slope.rank == 1 and x.rank > 2:
-                with emitting(block, sources=(b,), made_by="raise_opset"):
-                    block.set_operand(b, 1, op.Unsqueeze(slope, list(range(1, x.rank - 1))))
-
-
-# operands that were attributes, which onnx.version_converter writes in float32 whatever the model's
-# dtype
-_NUMBERS = {"Clip": (1, 2), "Pad": (2,)}
-
-
-def _type_numbers(program: Program) -> None:
-    """Bounds and fills in the dtype of what they bound and fill."""
-    for block in program.blocks():
-        for b in [b for b in block.bindings if b.domain == "" and b.op in _NUMBERS]:
-            x = b.inputs[0]
-            for i in _NUMBERS[b.op]:
-                number = b.operand(i)
-                array = None if number is None else number.const
-                if (
-                    x is None
-                    or number is None
-                    or array is None
-                    or not x.dtype
-                    or number.dtype == x.dtype
-                ):
-                    continue
-                with emitting(block, sources=(b,), made_by="raise_opset"):
-                    block.set_operand(b, i, constant(_within(array, x.dtype)))
-
-
-def _within(number: Array, dtype: int) -> Array:
-    """The number in `dtype`; Clip's default bounds are float32's largest, which become infinite
-    in a narrower one.
-    """
-    with np.errstate(over="ignore"):
-        return number.astype(numpy_dtype(dtype))
-
-
-def _carry_over(source: ModelProto, converted: ModelProto) -> None:
-    converted.ir_version = max(source.ir_version, _IR_VERSION)
-    del converted.opset_import[:]
-    for entry in [e for e in source.opset_import if e.domain != _HIDDEN]:
-        version = OPSET if domains.is_default(entry.domain) else entry.version
-        converted.opset_import.add(domain=entry.domain, version=version)
-    del converted.metadata_props[:]
-    converted.metadata_props.extend(source.metadata_props)
-    converted.doc_string = source.doc_string
-    converted.graph.doc_string = source.graph.doc_string
-    del converted.graph.metadata_props[:]
-    converted.graph.metadata_props.extend(source.graph.metadata_props)
-    before = {name: node for node in source.graph.node for name in node.output if name}
-    for node in converted.graph.node:
-        old = next((before[name] for name in node.output if name in before), None)
-        if old is not None and not node.metadata_props:
-            node.metadata_props.extend(old.metadata_props)
-            node.doc_string = node.doc_string or old.doc_string

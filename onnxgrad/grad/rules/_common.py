@@ -5,16 +5,20 @@ numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import reduce
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from onnx import TensorProto
 
+from onnxgrad.errors import InputError
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array, element_count
 from onnxgrad.ir.var import Var
 
+V = TypeVar("V", bound="Var | None")
 Axes = Sequence[int] | Var | None
 # of rules that use `beside_zeros`
 ZEROS = (
@@ -35,14 +39,24 @@ def widened(v: Var) -> Var:
     return op.Cast(v, to=TensorProto.FLOAT) if v.dtype == TensorProto.BFLOAT16 else v
 
 
-def narrowed(v: Var, like: Var) -> Var:
-    """What was computed in float32 in the dtype of `like`."""
+def in_dtype_of(v: Var, like: Var) -> Var:
+    """`v`, cast if its dtype is not that of `like`."""
     return v if v.dtype == like.dtype else op.Cast(v, to=like.dtype)
 
 
-def where(mask: Var, then: Any, otherwise: Any) -> Var:
-    """Where, with at most one literal branch."""
-    return op.Where(mask, then, otherwise)
+def rank_of(v: Var, binding: Binding) -> int:
+    """The rank of `v`. Raises InputError if it is not known."""
+    if v.rank is None:
+        raise InputError(
+            f"the gradient of '{binding}' needs the rank of '{v.name}', which shape inference does "
+            "not know"
+        )
+    return v.rank
+
+
+def scaled(v: Var, factor: float) -> Var:
+    """v times a number, nothing for 1."""
+    return v if factor == 1.0 else v * factor
 
 
 def restored(v: Var, axes: Axes, keepdims: int) -> Var:
@@ -61,7 +75,7 @@ def beside_zeros(product: Var, zeros: Var) -> tuple[Var, Var]:
     its derivative. One zero: zeros = 1 - x, so b - x is 1. Two: zeros = 2 - x - z, so b - x is the
     other zero z. More: nothing, which holds up to second derivatives.
     """
-    return where(op.LessOrEqual(zeros, 2.0), product, 0.0), 2.0 - zeros
+    return op.Where(op.LessOrEqual(zeros, 2.0), product, 0.0), 2.0 - zeros
 
 
 def axes_operand(axes: Axes) -> Any:
@@ -87,7 +101,7 @@ def divided(g: Var, count: float | Array | Var) -> Var:
     if g.dtype != TensorProto.FLOAT16:
         return g / count
     if isinstance(count, Var):
-        return narrowed(counting(g) / count, g)
+        return in_dtype_of(counting(g) / count, g)
     # g first by a number in (0.5, 1], then by powers of two, so that nothing is rounded twice
     power = int(np.floor(np.log2(np.max(count, initial=1.0))))
     return _shifted(g * np.asarray(2.0**power / np.asarray(count), np.float16), -power)
@@ -98,7 +112,7 @@ def multiplied(v: Var, count: float | Var) -> Var:
     if v.dtype != TensorProto.FLOAT16:
         return v * count
     if isinstance(count, Var):
-        return narrowed(counting(v) * count, v)
+        return in_dtype_of(counting(v) * count, v)
     power = int(np.floor(np.log2(max(count, 1.0))))
     return _shifted(v * np.asarray(count / 2.0**power, np.float16), power)
 
@@ -141,11 +155,10 @@ def from_front(axis: int, rank: int) -> int:
     return axis + rank if axis < 0 else axis
 
 
-def plus(x: Var, *others: Var | None) -> Var:
-    """The sum of what is there of some operands."""
-    for other in others:
-        x = x if other is None else x + other
-    return x
+def plus(first: V, *others: Var | None) -> V:
+    """The sum of those operands that are there; None without any."""
+    given = [v for v in (first, *others) if v is not None]
+    return cast(V, reduce(lambda a, b: a + b, given) if given else None)
 
 
 def sum_like(v: Var, scalar: Var) -> Var:

@@ -9,16 +9,18 @@ more and slicing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.rules._common import pad
+from onnxgrad.grad.rules._common import pad, rank_of
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
+
+Zeros: TypeAlias = "tuple[int, ...] | Var"
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,18 @@ class Geometry:
     kernel: tuple[int, ...] | None
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
-    begin: tuple[int, ...] | Var
-    end: tuple[int, ...] | Var
+    begin: Zeros
+    end: Zeros
 
     @property
     def extent(self) -> tuple[int, ...]:
         """The dilated kernel, which must be known."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel or (), self.dilations))
+
+    def around(self, small: Zeros, large: Zeros, auto: str) -> Geometry:
+        """The same with zeros around as auto_pad places them."""
+        begin, end = (small, large) if auto == "SAME_UPPER" else (large, small)
+        return replace(self, begin=begin, end=end)
 
     def missing(self, long: Sequence[int], short: Sequence[int]) -> list[int]:
         """By how many positions the last window reaches past the end of each long axis; negative
@@ -57,6 +64,11 @@ class Geometry:
         """The zeros before, or none where they are known at run time only."""
         return (0,) * len(self.strides) if isinstance(self.begin, Var) else self.begin
 
+    @property
+    def fixed_end(self) -> tuple[int, ...]:
+        """The zeros after, likewise."""
+        return (0,) * len(self.strides) if isinstance(self.end, Var) else self.end
+
 
 def spatial(v: Var) -> tuple[int, ...] | None:
     """The sizes after batch and channel, when all are known."""
@@ -71,21 +83,11 @@ def geometry(binding: Binding, kernel: Sequence[int] | None, long: Var, short: V
     Raises InputError when the rank is not known, or with auto_pad SAME the kernel's size.
     """
     n = spatial_rank(kernel, long, binding)
-    strides = tuple(binding.attr("strides") or (1,) * n)
-    dilations = tuple(binding.attr("dilations") or (1,) * n)
+    geo = of_attributes(binding, kernel, n)
     auto = binding.attr("auto_pad", "NOTSET")
     if auto in ("NOTSET", "VALID"):
-        pads = tuple(binding.attr("pads") or (0,) * (2 * n)) if auto == "NOTSET" else (0,) * (2 * n)
-        return Geometry(
-            None if kernel is None else tuple(kernel), strides, dilations, pads[:n], pads[n:]
-        )
-    if kernel is None:
-        raise InputError(
-            f"the gradient of '{binding}' needs the kernel's size, which shape "
-            "inference does not know"
-        )
-    extent = [(k - 1) * d + 1 for k, d in zip(kernel, dilations)]
-    sizes = spatial(long)
+        return geo
+    extent, strides, sizes = known_extent(geo, binding), geo.strides, spatial(long)
     if sizes is not None:
         total: Any = [
             max((-(-d // s) - 1) * s + e - d, 0) for d, s, e in zip(sizes, strides, extent)
@@ -99,34 +101,40 @@ def geometry(binding: Binding, kernel: Sequence[int] | None, long: Var, short: V
         )
     if isinstance(total, Var):
         half = op.Div(total, np.array([2], np.int64))
-        rest = total - half
-        return Geometry(
-            tuple(kernel),
-            strides,
-            dilations,
-            *((half, rest) if auto == "SAME_UPPER" else (rest, half)),
+        return geo.around(half, total - half, auto)
+    return geo.around(tuple(t // 2 for t in total), tuple(t - t // 2 for t in total), auto)
+
+
+def of_attributes(binding: Binding, kernel: Sequence[int] | None, n: int) -> Geometry:
+    """What the attributes say of `n` spatial axes; no zeros around with auto_pad."""
+    pads: tuple[int, ...] = (0,) * (2 * n)
+    if binding.attr("auto_pad", "NOTSET") == "NOTSET":
+        pads = tuple(binding.attr("pads") or pads)
+    strides, dilations = (tuple(binding.attr(a) or (1,) * n) for a in ("strides", "dilations"))
+    return Geometry(
+        None if kernel is None else tuple(kernel), strides, dilations, pads[:n], pads[n:]
+    )
+
+
+def known_extent(geo: Geometry, binding: Binding) -> tuple[int, ...]:
+    """The dilated kernel. Raises InputError if its size is not known."""
+    if geo.kernel is None:
+        raise InputError(
+            f"the gradient of '{binding}' needs the kernel's size, which shape "
+            "inference does not know"
         )
-    small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
-    begin, end = (small, large) if auto == "SAME_UPPER" else (large, small)
-    return Geometry(tuple(kernel), strides, dilations, begin, end)
+    return geo.extent
 
 
 def spatial_rank(kernel: Sequence[int] | None, x: Var, binding: Binding) -> int:
     """The number of spatial axes. Raises InputError when nothing says it."""
-    if kernel is not None:
-        return len(kernel)
-    if x.rank is None:
-        raise InputError(
-            f"the gradient of '{binding}' needs the rank of its input, which shape inference does "
-            "not know"
-        )
-    return x.rank - 2
+    return rank_of(x, binding) - 2 if kernel is None else len(kernel)
 
 
 def kernel_of(w: Var, binding: Binding) -> tuple[int, ...] | None:
     """The spatial kernel size: the attribute, or the weight's shape; None where neither says."""
-    said = binding.attr("kernel_shape")
-    return tuple(said) if said else spatial(w)
+    kernel = binding.attr("kernel_shape")
+    return tuple(kernel) if kernel else spatial(w)
 
 
 def onto_long(short: Var, w: Var, like: Var, geo: Geometry, group: int) -> Var:

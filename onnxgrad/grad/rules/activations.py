@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from onnxgrad.grad.registry import vjp, zero
-from onnxgrad.grad.rules._common import narrowed, widened
+from onnxgrad.grad.rules._common import in_dtype_of, scaled, widened
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 
@@ -42,7 +42,7 @@ vjp(
 def _celu(g: Var, y: Var, x: Var, alpha: float) -> Var:
     like = x
     g, y, x = widened(g), widened(y), widened(x)
-    return narrowed(op.Where(op.Greater(x, 0.0), g, g * (y / alpha + 1.0)), like)
+    return in_dtype_of(op.Where(op.Greater(x, 0.0), g, g * (y / alpha + 1.0)), like)
 
 
 vjp("Celu", _celu)
@@ -98,9 +98,8 @@ vjp("Mish", _mish)
 
 
 def _swish(g: Var, y: Var, x: Var, alpha: float) -> Var:
-    s = op.Sigmoid(x if alpha == 1.0 else x * alpha)
-    slope = y * (1.0 - s)
-    return g * (s + (slope if alpha == 1.0 else slope * alpha))
+    s = op.Sigmoid(scaled(x, alpha))
+    return g * (s + scaled(y * (1.0 - s), alpha))
 
 
 vjp("Swish", _swish)
@@ -116,14 +115,11 @@ def _is_selected(y: Var) -> bool:
     """Whether a Where picks from `y`: a row of -inf alone is NaN, and Attention's body puts
     zeros in its place.
     """
-    seen = list(y.users)
-    while seen:
-        user = seen.pop()
-        if user.op in ("Where", "IsNaN"):
-            return True
-        if user.op in ("Cast", "CastLike", "Identity"):
-            seen.extend(user.out.users)
-    return False
+    return any(
+        user.op in ("Where", "IsNaN")
+        or (user.op in ("Cast", "CastLike", "Identity") and _is_selected(user.out))
+        for user in y.users
+    )
 
 
 vjp("Softmax", _softmax, notes="rows that are NaN and replaced by a Where pass nothing")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from onnxgrad.grad.registry import vjp, vjp_all, zero
-from onnxgrad.grad.rules._common import ZEROS, as_number, beside_zeros, sum_like, where
+from onnxgrad.grad.rules._common import ZEROS, as_number, beside_zeros, sum_like
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.emission.fill_and_reshape import zeros_like
@@ -37,17 +38,14 @@ def _pow_base(g: Var, y: Var, x: Var, e: Var) -> Var:
     value = e.const
     if value is not None and value.size == 1:
         p = float(value.reshape(-1)[0])
-        if p == 0.0:
-            return zeros_like(x)
-        if p == 1.0:
-            return g
-        if p == 2.0:
-            return g * (x + x)
-        if p == 0.5:
-            return g * (0.5 / y)
-        if p == -1.0:
-            return -(g * (y * y))
-        return g * (op.Pow(x, p - 1.0) * p)
+        closed: dict[float, Callable[[], Var]] = {
+            0.0: lambda: zeros_like(x),
+            1.0: lambda: g,
+            2.0: lambda: g * (x + x),
+            0.5: lambda: g * (0.5 / y),
+            -1.0: lambda: -(g * (y * y)),
+        }
+        return closed[p]() if p in closed else g * (op.Pow(x, p - 1.0) * p)
     exponent = op.CastLike(e, x) if e.dtype != x.dtype else e
     less = exponent - 1.0
     if value is None:
@@ -104,17 +102,10 @@ vjp(
 )
 
 
-def _inside(x: Var, low: Var | None, high: Var | None) -> Var | None:
-    above = None if low is None else op.GreaterOrEqual(x, low)
-    below = None if high is None else op.LessOrEqual(x, high)
-    if above is None or below is None:
-        return above if below is None else below
-    return op.And(above, below)
-
-
 def _clip(g: Var, y: Var, x: Var, low: Var | None, high: Var | None) -> Var:
-    mask = _inside(x, low, high)
-    return g if mask is None else op.Where(mask, g, 0.0)
+    masks = [] if low is None else [op.GreaterOrEqual(x, low)]
+    masks += [] if high is None else [op.LessOrEqual(x, high)]
+    return op.Where(reduce(op.And, masks), g, 0.0) if masks else g
 
 
 def _clip_low(g: Var, y: Var, x: Var, low: Var, high: Var | None) -> Var:
@@ -187,7 +178,7 @@ def _cum_prod(
     """
     along = binding.inputs[1]
     is_zero = op.Equal(x, 0.0)
-    nonzero = where(is_zero, 1.0, x)
+    nonzero = op.Where(is_zero, 1.0, x)
     products = op.CumProd(nonzero, along, exclusive=exclusive, reverse=reverse)
     zeros = op.CumSum(nonzero - x, along, exclusive=exclusive, reverse=reverse)
 
@@ -195,7 +186,7 @@ def _cum_prod(
         return op.CumSum(v, along, exclusive=exclusive, reverse=1 - reverse)
 
     a, b = beside_zeros(g * products, zeros)
-    return where(is_zero, gathered(a * b) - gathered(a) * x, gathered(g * y) / nonzero)
+    return op.Where(is_zero, gathered(a * b) - gathered(a) * x, gathered(g * y) / nonzero)
 
 
 vjp("CumProd", _cum_prod, notes=ZEROS)

@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
-from onnxgrad.grad.rules._common import from_front, pad, where
+from onnxgrad.grad.rules._common import from_front, pad
 from onnxgrad.grad.rules.scatter import scatter_elements, scatter_nd, zeros
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.emission.fill_and_reshape import reshape_like, zeros_like
@@ -173,15 +173,13 @@ vjp(
 )
 
 
-def _features(g: Var, y: Var, data: Var, at: Var) -> Var:
-    """Gather along the last axis, by any number of places in any shape; a vector counts as one
-    row.
-    """
-    flat = op.Reshape(g, [-1]) if data.rank == 1 else g
-    return gather(flat, y, data, op.Reshape(at, [-1]), -1)
-
-
-vjp("ai.onnx.ml::ArrayFeatureExtractor", _features)
+vjp(
+    "ai.onnx.ml::ArrayFeatureExtractor",
+    # along the last axis, by any number of places in any shape; a vector counts as one row
+    lambda g, y, data, at: gather(
+        op.Reshape(g, [-1]) if data.rank == 1 else g, y, data, op.Reshape(at, [-1]), -1
+    ),
+)
 
 
 def _gather_nd(g: Var, y: Var, data: Var, indices: Var, batch_dims: int) -> Var:
@@ -225,7 +223,7 @@ def _one_hot_values(g: Var, y: Var, indices: Var, depth: Var, values: Var, axis:
     on = op.OneHot(indices, depth, np.array([0, 1], np.float32), axis=axis)
     mask = op.Cast(on, to=TensorProto.BOOL)
     parts = [
-        op.Reshape(op.ReduceSum(where(m, g, 0.0), keepdims=0), [1]) for m in (op.Not(mask), mask)
+        op.Reshape(op.ReduceSum(op.Where(m, g, 0.0), keepdims=0), [1]) for m in (op.Not(mask), mask)
     ]
     return op.Concat(*parts, axis=0)
 
@@ -233,9 +231,11 @@ def _one_hot_values(g: Var, y: Var, indices: Var, depth: Var, values: Var, axis:
 vjp("OneHot", None, None, _one_hot_values)
 
 
-def _top_k(g: Any, y: Any, x: Var, axis: int) -> Any:
-    """Each value's adjoint goes to where it came from."""
-    return None if g[0] is None else op.ScatterElements(zeros_like(x), y[1], g[0], axis=axis)
-
-
-vjp("TopK", _top_k, notes="ties: the index that the forward returned")
+vjp(
+    "TopK",
+    # each value's adjoint goes to where it came from
+    lambda g, y, x, axis: (
+        None if g[0] is None else op.ScatterElements(zeros_like(x), y[1], g[0], axis=axis)
+    ),
+    notes="ties: the index that the forward returned",
+)

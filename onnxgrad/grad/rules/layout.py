@@ -11,7 +11,14 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.grad.registry import vjp, vjp_all, zero
-from onnxgrad.grad.rules._common import from_front, narrowed, pad, size_along, where, widened
+from onnxgrad.grad.rules._common import (
+    axes_operand,
+    from_front,
+    in_dtype_of,
+    pad,
+    size_along,
+    widened,
+)
 from onnxgrad.grad.rules.scatter import scatter_elements
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.fill_and_reshape import fill, reshape_like, shape_of, zeros_like
@@ -25,23 +32,19 @@ vjp("Reshape", lambda g, y, x: reshape_like(g, x))
 vjp("Flatten", lambda g, y, x: reshape_like(g, x))
 
 
-def _squeeze(g: Var, y: Var, x: Var, axes: Any) -> Var:
-    if axes is None:
-        return reshape_like(g, x)
-    return op.Unsqueeze(g, axes if isinstance(axes, Var) else list(axes))
-
-
-vjp("Squeeze", _squeeze)
-vjp("Unsqueeze", lambda g, y, x, axes: op.Squeeze(g, axes if isinstance(axes, Var) else list(axes)))
-
-
-def _transpose(g: Var, y: Var, x: Var, perm: Sequence[int] | None) -> Var:
-    if perm is None:
-        return op.Transpose(g)
-    return op.Transpose(g, perm=[int(i) for i in np.argsort(perm)])
-
-
-vjp("Transpose", _transpose)
+vjp(
+    "Squeeze",
+    lambda g, y, x, axes: (
+        reshape_like(g, x) if axes is None else op.Unsqueeze(g, axes_operand(axes))
+    ),
+)
+vjp("Unsqueeze", lambda g, y, x, axes: op.Squeeze(g, axes_operand(axes)))
+vjp(
+    "Transpose",
+    lambda g, y, x, perm: op.Transpose(
+        g, perm=None if perm is None else [int(i) for i in np.argsort(perm)]
+    ),
+)
 # the engine sums over what was broadcast
 vjp("Expand", lambda g, y, x: g, broadcasts=True)
 
@@ -79,7 +82,8 @@ def _slice(
     d data = Pad(g, before, after), where before = starts and after = size of data - size of y -
     before, axis by axis
     """
-    if _takes_everything(data, y, steps):
+    turned = isinstance(steps, Sequence) and all(abs(s) == 1 for s in steps)
+    if turned and same_shape(data.shape, y.shape):  # as it was taken it is put back
         return op.Slice(g, *binding.inputs[1:])
     plain = steps is None or (not isinstance(steps, Var) and all(s == 1 for s in steps))
     known = not isinstance(starts, Var) and not isinstance(axes, Var)
@@ -96,12 +100,6 @@ def _slice(
         return _pad_at_run_time(g, data, y, [start.get(axis, 0) for axis in range(data.rank)])
     before, after = [p[0] for p in around], [p[1] for p in around]
     return pad(g, [*before, *after]) if any(before) or any(after) else g
-
-
-def _takes_everything(data: Var, y: Var, steps: Any) -> bool:
-    """Forwards or backwards: as it was taken it is put back."""
-    turned = isinstance(steps, Sequence) and all(abs(s) == 1 for s in steps)
-    return turned and same_shape(data.shape, y.shape)
 
 
 def _before_and_after(start: int | None, size: Dim, taken: Dim) -> tuple[int, int] | None:
@@ -155,10 +153,10 @@ def _pad(
     """
     if mode == "constant":
         opposite = op.Neg(pads) if isinstance(pads, Var) else [-p for p in pads]
-        return pad(g, opposite, _axes(binding))
+        return pad(g, opposite, binding.operand(3))
     # pad the elements' numbers like the elements: each part of g then knows where it came from
     numbers = op.Reshape(op.Range(np.int64(0), op.Size(x), np.int64(1)), op.Shape(x))
-    source = op.Pad(numbers, binding.inputs[1], None, _axes(binding), mode=mode)
+    source = op.Pad(numbers, binding.inputs[1], None, binding.operand(3), mode=mode)
     flat = op.Reshape(zeros_like(x), [-1])
     added = scatter_elements(
         flat, op.Reshape(source, [-1]), op.Reshape(g, [-1]), axis=0, reduction="add"
@@ -172,14 +170,10 @@ def _pad_value(
     """The sum of g over what was padded."""
     if mode != "constant":
         return None
-    inside = pad(fill(shape_of(x), 1.0, TensorProto.FLOAT), binding.inputs[1], _axes(binding))
-    outside = where(op.Equal(inside, 0.0), widened(g), 0.0)
-    total = narrowed(op.ReduceSum(outside, keepdims=0), value)
+    inside = pad(fill(shape_of(x), 1.0, TensorProto.FLOAT), binding.inputs[1], binding.operand(3))
+    outside = op.Where(op.Equal(inside, 0.0), widened(g), 0.0)
+    total = in_dtype_of(op.ReduceSum(outside, keepdims=0), value)
     return total if value.rank == 0 else reshape_like(total, value)
-
-
-def _axes(binding: Binding) -> Var | None:
-    return binding.operand(3)
 
 
 vjp("Pad", _pad, None, _pad_value)
@@ -200,14 +194,13 @@ def _tile(g: Var, y: Var, x: Var, repeats: Any) -> Var:
 vjp("Tile", _tile)
 
 
-vjp("Trilu", lambda g, y, x, k, upper: op.Trilu(g, _as_operand(k), upper=upper))
-
-
-def _as_operand(k: Any) -> Any:
-    """A scalar operand that may have arrived as a tuple of one constant."""
-    return np.array(k, np.int64).reshape(()) if isinstance(k, tuple) else k
-
-
+vjp(
+    "Trilu",
+    # k arrives as a tuple of one constant, or as a value
+    lambda g, y, x, k, upper: op.Trilu(
+        g, np.array(k, np.int64).reshape(()) if isinstance(k, tuple) else k, upper=upper
+    ),
+)
 vjp(
     "ReverseSequence",
     lambda g, y, x, lengths, batch_axis, time_axis: op.ReverseSequence(

@@ -18,6 +18,7 @@ from onnxgrad.ir.var import Var
 
 # a constant of more elements than this is not worth its place in the file
 _KEPT = 4096
+_NORMALISED = (TensorProto.FLOAT, TensorProto.DOUBLE)
 _NOTES = "0 where the label is ignored, also where all are and the mean itself is NaN"
 
 
@@ -89,7 +90,9 @@ def sample_share(
     if reduction == "none":
         share = op.Unsqueeze(g, [1])
         return share if weight is None else share * weight, places
-    if reduction == "mean" and weights is None and weight is not None and _is_column(weight):
+    # onnxruntime normalises columns of these types
+    column = weight is not None and weight.rank == 2 and weight.dtype in _NORMALISED
+    if reduction == "mean" and weights is None and column:
         # one over how many count; nothing where none does, where the mean itself is NaN
         return op.LpNormalization(weight, p=1, axis=0) * g, places
     if reduction == "mean":
@@ -102,11 +105,6 @@ def sample_share(
         if ignored is not None:
             return op.Where(ignored, 0.0, g if weights is None else weight * g), places
     return op.Expand(g, op.Shape(places)) if weight is None else weight * g, places
-
-
-def _is_column(weight: Var) -> bool:
-    """Samples without axes of their own, of a type that onnxruntime normalises."""
-    return weight.rank == 2 and weight.dtype in (TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
 def _weights(

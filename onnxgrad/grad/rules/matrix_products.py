@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp, vjp_all
-from onnxgrad.grad.rules._common import narrowed, widened
+from onnxgrad.grad.rules._common import in_dtype_of, rank_of, scaled, widened
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.emission.fill_and_reshape import expand_like, reshape_like, shape_of
@@ -27,11 +27,7 @@ def _matmul(
     to rank 1.
     """
     a, b = xs
-    if a.rank is None or b.rank is None:
-        raise InputError(
-            f"the gradient of '{binding}' needs the ranks of its operands, which shape inference "
-            "does not know"
-        )
+    rank_of(a, binding), rank_of(b, binding)
     left = op.Unsqueeze(a, [0]) if a.rank == 1 else a
     right = op.Unsqueeze(b, [1]) if b.rank == 1 else b
     if a.rank == 1 and b.rank == 1:
@@ -71,7 +67,8 @@ def _right(g: Var, a: Var, b: Var) -> Var:
 
 def _rows(v: Var) -> Var:
     """(..., M, K) as (... M, K)."""
-    need_rank(v)
+    if v.rank is None:
+        raise InputError(f"the rank of '{v.name}' is not known, and its gradient depends on it")
     last = v.shape[-1] if v.shape else None
     if isinstance(last, int) and last > 0:
         return op.Reshape(v, [-1, last])
@@ -85,17 +82,7 @@ def _columns(v: Var) -> Var:
     return op.Flatten(moved, axis=1)
 
 
-def need_rank(v: Var) -> None:
-    """Raises InputError for a value of unknown rank."""
-    if v.rank is None:
-        raise InputError(f"the rank of '{v.name}' is not known, and its gradient depends on it")
-
-
 vjp_all("MatMul", _matmul)
-
-
-def _scaled(v: Var, factor: float) -> Var:
-    return v if factor == 1.0 else v * factor
 
 
 def _gemm_a(g: Var, y: Var, a: Var, b: Var, alpha: float, transA: int, transB: int) -> Var:
@@ -114,7 +101,7 @@ def _attribute(alpha: float) -> float | None:
     return None if alpha == 1.0 else alpha
 
 
-vjp("Gemm", _gemm_a, _gemm_b, lambda g, y, a, b, c, beta: _scaled(g, beta))
+vjp("Gemm", _gemm_a, _gemm_b, lambda g, y, a, b, c, beta: scaled(g, beta))
 
 
 def _einsum(
@@ -123,7 +110,7 @@ def _einsum(
     terms, result = explicit(equation, xs, binding)
     wide, factors = widened(g), [widened(x) for x in xs]
     return [
-        narrowed(_partial(wide, result, factors, terms, k), xs[k]) if asked else None
+        in_dtype_of(_partial(wide, result, factors, terms, k), xs[k]) if asked else None
         for k, asked in enumerate(wanted)
     ]
 
@@ -139,12 +126,7 @@ def explicit(equation: str, xs: Sequence[Var], binding: Binding) -> tuple[list[s
     counts = []
     for term, x in zip(terms, xs, strict=True):
         if "..." in term:
-            if x.rank is None:
-                raise InputError(
-                    f"the gradient of '{binding}' needs the rank of its operands, "
-                    "which is not known"
-                )
-            counts.append(x.rank - len(term.replace("...", "")))
+            counts.append(rank_of(x, binding) - len(term.replace("...", "")))
     most = max(counts, default=0)
     dots = "".join(free[:most])
     if not arrow:
@@ -160,11 +142,10 @@ def explicit(equation: str, xs: Sequence[Var], binding: Binding) -> tuple[list[s
 def _partial(g: Var, result: str, xs: Sequence[Var], terms: Sequence[str], k: int) -> Var:
     x, own = xs[k], terms[k]
     others = [(t, v) for i, (t, v) in enumerate(zip(terms, xs, strict=True)) if i != k]
-    factors = [(t, v) for t, v in [(result, g), *others]]
-    reached = set(result).union(*(t for t, _ in others)) if others else set(result)
+    reached = set(result).union(*(t for t, _ in others))
     unique = "".join(dict.fromkeys(own))
     kept = "".join(c for c in unique if c in reached)
-    v = _contract(factors, kept)
+    v = _contract([(result, g), *others], kept)
     missing = [i for i, c in enumerate(unique) if c not in reached]
     if missing:
         v = op.Unsqueeze(v, missing)
@@ -219,12 +200,7 @@ vjp_all("Einsum", _einsum, broadcasts=True)
 
 
 def _det(g: Var, y: Var, x: Var, binding: Binding) -> Var:
-    if x.rank is None:
-        raise InputError(
-            f"the gradient of '{binding}' needs the rank of its input, which shape inference does "
-            "not know"
-        )
-    lead = x.rank - 2
+    lead = rank_of(x, binding) - 2
     adjoint = op.Unsqueeze(g, [-2, -1])
     n = x.shape[-1] if x.shape is not None and isinstance(x.shape[-1], int) else None
     if n == 1:

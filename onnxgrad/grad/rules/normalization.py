@@ -10,22 +10,20 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp, vjp_all
-from onnxgrad.grad.rules._common import as_count, divided, multiplied, pad, reduced_count
+from onnxgrad.grad.rules._common import (
+    as_count,
+    divided,
+    in_dtype_of,
+    multiplied,
+    pad,
+    plus,
+    rank_of,
+    reduced_count,
+)
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import element_count
 from onnxgrad.ir.var import Var
-
-
-def as_dtype_of(v: Var, like: Var) -> Var:
-    """Statistics may be float32 where the data are float16: calculate there, the engine casts
-    back.
-    """
-    return v if v.dtype == like.dtype else op.Cast(v, to=like.dtype)
-
-
-def _plus(a: Var | None, b: Var) -> Var:
-    return b if a is None else a + b
 
 
 def spread(part: Var, like: Var, axes: Sequence[int]) -> Var:
@@ -37,15 +35,6 @@ def spread(part: Var, like: Var, axes: Sequence[int]) -> Var:
 def per_channel(v: Var, rank: int) -> Var:
     """(C,) as (C, 1, ...), to broadcast against (N, C, ...)."""
     return op.Unsqueeze(v, list(range(1, rank - 1))) if rank > 2 else v
-
-
-def _rank_of(x: Var, binding: Binding) -> int:
-    if x.rank is None:
-        raise InputError(
-            f"the gradient of '{binding}' needs the rank of its input, which shape inference does "
-            "not know"
-        )
-    return x.rank
 
 
 def _batch_norm(
@@ -63,15 +52,15 @@ def _batch_norm(
     if g[0] is None:
         return [None] * len(xs)
     x, scale, _, mean, variance = xs
-    rank = _rank_of(x, binding)
+    rank = rank_of(x, binding)
     axes = [0, *range(2, rank)]
-    g0 = as_dtype_of(g[0], variance)
+    g0 = in_dtype_of(g[0], variance)
     inverse = 1.0 / op.Sqrt(variance + epsilon)
-    slope = as_dtype_of(scale, inverse) * inverse
+    slope = in_dtype_of(scale, inverse) * inverse
     total = op.ReduceSum(g0, axes, keepdims=0) if wanted[2] or wanted[3] else None
     if wanted[1] or wanted[4]:
         along = op.ReduceSum(
-            g0 * (as_dtype_of(x, mean) - per_channel(mean, rank)), axes, keepdims=0
+            g0 * (in_dtype_of(x, mean) - per_channel(mean, rank)), axes, keepdims=0
         )
     return [
         g0 * per_channel(slope, rank) if wanted[0] else None,
@@ -98,21 +87,21 @@ def _batch_norm_training(
     share. Source: Ioffe and Szegedy, 2015.
     """
     x, scale, _, mean_in, _ = xs
-    rank = _rank_of(x, binding)
+    rank = rank_of(x, binding)
     axes = [0, *range(2, rank)]
-    up = as_dtype_of(x, mean_in)
+    up = in_dtype_of(x, mean_in)
     count = _count(up, mean_in, axes)
     centred = up - op.ReduceMean(up, axes, keepdims=1)
     variance = divided(op.ReduceSum(centred * centred, axes, keepdims=0), count)
     inverse = op.Reciprocal(op.Sqrt(variance + epsilon))
-    g0 = None if g[0] is None else as_dtype_of(g[0], mean_in)
+    g0 = None if g[0] is None else in_dtype_of(g[0], mean_in)
     result: list[Any] = [None] * len(xs)
     if g0 is not None:
         total = op.ReduceSum(g0, axes, keepdims=0)
         along = op.ReduceSum(g0 * centred, axes, keepdims=0)
         if wanted[0]:
             # the numbers of a channel are brought together first: four passes over all elements
-            slope = as_dtype_of(scale, inverse) * inverse
+            slope = in_dtype_of(scale, inverse) * inverse
             mean = divided(slope * total, count)
             tilt = divided(slope * inverse * inverse * along, count)
             moved = centred * per_channel(tilt, rank) + per_channel(mean, rank)
@@ -161,7 +150,7 @@ def _instance_norm_x(
     """(g - mean(g) - hat mean(g hat)) scale / sqrt(var + eps), where hat is the normalized input,
     which is not written out: what multiplies the elements is made of one number per channel.
     """
-    rank = _rank_of(x, binding)
+    rank = rank_of(x, binding)
     axes = list(range(2, rank))
     centred, inverse, along = _instance_parts(g, x, epsilon, axes)
     flat = g - op.ReduceMean(g, axes, keepdims=1)
@@ -171,7 +160,7 @@ def _instance_norm_x(
 def _instance_norm_scale(
     g: Var, y: Var, x: Var, scale: Var, bias: Var, epsilon: float, binding: Binding
 ) -> Var:
-    rank = _rank_of(x, binding)
+    rank = rank_of(x, binding)
     axes = list(range(2, rank))
     _, _, along = _instance_parts(g, x, epsilon, axes)
     return multiplied(op.ReduceSum(along, [0, *axes], keepdims=0), reduced_count(x, along, axes))
@@ -182,24 +171,20 @@ vjp(
     _instance_norm_x,
     _instance_norm_scale,
     lambda g, y, x, scale, bias, binding: op.ReduceSum(
-        g, [0, *range(2, _rank_of(x, binding))], keepdims=0
+        g, [0, *range(2, rank_of(x, binding))], keepdims=0
     ),
 )
 
 
 def _normalized(y: Sequence[Var], x: Var) -> Var:
-    return (as_dtype_of(x, y[1]) - y[1]) * y[2]
+    return (in_dtype_of(x, y[1]) - y[1]) * y[2]
 
 
 def _layer_norm_axes(x: Var, axis: int, binding: Binding) -> list[int]:
-    if x.rank is None:
-        if axis < 0:
-            return list(range(axis, 0))
-        raise InputError(
-            f"the gradient of '{binding}' needs the rank of its input, which shape inference does "
-            "not know"
-        )
-    return list(range(axis % x.rank, x.rank))
+    if axis < 0 and x.rank is None:
+        return list(range(axis, 0))
+    rank = rank_of(x, binding)
+    return list(range(axis % rank, rank))
 
 
 def _layer_norm_x(
@@ -217,17 +202,17 @@ def _layer_norm_x(
         total = _from_products(g[0], y, x, scale)
     elif g[0] is not None:
         hat, inverse = _normalized(y, x), y[2]
-        h = as_dtype_of(g[0], inverse) * as_dtype_of(scale, inverse)
+        h = in_dtype_of(g[0], inverse) * in_dtype_of(scale, inverse)
         along = hat * op.ReduceMean(h * hat, axes, keepdims=1)
         total = (h - op.ReduceMean(h, axes, keepdims=1) - along) * inverse
     if len(g) > 1 and g[1] is not None:  # of the mean
         hat = _normalized(y, x)
         part = g[1] * op.ReduceMean(op.Sign(hat) * 0.0 + 1.0, axes, keepdims=1)
-        total = _plus(total, spread(part, hat, axes))
+        total = plus(total, spread(part, hat, axes))
     if len(g) > 2 and g[2] is not None:  # of 1 / sqrt(var + eps): d = -inverse^2 hat / n
         hat, inverse = _normalized(y, x), y[2]
         part = -(g[2] * inverse * inverse)
-        total = _plus(total, spread(part, hat, axes) * hat)
+        total = plus(total, spread(part, hat, axes) * hat)
     if total is None:
         raise InputError(f"no adjoint arrived at '{binding}'")
     return total
@@ -267,7 +252,7 @@ def _layer_norm_scale(
     if g[0] is None:
         return None
     if not _by_products(x, scale, y, _layer_norm_axes(x, axis, binding)):
-        return as_dtype_of(g[0], y[2]) * _normalized(y, x)
+        return in_dtype_of(g[0], y[2]) * _normalized(y, x)
     rows = op.Reshape(g[0] * (x - y[1]), [-1, _last(x)])
     return op.MatMul(op.Reshape(y[2], [-1]), rows)
 
@@ -296,16 +281,15 @@ vjp("LpNormalization", _lp_normalization, notes="0 where the norm is 0; sign(0) 
 
 def _window_sum(v: Var, before: int, after: int) -> Var:
     """Along the channels: the sum from `before` channels ahead to `after` behind."""
-    rank = v.rank or 0
-    ends = [[0] * rank, [0] * rank]
-    ends[0][1], ends[1][1] = before, after
-    padded = pad(v, [*ends[0], *ends[1]])
+    others = [0] * ((v.rank or 0) - 2)
+    padded = pad(v, [0, before, *others, 0, after, *others])
     channels = op.Shape(v, start=1, end=2)
-    size = before + after + 1
-    parts = [
-        op.Slice(padded, [i], op.Add(channels, np.array([i], np.int64)), [1]) for i in range(size)
-    ]
-    return op.Sum(*parts)
+    return op.Sum(
+        *(
+            op.Slice(padded, [i], op.Add(channels, np.array([i], np.int64)), [1])
+            for i in range(before + after + 1)
+        )
+    )
 
 
 def _lrn(
@@ -314,8 +298,7 @@ def _lrn(
     """y = x s^-b, s = bias + a/n sum x²: dx = g s^-b - 2ab/n x W'(g x s^(-b-1)), W' the mirrored
     window.
     """
-    if x.rank is None:
-        raise InputError(f"the gradient of '{binding}' needs an operand of known rank")
+    rank_of(x, binding)
     before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
     s = _window_sum(x * x, before, after) * (alpha / size) + bias
     inner = _window_sum(g * x * op.Pow(s, -beta - 1.0), after, before)

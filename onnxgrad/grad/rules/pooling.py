@@ -10,7 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.grad.registry import vjp
-from onnxgrad.grad.rules._common import counting, divided, mean_share, reduced_count, where
+from onnxgrad.grad.rules._common import counting, divided, mean_share, reduced_count
 from onnxgrad.grad.rules._geometry import Geometry, geometry, onto_long, onto_short, spatial
 from onnxgrad.grad.rules.scatter import scatter_elements
 from onnxgrad.ir.binding import Binding
@@ -152,14 +152,14 @@ def _lp_share(g: Var, y: Var, p: int) -> Var:
     if p == 1:
         return g
     empty = op.Equal(y, 0.0)
-    return where(empty, 0.0, g / op.Pow(where(empty, 1.0, y), float(p - 1)))
+    return op.Where(empty, 0.0, g / op.Pow(op.Where(empty, 1.0, y), float(p - 1)))
 
 
-def _global_lp(g: Var, y: Var, x: Var, p: int) -> Var:
-    return _lp_slope(_lp_share(g, y, p), y, x, p)
-
-
-vjp("GlobalLpPool", _global_lp, notes="0 where the norm is 0")
+vjp(
+    "GlobalLpPool",
+    lambda g, y, x, p: _lp_slope(_lp_share(g, y, p), y, x, p),
+    notes="0 where the norm is 0",
+)
 
 
 def _lp_pool(g: Var, y: Var, x: Var, kernel_shape: Sequence[int], p: int, binding: Binding) -> Var:

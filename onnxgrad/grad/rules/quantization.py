@@ -6,7 +6,7 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp, zero
-from onnxgrad.grad.rules._common import pad
+from onnxgrad.grad.rules._common import in_dtype_of, pad, rank_of
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.emission.fill_and_reshape import reshape_like
@@ -25,19 +25,17 @@ def _dequantize_scale(
     binding: Binding,
 ) -> Var:
     """y = (x - zero_point) * scale: the sum of g * (x - zero_point) over what shares a scale."""
-    if scale.rank is None or x.rank is None:
-        raise InputError(
-            f"the gradient of '{binding}' needs the rank of its input and scale, which is not known"
-        )
+    rank_of(scale, binding)
+    rank = rank_of(x, binding)
     ones = op.Expand(constant(1.0, scale.dtype), op.Shape(scale))
     plain = op.DequantizeLinear(x, ones, zero_point, axis=axis, block_size=block_size)
-    each = g * (plain if plain.dtype == g.dtype else op.Cast(plain, to=g.dtype))
-    a = axis % max(x.rank, 1)
+    each = g * in_dtype_of(plain, g)
+    a = axis % max(rank, 1)
     if block_size:
         return _sum_blocks(each, x, a, block_size, binding)
     if scale.rank == 0 or scale.shape == (1,):
         return reshape_like(op.ReduceSum(each, keepdims=0), scale)
-    others = [i for i in range(x.rank) if i != a]
+    others = [i for i in range(rank) if i != a]
     return op.ReduceSum(each, others, keepdims=0) if others else each
 
 

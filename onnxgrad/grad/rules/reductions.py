@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from onnxgrad.grad.registry import vjp, zero
+from onnxgrad.grad.registry import Convention, vjp, zero
 from onnxgrad.grad.rules._common import (
     ZEROS,
     Axes,
@@ -21,94 +23,92 @@ from onnxgrad.ir.emission.fill_and_reshape import expand_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 
-
-def _noop(axes: Axes, noop_with_empty_axes: int) -> bool:
-    return bool(noop_with_empty_axes) and (axes is None or (not isinstance(axes, Var) and not axes))
-
-
-def _sum(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes: int) -> Var:
-    if _noop(axes, noop_with_empty_axes):
-        return g
-    return expand_like(restored(g, axes, keepdims), x)
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
-def _mean(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes: int) -> Var:
-    if _noop(axes, noop_with_empty_axes):
-        return g
-    share = mean_share(g, reduced_count(x, y, axes))
-    return expand_like(restored(share, axes, keepdims), x)
+@dataclass(frozen=True)
+class _Reduction:
+    """The attributes of a reduction, and its axes."""
+
+    axes: Axes
+    keepdims: int
+    noop: int
+
+    def back(self, v: Var) -> Var:
+        """A result with its reduced axes back as ones."""
+        return restored(v, self.axes, self.keepdims)
+
+    def again(self, reduce: Any, v: Var) -> Var:
+        """Another reduction over the same axes."""
+        axes, noop = axes_operand(self.axes), self.noop or None
+        result: Var = reduce(v, axes, keepdims=self.keepdims, noop_with_empty_axes=noop)
+        return result
 
 
-def _extremum(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes: int) -> Var:
-    if _noop(axes, noop_with_empty_axes):
-        return g
-    mask = as_number(op.Equal(x, restored(y, axes, keepdims)), x)
-    ties = op.ReduceSum(
-        counting(mask),
-        axes_operand(axes),
-        keepdims=keepdims,
-        noop_with_empty_axes=noop_with_empty_axes or None,
-    )
-    return mask * restored(divided(g, ties), axes, keepdims)
+def _reduction(
+    name: str,
+    formula: Callable[[Var, Var, Var, _Reduction], Var],
+    untouched: Callable[[Var, Var], Var] = lambda g, x: g,
+    **options: Unpack[Convention],
+) -> None:
+    """Register a formula of the adjoint, the result, the operand and the attributes; `untouched`
+    holds where empty axes mean that nothing is reduced.
+    """
+
+    def partial(
+        g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes: int
+    ) -> Var:
+        if noop_with_empty_axes and not isinstance(axes, Var) and not axes:
+            return untouched(g, x)
+        return formula(g, y, x, _Reduction(axes, keepdims, noop_with_empty_axes))
+
+    vjp(name, partial, **options)
 
 
-def _prod(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes: int) -> Var:
+def _mean(g: Var, y: Var, x: Var, r: _Reduction) -> Var:
+    share = mean_share(g, reduced_count(x, y, r.axes))
+    return expand_like(r.back(share), x)
+
+
+def _extremum(g: Var, y: Var, x: Var, r: _Reduction) -> Var:
+    mask = as_number(op.Equal(x, r.back(y)), x)
+    return mask * r.back(divided(g, r.again(op.ReduceSum, counting(mask))))
+
+
+def _prod(g: Var, y: Var, x: Var, r: _Reduction) -> Var:
     """g times the product of the others: y / x, and at a zero the product of the rest."""
-    if _noop(axes, noop_with_empty_axes):
-        return g
-    options: dict[str, Any] = {
-        "keepdims": keepdims,
-        "noop_with_empty_axes": noop_with_empty_axes or None,
-    }
     is_zero = op.Equal(x, 0.0)
     nonzero = op.Where(is_zero, 1.0, x)
-    product = op.ReduceProd(nonzero, axes_operand(axes), **options)
-    zeros = op.ReduceSum(nonzero - x, axes_operand(axes), **options)
-    a, b = (restored(v, axes, keepdims) for v in beside_zeros(g * product, zeros))
-    return op.Where(is_zero, a * (b - x), restored(g * y, axes, keepdims) / nonzero)
+    product = r.again(op.ReduceProd, nonzero)
+    zeros = r.again(op.ReduceSum, nonzero - x)
+    a, b = (r.back(v) for v in beside_zeros(g * product, zeros))
+    return op.Where(is_zero, a * (b - x), r.back(g * y) / nonzero)
 
 
-def _l1(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes: int) -> Var:
-    return op.Sign(x) * restored(g, axes, keepdims)
-
-
-def _l2(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes: int) -> Var:
+def _l2(g: Var, y: Var, x: Var, r: _Reduction) -> Var:
     """x / |x|, and 0 where the norm is 0."""
-    if _noop(axes, noop_with_empty_axes):
-        return g * op.Sign(x)
     at_zero = op.Equal(y, 0.0)
     scale = op.Where(at_zero, 0.0, g / op.Where(at_zero, 1.0, y))
-    return x * restored(scale, axes, keepdims)
+    return x * r.back(scale)
 
 
-def _sum_square(
-    g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes: int
-) -> Var:
-    return x * restored(g * 2.0, axes, keepdims)
-
-
-def _log_sum(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes: int) -> Var:
-    if _noop(axes, noop_with_empty_axes):
-        return g / x
-    return expand_like(restored(g / op.Exp(y), axes, keepdims), x)
-
-
-def _log_sum_exp(
-    g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes: int
-) -> Var:
-    if _noop(axes, noop_with_empty_axes):
-        return g
-    return op.Exp(x - restored(y, axes, keepdims)) * restored(g, axes, keepdims)
-
-
-vjp("ReduceSum", _sum)
-vjp("ReduceMean", _mean)
-vjp("ReduceMax", _extremum, notes="equal maxima share the adjoint evenly", compares=True)
-vjp("ReduceMin", _extremum, notes="equal minima share the adjoint evenly", compares=True)
-vjp("ReduceProd", _prod, notes=ZEROS)
-vjp("ReduceL1", _l1, notes="0 at 0")
-vjp("ReduceL2", _l2, notes="0 where the norm is 0")
-vjp("ReduceSumSquare", _sum_square)
-vjp("ReduceLogSum", _log_sum)
-vjp("ReduceLogSumExp", _log_sum_exp)
+_TIES = "equal {} share the adjoint evenly"
+_reduction("ReduceSum", lambda g, y, x, r: expand_like(r.back(g), x))
+_reduction("ReduceMean", _mean)
+_reduction("ReduceMax", _extremum, notes=_TIES.format("maxima"), compares=True)
+_reduction("ReduceMin", _extremum, notes=_TIES.format("minima"), compares=True)
+_reduction("ReduceProd", _prod, notes=ZEROS)
+_reduction(
+    "ReduceL1",
+    lambda g, y, x, r: op.Sign(x) * r.back(g),
+    lambda g, x: op.Sign(x) * g,
+    notes="0 at 0",
+)
+_reduction("ReduceL2", _l2, lambda g, x: g * op.Sign(x), notes="0 where the norm is 0")
+_reduction("ReduceSumSquare", lambda g, y, x, r: x * r.back(g * 2.0), lambda g, x: x * (g * 2.0))
+_reduction(
+    "ReduceLogSum", lambda g, y, x, r: expand_like(r.back(g / op.Exp(y)), x), lambda g, x: g / x
+)
+_reduction("ReduceLogSumExp", lambda g, y, x, r: op.Exp(x - r.back(y)) * r.back(g))
 zero("ArgMax", "ArgMin")

@@ -15,9 +15,8 @@ from onnxgrad.grad.rules._common import (
     as_number,
     beside_zeros,
     from_front,
-    narrowed,
+    in_dtype_of,
     size_along,
-    where,
 )
 from onnxgrad.ir.emission.fill_and_reshape import fill, zeros_like
 from onnxgrad.ir.ops import op
@@ -37,14 +36,16 @@ def scatter_elements(data: Var, indices: Var, updates: Var, *, axis: int, reduct
     if data.dtype not in _HALF or reduction == "none":
         return op.ScatterElements(data, indices, updates, axis=axis, reduction=reduction)
     wide = op.ScatterElements(_wide(data), indices, _wide(updates), axis=axis, reduction=reduction)
-    return narrowed(wide, data)
+    return in_dtype_of(wide, data)
 
 
 def scatter_nd(data: Var, indices: Var, updates: Var, *, reduction: str) -> Var:
     """ScatterND; the result has the dtype of `data`."""
     if data.dtype not in _HALF or reduction == "none":
         return op.ScatterND(data, indices, updates, reduction=reduction)
-    return narrowed(op.ScatterND(_wide(data), indices, _wide(updates), reduction=reduction), data)
+    return in_dtype_of(
+        op.ScatterND(_wide(data), indices, _wide(updates), reduction=reduction), data
+    )
 
 
 def _wide(v: Var) -> Var:
@@ -114,7 +115,7 @@ def _d_data(g: Var, y: Var, data: Var, updates: Var, at: _Places, reduction: str
         return g
     if reduction == "mul":
         return at.write(g, updates, "mul")
-    return where(op.Equal(data, y), g / _winners(y, data, updates, at), 0.0)
+    return op.Where(op.Equal(data, y), g / _winners(y, data, updates, at), 0.0)
 
 
 def _d_updates(g: Var, y: Var, data: Var, updates: Var, at: _Places, reduction: str) -> Var:
@@ -125,12 +126,12 @@ def _d_updates(g: Var, y: Var, data: Var, updates: Var, at: _Places, reduction: 
         return at.read(g)
     if reduction == "mul":
         is_zero = op.Equal(updates, 0.0)
-        nonzero = where(is_zero, 1.0, updates)
+        nonzero = op.Where(is_zero, 1.0, updates)
         zeros = at.write(zeros_like(data), nonzero - updates, "add")
         a, b = (at.read(v) for v in beside_zeros(g * at.write(data, nonzero, "mul"), zeros))
-        return where(is_zero, a * (b - updates), at.read(g * y) / nonzero)
+        return op.Where(is_zero, a * (b - updates), at.read(g * y) / nonzero)
     wins = op.Equal(updates, at.read(y))
-    return where(wins, at.read(g / _winners(y, data, updates, at)), 0.0)
+    return op.Where(wins, at.read(g / _winners(y, data, updates, at)), 0.0)
 
 
 def _winners(y: Var, data: Var, updates: Var, at: _Places) -> Var:

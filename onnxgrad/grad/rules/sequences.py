@@ -33,10 +33,6 @@ def _at(g: Var, y: Var, s: Var, i: Var) -> Var:
     return op.SequenceInsert(op.SequenceErase(zero_sequence(s), place), g, place)
 
 
-def _insert(g: Var, s: Var, i: Var | None) -> Var:
-    return position(i, op.SequenceLength(s))
-
-
 def _erase(g: Var, y: Var, s: Var, i: Var | None = None) -> Var:
     """The erased element receives zeros."""
     length = op.SequenceLength(s)
@@ -44,28 +40,29 @@ def _erase(g: Var, y: Var, s: Var, i: Var | None = None) -> Var:
     return op.SequenceInsert(g, zeros_like(op.SequenceAt(s, place)), place)
 
 
-def _concat(g: Var, y: Var, s: Var, axis: int, new_axis: int) -> Var:
-    """Each element's stretch of the result."""
-    if new_axis:
-        return op.SplitToSequence(g, axis=axis, keepdims=0)
-    return op.SplitToSequence(g, lengths(s, axis), axis=axis)
-
-
-def _split(g: Var, y: Var, x: Var, parts: Var | None = None, *, axis: int, keepdims: int) -> Var:
-    """The pieces put together again; keepdims speaks only where no split is given."""
-    new_axis = 1 if parts is None and not keepdims else 0
-    return op.ConcatFromSequence(g, axis=axis, new_axis=new_axis)
-
-
 vjp("SequenceAt", _at)
 vjp(
     "SequenceInsert",
-    lambda g, y, s, x, i=None: op.SequenceErase(g, _insert(g, s, i)),
-    lambda g, y, s, x, i=None: op.SequenceAt(g, _insert(g, s, i)),
+    lambda g, y, s, x, i=None: op.SequenceErase(g, position(i, op.SequenceLength(s))),
+    lambda g, y, s, x, i=None: op.SequenceAt(g, position(i, op.SequenceLength(s))),
 )
 vjp("SequenceErase", _erase)
-vjp("ConcatFromSequence", _concat)
-vjp("SplitToSequence", _split)
+vjp(
+    "ConcatFromSequence",
+    # each element's stretch of the result
+    lambda g, y, s, axis, new_axis: (
+        op.SplitToSequence(g, axis=axis, keepdims=0)
+        if new_axis
+        else op.SplitToSequence(g, lengths(s, axis), axis=axis)
+    ),
+)
+vjp(
+    "SplitToSequence",
+    # the pieces put together again; keepdims speaks only where no split is given
+    lambda g, y, x, parts=None, *, axis, keepdims: op.ConcatFromSequence(
+        g, axis=axis, new_axis=int(parts is None and not keepdims)
+    ),
+)
 vjp("Optional", lambda g, y, x: g)
 vjp("OptionalGetElement", lambda g, y, x: g)
 

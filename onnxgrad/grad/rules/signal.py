@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp, zero
-from onnxgrad.grad.rules._common import pad
+from onnxgrad.grad.rules._common import pad, rank_of
 from onnxgrad.grad.rules.gather import add_rows
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
@@ -84,15 +84,11 @@ def _dft(
     binding: Binding,
 ) -> Var:
     parts = _parts(x, binding)
-    if x.rank is None:
-        raise InputError(
-            f"the gradient of '{binding}' needs the rank of its input, which shape inference does "
-            "not know"
-        )
+    rank = rank_of(x, binding)
     if isinstance(axis, Var):
         a: Any = op.Reshape(op.Cast(axis, to=TensorProto.INT64), [1])
     else:
-        a = (int(axis[0]) if axis is not None else (1 if binding.version < 20 else -2)) % x.rank
+        a = (int(axis[0]) if axis is not None else (1 if binding.version < 20 else -2)) % rank
     if inverse and onesided:
         # y = irfft(x): bin k stands for itself and its mirror image, but for 0 and n / 2
         n = _size(y, a)
@@ -188,9 +184,6 @@ class _Frames:
         full = op.DFT(_fitted(g, 2, self.n), None, np.int64(2), inverse=1) * _number(self.n, g)
         return _real(full, self.parts)
 
-    def shaped_window(self) -> Var | None:
-        return None if self.window is None else op.Unsqueeze(self.window, [1])
-
     def frames(self) -> Var:
         """The frames before the window, as (B, F * n, parts)."""
         return op.Gather(self.signal, self.places, axis=1)
@@ -214,7 +207,7 @@ def _stft_signal(
     at = _Frames(y, signal, frame_step, window, frame_length, binding)
     v = at.adjoint(g)
     if at.window is not None:
-        v = v * at.shaped_window()
+        v = v * op.Unsqueeze(at.window, [1])
     flat = op.Reshape(v, [0, -1, at.parts])
     # frames overlap: they add up, by the first axis, where rows lie together
     summed = add_rows(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from onnxgrad.grad.weights.evidence import (
     Evidence,
@@ -115,27 +115,17 @@ class _Constant:
 
 def _decide(c: _Constant, exported: str) -> Decision:
     """A weight if it is one to any reader; what the exporter itself wrote down counts more."""
-    answers = [_read(c, by) for by in readers(c.v, c.fixed, _ENDS)] or [
-        _no("nothing that reads it passes a gradient")
-    ]
+    answers = [
+        next(answer for role in _ROLES if (answer := role(c, by)) is not None)
+        for by in readers(c.v, c.fixed, _ENDS)
+    ] or [_no("nothing that reads it passes a gradient")]
     found = next((a for a in answers if a.is_weight), answers[0])
     if exported and found.is_weight != (exported == "PARAMETER"):
         return Decision(not found.is_weight, f"{exported.lower()} of the module that was exported")
     return found
 
 
-def _read(c: _Constant, by: Reader) -> Decision:
-    return next(
-        (answer for role in _ROLES if (answer := role(c, by)) is not None), _looks_trained(c, by)
-    )
-
-
-def _no(why: str) -> Decision:
-    return Decision(False, why)
-
-
-def _yes(why: str) -> Decision:
-    return Decision(True, why)
+_no, _yes = partial(Decision, False), partial(Decision, True)
 
 
 # ---- roles: a constant and one of its readers, None where the role is another --------------------
@@ -143,9 +133,8 @@ def _yes(why: str) -> Decision:
 
 def _buffer(c: _Constant, by: Reader) -> Decision | None:
     """A name tells a buffer anywhere, a statistic where no product reads it."""
-    if c.name == "buffer" or (c.name == "statistic" and operand(by) in ("", TABLE)):
-        return _no(f"a {c.name} of a module, by its name")
-    return None
+    is_buffer = c.name == "buffer" or (c.name == "statistic" and operand(by) in ("", TABLE))
+    return _no(f"a {c.name} of a module, by its name") if is_buffer else None
 
 
 def _no_weight_by_operand(c: _Constant, by: Reader) -> Decision | None:
@@ -217,16 +206,14 @@ def _weight_by_operand(c: _Constant, by: Reader) -> Decision | None:
 
 def _mask(c: _Constant, by: Reader) -> Decision | None:
     """What is added hides."""
-    if c.array is not None and is_hiding(c.array):
-        return _no("a mask: huge negative numbers hide")
-    return None
+    hides = c.array is not None and is_hiding(c.array)
+    return _no("a mask: huge negative numbers hide") if hides else None
 
 
 def _rotary(c: _Constant, by: Reader) -> Decision | None:
     """x * cos + rotated(x) * sin."""
-    if not c.one and c.array is not None and is_rotary(by, c.array):
-        return _no("cosines or sines of a rotary embedding")
-    return None
+    rotary = not c.one and c.array is not None and is_rotary(by, c.array)
+    return _no("cosines or sines of a rotary embedding") if rotary else None
 
 
 def _bias_or_scale(c: _Constant, by: Reader) -> Decision | None:
@@ -279,9 +266,8 @@ def _statistic(c: _Constant, by: Reader) -> Decision | None:
 
 def _with_a_pattern(c: _Constant, by: Reader) -> Decision | None:
     """Masks, grids, windows, positions."""
-    if c.pattern and not c.named:
-        return _no(f"a table that nobody trained: {c.pattern}")
-    return None
+    table = c.pattern and not c.named
+    return _no(f"a table that nobody trained: {c.pattern}") if table else None
 
 
 _TRAINED = {
@@ -293,7 +279,8 @@ _TRAINED = {
 }
 
 
-def _looks_trained(c: _Constant, by: Reader) -> Decision:
+def _looks_trained(c: _Constant, by: Reader) -> Decision | None:
+    """What is left."""
     return _yes(_TRAINED.get(by.binding.op, f"operand of {by.binding.op} that looks trained"))
 
 
@@ -314,4 +301,5 @@ _ROLES: tuple[Role, ...] = (
     _position_bias,
     _with_a_pattern,
     _statistic,
+    _looks_trained,
 )

@@ -131,7 +131,11 @@ def is_formula_number(value: float) -> bool:
     with np.errstate(all="ignore"):
         kin = [1 / x, x * x, 1 / x**2, x / np.pi, np.pi / x, x * x * np.pi, x * x / np.pi]
         kin += [np.exp(x), np.exp(1 / x)]
-    return any(_is_short(float(k), 3, _COMPUTED) or _is_whole(float(k)) for k in kin)
+    return any(
+        _is_short(float(k), 3, _COMPUTED)
+        or (0.5 < k < 1e4 and abs(np.round(k) - k) <= _COMPUTED * k)
+        for k in kin
+    )
 
 
 def pattern(array: Array) -> str:
@@ -220,7 +224,3 @@ def _evenly_spaced(values: Array) -> bool:
 def _is_short(x: float, digits: int, near: float = _WRITTEN) -> bool:
     """Whether so many significant digits are all that `x >= 0` has."""
     return bool(np.isfinite(x) and abs(float(f"{x:.{digits - 1}e}") - x) <= near * x)
-
-
-def _is_whole(x: float) -> bool:
-    return bool(0.5 < x < 1e4 and abs(round(x) - x) <= _COMPUTED * x)

@@ -6,13 +6,15 @@ The columns v (N, parts, C/parts, |K| |O|) are samples of x at regular positions
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from onnxgrad.grad.registry import vjp
+from onnxgrad.grad.registry import Formula, vjp
 from onnxgrad.grad.rules._common import size_along
-from onnxgrad.grad.rules._geometry import kernel_of, spatial_rank
+from onnxgrad.grad.rules._geometry import kernel_of, of_attributes, spatial_rank
+from onnxgrad.grad.rules.convolution.conv import bias
 from onnxgrad.grad.rules.images.grid_sample import (
     Sampling,
     as_type,
@@ -37,17 +39,15 @@ class _Forward:
     def __init__(
         self, g: Var, x: Var, w: Var, offset: Var, mask: Var | None, binding: Binding
     ) -> None:
-        said = kernel_of(w, binding)
-        self.rank = r = spatial_rank(said, x, binding)
+        kernel = kernel_of(w, binding)
+        self.rank = r = spatial_rank(kernel, x, binding)
         self.dtype = number_type(x)
         self.g, self.x, self.w, self.offset = (as_type(v, self.dtype) for v in (g, x, w, offset))
         self.group, self.parts = binding.attr("group"), binding.attr("offset_group")
-        self.strides = binding.attr("strides") or (1,) * r
-        self.dilations = binding.attr("dilations") or (1,) * r
-        self.pads = binding.attr("pads") or (0,) * 2 * r
+        self.geo = of_attributes(binding, None, r)
         self.batch, self.channels, *self.image = (size_along(x, i) for i in range(r + 2))
         self.kernel = [
-            size_along(w, i + 2) if said is None else np.array([said[i]], np.int64)
+            size_along(w, i + 2) if kernel is None else np.array([kernel[i]], np.int64)
             for i in range(r)
         ]
         self.out = [size_along(g, i + 2) for i in range(r)]
@@ -66,8 +66,10 @@ class _Forward:
         )
         positions = []
         for i in range(r):
-            within = self._line(self.kernel[i], 2 * r - 1 - i, 0, self.dilations[i])
-            window = self._line(self.out[i], r - 1 - i, -self.pads[i], self.strides[i])
+            within = self._line(self.kernel[i], 2 * r - 1 - i, 0, self.geo.dilations[i])
+            window = self._line(
+                self.out[i], r - 1 - i, -self.geo.fixed_begin[i], self.geo.strides[i]
+            )
             position = op.Gather(moved, np.int64(i), axis=2 + r) + (within + window)
             positions.append(reshaped(position, [*self.lead, self.count]))
         return sampling(positions, self.lead, self.image, self.count, "linear", "zeros", False)
@@ -123,26 +125,17 @@ class _Forward:
         return product([divided(self.channels, self.group), *self.kernel])
 
 
-def _x(
-    g: Var, y: Var, x: Var, w: Var, offset: Var, b: Var | None, mask: Var | None, binding: Binding
-) -> Var:
-    f = _Forward(g, x, w, offset, mask, binding)
-    return reshape_like(f.sampling().spread(f.masked(f.columns_adjoint()), f.share), x)
+def _x(f: _Forward) -> Var:
+    return f.sampling().spread(f.masked(f.columns_adjoint()), f.share)
 
 
-def _w(
-    g: Var, y: Var, x: Var, w: Var, offset: Var, b: Var | None, mask: Var | None, binding: Binding
-) -> Var:
+def _w(f: _Forward) -> Var:
     """g times the masked columns."""
-    f = _Forward(g, x, w, offset, mask, binding)
     columns = f.grouped(f.masked(f.sampling().read(f.images(), f.share)))
-    return reshape_like(op.ReduceSum(f.cotangents() @ columns.mT, [0], keepdims=0), w)
+    return op.ReduceSum(f.cotangents() @ columns.mT, [0], keepdims=0)
 
 
-def _offset(
-    g: Var, y: Var, x: Var, w: Var, offset: Var, b: Var | None, mask: Var | None, binding: Binding
-) -> Var:
-    f = _Forward(g, x, w, offset, mask, binding)
+def _offset(f: _Forward) -> Var:
     at = f.sampling()
     s = at.overlaps(f.columns_adjoint(), f.images(), f.share)
     parts = []
@@ -152,33 +145,28 @@ def _offset(
         parts.append(
             reshaped(moved, [*f.lead, product(f.kernel), np.array([1], np.int64), product(f.out)])
         )
-    return reshape_like(op.Concat(*parts, axis=3), offset)
+    return op.Concat(*parts, axis=3)
 
 
-def _b(
-    g: Var, y: Var, x: Var, w: Var, offset: Var, b: Var, mask: Var | None, binding: Binding
-) -> Var:
-    r = spatial_rank(kernel_of(w, binding), x, binding)
-    return op.ReduceSum(g, [0, *range(2, r + 2)], keepdims=0)
-
-
-def _mask(
-    g: Var, y: Var, x: Var, w: Var, offset: Var, b: Var | None, mask: Var, binding: Binding
-) -> Var:
-    f = _Forward(g, x, w, offset, mask, binding)
+def _mask(f: _Forward) -> Var:
     at = f.sampling()
-    return reshape_like(
-        at.along(at.overlaps(f.columns_adjoint(), f.images(), f.share), at.weight), mask
+    return at.along(at.overlaps(f.columns_adjoint(), f.images(), f.share), at.weight)
+
+
+def _by(index: int, partial: Callable[[_Forward], Var]) -> Formula:
+    """The formula of operand `index`."""
+    return lambda g, y, x, w, offset, b, mask, binding: reshape_like(
+        partial(_Forward(g, x, w, offset, mask, binding)), binding.operand(index)
     )
 
 
 vjp(
     "DeformConv",
-    _x,
-    _w,
-    _offset,
-    _b,
-    _mask,
+    _by(0, _x),
+    _by(1, _w),
+    _by(2, _offset),
+    bias,
+    _by(4, _mask),
     notes="at a pixel's centre: the slope on the side of larger positions; outside of the image "
     "zeros are read",
 )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.grad.rules._common import as_number, size_along, where
+from onnxgrad.grad.rules._common import as_number, size_along
 from onnxgrad.grad.rules.images.grid_sample import as_type, product, reshaped
 from onnxgrad.grad.rules.scatter import scatter_elements, zeros
 from onnxgrad.ir.binding import Binding
@@ -129,7 +129,7 @@ def samples(rois: Var, axis: int, size: Any, binding: Binding) -> Samples:
     length_along = as_type_of(size, rois)
     on_image = op.And(op.GreaterOrEqual(place, -1.0), op.LessOrEqual(place, length_along))
     last = op.Sub(length_along, 1.0)
-    held = op.Min(op.Max(where(on_image, place, 0.0), 0.0), last)
+    held = op.Min(op.Max(op.Where(on_image, place, 0.0), 0.0), last)
     moves = as_number(op.And(op.Greater(place, 0.0), op.Less(place, last)), rois)
     low = op.Floor(held)
     return Samples(
@@ -173,7 +173,7 @@ class Candidates:
         rows = reshaped(op.Transpose(x, perm=[0, 2, 3, 1]), [product([n, h, w]), c])
         read = op.Gather(rows, pixels, axis=0)
         values = read if weights is None else read * op.Unsqueeze(weights, [3])
-        masked = where(op.Greater(op.Unsqueeze(taken, [3]), 0.0), values, _LOWEST)
+        masked = op.Where(op.Greater(op.Unsqueeze(taken, [3]), 0.0), values, _LOWEST)
         return Candidates(sizes, pixels, weights, read, op.ArgMax(masked, axis=2, keepdims=0))
 
     def of(self, v: Var | None) -> Any:

@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
-from onnxgrad.grad.rules._common import as_number, pad, size_along, where
+from onnxgrad.grad.rules._common import as_number, pad, rank_of, size_along
 from onnxgrad.grad.rules.scatter import scatter_elements, zeros
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
@@ -224,7 +224,7 @@ def _taps(
     if inside is not None:
         values = [v * as_number(inside, position) for v in values]
     elif mode == "linear":
-        values[1] = where(
+        values[1] = op.Where(
             _is_on_edge(t, index, offsets.shape.index(2) - offsets.ndim, size), 0.0, values[1]
         )
     return _Taps(index, *values)
@@ -262,20 +262,10 @@ def _continued(place: Var, size: Any, padding: str, aligned: bool) -> tuple[Var,
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}  # the names of opset 16
 
 
-def _rank(x: Var, grid: Var, binding: Binding) -> int:
-    """The number of spatial axes."""
-    for v in (x, grid):
-        if v.rank is not None:
-            return v.rank - 2
-    raise InputError(
-        f"the gradient of '{binding}' needs the rank of its input, which shape "
-        "inference does not know"
-    )
-
-
 def _sampling(g: Var, x: Var, grid: Var, binding: Binding) -> tuple[Sampling, Var]:
     """What the grid, (N, *O, rank) with the last axis first, reads of x; and g as (N, C, P)."""
-    rank, dtype = _rank(x, grid, binding), number_type(x, grid)
+    rank = rank_of(grid if x.rank is None else x, binding) - 2
+    dtype = number_type(x, grid)
     aligned, mode = bool(binding.attr("align_corners")), binding.attr("mode")
     batch, channels, *spatial = (size_along(x, i) for i in range(rank + 2))
     count = product([size_along(grid, i) for i in range(1, rank + 1)])

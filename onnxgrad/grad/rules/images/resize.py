@@ -15,7 +15,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
-from onnxgrad.grad.rules._common import from_front
+from onnxgrad.grad.rules._common import from_front, rank_of
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import same_dim
@@ -35,16 +35,15 @@ _ZERO_TO_ONE = (np.array([0.0], np.float32), np.array([1.0], np.float32))
 
 def _resize(g: Var, y: Var, x: Var, binding: Binding) -> Var:
     """Multiply each resized axis of g by the transposed weights."""
-    if x.rank is None:
-        raise InputError(f"the gradient of '{binding}' needs an operand of known rank")
+    rank = rank_of(x, binding)
     for v in binding.inputs[1:]:
         # onnxruntime reads them flat, whatever their shape
         if v is not None and v.rank not in (None, 1):
             raise InputError(f"'{v.name}' of '{binding}' is {v.type}, and no vector")
-    axes = [from_front(a, x.rank) for a in binding.attr("axes") or range(x.rank)]
+    axes = [from_front(a, rank) for a in binding.attr("axes") or range(rank)]
     for position, axis in enumerate(axes):
         if not _is_untouched(binding, position, axis, x, y):
-            g = _along(g, axis, _weights(binding, position, axis, x, y), x.rank)
+            g = _along(g, axis, _weights(binding, position, axis, x, y), rank)
     return g
 
 

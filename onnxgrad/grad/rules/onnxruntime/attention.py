@@ -8,7 +8,6 @@ values), rotary embedding and packed projections are declined.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from onnx import TensorProto
@@ -32,32 +31,23 @@ def _attention(
     mask: Var | None,
     past: Var | None,
     attention_bias: Var | None,
-    past_length: Var | None,
     *,
     num_heads: int,
-    qkv_hidden_sizes: Sequence[int] | None = None,
-    scale: float | None = None,
-    mask_filter_value: float = _FILTER,
-    unidirectional: int = 0,
-    do_rotary: int = 0,
     binding: Binding,
 ) -> tuple[Var | None, ...]:
     """x (B, S, E), weights (E, D + D + D_v): the projections, heads side by side, then attention
     over x itself.
     """
-    _decline(binding, "a cache of keys and values", past is not None or past_length is not None)
-    _decline(binding, "do_rotary", bool(do_rotary))
+    cache = (past, binding.operand(6))
+    _decline(binding, "a cache of keys and values", any(v is not None for v in cache))
+    _decline(binding, "do_rotary", bool(binding.attr("do_rotary", 0)))
     projected = x @ weights
     if bias is not None:
         projected = projected + bias
-    if qkv_hidden_sizes:
-        parts = op.Split(projected, list(qkv_hidden_sizes), axis=-1, outputs=3)
-    else:
-        parts = op.Split(projected, axis=-1, outputs=3)
+    sizes = binding.attr("qkv_hidden_sizes", None)
+    parts = op.Split(projected, list(sizes) if sizes else None, axis=-1, outputs=3)
     q, k, v = (_heads(part, num_heads) for part in parts)
-    y, _ = _attend(
-        q, k, v, mask, attention_bias, scale, mask_filter_value, bool(unidirectional), binding
-    )
+    y, _ = _attend(q, k, v, mask, attention_bias, binding)
     if binding.result(1) is None:
         return (y,)
     return y, op.Concat(op.Unsqueeze(k, [0]), op.Unsqueeze(v, [0]), axis=0)
@@ -70,21 +60,14 @@ def _multi_head_attention(
     bias: Var | None,
     mask: Var | None,
     attention_bias: Var | None,
-    past_key: Var | None,
-    past_value: Var | None,
-    past_length: Var | None,
-    cache_indirection: Var | None,
     *,
     num_heads: int,
-    scale: float | None = None,
-    mask_filter_value: float = _FILTER,
-    unidirectional: int = 0,
     binding: Binding,
 ) -> tuple[Var | None, ...]:
     """query (B, S, D); key (B, L, D) and value (B, L, D_v), or both (B, N, L, H); bias (D + D +
     D_v).
     """
-    cache = (past_key, past_value, past_length, cache_indirection)
+    cache = [binding.operand(i) for i in range(6, 10)]
     _decline(binding, "a cache of keys and values", any(v is not None for v in cache))
     if (
         key is None
@@ -107,34 +90,23 @@ def _multi_head_attention(
         value = value + op.Slice(bias, size + size, [np.iinfo(np.int64).max], [0])
     q = _heads(query, num_heads)
     k, v = (key, value) if split else (_heads(key, num_heads), _heads(value, num_heads))
-    y, scores = _attend(
-        q, k, v, mask, attention_bias, scale, mask_filter_value, bool(unidirectional), binding
-    )
+    y, scores = _attend(q, k, v, mask, attention_bias, binding)
     return y, k, v, scores
 
 
 def _attend(
-    q: Var,
-    k: Var,
-    v: Var,
-    mask: Var | None,
-    bias: Var | None,
-    scale: float | None,
-    fill: float,
-    causal: bool,
-    binding: Binding,
+    q: Var, k: Var, v: Var, mask: Var | None, bias: Var | None, binding: Binding
 ) -> tuple[Var, Var]:
     """softmax(scale q k^T + bias + masks) v of q (B, N, S, H), k (B, N, L, H), v (B, N, L, H_v):
     (B, S, N H_v), and what the softmax was taken of.
     """
-    scores = (q * _scale(q, scale)) @ op.Transpose(k, perm=[0, 1, 3, 2])
+    scores = (q * _scale(q, binding.attr("scale", None))) @ op.Transpose(k, perm=[0, 1, 3, 2])
     if bias is not None:
         scores = scores + bias
     if mask is not None:
-        scores = scores + op.Where(
-            _visible(mask, q, k, binding), constant(0.0, q.dtype), constant(fill, q.dtype)
-        )
-    if causal:
+        visible, fill = _visible(mask, q, k, binding), binding.attr("mask_filter_value", _FILTER)
+        scores = scores + op.Where(visible, constant(0.0, q.dtype), constant(fill, q.dtype))
+    if binding.attr("unidirectional", 0):
         scores = op.Where(_not_later(q, k), scores, _lowest(q))
     context = op.Transpose(op.Softmax(scores, axis=-1) @ v, perm=[0, 2, 1, 3])
     n, h = (context.shape or (None,) * 4)[2:]

@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import body
-from onnxgrad.grad.rules._common import plus
+from onnxgrad.grad.rules._common import in_dtype_of, plus, rank_of, scaled
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.emission.emitter import emitter
@@ -44,13 +44,9 @@ def _fast_gelu(x: Var, bias: Var | None) -> Var:
     return x * (op.Tanh((x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)) * 0.5 + 0.5)
 
 
-def _quick_gelu(x: Var, *, alpha: float = 1.702) -> Var:
-    return x * op.Sigmoid(x if alpha == 1.0 else x * alpha)
-
-
 body(f"{_DOMAIN}::Gelu", _gelu)
 body(f"{_DOMAIN}::FastGelu", _fast_gelu)
-body(f"{_DOMAIN}::QuickGelu", _quick_gelu)
+body(f"{_DOMAIN}::QuickGelu", lambda x, *, alpha=1.702: x * op.Sigmoid(scaled(x, alpha)))
 body(f"{_DOMAIN}::BiasGelu", lambda a, b: _gelu(a + b))
 
 
@@ -69,7 +65,7 @@ def _fused_matmul(
     binding: Binding,
 ) -> Var:
     y = _arranged(a, transA, transBatchA, binding) @ _arranged(b, transB, transBatchB, binding)
-    return y if alpha == 1.0 else y * alpha
+    return scaled(y, alpha)
 
 
 def _arranged(v: Var, last_two: int, batch: int, binding: Binding) -> Var:
@@ -78,15 +74,10 @@ def _arranged(v: Var, last_two: int, batch: int, binding: Binding) -> Var:
     """
     if not last_two and not batch:
         return v
-    if v.rank is None:
-        raise InputError(
-            f"the gradient of '{binding}' needs the rank of '{v.name}', which shape "
-            "inference cannot tell"
-        )
-    order = list(range(v.rank))
-    if batch and v.rank > 2:
+    order = list(range(rank_of(v, binding)))
+    if batch and len(order) > 2:
         order = [*order[1:-1], 0, order[-1]]
-    if last_two and v.rank > 1:
+    if last_two and len(order) > 1:
         order = [*order[:-2], order[-1], order[-2]]
     return v if order == sorted(order) else op.Transpose(v, perm=order)
 
@@ -100,37 +91,19 @@ def _fused_gemm(
     beta: float = 1.0,
     transA: int = 0,
     transB: int = 0,
-    activation: str = "",
-    activation_alpha: float | None = None,
-    activation_beta: float | None = None,
     binding: Binding,
 ) -> Var:
     y = op.Gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
-    return _activated(y, activation, (activation_alpha, activation_beta), binding)
+    numbers = [binding.attr(f"activation_{name}", None) for name in ("alpha", "beta")]
+    return _activated(y, numbers, binding)
 
 
-def _fused_conv(
-    x: Var,
-    w: Var,
-    bias: Var | None,
-    z: Var | None,
-    *,
-    activation: str = "",
-    activation_params: Sequence[float] = (),
-    auto_pad: str | None = None,
-    dilations: Sequence[int] | None = None,
-    group: int | None = None,
-    kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
-    binding: Binding,
-) -> Var:
-    y = op.Conv(
-        x, w, bias, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-    )  # fmt: skip
-    return _activated(plus(y, z), activation, tuple(activation_params), binding)
+_WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+
+
+def _fused_conv(x: Var, w: Var, bias: Var | None, z: Var | None, *, binding: Binding) -> Var:
+    y = op.Conv(x, w, bias, **{name: binding.attr(name, None) for name in _WINDOW})
+    return _activated(plus(y, z), binding.attr("activation_params", ()), binding)
 
 
 # what the numbers of an activation are called in the standard operator
@@ -141,7 +114,8 @@ _ACTIVATIONS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def _activated(y: Var, name: str, numbers: Sequence[float | None], binding: Binding) -> Var:
+def _activated(y: Var, numbers: Sequence[float | None], binding: Binding) -> Var:
+    name = binding.attr("activation", "")
     if name in ("", "Identity"):
         return y
     if name == "Clip" and len(numbers) == 2:
@@ -182,7 +156,7 @@ def _root_mean_square(x: Var, scale: Var, epsilon: float, axes: Sequence[int]) -
     )
     inverse = op.Reciprocal(op.Sqrt(op.ReduceMean(up * up, list(axes), keepdims=1) + epsilon))
     y = up * inverse
-    return (y if up is x else op.Cast(y, to=x.dtype)) * scale, inverse
+    return in_dtype_of(y, x) * scale, inverse
 
 
 def _skip_layer_norm(
@@ -204,20 +178,14 @@ def _skip_simplified(
 ) -> tuple[Var | None, ...]:
     total = plus(x, skip, bias)
     y, inverse = _root_mean_square(total, gamma, epsilon, [-1])
-    return (y, None, inverse, total)
+    return y, None, inverse, total
 
 
 def _simplified(
     x: Var, scale: Var, *, axis: int = -1, epsilon: float = 1e-5, binding: Binding
 ) -> tuple[Var, Var]:
-    if axis >= 0 and x.rank is None:
-        raise InputError(
-            f"the gradient of '{binding}' needs the rank of '{x.name}', which shape "
-            "inference cannot tell"
-        )
-    return _root_mean_square(
-        x, scale, epsilon, range(axis if axis < 0 else axis - (x.rank or 0), 0)
-    )
+    first = axis if axis < 0 else axis - rank_of(x, binding)
+    return _root_mean_square(x, scale, epsilon, range(first, 0))
 
 
 def _layer_normalization(
@@ -234,15 +202,13 @@ def _embed(
     segment: Var | None,
     gamma: Var,
     beta: Var,
-    mask: Var | None,
-    position_ids: Var | None,
     *,
-    epsilon: float = _TINY,
     binding: Binding,
 ) -> tuple[Var | None, ...]:
     """Tables (count, H) looked up by ids (batch, length), positions 0, 1, ... unless given,
     added and normalised.
     """
+    mask, position_ids = binding.operand(7), binding.operand(8)
     length = op.Shape(input_ids, start=1, end=2)
     if position_ids is None:
         place = op.Slice(position, [0], length, [0])
@@ -251,6 +217,7 @@ def _embed(
     total = op.Gather(word, input_ids) + place
     if segment is not None and segment_ids is not None:
         total = total + op.Gather(segment, segment_ids)
+    epsilon = binding.attr("epsilon", _TINY)
     [y] = op.LayerNormalization(total, gamma, beta, axis=-1, epsilon=epsilon, outputs=1)
     if binding.result(1) is None:
         return (y, None, total)
@@ -280,16 +247,12 @@ def _matmul_nbits(
     g_idx: Var | None,
     bias: Var | None,
     *,
-    K: int,
-    N: int,
-    bits: int = 4,
-    block_size: int,
-    accuracy_level: int = 0,
-    weight_prepacked: int = 0,
     binding: Binding,
 ) -> Var:
     """x W^T + bias, W = scale (q - zero point)"""
-    if g_idx is not None or weight_prepacked or bits not in (2, 4, 8):
+    K, N, block_size = (binding.attr(name) for name in ("K", "N", "block_size"))
+    bits = binding.attr("bits", 4)
+    if g_idx is not None or binding.attr("weight_prepacked", 0) or bits not in (2, 4, 8):
         raise InputError(
             f"no gradient of '{binding}': its integers are not in the order of rows and blocks, "
             "or not of 2, 4 or 8 bits"

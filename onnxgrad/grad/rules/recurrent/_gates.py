@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.rules._common import as_number
+from onnxgrad.grad.rules._common import as_number, scaled
 from onnxgrad.grad.rules.recurrent._sweep import Recurrent
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
@@ -23,10 +23,6 @@ def _piecewise(mask: Var, then: float | Var, otherwise: float | Var, like: Var) 
     """Where of numbers, in the dtype of `like`."""
     both = (constant(v, like.dtype) if isinstance(v, float) else v for v in (then, otherwise))
     return op.Where(mask, *both)
-
-
-def _scaled(v: Var, factor: float) -> Var:
-    return v if factor == 1.0 else v * factor
 
 
 # no default: ONNX would have 1, onnxruntime takes 0
@@ -52,7 +48,7 @@ _ACTIVATIONS: dict[str, tuple[Value, Slope, float, float, bool, bool]] = {
         False,
     ),
     "affine": (
-        lambda z, a, b: _scaled(z, a) if b == 0.0 else _scaled(z, a) + b,
+        lambda z, a, b: scaled(z, a) if b == 0.0 else scaled(z, a) + b,
         lambda z, y, a, b: filled_like(z, a),
         _UNSAID,
         0.0,
@@ -76,8 +72,8 @@ _ACTIVATIONS: dict[str, tuple[Value, Slope, float, float, bool, bool]] = {
         False,
     ),
     "scaledtanh": (
-        lambda z, a, b: _scaled(op.Tanh(_scaled(z, b)), a),
-        lambda z, y, a, b: (1.0 - op.Tanh(_scaled(z, b)) * op.Tanh(_scaled(z, b))) * (a * b),
+        lambda z, a, b: scaled(op.Tanh(scaled(z, b)), a),
+        lambda z, y, a, b: (1.0 - op.Tanh(scaled(z, b)) * op.Tanh(scaled(z, b))) * (a * b),
         _UNSAID,
         _UNSAID,
         True,

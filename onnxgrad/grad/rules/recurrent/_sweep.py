@@ -1,10 +1,10 @@
 """What RNN, GRU and LSTM share: operands by direction, states before each step, and a sweep over
 time by Scan.
 
-Gates are kept by a Scan in the operator's place (see _kept.py), or computed again from the forward
-states Y, for all steps at once. Only the adjoint of the state passes from step to step, and each
-cell's sweep is linear in it with coefficients known beforehand. Rows past their sequence length
-keep their state, so both directions run in the order of X and nothing is reversed.
+Gates are kept by a Scan in the operator's place (see `take_place`), or computed again from the
+forward states Y, for all steps at once. Only the adjoint of the state passes from step to step, and
+each cell's sweep is linear in it with coefficients known beforehand. Rows past their sequence
+length keep their state, so both directions run in the order of X and nothing is reversed.
 """
 
 from __future__ import annotations
@@ -192,7 +192,10 @@ class Recurrent:
                 block.add_input(block.program.names.fresh("state"), _matrix(v.type)) for v in states
             ]
             elements = [
-                block.add_input(block.program.names.fresh("element"), _matrix(_element(v)))
+                block.add_input(
+                    block.program.names.fresh("element"),
+                    _matrix(TensorType(v.dtype, v.shape[1:] if v.shape is not None else None)),
+                )
                 for v in scans
             ]
             after, outs = step(inputs, elements)
@@ -285,13 +288,6 @@ def flat_product(a: Var, b: Var) -> Var:
     return op.Gemm(op.Flatten(a, axis=2), op.Flatten(b, axis=2), transA=1)
 
 
-def plus(a: Var | None, b: Var | None) -> Var | None:
-    """The sum of two biases that may be missing."""
-    if a is None or b is None:
-        return a if b is None else b
-    return a + b
-
-
 def zeros_like_type(like: Var, size: Any) -> Var:
     """Zeros of the dtype of `like` in the shape `size`."""
     zero = (
@@ -309,7 +305,3 @@ def _matrix(type_: Type | None) -> Type | None:
     if isinstance(type_, TensorType) and type_.shape is None:
         return TensorType(type_.dtype, (None, None))
     return type_
-
-
-def _element(v: Var) -> TensorType:
-    return TensorType(v.dtype, v.shape[1:] if v.shape is not None else None)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxgrad.grad.registry import vjp_all
+from onnxgrad.grad.rules._common import plus
 from onnxgrad.grad.rules.recurrent._gates import Gate, gates, is_kept, take_place
-from onnxgrad.grad.rules.recurrent._sweep import Direction, Recurrent, flat_product, plus
+from onnxgrad.grad.rules.recurrent._sweep import Direction, Recurrent, flat_product
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
@@ -28,10 +29,9 @@ def _lstm(
     both = list(zip(cell.directions, kinds, strict=True))
     if binding.operand(7) is None and is_kept(cell, kinds):
         kept = [_kept(cell, d, kind) for d, kind in both]
-        take_place(
-            cell, [k.y for k in kept], [[k.final_h for k in kept], [k.final_c for k in kept]]
-        )
-        steps = [k.steps for k in kept]
+        finals = [[final[i] for _, _, final in kept] for i in range(2)]
+        take_place(cell, [series for _, series, _ in kept], finals)
+        steps = [at for at, _, _ in kept]
     else:
         steps = [_again(cell, d, kind) for d, kind in both]
     found = [
@@ -62,18 +62,12 @@ class _Steps:
     seen: Var | None = None
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """Steps that were run for the operator: H after each, (T, B, H), and the final states."""
-
-    steps: _Steps
-    y: Var
-    final_h: Var
-    final_c: Var
-
-
-def _kept(cell: Recurrent, d: Direction, kinds: Sequence[Gate]) -> _Kept:
-    """The steps of a direction without peepholes, in the operator's place (see _kept.py)."""
+def _kept(
+    cell: Recurrent, d: Direction, kinds: Sequence[Gate]
+) -> tuple[_Steps, Var, Sequence[Var]]:
+    """The steps of a direction without peepholes, in the operator's place (see `take_place`); H
+    after each, (T, B, H), and the final H and C.
+    """
     f, g, h = kinds
     r = cell.weight(cell.r, d)
 
@@ -90,11 +84,11 @@ def _kept(cell: Recurrent, d: Direction, kinds: Sequence[Gate]) -> _Kept:
 
     initial = [cell.state(cell.binding.operand(k), d) for k in (5, 6)]
     scans = [cell.in_time(_of_x(cell, d), cell.width)]
-    (final_h, final_c), (y, *found) = cell.sweep(step, initial, scans, d.reverse)
+    finals, (y, *found) = cell.sweep(step, initial, scans, d.reverse)
     c_before, i, o, forget, c, of_c = found
     slopes = [f.slope_at(i), f.slope_at(o), f.slope_at(forget), g.slope_at(c), h.slope_at(of_c)]
     h_before = cell.before(y, initial[0], d)
-    return _Kept(_Steps(h_before, c_before, i, o, forget, c, of_c, slopes), y, final_h, final_c)
+    return _Steps(h_before, c_before, i, o, forget, c, of_c, slopes), y, finals
 
 
 def _again(cell: Recurrent, d: Direction, kinds: Sequence[Gate]) -> _Steps:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxgrad.grad.registry import vjp_all
+from onnxgrad.grad.rules._common import plus
 from onnxgrad.grad.rules.recurrent._gates import Gate, gates, is_kept, take_place
-from onnxgrad.grad.rules.recurrent._sweep import Direction, Recurrent, flat_product, plus
+from onnxgrad.grad.rules.recurrent._sweep import Direction, Recurrent, flat_product
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
@@ -99,7 +100,7 @@ class _GruSteps:
 def _gru_kept(
     cell: Recurrent, d: Direction, f: Gate, n: Gate, after: bool
 ) -> tuple[_GruSteps, Var, Var]:
-    """The steps in the operator's place (see _kept.py), h after each, (T, B, H), and the final
+    """The steps in the operator's place (see `take_place`), h after each, (T, B, H), and the final
     one; `after`: n = g(W x + b + r (R h + c)) and not g(W x + b + R (r h) + c).
     """
     hidden, width = cell.hidden, cell.width
