@@ -94,7 +94,7 @@ def check_gradient(
     dtypes = {v.name: v.dtype for v in program.main.vars()}
     sequences = {v.name for v in program.main.vars() if isinstance(v.type, SequenceType)}
     found = differentiate(
-        program, wrt, target, adjoint="ones" if scalar else "input", aside=parts, **options
+        program, wrt, target, adjoint="ones" if scalar else "input", excluded=parts, **options
     )
     allow_empty = several(allow_empty, "allow_empty")
     refuse_strange(allow_empty, found.adjoints, "gradient of it")
