@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import functools
-from pathlib import Path
 
 from onnxgrad.cli.html_options import write_html
 from onnxgrad.cli.limit_options import within_limits
-from onnxgrad.cli.models import STDIN, expand, source
+from onnxgrad.cli.models import expand, source
 from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
@@ -67,14 +66,6 @@ def _missed(slow: Timing, report: BenchReport, args: argparse.Namespace) -> str:
         f"runs of {counted(args.rounds, 'round')}), --require allows {args.require:g}: "
         f"{100 * (ratio / args.require - 1):.3g} % too much"
     )
-
-
-def _label(name: str, names: list[str]) -> str:
-    """The file's name, or its whole path where two files are called alike."""
-    if name == STDIN:
-        return "stdin"
-    alike = sum(Path(other).name == Path(name).name for other in names)
-    return name if alike > 1 else Path(name).name
 
 
 def _table(report: BenchReport) -> Table:

@@ -7,7 +7,9 @@ parts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import TypeAlias
 
 from onnxgrad.wording import printable
@@ -81,6 +83,13 @@ def cell(value: object, style: str = "") -> Text:
     """Any value as a table cell or a line; of text as long as no line is, its beginning."""
     text = str(value)
     return line(text if len(text) <= LONGEST else f"{text[:LONGEST]}...", style)
+
+
+def file_names(models: Sequence[PurePath | str]) -> list[str]:
+    """Returns the name of each file, or its whole path if two have one name; text stays text."""
+    names = [m.name if isinstance(m, PurePath) else m for m in models]
+    pairs = zip(models, names, strict=True)
+    return [str(model) if names.count(name) > 1 else name for model, name in pairs]
 
 
 def number(value: int) -> str:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from pathlib import PurePath
+
 import pytest
 
-from onnxgrad.report.parts import bytes_text, change, seconds_text
+from onnxgrad.report.parts import bytes_text, change, file_names, seconds_text
 
 
 @pytest.mark.parametrize(
@@ -25,3 +27,9 @@ def test_small_texts() -> None:
     assert (
         str(change(4, 1)) == "-3 (-75 %)" and str(change(0, 2)) == "+2" and str(change(3, 3)) == "="
     )
+
+
+def test_files_of_one_name_keep_their_folders() -> None:
+    a, b = PurePath("x/m.onnx"), PurePath("y/m.onnx")
+    assert file_names([a, PurePath("z/n.onnx"), "graph/g"]) == ["m.onnx", "n.onnx", "graph/g"]
+    assert file_names([a, b, "m"]) == [str(a), str(b), "m"]

@@ -21,7 +21,7 @@ from onnxgrad.report.html.page import (
     verdict,
 )
 from onnxgrad.report.html.plots import bench
-from onnxgrad.report.parts import Table, bytes_text, number
+from onnxgrad.report.parts import Table, bytes_text, file_names, number
 from onnxgrad.verify.bench import BenchReport
 from onnxgrad.wording import counted
 
@@ -41,7 +41,7 @@ def diff_report(found: Diff, titles: dict[str, str], a: ModelLike, b: ModelLike)
     """
     programs = [load(model) for model in (a, b)]
     before, after = (stats_of(to_proto(p)) for p in programs)
-    names = [shown(p.path.name if p.path else p.main.name) for p in programs]
+    names = list(map(shown, file_names([p.path or p.main.name for p in programs])))
     kinds = [(title, getattr(found, kind), _TONES.get(kind, "")) for kind, title in titles.items()]
     groups = [
         [title, [shown(text) for text in lines], tone] for title, lines, tone in kinds if lines

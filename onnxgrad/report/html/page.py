@@ -39,6 +39,7 @@ _SCRIPTS = (
     "assets/model.js",
     "assets/layout.js",
     "assets/drawing.js",
+    "assets/together.js",
     "assets/details.js",
     "assets/graph.js",
     "assets/plots.js",

@@ -10,6 +10,8 @@ import pytest
 
 import onnxgrad
 from onnxgrad.grad import differentiate
+from onnxgrad.jobs.ci.outcome import ModelOutcome
+from onnxgrad.report.ci import CiReport
 from onnxgrad.report.gradient import GradientMade
 from tests.examples import chromium
 from tests.report.html.common import chain, hostile_model
@@ -142,6 +144,98 @@ def test_a_search_shows_the_node_and_a_click_its_rewrites(
     silent(browser)
 
 
+# how far the selected box of each pane lies from the middle of it, in pixels
+OFF = """[...document.querySelectorAll('.pane')].map((pane) => {
+  const middle = (e) => { const r = e.getBoundingClientRect(); return [r.left + r.width / 2, r.top + r.height / 2]; };
+  const box = pane.querySelector('.box.selected');
+  if (!box) return null;
+  const [a, b] = [middle(box), middle(pane.querySelector('svg'))];
+  return Math.round(Math.hypot(a[0] - b[0], a[1] - b[1]));
+})"""
+
+
+def test_it_opens_at_the_first_rewrite(browser: chromium.Page, optimized: Path) -> None:
+    go(browser, optimized)
+    assert text(browser, ".details h3") == "Rewrite 1"
+    browser.until(f"{OFF}.filter((off) => off !== null).every((off) => off < 2)", 5)
+    assert browser.run("document.querySelectorAll('.pane .box.selected').length") >= 1
+    # the overview is one click away, and a rule moves both panes to its first place
+    browser.run("document.querySelector('.details .back').click()")
+    assert "rewrites" in text(browser, ".details h3")
+    browser.run(
+        "[...document.querySelectorAll('.details .row')].find((r) => r.innerText.startsWith('combine_parallel')).click()"
+    )
+    assert "=" in text(browser, ".details .law")
+    browser.until(f"{OFF}.length === 2 && {OFF}.every((off) => off !== null && off < 2)", 5)
+    silent(browser)
+
+
+def test_a_narrow_page_keeps_the_place_behind_its_tabs(
+    browser: chromium.Page, optimized: Path
+) -> None:
+    go(browser, optimized, 400)
+    browser.run("document.querySelector('.details .back').click()")
+    browser.run(
+        "[...document.querySelectorAll('.details .row')].find((r) => r.innerText.startsWith('combine_parallel')).click()"
+    )
+    for side in (0, 1, 0):
+        browser.run(f"document.querySelectorAll('[role=tab]')[{side}].click()")
+        browser.until(f"{OFF}[{side}] < 2", 5)
+    silent(browser)
+
+
+def test_the_panes_of_a_diff_move_together(browser: chromium.Page, tmp_path: Path) -> None:
+    found = onnxgrad.diff("models/bert.onnx", "models/bert.raw.onnx")
+    go(browser, written(tmp_path / "diff.html", found.to_html()))
+    place = "[...document.querySelectorAll('svg.graph')].map((s) => d3.zoomTransform(s))"
+    wheel = browser.run(
+        "(({left, top, width, height}) => [left + width / 2, top + height / 2])(document.querySelector('svg.graph').getBoundingClientRect())"
+    )
+    browser.run("document.querySelector('svg.graph').scrollIntoView({block: 'center'})")
+    x, y = browser.run(
+        "(({left, top, width, height}) => [left + width / 2, top + height / 2])(document.querySelector('svg.graph').getBoundingClientRect())"
+    )
+    assert wheel[0] == x
+    before = browser.run(place)
+    for kind, dy in (
+        ("mousePressed", 0),
+        ("mouseMoved", -150),
+        ("mouseMoved", -300),
+        ("mouseReleased", -300),
+    ):
+        browser(
+            "Input.dispatchMouseEvent",
+            type=kind,
+            x=x,
+            y=y + dy,
+            button="left",
+            buttons=1,
+            clickCount=1,
+        )
+    browser.until(
+        f"{place}[0].y < {before[0]['y'] - 250} && {place}[1].y < {before[1]['y'] - 100}", 5
+    )
+    browser.run("new Promise((resolve) => setTimeout(resolve, 50))")  # d3 eats the click of a drag
+    # zooming one zooms the other, and a group that opens in one opens in the other
+    browser.run(
+        "document.querySelector('.pane:last-child .tools button, .pane:nth-child(2) .tools button').click()"
+    )
+    browser.until(f"{place}.every((t) => Math.abs(t.k - {1.4 * before[0]['k']}) < 1e-6)", 5)
+    groups = (
+        "[...document.querySelectorAll('.pane')].map((p) => p.querySelectorAll('.box.open').length)"
+    )
+    opened = browser.run(groups)
+    browser.run(
+        "document.querySelector('.pane .box.closed').dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+    )
+    assert all(a < b for a, b in zip(opened, browser.run(groups), strict=True))
+    # a search in one shows the same node in the middle of both
+    assert search(browser, "layernorm layer.3 output") > 0
+    browser.run("document.querySelector('.results li').click()")
+    browser.until(f"{OFF}.every((off) => off !== null && off < 2)", 5)
+    silent(browser)
+
+
 def test_groups_open_and_close(browser: chromium.Page, optimized: Path) -> None:
     go(browser, optimized)
     boxes = "document.querySelectorAll('.pane:first-child .box').length"
@@ -222,6 +316,21 @@ def test_a_refuted_model_opens_at_the_rewrite_to_blame(
     details = text(browser, ".details")
     assert "Rewrite 3" in details and "the first that changes the result" in details
     assert browser.run("document.querySelectorAll('.box.selected').length") == 2
+    silent(browser)
+
+
+def test_every_model_of_ci_is_in_the_list_on_a_phone(
+    browser: chromium.Page, tmp_path: Path
+) -> None:
+    models = tuple(ModelOutcome(f"models/{i}/a-model-of-some-name.onnx") for i in range(40))
+    go(browser, written(tmp_path / "ci.html", CiReport("r.toml", models, "r.lock").to_html()), 400)
+    assert browser.run("document.querySelectorAll('.models button').length") == 41
+    assert (
+        browser.run(
+            "(({clientHeight, scrollHeight, lastChild}) => scrollHeight - clientHeight + (lastChild.getBoundingClientRect().right > innerWidth))(document.querySelector('.models'))"
+        )
+        == 0
+    )
     silent(browser)
 
 

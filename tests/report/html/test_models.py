@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import onnx
 import pytest
 
 import onnxgrad
@@ -29,6 +32,16 @@ def test_two_models() -> None:
     assert [r[0] for r in section_of(page, "operators")["rows"]] == ["Abs", "Exp", "Relu", "Neg"]
     # the models are no part of what is compared, printed or written as JSON
     assert found == onnxgrad.diff(parse(A), parse(B)) and "models" not in found.to_dict()
+
+
+def test_models_of_one_name_keep_their_folders(tmp_path: Path) -> None:
+    files = [tmp_path / folder / "m.onnx" for folder in ("a", "b")] + [tmp_path / "other.onnx"]
+    for path, text in zip(files, (A, B, B), strict=True):
+        path.parent.mkdir(exist_ok=True)
+        onnx.save(parse(text), path)
+    a, b, other = files
+    title = [data_of(onnxgrad.diff(a, x).to_html())["reports"][0]["title"] for x in (b, other)]
+    assert title == [f"{a} → {b}", "m.onnx → other.onnx"]
 
 
 def test_equal_models() -> None:

@@ -1,12 +1,12 @@
 "use strict";
-// What stands beside the graph: the rewrites by law, or all about what was clicked.
+// The details beside the graph: the rewrites by rule, or all about the clicked box.
 (() => {
   const { h, code, number, plural } = report;
   const WORDS = { added: "new", removed: "gone", changed: "changed" };
   const PLACES = 40;
 
   class Details {
-    // `show(side, id)` brings a box of a drawing on the screen.
+    // `show([side, id], ...)` brings boxes of the drawings on the screen.
     constructor(section, drawings, show) {
       this.section = section;
       this.drawings = drawings;
@@ -35,17 +35,24 @@
       for (const [law] of this.rewrites) counts[law][1] += 1;
       counts.sort((a, b) => b[1] - a[1]);
       if (!counts.length) {
-        this._fill("Details", false, h("p", { class: "hint" }, "Click a box: a group opens, a node tells what it reads and computes."));
+        this._fill("Details", false, h("p", { class: "hint" }, "Click a box: a group opens, a node shows its operands and results."));
         return;
       }
       const rows = counts.map(([law, count]) => h("li", {},
-        h("button", { type: "button", class: "row", onclick: () => this.law(law) }, code(this.laws[law][0]), h("span", { class: "count" }, number(count)))));
+        h("button", { type: "button", class: "row", onclick: () => this.law(law, true) }, code(this.laws[law][0]), h("span", { class: "count" }, number(count)))));
       this._fill(plural(this.rewrites.length, "rewrite"), false,
-        h("p", { class: "hint" }, "By law. Click one for its places, or a box of the graph."), h("ul", { class: "rows" }, rows));
+        h("p", { class: "hint" }, "By rewrite rule. Click a rule to see where it applied, or a box of the graph."), h("ul", { class: "rows" }, rows));
     }
 
-    law(law) {
+    // The first rewrite that either graph shows; 0 if there is none.
+    first(law) {
+      return 1 + this.rewrites.findIndex(([of], i) => (law === undefined || of === law) && this._places.has(i + 1));
+    }
+
+    // One rule with its places; with `go` the graphs move to the first of them.
+    law(law, go = false) {
       const [rule, pass, text] = this.laws[law];
+      if (go && this.first(law)) this.show(...this._first(this._places.get(this.first(law))));
       const places = this.rewrites.map((r, i) => [r, i + 1]).filter(([r]) => r[0] === law);
       const list = h("ul", { class: "rows" });
       report.more(places, PLACES, ([r, n]) => h("li", {},
@@ -53,24 +60,24 @@
       this._fill(code(rule), true, this._law(text), h("p", { class: "hint" }, `pass ${pass}, ${plural(places.length, "time")}`), list);
     }
 
-    // One rewrite: its law, place and proof; with `go` the graphs move there.
+    // One rewrite: its rule, place and proof; with `go` the graphs move there.
     rewrite(n, go) {
       const [law, where, proof] = this.rewrites[n - 1];
       const [rule, pass, text] = this.laws[law];
       const places = this._places.get(n) ?? [];
-      if (go) for (const [side, i] of this._first(places)) this.show(side, `n${i}`);
+      if (go && places.length) this.show(...this._first(places));
       const links = places.map(([side, i]) => this._link(side, i, this.section.names[side]));
       this._fill(`Rewrite ${number(n)}`, true,
-        this._fact("law", h("button", { type: "button", class: "link", onclick: () => this.law(law) }, code(rule)), ` of pass ${pass}`),
+        this._fact("rule", h("button", { type: "button", class: "link", onclick: () => this.law(law, true) }, code(rule)), ` of pass ${pass}`),
         this._law(text),
         this._fact("place", code(where)),
-        this._fact("proof", proof || this.section.whole || "none: the proof was left out"),
+        this._fact("proof", proof || this.section.whole || "none: the model was not verified"),
         links.length > 0 && this._fact("in the graph", h("ul", { class: "links" }, links.slice(0, 12).map((l) => h("li", {}, l)))),
         places.length === 0 && h("p", { class: "hint" }, "Other rewrites took its nodes away, before and after."));
     }
 
     _first(places) {
-      return [0, 1].map((side) => places.find(([s]) => s === side)).filter(Boolean);
+      return [0, 1].map((side) => places.find(([s]) => s === side)).filter(Boolean).map(([side, i]) => [side, `n${i}`]);
     }
 
     _law(text) {
@@ -84,7 +91,7 @@
     _link(side, i, prefix = "") {
       const { model } = this.drawings[side];
       const label = [prefix && h("span", { class: "label" }, `${prefix} `), `${model.nodes[i].o} `, code(model.key(i) ?? "")];
-      return h("button", { type: "button", class: "link", onclick: () => this.show(side, `n${i}`) }, label);
+      return h("button", { type: "button", class: "link", onclick: () => this.show([side, `n${i}`]) }, label);
     }
 
     box(side, id) {
@@ -135,7 +142,7 @@
       return h("li", {},
         h("button", { type: "button", class: "link", onclick: () => this.rewrite(n, false) }, `${number(n)} `, code(rule)),
         h("span", { class: "hint" }, ` pass ${pass}`), this._law(text), code(where),
-        h("p", { class: "hint" }, `proof ${proof || this.section.whole || "none: it was left out"}`));
+        h("p", { class: "hint" }, `proof ${proof || this.section.whole || "none: the model was not verified"}`));
     }
 
     _values(model, side, values) {
@@ -143,7 +150,7 @@
         const { name, type, constant } = model.value(v);
         const by = model.producer.get(v);
         const label = [code(name), h("span", { class: "type" }, ` ${type}${constant ? " const" : ""}`)];
-        return h("li", {}, by === undefined ? label : h("button", { type: "button", class: "link", onclick: () => this.show(side, `n${by}`) }, label));
+        return h("li", {}, by === undefined ? label : h("button", { type: "button", class: "link", onclick: () => this.show([side, `n${by}`]) }, label));
       }), values.length > 24 && h("li", { class: "hint" }, `and ${number(values.length - 24)} more`));
     }
 
@@ -165,7 +172,7 @@
         h("ul", { class: "rows" }, most(ops).slice(0, 14).map(([op, count]) => h("li", {}, h("span", { class: "row" }, code(op), h("span", { class: "count" }, number(count)))))),
         laws.size > 0 && h("h4", {}, "Rewrites here"),
         laws.size > 0 && h("ul", { class: "rows" }, most(laws).map(([law, count]) => h("li", {},
-          h("button", { type: "button", class: "row", onclick: () => this.law(law) }, code(this.laws[law][0]), h("span", { class: "count" }, number(count)))))));
+          h("button", { type: "button", class: "row", onclick: () => this.law(law, true) }, code(this.laws[law][0]), h("span", { class: "count" }, number(count)))))));
     }
 
     _value(side, v) {

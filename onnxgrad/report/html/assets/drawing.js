@@ -22,7 +22,10 @@
       this.picked = picked;
       this.stage = svg("g");
       this.svg = svg("svg", { class: "graph", role: "group", "aria-label": `graph ${model.side}` }, this.stage);
-      this.zoom = d3.zoom().scaleExtent([0.03, 3]).on("zoom", (e) => this.stage.setAttribute("transform", e.transform));
+      this.zoom = d3.zoom().scaleExtent([0.03, 3]).on("zoom", (e) => {
+        this.stage.setAttribute("transform", e.transform);
+        this.moved?.();
+      });
       // the wheel scrolls the page until the graph was clicked, then it zooms until the pointer leaves
       this.zoom.filter((e) => !e.button && (e.type !== "wheel" || this.active || e.ctrlKey));
       d3.select(this.svg).call(this.zoom).on("dblclick.zoom", null);
@@ -38,6 +41,7 @@
       this.places = new Map();
       this.paths = [];
       this.elements = new Map();
+      this._named = null;
       this.stage.replaceChildren(this._group(laid, 0, 0));
       this.mark();
     }
@@ -107,6 +111,7 @@
       if (this.open.has(group)) this.open.delete(group);
       else this.open.add(group);
       this.draw();
+      this.toggled?.(group);
       const after = this.places.get(`g${group}`);
       if (!before || !after) return;
       const t = d3.zoomTransform(this.svg);
@@ -114,7 +119,17 @@
       this.move(d3.zoomIdentity.translate(t.x + t.k * (middle(before) - middle(after)), t.y + t.k * (before.y - after.y)).scale(t.k), 0);
     }
 
-    // Show one node, opening the groups around it.
+    size() {
+      return this.svg.getBoundingClientRect();
+    }
+
+    // The places of the boxes by names that another version of the model has too.
+    named() {
+      this._named ??= new Map([...this.places].filter(([id]) => !this.elements.get(id).classList.contains("open")).map(([id, place]) => [this.model.name(id), place]));
+      return this._named;
+    }
+
+    // Show one node, opening the groups around it; a drawing that is not shown does so when it is.
     reveal(id) {
       if (id[0] === "n" && !this.model.drawn(Number(id.slice(1)))) {
         const reader = this.model.nodes[Number(id.slice(1))].r.flatMap((v) => this.model.readers.get(v) ?? [])[0];
@@ -125,15 +140,21 @@
       if (id[0] === "n") for (const g of this.model.chain(this.model.nodes[Number(id.slice(1))].g)) this.open.add(g);
       else if (id[0] === "g") for (const g of this.model.chain(this.model.groups[Number(id.slice(1))].outer)) this.open.add(g);
       this.draw();
-      const p = this.places.get(id);
-      const { width, height } = this.svg.getBoundingClientRect();
-      const k = Math.min(1, Math.max(0.6, d3.zoomTransform(this.svg).k));
-      this.move(d3.zoomIdentity.translate(width / 2 - k * (p.x + p.w / 2), height / 2 - k * (p.y + p.h / 2)).scale(k));
+      this.center(id);
       this.pick(id);
     }
 
+    // A box in the middle; of a drawing that is hidden as soon as it is shown.
+    center(id) {
+      const p = this.places.get(id);
+      const { width, height } = this.size();
+      this.hidden = width ? null : id;
+      const k = Math.min(1, Math.max(0.6, d3.zoomTransform(this.svg).k));
+      if (p && width) this.move(d3.zoomIdentity.translate(width / 2 - k * (p.x + p.w / 2), height / 2 - k * (p.y + p.h / 2)).scale(k));
+    }
+
     move(transform, duration = 250) {
-      const still = duration === 0 || matchMedia("(prefers-reduced-motion: reduce)").matches;
+      const still = duration === 0 || this.still || matchMedia("(prefers-reduced-motion: reduce)").matches;
       const target = d3.select(this.svg);
       if (still) target.call(this.zoom.transform, transform);
       else target.transition().duration(duration).call(this.zoom.transform, transform);
@@ -141,7 +162,7 @@
 
     // The whole graph, or its upper end where all of it would be too small to read.
     fit(least = 0.72) {
-      const { width, height } = this.svg.getBoundingClientRect();
+      const { width, height } = this.size();
       const whole = Math.min(1, (width - 2 * PAD) / this.laid.w, (height - 2 * PAD) / this.laid.h);
       const k = Math.max(whole, Math.min(least, 1));
       const y = this.laid.h * k > height - 2 * PAD ? PAD : (height - this.laid.h * k) / 2;

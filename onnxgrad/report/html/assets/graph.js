@@ -4,22 +4,22 @@
   const { h, code } = report;
   const MOST = 60; // results of a search
 
-  const pane = (drawing, name) => {
+  const pane = (drawing, name, lead) => {
     const button = (label, title, action) => h("button", { type: "button", title, "aria-label": `${title}: ${name}`, onclick: action }, label);
     const tools = h("div", { class: "tools" },
-      button("+", "zoom in", () => drawing.scale(1.4)),
-      button("−", "zoom out", () => drawing.scale(1 / 1.4)),
-      button("Fit", "show all of it", () => drawing.fit(0)),
+      button("+", "zoom in", () => lead(drawing).scale(1.4)),
+      button("−", "zoom out", () => lead(drawing).scale(1 / 1.4)),
+      button("Fit", "show all of it", () => lead(drawing).fit(0)),
       button("⤢", "as large as the window", (e) => {
         e.currentTarget.closest(".panes-and-details").classList.toggle("large");
-        drawing.fit();
+        lead(drawing).fit();
       }));
     const hidden = drawing.model.nodes.filter((_, i) => !drawing.model.drawn(i)).length;
     const count = `${report.plural(drawing.model.nodes.length, "node")}${hidden ? `, ${report.plural(hidden, "constant")} not drawn` : ""}`;
     return h("div", { class: "pane" }, h("header", {}, h("strong", {}, name), h("span", { class: "hint" }, count), tools), drawing.svg);
   };
 
-  // Where a text stands: in the operator, a name, the module, or a law.
+  // Where a text stands: in the operator, a name, the module, or a rewrite rule.
   const finder = (drawings, section) => {
     const entries = drawings.flatMap(({ model }, side) => model.nodes.map((node, i) => {
       const laws = (node.w ?? []).map((n) => section.laws[section.rewrites[n - 1][0]][0]);
@@ -39,7 +39,7 @@
     let at = -1;
     const choose = (i) => {
       list.hidden = true;
-      show(rows[i].side, `n${rows[i].i}`);
+      show([rows[i].side, `n${rows[i].i}`]);
     };
     const point = (i) => {
       at = i;
@@ -68,7 +68,7 @@
       e.preventDefault();
     };
     const input = h("input", {
-      type: "search", placeholder: "Search operator, name, module or law", "aria-label": "search the graphs", "aria-controls": "results",
+      type: "search", placeholder: "Search operator, name, module or rule", "aria-label": "search the graphs", "aria-controls": "results",
       oninput: draw, onfocus: () => { if (input.value) list.hidden = false; }, onkeydown: keys, onblur: () => setTimeout(() => { list.hidden = true; }, 200),
     });
     return h("div", { class: "search" }, input, list);
@@ -81,20 +81,39 @@
     const drawings = section.graphs.map((data, side) =>
       new report.Drawing(new report.Model(data, section.names[side]), (drawing, id) => details.box(side, id)));
     // one at a time where there is no room for two: the tabs are shown then
-    const tabs = drawings.map((_, side) => h("button", { type: "button", role: "tab", onclick: () => bring(side) }, section.names[side]));
-    const panes = drawings.map((drawing, side) => pane(drawing, section.names[side]));
+    const together = new report.Together(drawings);
+    const lead = (drawing) => {
+      together.leader = drawing;
+      return drawing;
+    };
+    const tabs = drawings.map((_, side) => h("button", { type: "button", role: "tab", onclick: () => turn(side) }, section.names[side]));
+    const panes = drawings.map((drawing, side) => pane(drawing, section.names[side], lead));
+    // what was placed while its pane was hidden comes to its place, else the whole graph
+    const place = (drawing) => {
+      if (!drawing.size().width || (drawing.placed && !drawing.hidden)) return;
+      drawing.placed = true;
+      if (drawing.hidden) drawing.center(drawing.hidden);
+      else drawing.fit();
+    };
     const bring = (side) => panes.forEach((p, i) => {
       p.classList.toggle("front", i === side);
       tabs[i].setAttribute("aria-selected", i === side);
-      if (i === side && !drawings[i].fitted && drawings[i].svg.getBoundingClientRect().width) fit(drawings[i]);
+      if (i === side) place(drawings[i]);
     });
-    const fit = (drawing) => {
-      drawing.fit();
-      drawing.fitted = true;
-    };
-    const show = (side, id) => {
+    const turn = (side) => {
+      const waits = drawings[side].hidden;
       bring(side);
-      drawings[side].reveal(id);
+      if (!waits && together.leader === drawings[1 - side]) together.follow(together.leader);
+    };
+    // one box for each side, or one alone, which the other drawing follows
+    const show = (...boxes) => {
+      const shown = boxes.length > 1 ? boxes : together.pair(...boxes[0]);
+      together.leader = shown.length > 1 ? null : drawings[shown[0][0]];
+      bring(shown.at(-1)[0]);
+      for (const [side, id] of shown) {
+        drawings[side].placed = true;
+        drawings[side].reveal(id);
+      }
     };
     const details = new report.Details(section, drawings, show);
     box.append(...panes, details.element);
@@ -103,13 +122,16 @@
     report.law = (name) => {
       const law = details.laws.findIndex(([rule]) => rule === name);
       if (law < 0) return;
-      details.law(law);
+      details.law(law, true);
       details.element.scrollIntoView({ block: "nearest", behavior: "smooth" });
     };
     const start = () => {
       bring(drawings.length - 1);
-      drawings.forEach((d) => { if (d.svg.getBoundingClientRect().width) fit(d); });
-      if (section.blamed) details.rewrite(section.blamed, true);
+      drawings.forEach(place);
+      const first = section.blamed || details.first();
+      for (const d of drawings) d.still = true;
+      if (first) details.rewrite(first, true);
+      for (const d of drawings) d.still = false;
     };
     return [h("div", { class: both ? "graphs both" : "graphs" }, head, box), start];
   };

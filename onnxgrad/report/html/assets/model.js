@@ -123,6 +123,19 @@
       return first === undefined ? null : this.data.values[first][0];
     }
 
+    // What a box is called in both versions.
+    name(id) {
+      const at = Number(id.slice(1));
+      if (id[0] === "n") return `n ${this.key(at)}`;
+      if (id[0] === "g") return `g ${this.path(at)}`;
+      return id.endsWith("s") ? id : `${id[0]} ${this.data.values[at][0]}`;
+    }
+
+    // The group of a path; -1 if there is none.
+    group(path) {
+      return this.groups.findIndex(({ id }) => this.path(id) === path);
+    }
+
     find(key) {
       this._keys ??= new Map(this.nodes.map((_, i) => [this.key(i), i]));
       return this._keys.get(key);

@@ -42,11 +42,11 @@
 
   report.passesSection = ({ rows, idle }) => {
     const said = ([rule, count]) => [code(rule), count > 1 ? ` ×${number(count)}` : ""];
-    const opens = report.law; // a graph of this report shows its laws
+    const opens = report.law; // a graph of this report shows the rule's places
     const law = (one) => (opens ? h("button", { type: "button", class: "chip", title: "its equation and places", onclick: () => opens(one[0]) }, said(one)) : h("span", { class: "chip" }, said(one)));
     const draw = ([name, firings, laws]) => h("tr", {}, h("td", {}, code(name)), h("td", { class: "number" }, number(firings)), h("td", { class: "chips" }, laws.map(law)));
     const quiet = idle.length > 0 && h("details", {}, h("summary", {}, `${number(idle.length)} other passes found nothing to do`), h("p", { class: "hint" }, idle.join(", ")));
-    return [h("div", {}, rows.length ? table([["pass", false], ["rewrites", true], ["by law", false]], rows, draw) : h("p", {}, "Nothing to rewrite."), quiet)];
+    return [h("div", {}, rows.length ? table([["pass", false], ["rewrites", true], ["by rule", false]], rows, draw) : h("p", {}, "Nothing to rewrite."), quiet)];
   };
 
   // Counts before and after as bars over each other.
