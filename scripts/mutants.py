@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from scripts.mutation import runner  # noqa: E402
+from scripts.mutation.near import Near  # noqa: E402
 from scripts.mutation.sites import Site, choose, sites  # noqa: E402
 
 FOLDERS = [
@@ -237,7 +238,7 @@ def main() -> int:
     if args.what == "learn":
         return learn((args.reach or Path("reach.json")).resolve(), args.tests)
     plan: Plan = (
-        runner.Near(args.rest, args.mirrors)
+        Near(args.rest, args.mirrors)
         if args.reach is None
         else runner.Reach.load(args.reach.resolve()).plan
     )

@@ -1,4 +1,4 @@
-"""Fixtures for every test: `models_dir`, `fetched`, `parse`, `golden`; hypothesis profiles; `--update-golden`."""
+"""Fixtures for every test: `models_dir`, `fetched`, `parse`, `golden`; hypothesis profiles; `--update-golden`, `--near`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import pytest
 import onnxgrad
 from onnxgrad.rewrite import slips
 from scripts.fetch_models import LIGHT, fetch
-from tests import helpers
+from tests import helpers, near
+
+NEAR = pytest.StashKey[set[str]]()  # of `pytest --near`: the test files
 
 # pytest-xdist says 80 to its workers, a terminal what it is: here tables are as wide as in a pipe
 os.environ.pop("COLUMNS", None)
@@ -40,6 +42,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite the golden files in tests/text"
     )
+    parser.addoption(
+        "--near",
+        action="store_true",
+        help="run the tests of what differs from main, and of its importers",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--near"):
+        files = near.changed(helpers.ROOT)
+        config.stash[NEAR] = near.selected(helpers.ROOT, files)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    wanted = config.stash.get(NEAR, None)
+    return None if wanted is None else f"near: {', '.join(sorted(wanted)) or 'nothing changed'}"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    wanted = config.stash.get(NEAR, None)
+    if wanted is None or not collection_path.is_relative_to(helpers.ROOT):
+        return None
+    return True if near.is_left_out(collection_path, helpers.ROOT, wanted) else None
 
 
 @pytest.fixture(scope="session")

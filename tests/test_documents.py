@@ -34,7 +34,14 @@ WRITTEN = {
     "classifier.onnx", "train.npz", "held_out.npz", "onnxgrad.toml", "onnxgrad.lock.json", "old.onnx",
 }  # fmt: skip
 # options of other programs, wherever they are named
-OF_OTHERS = {"--update-golden", "--help", "--version", "--package-config", "--maxprocesses"}
+OF_OTHERS = {
+    "--update-golden",
+    "--near",
+    "--help",
+    "--version",
+    "--package-config",
+    "--maxprocesses",
+}
 
 
 def text_of(name: str) -> str:

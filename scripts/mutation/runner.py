@@ -27,7 +27,6 @@ import pytest
 
 from scripts.mutation.sites import Site
 
-_NEAR = 12  # test files of the modules that import a changed one
 QUIET = (
     "-q",
     "-x",
@@ -92,70 +91,6 @@ class Reach:
     @staticmethod
     def load(path: Path) -> Reach:
         return Reach(**json.loads(path.read_text()))
-
-
-class Near:
-    """Test files by their names: those that mirror the changed file, those of what imports it,
-    then the rest.
-    """
-
-    def __init__(self, rest: bool, mirrors: bool = False) -> None:
-        self.rest, self.mirrors = rest, mirrors
-
-    def __call__(self, tree: Path, site: Site) -> list[Sequence[str]]:
-        mirrors = _mirrors(tree, site.path)
-        if mirrors and self.mirrors:
-            return [mirrors]
-        module = site.path.removesuffix(".py").replace("/", ".")
-        near = _mirrors_of_readers(tree, module)
-        every = sorted((tree / "tests").rglob("test_*.py"), key=lambda p: (p.stat().st_size, p))
-        stem = module.rpartition(".")[2].lstrip("_")
-        near += [
-            str(p.relative_to(tree))
-            for p in every
-            if f"{module} " in p.read_text() or stem in p.stem
-        ]
-        if not mirrors:  # its neighbours' tests
-            folder = tree.joinpath("tests", *Path(site.path).parts[1:-1])
-            near += [str(p.relative_to(tree)) for p in every if p.parent == folder]
-        rest = [str(p.relative_to(tree)) for p in every] if self.rest else []
-        parts: list[Sequence[str]] = []
-        seen: set[str] = set()
-        for part in (mirrors, near[:_NEAR], rest):
-            parts.append([t for t in dict.fromkeys(part) if t not in seen])
-            seen.update(part)
-        return [part for part in parts if part]
-
-
-def _mirrors_of_readers(tree: Path, module: str) -> list[str]:
-    """The tests of what imports a module; where that has none, of what imports that, and so on."""
-    sources = {
-        ".".join(p.relative_to(tree).with_suffix("").parts): p.read_text(encoding="utf-8")
-        for p in sorted((tree / "onnxgrad").rglob("*.py"))
-    }
-    asked, seen = [module], {module}
-    while asked:
-        names = [
-            n for m in asked for n in (f"{m} import", "from {} import {}".format(*m.rsplit(".", 1)))
-        ]
-        asked = [
-            m for m, text in sources.items() if m not in seen and any(n in text for n in names)
-        ]
-        seen.update(asked)
-        found = [mirror for m in asked for mirror in _mirrors(tree, f"{m.replace('.', '/')}.py")]
-        if found:
-            return found
-    return []
-
-
-def _mirrors(tree: Path, path: str) -> list[str]:
-    """tests/a/test_b*.py of onnxgrad/a/b.py; of a file in a folder that has one test file, that."""
-    parts = Path(path).with_suffix("").parts[1:]
-    folder, stem = tree.joinpath("tests", *parts[:-1]), parts[-1].strip("_")
-    found = sorted(folder.glob(f"test_{stem}.py")) or sorted(folder.glob(f"test_{stem}_*.py"))
-    if not found and len(parts) > 1:
-        found = sorted(folder.parent.glob(f"test_{parts[-2]}*.py"))
-    return [str(p.relative_to(tree)) for p in found]
 
 
 class Learn:
