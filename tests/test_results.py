@@ -1,17 +1,16 @@
-"""Results become JSON by their fields; what they look like is registered, not known."""
+"""Results become JSON by their fields."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pytest
 
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.results import Plain, Rendered, in_json, renders
+from onnxgrad.results import Plain, in_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class Size(Plain):
 
 
 @dataclass
-class Model(Rendered):
+class Model(Plain):
     """Results within results."""
 
     json_keys = "format *"
@@ -80,15 +79,3 @@ def test_a_declaration_that_cannot_be_read() -> None:
 
     with pytest.raises(InternalError, match="cannot read 'a=b=c'"):
         Wrong().to_dict()
-
-
-def test_a_rendering_is_registered() -> None:
-    result = Model(())
-    with pytest.raises(InternalError, match="no parts of Model"):
-        result.parts()
-
-    @renders("parts", Model)
-    def shown(model: Model, verbose: bool) -> Iterator[str]:
-        yield f"{len(model.sizes)} sizes, {verbose}"
-
-    assert list(result.parts(verbose=True)) == ["0 sizes, True"]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import functools
+from pathlib import Path
 
 from onnxgrad.cli.html_options import write_html
 from onnxgrad.cli.limit_options import within_limits
-from onnxgrad.cli.models import expand, source
+from onnxgrad.cli.models import STDIN, expand, shown, source
 from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
-from onnxgrad.report.html.models import bench_report
-from onnxgrad.report.html.page import page
-from onnxgrad.report.parts import Table, cell, table
+from onnxgrad.report.html.models import bench_page
+from onnxgrad.report.parts import Table, cell, file_names, table
 from onnxgrad.verify.bench import BenchReport, Spread, Timing, bench
 from onnxgrad.wording import counted
 
@@ -25,7 +25,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
         raise InputError("--require compares with the first of several models: give two or more")
     require_runtime(args.provider)
     options = args.options.running()
-    models = {_label(name, names): source(name) for name in names}
+    labels = file_names([shown(name) if name == STDIN else Path(name) for name in names])
+    models = {label: source(name) for label, name in zip(labels, names, strict=True)}
     # the time that was asked for is not what --timeout is there to stop
     with (
         within_limits(args, extra=len(models) * 2 * args.seconds),
@@ -53,8 +54,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         out.complain(f"{name} does not run: {why}")
     for words in missed:
         out.complain(words)
-    made = functools.partial(bench_report, report, rows, args.require, missed)
-    write_html(args, lambda: page("onnxgrad bench", [made()]), out)
+    write_html(args, functools.partial(bench_page, report, rows, args.require, missed), out)
     out.json({**report.to_dict(), "exit_code": code})
     return code
 

@@ -11,11 +11,12 @@ from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_reports
 from onnxgrad.jobs.ci.plan import Plan
 from onnxgrad.report.ci import CiReport, annotation_lines, junit
+from onnxgrad.report.html.ci import ci_page
 
 _FILES: dict[str, Callable[[CiReport], str]] = {
     "junit": junit,
     "markdown": lambda report: f"{report.to_markdown()}\n",
-    "html": CiReport.to_html,
+    "html": ci_page,
 }
 
 

@@ -25,6 +25,7 @@ from onnxgrad.grad.function_gradient import add_function_gradient, check_functio
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.ir.load import load
 from onnxgrad.report.gradient import GradientMade, check_lines, nodes
+from onnxgrad.report.html.gradient import gradient_page
 from onnxgrad.report.parts import heading
 from onnxgrad.verify.feeds.input_files import load_inputs
 from onnxgrad.wording import counted
@@ -95,7 +96,8 @@ def _page(
         plain = None
         if asked["checkpoint"] is not None:
             plain = _quietly(model, {**asked, "checkpoint": None})
-        return made.to_html(shown(args.model), plain, args.options.running().get("dims"))
+        sizes = args.options.running().get("dims") or {}
+        return gradient_page(made, shown(args.model), plain, sizes)
 
 
 def _mark(args: argparse.Namespace, out: Output, asked: dict[str, Any], target: Path | None) -> int:

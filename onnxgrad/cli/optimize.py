@@ -184,7 +184,7 @@ def _one(job: Job, target: Path | None, args: argparse.Namespace, out: Output) -
         outcome.error = error
     if outcome.error is not None:
         outcome.error = named(outcome.error, name)
-    for note in outcome.done.trace.notes if outcome.done is not None else ():
+    for note in outcome.trace.notes:
         out.note(note)
     return outcome
 

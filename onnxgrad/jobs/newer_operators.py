@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from onnxgrad.ir.operator_index import bindings_of
 from onnxgrad.ir.program import Program
@@ -36,8 +35,9 @@ class NewerOperators:
                 opsets[rule.needs[0]] = rule.needs[1]
         return NewerOperators(dict(chains.most_common()), opsets)
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON's types."""
+    @property
+    def by_operator(self) -> dict[str, dict[str, int]]:
+        """The opset and the chains of each operator, for JSON."""
         return {name: {"opset": self.opsets[name], "chains": n} for name, n in self.chains.items()}
 
     def __str__(self) -> str:

@@ -23,7 +23,7 @@ from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.storage.external_data import load_weights, outside
 from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.fixed_dims import fixed
-from onnxgrad.jobs.outcome import Clock, Optimized, Outcome
+from onnxgrad.jobs.outcome import Clock, Outcome
 from onnxgrad.jobs.recipe import Recipe, find
 from onnxgrad.jobs.tuning.record import Tuning
 from onnxgrad.limits import SECONDS, limited
@@ -107,7 +107,7 @@ class Job:
         outcome.seconds = clock.spent
         return outcome
 
-    def _rewritten(self, model: ModelLike, outcome: Outcome, clock: Clock) -> Optimized:
+    def _rewritten(self, model: ModelLike, outcome: Outcome, clock: Clock) -> Outcome:
         options, hooks, pipeline = self.options, self.hooks, self.pipeline
         proof = options.proof()
         model = settled(model)  # a stream is read once
@@ -143,9 +143,7 @@ class Job:
             self.recipe.check_names(self.name, program)
 
     def _finish(self, outcome: Outcome, clock: Clock) -> None:
-        if outcome.done is None:
-            return
-        program = outcome.done.program
+        program = outcome.program
         if self.recipe is not None:
             self.recipe.check(self.name, program, outcome.report)
         self.hooks.accept(outcome)
@@ -209,7 +207,7 @@ class RewriteRefuted(NotProved):
         culprit: Firing | None,
         *,
         alone: bool = False,
-        done: Optimized | None = None,
+        done: Outcome | None = None,
     ) -> None:
         self.report = report
         self.culprit = culprit
@@ -294,7 +292,7 @@ def optimize_program(
     on_read: Callable[[Program], None] | None = None,
     on_fired: Fired | None = None,
     allow_growth: bool = False,
-) -> Optimized:
+) -> Outcome:
     """Run `pipeline` over a fresh reading of `model` and prove the result; `proof` goes to
     `verify.verify`.
 
@@ -322,7 +320,7 @@ def optimize_program(
     singly = trace.report if isinstance(trace, EachTrace) else None
     if not prove:
         _proved(pipeline, program)
-        return Optimized(program, results, trace, None, singly)
+        return Outcome(rewritten=program, passes=results, trace=trace, each=singly)
     options.setdefault("float64_exact", not trace.rounded)
     tell("prove")
     with _original(program) as original:
@@ -337,10 +335,12 @@ def optimize_program(
             if report.verdict == DIFFERENT:
                 tell("bisect")
                 culprit = _culprit(model, pipeline, len(trace.firings), original, options)
-            done = Optimized(program, results, trace, report, singly)
+            done = Outcome(
+                rewritten=program, passes=results, trace=trace, each=singly, report=report
+            )
             raise RewriteRefuted(report, culprit, done=done)
     _proved(pipeline, program)
-    return Optimized(program, results, trace, report, singly)
+    return Outcome(rewritten=program, passes=results, trace=trace, each=singly, report=report)
 
 
 def _proved(pipeline: Pipeline, program: Program) -> None:
@@ -363,7 +363,8 @@ def _run(
         results = pipeline.run(program, trace, *watch)
         trace.finish()
     except FiringDiffers as error:
-        done = Optimized(program, [], trace, None, trace.report)  # whole: it was between firings
+        # the program is complete: it was between rewrites
+        done = Outcome(rewritten=program, trace=trace, each=trace.report)
         raise RewriteRefuted(error.report, error.firing, alone=True, done=done) from None
     return results
 

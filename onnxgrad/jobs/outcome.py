@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,28 +16,25 @@ from onnxgrad.jobs.newer_operators import NewerOperators
 from onnxgrad.passes.each_rewrite import EachReport
 from onnxgrad.passes.pipeline import PassResult
 from onnxgrad.passes.rule_passes import raise_composites
+from onnxgrad.results import Plain
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Report
 
 
-@dataclass(frozen=True)
-class Optimized:
-    """The optimised program, what each pass did, every firing, and the proofs (None when they
-    were not asked for).
-    """
-
-    program: Program
-    passes: list[PassResult]
-    trace: Trace
-    report: Report | None
-    each: EachReport | None = None
-
-
 @dataclass
-class Outcome:
+class Outcome(Plain):
     """What became of one model, which the user knows as `title`; filled in as the work goes on.
-    `explain`: near misses are shown too.
+
+    `rewritten` is the program once rewriting came to an end, proved or not; `passes`, `trace` and
+    `each` are the record of that, `report` is the proof (None without one). `explain`: near misses
+    are shown too.
     """
+
+    json_keys = (
+        "model output=written_to exit_code error before after each passes=work_of_passes "
+        "rules=trace.counts inexact=trace.inexact declined=near_misses slips=trace.slips "
+        "newer_operators=newer.by_operator tuning proof=report seconds=rounded_seconds"
+    )
 
     model: str = ""
     output: str | None = None
@@ -44,7 +42,10 @@ class Outcome:
     explain: bool = False
     before: Stats | None = None
     after: Stats | None = None
-    done: Optimized | None = None
+    rewritten: Program | None = None
+    passes: list[PassResult] = field(default_factory=list)
+    trace: Trace = field(default_factory=Trace)
+    each: EachReport | None = None
     report: Report | None = None
     error: OnnxgradError | None = None
     tuning: Mapping[str, Any] | None = None
@@ -62,17 +63,58 @@ class Outcome:
         """The optimised program. Raises the error if there is one."""
         if self.error is not None:
             raise self.error
-        if self.done is None:
+        if self.rewritten is None:
             raise InternalError("the program is asked for before it was rewritten")
-        return self.done.program
+        return self.rewritten
 
-    def came_of(self, done: Optimized) -> None:
+    @property
+    def written_to(self) -> str | None:
+        """The file of the result, if it was written."""
+        return self.output if self.written else None
+
+    @property
+    def rules_by_pass(self) -> dict[str, Counter[str]]:
+        """How often each rule applied, by pass."""
+        found: dict[str, Counter[str]] = {}
+        for firing in self.trace.firings:
+            found.setdefault(firing.pass_name, Counter())[firing.rule] += 1
+        return found
+
+    @property
+    def work_of_passes(self) -> list[dict[str, Any]]:
+        """The passes with their rules, for JSON."""
+        rules = self.rules_by_pass
+        return [
+            {
+                "name": p.name,
+                "rewrites": p.firings,
+                "rules": rules.get(p.name, {}),
+                "seconds": round(p.seconds, 4),
+            }
+            for p in self.passes
+        ]
+
+    @property
+    def near_misses(self) -> list[dict[str, str]]:
+        """The rewrites that were declined, for JSON."""
+        return [
+            dict(zip(("rule", "where", "reason"), key, strict=True)) for key in self.trace.declined
+        ]
+
+    @property
+    def rounded_seconds(self) -> dict[str, float]:
+        """Seconds by kind of work, for JSON."""
+        return {kind: round(spent, 3) for kind, spent in self.seconds.items()}
+
+    def came_of(self, done: Outcome) -> None:
         """Record the result of rewriting and proof, refuted or not."""
-        self.done, self.report = done, done.report
-        self.before = stats_of(done.program.proto)
-        self.after = stats_of(to_proto(done.program))
-        if any(p.name == raise_composites().name for p in done.passes):
-            self.newer = NewerOperators.of(done.program)
+        self.rewritten, self.passes, self.trace = done.rewritten, done.passes, done.trace
+        self.each, self.report = done.each, done.report
+        if done.rewritten is not None:
+            self.before = stats_of(done.rewritten.proto)
+            self.after = stats_of(to_proto(done.rewritten))
+            if any(p.name == raise_composites().name for p in done.passes):
+                self.newer = NewerOperators.of(done.rewritten)
 
 
 # of work that is no pass

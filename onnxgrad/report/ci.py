@@ -14,8 +14,6 @@ from onnxgrad.errors import NotProved
 from onnxgrad.jobs.ci.lock import Change
 from onnxgrad.jobs.ci.outcome import STATUSES, ModelOutcome
 from onnxgrad.jobs.requirements import Facts, Held
-from onnxgrad.report.html.ci import ci_reports
-from onnxgrad.report.html.page import page
 from onnxgrad.report.parts import (
     Part,
     Table,
@@ -47,6 +45,14 @@ class CiReport(Rendered):
     models that have the bytes of one of them. `lock`: its path, `locked`: it was there, `asked`: it
     was to be written, `updated`: it was.
     """
+
+    json_keys = (
+        "format version onnxgrad=made_by recipe exit_code counts lock=lock_state "
+        "models=worst_first seconds:.3f"
+    )
+    format = "onnxgrad ci"
+    version = 1
+    made_by = __version__
 
     recipe: str
     models: tuple[ModelOutcome, ...]
@@ -80,29 +86,16 @@ class CiReport(Rendered):
         found = Counter(m.status for m in self.models)
         return {status: found[status] for status in STATUSES if found[status]}
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON's types, as `ci.schema.json` says; the models the worst first."""
+    @property
+    def lock_state(self) -> dict[str, Any]:
+        """The lock, for JSON."""
         return {
-            "format": "onnxgrad ci",
-            "version": 1,
-            "onnxgrad": __version__,
-            "recipe": self.recipe,
-            "exit_code": self.exit_code,
-            "counts": self.counts,
-            "lock": {
-                "path": self.lock,
-                "found": self.locked,
-                "updated": self.updated,
-                "gone": list(self.gone),
-                "renamed": dict(self.renamed),
-            },
-            "models": [m.to_dict() for m in self.worst_first],
-            "seconds": round(self.seconds, 3),
+            "path": self.lock,
+            "found": self.locked,
+            "updated": self.updated,
+            "gone": self.gone,
+            "renamed": self.renamed,
         }
-
-    def to_html(self) -> str:
-        """A page to look at, as one file that needs no network: each model, the worst first."""
-        return page(self.recipe, ci_reports(self))
 
     @property
     def verdict(self) -> str:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from onnx import ModelProto
 
@@ -23,6 +22,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.jobs.fixed_dims import fix
 from onnxgrad.passes.inline import Inline
 from onnxgrad.report.operator_costs import flops, has_formula
+from onnxgrad.results import Plain
 from onnxgrad.rewrite.trace import Trace
 
 _LARGEST = 30  # weights and values that are listed
@@ -50,12 +50,18 @@ class Sized:
 
 
 @dataclass(frozen=True)
-class Costs:
+class Costs(Plain):
     """`operators`: by name. `weights`, `values`: the largest ones (values are what the main graph
     computes), with `unknown_values` of unknown size beside them. `peak`: bytes of inputs and values
     at once, in the order of the file, None where a size is open. `open`: symbols of inputs without
     a size; `without_formula`: operators whose cost is not known whatever the sizes.
     """
+
+    json_keys = (
+        "flops nodes_of_unknown_flops=unknown operators weight_bytes largest_weights=weights "
+        "largest_values=values values_of_unknown_size=unknown_values peak_bytes=peak "
+        "open_sizes=open without_formula"
+    )
 
     operators: Mapping[str, OperatorCost] = field(default_factory=dict)
     weights: list[Sized] = field(default_factory=list)
@@ -75,21 +81,6 @@ class Costs:
     def unknown(self) -> int:
         """Nodes whose operations are not known."""
         return sum(o.unknown_flops for o in self.operators.values())
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON's types."""
-        return {
-            "flops": self.flops,
-            "nodes_of_unknown_flops": self.unknown,
-            "operators": {name: asdict(o) for name, o in self.operators.items()},
-            "weight_bytes": self.weight_bytes,
-            "largest_weights": [asdict(w) for w in self.weights],
-            "largest_values": [asdict(v) for v in self.values],
-            "values_of_unknown_size": self.unknown_values,
-            "peak_bytes": self.peak,
-            "open_sizes": self.open,
-            "without_formula": self.without_formula,
-        }
 
 
 def costs_of(

@@ -26,8 +26,7 @@ from onnxgrad.ir.protobufs import elements, every_node, operator
 from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.ir.types import dtype_name, type_from_proto
 from onnxgrad.options import known_keywords
-from onnxgrad.report.html.models import diff_report
-from onnxgrad.report.html.page import page
+from onnxgrad.report.html.models import diff_page
 from onnxgrad.report.parts import Part, cell, change, heading, line, number, table
 from onnxgrad.report.rendering import Rendered
 
@@ -304,6 +303,7 @@ _TITLES = {
     "functions": "functions",
     "other": "other",
 }
+_STYLES = {"removed": "red", "added": "green"}
 
 
 @dataclass(frozen=True)
@@ -311,6 +311,8 @@ class Diff(Rendered):
     """Lines by kind of difference, and `operators` with their counts before and after. What is
     empty is equal.
     """
+
+    json_keys = "same *"
 
     model: list[str] = field(default_factory=list)
     interface: list[str] = field(default_factory=list)
@@ -336,10 +338,6 @@ class Diff(Rendered):
         """Nothing differs."""
         return not any(asdict(self).values())
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON's types."""
-        return {"same": self.same, **asdict(self)}
-
     def to_html(self) -> str:
         """A page to look at, as one file that needs no network: both graphs with what differs.
 
@@ -348,8 +346,10 @@ class Diff(Rendered):
         models: tuple[ModelLike, ModelLike] | None = getattr(self, "_models", None)
         if models is None:
             raise InputError("this Diff does not know its models: take what onnxgrad.diff gives")
-        found = diff_report(self, _TITLES, *models)
-        return page(found["title"], [found])
+        kinds = [
+            (title, getattr(self, kind), _STYLES.get(kind, "")) for kind, title in _TITLES.items()
+        ]
+        return diff_page(kinds, *models)
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
         """The operators whose count changed as a table, then the lines of each kind under a
@@ -371,9 +371,8 @@ class Diff(Rendered):
             if not lines:
                 continue
             yield heading(f"{title} ({number(len(lines))})")
-            style = {"removed": "red", "added": "green"}.get(kind, "")
             for text in lines if verbose else lines[:_LINES]:
-                yield cell(f"  {text}", style)
+                yield cell(f"  {text}", _STYLES.get(kind, ""))
             if not verbose and len(lines) > _LINES:
                 yield line(f"  and {len(lines) - _LINES} more (-v)", "dim")
 

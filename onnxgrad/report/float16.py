@@ -14,7 +14,7 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.save import to_bytes
 from onnxgrad.jobs.observed import values_beyond
 from onnxgrad.jobs.optimize import RewriteRefuted, optimize_program
-from onnxgrad.jobs.outcome import Clock, Optimized, Outcome
+from onnxgrad.jobs.outcome import Clock, Outcome
 from onnxgrad.laws.float16.forms import FAR, LARGEST
 from onnxgrad.limits import bounded
 from onnxgrad.options import known_keywords, providers_of, several
@@ -98,13 +98,13 @@ def converted(
     outcome: Outcome,
     halving: Float16,
     proof: Mapping[str, Any] | None,
-) -> Optimized:
+) -> Outcome:
     """Convert and prove (not without `proof`); `outcome` filled in. Errors as `float16`."""
     clock = Clock()
     large = [] if proof is None else values_beyond(model, LARGEST, FAR, proof)
     halving = replace(halving, large=tuple(large))
 
-    def made(halving: Float16) -> Optimized:
+    def made(halving: Float16) -> Outcome:
         return optimize_program(
             model,
             Pipeline((halving,)),
@@ -161,9 +161,7 @@ def names_of(given: Sequence[str]) -> str:
 
 def staying(outcome: Outcome, verbose: bool = False) -> Iterator[Part]:
     """What stays in float32, and which numbers float16 does not have."""
-    if outcome.done is None:
-        return
-    trace = outcome.done.trace
+    trace = outcome.trace
     opened = sum(f.rule == "inline_call" for f in trace.firings)
     if opened:
         yield cell(

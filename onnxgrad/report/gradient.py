@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from onnxgrad.grad import Gradient
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
-from onnxgrad.report.html.gradient import gradient_report
-from onnxgrad.report.html.page import page
 from onnxgrad.report.parts import Part, bytes_text, cell, number, seconds_text, table
 from onnxgrad.report.rendering import Rendered
 from onnxgrad.wording import counted, told_apart
@@ -26,31 +23,20 @@ class GradientMade(Rendered):
     its check if any.
     """
 
+    json_keys = (
+        "targets=gradient.targets adjoints=gradient.adjoints inputs=gradient.seeds "
+        "notes=gradient.notes nodes=counts seconds check"
+    )
+
     gradient: Gradient
     before: int
     seconds: float
     check: GradientReport | None
 
-    def to_html(
-        self, title: str, plain: Gradient | None = None, sizes: Mapping[str, int] | None = None
-    ) -> str:
-        """A page to look at; `plain`: the same gradient without checkpoints, to compare the memory
-        of both with open dimensions of these sizes.
-        """
-        return page(title, [gradient_report(self, title, plain, sizes or {})])
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON's types."""
-        found = self.gradient
-        return {
-            "targets": list(found.targets),
-            "adjoints": dict(found.adjoints),
-            "inputs": dict(found.seeds),
-            "notes": list(found.notes),
-            "nodes": {"before": self.before, "after": nodes(found.program)},
-            "seconds": self.seconds,
-            "check": None if self.check is None else self.check.to_dict(),
-        }
+    @property
+    def counts(self) -> dict[str, int]:
+        """The nodes of the model and of the gradient graph."""
+        return {"before": self.before, "after": nodes(self.gradient.program)}
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
         """Which adjoints there are, the new inputs, the notes, the size, the check."""
@@ -71,12 +57,9 @@ class GradientMade(Rendered):
         for note in found.notes:
             yield cell(f"note: {note}")
         size, after = bytes_text(to_proto(program).ByteSize()), nodes(program)
-        grown = (
-            f"{number(self.before)} → {counted(after, 'node')}, "
-            if self.before
-            else f"{counted(after, 'node')}, "
-        )
-        yield f"{grown}{size}, opset {program.opset}, built in {seconds_text(self.seconds)}"
+        grown = f"{number(self.before)} → " if self.before else ""
+        built = f"opset {program.opset}, built in {seconds_text(self.seconds)}"
+        yield f"{grown}{counted(after, 'node')}, {size}, {built}"
         if self.check is not None:
             yield from check_lines(self.check, verbose)
 

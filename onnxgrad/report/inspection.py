@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from onnx import ModelProto, TensorProto
 
@@ -20,10 +19,10 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
 from onnxgrad.report.costs import Costs, OperatorCost, Sized, costs_of
-from onnxgrad.report.html.models import model_report
-from onnxgrad.report.html.page import page
+from onnxgrad.report.html.models import model_page
 from onnxgrad.report.parts import Part, Table, bytes_text, cell, heading, line, number, table
 from onnxgrad.report.rendering import Rendered
+from onnxgrad.results import Plain
 
 _ROWS = 30  # operators and metadata without -v
 _FEW = 5  # weights and values without -v
@@ -31,18 +30,16 @@ _SHORT = 80  # characters of a metadata value without -v
 
 
 @dataclass(frozen=True)
-class Value:
+class Value(Plain):
     """An input or output: `type` as it is printed (`f32[N,4]`, `?` where unknown), and whether
     it has a default.
     """
 
+    json_keys = "name type"
+
     name: str
     type: str
     default: bool = False
-
-    def to_dict(self) -> dict[str, str]:
-        """JSON's types."""
-        return {"name": self.name, "type": self.type}
 
 
 @dataclass(frozen=True)
@@ -51,6 +48,12 @@ class Summary(Rendered):
     overload of each; `nested`: how many graphs stand inside nodes; `external`: the files that hold
     weights; `costs`: operations and bytes, by operator and by value.
     """
+
+    json_keys = (
+        "model ir_version opsets producer inputs outputs initializers functions=function_names "
+        "metadata external nodes=stats.nodes parameters=stats.parameters bytes=stats.bytes "
+        "operators=stats.by_name costs"
+    )
 
     model: str
     ir_version: int
@@ -74,24 +77,20 @@ class Summary(Rendered):
             raise InputError(
                 "this Summary does not know its model: take what onnxgrad.inspect gives"
             )
-        return page(self.model, [model_report(self, self.given)])
+        parts = self.parts(verbose=True)
+        return model_page(self.model, self.stats, self.versions, self.ir_version, parts, self.given)
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON's types."""
-        return {
-            "model": self.model,
-            "ir_version": self.ir_version,
-            "opsets": self.opsets,
-            "producer": self.producer,
-            "inputs": [v.to_dict() for v in self.inputs],
-            "outputs": [v.to_dict() for v in self.outputs],
-            "initializers": self.initializers,
-            "functions": ["::".join(part for part in key if part) for key in self.functions],
-            "metadata": self.metadata,
-            "external": self.external,
-            **self.stats.to_dict(),
-            "costs": self.costs.to_dict(),
-        }
+    @property
+    def function_names(self) -> list[str]:
+        """Domain, name and overload of each function, joined by `::`."""
+        return ["::".join(part for part in key if part) for key in self.functions]
+
+    @property
+    def versions(self) -> str:
+        """The opsets with their domains."""
+        return ", ".join(
+            f"{domain or 'ai.onnx'} {version}" for domain, version in self.opsets.items()
+        )
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
         """The facts, the interface, the operators with what they cost, the largest weights and
@@ -138,9 +137,7 @@ class Summary(Rendered):
             "nested graphs": number(self.nested) if self.nested else "",
             "functions": ", ".join(name for _, name, _ in self.functions),
             "weights in": ", ".join(self.external),
-            "opset": ", ".join(
-                f"{domain or 'ai.onnx'} {version}" for domain, version in self.opsets.items()
-            ),
+            "opset": self.versions,
             "IR version": str(self.ir_version),
             "made by": self.producer,
         }
@@ -269,8 +266,10 @@ def _external(proto: ModelProto) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Weighed:
+class Weighed(Plain):
     """A floating-point constant: a weight or not, and why."""
+
+    json_keys = "name type why"
 
     name: str
     type: str
@@ -282,24 +281,26 @@ class Weighed:
 class Weights(Rendered):
     """The floating-point constants of a model that reach its outputs, in its order."""
 
+    json_keys = "model weights left_out"
+
     model: str
     values: tuple[Weighed, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON's types."""
-        rows = {kind: [v for v in self.values if v.is_weight is kind] for kind in (True, False)}
-        listed = {
-            kind: [{"name": v.name, "type": v.type, "why": v.why} for v in found]
-            for kind, found in rows.items()
-        }
-        return {"model": self.model, "weights": listed[True], "left_out": listed[False]}
+    @property
+    def weights(self) -> list[Weighed]:
+        """The constants that count as weights."""
+        return [v for v in self.values if v.is_weight]
+
+    @property
+    def left_out(self) -> list[Weighed]:
+        """The constants that do not."""
+        return [v for v in self.values if not v.is_weight]
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
         """The weights, then what is left out; without -v the first of each reason."""
         yield heading(self.model)
-        for is_weight, title in ((True, "weight"), (False, "left out")):
-            found = [v for v in self.values if v.is_weight is is_weight]
-            if not found and not is_weight:
+        for title, found in (("weight", self.weights), ("left out", self.left_out)):
+            if not found and title != "weight":
                 return
             rows = table(f"{title} ({number(len(found))})", "type", "why")
             shown = found if verbose else _first_of_each_reason(found)

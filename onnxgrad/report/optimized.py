@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from onnxgrad.ir.protobufs import Stats
 from onnxgrad.jobs.optimize import RewriteRefuted
-from onnxgrad.jobs.outcome import Optimized, Outcome
+from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.report.html.optimized import optimized
 from onnxgrad.report.html.page import page
 from onnxgrad.report.parts import (
@@ -49,12 +49,12 @@ class OptimizedModel(Rendered):
     @property
     def rewrites(self) -> list[Firing]:
         """Every rewrite in order: its number, pass, law, and the statement that it rewrote."""
-        return [] if self.outcome.done is None else self.outcome.done.trace.firings
+        return self.outcome.trace.firings
 
     @property
     def near_misses(self) -> list[tuple[str, str, str]]:
         """With `explain=True` what was declined: the law, the statement, the reason."""
-        return [] if self.outcome.done is None else list(self.outcome.done.trace.declined)
+        return list(self.outcome.trace.declined)
 
     @property
     def proof(self) -> Report | None:
@@ -67,26 +67,8 @@ class OptimizedModel(Rendered):
         return self.outcome.tuning
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON's types."""
-        found, done = self.outcome, self.outcome.done
-        return {
-            "model": found.model,
-            "output": found.output if found.written else None,
-            "exit_code": found.exit_code,
-            "error": None if found.error is None else str(found.error),
-            "before": None if found.before is None else found.before.to_dict(),
-            "after": None if found.after is None else found.after.to_dict(),
-            "each": None if done is None or done.each is None else done.each.to_dict(),
-            "passes": [] if done is None else _passes_data(done),
-            "rules": {} if done is None else _rules_data(done),
-            "inexact": [] if done is None else [asdict(i) for i in done.trace.inexact],
-            "declined": [] if done is None else [_miss(*key) for key in done.trace.declined],
-            "slips": [] if done is None else [slip.to_dict() for slip in done.trace.slips],
-            "newer_operators": found.newer.to_dict(),
-            "tuning": found.tuning,
-            "proof": None if found.report is None else found.report.to_dict(),
-            "seconds": {kind: round(spent, 3) for kind, spent in found.seconds.items()},
-        }
+        """Returns the outcome in JSON's types."""
+        return self.outcome.to_dict()
 
     def to_html(self) -> str:
         """A page to look at, as one file: verdict, both graphs with their rewrites, proof."""
@@ -96,13 +78,15 @@ class OptimizedModel(Rendered):
         """The counts before and after, what each pass did, the proof, where the result is."""
         # of what was refuted only how, unless more is asked for
         found = self.outcome
-        done = found.done if verbose or not isinstance(found.error, RewriteRefuted) else None
-        if done is not None and found.before is not None and found.after is not None:
+        shown = found.rewritten is not None and (
+            verbose or not isinstance(found.error, RewriteRefuted)
+        )
+        if shown and found.before is not None and found.after is not None:
             yield heading(found.title)
             yield _counts(found.before, found.after, verbose)
         yield from tuning_parts(found.tuning, verbose)
-        if done is not None:
-            yield from _of_rewriting(found, done, verbose)
+        if shown:
+            yield from _of_rewriting(found, verbose)
         if found.report is not None:
             yield from proof_lines(found.report, verbose)
             yield ""
@@ -112,58 +96,22 @@ class OptimizedModel(Rendered):
             yield _last_line(found)
 
 
-def _of_rewriting(found: Outcome, done: Optimized, verbose: bool) -> Iterator[Part]:
-    yield from _passes(done, verbose)
-    yield from _inexact(done.trace.inexact)
-    if done.trace.slips:
-        yield line(slips_text(done.trace.slips, verbose), "yellow")
+def _of_rewriting(found: Outcome, verbose: bool) -> Iterator[Part]:
+    yield from _passes(found, verbose)
+    yield from _inexact(found.trace.inexact)
+    if found.trace.slips:
+        yield line(slips_text(found.trace.slips, verbose), "yellow")
     if found.newer.chains:
         yield line(str(found.newer), "dim")
     if verbose:
         yield ""
-        yield _rules(done)
+        yield _rules(found)
     if found.explain:
         yield ""
-        yield from _misses(done, verbose)
+        yield from _misses(found, verbose)
     yield ""
-    if done.each is not None:
-        yield cell(f"each one: {done.each}")
-
-
-def _passes_data(done: Optimized) -> list[dict[str, Any]]:
-    did = _rules_by_pass(done)
-    return [
-        {
-            "name": p.name,
-            "rewrites": p.firings,
-            "rules": dict(did.get(p.name, {})),
-            "seconds": round(p.seconds, 4),
-        }
-        for p in done.passes
-    ]
-
-
-def _rules_data(done: Optimized) -> dict[str, Any]:
-    return {
-        name: {
-            "tried": c.tried,
-            "matched": c.matched,
-            "applied": c.applied,
-            "seconds": round(c.seconds, 4),
-        }
-        for name, c in done.trace.counts.items()
-    }
-
-
-def _miss(rule: str, where: str, reason: str) -> dict[str, str]:
-    return {"rule": rule, "where": where, "reason": reason}
-
-
-def _rules_by_pass(done: Optimized) -> dict[str, Counter[str]]:
-    found: dict[str, Counter[str]] = {}
-    for firing in done.trace.firings:
-        found.setdefault(firing.pass_name, Counter())[firing.rule] += 1
-    return found
+    if found.each is not None:
+        yield cell(f"each one: {found.each}")
 
 
 # ---- one model -----------------------------------------------------------------------------------
@@ -194,8 +142,8 @@ def _counts(before: Stats, after: Stats, verbose: bool) -> Table:
     return made
 
 
-def _passes(done: Optimized, verbose: bool) -> Iterator[Part]:
-    did = _rules_by_pass(done)
+def _passes(done: Outcome, verbose: bool) -> Iterator[Part]:
+    did = done.rules_by_pass
     made = table("pass", ">rewrites", "what it did", ">time")
     idle = [p for p in done.passes if not p.firings]
     for p in done.passes:
@@ -235,7 +183,7 @@ def slips_text(slips: Sequence[Slip], verbose: bool = False) -> str:
     return f"{count} {why}{more}: {shown}; please report this"
 
 
-def _rules(done: Optimized) -> Table:
+def _rules(done: Outcome) -> Table:
     made = table("rule", ">tried", ">matched", ">applied", ">time")
     for name, c in sorted(done.trace.counts.items(), key=lambda item: -item[1].seconds):
         made.add_row(
@@ -248,7 +196,7 @@ def _rules(done: Optimized) -> Table:
     return made
 
 
-def _misses(done: Optimized, verbose: bool) -> Iterator[Part]:
+def _misses(done: Outcome, verbose: bool) -> Iterator[Part]:
     if not done.trace.declined:
         yield line("no near misses", "dim")
         return

@@ -11,9 +11,10 @@ import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onnxgrad.report.parts import Part, Table, Text, line
+from onnxgrad.results import Plain
 from onnxgrad.wording import printable
 
 if TYPE_CHECKING:
@@ -73,12 +74,8 @@ def blocks(part: Table) -> Iterator[Part]:
 WIDTH = 160  # a pipe, a file or a string has none; tables take only what they need
 
 
-class Rendered(ABC):
+class Rendered(Plain, ABC):
     """Data that can be shown; `str` of it is what the command prints, without colour."""
-
-    @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """All of it in JSON's types."""
 
     @abstractmethod
     def parts(self, verbose: bool = False) -> Iterator[Part]:

@@ -19,24 +19,34 @@ from onnxgrad.wording import counted
 class StepMade(Rendered):
     """A training step, the seconds it took, the check of its gradient if any."""
 
+    json_keys = (
+        "parameters states batch loss=step.manifest.loss optimizer=step.manifest.optimizer "
+        "notes=step.notes nodes=node_count seconds check"
+    )
+
     step: TrainingStep
     seconds: float
     check: GradientReport | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON's types."""
-        manifest = self.step.manifest
-        return {
-            "parameters": [fed.name for fed in manifest.of_role("parameter")],
-            "states": [fed.name for fed in manifest.of_role("state")],
-            "batch": [fed.name for fed in manifest.of_role("batch")],
-            "loss": manifest.loss,
-            "optimizer": dict(manifest.optimizer),
-            "notes": list(self.step.notes),
-            "nodes": nodes(self.step.train),
-            "seconds": self.seconds,
-            "check": None if self.check is None else self.check.to_dict(),
-        }
+    @property
+    def parameters(self) -> list[str]:
+        """The names of the trained weights."""
+        return [fed.name for fed in self.step.manifest.of_role("parameter")]
+
+    @property
+    def states(self) -> list[str]:
+        """The names of the optimiser's states."""
+        return [fed.name for fed in self.step.manifest.of_role("state")]
+
+    @property
+    def batch(self) -> list[str]:
+        """The names of the inputs of a batch."""
+        return [fed.name for fed in self.step.manifest.of_role("batch")]
+
+    @property
+    def node_count(self) -> int:
+        """The number of nodes of the step."""
+        return nodes(self.step.train)
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
         """What is trained, what a batch holds, the size, the check."""
@@ -70,18 +80,11 @@ class StepMade(Rendered):
 class Fitted(Rendered):
     """How training went: its history, the steps taken, the seconds."""
 
+    json_keys = "steps losses=history.losses evaluations=history.evaluations seconds"
+
     history: History
     steps: int
     seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON's types."""
-        return {
-            "steps": self.steps,
-            "losses": self.history.losses,
-            "evaluations": [dict(e) for e in self.history.evaluations],
-            "seconds": self.seconds,
-        }
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
         """A row per epoch: the mean loss of its steps, what the held-out data says."""

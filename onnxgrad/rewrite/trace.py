@@ -47,10 +47,12 @@ class Firing:
 
 
 @dataclass(slots=True)
-class RuleCounts:
+class RuleCounts(Plain):
     """How often a rule was tried at a binding of its operator, matched, and fired; the seconds it
     took; and once it fired its equation, as far as it has one.
     """
+
+    json_keys = "tried matched applied seconds:.4f"
 
     tried: int = 0
     matched: int = 0

@@ -13,7 +13,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 from onnxgrad.jobs.optimize import RewriteRefuted, optimize_program
-from onnxgrad.jobs.outcome import Optimized
+from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.passes.base import Pass, roots
 from onnxgrad.passes.each_rewrite import EachReport
 from onnxgrad.passes.pipeline import Pipeline
@@ -51,7 +51,7 @@ class Wrong(Pass):
             apply_rules(block, [abs_is_nothing, tanh_is_softsign], trace)
 
 
-def each(model: onnx.ModelProto, *passes: Pass, prove: bool = False) -> Optimized:
+def each(model: onnx.ModelProto, *passes: Pass, prove: bool = False) -> Outcome:
     pipeline = Pipeline(passes) if passes else Pipeline.of("default", merge="always")
     return optimize_program(model, pipeline, prove=prove, each=True)
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from onnxgrad.jobs.ci.lock import Change
-from onnxgrad.jobs.outcome import Optimized
+from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.requirements import Facts, Held
-from onnxgrad.passes.pipeline import PassResult
 from onnxgrad.results import Plain
-from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Report
 
 # the worst first; those up to `unknown` are no, but for `unproved` where the recipe allows it
@@ -33,8 +31,8 @@ class ModelOutcome(Plain):
     """`name`: its path from the recipe's folder. `digest`: sha256 of the model with its weights.
     `given`, `result`: what is known of it before and after; `output`: where the result was written,
     if it was, `removed`: where an older one was, in place of a result that was refused. `error`: in
-    one line why it did not come to the end, or what it misses. `proof` is None where none was made;
-    `trace` and `passes` say what rewriting did, once it was done. Filled in as the work goes on.
+    one line why it did not come to the end, or what it misses. `done`: what rewriting and its proof
+    came to, without the program. Filled in as the work goes on.
     """
 
     json_keys = (
@@ -53,9 +51,7 @@ class ModelOutcome(Plain):
     result: Facts | None = None
     requirements: tuple[Held, ...] = ()
     changes: tuple[Change, ...] = ()
-    proof: Report | None = None
-    trace: Trace | None = None
-    passes: tuple[PassResult, ...] = ()
+    done: Outcome | None = None
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
 
@@ -64,9 +60,14 @@ class ModelOutcome(Plain):
         """It does what is required of it."""
         return self.exit_code == 0 and self.status != "skipped"
 
-    def came_of(self, done: Optimized) -> None:
-        """What rewriting and proof came to, refuted or not."""
-        self.proof, self.trace, self.passes = done.report, done.trace, tuple(done.passes)
+    @property
+    def proof(self) -> Report | None:
+        """The report of the proof, if there was one."""
+        return None if self.done is None else self.done.report
+
+    def came_of(self, done: Outcome) -> None:
+        """Record the result of rewriting and proof, refuted or not, without its program."""
+        self.done = replace(done, rewritten=None, error=None)
         left_out = (f"left out: {slip}" for slip in done.trace.slips)
         self.notes = (*done.trace.notes, *left_out)
 

@@ -4,6 +4,7 @@ process, in another, or on another machine that sees the same files.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from onnxgrad.jobs.ci.measure import measured, measures, seconds_of
 from onnxgrad.jobs.ci.outcome import ModelOutcome, Status
 from onnxgrad.jobs.declarations import Gates, OptimizeOptions
 from onnxgrad.jobs.optimize import Hooks, RewriteRefuted, optimize
-from onnxgrad.jobs.outcome import Optimized, Outcome
+from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.requirements import (
     Facts,
     Held,
@@ -131,10 +132,6 @@ def _carry_out(job: Job, outcome: ModelOutcome, may_write: Callable[[], bool]) -
         if unknown:
             raise InputError(f"{job.where}: {unknown}")
 
-    def accept(found: Outcome) -> None:
-        if found.done is not None:
-            _judge(job, outcome, found.done)
-
     def write(program: Program) -> bool:
         if outcome.exit_code or not may_write() or job.output is None:
             return False
@@ -144,7 +141,7 @@ def _carry_out(job: Job, outcome: ModelOutcome, may_write: Callable[[], bool]) -
 
     hooks = Hooks(
         on_read=on_read,
-        accept=accept,
+        accept=functools.partial(_judge, job, outcome),
         write=write,
         limits=bounding_us,
         seconds=seconds_of(job.gates),
@@ -155,7 +152,7 @@ def _carry_out(job: Job, outcome: ModelOutcome, may_write: Callable[[], bool]) -
         raise error
 
 
-def _judge(job: Job, outcome: ModelOutcome, done: Optimized) -> None:
+def _judge(job: Job, outcome: ModelOutcome, done: Outcome) -> None:
     """Measure the result, hold it to what is required, and compare it with the lock."""
     outcome.came_of(done)
     facts = facts_of(done.program, done.program.proto), _result(done)
@@ -226,14 +223,14 @@ def _shown(job: Job) -> str:
     return os.path.relpath(job.output or "", job.folder).replace(os.sep, "/")
 
 
-def _result(done: Optimized) -> Facts:
+def _result(done: Outcome) -> Facts:
     found = facts_of(done.program, to_proto(done.program))
     if done.report is None:
         return found
     return replace(found, worst=max((d.rel for d in done.report.differences), default=0.0))
 
 
-def _held(job: Job, outcome: ModelOutcome, done: Optimized) -> tuple[Held, ...]:
+def _held(job: Job, outcome: ModelOutcome, done: Outcome) -> tuple[Held, ...]:
     """What came of each requirement; while the lock is updated, what it is to say holds."""
     given, result = outcome.given, outcome.result
     if given is None or result is None:
@@ -252,9 +249,7 @@ def _held(job: Job, outcome: ModelOutcome, done: Optimized) -> tuple[Held, ...]:
 def _failed(outcome: ModelOutcome, job: Job, error: OnnxgradError) -> None:
     status: Status = "not proved" if error.exit_code == NotProved.exit_code else "error"
     if isinstance(error, RewriteRefuted):
-        if error.done is not None:
-            outcome.came_of(error.done)
-        outcome.proof = error.report
+        outcome.came_of(replace(error.done or Outcome(), report=error.report))
         if error.report.verdict == DIFFERENT:
             status = "different"
     # as the recipe calls it: a message is the same on every machine

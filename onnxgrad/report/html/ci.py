@@ -9,24 +9,29 @@ from typing import TYPE_CHECKING, Any
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import load
 from onnxgrad.jobs.ci.outcome import ModelOutcome
-from onnxgrad.jobs.requirements import Facts
-from onnxgrad.report.html.graph import Drawn, compared, shown
-from onnxgrad.report.html.optimized import passes, places, rewrites, worst_card
+from onnxgrad.jobs.outcome import Outcome
+from onnxgrad.report.html.graph import shown
+from onnxgrad.report.html.optimized import (
+    graph_section,
+    operators,
+    passes,
+    places,
+    proof_sections,
+    worst_card,
+)
 from onnxgrad.report.html.page import (
     Section,
     card,
-    changed_card,
     noted,
+    page,
     proof_verdict,
-    section,
+    report_data,
+    size_cards,
     table_section,
-    tables_of,
     verdict,
 )
-from onnxgrad.report.html.plots import differences, latency
-from onnxgrad.report.parts import bytes_text, number
-from onnxgrad.report.proof import proof_lines
-from onnxgrad.rewrite.trace import Trace
+from onnxgrad.report.html.plots import latency, ratio_row
+from onnxgrad.report.parts import Text, cell, line, number, table
 
 if TYPE_CHECKING:
     from onnxgrad.report.ci import CiReport
@@ -34,156 +39,101 @@ if TYPE_CHECKING:
 _TONES = {"passed": "good", "changed": "good", "skipped": "plain"}
 
 
-def ci_reports(found: CiReport) -> list[dict[str, Any]]:
-    """The reports of the page: one of all models, then one for each."""
+def ci_page(found: CiReport) -> str:
+    """Returns the page of a recipe: all its models, then each by itself, the worst first."""
     folder = Path(found.recipe).parent
-    return [_overview(found), *(_report(outcome, folder) for outcome in found.worst_first)]
+    models = (_report(outcome, folder) for outcome in found.worst_first)
+    return page(found.recipe, [_overview(found), *models])
 
 
 def _overview(found: CiReport) -> dict[str, Any]:
     word, _, text = found.verdict.partition(": ")
-    said = verdict("good" if found.ok else "bad", word, text)
-    noted(said, map(found.gone_text, found.gone), "plain" if found.asked else "bad")
-    noted(said, (f"{m.name}: {m.error}" for m in found.worst_first if m.error), "bad")
-    return {
-        "title": shown(found.recipe),
-        "what": "ci",
-        "verdict": said,
-        "cards": [card(status, number(count)) for status, count in found.counts.items()],
-        "sections": [table_section("Models", found.table(seconds=False))],
-    }
+    answer = verdict("good" if found.ok else "bad", word, text)
+    noted(answer, map(found.gone_text, found.gone), "plain" if found.asked else "bad")
+    noted(answer, (f"{m.name}: {m.error}" for m in found.worst_first if m.error), "bad")
+    cards = [card(status, number(count)) for status, count in found.counts.items()]
+    models = table_section("Models", found.table(seconds=False))
+    return report_data("ci", found.recipe, answer, cards, [models])
 
 
 def _report(outcome: ModelOutcome, folder: Path) -> dict[str, Any]:
+    given, result = outcome.given, outcome.result
     sections = [
         _requirements(outcome),
         _changes(outcome),
         *_rewriting(outcome, folder),
-        *_proof(outcome),
+        *proof_sections(outcome.proof),
         _latency(outcome),
-        _operators(outcome.given, outcome.result),
+        operators(given.operators, result.operators) if given and result else None,
     ]
     tone = _TONES.get(outcome.status, "unsure" if outcome.ok else "bad")
-    said = verdict(tone, outcome.status, "")
+    answer = verdict(tone, outcome.status, "")
     if outcome.proof is not None:
         proof = proof_verdict(outcome.proof)
         word = "" if proof["word"] == outcome.status else f"{proof['word']} "
-        said["text"] = f"{word}{proof['text']}"
-        said["notes"] = proof["notes"]
-    noted(said, outcome.notes)
+        answer |= {"text": f"{word}{proof['text']}", "notes": proof["notes"]}
+    noted(answer, outcome.notes)
     older = f"the older result {outcome.removed} is removed" if outcome.removed else ""
-    noted(said, [outcome.error, older], "bad")
-    return {
-        "title": shown(outcome.name),
-        "what": "ci",
-        "verdict": said,
-        "cards": list(_cards(outcome)),
-        "sections": [s for s in sections if s is not None],
-    }
+    noted(answer, [outcome.error, older], "bad")
+    return report_data("ci", outcome.name, answer, _cards(outcome), sections)
 
 
 def _cards(outcome: ModelOutcome) -> Iterator[dict[str, Any]]:
     given, result = outcome.given, outcome.result
     if given is not None and result is not None:
-        yield changed_card("nodes", given.nodes, result.nodes, number)
-        yield changed_card("file size", given.bytes, result.bytes, bytes_text)
-        yield changed_card("parameters", given.parameters, result.parameters, number)
+        yield from size_cards(given, result)
     if outcome.proof is not None:
         yield worst_card(outcome.proof)
-    if result is not None and result.latency is not None:
-        timed = result.latency
-        quick = "good" if timed.ratio <= 1 else "more"
-        yield card(
-            f"{timed.clock} time", f"{timed.ratio:.2f} ×", f"of {shown(timed.against)}", quick
-        )
+    if result is not None and (timed := result.latency) is not None:
+        tone = "good" if timed.ratio <= 1 else "more"
+        note = f"of {shown(timed.against)}"
+        yield card(f"{timed.clock} time", f"{timed.ratio:.2f} ×", note, tone)
 
 
 def _requirements(outcome: ModelOutcome) -> Section | None:
-    rows = [
-        [
-            shown(held.name),
-            shown(held.bound),
-            _number(held.value),
-            _number(held.limit),
-            [["held", "green"]]
-            if held.held
-            else [["missed", "red"], [shown(f" {held.why}"), "dim"]],
-        ]
-        for held in sorted(outcome.requirements, key=lambda held: held.held)
-    ]
-    columns = [
-        ["required", False],
-        ["bound", False],
-        ["found", True],
-        ["allowed", True],
-        ["", False],
-    ]
-    return section("table", "Requirements", note="", columns=columns, rows=rows) if rows else None
+    rows = table("required", "bound", ">found", ">allowed", "")
+    for held in sorted(outcome.requirements, key=lambda held: held.held):
+        met = line("held", "green") if held.held else line("missed", "red")
+        why = line("") if held.held else cell(f" {held.why}", "dim")
+        found, allowed = _number(held.value), _number(held.limit)
+        rows.add_row(cell(held.name), cell(held.bound), found, allowed, met + why)
+    return table_section("Requirements", rows) if rows.rows else None
 
 
 def _changes(outcome: ModelOutcome) -> Section | None:
-    rows = [
-        [shown(c.what), shown(_value(c.before)), shown(_value(c.after))] for c in outcome.changes
-    ]
-    columns = [["changed since the lock", False], ["before", True], ["after", True]]
-    return section("table", "Changes", note="", columns=columns, rows=rows) if rows else None
+    rows = table("changed since the lock", ">before", ">after")
+    for change in outcome.changes:
+        rows.add_row(cell(change.what), _value(change.before), _value(change.after))
+    return table_section("Changes", rows) if rows.rows else None
 
 
 def _rewriting(outcome: ModelOutcome, folder: Path) -> list[Section | None]:
     """Both graphs with their rewrites, or the places of these alone; and the passes."""
-    if outcome.trace is None:
+    done = outcome.done
+    if done is None or not (done.passes or done.trace.firings):
         return []
-    graphs = _graphs(outcome, outcome.trace, folder)
-    return [
-        graphs,
-        passes(outcome.trace, outcome.passes),
-        places(outcome.trace) if graphs is None else None,
-    ]
+    graphs = _graphs(outcome, done, folder)
+    return [graphs, passes(done), places(done.trace) if graphs is None else None]
 
 
-def _graphs(outcome: ModelOutcome, trace: Trace, folder: Path) -> Section | None:
-    """Both graphs, where the result was written: what comes from other processes has none."""
+def _graphs(outcome: ModelOutcome, done: Outcome, folder: Path) -> Section | None:
+    """Both graphs if the result was written: results of other processes carry none."""
     if outcome.output is None:
         return None
     try:
         before, after = load(folder / outcome.name), load(folder / outcome.output)
     except OnnxgradError:  # gone since
         return None
-    graphs = compared(Drawn(before), Drawn(after), trace.firings)
-    known = rewrites(trace, outcome.proof)
-    return section("graph", "Graph", names=["before", "after"], graphs=graphs, **known)
-
-
-def _proof(outcome: ModelOutcome) -> list[Section | None]:
-    if outcome.proof is None:
-        return []
-    tables = tables_of(proof_lines(outcome.proof, True))
-    return [differences(outcome.proof), *(table_section("Proof", t) for t in tables)]
+    return graph_section(before, after, done)
 
 
 def _latency(outcome: ModelOutcome) -> Section | None:
     timed = None if outcome.result is None else outcome.result.latency
     if timed is None:
         return None
-    row = {
-        "label": shown(outcome.name),
-        "value": timed.ratio,
-        "low": timed.low,
-        "high": timed.high,
-        "ok": timed.ratio <= 1,
-        "note": "median and quartiles",
-    }
+    row = ratio_row(outcome.name, timed.ratio, timed.low, timed.high, "median and quartiles")
     of = shown(timed.against)
     return latency([row], f"{timed.clock} time over that of {of}, taken in turns.")
-
-
-def _operators(given: Facts | None, result: Facts | None) -> Section | None:
-    if given is None or result is None:
-        return None
-    before, after = given.operators, result.operators
-    counts = [(shown(n), before.get(n, 0), after.get(n, 0)) for n in {**before, **after}]
-    rows = sorted(counts, key=lambda row: (-abs(row[2] - row[1]), -row[2], row[0]))
-    return section("operators", "Operators", rows=rows)
 
 
 def _number(value: float | None) -> str:
@@ -193,11 +143,7 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _value(value: Any) -> str:
-    return (
-        "none"
-        if value is None
-        else _number(value)
-        if isinstance(value, (int, float))
-        else str(value)
-    )
+def _value(value: Any) -> Text:
+    if value is None:
+        return line("none")
+    return cell(_number(value) if isinstance(value, (int, float)) else value)

@@ -20,15 +20,18 @@ from onnxgrad.report.html.optimized import operators
 from onnxgrad.report.html.page import (
     Section,
     card,
-    changed_card,
     noted,
+    page,
+    report_data,
     section,
+    size_cards,
     table_section,
     tables_of,
     verdict,
 )
 from onnxgrad.report.html.plots import gradient_errors
 from onnxgrad.report.parts import bytes_text, number, share_text
+from onnxgrad.wording import counted
 
 if TYPE_CHECKING:
     from onnxgrad.report.gradient import GradientMade
@@ -111,11 +114,11 @@ def _curve(name: str, run: Sequence[tuple[Binding, int]]) -> dict[str, Any]:
     }
 
 
-def gradient_report(
+def gradient_page(
     made: GradientMade, title: str, plain: Gradient | None, sizes: Mapping[str, int]
-) -> dict[str, Any]:
-    """A report of the page; `plain` is the same gradient without checkpoints, for the curve of its
-    memory, and `sizes` are those of open dimensions there.
+) -> str:
+    """Returns the page of a gradient; `plain` is the same gradient without checkpoints, for the
+    curve of its memory, and `sizes` are those of open dimensions there.
     """
     program = made.gradient.program
     original = program_of(program.proto, program.folder)
@@ -128,30 +131,21 @@ def gradient_report(
     blocks = {"gradient" if plain is None else "with checkpoints": program.main}
     if plain is not None:
         blocks = {"without checkpoints": plain.program.main, **blocks}
-    sections: list[Section | None] = [
+    sections = [
         section("graph", "Graph", names=["model", "with gradient"], graphs=graphs),
         memory(blocks, sizes),
         None if made.check is None else gradient_errors(made.check),
         *(table_section(name, table) for name, table in tables),
-        operators(before, after),
+        operators(before.operators, after.operators),
     ]
     count = len(made.gradient.adjoints)
-    targets = ", ".join(made.gradient.targets)
-    said = f"gradient of {targets} by {number(count)} value{'s' * (count != 1)}"
-    found = _verdict(made.check)
-    noted(found, [said, *made.gradient.notes])
-    return {
-        "title": shown(title),
-        "what": "grad",
-        "verdict": found,
-        "cards": [
-            changed_card("nodes", before.nodes, after.nodes, number),
-            changed_card("file size", before.bytes, after.bytes, bytes_text),
-            card("adjoints", number(count), f"opset {program.opset}"),
-            *_worst(made.check),
-        ],
-        "sections": [s for s in sections if s is not None],
-    }
+    answer = _verdict(made.check)
+    targets = f"gradient of {', '.join(made.gradient.targets)} by {counted(count, 'value')}"
+    noted(answer, [targets, *made.gradient.notes])
+    *sizes_, _ = size_cards(before, after)
+    adjoints = card("adjoints", number(count), f"opset {program.opset}")
+    cards = [*sizes_, adjoints, *_worst(made.check)]
+    return page(title, [report_data("grad", title, answer, cards, sections)])
 
 
 def _verdict(check: GradientReport | None) -> dict[str, Any]:

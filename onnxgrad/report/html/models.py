@@ -2,89 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from onnxgrad.ir.load import ModelLike, load
-from onnxgrad.ir.protobufs import stats_of
+from onnxgrad.ir.protobufs import Stats, stats_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.report.html.graph import Drawn, compared, shown
 from onnxgrad.report.html.optimized import operators
 from onnxgrad.report.html.page import (
-    Section,
     card,
-    changed_card,
     noted,
+    page,
+    report_data,
     section,
+    size_cards,
     table_section,
     tables_of,
     verdict,
 )
 from onnxgrad.report.html.plots import bench
-from onnxgrad.report.parts import Table, bytes_text, file_names, number
+from onnxgrad.report.parts import Part, Table, bytes_text, file_names, number
 from onnxgrad.verify.bench import BenchReport
 from onnxgrad.wording import counted
 
-if TYPE_CHECKING:
-    from onnxgrad.report.diff import Diff
-    from onnxgrad.report.inspection import Summary
-
-
-_TONES = {"removed": "red", "added": "green"}
-# what the tables of a summary are, by the name of their first column
+# the titles of a summary's tables, by the name of their first column
 _TABLES = {"": "Interface", "operator": "Operators"}
+# a kind of difference: its title, its lines, their style
+Kind: TypeAlias = tuple[str, Sequence[str], str]
 
 
-def diff_report(found: Diff, titles: dict[str, str], a: ModelLike, b: ModelLike) -> dict[str, Any]:
-    """A report of the page on two models; `titles` are those of the kinds of difference. Raises
-    InputError for a model that does not load.
-    """
+def diff_page(kinds: Iterable[Kind], a: ModelLike, b: ModelLike) -> str:
+    """Returns the page of two models. Raises InputError if one does not load."""
     programs = [load(model) for model in (a, b)]
     before, after = (stats_of(to_proto(p)) for p in programs)
-    names = list(map(shown, file_names([p.path or p.main.name for p in programs])))
-    kinds = [(title, getattr(found, kind), _TONES.get(kind, "")) for kind, title in titles.items()]
-    groups = [
-        [title, [shown(text) for text in lines], tone] for title, lines, tone in kinds if lines
-    ]
+    groups = [[title, list(map(shown, lines)), style] for title, lines, style in kinds if lines]
+    count = counted(sum(len(lines) for _, lines, _ in groups), "difference")
     graphs = compared(Drawn(programs[0]), Drawn(programs[1]))
-    count = sum(len(lines) for _, lines, _ in groups)
-    sections = [section("graph", "Graph", names=["A", "B"], graphs=graphs)]
-    if groups:
-        sections.append(section("list", "Differences", groups=groups))
-    return {
-        "title": f"{names[0]} → {names[1]}",
-        "what": "diff",
-        "verdict": verdict("good", "the same", "")
-        if found.same
-        else verdict("plain", f"{number(count)} difference{'s' * (count != 1)}", ""),
-        "cards": [
-            changed_card("nodes", before.nodes, after.nodes, number),
-            changed_card("file size", before.bytes, after.bytes, bytes_text),
-            changed_card("parameters", before.parameters, after.parameters, number),
-        ],
-        "sections": [*sections, operators(before, after)],
-    }
+    sections = [
+        section("graph", "Graph", names=["A", "B"], graphs=graphs),
+        section("list", "Differences", groups=groups) if groups else None,
+        operators(before.operators, after.operators),
+    ]
+    answer = verdict("plain", count, "") if groups else verdict("good", "the same", "")
+    title = " → ".join(file_names([p.path or p.main.name for p in programs]))
+    return page(title, [report_data("diff", title, answer, size_cards(before, after), sections)])
 
 
-def model_report(found: Summary, model: ModelLike) -> dict[str, Any]:
-    """A report of the page on one model. Raises InputError when it does not load."""
-    stats = found.stats
-    opsets = ", ".join(f"{domain or 'ai.onnx'} {n}" for domain, n in found.opsets.items())
-    return {
-        "title": shown(found.model),
-        "what": "inspect",
-        "verdict": verdict("plain", "", ""),
-        "cards": [
-            card("nodes", number(stats.nodes)),
-            card("file size", bytes_text(stats.bytes)),
-            card("parameters", number(stats.parameters)),
-            card("opset", shown(opsets), f"IR version {found.ir_version}"),
-        ],
-        "sections": [
-            section("graph", "Graph", names=["model"], graphs=[Drawn(load(model)).to_dict()]),
-            *(table_section(_title(t), t) for t in tables_of(found.parts(verbose=True))),
-        ],
-    }
+def model_page(
+    title: str, stats: Stats, opsets: str, version: int, parts: Iterable[Part], model: ModelLike
+) -> str:
+    """Returns the page of one model of an IR `version`, with the tables of the `parts`. Raises
+    InputError if it does not load.
+    """
+    cards = [
+        card("nodes", number(stats.nodes)),
+        card("file size", bytes_text(stats.bytes)),
+        card("parameters", number(stats.parameters)),
+        card("opset", shown(opsets), f"IR version {version}"),
+    ]
+    sections = [
+        section("graph", "Graph", names=["model"], graphs=[Drawn(load(model)).to_dict()]),
+        *(table_section(_title(t), t) for t in tables_of(parts)),
+    ]
+    return page(title, [report_data("inspect", title, verdict("plain", "", ""), cards, sections)])
 
 
 def _title(found: Table) -> str:
@@ -94,39 +75,28 @@ def _title(found: Table) -> str:
     return _TABLES.get(name, name.capitalize())
 
 
-def bench_report(
+def bench_page(
     found: BenchReport, rows: Table, require: float | None, missed: Sequence[str]
-) -> dict[str, Any]:
-    """A report of the page; `rows` as the command shows them, `missed`: in a line each which models
-    take longer than the ratio that was required.
+) -> str:
+    """Returns the page of measured models; `rows` is the command's table, `missed` has a line for
+    each model that takes longer than the required ratio.
     """
     bad = bool(missed or found.refused)
-    said = verdict(
-        "bad" if bad else "plain" if require is None else "good",
-        "too slow" if missed else "not run" if bad else "measured" if require is None else "held",
-        shown(
-            f"on {found.provider}, {counted(found.threads, 'thread')}"
-            + "".join(f", {name}={size}" for name, size in found.dims.items())
-        ),
-    )
+    tone = "bad" if bad else "plain" if require is None else "good"
+    word = "too slow" if missed else "not run" if bad else "measured" if require is None else "held"
+    sizes = "".join(f", {name}={size}" for name, size in found.dims.items())
+    where = f"on {found.provider}, {counted(found.threads, 'thread')}{sizes}"
+    answer = verdict(tone, word, shown(where))
     refused = [f"{name} does not run: {why}" for name, why in found.refused.items()]
-    noted(said, [*missed, *refused], "bad")
-    cards = [
-        card(
-            shown(t.name),
-            f"{1000 * t.wall.median:.3g} ms",
-            f"{t.wall_ratio.median:.3f} × of the first, in CPU time {t.cpu_ratio.median:.3f} ×"
-            if i
-            else f"{1000 * t.cpu.median:.3g} ms CPU",
-            "plain" if not i else "good" if t.wall_ratio.median <= 1 else "more",
-        )
-        for i, t in enumerate(found.timings)
-    ]
-    sections: list[Section | None] = [bench(found), table_section("Times", rows, rows.title)]
-    return {
-        "title": shown(", ".join([*(t.name for t in found.timings), *found.refused])),
-        "what": "bench",
-        "verdict": said,
-        "cards": cards,
-        "sections": [s for s in sections if s is not None],
-    }
+    noted(answer, [*missed, *refused], "bad")
+    cards = []
+    for i, t in enumerate(found.timings):
+        wall, cpu = t.wall_ratio.median, t.cpu_ratio.median
+        note = f"{wall:.3f} × of the first, in CPU time {cpu:.3f} ×"
+        first = f"{1000 * t.cpu.median:.3g} ms CPU"
+        quick = "plain" if not i else "good" if wall <= 1 else "more"
+        time = f"{1000 * t.wall.median:.3g} ms"
+        cards.append(card(shown(t.name), time, note if i else first, quick))
+    sections = [bench(found), table_section("Times", rows, rows.title)]
+    title = ", ".join([*(t.name for t in found.timings), *found.refused])
+    return page("onnxgrad bench", [report_data("bench", title, answer, cards, sections)])

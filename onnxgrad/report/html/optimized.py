@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import program_of
-from onnxgrad.ir.protobufs import Stats
+from onnxgrad.ir.program import Program
 from onnxgrad.jobs.optimize import RewriteRefuted
-from onnxgrad.jobs.outcome import Optimized, Outcome
+from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.passes.base import PASSES
-from onnxgrad.passes.pipeline import PassResult
 from onnxgrad.report.html.graph import Drawn, compared, shown
 from onnxgrad.report.html.page import (
     Section,
     card,
-    changed_card,
     noted,
     proof_verdict,
+    report_data,
     section,
+    size_cards,
     table_section,
     tables_of,
     verdict,
 )
 from onnxgrad.report.html.plots import choices, differences
-from onnxgrad.report.parts import bytes_text, number, share_text
+from onnxgrad.report.parts import cell, number, share_text, table
 from onnxgrad.report.proof import place_text, proof_lines
 from onnxgrad.rewrite.trace import Firing, Trace
 from onnxgrad.verify import Report
+from onnxgrad.wording import counted
 
 
 def rewrites(
@@ -57,16 +56,13 @@ def rewrites(
     }
 
 
-def passes(trace: Trace, ran: Sequence[PassResult]) -> Section:
-    """How often each pass fired, and by which laws."""
-    did: dict[str, Counter[str]] = {}
-    for f in trace.firings:
-        did.setdefault(f.pass_name, Counter())[f.rule] += 1
+def passes(outcome: Outcome) -> Section:
+    """How often each pass rewrote, and by which rules."""
     rows = [
-        [shown(name), laws.total(), [[shown(law), n] for law, n in laws.most_common()]]
-        for name, laws in did.items()
+        [shown(name), rules.total(), [[shown(rule), n] for rule, n in rules.most_common()]]
+        for name, rules in outcome.rules_by_pass.items()
     ]
-    idle = [shown(p.name) for p in ran if not p.firings]
+    idle = [shown(p.name) for p in outcome.passes if not p.firings]
     return section("passes", "Passes", rows=rows, idle=idle)
 
 
@@ -97,28 +93,24 @@ def _law(trace: Trace, rule: str, pass_name: str) -> str:
 
 def optimized(outcome: Outcome) -> dict[str, Any]:
     """A report of the page on one model, whatever became of it."""
-    done = outcome.done
-    sections: list[Section | None] = []
-    if done is not None:
-        sections.append(_graphs(done, outcome.error))
-    if outcome.report is not None:
-        sections.append(differences(outcome.report))
-        sections += (
-            table_section("Proof", t) for t in tables_of(proof_lines(outcome.report, True))
-        )
-    if done is not None:
-        sections.append(passes(done.trace, done.passes))
-        sections.append(_misses(done) if outcome.explain else None)
-    sections.append(choices(outcome.tuning))
-    if outcome.before is not None and outcome.after is not None:
-        sections.append(operators(outcome.before, outcome.after))
-    return {
-        "title": shown(outcome.title),
-        "what": "optimize",
-        "verdict": _verdict(outcome),
-        "cards": list(_cards(outcome)),
-        "sections": [s for s in sections if s is not None],
-    }
+    program, before, after = outcome.rewritten, outcome.before, outcome.after
+    sections = [
+        None if program is None else _graphs(outcome, program),
+        *proof_sections(outcome.report),
+        None if program is None else passes(outcome),
+        _misses(outcome.trace) if outcome.explain and program is not None else None,
+        choices(outcome.tuning),
+        operators(before.operators, after.operators) if before and after else None,
+    ]
+    return report_data("optimize", outcome.title, _verdict(outcome), _cards(outcome), sections)
+
+
+def proof_sections(report: Report | None) -> list[Section | None]:
+    """The differences of a proof as a plot, and its tables."""
+    if report is None:
+        return []
+    tables = tables_of(proof_lines(report, True))
+    return [differences(report), *(table_section("Proof", t) for t in tables)]
 
 
 def _verdict(outcome: Outcome) -> dict[str, Any]:
@@ -132,24 +124,20 @@ def _verdict(outcome: Outcome) -> dict[str, Any]:
         noted(found, [str(outcome.error)], "bad")
     else:
         noted(found, [str(outcome.newer)])
-    if outcome.done is not None:
-        noted(found, [f"left out: {slip}" for slip in outcome.done.trace.slips], "bad")
+    noted(found, [f"left out: {slip}" for slip in outcome.trace.slips], "bad")
     return found
 
 
 def _cards(outcome: Outcome) -> Iterator[dict[str, Any]]:
     before, after, report = outcome.before, outcome.after, outcome.report
     if before is not None and after is not None:
-        yield changed_card("nodes", before.nodes, after.nodes, number)
-        yield changed_card("file size", before.bytes, after.bytes, bytes_text)
-        yield changed_card("parameters", before.parameters, after.parameters, number)
+        yield from size_cards(before, after)
     if report is not None:
         yield worst_card(report)
-    if outcome.done is not None:
-        done = outcome.done
-        busy = sum(1 for p in done.passes if p.firings)
-        note = f"by {busy} pass{'es' * (busy != 1)}, opset {done.program.opset}"
-        yield card("rewrites", number(len(done.trace.firings)), note)
+    if outcome.rewritten is not None:
+        busy = counted(sum(p.firings > 0 for p in outcome.passes), "pass", "passes")
+        note = f"by {busy}, opset {outcome.rewritten.opset}"
+        yield card("rewrites", number(len(outcome.trace.firings)), note)
 
 
 def worst_card(report: Report) -> dict[str, Any]:
@@ -165,35 +153,32 @@ def worst_card(report: Report) -> dict[str, Any]:
     return card("worst difference", value, shown(note), "good" if worst.ok else "bad")
 
 
-def _graphs(done: Optimized, error: OnnxgradError | None) -> Section:
-    """Both graphs; where the proof failed, the page opens at the rewrite to blame."""
-    program, trace = done.program, done.trace
+def _graphs(outcome: Outcome, program: Program) -> Section:
+    """Both graphs; if the proof failed, the page opens at the rewrite to blame."""
     before = program_of(program.proto, program.folder, program.path)
-    refuted = error if isinstance(error, RewriteRefuted) else None
+    refuted = outcome.error if isinstance(outcome.error, RewriteRefuted) else None
     culprit = None if refuted is None else refuted.culprit
-    return section(
-        "graph",
-        "Graph",
-        names=["before", "after"],
-        graphs=compared(Drawn(before), Drawn(program), trace.firings),
-        blamed=0 if culprit is None else culprit.number,
-        **rewrites(trace, done.report, _singly(done, refuted)),
-    )
+    known = {"blamed": 0 if culprit is None else culprit.number}
+    return graph_section(before, program, outcome, _singly(outcome, refuted)) | known
 
 
-def _singly(done: Optimized, refuted: RewriteRefuted | None) -> dict[int, str]:
-    """What is known of each rewrite alone, by its number."""
-    found = {}
-    if done.each is not None:
-        for firing in done.trace.firings:
-            number = firing.number
-            found[number] = (
-                f"not run on its own: {done.each.skipped[number]}"
-                if number in done.each.skipped
-                else "equal on its own operands, with what computes them"
-                if number in done.each.widened
-                else "equal on its own operands"
-            )
+def graph_section(
+    before: Program, after: Program, done: Outcome, singly: Mapping[int, str] | None = None
+) -> Section:
+    """Both graphs with their rewrites; `singly`: the proof of each rewrite alone, by its number."""
+    graphs = compared(Drawn(before), Drawn(after), done.trace.firings)
+    known = rewrites(done.trace, done.report, singly)
+    return section("graph", "Graph", names=["before", "after"], graphs=graphs, **known)
+
+
+def _singly(outcome: Outcome, refuted: RewriteRefuted | None) -> dict[int, str]:
+    """The proof of each rewrite alone, by its number."""
+    found, each = {}, outcome.each
+    if each is not None:
+        equal = "equal on its own operands"
+        found = {firing.number: equal for firing in outcome.trace.firings}
+        found |= dict.fromkeys(each.widened, f"{equal}, with the nodes that compute them")
+        found |= {number: f"not run on its own: {why}" for number, why in each.skipped.items()}
     if refuted is not None and refuted.culprit is not None:
         last = refuted.culprit.number
         if refuted.alone:  # what came with it was not looked at
@@ -204,26 +189,19 @@ def _singly(done: Optimized, refuted: RewriteRefuted | None) -> dict[int, str]:
     return found
 
 
-def _misses(done: Optimized) -> Section:
+def _misses(trace: Trace) -> Section:
     kinds: dict[tuple[str, str], list[str]] = {}
-    for rule, where, reason in done.trace.declined:
+    for rule, where, reason in trace.declined:
         kinds.setdefault((rule, reason), []).append(where)
-    misses = [
-        [shown(rule), number(len(places)), shown(reason), shown(places[0])]
-        for (rule, reason), places in sorted(kinds.items(), key=lambda item: -len(item[1]))
-    ]
-    columns = [
-        ["near miss of", False],
-        ["times", True],
-        ["why not", False],
-        ["first at", False],
-    ]
-    return section("table", "Near misses", note="", columns=columns, rows=misses)
+    rows = table("near miss of", ">times", "reason", "first at")
+    for (rule, reason), at in sorted(kinds.items(), key=lambda item: -len(item[1])):
+        rows.add_row(cell(rule), number(len(at)), cell(reason), cell(at[0]))
+    return table_section("Near misses", rows)
 
 
-def operators(before: Stats, after: Stats) -> Section:
-    """How often each operator stands in either."""
-    names = dict.fromkeys([*before.operators, *after.operators])
-    counts = [(shown(n), before.operators[n], after.operators[n]) for n in names]
+def operators(before: Mapping[str, int], after: Mapping[str, int]) -> Section:
+    """Returns a bar chart of the counts of operators before and after."""
+    names = dict.fromkeys([*before, *after])
+    counts = [(shown(n), before.get(n, 0), after.get(n, 0)) for n in names]
     rows = sorted(counts, key=lambda row: (-abs(row[2] - row[1]), -row[2], row[0]))
     return section("operators", "Operators", rows=rows)

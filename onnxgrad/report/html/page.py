@@ -14,14 +14,14 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from onnxgrad.report.html.graph import shown
-from onnxgrad.report.parts import Part, Table, Text
+from onnxgrad.report.parts import Part, Table, Text, bytes_text, number
 from onnxgrad.verify import Report
 from onnxgrad.verify.compare import NOT_PROVED
 from onnxgrad.version import __version__
-from onnxgrad.wording import printable
+from onnxgrad.wording import counted, printable
 
 _SCRIPTS = (
     "vendor/d3-dispatch.min.js",
@@ -120,27 +120,31 @@ def _licenses() -> list[list[str]]:
 Section: TypeAlias = dict[str, Any]
 
 
+def report_data(
+    command: str,
+    title: str,
+    answer: Mapping[str, Any],
+    cards: Iterable[Mapping[str, Any]],
+    sections: Iterable[Section | None],
+) -> dict[str, Any]:
+    """The report of one model, or of several together; sections that are None are left out."""
+    shown_sections = [s for s in sections if s is not None]
+    return {
+        "title": shown(title), "what": command, "verdict": answer, "cards": list(cards),
+        "sections": shown_sections,
+    }  # fmt: skip
+
+
 def section(kind: str, title: str, **data: Any) -> Section:
     """A part of the page under a title; `kind` says which script draws it."""
     return {"kind": kind, "title": printable(title), **data}
 
 
 def table_section(title: str, found: Table, note: str = "") -> Section:
-    """A table under a title."""
-    return section("table", title, note=note, **table_data(found))
-
-
-def table_data(found: Table) -> dict[str, Any]:
-    """The columns, with whether each is of numbers, and the rows."""
-    return {
-        "columns": [[name.lstrip(">"), name.startswith(">")] for name in found.columns],
-        "rows": [[_pieces(cell) for cell in row] for row in found.rows],
-    }
-
-
-def lines_of(parts: Iterable[Part]) -> list[Any]:
-    """The lines among the parts, without the tables."""
-    return [_pieces(p) for p in parts if not isinstance(p, Table) and str(p)]
+    """A table under a title; each column with whether it is of numbers."""
+    columns = [[name.lstrip(">"), name.startswith(">")] for name in found.columns]
+    rows = [[_pieces(cell) for cell in row] for row in found.rows]
+    return section("table", title, note=note, columns=columns, rows=rows)
 
 
 def tables_of(parts: Iterable[Part]) -> Sequence[Table]:
@@ -174,12 +178,9 @@ def noted(found: dict[str, Any], notes: Iterable[str], tone: str = "plain") -> N
 def proof_verdict(report: Report) -> dict[str, Any]:
     """The verdict of a proof, with the runs it rests on."""
     tone = "unsure" if report.verdict == NOT_PROVED else "good" if report.ok else "bad"
-    count = len(report.cases)
     cases = "; ".join(map(str, report.cases))
-    said = f"{_failing(report)}on {report.provider}" + (
-        f", {count} run{'s' * (count != 1)}: {cases}" if cases else ""
-    )
-    found = verdict(tone, report.verdict, shown(said))
+    runs = f", {counted(len(report.cases), 'run')}: {cases}" if cases else ""
+    found = verdict(tone, report.verdict, shown(f"{_failing(report)}on {report.provider}{runs}"))
     noted(found, (*report.unproved, report.gaps), "unsure")
     noted(found, (report.bounds, *report.notes))
     return found
@@ -193,10 +194,8 @@ def _failing(report: Report) -> str:
         for d in sorted(report.differences, key=lambda d: d is not worst)
         if not d.ok and not d.output.startswith("(")
     )
-    names = [
-        *list(found)[:_NAMED],
-        *([f"{len(found) - _NAMED} more"] if len(found) > _NAMED else []),
-    ]
+    more = [f"{len(found) - _NAMED} more"] if len(found) > _NAMED else []
+    names = [*list(found)[:_NAMED], *more]
     return f"in {', '.join(names)}, " if names else ""
 
 
@@ -213,3 +212,23 @@ def changed_card(label: str, before: int, after: int, text: Callable[[int], str]
         made |= {"share": share} if share else {}
         made["tone"] = "good" if after < before else "more"
     return made
+
+
+class Sized(Protocol):
+    """Anything with the sizes of a model."""
+
+    @property
+    def nodes(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def parameters(self) -> int: ...
+
+
+def size_cards(before: Sized, after: Sized) -> list[dict[str, Any]]:
+    """Nodes, bytes and parameters before and after."""
+    return [
+        changed_card("nodes", before.nodes, after.nodes, number),
+        changed_card("file size", before.bytes, after.bytes, bytes_text),
+        changed_card("parameters", before.parameters, after.parameters, number),
+    ]

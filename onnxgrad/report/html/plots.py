@@ -12,6 +12,7 @@ from onnxgrad.report.html.page import Section, section
 from onnxgrad.report.proof import place_text
 from onnxgrad.verify import Difference, Report
 from onnxgrad.verify.bench import BenchReport
+from onnxgrad.wording import counted
 
 
 def differences(report: Report) -> Section | None:
@@ -73,38 +74,33 @@ def choices(data: Mapping[str, Any] | None) -> Section | None:
     if data is None:
         return None
     decided = [*data["decisions"], *([data["total"]] if data.get("total") else [])]
-    rows = [
-        {
-            "label": shown(d["choice"]),
-            "value": d["ratio"],
-            "low": d["ratio"] - (d["spread"] or 0.0),
-            "high": d["ratio"] + (d["spread"] or 0.0),
-            "ok": bool(d["kept"]),
-            "note": "kept" if d["kept"] else shown(d.get("why") or "not beyond the noise"),
-        }
-        for d in decided
-        if d["ratio"] is not None
-    ]
-    where = f"{data['provider']}, {data['threads']} thread{'s' * (data['threads'] != 1)}"
-    note = f"The time of each choice over that of what was kept before it, on {where}."
+    rows = []
+    for d in decided:
+        if (ratio := d["ratio"]) is not None:
+            spread = d["spread"] or 0.0
+            why = "kept" if d["kept"] else d.get("why") or "not beyond the noise"
+            row = ratio_row(d["choice"], ratio, ratio - spread, ratio + spread, why)
+            rows.append({**row, "ok": bool(d["kept"])})
+    where = f"{data['provider']}, {counted(data['threads'], 'thread')}"
+    note = f"The time of each choice over that of the pipeline before it, on {where}."
     return latency(rows, note) if rows else None
 
 
 def bench(report: BenchReport) -> Section | None:
     """Measured models: wall time over that of the first, with its quartiles."""
-    rows = [
-        {
-            "label": shown(t.name),
-            "value": t.wall_ratio.median,
-            "low": t.wall_ratio.low,
-            "high": t.wall_ratio.high,
-            "ok": t.wall_ratio.median <= 1,
-            "note": f"{1000 * t.wall.median:.3g} ms wall, {1000 * t.cpu.median:.3g} ms CPU",
-        }
-        for t in report.timings
-    ]
+    rows = []
+    for t in report.timings:
+        ratio = t.wall_ratio
+        times = f"{1000 * t.wall.median:.3g} ms wall, {1000 * t.cpu.median:.3g} ms CPU"
+        rows.append(ratio_row(t.name, ratio.median, ratio.low, ratio.high, times))
     note = f"Wall time over that of the first model, on {report.provider}."
     return latency(rows, note) if rows else None
+
+
+def ratio_row(label: str, value: float, low: float, high: float, note: str) -> dict[str, Any]:
+    """A ratio of times with its bounds; at most 1 is good."""
+    bounds = {"value": value, "low": low, "high": high}
+    return {"label": shown(label), **bounds, "ok": value <= 1, "note": shown(note)}
 
 
 def latency(rows: Sequence[Mapping[str, Any]], note: str) -> Section:

@@ -13,6 +13,9 @@ from onnxgrad.grad import differentiate
 from onnxgrad.jobs.ci.outcome import ModelOutcome
 from onnxgrad.report.ci import CiReport
 from onnxgrad.report.gradient import GradientMade
+from onnxgrad.report.html.ci import ci_page
+from onnxgrad.report.html.gradient import gradient_page
+from onnxgrad.report.optimized import OptimizedModel
 from tests.examples import chromium
 from tests.report.html.common import chain, hostile_model
 from tests.report.html.test_optimized import refuted
@@ -311,7 +314,7 @@ def test_no_name_runs(browser: chromium.Page, tmp_path: Path) -> None:
 def test_a_refuted_model_opens_at_the_rewrite_to_blame(
     browser: chromium.Page, tmp_path: Path
 ) -> None:
-    go(browser, written(tmp_path / "refuted.html", refuted().to_html()))
+    go(browser, written(tmp_path / "refuted.html", OptimizedModel(None, refuted()).to_html()))
     assert text(browser, ".verdict").startswith("✗")
     details = text(browser, ".details")
     assert "Rewrite 3" in details and "the first that changes the result" in details
@@ -323,7 +326,7 @@ def test_every_model_of_ci_is_in_the_list_on_a_phone(
     browser: chromium.Page, tmp_path: Path
 ) -> None:
     models = tuple(ModelOutcome(f"models/{i}/a-model-of-some-name.onnx") for i in range(40))
-    go(browser, written(tmp_path / "ci.html", CiReport("r.toml", models, "r.lock").to_html()), 400)
+    go(browser, written(tmp_path / "ci.html", ci_page(CiReport("r.toml", models, "r.lock"))), 400)
     assert browser.run("document.querySelectorAll('.models button').length") == 41
     assert (
         browser.run(
@@ -337,7 +340,9 @@ def test_every_model_of_ci_is_in_the_list_on_a_phone(
 def test_several_models_and_a_gradient(browser: chromium.Page, tmp_path: Path) -> None:
     found = differentiate(onnxgrad.load("models/training/mlp.onnx"), "params", checkpoint="auto")
     plain = differentiate(onnxgrad.load("models/training/mlp.onnx"), "params")
-    path = written(tmp_path / "grad.html", GradientMade(found, 12, 0.1, None).to_html("mlp", plain))
+    path = written(
+        tmp_path / "grad.html", gradient_page(GradientMade(found, 12, 0.1, None), "mlp", plain, {})
+    )
     go(browser, path, 400, True)
     assert "without checkpoints" in text(browser, ".of-curves")
     browser.run("[...document.querySelectorAll('[role=tab]')][0].click()")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnxgrad
 from onnxgrad.grad import differentiate
 from onnxgrad.report.gradient import GradientMade
-from onnxgrad.report.html.gradient import live_bytes, memory
+from onnxgrad.report.html.gradient import gradient_page, live_bytes, memory
 from tests.helpers import parse
 from tests.report.html.common import chain, data_of, section_of
 
@@ -58,7 +58,7 @@ def test_new_nodes_stand_apart_and_the_memory_is_compared() -> None:
     found = differentiate(onnxgrad.load(MODEL), "params", checkpoint="auto")
     plain = differentiate(onnxgrad.load(MODEL), "params")
     check = onnxgrad.check_gradient(MODEL, "params")
-    page = GradientMade(found, 12, 0.1, check).to_html("mlp", plain)
+    page = gradient_page(GradientMade(found, 12, 0.1, check), "mlp", plain, {})
     graphs = section_of(page, "graph")["graphs"]
     new = [n for n in graphs[1]["nodes"] if n.get("c") == "added"]
     assert len(graphs[0]["nodes"]) == 12 and len(new) == len(graphs[1]["nodes"]) - 12
@@ -76,6 +76,7 @@ def test_new_nodes_stand_apart_and_the_memory_is_compared() -> None:
 
 
 def test_without_a_check_it_says_so() -> None:
-    page = GradientMade(differentiate(onnxgrad.load(MODEL)), 12, 0.1, None).to_html("mlp")
+    made = GradientMade(differentiate(onnxgrad.load(MODEL)), 12, 0.1, None)
+    page = gradient_page(made, "mlp", None, {})
     assert data_of(page)["reports"][0]["verdict"]["word"] == "not checked"
     assert [c["label"] for c in section_of(page, "curves")["curves"]] == ["gradient"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 
 import onnxgrad
-from onnxgrad.report.html.models import bench_report
-from onnxgrad.report.parts import table
+from onnxgrad.report.html.models import bench_page
+from onnxgrad.report.parts import Table, table
 from onnxgrad.verify.bench import BenchReport, Spread, Timing
 from tests.helpers import parse
 from tests.report.html.common import data_of, section_of
@@ -75,8 +76,15 @@ def report(**refused: str) -> BenchReport:
     return BenchReport(timings, refused, "cpu", 2, {"batch": 4})
 
 
+def measured(
+    found: BenchReport, rows: Table, require: float | None, missed: list[str]
+) -> dict[str, Any]:
+    (made,) = data_of(bench_page(found, rows, require, missed))["reports"]
+    return dict(made)
+
+
 def test_times_and_ratios_come_first() -> None:
-    found = bench_report(report(), table(), None, [])
+    found = measured(report(), table(), None, [])
     assert found["title"] == "m, n" and found["verdict"]["word"] == "measured"
     assert found["verdict"]["text"] == "on cpu, 2 threads, batch=4"
     assert [(c["label"], c["value"], c["tone"]) for c in found["cards"]] == [
@@ -87,14 +95,14 @@ def test_times_and_ratios_come_first() -> None:
 
 
 def test_what_was_required_is_the_verdict() -> None:
-    assert bench_report(report(), table(), 0.6, [])["verdict"]["word"] == "held"
-    slow = bench_report(report(), table(), 0.4, ["n takes too long"])["verdict"]
+    assert measured(report(), table(), 0.6, [])["verdict"]["word"] == "held"
+    slow = measured(report(), table(), 0.4, ["n takes too long"])["verdict"]
     assert (slow["word"], slow["tone"], slow["notes"]) == (
         "too slow",
         "bad",
         [["n takes too long", "bad"]],
     )
-    none = bench_report(report(o="no such operator"), table(), None, [])["verdict"]
+    none = measured(report(o="no such operator"), table(), None, [])["verdict"]
     assert none["word"] == "not run" and none["notes"] == [
         ["o does not run: no such operator", "bad"]
     ]

@@ -6,7 +6,7 @@ import pytest
 
 import onnxgrad
 from onnxgrad.jobs.optimize import RewriteRefuted, optimize_program
-from onnxgrad.jobs.outcome import Optimized, Outcome
+from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.passes.user_laws import OwnLaws
 from onnxgrad.report.html.optimized import optimized, passes, places, rewrites
@@ -35,7 +35,7 @@ def refuted(**options: bool) -> Outcome:
     return outcome
 
 
-def done() -> Optimized:
+def done() -> Outcome:
     return optimize_program(parse(TEXT), Pipeline.of(passes="remove-noops"), prove=False)
 
 
@@ -45,7 +45,7 @@ def test_each_rewrite_has_its_law_and_place() -> None:
     assert [law[1] for law in data["laws"]] == ["remove-noops"] and data["whole"] == ""
     assert [r[2] for r in data["rewrites"]] == ["equal on its own operands", ""]
     assert "Identity(x)" in data["rewrites"][0][1]
-    ((name, count, laws),) = passes(found.trace, found.passes)["rows"]
+    ((name, count, laws),) = passes(found)["rows"]
     assert (name, count, laws[0][1]) == ("remove-noops", 2, 2)
 
 
