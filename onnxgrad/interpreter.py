@@ -49,8 +49,8 @@ def _is_working_folder(entry: str) -> bool:
 
 
 def _flags() -> list[str]:
-    """What `-I` keeps the new process from reading out of the environment: file names are encoded
-    as here, and compiled modules written where they are here.
+    """Returns the settings that `-I` keeps the new process from reading out of the environment:
+    file names are encoded, and compiled modules are written, as here.
     """
     flags = ["-X", f"utf8={sys.flags.utf8_mode}"]
     if sys.dont_write_bytecode:

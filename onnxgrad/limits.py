@@ -1,5 +1,4 @@
-"""What the work on one model may cost: one deadline and one bound on memory for everything that it
-takes.
+"""Limits of the work on one model: one deadline, and one bound on memory.
 
 `with limited(timeout, max_memory):` starts the clock. Whatever runs inside, however deep, asks
 `current()`: the child processes for how long and with how much memory they may work, long loops of

@@ -1,4 +1,4 @@
-"""What has to happen before the rest is imported, which takes half a second."""
+"""Steps that come before the imports, which take half a second."""
 
 # `signal` imports enum, which takes longer than all that is done here
 import _signal  # type: ignore[import-not-found]  # typeshed has none

@@ -112,8 +112,8 @@ def schema_defaults(op: str, version: int, domain: str) -> Mapping[str, Any]:
 
 
 def constant_value(attrs: Mapping[str, Any]) -> TensorProto | Array | None:
-    """What a Constant node holds; None for the sparse form and for references into a function's
-    attributes.
+    """Returns the value of a Constant node, None for the sparse form and for references to a
+    function's attributes.
     """
     for name, value in attrs.items():
         if isinstance(value, RefAttr):

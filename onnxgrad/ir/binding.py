@@ -71,8 +71,8 @@ class Binding:
         return self.block.is_function and any(a.ref_attr_name for a in self.node.attribute[:])
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """What the operator takes it for: as written, implied (a Transpose without perm reverses),
-        else the schema's default at this opset, else `default`.
+        """Returns an attribute as the operator reads it: as written, implied (a Transpose without
+        perm reverses), else the schema's default at this opset, else `default`.
         """
         if name in self.attrs:
             return self.attrs[name]

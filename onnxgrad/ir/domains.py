@@ -39,8 +39,8 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def unknown_operator(domain: str, op: str) -> str:
-    """What is wrong with an operator that its domain lacks, of those whose operators onnx knows;
-    empty where nothing is.
+    """Returns what is wrong with an operator of a domain that onnx knows, if the domain lacks it;
+    else an empty text.
     """
     known = _operators().get(domain)
     if known is None or op in known:

@@ -1,5 +1,4 @@
-"""What a call stands for: the body of a local function, or the function body that an operator's
-schema declares.
+"""Bodies of calls: of a local function, or the function body that an operator's schema declares.
 
 The one mechanism behind `inline` and behind differentiating through bodies: find the body, ask
 whether it means the same where it would go, and put copies of its bindings in the call's place.

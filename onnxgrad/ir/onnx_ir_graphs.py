@@ -45,8 +45,8 @@ class OnnxIrView:
         return view
 
     def _pair(self, graph: Any, block: BindingBlock) -> None:
-        """By the names of results, which are unique in a graph: the file may list a reader first,
-        where the block is in order.
+        """Pair by the names of results, which are unique in a graph: the file may list a reader
+        first, where the block is in order.
         """
         self.blocks[graph] = block
         known = {v.name: v for v in block.vars()}
@@ -72,8 +72,8 @@ class OnnxIrView:
             value.const_value = None
 
     def replace(self, at: Any, new_nodes: Iterable[Any], mapping: dict[Any, Any]) -> None:
-        """What was done to the program: behind the node `at` stand `new_nodes`, and each value of
-        `mapping` is read where its key was. Nodes whose bindings are gone go.
+        """Repeat a rewrite of the program: `new_nodes` stand behind the node `at`, and each value
+        of `mapping` is read where its key was. Nodes without bindings are removed.
         """
         import onnx_ir
 
@@ -162,8 +162,8 @@ class OnnxIrRegion:
 
     @staticmethod
     def of(model: Any, graph: Any, root: Any, depth: int) -> OnnxIrRegion:
-        """What `root`, a node of `graph` (or of a function), computes out of nodes at most `depth`
-        steps up. Raises InputError where that is no program.
+        """Returns the region that computes `root`, a node of `graph` (or of a function), out of
+        nodes at most `depth` steps up. Raises InputError if it is no program.
         """
         nodes = _gathered(root, depth)
         writer = _Writer(set(nodes))

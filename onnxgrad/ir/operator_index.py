@@ -16,8 +16,8 @@ Operator = tuple[str, str]  # domain and name
 
 @dataclass(slots=True)
 class Index:
-    """What `BindingBlock.walk` gave, by operator, each binding with its position; and what that
-    was the state of.
+    """The bindings of `BindingBlock.walk` by operator, each with its position, and the state of the
+    block that they were found in.
     """
 
     edits: int

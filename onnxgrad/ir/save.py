@@ -392,8 +392,8 @@ def _write_declarations(
 def _write_value_info(
     block: BindingBlock, source: GraphProto, said: Mapping[str, ValueInfoProto], graph: GraphProto
 ) -> None:
-    """What was declared stays, unless its value is gone; new values are declared where the file
-    declared its own, and those that a pass declares are anyway.
+    """Keep the declarations of values that are still there. New values are declared if the file
+    declares its own; values that a pass declares are declared in any case.
     """
     if not source.value_info and not block.declared:
         return

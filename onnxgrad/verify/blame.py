@@ -23,8 +23,8 @@ _SHOWN = 600  # characters of what it leads to here
 
 
 def blamed(models: Iterable[str], error: Exception) -> InputError | None:
-    """What is wrong with one of these models; None where onnxruntime runs them all, or cannot be
-    asked. What is no file is passed over.
+    """Returns what is wrong with one of these models, None if onnxruntime runs them all or cannot
+    be asked. Anything that is no file is skipped.
     """
     for name in models:
         if not Path(name).is_file():

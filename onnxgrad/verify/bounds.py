@@ -36,8 +36,8 @@ _MOST = {"cosine": 1.0, "psnr": math.inf, "top1": 1.0, "worst": math.inf}
 
 @dataclass(frozen=True)
 class Score:
-    """What a measure says: `off` against `limit`, where, how both are told, and how many elements
-    (of top1: rows) it looked at; with none of them it says nothing.
+    """A measure's result: `off` against `limit`, the place, both in words, and the number of
+    elements (top1: rows) that were compared; if that is 0, the score says nothing.
     """
 
     off: float
@@ -50,7 +50,9 @@ class Score:
 
 @dataclass(frozen=True)
 class Bound:
-    """What is allowed for one output. `named`: it was named, so this holds for integers too."""
+    """The tolerance of one output. `named`: the user named the output, so the bound holds for
+    integers too.
+    """
 
     atol: float | None = None
     rtol: float | None = None
@@ -117,7 +119,7 @@ class Bounds:
                 )
 
     def bound(self, output: str) -> Bound | None:
-        """What is allowed for an output; None: what the proof itself allows."""
+        """Returns the user's tolerance of an output, None if the proof's own holds."""
         return self.own.get(output, self.common)
 
     def over(self, limits: Mapping[str, Allowance]) -> dict[str, Allowance | Bound]:

@@ -245,8 +245,8 @@ class _Side:
 
 
 class Region:
-    """What differs in one scope. `cut` gives both forms as models, `widen` takes in what
-    computes their inputs.
+    """The difference in one scope. `cut` returns both forms as models, `widen` adds the nodes that
+    compute their inputs.
     """
 
     def __init__(

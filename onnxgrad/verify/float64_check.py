@@ -93,7 +93,7 @@ class Oracle:
                 self.why = f"over its budget of {self.budget:g} s"
 
     def covered(self, which: str, then: str = "") -> list[Item]:
-        """What the runs of a model reached, as `Reference.covered`; nothing is known of one that
+        """Returns the items that the runs of a model reached, as `Reference.covered`; none if it
         did not run.
         """
         if which not in self._made or self.left <= 0:

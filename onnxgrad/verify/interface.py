@@ -50,7 +50,7 @@ def interface_differences(a: onnx.ModelProto, b: onnx.ModelProto) -> list[Differ
 
 
 def _inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """What callers can feed: below IR 4 weights are listed as inputs, and are none."""
+    """Returns the inputs that callers can feed: below IR 4 weights are listed as inputs as well."""
     if model.ir_version >= 4:
         return list(model.graph.input)
     weights = {t.name for t in model.graph.initializer}
@@ -133,7 +133,7 @@ class Correspondence:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of the second model: by which names, and how near it has to come."""
+    """The demands on the second model: names, and tolerances."""
 
     names: Correspondence = field(default_factory=Correspondence)
     bounds: Bounds = field(default_factory=Bounds)

@@ -69,7 +69,7 @@ class Request:
 
 
 def limit_reached(what: str, error: RunFailed) -> str:
-    """What stands in the report of a model that reached a limit."""
+    """Returns the report's words for a model that reached a limit."""
     return f"{what} reached a limit: {error.reason}"
 
 
@@ -113,8 +113,8 @@ def held_against(
     why: str = "",
     at_zero: Sequence[Trial] = (),
 ) -> Leg:
-    """What the candidate gives, with optimisations on (not where `why` says why the original does
-    not run so) and off, against what the trials expect.
+    """Compare the candidate, with optimisations on (unless `why` says why the original does not run
+    so) and off, with the results that the trials expect.
     """
     idle: list[bool] = []
     for optimize in (False,) if why else (True, False):
@@ -153,8 +153,8 @@ def held_against(
 def _hold_at_zero(
     session: Session, at_zero: Sequence[Trial], found: Found, asked: Asked, how: str
 ) -> None:
-    """What the candidate gives where a dimension is empty. That it does not run there is noted: an
-    operator may refuse what the chain that it stands for accepts.
+    """Compare the candidate at empty dimensions. If it does not run there, that is noted: an
+    operator may refuse what the chain that it replaces accepts.
     """
     for trial in at_zero:
         symbols = [name for name, size in trial.case.dims.items() if size == 0]
@@ -172,7 +172,7 @@ def _hold_at_zero(
 
 
 def _fault(error: RunFailed) -> str:
-    """Whose fault a death is."""
+    """Returns whose fault a death is."""
     if error.stage != "killed":
         return ""
     return f"; that a model ends the process is a fault of onnxruntime {versions()['onnxruntime']}"

@@ -1,4 +1,4 @@
-"""What each output of a model is computed from: float types and new weights on its paths."""
+"""Dependencies of outputs: the float types and the new weights on the paths to each."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def gathered(model: onnx.ModelProto, marks: Marks) -> dict[str, int]:
 
 
 def key_of(function: FunctionProto) -> Key:
-    """What calls name a function by."""
+    """Returns the key by which calls name a function."""
     return function.domain, function.name, function.overload
 
 

@@ -201,7 +201,7 @@ def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> 
 def _judged(
     search: Search, request: Request, asked: Asked, found: Found, ran: dict[str, Leg]
 ) -> Report:
-    """What the legs say of all cases, and what these reached."""
+    """Run the checks on all cases and add what the cases covered."""
     original, candidate, trials = search.original, search.candidate, search.trials
     oracle = search.oracle
     if search.session is not None:
@@ -228,8 +228,8 @@ def _judged(
 
 
 def _uncovered(coverage: Coverage, request: Request) -> list[str]:
-    """What has to be covered and is not: the share that was asked for, and rows that differ, unless
-    the caller says how the weights came about.
+    """Returns what should be covered and is not: the requested share, and rows that differ, unless
+    the caller says how the weights were computed.
     """
     lacking = coverage.lacks(request.coverage)
     rows = coverage.unread.items() if request.float64_exact is None else ()

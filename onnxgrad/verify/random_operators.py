@@ -99,8 +99,8 @@ Drawing = Callable[[Builder, NodeProto, Mapping[str, Any], int], bool]
 def drawn(
     node: NodeProto, key: str, version: int, types: Mapping[str, int]
 ) -> list[NodeProto] | None:
-    """What computes a random node's results from tables, its place in them by `key`; None where
-    that is not possible. `types`: the element types of values, as far as known.
+    """Returns nodes that compute a random node's results from tables, its place in them by `key`;
+    None if that is not possible. `types`: the element types of values, as far as known.
     """
     build = Builder(key, next(name for name in node.output if name), version)
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
@@ -197,7 +197,7 @@ class Draws:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader should know."""
+        """Returns notes for the report."""
         if not self.same:
             return []
         return [f"both models get the same draws of {_listed(self.same)}"]
@@ -221,7 +221,7 @@ class Random:
 
     @property
     def name(self) -> str:
-        """Of its first result."""
+        """The name of its first result."""
         return next((name for name in self.node.output if name), "")
 
     def __str__(self) -> str:
@@ -341,7 +341,7 @@ def _pairs(ours: Sequence[Random], theirs: Sequence[Random]) -> Iterator[tuple[R
 
 
 def _unique(found: Sequence[Random], by_node: bool) -> dict[str, Random]:
-    """By name, without names that several have."""
+    """Returns the random nodes by name, without names that several have."""
     names = [r.node.name if by_node else r.name for r in found]
     return {n: r for n, r in zip(names, found) if n and names.count(n) == 1}
 

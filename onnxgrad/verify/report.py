@@ -1,4 +1,4 @@
-"""What a proof found."""
+"""The report of a proof."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Leg(Plain):
 
     @property
     def gap(self) -> str:
-        """What this leg did not prove, for the verdict; empty when it ran on everything."""
+        """What this check did not prove, for the verdict; empty if it ran on everything."""
         if not self.why:
             return ""
         return f"{self.name} leg {'only in part' if self.ran else 'did not run'} ({self.why})"
@@ -48,7 +48,7 @@ class Leg(Plain):
 
 
 def elements(compared: int) -> str:
-    """What was compared, in words."""
+    """Returns how much was compared, in words."""
     return f"{counted(compared, 'finite element')} compared"
 
 

@@ -117,7 +117,7 @@ def against_stored(model: ProofModel, stored: Stored, request: Request) -> Repor
 
 
 def _covered(oracle: Oracle | None, own: Trial) -> Coverage:
-    """What the given inputs reached."""
+    """Returns what the given inputs covered."""
     if oracle is None or own.exact is None:
         return Coverage(why=f"the float64 leg did not run: {oracle.why}" if oracle else NOT_ASKED)
     return Coverage(items=tuple(oracle.covered("original")))
@@ -156,8 +156,8 @@ def _asked(
     names: Mapping[str, str],
     bounds: Bounds,
 ) -> Asked:
-    """By which names the stored results are the model's. Raises InputError for one that it has
-    not.
+    """Returns by which names the stored results are the model's. Raises InputError for a name that
+    the model lacks.
     """
     theirs = {v.name for v in model.graph.output}
     where = option("--expect", "expect:")

@@ -194,7 +194,7 @@ class _Decisions:
         return bool(code) and is_float(np.zeros(0, helper.tensor_dtype_to_np_dtype(code)))
 
     def _note(self, node: NodeProto) -> None:
-        """What is known of the results."""
+        """Record the known results."""
         exact, whole = (
             all(name in known for name in node.input if self._is_float(name))
             for known in (self.exact, self.whole)
@@ -209,7 +209,9 @@ class _Decisions:
                 self.whole.add(name)
 
     def _before(self, node: NodeProto) -> list[NodeProto]:
-        """What moves the float by which a node decides; none where nothing was rounded."""
+        """Returns the values that move the float by which a node decides; none if nothing was
+        rounded.
+        """
         computes = node.op_type in _COMPUTES
         places = (_COMPUTES if computes else _DECIDES).get(node.op_type, ())
         if node.op_type in ("Cast", "CastLike") and self._is_float(node.output[0]):

@@ -1,4 +1,4 @@
-"""By how much two results may differ: every number that a proof's verdict rests on.
+"""Tolerances: every number that a proof's verdict rests on.
 
 The float64 leg asks for what reordered float64 sums, or rounding recomputed weights, cost. The
 onnxruntime leg asks for a floor by dtype, or a multiple of the original's own noise
@@ -160,7 +160,7 @@ def _floor_on(value: Any, on_its_paths: Collection[str]) -> float:
 
 
 def _most(floor: float, noise: float) -> float:
-    """What is exact has no tolerance, unless the original's own runs have other shapes."""
+    """Exact values have no tolerance, unless the original's own runs have other shapes."""
     if not floor:
         return math.inf if math.isinf(noise) else 0.0
     return max(floor, NOISE_FACTOR * noise)
@@ -178,8 +178,8 @@ def _allowance(
 
 
 def rounded(computed: Collection[int]) -> float:
-    """What rounding to these types (TensorProto.DataType) may cost where weights were recomputed
-    in them; 0 of none.
+    """Returns the tolerance of weights that were recomputed and rounded to these types
+    (TensorProto.DataType); 0 for none.
     """
     return max((ROUNDED.get(dtype, ROUNDED[TensorProto.FLOAT]) for dtype in computed), default=0.0)
 

@@ -1,6 +1,4 @@
-"""What accumulates during one proof: what is known of the original on each feed, and what was
-found to differ.
-"""
+"""State of one proof: the original's results on each feed, and the differences found."""
 
 from __future__ import annotations
 

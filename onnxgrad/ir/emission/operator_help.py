@@ -1,4 +1,4 @@
-"""What `op.X` says of itself, from the operator's schema: its signature and its documentation."""
+"""The signature and the documentation of `op.X`, from the operator's schema."""
 
 from __future__ import annotations
 

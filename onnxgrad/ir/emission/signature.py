@@ -1,4 +1,4 @@
-"""What an operator's schema says about operands and attributes, asked once per operator and
+"""Operands and attributes as an operator's schema declares them, looked up once per operator and
 version.
 
 Emission works with the newest form of an operator; here stands how an older opset wants the same

@@ -1,5 +1,4 @@
-"""Whose fault it is when something fails: a model that is not valid ONNX makes anything fail
-anywhere.
+"""Errors of invalid models: onnx's full check, and axes that operands do not have.
 
 What a model promises is not all checked beforehand: that costs, and much of it nobody asks about.
 Where work on a model fails unexpectedly it is checked in full, and a fault found there is the error
@@ -41,7 +40,7 @@ def blaming(proto: ModelProto) -> Iterator[None]:
 
 
 def fault_of(proto: ModelProto) -> str | None:
-    """What is wrong with the model, in one line; None where nothing is found."""
+    """Returns what is wrong with the model, in one line, or None."""
     damaged = next(_no_text(proto), None)
     if damaged is not None:
         field, value = damaged

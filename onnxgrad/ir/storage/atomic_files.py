@@ -227,7 +227,7 @@ class Staging:
 
 
 def _stat(path: Path | None) -> os.stat_result | None:
-    """What is known of a file; None when there is none."""
+    """Returns the status of a file, None if there is none."""
     try:
         return None if path is None else path.stat()
     except FileNotFoundError:

@@ -141,8 +141,8 @@ class Declarations:
         return TensorType(said.dtype, tuple(None if d in self.ambiguous else d for d in said.shape))
 
     def merge(self, inferred: Type | None, said: Type | None) -> Type | None:
-        """What both tell together. Sizes they contradict each other in are unknown: either may
-        be wrong.
+        """Returns both types in one. Sizes in which they contradict each other are unknown: either
+        may be wrong.
         """
         pair = inferred, said
         if pair not in self._merged:

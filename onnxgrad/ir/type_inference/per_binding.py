@@ -113,7 +113,7 @@ def _onnx_types(
 
 
 def _merge(inferred: Shape | None, symbols: Shape) -> Shape:
-    """What onnx knows in ints, completed by what the symbols say."""
+    """Returns onnx's known sizes, completed by symbols."""
     if inferred is None or len(inferred) != len(symbols):
         return symbols
     return tuple(
@@ -147,7 +147,7 @@ def _nested(b: Binding) -> None:
 
 
 def types_of_bodies(b: Binding) -> list[Type | None]:
-    """What the bodies of control flow tell of its results: none for another operator."""
+    """Returns the types that the bodies of control flow give its results, if any."""
     return _TOLD[b.op](b) if b.domain == "" and b.op in _TOLD else []
 
 
@@ -188,7 +188,7 @@ def _loop(b: Binding) -> None:
 
 
 def _scan(b: Binding) -> None:
-    """What is scanned loses the axis that is walked."""
+    """Types of a Scan's body: scanned values lose the axis that is walked."""
     body, scanned = b.blocks["body"], b.attr("num_scan_inputs")
     count = len(b.inputs) - scanned
     if len(b.inputs) != len(body.inputs):
@@ -216,7 +216,7 @@ def _is_open(v: Var) -> bool:
 
 
 def common_type(a: Type | None, b: Type | None) -> Type | None:
-    """What is known of a value that has either type."""
+    """Returns the type that holds for a value of either type."""
     if not isinstance(a, TensorType) or not isinstance(b, TensorType) or a.dtype != b.dtype:
         return a if a == b else None
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):

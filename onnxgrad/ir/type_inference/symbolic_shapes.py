@@ -152,7 +152,7 @@ _PICKED: dict[str, Callable[[tuple[Dim, ...] | None, Binding], tuple[Dim, ...] |
 
 
 def calculate(op: str, p: Dim, q: Dim) -> Dim:
-    """What an operator of arithmetic makes of two sizes; None where that is not known."""
+    """Returns the result of an arithmetic operator on two sizes, None if unknown."""
     if isinstance(p, int) and isinstance(q, int):
         if op == "Div":
             return p // q if q > 0 and p >= 0 else None

@@ -157,7 +157,7 @@ def _prepare(nodes: Iterable[NodeProto], hidden: Set[str]) -> None:
 
 
 def _forget_symbols(nodes: Iterable[NodeProto]) -> None:
-    """What a function's graphs call a size is another size at each call."""
+    """Clear the symbols of a function's graphs: they are other sizes at each call."""
     for node in nodes:
         for a in node.attribute:
             if a.type != _GRAPH:

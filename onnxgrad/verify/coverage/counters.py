@@ -70,7 +70,7 @@ _LARGEST = 3e38  # a bound from here on is no bound: exporters write the largest
 
 
 class Counter(ABC):
-    """What one node can reach. `see` returns whether everything is reached."""
+    """The items that one node can reach. `see` returns whether all are reached."""
 
     @abstractmethod
     def see(
@@ -80,7 +80,7 @@ class Counter(ABC):
 
     @abstractmethod
     def items(self) -> list[Item]:
-        """What there is to reach, and what was."""
+        """Returns the items, and which of them were reached."""
 
     @abstractmethod
     def forget(self) -> None:

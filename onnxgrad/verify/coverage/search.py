@@ -134,8 +134,8 @@ class Search:
         self._empty()
 
     def coverage(self, zero_refused: Mapping[str, str], given: bool = False) -> Coverage:
-        """What was reached; `zero_refused`: symbol -> why the second model does not run at 0, where
-        the original does. `given`: the user's own inputs ran, nothing else was looked for.
+        """Returns the coverage. `zero_refused`: symbol -> why the second model does not run at 0,
+        where the original does. `given`: the user's own inputs ran, and no cases were searched for.
         """
         sizes = () if given else tuple(self._ran(zero_refused))
         oracle = self.oracle
@@ -347,7 +347,7 @@ class Search:
                 self.trials.append(trial)
 
     def _empty(self) -> None:
-        """What the original gives where an open dimension is empty."""
+        """Returns the original's results for an empty open dimension."""
         if self.session is None:
             return
         if _RECURRENT & {node.op_type for node in _nodes(self._model)}:

@@ -1,4 +1,4 @@
-"""What the runs of a proof reached, as its report shows it: one line, the rest on demand."""
+"""The coverage of a proof as its report shows it: one line, the rest on demand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Sizes(Plain):
 
 @dataclass(frozen=True)
 class Coverage(Plain):
-    """What the runs of a proof reached.
+    """The coverage of a proof.
 
     items: what the original decides by (thresholds, branches, loop turns, defaults), its tables and
     weights. second: what the second model decides by. sizes: of every symbolic dimension. unread:
@@ -95,7 +95,7 @@ class Coverage(Plain):
 
     @property
     def details(self) -> tuple[str, ...]:
-        """What was not reached, and the sizes that ran."""
+        """Returns the items that were not reached, and the sizes that ran."""
         second = [i for i in self.second if i.kind in DECISIONS and i not in self.items]
         return (
             *(f"{_place(item)}: {item.missing}" for item in self.items if item.missing),

@@ -77,7 +77,7 @@ class Watch:
         self.left = list(self.counters)
 
     def state(self) -> tuple[list[Counter], list[dict[str, Any]]]:
-        """What `restore` brings back."""
+        """Returns the state for `restore`."""
         return list(self.left), [copy.deepcopy(vars(counter)) for counter in self.left]
 
     def restore(self, state: tuple[list[Counter], list[dict[str, Any]]]) -> None:

@@ -39,7 +39,7 @@ class Edges:
 
 
 def variants(names: Iterable[str]) -> list[Edges]:
-    """What to try, until the model runs: everything, then less of it."""
+    """Returns the edge cases to try, until the model runs: all of them, then fewer."""
     return [
         Edges(),
         Edges(sizes=False),
@@ -49,8 +49,8 @@ def variants(names: Iterable[str]) -> list[Edges]:
 
 @dataclass(frozen=True)
 class Slot:
-    """What is known of one input: its kind, the closed interval of its usual values, how many
-    inputs come before it.
+    """The facts about one input: its kind, the closed interval of its usual values, the number of
+    inputs before it.
     """
 
     name: str

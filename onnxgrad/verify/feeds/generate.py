@@ -107,7 +107,7 @@ def bound_by(model: onnx.ModelProto, given: Mapping[str, Value]) -> dict[str, in
 
 
 def _given(name: str) -> str:
-    """What the value of an input came from."""
+    """Returns the source of an input's value."""
     return option(f"--input {name}", f"inputs[{name!r}]")
 
 
@@ -212,8 +212,8 @@ class _Maker:
 
 
 def _slot(name: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, turn: int) -> Slot:
-    """What kind of values an input takes, by its type, its uses and its name, and in which
-    interval.
+    """Returns the kind of values that an input accepts, by its type, its uses and its name, and
+    their interval.
     """
     text = name.lower()
     whole = dtype.kind in "iu" or "int" in dtype.name

@@ -81,7 +81,7 @@ _COMPARISONS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"}
 
 @dataclass
 class Uses:
-    """What the consumers of an input ask of its values."""
+    """The values that the consumers of an input accept."""
 
     low: float = -math.inf
     high: float = math.inf  # both inclusive
@@ -182,7 +182,7 @@ def _limit(
     scale: float,
     offset: float,
 ) -> None:
-    """What this one use asks."""
+    """Narrow `uses` by this one use."""
     op = node.op_type
     count = _indexed(flow, node, index, scope)
     if count is not None:

@@ -32,7 +32,7 @@ Interesting = Callable[[ModelProto], bool]
 
 @dataclass
 class Reduction:
-    """What became of a model: the smallest found, how many candidates were checked, whether time
+    """The result of `reduce`: the smallest model, how many candidates were checked, whether time
     ran out.
     """
 
@@ -126,7 +126,7 @@ class _Reducer:
 
 
 def _size(model: ModelProto) -> tuple[int, ...]:
-    """What is to become small, the weightiest first: nodes, results and inputs, what nodes say,
+    """Returns the sizes to reduce, the weightiest first: nodes, results and inputs, attributes,
     sizes, digits.
     """
     nodes = [

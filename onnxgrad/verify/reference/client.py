@@ -69,8 +69,8 @@ class Float64:
         return cast("dict[str, Value]", found)
 
     def covered(self, count: object, then: str = "") -> list[Item]:
-        """What the runs with this `count` reached, as `Reference.covered`; nothing where the child
-        has forgotten them. Raises Unsupported.
+        """Returns the items that the runs with this `count` reached, as `Reference.covered`; none
+        if the child has forgotten them. Raises Unsupported.
         """
         with held("float64") as child:
             found = _ask(child, _INFERENCE, "exact.covered", self._key, count, then)
@@ -110,7 +110,7 @@ def _inferred(model: bytes) -> bytes | None:
 
 
 def _called(domain: str, op: str, operands: list[Any], attributes: dict[str, Any]) -> list[Any]:
-    """What the child asks of us: an operator of the user's own."""
+    """Answer the child's call of a user's operator."""
     return call_own(OWN[domain, op], 0, operands, attributes)
 
 

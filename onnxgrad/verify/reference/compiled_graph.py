@@ -60,7 +60,7 @@ Run: TypeAlias = Callable[[Call, Sequence[Any], Clock], "tuple[Any, ...]"]
 
 
 class Compiler(Protocol):
-    """Who knows the model around a graph: its functions, its opsets' schemas, what counts."""
+    """Knows the model around a graph: its functions, its opsets' schemas, its counters."""
 
     def graph(self, graph: onnx.GraphProto, opsets: Mapping[str, int]) -> Graph: ...
 

@@ -197,8 +197,8 @@ class Reference:
         return self._partial
 
     def covered(self, count: object, then: str = "") -> list[Item]:
-        """What the runs with this `count` reached. `then` "mark": remember that; "back": return to
-        it first.
+        """Returns the items that the runs with this `count` reached. `then` "mark": remember that;
+        "back": return to it first.
         """
         if count != self._counted:
             return []
@@ -207,7 +207,7 @@ class Reference:
         return joined(item for c in self.targets.counters() for item in c.items())
 
     def watch(self, node: onnx.NodeProto) -> Watch | None:
-        """What counts beside a node."""
+        """Returns the counter beside a node."""
         return self.targets.of.get(id(node))
 
     def graph(self, graph: onnx.GraphProto, opsets: Mapping[str, int]) -> Graph:
@@ -240,7 +240,9 @@ class Reference:
                 attributes[name] = attribute_value(default)
 
     def implementation(self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]) -> Run:
-        """What runs a node; raises Unsupported for an operator that nothing implements."""
+        """Returns the function that runs a node; raises Unsupported for an operator that nothing
+        implements.
+        """
         own = self.functions.get((node.domain, node.op_type, node.overload))
         if own is not None:
             return _Function(self, own, node, opsets, {})

@@ -39,8 +39,8 @@ def scheduled(nodes: Sequence[NodeProto]) -> list[NodeProto]:
 
 
 def reads(node: NodeProto) -> Iterable[str]:
-    """What a node needs: its inputs, and every name in its nested graphs (their own names are
-    made in them).
+    """Returns the names that a node needs: its inputs, and every name in its nested graphs (their
+    own names are made in them).
     """
     yield from node.input
     for attribute in node.attribute:

@@ -89,8 +89,8 @@ def _all(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 def call_own(
     function: Callable[..., Any], outputs: int, operands: list[Any], attributes: dict[str, Any]
 ) -> list[Any]:
-    """What the user's function answers: so many arrays. Whatever it raises goes to the caller, and
-    TypeError where it answers something else.
+    """Returns the results of the user's function: `outputs` arrays. Its exceptions reach the caller;
+    a result of another kind is a TypeError.
     """
     found = function(*operands, **attributes)
     listed = list(found) if isinstance(found, tuple) else [found]

@@ -77,7 +77,7 @@ _parent: list[BinaryIO] = []  # what we read from it, and write to it, while we 
 
 
 def _ask_parent(*call: Any) -> Any:
-    """What the parent computes for us in the midst of a request of its own."""
+    """Returns what the parent computes for us in the midst of a request of its own."""
     send(_parent[1], ("call", *call))
     status, answer = receive(_parent[0])
     if status != "ok":

@@ -41,8 +41,8 @@ class RunFailed(NotProved):
 
 
 def _start() -> str:
-    """What the child runs: the packages around `child.py` are entered without running their
-    __init__.
+    """Returns the child's program: the packages around `child_main.py` are entered without running
+    their __init__.
     """
     verify = Path(__file__).resolve().parents[1]
     packages = {"onnxgrad": str(verify.parent), "onnxgrad.verify": str(verify)}
@@ -196,7 +196,9 @@ class Refused(Exception):
 
 
 def _answer(called: Callable[..., Any], asked: list[Any]) -> tuple[str, Any]:
-    """What a function of the user's gives, or how it failed: they see it as the node's failure."""
+    """Returns the result of a user's function, or how it failed: users see that as the node's
+    failure.
+    """
     try:
         return "ok", called(*asked)
     except Exception as error:  # noqa: BLE001  # whatever it raises, the node has no result
@@ -223,7 +225,7 @@ def _close(descriptor: int) -> None:
 
 
 def needs_more_memory() -> str:
-    """What happened to a run that memory did not suffice for."""
+    """Returns the words for a run that ran out of memory."""
     raised = option("--max-memory", "max_memory=")
     return f"it needs more memory than {size_text(current().memory)} ({raised})"
 

@@ -1,4 +1,4 @@
-"""What is installed here: which models the onnxruntime loads, and which providers really run."""
+"""The installation: which models onnxruntime loads, and which providers really run."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def custom_ops(path: str | os.PathLike[str]) -> None:
 
 
 def cannot_load(library: str, why: str) -> InputError:
-    """What to raise where onnxruntime refuses a library."""
+    """Returns the error for a library that onnxruntime refuses."""
     return InputError(f"onnxruntime cannot load the custom operators of {library}: {why}")
 
 
@@ -91,7 +91,7 @@ def _preload(child: Child) -> None:
 
 
 def cannot_preload(why: str) -> InputError:
-    """What to raise where the libraries of a device cannot be loaded."""
+    """Returns the error for a device whose libraries cannot be loaded."""
     return InputError(f"the libraries of the provider cannot be loaded: {why}")
 
 
@@ -111,8 +111,8 @@ def _ask(child: Child, timeout: float, stage: str, verb: str, *arguments: Any) -
 
 
 def _plain_words(said: str) -> str:
-    """What onnxruntime said, without its clutter, cut: a name of megabytes may be in it, through
-    which no search goes from each of its letters.
+    """Returns onnxruntime's message without its clutter, cut: it may hold a name of megabytes,
+    through which no search goes from each of its letters.
     """
     return _CLUTTER.sub("", said[:_SAID])[:400]
 
@@ -309,7 +309,7 @@ def _arguments(found: Iterable[tuple[str, str, Any]]) -> tuple[Argument, ...]:
 
 
 def how_to_get(provider: str, available: Sequence[str]) -> str:
-    """What to say of a provider that the installed onnxruntime lacks, or that does not start."""
+    """Returns advice for a provider that onnxruntime lacks, or that does not start."""
     known = versions()
     if provider in known["providers"]:
         return (

@@ -1,4 +1,4 @@
-"""What both ends of a child process speak.
+"""The messages between a child process and its parent.
 
 One message is a pickle (protocol 5) whose array buffers travel beside it, so large arrays are
 copied once per direction: `<u64 pickle size><u32 number of buffers><u64 size>* pickle  buffer*`.
