@@ -137,7 +137,7 @@ _BOUND = re.compile(
 @dataclass(frozen=True)
 class Bound:
     """`sign` `number`, or with a `base` (input, baseline) 1 + `number` times what that has; `of`
-    the file that a ratio is to; `names`: the legs that are wanted.
+    the file that a ratio is to; `names`: the checks that are wanted.
     """
 
     sign: str = "=="
@@ -182,7 +182,7 @@ def check_quantity(name: str) -> None:
 
 def bound_of(name: str, text: Any) -> Bound:
     """The bound that a recipe writes for a quantity: text such as "<=164", a number that must be
-    met, or a list of legs. Raises InputError.
+    met, or a list of checks. Raises InputError.
     """
     if name == "legs":
         return _legs(text)
@@ -326,7 +326,7 @@ def _missed(name: str, bound: Bound, value: float, limit: float) -> str:
 def _gaps(wanted: Iterable[str], proof: Report | None) -> str:
     if proof is None:
         return "nothing was proved"
-    missing = [f"{n} leg was not asked for" for n in wanted if n not in proof.legs]
+    missing = [f"{n} check was not requested" for n in wanted if n not in proof.legs]
     return "; ".join([*missing, *(leg.gap for leg in proof.legs_of(wanted) if leg.gap)])
 
 

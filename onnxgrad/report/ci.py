@@ -184,7 +184,7 @@ def _sizes(given: Facts | None, result: Facts | None) -> tuple[Text, Text, Text]
 
 
 def legs_text(model: ModelOutcome) -> Text:
-    """The legs of the proof that ran."""
+    """The checks of the proof that ran."""
     if model.proof is None:
         return line("none", "yellow") if model.result is not None else line("")
     legs = [f"{n}{' in part' if leg.why else ''}" for n, leg in model.proof.legs.items() if leg.ran]

@@ -20,12 +20,12 @@ def verdict(report: Report) -> Text:
 
 
 def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
-    """The legs with their worst differences, the feeds, and what a reader should know about
+    """The checks with their worst differences, the feeds, and what a reader should know about
     them.
     """
     cases = "; ".join(map(str, report.cases))
     ran = f"  {counted(len(report.cases), 'run')}: {cases}" if cases else ""
-    # a leg that did not run is part of the verdict
+    # a check that did not run is part of the verdict
     gaps = cell(f"; {report.gaps}" if report.gaps else "", "yellow")
     asked = cell(f" ({report.bounds})" if report.bounds and report.ok else "")
     yield verdict(report) + asked + cell(f" on {report.provider}") + gaps + cell(ran, "dim")

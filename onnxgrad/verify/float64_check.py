@@ -154,7 +154,7 @@ def float64_check(
     if most and count and oracle.asked.bounds.common is None:
         names = ", ".join(sorted(TensorProto.DataType.Name(dtype).lower() for dtype in types))
         found.notes.append(
-            f"weights were recomputed and rounded to their dtype ({names}), so the float64 leg "
+            f"weights were recomputed and rounded to their dtype ({names}), so the float64 check "
             f"asks for {most:g} of max, or {ROUNDED_FACTOR:g} times what the original's own "
             "arithmetic costs"
         )
@@ -162,7 +162,7 @@ def float64_check(
 
 
 def _failed(oracle: Oracle, found: Found, count: int) -> Leg:
-    """The leg if a node of the candidate fails on operands that the original's nodes take."""
+    """The check if a node of the candidate fails on operands that the original's nodes take."""
     reason = f"{oracle.asked.of} does not run in float64: {oracle.why.partition(': ')[2]}"
     found.add("float64", [Difference("(model)", None, None, None, math.inf, 0.0, reason)])
     return found.leg("float64", count)

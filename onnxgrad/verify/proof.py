@@ -1,9 +1,9 @@
 """`verify`: does model b compute what model a computes?
 
-Two legs. In the float64 leg both graphs run in our float64 reference, where reordered arithmetic
-costs about 1e-15 and a real change shows. In the onnxruntime leg both run as deployed, against a
-tolerance calibrated on the original's own noise: what it differs by between optimisations on and
-off, one and two threads, and from the float64 reference.
+Two checks. In the float64 check both graphs run in our float64 reference, where reordered
+arithmetic costs about 1e-15 and a real change shows. In the onnxruntime check both run as deployed,
+against a tolerance calibrated on the original's own noise: what it differs by between optimisations
+on and off, one and two threads, and from the float64 reference.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def verify(
     inputs: one or several sets of arrays by input name, or files (.npz, .npy, .pb); None generates
     feeds from `seeds`, at two sizes of every symbolic dimension where the original runs at two.
     dims: symbol -> size, fixed. float64_exact: no arithmetic was done on weights, so the float64
-    leg may ask for 1e-9 of max|y|; otherwise what rounding to the weights' dtype costs (1e-6 in
+    check may ask for 1e-9 of max|y|; otherwise what rounding to the weights' dtype costs (1e-6 in
     float32), or 3 times the original's own error; None looks at the weights. float64_budget:
-    seconds for that leg. allow_empty: outputs that may have nothing to compare.
+    seconds for that check. allow_empty: outputs that may have nothing to compare.
 
     atol, rtol: |a - b| <= atol + rtol * |a| is all that is asked for, of every output of floats or
     of each in a mapping by name; metric: "cosine=0.999", "psnr=40", "top1=0.99", "worst=0.01", one
@@ -129,7 +129,7 @@ def verify(
 
 
 def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> Report:
-    """The two legs, as far as they run."""
+    """The two checks, as far as they run."""
     start = time.monotonic()
     provider, legs = request.settings.provider, request.legs
     outputs = [value.name for value in original.proto.graph.output]
@@ -173,7 +173,7 @@ def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> 
         cause = _unproved(error)
         if cause is None:
             raise
-        unproved = f"the float64 leg could not run ({cause.reason})"
+        unproved = f"the float64 check could not run ({cause.reason})"
         return nothing_ran(
             cause.reason,
             (),
@@ -212,7 +212,7 @@ def _judged(
         computed = _recomputed(original, candidate, request.float64_exact, asked.names.outputs)
         ran["float64"] = float64_check(oracle, trials, found, computed)
     if not any(leg.ran for leg in ran.values()):
-        found.unproved.append(f"the float64 leg could not run ({ran['float64'].why})")
+        found.unproved.append(f"the float64 check could not run ({ran['float64'].why})")
     outputs = [value.name for value in original.proto.graph.output]
     empty = found.empty(outputs, request.allow_empty)
     if empty:
@@ -238,7 +238,7 @@ def _uncovered(coverage: Coverage, request: Request) -> list[str]:
 
 
 def _opened(original: ProofModel, request: Request) -> tuple[Session | None, dict[str, Leg]]:
-    """The original in onnxruntime; or that leg, which does not run where onnxruntime lacks an
+    """The original in onnxruntime; or that check, which does not run where onnxruntime lacks an
     operator that the user's own kernel computes in float64. Errors as `open_original`.
     """
     try:
@@ -253,12 +253,12 @@ def _opened(original: ProofModel, request: Request) -> tuple[Session | None, dic
 
 
 def _check_legs(legs: Sequence[str]) -> None:
-    """Raises InputError for a leg that there is not."""
+    """Raises InputError for a check that there is not."""
     unknown = [leg for leg in legs if leg not in LEGS]
     if unknown:
         raise InputError(f"unknown leg {unknown[0]!r}: choose from {', '.join(LEGS)}")
     if not legs:
-        raise InputError("no leg was asked for")
+        raise InputError("no check was chosen")
 
 
 def _check_outputs(request: Request, outputs: Sequence[str]) -> None:
@@ -285,7 +285,7 @@ def _unproved(error: RunFailed | InputError) -> RunFailed | None:
 
 
 def _trial(chosen: Chosen, session: Session | None, oracle: Oracle | None) -> Trial:
-    """A case with the float64 results of the original, where that leg was asked for."""
+    """A case with the float64 results of the original, where that check was asked for."""
     trial = Trial.of(chosen)
     if oracle is not None:
         trial.exact = trial.expected if session is None else oracle.original(trial.feeds)
@@ -330,7 +330,7 @@ def _recomputed(
 
 
 def _attempt(session: Session | None, oracle: Oracle | None) -> Attempt:
-    """A run of the original, in onnxruntime where that leg was asked for: it shows whether it
+    """A run of the original, in onnxruntime where that check was asked for: it shows whether it
     takes some feeds.
     """
 

@@ -33,18 +33,18 @@ class Leg(Plain):
         """What this check did not prove, for the verdict; empty if it ran on everything."""
         if not self.why:
             return ""
-        return f"{self.name} leg {'only in part' if self.ran else 'did not run'} ({self.why})"
+        return f"{self.name} check {'only in part' if self.ran else 'did not run'} ({self.why})"
 
     def __str__(self) -> str:
         if not self.ran:
-            return f"{self.name} leg: did not run ({self.why})"
+            return f"{self.name} check: did not run ({self.why})"
         result = (
             "bit-identical"
             if self.worst is None or (self.worst.rel == 0 and not self.worst.found)
             else f"worst {self.worst}"
         )
         cases = f"{counted(self.cases, 'case')}, {elements(self.compared)}"
-        return f"{self.name} leg: {cases}, {result}" + (f" ({self.why})" if self.why else "")
+        return f"{self.name} check: {cases}, {result}" + (f" ({self.why})" if self.why else "")
 
 
 def elements(compared: int) -> str:
@@ -120,13 +120,13 @@ class Report(Plain):
         return WITHIN if self.bounds else EQUAL
 
     def legs_of(self, names: Iterable[str]) -> list[Leg]:
-        """The legs of these names, on every provider."""
+        """The checks of these names, on every provider."""
         wanted = {*names}
         return [leg for name, leg in self.legs.items() if name.partition(" on ")[0] in wanted]
 
     @property
     def gaps(self) -> str:
-        """The legs that did not run, or not on everything, and why; providers on which nothing
+        """The checks that did not run, or not on everything, and why; providers on which nothing
         runs.
         """
         nothing = [f"nothing runs on {name}" for name in self.idle]
@@ -167,7 +167,7 @@ class Report(Plain):
 
 
 def joined(reports: Sequence[Report], providers: Sequence[str]) -> Report:
-    """The proofs on several providers as one: the legs of others than the first have the provider
+    """The proofs on several providers as one: the checks of others than the first have the provider
     in their names.
     """
     first, *others = reports

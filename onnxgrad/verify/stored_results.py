@@ -89,7 +89,7 @@ def against_stored(model: ProofModel, stored: Stored, request: Request) -> Repor
     if oracle is not None:
         ran["float64"] = _in_float64(oracle, own, given, asked, found)
     if not any(leg.ran for leg in ran.values()):
-        found.unproved.append(f"the float64 leg could not run ({ran['float64'].why})")
+        found.unproved.append(f"the float64 check could not run ({ran['float64'].why})")
     outputs = [back.get(v.name, v.name) for v in model.proto.graph.output]
     missing = found.empty(outputs, request.allow_empty)
     if missing:
@@ -119,7 +119,7 @@ def against_stored(model: ProofModel, stored: Stored, request: Request) -> Repor
 def _covered(oracle: Oracle | None, own: Trial) -> Coverage:
     """Returns what the given inputs covered."""
     if oracle is None or own.exact is None:
-        return Coverage(why=f"the float64 leg did not run: {oracle.why}" if oracle else NOT_ASKED)
+        return Coverage(why=f"the float64 check did not run: {oracle.why}" if oracle else NOT_ASKED)
     return Coverage(items=tuple(oracle.covered("original")))
 
 

@@ -1,7 +1,7 @@
 """Tolerances: every number that a proof's verdict rests on.
 
-The float64 leg asks for what reordered float64 sums, or rounding recomputed weights, cost. The
-onnxruntime leg asks for a floor by dtype, or a multiple of the original's own noise
+The float64 check asks for what reordered float64 sums, or rounding recomputed weights, cost. The
+onnxruntime check asks for a floor by dtype, or a multiple of the original's own noise
 (`compare.noise`), whichever is larger. That is the allowance; above a cap by dtype it proves
 nothing, so a difference between the two is neither equal nor different.
 """

@@ -32,7 +32,7 @@ class Trial:
 
     case: Case
     feeds: Results
-    # of onnxruntime with optimisations off; of the reference where that leg alone runs
+    # of onnxruntime with optimisations off; of the reference where that check alone runs
     expected: Results
     exact: Results | None = None  # of the float64 reference
     answer: Results | None = None  # of the second model there, where it ran already
@@ -103,7 +103,7 @@ def _exact(value: Value) -> bool:
 
 @dataclass
 class Found:
-    """The worst difference of every output in every leg, how much was compared, and what a
+    """The worst difference of every output in every check, how much was compared, and what a
     reader should know.
     """
 
@@ -182,7 +182,7 @@ class Found:
                 yield f"{count:,} of {total:,} elements of {place[2]} differ at ties", count / total
 
     def compared(self, leg: str | None = None) -> dict[str, int]:
-        """Finite elements of each output over all feeds: of the leg and pass that compared most."""
+        """Finite elements of each output over all feeds, of the check that compared most."""
         most: dict[str, int] = {}
         for (where, _, output), count in self.counts.items():
             if leg in (None, where):
@@ -197,6 +197,6 @@ class Found:
         return [name for name in outputs if not compared.get(name) and name not in allowed]
 
     def leg(self, name: str, cases: int, why: str = "") -> Leg:
-        """The account of a leg that ran on so many cases."""
+        """The account of a check that ran on so many cases."""
         own = [difference for (leg, _), difference in self.differences.items() if leg == name]
         return Leg(name, cases > 0, why, cases, worst(own), sum(self.compared(name).values()))

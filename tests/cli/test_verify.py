@@ -100,8 +100,8 @@ def test_a_leg_that_did_not_run_is_in_the_verdict(run: Run, tmp_path: Path) -> N
         parse("g (float16[N] x) => (int16[N] y) { y = BitCast <to = 5> (x) }", opset=26), path
     )
     done = run("verify", path, path, "--json", tmp_path / "r.json")
-    assert done.code == 0 and done.out.startswith("equal on cpu; float64 leg did not run")
-    assert "float64 leg did not run" in json.loads((tmp_path / "r.json").read_text())["summary"]
+    assert done.code == 0 and done.out.startswith("equal on cpu; float64 check did not run")
+    assert "float64 check did not run" in json.loads((tmp_path / "r.json").read_text())["summary"]
 
 
 def test_python_and_the_command_give_one_verdict(run: Run, branches: Path) -> None:

@@ -161,7 +161,7 @@ def test_other_float_types(kind: str, rtol: float) -> None:
         f"m ({kind}[2,3] x) => ({kind}[2,4] y) {{ h = MatMul (x, w) y = Tanh (h) }}",
         w=normal(3, 4).astype(dtype),
     )
-    # Richardson's step leaves 1e-8 in float64; the half-precision cotangent is exact in both legs
+    # Richardson's step leaves 1e-8 in float64; the half-precision cotangent is exact in both checks
     check_model(model, {"x": normal(2, 3).astype(dtype)}, ["x", "w"], rtol=max(rtol, 1e-7))
 
 

@@ -1,7 +1,7 @@
 """Every single-node case of ONNX's backend suite that is float in, float out and moves with its input.
 
 The gradient graph in stock onnxruntime against central differences of the forward in float64 (1e-4), and the gradient
-graph itself in float64 (1e-6); three seeds. Cases that onnxruntime cannot run go through the float64 leg alone.
+graph itself in float64 (1e-6); three seeds. Cases that onnxruntime cannot run go through the float64 check alone.
 """
 
 from __future__ import annotations

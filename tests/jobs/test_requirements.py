@@ -112,7 +112,7 @@ def test_the_legs_of_the_proof() -> None:
     proof = verify(PROGRAM, MODEL, legs=["onnxruntime"])
     assert held("legs", ["onnxruntime"], proof=proof).held
     found = held("legs", ["float64", "onnxruntime"], proof=proof)
-    assert not found.held and "float64 leg" in found.why
+    assert not found.held and "float64 check" in found.why
     assert held("legs", ["onnxruntime"]).why == "nothing was proved"
 
 

@@ -60,7 +60,7 @@ def test_a_leg_without_a_kernel_is_named_beside_one_that_ran() -> None:
              s = Add (x, k) y = com.microsoft.Inverse (s) }"""
     )
     report = verify(model, model)
-    assert report.ok and "float64 leg did not run" in report.summary
+    assert report.ok and "float64 check did not run" in report.summary
     assert "com.microsoft::Inverse is not known" in report.summary
 
 

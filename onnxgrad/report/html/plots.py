@@ -16,7 +16,7 @@ from onnxgrad.wording import counted
 
 
 def differences(report: Report) -> Section | None:
-    """The worst difference of each output on each leg, against what is allowed there; None where
+    """The worst difference of each output on each check, against what is allowed there; None where
     nothing was compared.
     """
     rows = [_difference(d) for d in report.differences if not d.output.startswith("(")]

@@ -143,7 +143,7 @@ class Search:
             return Coverage(sizes=sizes, why=NOT_ASKED)
         items = oracle.covered("original")
         if not any(trial.exact is not None for trial in self.trials) or oracle.left <= 0:
-            return Coverage(sizes=sizes, why=f"the float64 leg did not run: {oracle.why}")
+            return Coverage(sizes=sizes, why=f"the float64 check did not run: {oracle.why}")
         second = oracle.covered("candidate")
         unread = {} if given else self._unread(items)
         return Coverage((*items, *self._defaults), tuple(second), sizes, unread)
@@ -172,7 +172,7 @@ class Search:
         why = oracle.why
         found = oracle.original(feeds)
         if oracle.left > 0:
-            oracle.why = why  # a case that is only tried is no failure of the leg
+            oracle.why = why  # a case that is only tried is no failure of the check
         return found
 
     def _feeds(self, plan: Mapping[str, int], seed: int, how: Variation | None = None) -> Results:
@@ -189,7 +189,7 @@ class Search:
 
     @property
     def _runs(self) -> bool:
-        """Whether the float64 leg runs the original."""
+        """Whether the float64 check runs the original."""
         return bool(self.trials) and self.trials[0].exact is not None
 
     @property
@@ -214,7 +214,7 @@ class Search:
             why = self.oracle.why
             trial.answer = self.oracle.candidate(trial.feeds)
             if self.oracle.left > 0:
-                self.oracle.why = why  # the leg runs it again, and says so
+                self.oracle.why = why  # the check runs it again, and says so
 
     def _score(self, then: str = "") -> tuple[int, int]:
         """How much of what both models decide by was reached, and is missing."""

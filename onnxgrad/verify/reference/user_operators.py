@@ -30,8 +30,8 @@ def kernel(name: str) -> Callable[[_F], _F]:
     `name` is "my.domain::Op". An operand that is left out arrives as None. Floats arrive, and are
     expected, in float64, whatever the file declares, so that a change shows that rounding would
     hide. Several outputs are a tuple. Where onnxruntime does not know the operator (`custom_ops`),
-    its leg of a proof does not run, which the verdict says. Raises InputError for an operator that
-    ONNX defines: what that computes is not yours to say.
+    the onnxruntime check does not run, and the verdict says so. Raises InputError for an operator
+    that ONNX defines.
 
     >>> @onnxgrad.kernel("my.domain::Power")
     ... def power(x, *, exponent=2.0):
@@ -89,8 +89,8 @@ def _all(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 def call_own(
     function: Callable[..., Any], outputs: int, operands: list[Any], attributes: dict[str, Any]
 ) -> list[Any]:
-    """Returns the results of the user's function: `outputs` arrays. Its exceptions reach the caller;
-    a result of another kind is a TypeError.
+    """Returns the results of the user's function: `outputs` arrays. Its exceptions reach the
+    caller; a result of another kind is a TypeError.
     """
     found = function(*operands, **attributes)
     listed = list(found) if isinstance(found, tuple) else [found]

@@ -34,7 +34,9 @@ def test_a_model_with_an_operator_of_ones_own_is_proved() -> None:
     done = onnxgrad.optimize(parse(CUBE), report=True)
     assert {r.rule for r in done.rewrites} == {"identity"}
     assert done.proof.verdict == "equal" and done.proof.legs["float64"].ran
-    gap = "onnxruntime leg did not run (it lacks my.domain::Cube, which a kernel of yours computes"
+    gap = (
+        "onnxruntime check did not run (it lacks my.domain::Cube, which a kernel of yours computes"
+    )
     assert gap in done.proof.summary
     wrong = parse(CUBE.replace("Add (j, b)", "Sub (j, b)"))
     assert onnxgrad.verify(parse(CUBE), wrong).verdict == "different"

@@ -77,7 +77,7 @@ def test_the_operators_of_onnxruntime_extensions(
             return main([*command, *words])
 
     assert code("optimize", model, "-o", out) == 0
-    assert "equal on cpu  " in capsys.readouterr().out  # both legs ran
+    assert "equal on cpu  " in capsys.readouterr().out  # both checks ran
     assert [n.op_type for n in onnx.load(out).graph.node] == ["Add", "Inverse"]
     assert code("verify", model, out) == 0
     assert code("check-grad", model) == 0
