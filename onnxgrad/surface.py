@@ -24,7 +24,7 @@ from onnxgrad.grad import (
     vjp_all,
     zero,
 )
-from onnxgrad.grad.checking.products import check_product
+from onnxgrad.grad.checking.derivatives import check_product
 from onnxgrad.grad.checkpointing.recomputation import Checkpoint
 from onnxgrad.grad.derivatives.casadi import casadi_derivative
 from onnxgrad.grad.derivatives.jacobian import jacobian

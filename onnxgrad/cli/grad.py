@@ -18,8 +18,7 @@ from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_not_weights, files_read, target_of, write_model
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad import Gradient, check_gradient, differentiate
-from onnxgrad.grad.checking.bounded import bounded
-from onnxgrad.grad.checking.report import GradientReport
+from onnxgrad.grad.checking.report import GradientReport, bounded
 from onnxgrad.grad.checkpointing.marks import mark
 from onnxgrad.grad.function_gradient import add_function_gradient, check_function
 from onnxgrad.grad.opset.raising import raise_opset

@@ -17,9 +17,8 @@ from onnxgrad.cli.options import checked_bounds, require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_not_weights, write_model
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
-from onnxgrad.grad.checking.bounded import bounded
-from onnxgrad.grad.checking.products import check_product
-from onnxgrad.grad.checking.report import GradientReport
+from onnxgrad.grad.checking.derivatives import check_product
+from onnxgrad.grad.checking.report import GradientReport, bounded
 from onnxgrad.grad.derivatives.casadi import KINDS as SIBLINGS
 from onnxgrad.grad.derivatives.casadi import sibling
 from onnxgrad.grad.derivatives.derivative import Derivative

@@ -25,14 +25,12 @@ from onnx import ModelProto, NodeProto
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad.checking.differences import compare, directions
 from onnxgrad.grad.checking.line import Line, place
-from onnxgrad.grad.checking.probe import Probe, probe_of
+from onnxgrad.grad.checking.probe import Probe, Run, probe_of, runner, values_reaching
 from onnxgrad.grad.checking.report import GradientReport, ValueCheck
 from onnxgrad.grad.checking.rounding import TOLERANCES, Rounding, coarsest, coarsest_on_the_way
-from onnxgrad.grad.checking.runner import Run, runner
 from onnxgrad.grad.checking.vectors import Flat, flat, values_of, zero_deltas
 from onnxgrad.grad.checking.zeros import feeds_with_zeros
 from onnxgrad.grad.differentiation import Gradient, differentiate
-from onnxgrad.grad.reach import values_reaching
 from onnxgrad.grad.targets import Target, find_targets, with_parts
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.load import ModelLike, load

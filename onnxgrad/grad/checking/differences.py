@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from onnxgrad.grad.checking.kinks import no_slope_beside, smooth_elements
-from onnxgrad.grad.checking.line import QUICK, STEP, Line, Slope
+from onnxgrad.grad.checking.line import QUICK, STEP, Line, Slope, no_slope_beside, smooth_elements
 from onnxgrad.grad.checking.report import TOO_SMALL, ValueCheck
 from onnxgrad.grad.checking.vectors import Flat, Mask
 

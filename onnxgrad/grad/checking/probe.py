@@ -1,23 +1,33 @@
-"""The model that differences are taken of: each named value moved by an input of its own."""
+"""The model that differences are taken of: each named value moved by an input of its own, where it
+runs, and which values can move a target at all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import onnx
-from onnx import ModelProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.checking.vectors import moved_by
 from onnxgrad.grad.opset.raising import OPSET
 from onnxgrad.grad.wrt import Wrt, hoist_requested
+from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.protobufs import every_node, graphs_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.var import Var
+from onnxgrad.verify.reference.client import Float64
+from onnxgrad.verify.reference.user_operators import own_operators, unknown_to_onnxruntime
+from onnxgrad.verify.running import session as onnxruntime
+from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.verify.running.session import open_session
 
 
 @dataclass(frozen=True)
@@ -86,3 +96,83 @@ def _read_instead(old: Var, new: Var, users: Iterable[Binding] | None = None) ->
     for user in list(old.users) if users is None else users:
         for place in user.places(old):
             user.block.set_operand(user, place, new)
+
+
+class Run(Protocol):
+    """Runs a model on feeds; raises RunFailed, or Unsupported of the reference."""
+
+    def __call__(
+        self, model: ModelProto, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None
+    ) -> dict[str, Any]: ...
+
+
+def runner(model: ModelProto, provider: str) -> tuple[Run, str]:
+    """What runs `model` and its gradient, and what that is called."""
+
+    def deployed(
+        model: ModelProto, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None
+    ) -> dict[str, Any]:
+        return onnxruntime.run(model, feeds, provider=provider, outputs=outputs)
+
+    try:
+        if own_operators(model):
+            open_session(model, provider=provider)
+    except RunFailed as error:
+        own = unknown_to_onnxruntime(model, error.reason)
+        if not own:
+            raise
+        return _in_float64, f"in float64, as onnxruntime lacks {own}"
+    return deployed, provider
+
+
+def _in_float64(
+    model: ModelProto, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None
+) -> dict[str, Any]:
+    return Float64(model).run(feeds, outputs=outputs)
+
+
+_FLOATS = {
+    TensorProto.FLOAT,
+    TensorProto.DOUBLE,
+    TensorProto.FLOAT16,
+    TensorProto.BFLOAT16,
+    TensorProto.UNDEFINED,
+}
+# constant between their steps: what passes through them alone has the derivative 0
+_FLAT = {"Shape", "Size", "Floor", "Ceil", "Round", "Sign"}
+
+
+def values_reaching(
+    model: ModelProto,
+    targets: Iterable[str],
+    dtypes: Mapping[str, int | None],
+    stops: Container[str] = (),
+) -> set[str]:
+    """The targets and every value from which a path leads to one of them, through floating-point
+    values.
+
+    `dtypes`: what is known of values by name; an unknown one may be a float. A node with nested
+    graphs passes on everything that they read. No path goes on before one of `stops`.
+    """
+    makers: dict[str, list[NodeProto]] = {}
+    for node in every_node(model.graph.node):
+        for name in node.output:
+            makers.setdefault(name, []).append(node)
+    found: set[str] = set()
+    todo = [*targets]
+    while todo:
+        name = todo.pop()
+        if name in found or (dtypes.get(name) or TensorProto.UNDEFINED) not in _FLOATS:
+            continue
+        found.add(name)
+        for node in makers.get(name, ()) if name not in stops else ():
+            if node.op_type not in _FLAT or not domains.is_default(node.domain):
+                todo += node.input
+                todo += (read for graph in graphs_of(node) for read in _reads(graph))
+    return found
+
+
+def _reads(graph: GraphProto) -> Iterator[str]:
+    yield from (value.name for value in graph.output)
+    for node in every_node(graph.node):
+        yield from node.input

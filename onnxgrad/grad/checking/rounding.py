@@ -13,16 +13,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from onnxgrad.errors import Unsupported
-from onnxgrad.grad.checking.constants import UNITS, constants_shifted
 from onnxgrad.grad.checking.differences import NO_SIZE, Trial, on_one_scale
 from onnxgrad.grad.checking.report import TOO_SMALL, ValueCheck
 from onnxgrad.grad.checking.vectors import Flat, flat
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import elements, graphs_of
 from onnxgrad.ir.var import Var
 from onnxgrad.verify.reference.client import Float64
 
@@ -33,52 +33,16 @@ TOLERANCES: dict[int, float] = {
     TensorProto.FLOAT16: 5e-2,
     TensorProto.BFLOAT16: 3e-1,
 }
+
 # how many times the largest effect of some trials of random rounding onnxruntime may be off: a sum
 # of n terms by up to sqrt(n) times what rounding its terms does, and n is 256 in its kernels
 _NOISES, _TRIALS = 10, 3
+
 # and float64 as that of some trials in which every constant is off by a full unit, to either side
 _CONSTANTS = 2
+
 # a gradient below this part of the model's largest may be rounding alone
 _FLOOR = 1e-3
-
-
-def coarsest(program: Program) -> int:
-    """The coarsest float type among the model's values."""
-    return int(_coarser([v.dtype for v in program.main.vars()], TensorProto.FLOAT))
-
-
-def coarsest_on_the_way(program: Program, outputs: Mapping[str, str]) -> dict[str, int]:
-    """Value -> the coarsest float type in which something is computed that its output of these
-    depends on, in nested graphs and functions too; what a file stores is not rounded again.
-    """
-    known: dict[Var, int | None] = {}
-    program.main.schedule()
-    for binding in program.main.bindings:
-        types = [known.get(v) for v in binding.reads()]
-        inside = (b for b in _inside(program, binding) if b.op != "Constant")
-        types += [v.dtype for b in inside for v in b.outputs if v is not None]
-        made = [v for v in binding.outputs if v is not None]
-        known.update(dict.fromkeys(made, _coarser(types, None)))
-    found = {v.name: (known.get(v), v.dtype or TensorProto.FLOAT) for v in program.main.vars()}
-    return {name: _coarser([found[out][0]], found[out][1]) for name, out in outputs.items()}
-
-
-def _inside(program: Program, binding: Binding) -> Iterator[Binding]:
-    """The binding, and those of its nested graphs and of the functions that they call."""
-    todo, seen = [binding], set()
-    while todo:
-        yield (one := todo.pop())
-        todo += [b for nested in one.blocks.values() for b in nested.bindings]
-        key = called(one)
-        if key is not None and key not in seen:
-            seen.add(key)
-            todo += program.functions[key].bindings
-
-
-def _coarser(dtypes: Iterable[int | None], default: Any) -> Any:
-    """The coarsest of these types of floats; the default where none is there."""
-    known = [t for t in dtypes if t in TOLERANCES]
-    return max(known, key=TOLERANCES.__getitem__, default=default)
 
 
 class Rounding:
@@ -187,3 +151,113 @@ def _near(trials: Sequence[Trial], size: float) -> bool:
 
 def _small(check: ValueCheck) -> ValueCheck:
     return replace(check, error=0.0, judged=False, why=TOO_SMALL)
+
+
+def coarsest(program: Program) -> int:
+    """The coarsest float type among the model's values."""
+    return int(_coarser([v.dtype for v in program.main.vars()], TensorProto.FLOAT))
+
+
+def coarsest_on_the_way(program: Program, outputs: Mapping[str, str]) -> dict[str, int]:
+    """Value -> the coarsest float type in which something is computed that its output of these
+    depends on, in nested graphs and functions too; what a file stores is not rounded again.
+    """
+    known: dict[Var, int | None] = {}
+    program.main.schedule()
+    for binding in program.main.bindings:
+        types = [known.get(v) for v in binding.reads()]
+        inside = (b for b in _inside(program, binding) if b.op != "Constant")
+        types += [v.dtype for b in inside for v in b.outputs if v is not None]
+        made = [v for v in binding.outputs if v is not None]
+        known.update(dict.fromkeys(made, _coarser(types, None)))
+    found = {v.name: (known.get(v), v.dtype or TensorProto.FLOAT) for v in program.main.vars()}
+    return {name: _coarser([found[out][0]], found[out][1]) for name, out in outputs.items()}
+
+
+def _inside(program: Program, binding: Binding) -> Iterator[Binding]:
+    """The binding, and those of its nested graphs and of the functions that they call."""
+    todo, seen = [binding], set()
+    while todo:
+        yield (one := todo.pop())
+        todo += [b for nested in one.blocks.values() for b in nested.bindings]
+        key = called(one)
+        if key is not None and key not in seen:
+            seen.add(key)
+            todo += program.functions[key].bindings
+
+
+def _coarser(dtypes: Iterable[int | None], default: Any) -> Any:
+    """The coarsest of these types of floats; the default where none is there."""
+    known = [t for t in dtypes if t in TOLERANCES]
+    return max(known, key=TOLERANCES.__getitem__, default=default)
+
+
+# ---- constants that a gradient adds to a model, shifted by what rounding may do ------------------
+
+
+# the relative rounding of one number
+UNITS: dict[int, float] = {
+    TensorProto.DOUBLE: 2.0**-53,
+    TensorProto.FLOAT: 2.0**-24,
+    TensorProto.FLOAT16: 2.0**-11,
+    TensorProto.BFLOAT16: 2.0**-8,
+}
+
+# numbers of so few digits, such as 0.5 and 10, were not rounded
+_EXACT = 2.0**8
+
+
+def constants_shifted(graph: ModelProto, source: ModelProto, seed: int) -> ModelProto | None:
+    """The gradient `graph` of `source`, for float64, with each number that was rounded in
+    constants that `source` lacks off by one unit of its type, up or down by chance; None where
+    there is no such number. Weights that a rewrite transposed or negated were not rounded again.
+    """
+    theirs = dict(_constants(source))
+    numbers = _magnitudes(theirs.values())
+    shifted = ModelProto()
+    shifted.CopyFrom(graph)
+    rng, found = np.random.default_rng(seed), False
+    for name, tensor in _constants(shifted):
+        if name in theirs or tensor.data_type not in UNITS:
+            continue
+        values = np.asarray(elements(tensor)).astype(np.float64)
+        mantissa = np.frexp(values)[0] * _EXACT
+        rounded = np.isfinite(values) & (mantissa != np.round(mantissa))
+        rounded &= ~np.isin(np.abs(values), numbers)
+        if rounded.any():
+            signs = rng.choice([-1.0, 1.0], values.shape)
+            moved = values * (1.0 + np.where(rounded, signs * UNITS[tensor.data_type], 0.0))
+            tensor.CopyFrom(numpy_helper.from_array(np.asarray(moved), tensor.name))
+            found = True
+    return shifted if found else None
+
+
+def _magnitudes(tensors: Iterable[TensorProto]) -> np.ndarray[Any, Any]:
+    found = [np.asarray(elements(t)) for t in tensors if t.data_type in UNITS]
+    return np.unique(
+        np.abs(np.concatenate([np.zeros(1), *(v.ravel().astype(float) for v in found)]))
+    )
+
+
+def _constants(model: ModelProto) -> Iterator[tuple[tuple[str, str], TensorProto]]:
+    """The tensors of initializers and Constants, each by its function and its name."""
+    yield from _of_graph("", model.graph)
+    for function in model.functions:
+        yield from _of_nodes(f"{function.domain}::{function.name}", function.node)
+
+
+def _of_graph(where: str, graph: GraphProto) -> Iterator[tuple[tuple[str, str], TensorProto]]:
+    for tensor in graph.initializer:
+        yield (where, tensor.name), tensor
+    yield from _of_nodes(where, graph.node)
+
+
+def _of_nodes(
+    where: str, nodes: Iterable[NodeProto]
+) -> Iterator[tuple[tuple[str, str], TensorProto]]:
+    for node in nodes:
+        for nested in graphs_of(node):
+            yield from _of_graph(where, nested)
+        for attribute in node.attribute if node.op_type == "Constant" else ():
+            if attribute.HasField("t"):
+                yield (where, node.output[0]), attribute.t

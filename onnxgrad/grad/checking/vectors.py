@@ -73,3 +73,18 @@ def values_of(
     del probe.graph.output[:]
     probe.graph.output.extend(ValueInfoProto(name=n) for n in names)
     return dict(Float64(probe).run(feeds, outputs=list(names)))
+
+
+def side_by_side(v: Flat) -> Flat:
+    """The matrix of three directions, v in their middle: [rows, 3 columns] of a matrix [rows,
+    columns], [elements, 3] of all else.
+    """
+    one = v if v.ndim == 2 else v.reshape(-1, 1)
+    first, last = np.random.default_rng(1).standard_normal((2, *one.shape))
+    return np.concatenate([first, one, last], axis=1)
+
+
+def middle(matrix: Flat, shape: tuple[int, ...]) -> Flat:
+    """The direction in the middle, in its shape."""
+    columns = matrix.shape[1] // 3
+    return matrix[:, columns : 2 * columns].reshape(shape)

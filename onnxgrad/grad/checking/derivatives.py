@@ -28,13 +28,11 @@ from onnxgrad.grad.checking.check import (
     worse,
 )
 from onnxgrad.grad.checking.differences import DIRECTIONS, NO_SIZE, Trial, on_one_scale, verdict
-from onnxgrad.grad.checking.directions import middle, side_by_side
 from onnxgrad.grad.checking.line import Line, place
-from onnxgrad.grad.checking.probe import Probe, probe_of
+from onnxgrad.grad.checking.probe import Probe, probe_of, runner, values_reaching
 from onnxgrad.grad.checking.report import TOO_SMALL, GradientReport, ValueCheck
 from onnxgrad.grad.checking.rounding import TOLERANCES, coarsest_on_the_way
-from onnxgrad.grad.checking.runner import runner
-from onnxgrad.grad.checking.vectors import Flat, flat
+from onnxgrad.grad.checking.vectors import Flat, flat, middle, side_by_side
 from onnxgrad.grad.checking.zeros import feeds_with_zeros
 from onnxgrad.grad.derivatives.casadi import KINDS as SIBLINGS
 from onnxgrad.grad.derivatives.casadi import seed_sizes, sibling
@@ -42,7 +40,6 @@ from onnxgrad.grad.derivatives.derivative import Derivative, Kind
 from onnxgrad.grad.derivatives.jacobian import Mode, jacobians
 from onnxgrad.grad.derivatives.vector_products import hessian_products, tangents
 from onnxgrad.grad.differentiation import differentiate
-from onnxgrad.grad.reach import values_reaching
 from onnxgrad.grad.targets import Target, with_parts
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.load import ModelLike, load

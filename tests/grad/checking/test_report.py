@@ -10,8 +10,7 @@ import pytest
 
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
-from onnxgrad.grad.checking.bounded import bounded
-from onnxgrad.grad.checking.report import GradientReport, ValueCheck
+from onnxgrad.grad.checking.report import GradientReport, ValueCheck, bounded
 from onnxgrad.verify.bounds import Bounds
 from tests.helpers import parse
 
