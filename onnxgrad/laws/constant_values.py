@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.types import Array, byte_count, is_static, numpy_dtype
@@ -66,10 +66,6 @@ def evaluate(b: Binding, operands: _Operands | None = None) -> Array | None:
     return array if array.flags.c_contiguous else np.array(array, order="C")
 
 
-def _transpose(b: Binding, o: _Operands) -> Any:
-    return np.transpose(o[0], b.attr("perm"))
-
-
 def _reshape(b: Binding, o: _Operands) -> Any:
     sizes = [int(d) for d in o[1]]
     if not b.attr("allowzero", 0):
@@ -90,19 +86,6 @@ def _squeeze(b: Binding, o: _Operands) -> Any:
     return None if axes == () else np.squeeze(o[0], axes)
 
 
-def _unsqueeze(b: Binding, o: _Operands) -> Any:
-    axes = _axes(b, o)
-    return None if axes is None else np.expand_dims(o[0], axes)
-
-
-def _concat(b: Binding, o: _Operands) -> Any:
-    return np.concatenate(o, axis=b.attr("axis"))
-
-
-def _gather(b: Binding, o: _Operands) -> Any:
-    return np.take(o[0], o[1], axis=b.attr("axis", 0))
-
-
 def _slice(b: Binding, o: _Operands) -> Any:
     if len(o) < 3:
         return None  # bounds as attributes: opset 9 and older
@@ -118,16 +101,10 @@ def _slice(b: Binding, o: _Operands) -> Any:
     return o[0][tuple(index)]
 
 
-def _expand(b: Binding, o: _Operands) -> Any:
-    return np.broadcast_to(o[0], np.broadcast_shapes(o[0].shape, tuple(int(d) for d in o[1])))
-
-
-def _constant_of_shape(b: Binding, o: _Operands) -> Any:
+def filling(b: Binding) -> Array:
+    """The element of which a ConstantOfShape makes its result."""
     value = b.attr("value")
-    fill = (
-        numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.zeros(1, np.float32)
-    )
-    return np.full([int(d) for d in o[0]], fill.reshape(-1)[0], fill.dtype)
+    return np.zeros(1, np.float32) if value is None else b.block.program.array(value)
 
 
 def _cast(b: Binding, o: _Operands) -> Any:
@@ -199,32 +176,28 @@ def _compare(function: Callable[..., Any]) -> Callable[[Binding, _Operands], Any
     return lambda b, o: function(*o) if all(_plain(a) or a.dtype.kind == "b" for a in o) else None
 
 
-def _shape(b: Binding, o: _Operands) -> Any:
-    return np.array(o[0].shape[b.attr("start", 0) : b.attr("end", o[0].ndim)], np.int64)
-
-
-def _range(b: Binding, o: _Operands) -> Any:
-    return (
+_RULES: dict[str, Callable[[Binding, _Operands], Any]] = {
+    "Transpose": lambda b, o: np.transpose(o[0], b.attr("perm")),
+    "Reshape": _reshape,
+    "Squeeze": _squeeze,
+    "Unsqueeze": lambda b, o: None if (a := _axes(b, o)) is None else np.expand_dims(o[0], a),
+    "Concat": lambda b, o: np.concatenate(o, axis=b.attr("axis")),
+    "Gather": lambda b, o: np.take(o[0], o[1], axis=b.attr("axis", 0)),
+    "Slice": _slice,
+    "Expand": lambda b, o: np.broadcast_to(
+        o[0], np.broadcast_shapes(o[0].shape, tuple(int(d) for d in o[1]))
+    ),
+    "ConstantOfShape": lambda b, o: np.full([int(d) for d in o[0]], filling(b).reshape(-1)[0]),
+    "Cast": _cast,
+    "CastLike": lambda b, o: o[0].astype(o[1].dtype) if o[0].dtype == o[1].dtype else None,
+    "Shape": lambda b, o: np.array(
+        o[0].shape[b.attr("start", 0) : b.attr("end", o[0].ndim)], np.int64
+    ),
+    "Range": lambda b, o: (
         np.arange(o[0], o[1], o[2], dtype=o[0].dtype)
         if all(a.dtype.kind == "i" for a in o) and o[2] != 0
         else None
-    )
-
-
-_RULES: dict[str, Callable[[Binding, _Operands], Any]] = {
-    "Transpose": _transpose,
-    "Reshape": _reshape,
-    "Squeeze": _squeeze,
-    "Unsqueeze": _unsqueeze,
-    "Concat": _concat,
-    "Gather": _gather,
-    "Slice": _slice,
-    "Expand": _expand,
-    "ConstantOfShape": _constant_of_shape,
-    "Cast": _cast,
-    "CastLike": lambda b, o: o[0].astype(o[1].dtype) if o[0].dtype == o[1].dtype else None,
-    "Shape": _shape,
-    "Range": _range,
+    ),
     "Add": _arithmetic(np.add),
     "Sub": _arithmetic(np.subtract),
     "Mul": _arithmetic(np.multiply),

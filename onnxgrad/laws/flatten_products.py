@@ -15,7 +15,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.laws.combine_parallel.splits import ELEMENTWISE
 from onnxgrad.laws.fold_scale_axis.scale import again
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import Decline, decline
+from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import count, rewrite
 
 x, w, c, t, y = capture("x w c t y")
@@ -42,17 +42,17 @@ def gemm_of_rows(x: Var, w: Var, c: Var, root: Binding) -> Any:
         return decline("there is no batch of matrices to make one of")
     k, n = w.shape
     sizes = _target((*x.shape[:-1], n))
-    if isinstance(sizes, Decline) or not (isinstance(k, int) and k > 0):
-        return sizes if isinstance(sizes, Decline) else decline("the inner size is unknown")
+    if not (isinstance(k, int) and k > 0):
+        return decline("the inner size is unknown")
     rows = op.Reshape(x, np.array([-1, k], np.int64))
     return op.Reshape(op.Gemm(rows, w, c), sizes)
 
 
 def _target(shape: Shape) -> Any:
-    """The shape as Reshape takes it, one unknown size at most left open."""
+    """The shape as Reshape takes it, one unknown size at most left open. Raises Decline."""
     unknown = [d for d in shape if not isinstance(d, int)]
     if len(unknown) > 1 or 0 in shape:
-        return decline("several sizes are unknown: their product would be computed at every run")
+        raise decline("several sizes are unknown: their product would be computed at every run")
     return np.array([d if isinstance(d, int) else -1 for d in shape], np.int64)
 
 
@@ -71,7 +71,8 @@ def elementwise_of_rows(y: Var, t: Var, root: Binding) -> Any:
         return None
     region, leaves = _region(y)
     inner = [*leaves, *(b.out for b in region)]
-    if not leaves or not all(_goes(v, {*region, root}) for v in inner):
+    readers = {*region, root}
+    if not leaves or any(v.returned or not readers.issuperset(v.users) for v in inner):
         return None
     found = {r: _matrix(r, t) for r in leaves}
     first = next(iter(leaves))
@@ -104,11 +105,6 @@ def _region(y: Var) -> tuple[list[Binding], dict[Var, None]]:
         else:
             return [], {}
     return ([], {}) if work else (list(region), leaves)
-
-
-def _goes(v: Var, readers: set[Binding]) -> bool:
-    """Whether nobody but `readers` reads it."""
-    return not v.returned and readers.issuperset(v.users)
 
 
 def _matrix(r: Var, t: Var) -> Var | None:

@@ -19,7 +19,7 @@ from onnxgrad.ir.types import broadcast_shapes, numpy_dtype, same_shape
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.remove_noops import x_or_identity
 from onnxgrad.rewrite.pattern import Each, P, capture
-from onnxgrad.rewrite.trace import Decline, decline
+from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import count, rewrite
 
 x, a, b, c, d, y, i, j, p, q, w, v, axes = capture("x a b c d y i j p q w v axes")
@@ -60,27 +60,24 @@ def clip_of_clip(x: Var, inner: Binding, root: Binding) -> Any:
 _Bounds = tuple[Any, Any]
 
 
-def _bounds(clip: Binding) -> _Bounds | Decline:
-    """The constant bounds of a Clip."""
+def _bounds(clip: Binding) -> _Bounds:
+    """The constant bounds of a Clip. Raises Decline."""
     if clip.version < 11:
         return clip.attr("min"), clip.attr("max")
     found = []
     for v in (clip.operand(1), clip.operand(2)):
         value = None if v is None or v.shape not in ((), (1,)) else v.const
         if v is not None and value is None:
-            return decline("a bound is no constant")
+            raise decline("a bound is no constant")
         found.append(None if value is None else value.item())
     return found[0], found[1]
 
 
-def _clipped(x: Var, clip: Binding, inner: _Bounds | Decline, outer: _Bounds | Decline) -> Any:
+def _clipped(x: Var, clip: Binding, inner: _Bounds, outer: _Bounds) -> Any:
     """Clip(x) to both intervals, at the opset of `clip`."""
-    for bounds in (inner, outer):
-        if isinstance(bounds, Decline):
-            return bounds
     if x.dtype not in _DTYPES:
         return decline("not a floating-point type whose Clip and Relu are known to agree")
-    lows, highs = ([v for v in pair if v is not None] for pair in zip(inner, outer))  # type: ignore[arg-type]  # checked
+    lows, highs = ([v for v in pair if v is not None] for pair in zip(inner, outer))
     low, high = max(lows, default=None), min(highs, default=None)
     in_order = all(_in_order(bounds, x.dtype) for bounds in (inner, outer, (low, high)))
     if not in_order or _signs(lows) > 1 or _signs(highs) > 1:
@@ -169,8 +166,7 @@ _PAD = P.Pad(x, p.maybe, v.maybe, axes.maybe, mode="constant").only.named("pad")
 @rewrite(P.Conv(_PAD, w, b.maybe), shrinks=count("Pad"))
 def pad_into_conv(x: Var, w: Var, b: Var | None, pad: Binding, root: Binding) -> Any:
     """Conv(Pad(x, p), w) = Conv(x, w, pads + p), for zeros beside the spatial axes"""
-    pads = _together(pad, root)
-    return pads if isinstance(pads, Decline) else op.Conv(x, w, b, **{**root.attrs, "pads": pads})
+    return op.Conv(x, w, b, **{**root.attrs, "pads": _pads_of_both(pad, root)})
 
 
 @rewrite(P.AveragePool(_PAD), shrinks=count("Pad"))
@@ -178,9 +174,7 @@ def pad_into_average(x: Var, pad: Binding, root: Binding) -> Any:
     """AveragePool(Pad(x, p)) = AveragePool(x, pads + p, count_include_pad=1), for zeros beside
     the spatial axes
     """
-    pads = _together(pad, root)
-    if isinstance(pads, Decline):
-        return pads
+    pads = _pads_of_both(pad, root)
     if root.version < 7 or (any(root.attr("pads") or ()) and not root.attr("count_include_pad")):
         return decline("its own padding does not count, and that of the Pad does")
     if root.attr("ceil_mode", 0):
@@ -192,17 +186,19 @@ def pad_into_average(x: Var, pad: Binding, root: Binding) -> Any:
     return op.AveragePool(x, **{**root.attrs, "count_include_pad": 1, "pads": pads})
 
 
-def _together(pad: Binding, root: Binding) -> list[int] | Decline:
-    """The pads of both, if `pad` writes zeros (no -0.0) beside spatial axes only."""
+def _pads_of_both(pad: Binding, root: Binding) -> list[int]:
+    """The pads of both. Raises Decline unless `pad` writes zeros (no -0.0) beside spatial axes
+    only.
+    """
     rank = pad.out.rank
     pads = None if rank is None else _pads(pad, rank)
     if rank is None or pads is None or min(pads) < 0 or any(pads[:2]) or any(pads[rank : rank + 2]):
-        return decline("it does not pad spatial axes only, or not by known sizes")
+        raise decline("it does not pad spatial axes only, or not by known sizes")
     filler = _filler(pad)
     if filler is None or filler != 0 or np.signbit(filler):
-        return decline("it pads with another value")
+        raise decline("it pads with another value")
     if root.attr("auto_pad", "NOTSET") not in ("NOTSET", b"NOTSET"):
-        return decline("the padding follows from the size")
+        raise decline("the padding follows from the size")
     own = root.attr("pads") or [0] * (2 * (rank - 2))
     return [m + n for m, n in zip(own, [*pads[2:rank], *pads[rank + 2 :]], strict=True)]
 

@@ -49,10 +49,8 @@ class Moved:
 
     def emit(self, b: Binding, operands: Sequence[Var | None]) -> tuple[Var, ...]:
         """The results, given its operands with those in `data` transposed."""
-        changed = self.changed(list(operands))
-        inputs, attrs = changed
-        made: tuple[Var, ...] = again(b, inputs, attrs, outputs=len(b.outputs))
-        return made if isinstance(made, tuple) else (made,)
+        inputs, attrs = self.changed(list(operands))
+        return again(b, inputs, attrs, outputs=len(b.outputs))
 
 
 def permeable(b: Binding, perm: Perm) -> Moved | None:
@@ -87,10 +85,6 @@ def is_free(v: Var, perm: Perm) -> bool:
 
 def _as_it_is(operands: list[Var | None]) -> Any:
     return operands, {}
-
-
-def _unary(b: Binding, perm: Perm) -> Moved | None:
-    return Moved((0,), True, _as_it_is)
 
 
 def _quantized(b: Binding, perm: Perm) -> Moved | None:
@@ -155,11 +149,11 @@ def _with_axes(
     return whole, {}
 
 
-def _dropping(b: Binding, at: int, since: int, perm: Perm, keeps: bool) -> Moved | None:
+def _dropping(b: Binding, since: int, perm: Perm, keeps: bool) -> Moved | None:
     """Reduce and Squeeze: the axes move; what drops them drops the same ones if the others keep
     their order.
     """
-    axes, held = _axes(b, at, since, len(perm))
+    axes, held = _axes(b, 1, since, len(perm))
     if axes is None:
         return None
     if not keeps:
@@ -167,15 +161,7 @@ def _dropping(b: Binding, at: int, since: int, perm: Perm, keeps: bool) -> Moved
         if left != sorted(left):
             return None
     moved = sorted(perm.index(a) for a in axes)
-    return Moved((0,), keeps, lambda operands: _with_axes(operands, at, moved, held))
-
-
-def _reduce(b: Binding, perm: Perm) -> Moved | None:
-    return _dropping(b, 1, 13 if b.op == "ReduceSum" else 18, perm, bool(b.attr("keepdims", 1)))
-
-
-def _squeeze(b: Binding, perm: Perm) -> Moved | None:
-    return _dropping(b, 1, 13, perm, False)
+    return Moved((0,), keeps, lambda operands: _with_axes(operands, 1, moved, held))
 
 
 def _pad(b: Binding, perm: Perm) -> Moved | None:
@@ -216,9 +202,14 @@ def _slice(b: Binding, perm: Perm) -> Moved | None:
 
 
 _RULES: dict[str, Callable[[Binding, Perm], Moved | None]] = {
-    **dict.fromkeys(_UNARY, _unary),
+    **dict.fromkeys(_UNARY, lambda b, perm: Moved((0,), True, _as_it_is)),
     **dict.fromkeys(_NARY, _nary),
-    **dict.fromkeys(_REDUCE, _reduce),
+    **dict.fromkeys(
+        _REDUCE,
+        lambda b, perm: _dropping(
+            b, 13 if b.op == "ReduceSum" else 18, perm, bool(b.attr("keepdims", 1))
+        ),
+    ),
     "Concat": _along_axis(4),
     "DequantizeLinear": _quantized,
     "LogSoftmax": _softmax,
@@ -227,5 +218,5 @@ _RULES: dict[str, Callable[[Binding, Perm], Moved | None]] = {
     "Slice": _slice,
     "Softmax": _softmax,
     "Split": _along_axis(2),
-    "Squeeze": _squeeze,
+    "Squeeze": lambda b, perm: _dropping(b, 13, perm, False),
 }

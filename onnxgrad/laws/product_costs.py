@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.types import Shape, broadcast_shapes, is_static, same_shape
+from onnxgrad.ir.types import Shape, broadcast_shapes, element_count, is_static, same_shape
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.combine_parallel.merging import rows
 from onnxgrad.rewrite.trace import decline
@@ -78,13 +78,13 @@ def chain(x: Shape | None, a: Shape | None, b: Shape | None, *, free: bool, rows
         raise decline("an inner size of the chain is unknown")
     if len(a) == len(b) == 2:  # the batch axes of x are rows like any other
         first = second = joint = 1
-        count = _product(x[:-1])
+        count = element_count(x[:-1])
     elif len(x) >= 2 and same_shape(x[:-2], a[:-2]) and same_shape(a[:-2], b[:-2]):
         first = second = joint = 1
-        count = _product(x[-2:-1])
+        count = element_count(x[-2:-1])
     elif len(x) >= 2 and is_static(x[:-2]) and is_static(a[:-2]) and is_static(b[:-2]):
         first, second, joint = (_batches(*s) for s in ((x, a), (x, a, b), (a, b)))
-        count = _product(x[-2:-1])
+        count = element_count(x[-2:-1])
     else:
         raise decline("the batch axes differ and one is unknown")
     left = Cost(0, first * k * r + second * r * n)
@@ -93,14 +93,10 @@ def chain(x: Shape | None, a: Shape | None, b: Shape | None, *, free: bool, rows
 
 
 def _batches(*shapes: Shape) -> int:
-    together = broadcast_shapes(s[:-2] for s in shapes)
-    if not is_static(together):
+    together = element_count(broadcast_shapes(s[:-2] for s in shapes))
+    if together is None:
         raise decline("the batch axes do not fit")
-    return prod(together)
-
-
-def _product(sizes: Shape) -> int | None:
-    return prod(d for d in sizes if isinstance(d, int)) if is_static(sizes) else None
+    return together
 
 
 def fixed(v: Var, depth: int = _DEPTH) -> bool:

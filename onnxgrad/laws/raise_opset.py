@@ -20,38 +20,30 @@ from onnxgrad.ir.var import Var
 
 Attributes = Mapping[str, Any]
 Adapter = Callable[[Binding, Attributes], None]
-ADAPTERS: dict[tuple[str, int], Adapter] = {}
 
 
 class Refused(Exception):
     """Why a binding cannot be what it was."""
 
 
-def adapter(since: int, *ops: str) -> Callable[[Adapter], Adapter]:
-    """Register what makes these operators, as they were before version `since`, what they are
-    since.
-    """
-
-    def register(function: Adapter) -> Adapter:
-        ADAPTERS.update({(name, since): function for name in ops})
-        return function
-
-    return register
+Maker = Callable[[Binding, Attributes, str], Var | None]
 
 
-def _operands(b: Binding, index: int, new: list[Var | None]) -> None:
-    """Make `new` the operands of `b` from `index` on."""
-    kept = [*b.inputs, *[None] * (index - len(b.inputs))][:index]
-    b.block.set_operands(b, [*kept, *new])
-
-
-def _vector(value: Any) -> Var | None:
+def _vector(b: Binding, was: Attributes, name: str) -> Var | None:
     """int64, as axes, sizes and pads are."""
+    value = was.get(name)
     return None if value is None else constant(np.array(value, np.int64).reshape(-1))
 
 
-def _number(value: Any, like: Var | None) -> Var | None:
-    """A number in the dtype of a value, which may be known at run time only."""
+def _floats(b: Binding, was: Attributes, name: str) -> Var:
+    return constant(np.array(was[name], np.float32))
+
+
+def _number(b: Binding, was: Attributes, name: str) -> Var | None:
+    """If it is written, a number in the dtype of the first operand, which may be known at run time
+    only.
+    """
+    value, like = b.attrs.get(name), b.operand(0)
     if value is None or like is None:
         return None
     if like.dtype:
@@ -63,31 +55,53 @@ def _number(value: Any, like: Var | None) -> Var | None:
     return made
 
 
-def _moved(b: Binding, *names: str) -> None:
-    for name in names:
-        if name in b.attrs:
+def _as_operands(index: int, **makers: Maker) -> Adapter:
+    """f<a = v>(x) = f(x, v): attributes that became operands, from operand `index` on."""
+
+    def adapt(b: Binding, was: Attributes) -> None:
+        new = [make(b, was, name) for name, make in makers.items()]
+        for name in [name for name in makers if name in b.attrs]:
             b.drop_attribute(name)
+        kept = [*b.inputs, *[None] * (index - len(b.inputs))][:index]
+        b.block.set_operands(b, [*kept, *new])
+
+    return adapt
 
 
-# ---- attributes that became operands -------------------------------------------------------------
-
-
-@adapter(13, "Squeeze", "Unsqueeze", "ReduceSum")
-@adapter(
-    18, "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+_AXES = _as_operands(1, axes=_vector)
+_REDUCTIONS = (
+    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
     "ReduceMin", "ReduceProd", "ReduceSumSquare",
 )  # fmt: skip
-def axes_as_operand(b: Binding, was: Attributes) -> None:
-    """f<axes = a>(x) = f(x, a)"""
-    _moved(b, "axes")
-    _operands(b, 1, [_vector(was.get("axes"))])
+# by operator and the first version that wants it written otherwise
+ADAPTERS: dict[tuple[str, int], Adapter] = {
+    **{(name, 13): _AXES for name in ("Squeeze", "Unsqueeze", "ReduceSum")},
+    **{(name, 18): _AXES for name in _REDUCTIONS},
+    ("Split", 13): _as_operands(1, split=_vector),
+    ("Slice", 10): _as_operands(1, starts=_vector, ends=_vector, axes=_vector),
+    ("TopK", 10): _as_operands(1, k=_vector),
+    ("Clip", 11): _as_operands(1, min=_number, max=_number),
+    ("Dropout", 12): _as_operands(1, ratio=_floats),
+    ("Upsample", 9): _as_operands(1, scales=_floats),
+    ("DFT", 20): _as_operands(2, axis=lambda b, was, name: constant(np.array(was[name], np.int64))),
+}
 
 
-@adapter(13, "Split")
-def split_as_operand(b: Binding, was: Attributes) -> None:
-    """Split<split = s>(x) = Split(x, s)"""
-    _moved(b, "split")
-    _operands(b, 1, [_vector(was.get("split"))])
+def adapter(since: int, *ops: str) -> Callable[[Adapter], Adapter]:
+    """Register a function that adapts these operators to version `since`."""
+
+    def register(function: Adapter) -> Adapter:
+        ADAPTERS.update({(name, since): function for name in ops})
+        return function
+
+    return register
+
+
+@adapter(11, "Pad")
+def pads_as_operands(b: Binding, was: Attributes) -> None:
+    """Pad<pads, value>(x) = Pad(x, pads, value)"""
+    fill = _number(b, was, "value")
+    _as_operands(1, pads=_vector, value=lambda b, was, name: fill)(b, was)
 
 
 @adapter(18, "Split")
@@ -95,57 +109,6 @@ def number_of_parts(b: Binding, was: Attributes) -> None:
     """Equal parts: their number is an attribute."""
     if b.operand(1) is None:
         b.set_attribute("num_outputs", len(b.outputs))
-
-
-@adapter(10, "Slice")
-def bounds_as_operands(b: Binding, was: Attributes) -> None:
-    """Slice<starts, ends, axes>(x) = Slice(x, starts, ends, axes)"""
-    _moved(b, "starts", "ends", "axes")
-    _operands(b, 1, [_vector(was.get(name)) for name in ("starts", "ends", "axes")])
-
-
-@adapter(10, "TopK")
-def count_as_operand(b: Binding, was: Attributes) -> None:
-    """TopK<k>(x) = TopK(x, [k])"""
-    _moved(b, "k")
-    _operands(b, 1, [_vector(was["k"])])
-
-
-@adapter(11, "Pad")
-def pads_as_operands(b: Binding, was: Attributes) -> None:
-    """Pad<pads, value>(x) = Pad(x, pads, value)"""
-    fill = _number(b.attrs.get("value"), b.operand(0))
-    _moved(b, "pads", "value")
-    _operands(b, 1, [_vector(was["pads"]), fill])
-
-
-@adapter(11, "Clip")
-def limits_as_operands(b: Binding, was: Attributes) -> None:
-    """Clip<min, max>(x) = Clip(x, min, max); what is not written limits nothing"""
-    limits = [_number(b.attrs.get(name), b.operand(0)) for name in ("min", "max")]
-    _moved(b, "min", "max")
-    _operands(b, 1, limits)
-
-
-@adapter(12, "Dropout")
-def ratio_as_operand(b: Binding, was: Attributes) -> None:
-    """Dropout<ratio>(x) = Dropout(x, ratio), which does not train"""
-    _moved(b, "ratio")
-    _operands(b, 1, [constant(np.array(was["ratio"], np.float32))])
-
-
-@adapter(9, "Upsample")
-def scales_as_operand(b: Binding, was: Attributes) -> None:
-    """Upsample<scales>(x) = Upsample(x, scales)"""
-    _moved(b, "scales")
-    _operands(b, 1, [constant(np.array(was["scales"], np.float32))])
-
-
-@adapter(20, "DFT")
-def axis_as_operand(b: Binding, was: Attributes) -> None:
-    """DFT<axis>(x, length) = DFT(x, length, axis)"""
-    _moved(b, "axis")
-    _operands(b, 2, [constant(np.array(was["axis"], np.int64))])
 
 
 # ---- other names, defaults and meanings ----------------------------------------------------------
@@ -166,8 +129,7 @@ def resize_from_the_corner(b: Binding, was: Attributes) -> None:
     smaller, larger = _resized(b)
     if nearest and smaller and larger:
         raise Refused("which element is nearest is another question where it enlarges")
-    empty = constant(np.zeros(0, np.float32))
-    _operands(b, 1, [empty, scales])
+    b.block.set_operands(b, [b.operand(0), constant(np.zeros(0, np.float32)), scales])
     b.set_attribute("coordinate_transformation_mode", "asymmetric")
     if nearest:
         b.set_attribute("nearest_mode", "ceil" if smaller else "floor")
@@ -219,7 +181,8 @@ def one_statistic_a_channel(b: Binding, was: Attributes) -> None:
     """spatial = 1 is all there is."""
     if was.get("spatial", 1) != 1:
         raise Refused("its statistics are one for each element (spatial=0)")
-    _moved(b, "spatial")
+    if "spatial" in b.attrs:
+        b.drop_attribute("spatial")
 
 
 @adapter(14, "BatchNormalization")

@@ -7,13 +7,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from onnx import numpy_helper
+from onnx import TensorProto
 
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, Shape, is_static, same_shape
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.constant_values import filling
 from onnxgrad.laws.fold_scale_axis.scale import again
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline
@@ -157,30 +157,14 @@ def cast_of_cast(x: Var, root: Binding) -> Any:
     return x_if_free(root, x)
 
 
-def _widening() -> frozenset[tuple[int, int]]:
-    """Pairs (narrow, wide) such that narrow -> wide -> narrow gives every value back, NaN
-    payloads aside.
-    """
-    from onnx import TensorProto as T
-
-    floats = [
-        (T.FLOAT16, T.FLOAT),
-        (T.BFLOAT16, T.FLOAT),
-        (T.FLOAT, T.DOUBLE),
-        (T.FLOAT16, T.DOUBLE),
-    ]
-    ints = [
-        (T.INT32, T.INT64),
-        (T.INT8, T.INT32),
-        (T.UINT8, T.INT32),
-        (T.INT8, T.INT64),
-        (T.UINT8, T.INT64),
-    ]
-    bools = [(T.BOOL, t) for t in (T.INT32, T.INT64, T.FLOAT, T.FLOAT16, T.DOUBLE, T.UINT8, T.INT8)]
-    return frozenset((int(a), int(b)) for a, b in floats + ints + bools)
-
-
-_WIDENS = _widening()
+_T = TensorProto
+# narrow -> wide -> narrow gives every value back, NaN payloads aside
+_WIDENS = frozenset({
+    (_T.FLOAT16, _T.FLOAT), (_T.BFLOAT16, _T.FLOAT), (_T.FLOAT, _T.DOUBLE), (_T.FLOAT16, _T.DOUBLE),
+    (_T.INT32, _T.INT64), (_T.INT8, _T.INT32), (_T.UINT8, _T.INT32), (_T.INT8, _T.INT64),
+    (_T.UINT8, _T.INT64), (_T.BOOL, _T.INT32), (_T.BOOL, _T.INT64), (_T.BOOL, _T.FLOAT),
+    (_T.BOOL, _T.FLOAT16), (_T.BOOL, _T.DOUBLE), (_T.BOOL, _T.UINT8), (_T.BOOL, _T.INT8),
+})  # fmt: skip
 
 NOOPS = [
     identity,
@@ -333,14 +317,15 @@ _MOVES = frozenset(
 )
 
 
-def _states(block: BindingBlock) -> int:
-    layers = (b for b in block.walk() if b.op in _LAYERS and not b.domain)
-    return sum(v is not None for b in layers for v in b.inputs[_INITIAL_H : _INITIAL_C + 1])
-
-
-INITIAL_STATES = Measure("initial states", _states)
-
-
+INITIAL_STATES = Measure(
+    "initial states",
+    lambda block: sum(
+        v is not None
+        for b in block.walk()
+        if b.op in _LAYERS and not b.domain
+        for v in b.inputs[_INITIAL_H : _INITIAL_C + 1]
+    ),
+)
 _LAYER = P.any_of(*_LAYERS)(x, w, r, b.maybe, lens.maybe, h.maybe, c.maybe, p.maybe)
 
 
@@ -383,8 +368,7 @@ def _is_zeros(v: Var) -> bool:
         v, made = source, source.definition
     array = v.const
     if made is not None and made.is_op("ConstantOfShape"):
-        value = made.attr("value")
-        array = np.zeros(1, np.float32) if value is None else numpy_helper.to_array(value)
+        array = None if made.has_refs else filling(made)
     if array is None or array.dtype == object:
         return False
     return not array.any() and not np.signbit(array).any()

@@ -7,14 +7,13 @@ matrix (k, n); Gather takes `c` of `s` rows of x, or of W's columns.
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 from onnx import TensorProto
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import Shape, is_static
+from onnxgrad.ir.types import element_count, is_static
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.product_costs import MOVED, PICKED, Cost, cost_of_products, fixed, rows_of
 from onnxgrad.rewrite.pattern import P, capture
@@ -45,10 +44,6 @@ def _row_axis(x: Var, axis: int, product: Var) -> int:
     return at
 
 
-def _count(shape: Shape | None) -> int | None:
-    return prod(d for d in shape if isinstance(d, int)) if is_static(shape) else None
-
-
 def _check_rows(early: bool, k: int, n: int, taken: int | None, rows: Any) -> None:
     """Raises Decline unless gathering `taken` of the `rows` early (or late) is clearly cheaper."""
     known = rows if isinstance(rows, int) else None
@@ -73,7 +68,7 @@ def _check_late(x: Var, w: Var, i: Var, at: int) -> None:
     if fixed(x) and fixed(w):
         if fixed(i):
             raise decline("the product is constant")
-        count = _count(x.shape)
+        count = element_count(x.shape)
         if (
             x.use_count > 1
             or w.use_count > 1
@@ -85,12 +80,7 @@ def _check_late(x: Var, w: Var, i: Var, at: int) -> None:
     size = _size(x, at, 0)
     if size is None:
         raise decline("how many rows there are is unknown")
-    _check_rows(False, k, n, _count(i.shape), size)
-
-
-def _row_of(n: int, c: Var | None) -> bool:
-    """c is one row for all rows, or absent."""
-    return c is None or c.shape in ((), (1,), (n,), (1, 1), (1, n))
+    _check_rows(False, k, n, element_count(i.shape), size)
 
 
 def gathers_of_rows(rows: int) -> list[Rule]:
@@ -103,7 +93,7 @@ def gathers_of_rows(rows: int) -> list[Rule]:
         at = _row_axis(x, axis, product.out)
         if fixed(product.out):
             return decline("the product is constant")
-        _check_rows(True, *_matrix(w), _count(i.shape), _size(x, at, rows))
+        _check_rows(True, *_matrix(w), element_count(i.shape), _size(x, at, rows))
         return op.Gather(x, i, axis=at) @ w
 
     @rewrite(P.Gather(P.Gemm(x, w, c.maybe).only.named("product"), i, axis=0), shrinks=measure)
@@ -112,9 +102,9 @@ def gathers_of_rows(rows: int) -> list[Rule]:
         k, n = _matrix(w)[:: -1 if product.attr("transB") else 1]
         if product.attr("transA") or product.version < 7 or i.rank != 1 or fixed(product.out):
             return decline("the left operand is transposed, or the index is no vector")
-        if not _row_of(n, c):
+        if c is not None and c.shape not in ((), (1,), (n,), (1, 1), (1, n)):
             return decline("the bias is not one row")
-        _check_rows(True, k, n, _count(i.shape), _size(x, 0, rows))
+        _check_rows(True, k, n, element_count(i.shape), _size(x, 0, rows))
         return op.Gemm(op.Gather(x, i, axis=0), w, c, **product.attrs)
 
     @rewrite(P.MatMul(P.Gather(x, i, axis=axis).only, w), shrinks=measure)
@@ -134,7 +124,7 @@ def _check_columns(early: bool, x: Var, w: Var, i: Var, rows: int) -> None:
     cheaper.
     """
     k, n = _matrix(w)
-    taken = _count(i.shape)
+    taken = element_count(i.shape)
     if taken is None or i.rank not in (0, 1) or x.rank is None:
         raise decline("the index is no number or vector of known size")
     if fixed(x):

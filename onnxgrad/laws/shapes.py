@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.fill_and_reshape import with_type_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import broadcast_shapes, is_static, same_shape
@@ -16,11 +15,10 @@ from onnxgrad.rewrite.worklist import Measure, count, rewrite
 a, b, c, s, d, x = capture("a b c s d x")
 
 
-def _reads_of_expand(block: BindingBlock) -> int:
-    return sum(b.op == "Expand" and b.out.use_count for b in block.walk())
-
-
-READS_OF_EXPAND = Measure("operands that are Expands", _reads_of_expand)
+READS_OF_EXPAND = Measure(
+    "operands that are Expands",
+    lambda block: sum(b.op == "Expand" and b.out.use_count for b in block.walk()),
+)
 
 
 def _fills(out: Var, *operands: Var) -> bool:

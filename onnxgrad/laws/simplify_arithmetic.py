@@ -66,8 +66,13 @@ def number(v: Var) -> Any:
     return None if array is None else array.reshape(())
 
 
-def _together(compute: Callable[[Any, Any], Any], p: Any, q: Any) -> Array | None:
-    """One number for two; None for a float too large or too small to do what they do one by one."""
+def _one_number(compute: Callable[[Any, Any], Any], c: Var, d: Var) -> Array | None:
+    """One number for two; None if one is no number, and for a float too large or too small to do
+    what they do one by one.
+    """
+    p, q = number(c), number(d)
+    if p is None or q is None:
+        return None
     with np.errstate(all="ignore"):
         array = np.asarray(compute(p, q))
     if array.dtype.kind in "iu":
@@ -79,21 +84,15 @@ def _together(compute: Callable[[Any, Any], Any], p: Any, q: Any) -> Array | Non
 @rewrite(P.Mul(P.Mul(a, c).only, d), shrinks=count())
 def mul_by_two_numbers(a: Var, c: Var, d: Var) -> Any:
     """(a c) d = a (c d) for numbers c and d"""
-    p, q = number(c), number(d)
-    if p is None or q is None or not a.rank:
-        return None
-    product = _together(np.multiply, p, q)
-    return None if product is None else a * product
+    product = _one_number(np.multiply, c, d)
+    return None if product is None or not a.rank else a * product
 
 
 @rewrite(P.Mul(P.Mul(a, c).only, P.Mul(b, d).only), shrinks=count())
 def numbers_of_a_product(a: Var, b: Var, c: Var, d: Var) -> Any:
     """(a c) (b d) = (a b) (c d) for numbers c and d"""
-    p, q = number(c), number(d)
-    if p is None or q is None or not a.rank or not b.rank:
-        return None
-    product = _together(np.multiply, p, q)
-    return None if product is None else (a * b) * product
+    product = _one_number(np.multiply, c, d)
+    return None if product is None or not a.rank or not b.rank else (a * b) * product
 
 
 @rewrite(P.Mul(a, P.Neg(b).only), shrinks=count("Neg"))
@@ -120,19 +119,15 @@ def neg_of_product_with_number(a: Var, c: Var) -> Any:
 @rewrite(P.Div(P.Mul(a, c).only, d), shrinks=count())
 def product_over_number(a: Var, c: Var, d: Var) -> Any:
     """(a c) / d = a (c / d) for numbers c and d"""
-    p, q = number(c), number(d)
-    if p is None or not q or not a.rank or a.dtype not in FLOAT_DTYPES:
-        return None
-    quotient = _together(np.divide, p, q)
+    quotient = _one_number(np.divide, c, d) if a.rank and a.dtype in FLOAT_DTYPES else None
     return None if quotient is None else a * quotient
 
 
 @rewrite(P.Add(P.Add(a, c.const).only, d.const), shrinks=count("Add"))
 def add_two_constants(a: Var, c: Var, d: Var) -> Any:
     """(a + c) + d = a + (c + d) for constants c and d, one of which has the shape of the sum"""
-    p, q = number(c), number(d)
-    if p is not None and q is not None:
-        total = _together(np.add, p, q)
+    if number(c) is not None and number(d) is not None:
+        total = _one_number(np.add, c, d)
         return None if total is None or not a.rank else a + total
     one, other = c.const, d.const
     if one is None or other is None or c.use_count > 1 or d.use_count > 1:

@@ -15,7 +15,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import fixed_value
 from onnxgrad.laws.fold_scale_axis.scale import fixed
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import Decline, decline
+from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import count, rewrite
 
 x, gamma, beta, mean, var, ratio, mode = capture("x gamma beta mean var ratio mode")
@@ -40,12 +40,12 @@ def _training(root: Binding) -> str | None:
     return "before opset 7 its multiply and add do not broadcast"
 
 
-def _vectors(x: Var, root: Binding) -> list[int] | Decline:
-    """The axes that a per-channel vector lacks to line up with axis 1 of `x`."""
+def _axes_beside_channels(x: Var, root: Binding) -> list[int]:
+    """The axes that a per-channel vector lacks to line up with axis 1 of `x`. Raises Decline."""
     if x.rank is None or not x.dtype:
-        return decline("the input's rank is unknown")
+        raise decline("the input's rank is unknown")
     if x.rank < 2:
-        return decline("the input has no axis of channels")
+        raise decline("the input has no axis of channels")
     if not root.attr("spatial", 1):
         return []  # opset 7 and 8: one statistic per feature, all axes but the batch
     return list(range(1, x.rank - 1))
@@ -62,12 +62,8 @@ def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding
     reason = reason or _unusable((gamma, beta, mean, var), x, root)
     if reason is not None:
         return decline(reason)
-    axes = _vectors(x, root)
-    if isinstance(axes, Decline):
-        return axes
-    reason = _unfit(_folded(gamma, beta, mean, var, float(root.attr("epsilon"))), x.dtype)
-    if reason is not None:
-        return decline(reason)
+    axes = _axes_beside_channels(x, root)
+    _check_finite((gamma, beta, mean, var), float(root.attr("epsilon")), x.dtype)
 
     def aligned(v: Var) -> Var:
         v = v if v.dtype == x.dtype else op.Cast(v, to=x.dtype)
@@ -84,16 +80,8 @@ def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding
     scale = 1.0 / op.Sqrt(wide(var) + float(root.attr("epsilon")))
     scale = scale if _all(gamma, 1) else scale * wide(gamma)
     shift = -wide(mean) * scale
-
-    def whole(shift: Var) -> Var:
-        return shift if _all(beta, 0) else shift + wide(beta)
-
-    # the order of emission is the original's: the data is scaled before the shift is complete
-    if axes or x.dtype != computed:
-        y = x * aligned(scale) + aligned(whole(shift))
-    else:
-        scaled = x * scale
-        y = scaled + whole(shift)
+    y = x * aligned(scale)
+    y = y + aligned(shift if _all(beta, 0) else shift + wide(beta))
     # the running statistics do not run in inference
     rest = {v: new for v, new in zip(root.outputs[1:], (mean, var)) if v is not None}
     return {root.out: y, **rest}
@@ -124,26 +112,19 @@ def _all(v: Var, number: int) -> bool:
     return array is not None and bool((array == number).all())
 
 
-def _folded(gamma: Var, beta: Var, mean: Var, var: Var, epsilon: float) -> list[Any] | None:
-    """Scale and shift in float64, None when a statistic is not fixed by the file."""
-    arrays = [fixed_value(v) for v in (gamma, beta, mean, var)]
-    g, b, m, v = (None if a is None else a.astype(np.float64) for a in arrays)
+def _check_finite(statistics: Sequence[Var], epsilon: float, dtype: int) -> None:
+    """Raises Decline if the file fixes a scale or shift that is not finite: x * inf + (b - m * inf)
+    is not (x - m) * inf + b.
+    """
+    arrays = [None if (a := fixed_value(v)) is None else a.astype(np.float64) for v in statistics]
+    g, b, m, v = arrays
     if g is None or b is None or m is None or v is None:
-        return None
+        return
     with np.errstate(all="ignore"):
         scale = g / np.sqrt(v + epsilon)
-        return [scale, b - m * scale]
-
-
-def _unfit(folded: list[Any] | None, dtype: int) -> str | None:
-    """Why scale and shift cannot stand for the operator: x * inf + (b - m * inf) is not (x - m)
-    * inf + b.
-    """
-    for name, values in zip(("scale", "shift"), folded or ()):
-        with np.errstate(all="ignore"):
+        for name, values in (("scale", scale), ("shift", b - m * scale)):
             if not np.isfinite(values.astype(numpy_dtype(dtype)).astype(np.float64)).all():
-                return f"its {name} is not finite"
-    return None
+                raise decline(f"its {name} is not finite")
 
 
 def _after_product(x: Var) -> bool:

@@ -210,9 +210,12 @@ def transposed(v: Var) -> Var:
     return v.mT
 
 
-def _gemm_operands(block: BindingBlock) -> int:
-    """How many transposes stand right above the operands of Gemms."""
-    return sum(_transposes_on(v) for b in block.walk() if b.is_op("Gemm") for v in b.inputs[:2])
+TRANSPOSES_INTO_GEMM = Measure(
+    "number of transposed operands of Gemm",
+    lambda block: sum(
+        _transposes_on(v) for b in block.walk() if b.is_op("Gemm") for v in b.inputs[:2]
+    ),
+)
 
 
 def _transposes_on(v: Var | None) -> int:
@@ -220,9 +223,6 @@ def _transposes_on(v: Var | None) -> int:
     while v is not None and v.definition is not None and v.definition.is_op("Transpose"):
         v, height = v.definition.inputs[0], height + 1
     return height
-
-
-TRANSPOSES_INTO_GEMM = Measure("number of transposed operands of Gemm", _gemm_operands)
 
 
 def _transpose_of_matmul(a: Var, b: Var, q: Any) -> Any:
@@ -259,29 +259,20 @@ def transpose_of_matmul_if_free(a: Var, b: Var, q: Any) -> Any:
 @rewrite(P.Gemm(P.Transpose(a, perm=(1, 0)), b, c.maybe), shrinks=TRANSPOSES_INTO_GEMM)
 def gemm_of_transpose_left(a: Var, b: Var, c: Var | None, root: Binding) -> Any:
     """Gemm(T(a), b, c) = Gemm(a, b, c, transA flipped)"""
-    return _gemm(root, a, b, c, flip_a=True)
+    return _gemm(root, a, b, c, 1 - root.attr("transA"), root.attr("transB"))
 
 
 @rewrite(P.Gemm(a, P.Transpose(b, perm=(1, 0)), c.maybe), shrinks=TRANSPOSES_INTO_GEMM)
 def gemm_of_transpose_right(a: Var, b: Var, c: Var | None, root: Binding) -> Any:
     """Gemm(a, T(b), c) = Gemm(a, b, c, transB flipped)"""
-    return _gemm(root, a, b, c, flip_b=True)
+    return _gemm(root, a, b, c, root.attr("transA"), 1 - root.attr("transB"))
 
 
-def _gemm(
-    root: Binding, a: Var, b: Var, c: Var | None, *, flip_a: bool = False, flip_b: bool = False
-) -> Any:
-    if root.version < 7:
+def _gemm(like: Binding, a: Var, b: Var, c: Var | None, trans_a: int, trans_b: int) -> Any:
+    if like.version < 7:
         return decline("before opset 7 Gemm broadcasts by an attribute")
-    return op.Gemm(
-        a,
-        b,
-        c,
-        alpha=root.attr("alpha"),
-        beta=root.attr("beta"),
-        transA=root.attr("transA") ^ flip_a,
-        transB=root.attr("transB") ^ flip_b,
-    )
+    alpha, beta = like.attr("alpha"), like.attr("beta")
+    return op.Gemm(a, b, c, alpha=alpha, beta=beta, transA=trans_a, transB=trans_b)
 
 
 @rewrite(
@@ -292,27 +283,11 @@ def transpose_of_gemm(a: Var, b: Var, c: Var | None, product: Binding) -> Any:
     """T(Gemm(a, b, c)) = Gemm(b, a, T(c)), each operand's transposition flipped; a bias (N,)
     becomes (N, 1)
     """
-    if c is None:
-        return _swapped(product, a, b, None)
-    if c.shape is None or any(d is None for d in c.shape):
+    if c is not None and (c.shape is None or any(d is None for d in c.shape)):
         return decline("the bias's shape is unknown")
-    if len(c.shape) == 2:
-        return _swapped(product, a, b, c if c.shape == (1, 1) else transposed(c))
-    return _swapped(product, a, b, c if c.shape in ((), (1,)) else op.Unsqueeze(c, [1]))
-
-
-def _swapped(product: Binding, a: Var, b: Var, c: Var | None) -> Any:
-    if product.version < 7:
-        return decline("before opset 7 Gemm broadcasts by an attribute")
-    return op.Gemm(
-        b,
-        a,
-        c,
-        alpha=product.attr("alpha"),
-        beta=product.attr("beta"),
-        transA=1 - product.attr("transB"),
-        transB=1 - product.attr("transA"),
-    )
+    if c is not None and c.shape not in ((), (1,), (1, 1)):
+        c = transposed(c) if c.rank == 2 else op.Unsqueeze(c, [1])
+    return _gemm(product, b, a, c, 1 - product.attr("transB"), 1 - product.attr("transA"))
 
 
 GEMM_RULES = [gemm_of_transpose_left, gemm_of_transpose_right, transpose_of_gemm]

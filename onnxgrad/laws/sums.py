@@ -7,13 +7,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from onnx import numpy_helper
-
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, same_shape
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.constant_values import filling
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.worklist import Measure, count, rewrite
 
@@ -119,21 +117,22 @@ def sum_of_sums(x: list[Var], root: Binding) -> Any:
     return op.Sum(*flat)
 
 
-def _scatters_into_zeros(block: BindingBlock) -> int:
-    scatters = (b.inputs[0] for b in block.walk() if b.op in ("ScatterND", "ScatterElements"))
-    return sum(v is not None and _is_zero(v) for v in scatters)
-
-
-SCATTERS_INTO_ZEROS = Measure("scatters into zeros", _scatters_into_zeros)
+SCATTERS_INTO_ZEROS = Measure(
+    "scatters into zeros",
+    lambda block: sum(
+        b.op in ("ScatterND", "ScatterElements")
+        and b.inputs[0] is not None
+        and _is_zero(b.inputs[0])
+        for b in block.walk()
+    ),
+)
 
 
 def _is_zero(v: Var) -> bool:
     """Zeros, as a constant or as ConstantOfShape makes them."""
     made = v.definition
-    if made is not None and made.is_op("ConstantOfShape"):
-        value = made.attr("value")
-        return value is None or not numpy_helper.to_array(value).any()
-    array = v.const
+    fills = made is not None and made.is_op("ConstantOfShape") and not made.has_refs
+    array = filling(made) if made is not None and fills else v.const
     return array is not None and array.dtype != object and not array.any()
 
 

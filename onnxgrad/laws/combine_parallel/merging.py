@@ -9,7 +9,7 @@ import numpy as np
 
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import Dim
+from onnxgrad.ir.types import Dim, element_count
 from onnxgrad.ir.var import Var
 
 
@@ -99,14 +99,7 @@ def reason_of_weights(weights: Sequence[Var], provider: str) -> str | None:
 
 def rows(x: Var) -> int | None:
     """How many rows the left operand of a product has over all batch axes, when known."""
-    if x.shape is None:
-        return None
-    count = 1
-    for d in x.shape[:-1]:
-        if not isinstance(d, int):
-            return None
-        count *= d
-    return count
+    return None if x.shape is None else element_count(x.shape[:-1])
 
 
 def is_narrow(columns: Sequence[Dim], k: Dim, *, biased: bool) -> bool:

@@ -68,7 +68,11 @@ def _attention(s: Var, v: Var, softmax: Binding, root: Binding, *, repaired: boo
     keys, values = heads_of(key), heads_of(v)
     if keys.times != values.times:
         keys, values = Heads(key), Heads(v)
-    keys = Heads(_with_heads(keys.value, values.value), keys.times)
+    if keys.value.rank != 4:
+        return decline(
+            f"its keys {keys.value.name} have {keys.value.rank} axes and its values "
+            f"{values.value.rank}"
+        )
     fit(query, keys, values)
     bias = mask_of(scores, query, values.value, repaired)
     return op.Attention(query, keys.value, values.value, bias, scale=scale)
@@ -96,13 +100,6 @@ def query_and_key(scores: Scores) -> tuple[Var, Var, float]:
     if b is not None and b.is_op("Transpose") and tuple(b.attr("perm") or ()) == (0, 2, 3, 1):
         return query, op.Transpose(b.inputs[0], perm=[0, 2, 1, 3]), scale
     raise decline(f"{turned.name} is not the transpose of keys")
-
-
-def _with_heads(key: Var, value: Var) -> Var:
-    """Keys in four axes: a stack of matrices takes batch and heads of the values."""
-    if key.rank == 4:
-        return key
-    raise decline(f"its keys {key.name} have {key.rank} axes and its values {value.rank}")
 
 
 def fit(query: Var, keys: Heads, values: Heads) -> None:

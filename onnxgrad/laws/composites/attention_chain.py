@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.types import Shape, same_dim, same_shape
@@ -215,8 +215,3 @@ def is_split(joined: Shape | None, split: Shape | None) -> bool:
         isinstance(heads, int) and isinstance(width, int) and joined[2] == heads * width
         and same_dim(joined[0], split[0]) and same_dim(joined[1], split[1])
     )  # fmt: skip
-
-
-def with_scale(scores: Scores, factor: float) -> Scores:
-    """The same scores, multiplied."""
-    return replace(scores, scale=scores.scale * factor)

@@ -4,14 +4,13 @@ are reduced.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from onnxgrad.ir.attributes import RefAttr
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.types import Shape, dtype_name, same_shape
+from onnxgrad.ir.types import dtype_name, same_shape
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.pattern import Capture, capture
 from onnxgrad.rewrite.trace import decline
@@ -54,11 +53,6 @@ def near(number: float, name: str) -> Capture:
     return made.where(is_near)
 
 
-def narrow(v: Var, x: Var) -> bool:
-    """Whether the constant of one element leaves the shape of `x` as it is."""
-    return v.rank is not None and x.rank is not None and v.rank <= x.rank
-
-
 def last_axes(b: Binding, rank: int | None) -> int | None:
     """The first of the last axes that a reduction reduces, all from there on, and keeps as ones;
     None when it is another reduction.
@@ -83,8 +77,3 @@ def normalises(x: Var, axis: int, weight: Var) -> bool:
 def unchanged(x: Var, out: Var) -> bool:
     """Whether the result has the shape of the operand: nothing that was added widened it."""
     return same_shape(x.shape, out.shape)
-
-
-def provably(dims: Shape | None, test: Callable[[Any], bool]) -> bool:
-    """Whether every size is known and passes."""
-    return dims is not None and all(isinstance(d, int) and test(d) for d in dims)

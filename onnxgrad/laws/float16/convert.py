@@ -19,8 +19,9 @@ from onnxgrad.ir.emission.emit import constant, emitting
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array, TensorType
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.constant_values import filling
 from onnxgrad.laws.float16.forms import LARGEST, Halved, halved, tensor_of
-from onnxgrad.laws.float16.keeping import Plan, filling
+from onnxgrad.laws.float16.keeping import Plan
 
 LAW = "in_float16"
 _FLOAT, _FLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16

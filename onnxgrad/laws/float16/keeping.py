@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
@@ -17,8 +16,9 @@ from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import Array, element_count
+from onnxgrad.ir.types import element_count
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.constant_values import filling
 from onnxgrad.laws.float16.forms import FAR, Form, Halved, form_of, halved, has_floats
 
 _FLOAT, _DOUBLE = TensorProto.FLOAT, TensorProto.DOUBLE
@@ -211,12 +211,6 @@ def _constants(b: Binding, form: Form | str) -> tuple[dict[Var, Halved], str]:
             return {}, made
         found[v] = made
     return found, ""
-
-
-def filling(b: Binding) -> Array:
-    """What a ConstantOfShape fills its result with."""
-    value = b.attr("value")
-    return np.zeros(1, np.float32) if value is None else b.block.program.array(value)
 
 
 def _carry_far(b: Binding, found: Plan) -> None:

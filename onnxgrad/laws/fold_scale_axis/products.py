@@ -71,8 +71,7 @@ def _matmul_times(b: Binding, scale: Scale) -> Var:
     if right.rank > 1 and scale.axis in (None, b.out.rank - 1):
         return again(b, [left, scale.times(weight(right, b.out), right.rank - 1)])
     if left.rank > 1 and scale.axis == b.out.rank - (2 if right.rank > 1 else 1):
-        moved = again(b, [scale.times(weight(left, b.out), left.rank - 2), right])
-        return moved
+        return again(b, [scale.times(weight(left, b.out), left.rank - 2), right])
     raise decline("the scale lies along a batch axis of MatMul")
 
 

@@ -320,13 +320,8 @@ def _unknown(channels: int, dtype: int) -> np.ndarray:
     return np.full(channels, np.nan, numpy_dtype(dtype))
 
 
-def _has_one_axis(v: Var) -> bool:
-    """At most one axis of more than one element, as far as that is known."""
-    return v.shape is None or len(v.shape) - v.shape.count(1) <= 1
-
-
-# what may be a scale, at a glance
-per_channel = capture("s").where(_has_one_axis)
+# what may be a scale, at a glance: at most one axis of more than one element, as far as known
+per_channel = capture("s").where(lambda v: v.shape is None or len(v.shape) - v.shape.count(1) <= 1)
 
 
 def channel_vector(c: Var, y: Var) -> tuple[Array, int | None] | None:
