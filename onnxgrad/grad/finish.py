@@ -16,12 +16,13 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.identity_barrier import remove_barrier
+from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 from onnxgrad.laws import shapes, simplify_arithmetic, simplify_transpose, sums
 from onnxgrad.laws.remove_noops import NOOPS, times_one, transpose_in_order
 from onnxgrad.laws.simplify_arithmetic import NUMBERS, SIGNS
-from onnxgrad.passes.base import nested, roots
+from onnxgrad.passes.base import roots
 from onnxgrad.passes.merge_equal import merge_bindings
 from onnxgrad.passes.remove_unused import reachable
 from onnxgrad.rewrite.trace import Trace
@@ -149,7 +150,7 @@ def simplify(
             _fold_constants(block, forward)
             apply_rules(block, NOOPS, trace, where=lambda b: b not in forward)
             merge_bindings(block, trace, where=lambda b: b not in forward)
-    for block in reversed([program.main, *nested(program.main)]):
+    for block in reversed(blocks_in(program.main)):
         block.remove_unused()
 
 

@@ -55,7 +55,6 @@ class GradientPass(Pass):
                 f"{program.opset}: `onnxgrad grad` raises it"
             )
         self._differentiate(program)
-        trace.of(_RULE).applied += 1
         trace.fired(_RULE, where)
 
     def stated(self, model: ModelLike, trace: Trace, provider: str) -> Any:

@@ -20,10 +20,10 @@ from onnxgrad.grad.weights.decision import Decision, decide
 from onnxgrad.ir import attributes
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import add_sparse, sparse_tensors
+from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.ir.var import Var
-from onnxgrad.passes.base import nested
 from onnxgrad.wording import option, perhaps
 
 Wrt: TypeAlias = "str | Sequence[str] | None"
@@ -262,7 +262,8 @@ def hoist_requested(program: Program, wrt: Wrt) -> None:
 
 def nested_constants(program: Program) -> list[Var]:
     """The floating-point initializers and Constants of nested graphs."""
-    return [v for block in nested(program.main) for v in block.vars() if is_float_constant(v)]
+    inner = blocks_in(program.main)[1:]
+    return [v for block in inner for v in block.vars() if is_float_constant(v)]
 
 
 def hoist(program: Program, chosen: Collection[Var]) -> None:

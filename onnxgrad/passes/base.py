@@ -14,7 +14,6 @@ from typing import Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import Program
 from onnxgrad.options import Declared, Range, check_fields, known_keywords
 from onnxgrad.rewrite.combine import Branch, Family, apply_family
@@ -150,11 +149,6 @@ class FamilyPass(Pass):
 def roots(program: Program) -> list[BindingBlock]:
     """The outermost blocks: the main graph and every function body."""
     return [program.main, *program.functions.values()]
-
-
-def nested(root: BindingBlock) -> list[BindingBlock]:
-    """The blocks inside a block, at any depth, outer ones first."""
-    return blocks_in(root)[1:]
 
 
 PASSES: dict[str, type[Pass]] = {}

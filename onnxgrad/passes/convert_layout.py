@@ -8,12 +8,13 @@ from typing import ClassVar
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.convert_layout import Choice, Region, inverse
 from onnxgrad.laws.permeable import Perm, is_free, transposed_constant
-from onnxgrad.passes.base import Pass, nested, register, roots
+from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.trace import Trace
 
 _RULE = "convert_layout"
@@ -37,7 +38,7 @@ class ConvertLayout(Pass):
     def run(self, program: Program, trace: Trace) -> None:
         """In every block, as long as some order pays; one firing for each region."""
         for root in roots(program):
-            for block in [root, *nested(root)]:
+            for block in blocks_in(root):
                 for _ in range(1 + sum(b.is_op("Transpose") for b in block.bindings)):
                     if trace.stopped or not _once(block, trace):
                         break
@@ -55,7 +56,6 @@ def _once(block: BindingBlock, trace: Trace) -> bool:
         f"{best.after:,} transposed elements"
     )
     trace.of(_RULE).matched += 1
-    trace.of(_RULE).applied += 1
     trace.fired(_RULE, where)
     block.schedule()
     _Move(block, best).run()

@@ -288,5 +288,4 @@ class ConvertOpset(Pass):
             return
         trace.of("convert_opset").matched += 1
         convert(program, self.to)
-        trace.of("convert_opset").applied += 1
         trace.fired("convert_opset", f"opset {before} -> {self.to}")

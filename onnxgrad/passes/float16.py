@@ -8,11 +8,12 @@ from typing import ClassVar
 from onnx import TensorProto
 
 from onnxgrad.ir.function_bodies import called, callees
+from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.laws.float16.convert import LAW, Conversion
 from onnxgrad.laws.float16.forms import has_floats
-from onnxgrad.laws.float16.keeping import Plan, is_edge, plan
-from onnxgrad.passes.base import Pass, nested, register
+from onnxgrad.laws.float16.keeping import is_edge, plan
+from onnxgrad.passes.base import Pass, register
 from onnxgrad.passes.inline import Inline
 from onnxgrad.passes.remove_unused import names_function
 from onnxgrad.rewrite.trace import Trace
@@ -44,7 +45,7 @@ class Float16(Pass):
         if not program.opset:  # without the default domain there is no Cast
             return
         self._open_functions(program, trace)
-        for block in [program.main, *nested(program.main)]:
+        for block in blocks_in(program.main):
             block.schedule()
         found = plan(program, self.keep.split(), frozenset(self.large), self.convert.split())
         trace.of(LAW).tried += len(found.forms) + len(found.staying)
@@ -58,7 +59,8 @@ class Float16(Pass):
                 return
             _fire(trace, str(b))
             conversion.in_float16(b)
-        _tell(found, trace)
+        for v, made in found.constants.items():
+            trace.notes.update(dict.fromkeys(f"{v.name}: {note}" for note in made.notes))
         if self.io:
             _interface(program, conversion, trace)
 
@@ -79,16 +81,8 @@ class Float16(Pass):
 
 
 def _fire(trace: Trace, where: str) -> None:
-    trace.of(LAW).applied += 1
     trace.fired(LAW, where)
     trace.rounded = True
-
-
-def _tell(found: Plan, trace: Trace) -> None:
-    """What became of numbers that float16 does not have."""
-    for v, made in found.constants.items():
-        for note in made.notes:
-            trace.notes[f"{v.name}: {note}"] = None
 
 
 def _interface(program: Program, conversion: Conversion, trace: Trace) -> None:

@@ -218,7 +218,6 @@ def _settle_reshape(b: Binding, trace: Trace) -> None:
     # an unnamed size might be anything, and 0 or -1 among the others would mean something else
     if any(d is None or (isinstance(d, int) and d <= 0) for d in sizes):
         return
-    trace.of("reshape_to_open_size").applied += 1
     trace.fired("reshape_to_open_size", str(b), [b.out.name])
     array = np.array([d if isinstance(d, int) else -1 for d in sizes], np.int64)
     with emitting(b.block, sources=[b], made_by="reshape_to_open_size"):
@@ -282,7 +281,6 @@ def _growth(b: Binding) -> int:
 
 
 def _replace(b: Binding, array: Array, trace: Trace) -> None:
-    trace.of("fold_constant").applied += 1
     trace.rounded = trace.rounded or (array.dtype.kind not in "biu" and b.op not in MOVES)
     trace.fired("fold_constant", str(b), [b.out.name])
     with emitting(b.block, sources=[b], made_by="fold_constant"):

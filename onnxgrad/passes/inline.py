@@ -78,7 +78,8 @@ class Inline(Pass):
                 )
         before = reachable(program)
         inlined = set(order)
-        for block in [*(program.functions[key] for key in order), *_others(program, inlined)]:
+        others = (block for key, block in program.functions.items() if key not in inlined)
+        for block in [*(program.functions[key] for key in order), *others, program.main]:
             self._open_all(block, inlined, trace)
         left = reachable(program)
         # what nothing called before is not ours to delete
@@ -166,13 +167,6 @@ def check_names(program: Program, names: Sequence[str]) -> None:
         )
 
 
-def _others(program: Program, inlined: set[FunctionKey]) -> list[BindingBlock]:
-    return [
-        *(block for key, block in program.functions.items() if key not in inlined),
-        program.main,
-    ]
-
-
 def _is_named(b: Binding, patterns: list[str]) -> bool:
     named = any(
         fnmatchcase(form, p) for p in patterns if p != "*" for form in (b.op, f"{b.domain}::{b.op}")
@@ -208,7 +202,6 @@ def _open(b: Binding, trace: Trace) -> tuple[list[Binding], set[Var]] | None:
         for key, value in metadata:
             if key not in known:
                 copy.node.metadata_props.add(key=key, value=value)
-    trace.of(_RULE).applied += 1
     trace.fired(_RULE, where)
     return opened, set(stands.values())
 

@@ -63,7 +63,6 @@ def _merge_initializers(block: BindingBlock, floats: bool, trace: Trace) -> None
         for v in kind:
             kept = first.setdefault(_content(v.initializer), v)
             if kept is not v and not trace.stopped:
-                trace.of("equal_initializers").applied += 1
                 trace.fired("equal_initializers", f"{v.name} = {kept.name}")
                 block.replace(v, kept)
                 block.remove_initializer(v)
@@ -111,7 +110,6 @@ def merge_bindings(
         kept = known.setdefault((key, call(b)), b)
         if kept is b or trace.stopped or _both_returned(b, kept):
             continue
-        trace.of("equal_bindings").applied += 1
         trace.fired("equal_bindings", str(b), [b.out.name])
         merged.setdefault(kept, []).append(b)
         for old, new in zip(b.outputs, kept.outputs, strict=True):
@@ -120,14 +118,9 @@ def merge_bindings(
         block.remove(b)
     # at the end, because one that stands for many would read its own again for each of them
     for kept, others in merged.items():
-        _carry_metadata(others, kept)
-
-
-def _carry_metadata(others: list[Binding], kept: Binding) -> None:
-    """The binding that stays says where all of them came from."""
-    metadata = merged_metadata([kept, *others])
-    if metadata != {entry.key: entry.value for entry in kept.node.metadata_props}:
-        kept.set_metadata(metadata)
+        metadata = merged_metadata([kept, *others])
+        if metadata != {entry.key: entry.value for entry in kept.node.metadata_props}:
+            kept.set_metadata(metadata)
 
 
 def _both_returned(b: Binding, kept: Binding) -> bool:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar
 from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.var import Var
 from onnxgrad.options import Range
@@ -286,28 +287,19 @@ class Outline(Pass):
             )
             return
         known: dict[Any, FunctionKey] = {}
-        blocks = [
-            program.main,
-            *(nested for b in program.main.walk() for nested in b.blocks.values()),
-        ]
-        for block in blocks:
+        for block in blocks_in(program.main):
             block.schedule()
             before, file = list(block.bindings), File.of(block)
             calls: dict[Binding, list[Binding]] = {}
             for group in fusion_groups(block, self.max_size):
                 if len(group) >= self.min_size and not trace.stopped:
                     where = str(group[-1])
-                    call = _outline(Group.of(group), known, file)
+                    found = Group.of(group)
+                    key = structure(found, file)
+                    if key not in known:
+                        known[key] = define(found, file)
+                    call = call_of(found, known[key][1], file)
                     calls[group[-1]] = [call]
-                    trace.of(_RULE).applied += 1
                     trace.fired(_RULE, f"{len(group)} bindings up to {where} as {call.op}")
             if calls:
                 put_in_place(block, before, calls)
-
-
-def _outline(group: Group, known: dict[Any, FunctionKey], file: File) -> Binding:
-    """Replace a group by a call of the function that has its structure."""
-    key = structure(group, file)
-    if key not in known:
-        known[key] = define(group, file)
-    return call_of(group, known[key][1], file)

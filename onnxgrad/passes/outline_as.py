@@ -16,11 +16,11 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.domains import canonical
+from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.types import Array, type_to_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
-from onnxgrad.passes.base import nested
 from onnxgrad.passes.inline import put_in_place
 from onnxgrad.passes.outlined_functions import (
     DOMAIN,
@@ -178,7 +178,7 @@ def outline(composite: Composite, program: Program, trace: Trace) -> None:
         trace.missed(rule, program.main.name, f"IR version {program.ir_version} has no functions")
         return
     known = _KNOWN.setdefault(program, {})
-    for block in [program.main, *nested(program.main)]:
+    for block in blocks_in(program.main):
         _outline(composite, block, known, trace, rule)
 
 
@@ -203,7 +203,6 @@ def _outline(
             trace.missed(rule, where, declined.reason)
             continue
         calls[root] = [call]
-        trace.of(rule).applied += 1
         trace.fired(rule, f"{len(group.members)} bindings up to {where}")
     if calls:
         put_in_place(block, before, calls)

@@ -19,6 +19,7 @@ from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.function_bodies import import_opset
+from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var, names_of
@@ -43,7 +44,11 @@ class Origin:
 def remember(group: Sequence[Binding], position: Mapping[Binding, int]) -> str:
     """The metadata value for the call of `group`."""
     rows = [
-        [position[b], _name(b.node), [v.name if v is not None else "" for v in b.outputs]]
+        [
+            position[b],
+            b.node.name if b.node.HasField("name") else None,
+            [v.name if v is not None else "" for v in b.outputs],
+        ]
         for b in group
     ]
     return json.dumps(rows, separators=(",", ":"))
@@ -102,7 +107,7 @@ def restore_names(root: BindingBlock, found: Mapping[Binding, Origin], results: 
     ]
     inner = [(v, name) for v, name in inner if name and v not in results and not v.returned]
     moving = {v for v, _ in inner}
-    values = {v.name for block in _blocks(root) for v in block.vars() if v not in moving}
+    values = {v.name for block in blocks_in(root) for v in block.vars() if v not in moving}
     for v, name in inner:
         wanted = next(
             (n for n in (name, v.name) if n not in values), None
@@ -135,14 +140,6 @@ def restore_order(block: BindingBlock, found: Mapping[Binding, Origin]) -> None:
             placed[b] = None
     block.bindings = placed | block.bindings
     block.schedule()
-
-
-def _name(node: NodeProto) -> str | None:
-    return node.name if node.HasField("name") else None
-
-
-def _blocks(root: BindingBlock) -> list[BindingBlock]:
-    return [root, *(nested for b in root.walk() for nested in b.blocks.values())]
 
 
 DOMAIN = "onnxgrad"
@@ -277,7 +274,9 @@ def define(group: Group, file: File, name: str | None = None) -> FunctionKey:
     body = BindingBlock(program, proto, {d: block.opsets[d] for d in used})
     inside: dict[Var, Var] = {v: body.add_input(v.name, None) for v in group.operands}
     for v, array in group.inside.items():
-        inside[v] = body.append(_constant(v, array), [], [None]).out
+        value = numpy_helper.from_array(array)
+        constant = helper.make_node("Constant", [], [v.name], value=value)
+        inside[v] = body.append(constant, [], [None]).out
     for b in members:
         node = _plain(group, b)
         inputs = [None if v is None else inside[v] for v in b.inputs]
@@ -293,10 +292,6 @@ def define(group: Group, file: File, name: str | None = None) -> FunctionKey:
     key = (group.domain, proto.name, "")
     program.functions[key] = body
     return key
-
-
-def _constant(v: Var, array: Array) -> NodeProto:
-    return helper.make_node("Constant", [], [v.name], value=numpy_helper.from_array(array))
 
 
 def _plain(group: Group, b: Binding) -> NodeProto:

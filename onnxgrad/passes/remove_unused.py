@@ -13,9 +13,10 @@ from onnx import NodeProto
 
 from onnxgrad.ir import domains
 from onnxgrad.ir.function_bodies import called
+from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.protobufs import every_node
-from onnxgrad.passes.base import Pass, nested, register, roots
+from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.trace import Trace
 
 
@@ -34,7 +35,7 @@ class RemoveUnused(Pass):
         """
         for root in roots(program):
             # inner blocks first: what they no longer capture may be unused outside
-            for block in reversed([root, *nested(root)]):
+            for block in reversed(blocks_in(root)):
                 if trace.stopped:
                     return
                 bindings = block.remove_unused()
@@ -45,8 +46,8 @@ class RemoveUnused(Pass):
                     block.remove_initializer(v)
                 for kind, removed in (("binding", bindings), ("initializer", len(unused))):
                     if removed:
-                        trace.of(f"unused_{kind}").applied += removed
-                        trace.fired(f"unused_{kind}", f"{removed} in {block.name}")
+                        where = f"{removed} in {block.name}"
+                        trace.fired(f"unused_{kind}", where, count=removed)
                 # a law meets a constant at its readers; only a branch is looked at as a whole
                 trace.unseen += bool(unused) and block.owner is None
 
@@ -113,5 +114,4 @@ class RemoveUnusedFunctions(Pass):
             if trace.stopped:
                 return
             del program.functions[key]
-            trace.of("unused_function").applied += 1
             trace.fired("unused_function", "::".join(part for part in key if part))

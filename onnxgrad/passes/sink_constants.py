@@ -50,7 +50,6 @@ def _sink(v: Var, branch: BindingBlock, trace: Trace) -> None:
     tensor, block = v.initializer, v.block
     if tensor is None:
         return
-    trace.of("constant_of_a_branch").applied += 1
     trace.fired("constant_of_a_branch", f"{v.name} of {branch.owner}")
     block.replace(v, branch.add_initializer(tensor))
     block.remove_initializer(v)

@@ -73,7 +73,6 @@ class Attempt:
         if not answer or isinstance(answer, Decline):
             start.restore()
             return None
-        trace.of(self.law).applied += 1
         emitted = _results(emitter.emitted)
         trace.fired(self.law, str(self.where), _results(self.sources), emitted)
         neighbours = substitute(answer)

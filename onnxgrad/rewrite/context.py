@@ -18,6 +18,7 @@ from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import ModelLike, check_room, load, to_kind_of
+from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
 from onnxgrad.rewrite.attempt import Attempt, closes_cycle, replacements
@@ -167,7 +168,8 @@ def _families(
     for b in _candidates(pattern, block, found):
         answer = next(match_binding(pattern, b, found), None)
         if answer is not None and answer[pattern.key] not in taken_before:
-            key = tuple(_identity(answer.get(c.name)) for c in each.same)
+            same = (answer.get(c.name) for c in each.same)
+            key = tuple(id(v) if isinstance(v, Var) else repr(v) for v in same)
             families.setdefault(key, []).append((b, answer))
     for matching in families.values():
         taken = independent([b for b, _ in matching])  # as a whole they would close a cycle
@@ -178,10 +180,6 @@ def _families(
         for _, answer in members:
             extended, lists = gather(answer, extended, lists, common)
         yield {**extended, **lists}, [answer[pattern.key] for _, answer in members]
-
-
-def _identity(value: Any) -> Any:
-    return id(value) if isinstance(value, Var) else repr(value)
 
 
 Rewriter = Callable[[Matched], Mapping[Any, Var] | Decline | None]
@@ -279,7 +277,7 @@ class _Rewriting:
     def all_of(self, root: BindingBlock) -> None:
         """In a block and those nested in it."""
         fuel = Fuel(sum(1 for _ in root.walk()))
-        for block in [root, *(nested for b in root.walk() for nested in b.blocks.values())]:
+        for block in blocks_in(root):
             refused: set[Hashable] = set()
             while self._sweep(block, fuel, refused):
                 pass

@@ -138,9 +138,17 @@ class Trace:
         return self.limit is not None and len(self.firings) >= self.limit
 
     def fired(
-        self, rule: str, where: str, matched: Iterable[str] = (), emitted: Iterable[str] = ()
+        self,
+        rule: str,
+        where: str,
+        matched: Iterable[str] = (),
+        emitted: Iterable[str] = (),
+        count: int = 1,
     ) -> None:
-        """Record a firing, and what it matched and emitted, by the names of first results."""
+        """Record a rewrite of `count` things, and the bindings that it matched and emitted, by the
+        names of their first results.
+        """
+        self.of(rule).applied += count
         number = len(self.firings) + 1
         self.firings.append(
             Firing(number, self.pass_name, rule, where, tuple(matched), tuple(emitted))
@@ -167,7 +175,6 @@ class Trace:
 
     def of(self, rule: str) -> RuleCounts:
         """The counts of one rule."""
-        found = self.counts.get(rule)
-        if found is None:
-            found = self.counts[rule] = RuleCounts()
-        return found
+        if rule not in self.counts:
+            self.counts[rule] = RuleCounts()
+        return self.counts[rule]

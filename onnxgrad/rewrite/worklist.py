@@ -193,8 +193,9 @@ def fire(rule: Rule, binding: Binding, trace: Trace) -> Touched | None:
     try:
         for captured in guarded(match_binding(rule.pattern, binding), failed):
             counts.matched += 1
-            maker = None if rule.shrinks is not None else rule.maker
-            attempt = Attempt(rule.name, binding, binding.block, [binding], rule.build, maker=maker)
+            attempt = Attempt(
+                rule.name, binding, binding.block, [binding], rule.build, maker=rule.maker
+            )
             arguments = call_arguments(rule.build, {**captured, "root": binding})
             root = captured[rule.pattern.key]
             mapping = partial(_as_mapping, root=root, captured=captured)

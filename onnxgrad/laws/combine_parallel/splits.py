@@ -18,7 +18,7 @@ from onnxgrad.ir.types import Array, numpy_dtype, same_dim, same_shape
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.combine_parallel.merging import concat, stack
 from onnxgrad.rewrite.attempt import Attempt
-from onnxgrad.rewrite.trace import Decline, Trace, decline
+from onnxgrad.rewrite.trace import Trace, decline
 
 
 @dataclass(frozen=True)
@@ -290,10 +290,10 @@ def _operation(parts: Parts, trace: Trace) -> Parts | None:
         return None
     replaced = [out if b is None else b.out for out, b in zip(parts.outs, readers, strict=True)]
 
-    def whole() -> Var | Decline:
+    def whole() -> Var:
         joined = parts.join(operands)
         if joined is None:
-            return decline(
+            raise decline(
                 f"what {first.op} takes has sizes that differ, or that would have to be known"
             )
         moved: Var = getattr(op, first.op)(parts.whole, joined)
@@ -330,7 +330,7 @@ def _moved(
     law: str,
     parts: Parts,
     replaced: Sequence[Var],
-    whole: Callable[[], Var | Decline],
+    whole: Callable[[], Var],
     trace: Trace,
 ) -> Parts | None:
     """The parts of `whole`, which stand for `replaced`, what the branches were or what was done
@@ -338,11 +338,8 @@ def _moved(
     """
     moved: list[Parts] = []
 
-    def build() -> dict[Var, Var] | Decline:
-        value = whole()
-        if isinstance(value, Decline):
-            return value
-        moved.append(parts.again(value))
+    def build() -> dict[Var, Var]:
+        moved.append(parts.again(whole()))
         return dict(zip(replaced, moved[0].outs, strict=True))
 
     readers = [v.definition for v in replaced if v.definition is not None]

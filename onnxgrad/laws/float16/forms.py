@@ -119,13 +119,15 @@ def form_of(b: Binding) -> Form | str:
             if _FLOAT16 in formal.dtypes and _FLOAT in formal.dtypes:
                 asked.setdefault(formal.variable, []).append(i)
     named = _BY_ATTRIBUTE.get(b.op, "") if b.domain == "" else ""
+    made = list(schema.outputs)
+    last = len(made) - 1
     results = tuple(
         i
         for i, v in enumerate(b.outputs)
         if v is not None
         and v.dtype == _FLOAT
-        and (bool(named) or _variable(schema, i) in asked)
-        and _takes(schema, i)
+        and (named or str(made[min(i, last)].type_str) in asked)
+        and "tensor(float16)" in made[min(i, last)].types
     )
     operands = tuple(sorted(i for places in asked.values() for i in places))
     if not operands and not results:
@@ -161,13 +163,3 @@ def _is_float(v: Var) -> bool:
     while isinstance(kind, SequenceType):
         kind = kind.elem
     return isinstance(kind, TensorType) and kind.dtype == _FLOAT
-
-
-def _variable(schema: OpSchema, i: int) -> str:
-    formal = schema.outputs[min(i, len(schema.outputs) - 1)]
-    return str(formal.type_str)
-
-
-def _takes(schema: OpSchema, i: int) -> bool:
-    formal = schema.outputs[min(i, len(schema.outputs) - 1)]
-    return "tensor(float16)" in formal.types

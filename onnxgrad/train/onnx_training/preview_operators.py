@@ -175,7 +175,6 @@ class LowerTraining(Pass):
                 raise InputError(
                     f"'{where}' cannot be expressed at opset {program.opset}: {e}"
                 ) from e
-            trace.of("lower_training").applied += 1
             trace.fired("lower_training", where)
             pairs = zip(b.outputs, results, strict=True)
             mapping = {old: new for old, new in pairs if old is not None}
