@@ -33,7 +33,9 @@ def lower(b: Binding, old: int, new: int) -> None:
     _operands_as_attributes(b, schema)
     _without_defaults(b, schema, new)
     later = [v for v in b.outputs[len(schema.outputs) :] if v is not None]
-    if later and not _is_variadic(schema):
+    formals = list(schema.outputs)
+    variadic = formals and formals[-1].option == OpSchema.FormalParameterOption.Variadic
+    if later and not variadic:
         raise Refused(f"'{later[0].name}' is a result that it does not have before opset {new}")
 
 
@@ -114,11 +116,6 @@ _LOWERED: dict[tuple[str, int], Callable[[Binding, OpSchema], None]] = {
     ("Mod", 28): _of_integers,
     ("BitShift", 28): _within_its_bits,
 }
-
-
-def _is_variadic(schema: OpSchema) -> bool:
-    outputs = list(schema.outputs)
-    return bool(outputs) and outputs[-1].option == OpSchema.FormalParameterOption.Variadic
 
 
 def _operands_as_attributes(b: Binding, schema: OpSchema) -> None:

@@ -176,16 +176,11 @@ def _convert_block(root: BindingBlock, to: int) -> list[str]:
             for b in by_operator[name]:
                 if b.is_live and _at(b, version, version + step):
                     done.append(f"{name} of opset {version} at {version + step}: {b}")
-            _again(by_operator, name)
+            for b in [
+                b for b in by_operator.pop(name) if b.is_live
+            ]:  # it may have another name now
+                by_operator.setdefault(b.op, []).append(b)
     return done
-
-
-def _again(by_operator: dict[str, list[Binding]], name: str) -> None:
-    """Sort those that are called otherwise now."""
-    found = by_operator.pop(name)
-    for b in found:
-        if b.is_live:
-            by_operator.setdefault(b.op, []).append(b)
 
 
 def _at(b: Binding, before: int, after: int) -> bool:

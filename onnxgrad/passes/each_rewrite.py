@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from onnx import ModelProto, TypeProto
@@ -21,7 +20,7 @@ from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.storage.external_data import Digests, load_weights
+from onnxgrad.ir.storage.external_data import load_weights
 from onnxgrad.ir.types import type_to_proto
 from onnxgrad.results import Plain
 from onnxgrad.rewrite.trace import Firing, Trace
@@ -147,22 +146,18 @@ class EachTrace(Trace):
         else:
             self.report.alone += len(fired)
 
-    @property
-    def _weights(self) -> tuple[Path | None, Digests | None]:
-        """Where the weights of the program lie, and what they were."""
-        program = self.program
-        return (None, None) if program is None else (program.folder, program.digests)
-
     def _one(self, region: Region, fired: list[Firing], exact: bool) -> bool:
         """Whether the region had to be widened until its forms agree."""
-        report, why = None, ""
+        report, why, program = None, "", self.program
+        # where the weights of the program lie, and what they were
+        weights = (None, None) if program is None else (program.folder, program.digests)
         for i, levels in enumerate((0, *_STEPS)):
             if i and not region.widen(levels):
                 break
             a, b = region.cut()
             try:
                 for model in (a, b):
-                    load_weights(model, *self._weights)
+                    load_weights(model, *weights)
                 report = self._compare(a, b, exact)
             except InputError as error:  # these operands do not go together
                 why = str(error)

@@ -4,12 +4,10 @@ RemoveUnusedFunctions).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import ClassVar
-
-from onnx import NodeProto
 
 from onnxgrad.ir import domains
 from onnxgrad.ir.function_bodies import called
@@ -72,7 +70,9 @@ def reachable(program: Program, entries: Iterable[FunctionKey] = ()) -> set[Func
     for info in program.proto.training_info:
         for graph in (info.initialization, info.algorithm):
             for node in every_node(graph.node):
-                work += [key for key in _keys(node) if key in program.functions]
+                spellings = dict.fromkeys([node.domain, domains.canonical(node.domain)])
+                keys = [(domain, node.op_type, node.overload) for domain in spellings]
+                work += [key for key in keys if key in program.functions]
     while work:
         key = work.pop()
         if key not in found:
@@ -81,11 +81,6 @@ def reachable(program: Program, entries: Iterable[FunctionKey] = ()) -> set[Func
                 inner for b in program.functions[key].walk() if (inner := called(b)) is not None
             ]
     return found
-
-
-def _keys(node: NodeProto) -> Iterator[FunctionKey]:
-    for domain in dict.fromkeys([node.domain, domains.canonical(node.domain)]):
-        yield (domain, node.op_type, node.overload)
 
 
 @register

@@ -7,7 +7,6 @@ rewritten before changed it.
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from onnxgrad.rewrite.match import match_binding
 from onnxgrad.rewrite.pattern import Captured, Pattern
 from onnxgrad.rewrite.slips import guarded, slip
 from onnxgrad.rewrite.trace import Decline, Group, Trace, decline
-from onnxgrad.rewrite.worklist import Measure
+from onnxgrad.rewrite.worklist import Law, Measure
 
 # members of other groups that a near miss names
 _NAMED = 5
@@ -56,8 +55,8 @@ class Shared:
     differ: str
 
 
-@dataclass(frozen=True)
-class Family:
+@dataclass(frozen=True, eq=False)
+class Family(Law):
     """A law over parallel branches: how one looks, which belong together (`by`), what replaces a
     whole group.
 
@@ -65,18 +64,9 @@ class Family:
     on what it emitted; None: it never does. `shared`: near misses name branches that `by` parts.
     """
 
-    name: str
-    pattern: Pattern
     by: Key
-    build: Callable[..., Any]
     accepts: Callable[[list[Branch]], bool] | None = None
-    shrinks: Measure | None = None
     shared: Shared | None = None
-
-    @property
-    def maker(self) -> object:
-        """What a family without a measure is known by on what it emitted; None for others."""
-        return (self.pattern, self.build) if self.shrinks is None else None
 
 
 @known_keywords
@@ -108,7 +98,7 @@ def combine(
 
     def made(build: Callable[..., Any]) -> Family:
         check_parameters(build, pattern, "roots", "group")
-        return Family(build.__name__, pattern, by, build, shrinks=shrinks, shared=shared)
+        return Family(build.__name__, pattern, build, shrinks, by, shared=shared)
 
     return made
 
@@ -120,7 +110,7 @@ def apply_family(
     emitted.
     """
     counts = trace.of(family.name)
-    counts.law = (inspect.getdoc(family.build) or "").split("\n")[0]
+    counts.law = family.law
     started = time.perf_counter()
     emitted: list[Binding] = []
     buckets = _buckets(block, family, trace)

@@ -53,7 +53,9 @@ def slip(
         raise error
     if isinstance(error, MemoryError):
         raise error
-    reason = _reason(error)
+    reason = " ".join(str(error).split())[:_LONGEST]
+    if not isinstance(error, InternalError):
+        reason = f"{type(error).__name__}: {reason}"
     if author is not None and not is_ours(author):
         raise RuleFailed(rule, str(where), reason, *_place(author, error)) from error
     if raising or fault_of(program.proto) is not None:
@@ -82,11 +84,6 @@ def guarded(found: Iterator[_T], on_error: Callable[[Exception], None]) -> Itera
             on_error(error)
             return
         yield one
-
-
-def _reason(error: Exception) -> str:
-    words = " ".join(str(error).split())[:_LONGEST]
-    return words if isinstance(error, InternalError) else f"{type(error).__name__}: {words}"
 
 
 def _place(author: Callable[..., Any], error: Exception) -> tuple[str, int]:

@@ -58,27 +58,34 @@ def count(*ops: str) -> Measure:
 
 
 @dataclass(frozen=True, eq=False)
-class Rule:
-    """A law: where it applies (`pattern`), what to build, and why it ends (`shrinks`, or None
-    for one-shot). `needs`: an operator and the default opset that brings it, below which the law is
-    matched only to explain that.
+class Law:
+    """Where a law applies (`pattern`), what to build, and why it ends (`shrinks`, or None for
+    one-shot).
     """
 
     name: str
     pattern: Pattern
     build: Callable[..., Any]
     shrinks: Measure | None
-    needs: tuple[str, int] | None = None
 
     @property
     def maker(self) -> object:
-        """What a one-shot rule is known by on what it emitted; None for others."""
+        """What a one-shot law is known by on what it emitted; None for others."""
         return (self.pattern, self.build) if self.shrinks is None else None
 
     @property
     def law(self) -> str:
-        """The first line of the rule's docstring."""
+        """The first line of the docstring."""
         return (inspect.getdoc(self.build) or "").split("\n")[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Rule(Law):
+    """A law with one root. `needs`: an operator and the default opset that brings it, below which
+    the law is matched only to explain that.
+    """
+
+    needs: tuple[str, int] | None = None
 
 
 @known_keywords

@@ -14,7 +14,7 @@ from onnxgrad.laws.combine_parallel.gemm import row
 from onnxgrad.laws.combine_parallel.merging import stack
 from onnxgrad.rewrite.combine import Family, Shared, combine
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import Decline, decline
+from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import count
 
 a, b, c = capture("a b c")
@@ -25,28 +25,22 @@ def _known(shape: Shape | None) -> bool:
     return shape is not None and len(shape) >= 2 and all(d is not None for d in shape)
 
 
-def _of_equal_shapes(a: Var, b: Var, root: Binding) -> Hashable | Decline:
+def _of_equal_shapes(a: Var, b: Var, root: Binding) -> Hashable:
     """One bucket: same operator and scalars, both operands of the same shapes, biases all rows
-    or all absent.
+    or all absent. Raises Decline.
     """
     if not (_known(a.shape) and _known(b.shape)) or not a.dtype:
-        return decline("an operand's shape is unknown")
+        raise decline("an operand's shape is unknown")
     if root.has_refs:
-        return decline("an attribute is that of the enclosing function")
+        raise decline("an attribute is that of the enclosing function")
     if a.rank != b.rank:
-        return decline("the operands have different ranks")
+        raise decline("the operands have different ranks")
     bias = root.operand(2)
     columns = root.out.shape[-1] if root.out.shape else None
     if bias is not None and bias.shape not in ((), (1,), (columns,), (1, columns), (1, 1)):
-        return decline("the bias is not one row of N values")
+        raise decline("the bias is not one row of N values")
     scalars = (root.attr("alpha"), root.attr("beta"), root.attr("transA"), root.attr("transB"))
     return (root.op, a.dtype, a.shape, b.shape, scalars, bias is not None)
-
-
-def _sharing_left(a: Var, b: Var, root: Binding) -> Hashable | Decline:
-    """The same, and the left operand in common."""
-    key = _of_equal_shapes(a, b, root)
-    return key if isinstance(key, Decline) else (a, key)
 
 
 def _gemm(root: Binding, left: Var, right: Var, biases: Sequence[Var | None]) -> Var | None:
@@ -71,7 +65,9 @@ def products_of_equal_shapes(share_left: bool) -> Family:
 
     @combine(
         P.any_of("MatMul", "Gemm")(a.shared if share_left else a, b, c.maybe),
-        by=_sharing_left if share_left else _of_equal_shapes,
+        by=(lambda a, b, root: (a, _of_equal_shapes(a, b, root)))
+        if share_left
+        else _of_equal_shapes,
         shrinks=count("MatMul", "Gemm"),
         shared=Shared("a", "their operators, dtypes, shapes, scalars or biases differ"),
     )

@@ -91,13 +91,11 @@ def _bias(b: Binding, x: Scaled, w: Scaled) -> Var | None:
     at = None if zero is None else zero.const
     if made.inputs[0].dtype != TensorProto.INT32 or own is None:
         raise decline("the bias is not of 32-bit integers with a constant scale")
-    if (zero is not None and (at is None or at.any())) or not _equal(own, scales):
+    if (zero is not None and (at is None or at.any())) or not np.array_equal(
+        own.reshape(-1), np.reshape(scales, -1)
+    ):
         raise decline("the bias has a zero point, or another scale than the products")
     return made.inputs[0]
-
-
-def _equal(a: Array, b: Array) -> bool:
-    return bool(np.array_equal(np.asarray(a).reshape(-1), np.asarray(b).reshape(-1)))
 
 
 def _rounded_bias(bias: Var, scales: Array) -> Var:
@@ -116,7 +114,8 @@ def rounding(found: Island, to: Scaled) -> Rounding:
     """How far the integer form may be off. Raises Decline for one quantum or more."""
     scales = [np.asarray(s.scales, np.float64) for s in (found.x, found.w, to)]
     joint = scales[0] * scales[1]
-    whole = all(map(_powers_of_two, scales)) and _normal(joint) and _normal(joint / scales[2])
+    powers_of_two = all(np.all(np.frexp(s)[0] == 0.5) for s in scales)
+    whole = powers_of_two and _normal(joint) and _normal(joint / scales[2])
     if whole and found.largest <= EXACT:
         return Rounding(0.0, "")
     ratio = float((joint / scales[2]).max())
@@ -134,10 +133,6 @@ def _normal(scales: Array) -> bool:
     info = np.finfo(np.float32)
     wide = np.asarray(scales, np.float64)
     return bool(np.all((wide >= info.tiny) & (wide * EXACT < info.max)))
-
-
-def _powers_of_two(scales: Array) -> bool:
-    return bool(np.all(np.frexp(scales)[0] == 0.5))
 
 
 def in_integers(found: Island, to: Scaled) -> Var:

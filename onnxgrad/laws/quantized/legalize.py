@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from onnx import TensorProto
 
@@ -35,7 +36,7 @@ Note = Callable[[Shortfall], None]
 
 
 @dataclass(frozen=True)
-class Call:
+class QuantizedCall:
     """One operator to be put in another form; `note` takes what float32 may not hold exactly."""
 
     binding: Binding
@@ -112,19 +113,44 @@ _POOL = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "
 Law = Callable[..., list[Any]]
 
 
+class Quantized(NamedTuple):
+    """Integers, their scale and their zero point: three operands."""
+
+    value: Var
+    scale: Var
+    zero: Var | None
+
+
+# the names of the operands that one parameter of a law stands for: one, or three of a Quantized
+Names = tuple[str, ...]
+
+
+def _triple(name: str) -> Names:
+    return (name, f"{name}_scale", f"{name}_zero")
+
+
+def _grouped(values: Sequence[Any], groups: Sequence[Names]) -> list[Any]:
+    left = iter(values)
+    return [next(left) if len(g) == 1 else Quantized(*islice(left, 3)) for g in groups]
+
+
 def _law(name: str, domain: str = CONTRIB) -> Callable[[Law], Law]:
     def keep(law: Law) -> Law:
         _, *parameters = inspect.signature(law).parameters.values()
-        names = [p.name for p in parameters]
-        _keep(name, domain, law, names, {p.name for p in parameters if p.default is None})
+        groups = [_triple(p.name) if p.annotation == "Quantized" else (p.name,) for p in parameters]
+        _keep(name, domain, law, groups, {p.name for p in parameters if p.default is None})
         return law
 
     return keep
 
 
-def _keep(name: str, domain: str, law: Law, names: Sequence[str], optional: set[str]) -> None:
+def _keep(
+    name: str, domain: str, law: Law, groups: Sequence[Names], optional: Collection[str] = ()
+) -> None:
+    names = [n for group in groups for n in group]
+
     def applied(b: Binding, form: Form, note: Note) -> list[Any]:
-        return law(Call(b, form, note), *operands_of(b, names, optional))
+        return law(QuantizedCall(b, form, note), *_grouped(operands_of(b, names, optional), groups))
 
     LAWS[domain, name] = applied
 
@@ -139,21 +165,20 @@ def _dtype(zero: Var | None, like: Var) -> int:
 @_law("QLinearConv", "")
 @_law("QLinearConv")
 def qlinear_conv(
-    call: Call, x: Var, x_scale: Var, x_zero: Var | None, w: Var, w_scale: Var, w_zero: Var | None,
-    y_scale: Var, y_zero: Var | None, bias: Var | None = None,
+    call: QuantizedCall, x: Quantized, w: Quantized, y_scale: Var, y_zero: Var | None,
+    bias: Var | None = None,
 ) -> list[Any]:  # fmt: skip
     """y = quantize(conv(x - x_zero, w - w_zero) + bias) * x_scale w_scale / y_scale"""
-    form, attrs, dtype = call.form, call.written(*_CONV), _dtype(y_zero, x)
+    form, attrs, dtype = call.form, call.written(*_CONV), _dtype(y_zero, x.value)
     if isinstance(form, PlainForm):
-        call.sums(x, x_zero, w, w_zero, tuple(range(1, len(w.shape or ()))), bias)
+        call.sums(x.value, x.zero, w.value, w.zero, tuple(range(1, len(w.value.shape or ()))), bias)
         wide = None if bias is None else op.Cast(bias, to=TensorProto.FLOAT)
-        sums = op.Conv(centred(x, x_zero), centred(w, w_zero, 0), wide, **attrs)
-        ratio = along(x_scale, None, x) * along(w_scale, 0, w_scale) / along(y_scale, None, x)
+        sums = op.Conv(centred(x.value, x.zero), centred(w.value, w.zero, 0), wide, **attrs)
+        ratio = along(x.scale, None, x.value) * along(w.scale, 0, w.scale)
+        ratio = ratio / along(y_scale, None, x.value)
         return [saturated(rounded(sums * along(ratio, 1, sums)), y_zero, dtype)]
-    wide = None if bias is None else form.dequantize(bias, _joint(x_scale, w_scale), None, 0)
-    y = op.Conv(
-        form.dequantize(x, x_scale, x_zero), form.dequantize(w, w_scale, w_zero, 0), wide, **attrs
-    )
+    wide = None if bias is None else form.dequantize(bias, _joint(x.scale, w.scale), None, 0)
+    y = op.Conv(form.dequantize(*x), form.dequantize(*w, 0), wide, **attrs)
     return [form.quantize(y, y_scale, y_zero, dtype)]
 
 
@@ -166,33 +191,37 @@ def _joint(a_scale: Var, b_scale: Var) -> Var:
 
 @_law("QLinearMatMul", "")
 def qlinear_matmul(
-    call: Call, a: Var, a_scale: Var, a_zero: Var | None, b: Var, b_scale: Var, b_zero: Var | None,
-    y_scale: Var, y_zero: Var | None,
-) -> list[Any]:  # fmt: skip
+    call: QuantizedCall, a: Quantized, b: Quantized, y_scale: Var, y_zero: Var | None
+) -> list[Any]:
     """y = quantize((a - a_zero) @ (b - b_zero) * a_scale b_scale / y_scale)"""
-    form, dtype = call.form, _dtype(y_zero, a)
+    form, dtype = call.form, _dtype(y_zero, a.value)
     if isinstance(form, PlainForm):
-        sums = _product(call, a, b, a_zero, b_zero)
-        ratio = along(a_scale, -2, a) * along(b_scale, -1, b) / along(y_scale, -2, sums)
+        sums = _product(call, a.value, b.value, a.zero, b.zero)
+        ratio = along(a.scale, -2, a.value) * along(b.scale, -1, b.value)
+        ratio = ratio / along(y_scale, -2, sums)
         return [saturated(rounded(sums * ratio), y_zero, dtype, -2)]
-    y = op.MatMul(form.dequantize(a, a_scale, a_zero, -2), form.dequantize(b, b_scale, b_zero, -1))
+    y = op.MatMul(form.dequantize(*a, -2), form.dequantize(*b, -1))
     return [form.quantize(y, y_scale, y_zero, dtype, -2)]
 
 
-def _product(call: Call, a: Var, b: Var, a_zero: Var | None, b_zero: Var | None) -> Var:
+def _product(call: QuantizedCall, a: Var, b: Var, a_zero: Var | None, b_zero: Var | None) -> Var:
     """(a - a_zero) @ (b - b_zero) in float32."""
     call.sums(a, a_zero, b, b_zero, (max(len(b.shape or ()) - 2, 0),))
     return op.MatMul(centred(a, a_zero, -2), centred(b, b_zero, -1))
 
 
 @_law("MatMulInteger", "")
-def matmul_integer(call: Call, a: Var, b: Var, a_zero: Var | None, b_zero: Var | None) -> list[Any]:
+def matmul_integer(
+    call: QuantizedCall, a: Var, b: Var, a_zero: Var | None, b_zero: Var | None
+) -> list[Any]:
     """y = (a - a_zero) @ (b - b_zero)"""
     return [op.Cast(_product(call, a, b, a_zero, b_zero), to=TensorProto.INT32)]
 
 
 @_law("ConvInteger", "")
-def conv_integer(call: Call, x: Var, w: Var, x_zero: Var | None, w_zero: Var | None) -> list[Any]:
+def conv_integer(
+    call: QuantizedCall, x: Var, w: Var, x_zero: Var | None, w_zero: Var | None
+) -> list[Any]:
     """y = conv(x - x_zero, w - w_zero)"""
     call.sums(x, x_zero, w, w_zero, tuple(range(1, len(w.shape or ()))))
     y = op.Conv(centred(x, x_zero), centred(w, w_zero, 0), **call.written(*_CONV))
@@ -201,8 +230,8 @@ def conv_integer(call: Call, x: Var, w: Var, x_zero: Var | None, w_zero: Var | N
 
 @_law("MatMulIntegerToFloat")
 def matmul_integer_to_float(
-    call: Call, a: Var, b: Var, a_scale: Var, b_scale: Var, a_zero: Var | None, b_zero: Var | None,
-    bias: Var | None = None,
+    call: QuantizedCall, a: Var, b: Var, a_scale: Var, b_scale: Var,
+    a_zero: Var | None, b_zero: Var | None, bias: Var | None = None,
 ) -> list[Any]:  # fmt: skip
     """y = (a - a_zero) @ (b - b_zero) * a_scale b_scale + bias"""
     y = _product(call, a, b, a_zero, b_zero) * (along(a_scale, None, a) * along(b_scale, -1, b))
@@ -211,38 +240,29 @@ def matmul_integer_to_float(
 
 @_law("QGemm")
 def qgemm(
-    call: Call, a: Var, a_scale: Var, a_zero: Var | None, b: Var, b_scale: Var, b_zero: Var | None,
-    c: Var | None = None, y_scale: Var | None = None, y_zero: Var | None = None,
+    call: QuantizedCall, a: Quantized, b: Quantized, c: Var | None = None,
+    y_scale: Var | None = None, y_zero: Var | None = None,
 ) -> list[Any]:  # fmt: skip
     """y = quantize(alpha a_scale b_scale ((a - a_zero) (b - b_zero) + c)), a and b transposed as
     asked; float without y_scale
     """
     columns, alpha = 0 if call.attr("transB", 0) else 1, float(call.attr("alpha", 1.0))
-    form, dtype = call.form, _dtype(y_zero, a)
-    if not isinstance(form, PlainForm):
-        y = op.Gemm(
-            form.dequantize(a, a_scale, a_zero),
-            form.dequantize(b, b_scale, b_zero, columns),
-            0.0 if c is None else form.dequantize(c, _joint(a_scale, b_scale), None, -1),
-            **call.written("transA", "transB"),
-            alpha=alpha,
-            beta=alpha,
-        )
-        return [y if y_scale is None else form.quantize(y, y_scale, y_zero, dtype)]
-    joint = _joint(a_scale, b_scale) * alpha
-    call.sums(a, a_zero, b, b_zero, (1 - columns,), c)
-    sums = op.Gemm(
-        centred(a, a_zero),
-        centred(b, b_zero, columns),
-        0.0 if c is None else op.Cast(c, to=TensorProto.FLOAT),
-        **call.written("transA", "transB"),
-    )
-    y = sums * joint
-    return [y if y_scale is None else form.quantize(y, y_scale, y_zero, dtype)]
+    form, turned = call.form, call.written("transA", "transB")
+    if isinstance(form, PlainForm):
+        joint = _joint(a.scale, b.scale) * alpha
+        call.sums(a.value, a.zero, b.value, b.zero, (1 - columns,), c)
+        left, right = centred(a.value, a.zero), centred(b.value, b.zero, columns)
+        bias: Any = 0.0 if c is None else op.Cast(c, to=TensorProto.FLOAT)
+        y = op.Gemm(left, right, bias, **turned) * joint
+    else:
+        left, right = form.dequantize(*a), form.dequantize(*b, columns)
+        bias = 0.0 if c is None else form.dequantize(c, _joint(a.scale, b.scale), None, -1)
+        y = op.Gemm(left, right, bias, **turned, alpha=alpha, beta=alpha)
+    return [y if y_scale is None else form.quantize(y, y_scale, y_zero, _dtype(y_zero, a.value))]
 
 
 @_law("DynamicQuantizeLinear", "")
-def dynamic_quantize(call: Call, x: Var) -> list[Any]:
+def dynamic_quantize(call: QuantizedCall, x: Var) -> list[Any]:
     """y = quantize(x, s, z), s = (max(x, 0) - min(x, 0)) / 255, z = round(-min / s)"""
     low = op.Min(op.ReduceMin(x, keepdims=0), 0.0)
     high = op.Max(op.ReduceMax(x, keepdims=0), 0.0)
@@ -263,24 +283,19 @@ def _through(name: str, compute: Callable[..., Any], plain: Sequence[str] = ()) 
     `plain` ones in front, and then the scale and the zero point of y.
     """
     quantized = list(inspect.signature(compute).parameters)[1 + len(plain) :]
-    names = [
-        *plain,
-        *(f"{x}{part}" for x in quantized for part in ("", "_scale", "_zero")),
-        "y_scale",
-        "y_zero",
-    ]
+    result = ["y_scale", "y_zero"]
 
-    def law(call: Call, *operands: Any) -> list[Any]:
+    def law(call: QuantizedCall, *operands: Any) -> list[Any]:
         *given, y_scale, y_zero = operands
-        first = len(plain)
-        values = [call.form.dequantize(*given[i : i + 3]) for i in range(first, len(given), 3)]
-        y = compute(call, *given[:first], *values)
-        return [call.form.quantize(y, y_scale, y_zero, _dtype(y_zero, given[first]))]
+        values = [call.form.dequantize(*x) if isinstance(x, Quantized) else x for x in given]
+        dtype = _dtype(y_zero, given[len(plain)].value)
+        return [call.form.quantize(compute(call, *values), y_scale, y_zero, dtype)]
 
-    _keep(name, CONTRIB, law, names, set())
+    groups = [*((n,) for n in plain), *map(_triple, quantized), *((n,) for n in result)]
+    _keep(name, CONTRIB, law, groups)
 
 
-def _softmax(call: Call, x: Var) -> Var:
+def _softmax(call: QuantizedCall, x: Var) -> Var:
     rank = x.rank
     if not rank or int(call.attr("axis", -1)) % rank != rank - 1:
         raise decline("Softmax along another axis than the last, which older opsets mean otherwise")
@@ -300,26 +315,27 @@ _through("QLinearSoftmax", _softmax)
 
 
 @_law("QLinearConcat")
-def qlinear_concat(call: Call, y_scale: Var, y_zero: Var | None) -> list[Any]:
+def qlinear_concat(call: QuantizedCall, y_scale: Var, y_zero: Var | None) -> list[Any]:
     """y = quantize(concat(dequantize(x_1), dequantize(x_2), ...)), each x with its scale and
     zero point
     """
-    b, form = call.binding, call.form
-    names = [
-        f"x{i}{part}" for i in range(1, len(b.inputs) // 3 + 1) for part in ("", "_scale", "_zero")
-    ]
-    xs: list[Any] = operands_of(b, ["y_scale", "y_zero", *names])[2:]
-    y = op.Concat(
-        *(form.dequantize(*xs[i : i + 3]) for i in range(0, len(xs), 3)), axis=call.attr("axis")
+    form, groups = (
+        call.form,
+        [_triple(f"x{i}") for i in range(1, len(call.binding.inputs) // 3 + 1)],
     )
-    return [form.quantize(y, y_scale, y_zero, _dtype(y_zero, xs[0]))]
+    names = ["y_scale", "y_zero", *(name for group in groups for name in group)]
+    xs = _grouped(operands_of(call.binding, names)[2:], groups)
+    y = op.Concat(*(form.dequantize(*x) for x in xs), axis=call.attr("axis"))
+    return [form.quantize(y, y_scale, y_zero, _dtype(y_zero, xs[0].value))]
 
 
 # ---- QuantizeLinear and DequantizeLinear themselves, where only plain operators exist ------------
 
 
 @_law("DequantizeLinear", "")
-def dequantize(call: Call, x: Var, x_scale: Var, zero_point: Var | None = None) -> list[Any]:
+def dequantize(
+    call: QuantizedCall, x: Var, x_scale: Var, zero_point: Var | None = None
+) -> list[Any]:
     """y = (x - zero_point) * x_scale"""
     if call.attr("block_size", 0) or x.dtype not in (*LIMITS, TensorProto.INT32):
         raise decline("blocks, or not 8 to 32 bit integers")
@@ -327,7 +343,7 @@ def dequantize(call: Call, x: Var, x_scale: Var, zero_point: Var | None = None) 
 
 
 @_law("QuantizeLinear", "")
-def quantize(call: Call, x: Var, y_scale: Var, y_zero: Var | None) -> list[Any]:
+def quantize(call: QuantizedCall, x: Var, y_scale: Var, y_zero: Var | None) -> list[Any]:
     """y = saturate(round(x / y_scale) + y_zero)"""
     dtype = TensorProto.UINT8 if y_zero is None else y_zero.dtype
     if call.attr("block_size", 0) or call.attr("output_dtype", 0) or dtype not in LIMITS:
