@@ -214,7 +214,7 @@ _RULES: dict[str, Callable[[Binding, _Operands], Any]] = {
     "Or": lambda b, o: np.logical_or(o[0], o[1]),
     "Where": lambda b, o: np.where(o[0], o[1], o[2]),
 }
-# what `evaluate` may know the value of
+# operators that `evaluate` may know the value of
 EVALUATED = frozenset(_RULES)
 
 

@@ -36,7 +36,7 @@ class Network:
         return len(self._edges) - 1
 
     def edge(self, a: int, b: int, capacity: float) -> None:
-        """What it costs when `a` is on the source's side and `b` on the sink's."""
+        """An edge that is cut if `a` is on the source's side and `b` on the sink's."""
         for start, end, room in ((a, b, capacity), (b, a, 0.0)):
             self._edges[start].append(len(self._to))
             self._to.append(end)
@@ -210,7 +210,7 @@ class Choice:
         yield from (v for v in found if not is_free(v, self.perm))
 
     def _ends(self, v: Var, side: Callable[[Binding], int | None]) -> tuple[int, set[int]]:
-        """Who has the value, and who wants it: nodes, or source and sink."""
+        """The node that has the value, and those that want it; or source and sink."""
         b = v.definition
         has = _SOURCE
         if b is not None and self.has_other(v):

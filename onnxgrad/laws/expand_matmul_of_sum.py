@@ -86,7 +86,7 @@ def contracted(rows: int) -> list[Rule]:
     def build(x: Var, w: Var, p: Var, q: Var, s: Var | None = None, c: Var | None = None) -> Any:
         _check(x)
         together, apart = _costs(w, p, q)
-        # of constants one weight remains: fewer nodes, and a smaller file
+        # constants become one weight: fewer nodes, and a smaller file
         enough = CLEARLY if together.once else 10
         if not together.below(apart, rows_of(x, rows), enough):
             return decline("two products beside each other are not clearly dearer")

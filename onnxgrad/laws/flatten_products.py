@@ -108,7 +108,7 @@ def _region(y: Var) -> tuple[list[Binding], dict[Var, None]]:
 
 
 def _matrix(r: Var, t: Var) -> Var | None:
-    """What is reshaped to `r`, where it is a matrix of the shape `t`."""
+    """The value that is reshaped to `r`, if it is a matrix of the shape `t`."""
     x = None if r.definition is None else r.definition.inputs[0]
     return x if x is not None and _is_rows(x, t) and r.block is x.block else None
 

@@ -41,7 +41,7 @@ def lower(b: Binding, old: int, new: int) -> None:
 
 # since then an axis may be counted from the end
 _NEGATIVE_AXES = 11
-# of the result, where others count those of the first operand
+# axes of the result; other operators count those of the first operand
 _AXES_OF_RESULTS = frozenset({"Unsqueeze", "OneHot"})
 
 
@@ -70,7 +70,7 @@ _ANOTHER_MEANING: dict[int, frozenset[str]] = {
 
 
 def _along_the_last_axis(b: Binding, schema: OpSchema) -> None:
-    """What was over all axes from one on is along one axis where that is the last."""
+    """Over all axes from one on means along one axis if that is the last."""
     x, axis = b.operand(0), int(b.attrs.get("axis", -1))
     if x is None or not x.rank or axis % x.rank != x.rank - 1:
         raise Refused("it is not known to be along the last axis")
@@ -93,7 +93,7 @@ def _without_zeros(b: Binding, schema: OpSchema) -> None:
 
 
 def _of_integers(b: Binding, schema: OpSchema) -> None:
-    """Of floats, Mod was fmod alone."""
+    """On floats, Mod had to be fmod."""
     x = b.operand(0)
     if not b.attrs.get("fmod") and (x is None or numpy_dtype(x.dtype).kind not in "iu"):
         raise Refused("it is not known to be of integers, and of floats it had to be fmod")
@@ -119,7 +119,7 @@ _LOWERED: dict[tuple[str, int], Callable[[Binding, OpSchema], None]] = {
 
 
 def _operands_as_attributes(b: Binding, schema: OpSchema) -> None:
-    """What was an attribute at that version, where it is constant; and nothing that was neither."""
+    """Makes constant operands attributes where they were at that version. Raises Refused."""
     kept = []
     for i, v in enumerate(b.inputs):
         name = signature.moved_to_attribute(b.op, "", schema.since_version, i)

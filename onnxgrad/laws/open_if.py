@@ -31,8 +31,8 @@ def if_of_constant(c: Var, root: Binding) -> Any:
 
 
 def take_branch(root: Binding, branch: BindingBlock) -> Any:
-    """What stands for the results of an If that takes this branch, whose bindings are copied into
-    its block; None or a decline where that cannot be.
+    """Copies the branch that an If takes into its block. Returns the values that replace the If's
+    results; None or a decline if that is not possible.
     """
     results = list(zip(root.outputs, branch.outputs))
     if not any(out is not None and out.use_count for out, _ in results):

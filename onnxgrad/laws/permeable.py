@@ -171,10 +171,10 @@ def _pad(b: Binding, perm: Perm) -> Moved | None:
         return None
     axes = [*range(rank)]
     if b.operand(3) is not None:
-        said, _ = _axes(b, 3, 18, rank)
-        if said is None:
+        named, _ = _axes(b, 3, 18, rank)
+        if named is None:
             return None
-        axes = said
+        axes = named
     if len(known) != 2 * len(axes):
         return None
     both = {a: (known[i], known[i + len(axes)]) for i, a in enumerate(axes)}

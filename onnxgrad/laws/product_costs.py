@@ -1,9 +1,9 @@
-"""What products cost, in multiplications, as far as shapes tell: for laws that choose between equal
-forms.
+"""The cost of products in multiplications, as far as shapes are known: for laws that choose between
+equal forms.
 
 A cost is `once + each * rows`, where the rows are those of the left operand over all batch axes.
-Where their number is unknown, a form is cheaper only if it is so for every number of them. What
-depends on constants only costs nothing: it is computed before the model runs.
+If their number is unknown, a form is cheaper only if it is so for every number of them. A product
+of constants costs nothing: it is computed before the model runs.
 """
 
 from __future__ import annotations

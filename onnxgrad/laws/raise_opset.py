@@ -1,4 +1,4 @@
-"""Operators whose version changed what was written before it, each as what it is from then on.
+"""Operators whose form a version of the opset changed, rewritten in the new form.
 
 An adapter gets the binding, in a block that has the new opset already, and the attributes as the
 old version understood them; it changes the binding in place, so that names and metadata stay.
@@ -187,7 +187,7 @@ def one_statistic_a_channel(b: Binding, was: Attributes) -> None:
 
 @adapter(14, "BatchNormalization")
 def normalization_in_inference(b: Binding, was: Attributes) -> None:
-    """The number of results said whether it trains."""
+    """Before, the number of results decided whether it trains."""
     if any(v is not None for v in b.outputs[1:]):
         raise Refused(f"it has {len(b.outputs)} results, which means training before opset 14")
 

@@ -311,7 +311,7 @@ NEUTRAL_ELEMENTS = [
 
 _LAYERS = ("RNN", "GRU", "LSTM")
 _INITIAL_H, _INITIAL_C = 5, 6
-# of zeros these make zeros, whatever their other operands say
+# these turn zeros into zeros, whatever their other operands are
 _MOVES = frozenset(
     {"Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )

@@ -21,7 +21,7 @@ from onnxgrad.rewrite.worklist import count, rewrite
 x, gamma, beta, mean, var, ratio, mode = capture("x gamma beta mean var ratio mode")
 
 _HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
-# what can take the scale into its weight and the shift into its bias
+# operators that can take the scale into their weight and the shift into their bias
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 
 

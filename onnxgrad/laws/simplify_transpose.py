@@ -54,7 +54,7 @@ def transpose_of_transpose(x: Var, p: Any, q: Any, root: Binding) -> Any:
     return op.Transpose(x, perm=perm)
 
 
-# of each element by itself, and to the bit what it is wherever the element stands in memory
+# element by element, with the same bits wherever the element stands in memory
 _ELEMENTWISE = (
     "Abs",
     "Cast",

@@ -1,4 +1,4 @@
-"""What a pass is: a name, a law in its docstring, options as dataclass fields, and `run`.
+"""The base of passes: a name, a law in the docstring, options as dataclass fields, and `run`.
 
 Every module of this folder registers its passes. Those that list rewrite rules are declared by
 `rule_pass`, those over families of parallel branches by `family_pass`; the others are programs.
@@ -20,7 +20,7 @@ from onnxgrad.rewrite.combine import Branch, Family, apply_family
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import Rule, apply_rules
 
-# what options of several passes may be; `vocabulary` has the words for who parses a command
+# types of options that several passes share; `vocabulary` has their words for the command line
 Merge = Literal["always", "auto", "never"]
 Provider = Literal["cpu", "cuda"]
 Count = Annotated[int, Range(0)]
@@ -57,17 +57,17 @@ class Pass(metaclass=Declared):
 
     @abstractmethod
     def run(self, program: Program, trace: Trace) -> None:
-        """Transform `program` in place, recording every firing in `trace`."""
+        """Transform `program` in place, recording every rewrite in `trace`."""
 
     def stated(self, model: Any, trace: Trace, provider: str) -> Any:
-        """What the proof compares the result with, where `model` was given: that, for a pass
-        that adds no output.
+        """The reference model for verification: by default the input `model`. Override it if the
+        pass adds outputs.
         """
         return model
 
     def proved(self, program: Program) -> None:  # most passes need nothing here
-        """Take away what only the proof of the result needed; called once that is done, or is not
-        asked for.
+        """Remove parts that only the proof of the result needed. Called after the proof, or without
+        one.
         """
 
     @classmethod
@@ -137,7 +137,7 @@ class FamilyPass(Pass):
         """The law, with this pass's options."""
 
     def follow(self, emitted: Sequence[Binding], trace: Trace) -> None:
-        """What else can move when the bindings of a block were combined into those `emitted`."""
+        """Move more after the bindings of a block were combined into those `emitted`."""
 
     def run(self, program: Program, trace: Trace) -> None:
         """Combine every group in every block."""

@@ -36,7 +36,7 @@ class ConvertLayout(Pass):
     name: ClassVar[str] = "convert-layout"
 
     def run(self, program: Program, trace: Trace) -> None:
-        """In every block, as long as some order pays; one firing for each region."""
+        """In every block, as long as some order pays; one rewrite for each region."""
         for root in roots(program):
             for block in blocks_in(root):
                 for _ in range(1 + sum(b.is_op("Transpose") for b in block.bindings)):
@@ -63,7 +63,7 @@ def _once(block: BindingBlock, trace: Trace) -> bool:
 
 
 def _orders(block: BindingBlock) -> list[Perm]:
-    """What the block's transposes do and undo."""
+    """The permutations of the block's transposes, and their inverses."""
     found: dict[Perm, int] = {}
     for b in block.bindings:
         perm = b.attr("perm") if b.is_op("Transpose") and not b.has_refs else None
@@ -74,7 +74,7 @@ def _orders(block: BindingBlock) -> list[Perm]:
 
 
 class _Move:
-    """A region computed in its order. What transposes do is asked before anything changes."""
+    """A region computed in its order. Transposes are read before anything changes."""
 
     def __init__(self, block: BindingBlock, region: Region) -> None:
         choice = Choice(block, region.perm)

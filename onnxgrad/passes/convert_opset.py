@@ -45,8 +45,8 @@ def since(op: str, version: int) -> int:
 
 @lru_cache(maxsize=1024)
 def form_changes(op: str, old: int, new: int) -> str:
-    """What of the form that was right at version `old` is not at `new`: a name or an option of an
-    operand, an attribute; empty where everything that could be written may stand.
+    """The first difference that makes a form of version `old` invalid at `new`: a name or an option
+    of an operand, an attribute. Empty if every valid form stays valid.
     """
     before, after = attributes.schema(op, old, ""), attributes.schema(op, new, "")
     if before is None and after is not None and is_of_onnxruntime(op, old):
@@ -102,7 +102,7 @@ OLDEST = 7
 # the newest IR version it reads
 NEWEST, NEWEST_IR = 28, 14
 _WEIGHTS_ARE_NO_INPUTS = 4
-# of onnxruntime's view the oldest IR version that nodes' metadata and so on do without
+# the IR version that is written for models below IR 4
 _COMMON_IR = 8
 
 
@@ -125,7 +125,7 @@ def convert(program: Program, to: int) -> list[str]:
         )
     done: list[str] = []
     if to > program.opset:
-        own_weights(program)
+        hide_weight_inputs(program)
         program.ir_version = max(program.ir_version, ir_version_of(to))
     start = program.opsets.setdefault("", to)
     done += _convert_block(program.main, to)
@@ -143,7 +143,7 @@ def ir_version_of(opset: int) -> int:
     return min(int(found), NEWEST_IR)
 
 
-def own_weights(program: Program) -> None:
+def hide_weight_inputs(program: Program) -> None:
     """Below IR 4 a weight had to be listed as an input, which nobody could feed; from IR 4 on
     anybody could.
     """

@@ -1,9 +1,9 @@
-"""`--verify each`: every firing is cut out of the graph, and both of its forms run on its boundary.
+"""`--verify each`: every rewrite is cut out of the graph, and both forms run on its boundary.
 
 The whole-model proof sees only what reaches an output on its feeds: a branch that is not taken, a
 factor of 0 or an ArgMax hides a wrong law. Here the law's own operands are fed. A rewrite may lean
 on what computes its operands (a value is never negative, two sizes are equal), so a region whose
-forms differ is widened upwards, step by step, before its firing is called wrong; how many needed
+forms differ is widened upwards, step by step, before its rewrite is called wrong; how many needed
 that is counted.
 """
 
@@ -36,15 +36,15 @@ _STEPS = (1, 1, 2, 4, 8, 16, 1 << 20)
 
 @dataclass
 class EachReport(Plain):
-    """What became of the firings: `alone` agree on their own operands, `in_context` with what
-    computes these.
+    """Counts of the rewrites: those `alone` agree on their own operands, those `in_context` with
+    the bindings that compute these.
     """
 
     json_keys = "alone in_context skipped=reasons"
 
     alone: int = 0
     in_context: int = 0
-    skipped: dict[int, str] = field(default_factory=dict)  # number of the firing -> why
+    skipped: dict[int, str] = field(default_factory=dict)  # number of the rewrite -> why
     widened: set[int] = field(default_factory=set)  # the numbers of those in context
 
     @property
@@ -65,7 +65,7 @@ class EachReport(Plain):
 
 
 class FiringDiffers(NotProved):
-    """Both forms of a firing ran on its boundary and differ; never leaves `optimize_program`."""
+    """Both forms of a rewrite ran on its boundary and differ; never leaves `optimize_program`."""
 
     def __init__(self, firing: Firing, report: Report) -> None:
         super().__init__(firing, report)
@@ -75,10 +75,10 @@ class FiringDiffers(NotProved):
 
 @dataclass
 class EachTrace(Trace):
-    """A trace that proves each firing as soon as the next may come.
+    """A trace that proves each rewrite as soon as the next may come.
 
-    Every pass asks `stopped` between two firings, when the program is whole. That is where the
-    forms are taken.
+    Every pass asks `stopped` between two rewrites, when the program is complete; both
+    forms are taken there.
     """
 
     program: Program | None = None
@@ -97,12 +97,12 @@ class EachTrace(Trace):
 
     @property
     def stopped(self) -> bool:
-        """As `Trace.stopped`. Raises FiringDiffers when the last firing was wrong."""
+        """As `Trace.stopped`. Raises FiringDiffers if the last rewrite was wrong."""
         self.settle()
         return super().stopped
 
     def settle(self) -> None:
-        """Prove what fired since the last time."""
+        """Prove the rewrites since the last time."""
         if self.program is None or self._before is None or len(self.firings) == self._settled:
             return
         fired, self._settled = self.firings[self._settled :], len(self.firings)
@@ -113,7 +113,7 @@ class EachTrace(Trace):
         self._rounded_before = self._rounded_before or rounded
 
     def finish(self) -> None:
-        """The last firing; `rounded` then says what it says of a plain trace."""
+        """Prove the last rewrite; `rounded` then is that of a plain trace."""
         self.settle()
         self.rounded = self.rounded or self._rounded_before
 
@@ -183,7 +183,7 @@ class EachTrace(Trace):
 
 
 def _snapshot(program: Program) -> tuple[ModelProto, _Nodes]:
-    """The program as it stands between two firings, and its bindings by the name of their first
+    """The program as it stands between two rewrites, and its bindings by the name of their first
     result.
 
     The order of the bindings, which writing the protobuf settles, is left alone for the pass that
@@ -201,7 +201,7 @@ def _snapshot(program: Program) -> tuple[ModelProto, _Nodes]:
 
 
 def _types(program: Program) -> dict[str, TypeProto]:
-    """What is known of the values' types by name; nothing of a name that stands for two."""
+    """The known types of values by name; none for a name that two values share."""
     found: dict[str, TypeProto | None] = {}
     for block in program.blocks():
         if block.is_function:

@@ -16,8 +16,8 @@ from onnxgrad.laws.quantized.islands import (
     in_float,
     in_integers,
     island,
+    quantized_result,
     rounding,
-    target,
 )
 from onnxgrad.laws.quantized.through import THROUGH, bounds_of, held
 from onnxgrad.passes.base import Pass, register, roots
@@ -70,7 +70,7 @@ def _to_integers(root: Binding, exact: bool, trace: Trace) -> None:
     def build() -> dict[Var, Var]:
         nonlocal off
         _check_place(root, [b for b in (held_by, product) if b is not None])
-        to, found = target(root), island(product)
+        to, found = quantized_result(root), island(product)
         off = rounding(found, to)
         if exact and off.quanta:
             raise decline(f"{off.words}: exact=false allows it")

@@ -39,7 +39,7 @@ class Float16(Pass):
     convert: str = ""
 
     def run(self, program: Program, trace: Trace) -> None:
-        """One firing for each binding. InputError for a name in `keep` or `convert` that meets
+        """One rewrite for each binding. InputError for a name in `keep` or `convert` that meets
         nothing.
         """
         if not program.opset:  # without the default domain there is no Cast

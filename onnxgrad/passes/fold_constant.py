@@ -31,7 +31,13 @@ from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import EVALUATED, MOVES, evaluate
 from onnxgrad.options import Range
 from onnxgrad.passes.base import Count, Pass, register, roots
-from onnxgrad.passes.folding import groups, growth, outside_bytes, reads_constants, values_of
+from onnxgrad.passes.folding import (
+    growth,
+    outside_bytes,
+    reads_constants,
+    sharing_constants,
+    values_of,
+)
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.running.session import RuntimeMissing
 
@@ -74,7 +80,7 @@ class FoldConstant(Pass):
 
     def run(self, program: Program, trace: Trace) -> None:
         """Fold everywhere. A binding that onnxruntime cannot evaluate stays."""
-        # what is outside may be folded below; the bytes of the file itself take a while to count,
+        # external data may be folded below; the bytes of the file itself take a while to count,
         # and most foldings make it no larger
         outside = outside_bytes(program)
         budget = _Budget(
@@ -89,7 +95,7 @@ class FoldConstant(Pass):
 
 
 class _Budget:
-    """What the foldings of a whole run may still add, over all passes and rounds."""
+    """The bytes that the foldings of a run may still add, over all passes and rounds."""
 
     def __init__(self, limit: Callable[[], int], floats: bool, trace: Trace) -> None:
         self._limit = limit
@@ -153,7 +159,7 @@ def _paid_together(block: BindingBlock, budget: _Budget) -> set[Binding]:
         return b.op in EVALUATED and _foldable(b) and _size(b) is not None and budget.takes(b.out)
 
     found: set[Binding] = set()
-    for group in groups(block, foldable):
+    for group in sharing_constants(block, foldable):
         small = len(group) > 1 and max(_size(b) or 0 for b in group) <= _LARGEST_STEP
         if small and budget.pays(growth(group, _bytes)):
             found.update(group)

@@ -30,7 +30,9 @@ def reads_constants(b: Binding, made: Container[Binding | None] = ()) -> bool:
     return True
 
 
-def groups(block: BindingBlock, foldable: Callable[[Binding], bool]) -> list[list[Binding]]:
+def sharing_constants(
+    block: BindingBlock, foldable: Callable[[Binding], bool]
+) -> list[list[Binding]]:
     """The bindings that depend on constants only and are `foldable`, in order, grouped by the
     values they share.
     """
@@ -139,7 +141,7 @@ def _model_of(
 
 
 def _needed(bindings: list[Binding], wanted: list[Binding]) -> list[Binding]:
-    """Of `bindings`, in their order, those that `wanted` depend on, and these themselves."""
+    """The `bindings`, in their order, that `wanted` depend on, and these themselves."""
     needed = set(wanted)
     for b in reversed(bindings):
         if b in needed:

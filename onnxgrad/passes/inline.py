@@ -82,7 +82,7 @@ class Inline(Pass):
         for block in [*(program.functions[key] for key in order), *others, program.main]:
             self._open_all(block, inlined, trace)
         left = reachable(program)
-        # what nothing called before is not ours to delete
+        # functions that nothing called before stay
         gone = [key for key in order if key in before and key not in left]
         for key in gone:
             del program.functions[key]

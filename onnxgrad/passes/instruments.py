@@ -42,8 +42,8 @@ def to_stderr(text: str) -> None:
 
 @dataclass
 class PrintAfter:
-    """What `--print-after PASS` and `--print-after PASS=DIR` do: told of each pass that changed a
-    program (`Pipeline.run(on_fired=...)`), shows that program, or writes it to a numbered file.
+    """`--print-after PASS` and `--print-after PASS=DIR`: as the `on_fired` of `Pipeline.run`, shows
+    each program that a pass changed, or writes it to a numbered file.
     """
 
     wanted: Sequence[tuple[str, Path | None]]

@@ -135,16 +135,14 @@ def _pure(b: Binding) -> bool:
 
 
 def _call(b: Binding) -> Hashable:
-    """What tells bindings of one operator and equal operands apart: the attributes, and the
-    results asked for.
+    """The difference between bindings of one operator and equal operands: attributes, and which
+    results there are.
     """
     return tuple(o is not None for o in b.outputs), _attributes(b)
 
 
 def _operands(b: Binding) -> Hashable:
-    """What it reads, in whatever order where that does not matter, without what is left out at
-    the end.
-    """
+    """The operands, as a set if their order does not matter, without those left out at the end."""
     if b.op in _SYMMETRIC and b.domain == "" and len(b.inputs) == 2:
         return frozenset(b.inputs)
     operands = tuple(b.inputs)

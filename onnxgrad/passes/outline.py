@@ -243,7 +243,7 @@ class _Partition:
 
 
 def _device(b: Binding) -> _Device:
-    """What says where a binding runs: bindings of different devices share no group."""
+    """The device marks of a binding: bindings of different devices share no group."""
     marks = tuple(e.value for e in b.node.metadata_props if e.key == "layer_ann")
     return (
         *marks,

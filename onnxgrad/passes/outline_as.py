@@ -41,7 +41,7 @@ _HELD = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Composite:
+class OutlinedPattern:
     """What matches `pattern` becomes a call of `domain::name`. `body`: the file keeps the function;
     without, the operator is the runtime's. `check` may refuse a match.
     """
@@ -60,7 +60,7 @@ def outline_as(
     *,
     body: bool = True,
     check: Callable[[Mapping[str, Any]], bool] | None = None,
-) -> Composite:
+) -> OutlinedPattern:
     """Among passes, or at the top of a plugin: every match of `pattern` becomes a call of the local
     function `name` ("Operator", or "domain::Operator").
 
@@ -79,17 +79,19 @@ def outline_as(
     domain = domain or DOMAIN
     if canonical(domain) == "" or any(s.domain == domain for s in defs.get_all_schemas()):
         raise InputError(f"outline_as '{name}': the domain is ONNX's own, choose another")
-    return Composite(operator, domain, pattern, body, check)
+    return OutlinedPattern(operator, domain, pattern, body, check)
 
 
-def group_at(composite: Composite, root: Binding, position: Mapping[Binding, int]) -> Group | None:
+def group_at(
+    outlined: OutlinedPattern, root: Binding, position: Mapping[Binding, int]
+) -> Group | None:
     """The group that ends at `root`; None where the pattern does not match. Raises Decline where it
     does, and cannot be cut out.
     """
     declined: Decline | None = None
-    for captured in match_binding(composite.pattern, root):
+    for captured in match_binding(outlined.pattern, root):
         try:
-            return _group(composite, root, captured, position)
+            return _group(outlined, root, captured, position)
         except Decline as reason:
             declined = reason
     if declined is not None:
@@ -98,7 +100,7 @@ def group_at(composite: Composite, root: Binding, position: Mapping[Binding, int
 
 
 def _group(
-    composite: Composite,
+    outlined: OutlinedPattern,
     root: Binding,
     captured: Mapping[Any, Any],
     position: Mapping[Binding, int],
@@ -108,15 +110,15 @@ def _group(
         raise decline("part of it stands in another block, or holds one")
     members = sorted(calls, key=position.__getitem__)
     _check_inside(root, members)
-    named = {n: captured[n] for n in dict.fromkeys(names_in(composite.pattern)) if n in captured}
-    if composite.check is not None and not composite.check(named):
+    named = {n: captured[n] for n in dict.fromkeys(names_in(outlined.pattern)) if n in captured}
+    if outlined.check is not None and not outlined.check(named):
         raise decline("refused by the check")
     read = outer(members)
     first = [v for v in _values(named.values()) if v in set(read)]
     inside = {v: a for v in read if v not in first and (a := _held(v)) is not None}
     operands = dict.fromkeys([*first, *(v for v in read if v not in inside)])
     return Group(
-        members, list(operands), composite.domain, composite.name, inside, _parameters(calls), True
+        members, list(operands), outlined.domain, outlined.name, inside, _parameters(calls), True
     )
 
 
@@ -162,28 +164,28 @@ def _parameters(calls: Mapping[Binding, Call]) -> dict[tuple[Binding, str], str]
     }
 
 
-# the functions that a program has of a composite, by what they compute; rounds of passes add to
-# them
-_Known = dict[tuple[Composite, Any], FunctionKey]
+# the functions that a program has of an outlined pattern, by their structure; rounds of passes add
+# to them
+_Known = dict[tuple[OutlinedPattern, Any], FunctionKey]
 _KNOWN: WeakKeyDictionary[Program, _Known] = WeakKeyDictionary()
 
 
-def outline(composite: Composite, program: Program, trace: Trace) -> None:
-    """Every match in the main graph and its nested graphs becomes a call; one firing each.
+def outline(outlined: OutlinedPattern, program: Program, trace: Trace) -> None:
+    """Every match in the main graph and its nested graphs becomes a call; one rewrite each.
 
     Bodies of functions are left alone, as by the pass `outline`.
     """
-    rule = f"outline_as {composite.name}"
+    rule = f"outline_as {outlined.name}"
     if program.ir_version < FUNCTIONS_SINCE:
         trace.missed(rule, program.main.name, f"IR version {program.ir_version} has no functions")
         return
     known = _KNOWN.setdefault(program, {})
     for block in blocks_in(program.main):
-        _outline(composite, block, known, trace, rule)
+        _outline(outlined, block, known, trace, rule)
 
 
 def _outline(
-    composite: Composite, block: BindingBlock, known: _Known, trace: Trace, rule: str
+    outlined: OutlinedPattern, block: BindingBlock, known: _Known, trace: Trace, rule: str
 ) -> None:
     block.schedule()
     before, file = list(block.bindings), File.of(block)
@@ -194,11 +196,11 @@ def _outline(
         trace.of(rule).tried += 1
         where = str(root)
         try:
-            group = group_at(composite, root, file.position)
+            group = group_at(outlined, root, file.position)
             if group is None:
                 continue
             trace.of(rule).matched += 1
-            call = call_of(group, _function(composite, group, file, known), file)
+            call = call_of(group, _function(outlined, group, file, known), file)
         except Decline as declined:
             trace.missed(rule, where, declined.reason)
             continue
@@ -208,15 +210,15 @@ def _outline(
         put_in_place(block, before, calls)
 
 
-def _function(composite: Composite, group: Group, file: File, known: _Known) -> str:
+def _function(outlined: OutlinedPattern, group: Group, file: File, known: _Known) -> str:
     """The name of the function for a group. Raises Decline where another has the name already and
     there will be no body to tell them apart.
     """
     program = group.block.program
-    key = (composite, structure(group, file))
+    key = (outlined, structure(group, file))
     if key not in known:
-        name = _free(program, group.domain, composite.name)
-        if name != composite.name and not composite.body:
+        name = _free(program, group.domain, outlined.name)
+        if name != outlined.name and not outlined.body:
             raise decline(
                 "it differs from an earlier match under the same name: capture the attributes "
                 "that differ, or describe each form by a pattern of its own"
@@ -230,11 +232,11 @@ def _free(program: Program, domain: str, name: str) -> str:
     return next(n for i in count(1) if (n := name if i == 1 else f"{name}_{i}") not in taken)
 
 
-def leave_out_body(composite: Composite, program: Program) -> None:
+def leave_out_body(outlined: OutlinedPattern, program: Program) -> None:
     """After the proof: calls of an operator that the runtime has, their results' types declared,
     and no function.
     """
-    mine = {k for (c, _), k in _KNOWN.get(program, {}).items() if c is composite}
+    mine = {k for (c, _), k in _KNOWN.get(program, {}).items() if c is outlined}
     for block in program.blocks():
         for b in block.bindings:
             if (b.domain, b.op, "") in mine:

@@ -55,8 +55,8 @@ def remember(group: Sequence[Binding], position: Mapping[Binding, int]) -> str:
 
 
 def origins(node: NodeProto) -> list[Origin] | None:
-    """What `node` remembers, in the order of the body; None when it is no call of `outline`'s,
-    or was edited.
+    """The members that `node` remembers, in the order of the body; None if it is no call of
+    `outline`'s, or was edited.
     """
     text = next((e.value for e in node.metadata_props if e.key == KEY), None)
     if text is None:
@@ -72,11 +72,11 @@ def origins(node: NodeProto) -> list[Origin] | None:
 
 
 def declarations(block: BindingBlock) -> dict[Var, ValueInfoProto]:
-    """What the file says about the results in `block`."""
+    """The types that the file declares for the results in `block`."""
     known = {info.name: info for info in block.proto.value_info}
     outs = (v for b in block.bindings for v in b.outputs if v is not None)
-    said = ((v, block.declared[v] if v in block.declared else known.get(v.name)) for v in outs)
-    return {v: info for v, info in said if info is not None}
+    infos = ((v, block.declared[v] if v in block.declared else known.get(v.name)) for v in outs)
+    return {v: info for v, info in infos if info is not None}
 
 
 def declare_copies(body: BindingBlock, copies: Iterable[Binding]) -> None:
@@ -154,12 +154,10 @@ _NAMED = 6
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """What the file has about a block beyond its computation: where each binding stood, and
-    declared types.
-    """
+    """The file's order of a block, and its declared types."""
 
     position: Mapping[Binding, int]
-    said: Mapping[Var, ValueInfoProto]
+    declared: Mapping[Var, ValueInfoProto]
 
     @staticmethod
     def of(block: BindingBlock) -> File:
@@ -202,7 +200,7 @@ class Group:
 
 
 def outer(members: Sequence[Binding]) -> list[Var]:
-    """What a group reads from outside, in the order in which it is read."""
+    """The values that a group reads from outside, in the order in which they are read."""
     own = set(members)
     read = (v for b in members for v in b.inputs if v is not None and v.definition not in own)
     return list(dict.fromkeys(read))
@@ -218,7 +216,7 @@ def call_of(group: Group, function: str, file: File) -> Binding:
         op_type=function, domain=group.domain, name=name, input=[v.name for v in group.operands]
     )
     node.output.append(program.names.fresh(result.name))
-    node.attribute.extend(_said(group))
+    node.attribute.extend(_attribute_values(group))
     _mark(node, group.members, file.position)
     call = block.append(node, list(group.operands), [result.type])
     block.replace(result, call.out)
@@ -233,7 +231,7 @@ def call_of(group: Group, function: str, file: File) -> Binding:
     return call
 
 
-def _said(group: Group) -> list[AttributeProto]:
+def _attribute_values(group: Group) -> list[AttributeProto]:
     """The values of the function's parameters, each once."""
     found: dict[str, AttributeProto] = {}
     for (b, attribute), parameter in group.parameters.items():
@@ -270,7 +268,7 @@ def define(group: Group, file: File, name: str | None = None) -> FunctionKey:
         proto.opset_import.add(domain=domain, version=block.opsets[domain])
     if program.ir_version >= _METADATA_SINCE:
         proto.metadata_props.add(key=MADE_BY, value=RULE)
-        proto.value_info.extend(file.said[v] for v in group.inner if v in file.said)
+        proto.value_info.extend(file.declared[v] for v in group.inner if v in file.declared)
     body = BindingBlock(program, proto, {d: block.opsets[d] for d in used})
     inside: dict[Var, Var] = {v: body.add_input(v.name, None) for v in group.operands}
     for v, array in group.inside.items():
@@ -331,7 +329,7 @@ def structure(group: Group, file: File) -> Any:
         node.output[:] = ["" if v is None else str(number[v]) for v in b.outputs]
         rows.append(node.SerializeToString(deterministic=True))
     held = tuple((str(a.dtype), a.shape, a.tobytes()) for a in group.inside.values())
-    return tuple(rows), held, tuple(_nameless(file.said.get(v)) for v in group.inner)
+    return tuple(rows), held, tuple(_nameless(file.declared.get(v)) for v in group.inner)
 
 
 def _nameless(info: ValueInfoProto | None) -> bytes:

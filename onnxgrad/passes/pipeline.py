@@ -20,12 +20,12 @@ from onnxgrad.options import providers_of
 from onnxgrad.passes.base import PASSES, Pass, roots
 from onnxgrad.passes.convert_opset import ConvertOpset
 from onnxgrad.passes.presets import PRESETS
-from onnxgrad.passes.user_laws import Law, OwnLaws, laws_of
+from onnxgrad.passes.user_laws import Law, UserLaws, laws_of
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.vocabulary import MERGE, RUNTIMES
 from onnxgrad.wording import did_you_mean, perhaps
 
-# what a computed size is computed from: names that call no function
+# the names that a computed size depends on: those that call no function
 _OPERAND = re.compile(r"[^\W\d]\w*\b(?!\()")
 
 
@@ -93,10 +93,10 @@ def _says_more(new: object, old: object) -> bool:
 
 __all__ = ["PASSES", "PRESETS", "Pass", "PassResult", "Pipeline", "parse_passes"]
 
-# what uses the operators of one runtime alone comes behind this pass
+# passes for the operators of one runtime come behind this pass
 _BEHIND = "raise-composites"
 
-# told of a pass that changed a program
+# called with the name of a pass that changed a program
 Fired = Callable[[str, Program], None]
 
 # a pass may open the way for an earlier one, and the backstop is the fuel of each: no model we know
@@ -106,7 +106,7 @@ _ROUNDS = 16
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """What one pass did over all rounds: firings, bindings before and after, seconds."""
+    """One pass over all rounds: rewrites, bindings before and after, seconds."""
 
     name: str
     firings: int
@@ -131,7 +131,7 @@ class Pipeline:
         target_opset: int | None = None,
         for_: str | None = None,
     ) -> Pipeline:
-        """A preset's passes, or those listed, where a rule, family or composite is a pass of its
+        """A preset's passes, or those listed; a rule, family or outlined pattern is a pass of its
         own. `merge` and `provider` reach every pass that has these options. With `target_opset` the
         model is brought to that opset first, so that all of them may use its operators; with `for_`
         a runtime's own operators are used where they pay.
@@ -155,11 +155,11 @@ class Pipeline:
             elif isinstance(item, Pass):
                 parsed.append(item)
             elif laws := laws_of(item):
-                parsed.append(OwnLaws(laws))
+                parsed.append(UserLaws(laws))
             else:
                 raise InputError(
-                    "a pass is a name, a Pass, a rule (onnxscript's too), a family or a composite, "
-                    f"not {type(item).__name__}"
+                    "a pass is a name, a Pass, a rule (onnxscript's too), a family or an "
+                    f"outline_as(...), not {type(item).__name__}"
                 )
         return Pipeline(tuple(parsed if for_ is None else _for_runtime(parsed, for_, provider)))
 
@@ -170,10 +170,10 @@ class Pipeline:
         on_stage: Callable[[str], None] | None = None,
         on_fired: Fired | None = None,
     ) -> list[PassResult]:
-        """Run the passes in order, again until a round fires nothing, nor would in a fresh reading
-        of the result. The program is changed in place.
+        """Run the passes in order, again until a round changes nothing, nor would in a fresh
+        reading of the result. The program is changed in place.
 
-        `on_stage` is told the name of each pass before it runs, `on_fired` after it changed
+        `on_stage` is called with the name of each pass before it runs, `on_fired` after it changed
         something.
         """
         watch = on_stage or (lambda stage: None), on_fired or (lambda name, program: None)
@@ -191,7 +191,7 @@ class Pipeline:
         on_fired: Fired,
     ) -> list[PassResult]:
         done: dict[str, PassResult] = {}
-        # how many firings there were when a pass last found nothing: if there are no more now, it
+        # how many rewrites there were when a pass last found nothing: if there are no more now, it
         # finds nothing again
         idle: dict[Pass, int] = {}
         bindings = _bindings(program)

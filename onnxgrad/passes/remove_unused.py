@@ -28,7 +28,7 @@ class RemoveUnused(Pass):
     name: ClassVar[str] = "remove-unused"
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Remove unused bindings and initializers everywhere; one firing for each kind in each
+        """Remove unused bindings and initializers everywhere; one rewrite for each kind in each
         block.
         """
         for root in roots(program):
@@ -97,7 +97,7 @@ class RemoveUnusedFunctions(Pass):
     keep: str = ""
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Mark from the roots, delete the rest; one firing for each function."""
+        """Mark from the roots, delete the rest; one rewrite for each function."""
         if not program.functions:
             return
         patterns = self.keep.split()

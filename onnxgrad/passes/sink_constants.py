@@ -18,7 +18,7 @@ from onnxgrad.rewrite.trace import Trace
 
 # below it an initializer of a nested graph cannot be without being an input
 _NESTED_WEIGHTS = 4
-# what a larger one is used for takes longer by far than handing it over
+# an operator that reads a larger one takes longer by far than handing it over
 _LARGEST = 1 << 20
 
 

@@ -20,8 +20,9 @@ def to_onnxscript_rules(*laws: Rule | RulePass | str) -> Any:
     They go where onnxscript's own rules go. Each is one law, and sees of the onnx_ir model its
     pattern and a few nodes above it, with the types that the model says: infer shapes before.
     Nothing is proved, and nothing stops laws that undo each other. Raises InputError where
-    onnxscript is not installed, and for what is no law with one root: a family of branches, a
-    composite, a pass that is a program. For those there is `optimize`, which takes the model too.
+    onnxscript is not installed, and for what is no law with one root: a family of branches, an
+    outlined pattern, a pass that is a program. For those there is `optimize`, which accepts the
+    model too.
 
     >>> from onnxscript import rewriter
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>

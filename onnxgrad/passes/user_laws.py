@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.program import Program
 from onnxgrad.passes.base import PASSES, Pass, roots
-from onnxgrad.passes.outline_as import Composite, leave_out_body, outline
+from onnxgrad.passes.outline_as import OutlinedPattern, leave_out_body, outline
 from onnxgrad.rewrite.combine import Family, apply_family
 from onnxgrad.rewrite.onnxscript_rules import (
     OnnxscriptRule,
@@ -25,21 +25,21 @@ from onnxgrad.rewrite.onnxscript_rules import (
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import Rule, apply_rules
 
-Law = Rule | Family | Composite | OnnxscriptRule
+Law = Rule | Family | OutlinedPattern | OnnxscriptRule
 
 
 def laws_of(given: Any, name: str = "onnxscript-rule") -> tuple[Law, ...]:
-    """A rule, family or composite; or those of onnxscript's RewriteRule or RewriteRuleSet, where
-    `name` is for rules that have none. None of anything else. Raises InputError for a rule of
-    onnxscript's that cannot be applied here.
+    """A rule, family or outlined pattern; or the rules of onnxscript's RewriteRule or
+    RewriteRuleSet, where `name` is for rules that have none. None of anything else. Raises
+    InputError for a rule of onnxscript's that cannot be applied here.
     """
     return (given,) if isinstance(given, Law) else onnxscript_rules(given, name)
 
 
 @dataclass(frozen=True)
-class OwnLaws(Pass):
-    """Rules, everywhere until none applies; then each family, and each composite; then the rules
-    of onnxscript.
+class UserLaws(Pass):
+    """Rules, everywhere until none applies; then each family, and each outlined pattern; then the
+    rules of onnxscript.
     """
 
     name: ClassVar[str] = "own-laws"
@@ -47,7 +47,7 @@ class OwnLaws(Pass):
 
     def run(self, program: Program, trace: Trace) -> None:
         """Apply the rules in every block, combine every group of each family, outline the
-        composites, then apply onnxscript's rules.
+        patterns, then apply onnxscript's rules.
         """
         rules = [law for law in self.laws if isinstance(law, Rule)]
         for block in roots(program):
@@ -56,7 +56,7 @@ class OwnLaws(Pass):
                 if isinstance(law, Family):
                     apply_family(block, law, trace)
         for law in self.laws:
-            if isinstance(law, Composite):
+            if isinstance(law, OutlinedPattern):
                 outline(law, program, trace)
         others = [law for law in self.laws if isinstance(law, OnnxscriptRule)]
         if others:
@@ -65,14 +65,14 @@ class OwnLaws(Pass):
     def proved(self, program: Program) -> None:
         """Leave out the bodies of operators that the runtime has."""
         for law in self.laws:
-            if isinstance(law, Composite) and not law.body:
+            if isinstance(law, OutlinedPattern) and not law.body:
                 leave_out_body(law, program)
 
 
 def run_plugins(files: Iterable[str]) -> list[Pass]:
     """Run Python files that register gradient rules, passes and the like; the rules, families and
-    composites that each of them leaves at its top level, onnxscript's rules too, as a pass called
-    as the file.
+    outlined patterns that each of them leaves at its top level, onnxscript's rules too, as a pass
+    named as the file.
 
     Raises InputError that names file and line, and what the file raised.
     """
@@ -113,12 +113,12 @@ def _searched(folder: str) -> Iterator[None]:
 
 def _called(name: str, laws: Sequence[Law]) -> Pass:
     """A pass of this name, which `--passes` knows too."""
-    if name in PASSES and not issubclass(PASSES[name], OwnLaws):
+    if name in PASSES and not issubclass(PASSES[name], UserLaws):
         raise InputError(f"--plugin {name}: there is a pass of this name: call the file otherwise")
     made = tuple(laws)
     namespace = {"name": name, "__doc__": "; ".join(_law(law) for law in made)}
     cls = make_dataclass(
-        "OwnLaws", [("laws", tuple, made)], bases=(OwnLaws,), namespace=namespace, frozen=True
+        "UserLaws", [("laws", tuple, made)], bases=(UserLaws,), namespace=namespace, frozen=True
     )
     PASSES[name] = cls
     found: Pass = cls()
@@ -126,7 +126,7 @@ def _called(name: str, laws: Sequence[Law]) -> Pass:
 
 
 def _law(law: Law) -> str:
-    if isinstance(law, Composite):
+    if isinstance(law, OutlinedPattern):
         return f"what matches is a call of {law.domain}::{law.name}"
     if isinstance(law, OnnxscriptRule):
         return f"{law.name}, a rule of onnxscript"

@@ -29,7 +29,7 @@ from onnxgrad.report.parts import (
 from onnxgrad.report.proof import proof_lines, verdict
 from onnxgrad.report.rendering import Rendered
 from onnxgrad.report.tuning import tuning_parts
-from onnxgrad.rewrite.trace import Firing, Group, Inexact, Slip
+from onnxgrad.rewrite.trace import BranchNames, Firing, Inexact, Slip
 from onnxgrad.verify import Report
 from onnxgrad.wording import counted, option
 
@@ -207,7 +207,9 @@ def _misses(done: Outcome, verbose: bool) -> Iterator[Part]:
     rows = sorted(grouped.items(), key=lambda item: -len(item[1]))
     for (rule, reason), places in rows if verbose else rows[:_MISSES]:
         # of groups of branches each is named: which could be one is what a reader asks
-        shown = places if verbose else [p for p in places if isinstance(p, Group)] or places[:1]
+        shown = (
+            places if verbose else [p for p in places if isinstance(p, BranchNames)] or places[:1]
+        )
         made.add_row(cell(rule), number(len(places)), cell(reason), cell("; ".join(shown), "dim"))
     yield made
     if not verbose and len(rows) > _MISSES:

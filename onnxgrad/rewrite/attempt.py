@@ -26,7 +26,7 @@ from onnxgrad.wording import perhaps
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What a law did: the bindings it emitted, and those whose surroundings changed."""
+    """The bindings that a law emitted, and those whose surroundings changed."""
 
     emitted: list[Binding]
     neighbours: list[Binding]
@@ -34,8 +34,8 @@ class Touched:
 
 @dataclass(slots=True)
 class Attempt:
-    """A law at one place. `where` names the place for people, and is put into words only when they
-    are told of it; what is emitted tells of `sources`.
+    """A law at one place. `where` becomes text only for reports; emitted bindings carry the
+    metadata of `sources`.
 
     author: the law's function where that may be a caller's. share: equal emissions become one.
     maker: a law that never fires on what it emitted; it is remembered there.
@@ -84,8 +84,8 @@ class Attempt:
     def _answer(
         self, build: Callable[[], Any], mapping: Callable[[Any], Mapping[Var, Var]]
     ) -> tuple[Emitter, Any]:
-        """What was emitted, and values for values that can stand for them, a Decline, or nothing.
-        Raises InternalError for those that cannot.
+        """The emitter, and a mapping of values to valid replacements, a Decline, or nothing. Raises
+        InternalError for an invalid mapping.
         """
         with emitting(
             self.block, share=self.share, sources=self.sources, made_by=self.law
@@ -99,13 +99,13 @@ class Attempt:
 
 
 def _results(bindings: Iterable[Binding]) -> list[str]:
-    """What they are known by: the names of their first results."""
+    """The names of their first results."""
     return [b.outputs[0].name for b in bindings if b.outputs and b.outputs[0] is not None]
 
 
 def _unless_declined(build: Callable[[], Any]) -> Any:
-    """What it answers: a Decline, too, for one that it raises, and where it writes a literal of
-    unknown dtype.
+    """The answer of `build`; a Decline also if it raises one, or writes a literal of unknown
+    dtype.
     """
     try:
         return build()
@@ -116,7 +116,7 @@ def _unless_declined(build: Callable[[], Any]) -> Any:
 
 
 def call_arguments(build: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what is offered, what the function asks for by parameter name."""
+    """The arguments offered that the function has parameters for."""
     return {name: offered[name] for name in _parameters(build) if name in offered}
 
 
@@ -140,8 +140,8 @@ def check_parameters(build: Callable[..., Any], pattern: Pattern, *more: str) ->
 
 
 def replacements(answer: Mapping[Any, Any], captured: Captured) -> dict[Var, Var]:
-    """What a rewriter answered as values for values; left out are those that stay themselves and
-    those nobody reads.
+    """A rewriter's answer as a mapping of values; without values that replace themselves and those
+    that nobody reads.
 
     A key is a value, the binding of one, or a pattern that stands for one. Raises InternalError for
     anything else.
@@ -243,7 +243,7 @@ def closes_cycle(mapping: Mapping[Var, Var]) -> bool:
     """
     olds = {old.definition for old in mapping if old.definition is not None}
     news = {new.definition for new in mapping.values() if new.definition is not None} - olds
-    # what a binding reads does not depend on it, so the search for it stops there and need not
+    # the operands of a binding do not depend on it, so the search stops there and need not
     # climb the whole model
     return any(
         new.depends_on({old}, [v.definition for v in old.reads() if v.definition is not None])

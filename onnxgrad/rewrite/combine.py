@@ -23,7 +23,7 @@ from onnxgrad.rewrite.attempt import Attempt, call_arguments, check_parameters, 
 from onnxgrad.rewrite.match import match_binding
 from onnxgrad.rewrite.pattern import Captured, Pattern
 from onnxgrad.rewrite.slips import guarded, slip
-from onnxgrad.rewrite.trace import Decline, Group, Trace, decline
+from onnxgrad.rewrite.trace import BranchNames, Decline, Trace, decline
 from onnxgrad.rewrite.worklist import Law, Measure
 
 # members of other groups that a near miss names
@@ -47,8 +47,8 @@ Key = Callable[..., Hashable | Decline | None]
 
 @dataclass(frozen=True)
 class Shared:
-    """What all branches of a group read: the name of a capture, and in words how branches that
-    read it may differ, so that they are of several groups.
+    """The operand that all branches of a group share: the name of a capture, and in words how
+    branches that read it may differ, so that they are of several groups.
     """
 
     name: str
@@ -188,9 +188,9 @@ def _too_few(
     return f"{operand.name} is read by {names}{more} too, but {family.shared.differ}"
 
 
-def _place(group: Sequence[Branch]) -> Group:
+def _place(group: Sequence[Branch]) -> BranchNames:
     names = ", ".join(branch.root.out.name for branch in group)
-    return Group(f"{len(group)} branch{'es' * (len(group) > 1)}: {names}")
+    return BranchNames(f"{len(group)} branch{'es' * (len(group) > 1)}: {names}")
 
 
 def _key(family: Family, b: Binding, trace: Trace) -> tuple[Hashable | Decline | None, Captured]:

@@ -41,7 +41,7 @@ from onnxgrad.rewrite.worklist import Fuel, Measure, apply_rules, rewrite
 
 @dataclass(frozen=True)
 class Matched:
-    """What one match found: `m[pattern]` is the value of a root or of a pattern inside one,
+    """One match: `m[pattern]` is the value of a root or of a pattern inside one,
     `m[capture]` a capture's.
 
     KeyError for a pattern that had no part in the match, such as the alternative not taken.

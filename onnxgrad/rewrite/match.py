@@ -61,7 +61,7 @@ def _capture(pattern: Capture, var: Var, found: Captured, root: bool) -> Iterato
 
 def _either(pattern: Either, var: Var, found: Captured, root: bool) -> Iterator[Captured]:
     for choice in pattern.choices:
-        # what another operand reads is for one alternative of several to say
+        # a value that another operand reads as well may match another alternative
         if root or not (isinstance(choice, Call) and choice.alone and var.sole_user() is None):
             for answer in _MATCHERS[type(choice)](choice, var, found, root):
                 yield {**answer, pattern: var}
@@ -293,7 +293,7 @@ def _members(each: Each, inputs: Sequence[Var | None], found: Captured) -> Captu
     if not each.takes(len(inputs)):
         return None
     common = {c.name for c in each.same}
-    # of no operand at all the captures are empty lists
+    # without operands the captures are empty lists
     lists: dict[Any, list[Any]] = (
         {} if inputs else {n: [] for n in names_in(each.pattern) if n not in {*common, *found}}
     )

@@ -116,7 +116,7 @@ class OnnxscriptReplacement:
         present = [v.name != "" for v in node.outputs]
         try:
             binding = append(emitter(), op_type, domain, schema, inputs, given, present)
-        # of its types, or an attribute that no schema describes and that is empty
+        # about its types, or an attribute that no schema describes and that is empty
         except (InternalError, TypeError, ValueError) as error:
             raise decline(f"it builds {op_type} wrongly: {error}") from error
         self._bindings[node] = binding
@@ -138,10 +138,10 @@ def _attribute(op_type: str, attribute: Any) -> Any:
 
     if attribute.is_ref():
         return attributes.RefAttr(attribute.ref_attr_name)
-    said = onnx_ir.serde.serialize_attribute(attribute)
-    if said.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+    proto = onnx_ir.serde.serialize_attribute(attribute)
+    if proto.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
         raise decline(f"it builds {op_type} with a nested graph")
-    return attributes.read(said)
+    return attributes.read(proto)
 
 
 # how onnxscript begins to say that a rule wants another version of a domain than the model has
@@ -157,7 +157,7 @@ class OnnxscriptRule:
 
     @property
     def author(self) -> Any:
-        """What is asked whose rule it is: the caller's."""
+        """The function by which the rule is recognised as a caller's."""
         return self.rule.try_rewrite
 
 
@@ -242,7 +242,7 @@ class _Work:
     def _fire(
         self, graph: Any, block: BindingBlock, node: Any, binding: Binding, named: OnnxscriptRule
     ) -> Touched | None:
-        delta = self._asked(graph, node, binding, named)
+        delta = self._answer_of(graph, node, binding, named)
         if delta is None:
             return None
         answer = OnnxscriptReplacement(delta, self.view, block)
@@ -255,14 +255,14 @@ class _Work:
             self.trace.rounded = True
         return touched
 
-    def _asked(self, graph: Any, node: Any, binding: Binding, named: OnnxscriptRule) -> Any:
-        """What the rule answers at a node, None where it does not fire. Raises RuleFailed for what
-        the rule raises.
+    def _answer_of(self, graph: Any, node: Any, binding: Binding, named: OnnxscriptRule) -> Any:
+        """The rule's answer at a node, None if it does not apply. Raises RuleFailed for any error
+        of the rule's.
         """
         self.trace.of(named.name).tried += 1
-        told = _Told(named.name, binding, self.trace)
+        tracer = _Tracer(named.name, binding, self.trace)
         try:
-            return named.rule.try_rewrite(self.view.model, graph, node, tracer=told)
+            return named.rule.try_rewrite(self.view.model, graph, node, tracer=tracer)
         except Exception as error:  # noqa: BLE001  # the rule is the user's program
             reason = " ".join(str(error).split())[:200]
             if isinstance(error, ValueError) and reason.startswith(_OTHER_OPSET):
@@ -273,8 +273,8 @@ class _Work:
 
 
 @dataclass(frozen=True)
-class _Told:
-    """What a rule tells while it is tried: onnxscript's tracer."""
+class _Tracer:
+    """onnxscript's tracer: records the tries of a rule."""
 
     name: str
     where: Binding

@@ -221,7 +221,7 @@ class Either(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class Both(Pattern):
-    """What both patterns match, with the captures of both."""
+    """A value that both patterns match, with the captures of both."""
 
     first: Pattern
     second: Pattern

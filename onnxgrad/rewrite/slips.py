@@ -24,7 +24,7 @@ raising = False
 _OURS = __name__.partition(".")[0]
 _LONGEST = 300  # characters of a reason
 _WARNED = 5  # warnings for each rule; the report has all
-# what calls a caller's rule
+# packages that call a caller's rule
 _CALLERS = frozenset({_OURS, "onnxscript", "onnx_ir"})
 
 
@@ -74,7 +74,7 @@ def slip(
 
 
 def guarded(found: Iterator[_T], on_error: Callable[[Exception], None]) -> Iterator[_T]:
-    """What `found` yields; where it fails, `on_error` is called and nothing more comes."""
+    """Yields from `found`; if that fails, calls `on_error` and ends."""
     while True:
         try:
             one = next(found)

@@ -41,7 +41,7 @@ def onnxscript_rule(law: Rule) -> Any:
 
 
 class _LawMatcher:
-    """What onnxscript asks whether a law applies at a node: a PatternMatcher of its own."""
+    """A PatternMatcher of onnxscript's: decides whether a law applies at a node."""
 
     def __init__(self, law: Rule) -> None:
         self.law = law
@@ -93,7 +93,7 @@ class _LawMatcher:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What a law made of a region: `new` stands for `old`."""
+    """A law's rewrite of a region: `new` replaces `old`."""
 
     region: OnnxIrRegion
     old: Var
@@ -112,7 +112,7 @@ class _Answer:
 
     @property
     def emitted(self) -> list[Binding]:
-        """What is new, operands first."""
+        """The new bindings, operands first."""
         bindings = self.region.program.main.bindings
         return [b for b in bindings if b not in self.region.nodes and b.domain != OUTSIDE]
 
@@ -155,8 +155,8 @@ def _made_by(node: Any) -> Sequence[str]:
     """The rules that made a node, of those in the present run and earlier ones."""
     from onnxscript.rewriter import RULE_NAME_TAG
 
-    said: str = node.metadata_props.get(RULE_NAME_TAG, "")
-    return [name.strip() for name in said.split(",")]
+    names: str = node.metadata_props.get(RULE_NAME_TAG, "")
+    return [name.strip() for name in names.split(",")]
 
 
 def _may_match(calls: Sequence[Call], value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What rewriting did: every firing has a number, every rule its counts, every near miss its
+"""The record of a run: every rewrite has a number, every rule its counts, every near miss its
 reason.
 """
 
@@ -34,8 +34,8 @@ def decline(reason: str) -> Decline:
 @dataclass(frozen=True, slots=True)
 class Firing:
     """One application of a rule: its number in the run, the pass and rule, the binding it
-    rewrote (as text). Of the bindings that it matched and of those that it emitted it holds the
-    names of their first results, as far as the rule tells.
+    rewrote (as text), and the names of the first results of bindings that it matched and
+    emitted, if the rule records them.
     """
 
     number: int
@@ -61,7 +61,7 @@ class RuleCounts(Plain):
     law: str = ""
 
 
-class Group(str):
+class BranchNames(str):
     """The place of a group of branches, which names them all."""
 
     __slots__ = ()
@@ -96,18 +96,17 @@ class Inexact:
 
 @dataclass
 class Trace:
-    """The record of one run. `limit` stops after that many firings; `explain` keeps the reasons of
+    """The record of one run. `limit` stops after that many rewrites; `explain` keeps the reasons of
     near misses.
 
-    `rounded`: some firing computed new floating-point constants, which were rounded to their dtype.
+    `rounded`: some rewrite computed new floating-point constants and rounded them to their dtype.
     A proof in float64 must then allow for that; otherwise it may ask for equality to the last
     digits. `rounding`: the rules at work do so. `grown`: bytes that folded constants added so far,
-    for the cap that all passes of the run have in common. `inexact`: firings that are right only up
-    to a bound. `notes`: what was left undone for want of something, for the user to read. `unseen`:
-    firings that no pass can tell, such as the removal of an initializer that nothing reads.
-    `slips`: places where a rule of this package failed. `made`: bindings that a rule without a
-    measure emitted, and which; `failed`: rules that failed, and where; both only as long as passes
-    run (`forget`).
+    for the cap that all passes of the run have in common. `inexact`: rewrites that are right only
+    up to a bound. `notes`: omissions, for the user to read. `unseen`: rewrites that cannot enable
+    another pass, such as the removal of an initializer that nothing reads. `slips`: places where a
+    rule of this package failed. `made`: bindings that a rule without a measure emitted, and the
+    rule; `failed`: rules that failed, and where; both only as long as passes run (`forget`).
     """
 
     limit: int | None = None
@@ -129,7 +128,7 @@ class Trace:
 
     @property
     def seen(self) -> int:
-        """How many firings may have opened the way for a pass."""
+        """How many rewrites may have enabled a pass."""
         return len(self.firings) - self.unseen
 
     @property
@@ -155,9 +154,9 @@ class Trace:
         )
 
     def missed(self, rule: str, where: object, reason: str) -> None:
-        """Record a near miss, once; `where` is put into words only where they are asked for."""
+        """Record a near miss, once; `where` becomes text only if near misses are kept."""
         if self.explain:
-            place = where if isinstance(where, Group) else str(where)
+            place = where if isinstance(where, BranchNames) else str(where)
             self.declined[(rule, place, reason)] = None
 
     def slipped(self, rule: str, where: object, reason: str) -> bool:

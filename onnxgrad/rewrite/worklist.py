@@ -33,14 +33,14 @@ from onnxgrad.rewrite.pattern import Captured, Pattern
 from onnxgrad.rewrite.slips import guarded, slip
 from onnxgrad.rewrite.trace import Trace
 
-# firings allowed per binding of the block, plus a floor for tiny ones
+# rewrites allowed per binding of the block, plus a floor for tiny ones
 _FUEL_PER_BINDING = 20
 _FUEL_FLOOR = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class Measure:
-    """A well-founded measure that each firing of a rule shrinks: a natural number computed from
+    """A well-founded measure that each rewrite of a rule shrinks: a natural number computed from
     the block.
     """
 
@@ -70,7 +70,7 @@ class Law:
 
     @property
     def maker(self) -> object:
-        """What a one-shot law is known by on what it emitted; None for others."""
+        """Marks the bindings that a one-shot law emitted; None for other laws."""
         return (self.pattern, self.build) if self.shrinks is None else None
 
     @property
@@ -173,8 +173,8 @@ def apply_rules(
 def _by_operator(
     rules: tuple[Rule, ...],
 ) -> tuple[Callable[[Binding], Sequence[Rule]], Collection[Operator] | None]:
-    """Of `rules`, in their order, those that may fire at a binding; and the operators at which
-    any may, None for all.
+    """The rules that may apply at a binding, in their order; and the operators at which any may,
+    None for all.
     """
     known = [(rule, rule.pattern.heads) for rule in rules]
     anywhere = [rule for rule, ops in known if ops is None]
@@ -255,14 +255,14 @@ class _Worklist:
 
 
 class Fuel:
-    """The backstop against endless rewriting: so many firings, then no more."""
+    """The backstop against endless rewriting: so many rewrites, then no more."""
 
     def __init__(self, bindings: int) -> None:
         self.amount = _FUEL_FLOOR + _FUEL_PER_BINDING * bindings
         self.left = self.amount
 
     def burn(self, rule: str, author: Callable[..., Any], program: Program, trace: Trace) -> bool:
-        """One firing of `rule`, whose function is `author`; False when the fuel is gone, and the
+        """One rewrite of `rule`, whose function is `author`; False when the fuel is gone, and the
         rule is one of this package. Raises RuleFailed for a caller's.
         """
         self.left -= 1

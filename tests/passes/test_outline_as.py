@@ -14,8 +14,8 @@ import onnxgrad
 from onnxgrad import P, capture, outline_as
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.load import load
-from onnxgrad.passes.outline_as import Composite
-from onnxgrad.passes.user_laws import OwnLaws
+from onnxgrad.passes.outline_as import OutlinedPattern
+from onnxgrad.passes.user_laws import UserLaws
 from onnxgrad.rewrite.pattern import Each
 from onnxgrad.verify import run as run_model
 from tests.cli.conftest import Result, run
@@ -32,8 +32,8 @@ TEXT = """g (float[N,4] x) => (float[N,4] y) {
 W = weights(u=(4, 4), v=(4, 4), c=(4,))
 
 
-def outlined(composite: Composite, text: str, constants: Any = None, **options: Any) -> Done:
-    done = apply(model_of(text, constants, **options), OwnLaws((composite,)))
+def outlined(composite: OutlinedPattern, text: str, constants: Any = None, **options: Any) -> Done:
+    done = apply(model_of(text, constants, **options), UserLaws((composite,)))
     done.prove()
     return done
 
@@ -64,7 +64,7 @@ def test_two_matches_share_a_function() -> None:
 
 def test_inline_is_the_exact_way_back() -> None:
     model = model_of(TEXT.replace("Add(c, e)", "Add(e, c)"), W)
-    done = apply(model, OwnLaws((LINEAR,)), "inline{names=LinearRelu}")
+    done = apply(model, UserLaws((LINEAR,)), "inline{names=LinearRelu}")
     assert canonical(done.after) == canonical(model)
 
 
@@ -115,7 +115,7 @@ def test_forms_that_differ_get_names_of_their_own() -> None:
       a = Transpose<perm=[2,1,0]>(x) y = Relu(a) b = Transpose<perm=[1,0,2]>(x) z = Relu(b) }"""
     assert sorted(f.name for f in outlined(composite, text).after.functions) == ["TRelu", "TRelu_2"]
     bare = outline_as("my.ops::TRelu", P.Relu(P.Transpose(x)), body=False)
-    done = apply(model_of(text), OwnLaws((bare,)))
+    done = apply(model_of(text), UserLaws((bare,)))
     assert done.count("TRelu") == 1 and "capture the attributes" in done.declined
 
 
@@ -180,13 +180,13 @@ def test_inside_branches_and_loops() -> None:
 
 def test_the_file_has_a_function_of_the_name() -> None:
     once = outlined(LINEAR, TEXT, W).after
-    done = apply(once, OwnLaws((outline_as("my.ops::LinearRelu", P.Tanh(x)),)))
+    done = apply(once, UserLaws((outline_as("my.ops::LinearRelu", P.Tanh(x)),)))
     assert sorted(f.name for f in done.after.functions) == ["LinearRelu", "LinearRelu_2"]
     done.prove()
 
 
 def test_models_without_functions_stay() -> None:
-    done = apply(model_of(TEXT, W, ir_version=7, opset=13), OwnLaws((LINEAR,)))
+    done = apply(model_of(TEXT, W, ir_version=7, opset=13), UserLaws((LINEAR,)))
     assert not done.trace.firings and "IR version 7" in done.declined
 
 

@@ -35,7 +35,7 @@ from onnxgrad.ir.protobufs import every_node
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import load_weights
 from onnxgrad.ir.types import numpy_dtype, type_to_proto
-from onnxgrad.passes.convert_opset import OLDEST, convert, own_weights
+from onnxgrad.passes.convert_opset import OLDEST, convert, hide_weight_inputs
 
 # axes of reductions are operands from here on, ScatterND and ScatterElements add since 16
 OPSET = 18
@@ -58,7 +58,7 @@ def raise_opset(program: Program) -> tuple[Program, str]:
     onnx.version_converter's; names, metadata and doc strings are carried over where its result
     still has the node. Raises InputError when the model cannot be converted.
     """
-    own_weights(program)
+    hide_weight_inputs(program)
     # without an operator of the default domain any version will do
     program.opsets.setdefault("", OPSET)
     before = program.opset

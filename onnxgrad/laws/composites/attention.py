@@ -30,7 +30,7 @@ from onnxgrad.rewrite.worklist import count, rewrite
 
 s, p, v, q, k, mask, axis, shape = capture("s p v q k mask axis shape")
 
-# of halves the operator rounds elsewhere than the chain: two units in the last place were seen
+# in float16 the operator rounds elsewhere than the chain, by up to two units in the last place
 _DTYPES = frozenset({TensorProto.FLOAT})
 _OPERATOR = ("Attention", 23)
 WEIGHTS = P.Softmax(s, axis=axis)

@@ -24,7 +24,7 @@ class Scores:
 
 
 def scores_of(v: Var) -> Scores:
-    """What stands between the products of queries and keys and their softmax. Raises Decline."""
+    """The operations between the product of queries and keys and its softmax. Raises Decline."""
     added: list[Var] = []
     swapped: Replaced | None = None
     scale = 1.0

@@ -1,5 +1,5 @@
-"""Which masks Attention treats as the chain does: it adds them to the scores, but has a mind of its
-own about rows in which nothing is left to attend to.
+"""Which masks Attention treats as the chain does: it adds them to the scores, but differs in rows
+in which nothing is left to attend to.
 
 Such a row is uniform in the chain where it is filled with a large finite number, NaN where it is
 filled with -inf; in Attention it is 0 for -inf, and in onnxruntime for float32's lowest number as
@@ -24,13 +24,13 @@ from onnxgrad.ir.var import Var
 from onnxgrad.laws.composites.conditions import scalar
 from onnxgrad.rewrite.trace import decline
 
-# what is added to a score in place of any number below it: nothing of the score is left
+# added to a score in place of any number below it: nothing of the score is left
 _FLOOR = -1e30
 # and this leaves something of that
 _LARGE = 1e20
 # a score replaced by such a number was one that nothing else in its row is as small as
 _REPLACED = -1e9
-# what hands its operand on, element by element
+# operators whose results are elements of their operand
 _ELSEWHERE = frozenset(
     {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose",
      "Unsqueeze", "Gather"}
@@ -79,8 +79,8 @@ def _is_moderate(mask: Var) -> bool:
 
 
 def added(mask: Var, repaired: bool) -> Var:
-    """What Attention is to add for the `mask` that the chain adds. `repaired`: the chain makes
-    zeros of rows without anything. Raises Decline where that cannot be shown.
+    """The mask that Attention has to add for the `mask` that the chain adds. `repaired`: the chain
+    makes zeros of rows without anything. Raises Decline if that cannot be shown.
     """
     array = mask.const
     if array is not None:

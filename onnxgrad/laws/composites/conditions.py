@@ -1,5 +1,5 @@
-"""What the laws of this folder ask: may the operator stand here, which number is this, which axes
-are reduced.
+"""Conditions of the laws of this folder: whether an operator may stand in a place, which number a
+constant holds, which axes are reduced.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def require(root: Binding, needed: tuple[str, int], x: Var, dtypes: frozenset[in
             f"--target-opset {opset}"
         )
     if x.dtype not in dtypes:
-        said = dtype_name(x.dtype) if x.dtype else "unknown dtypes"
-        raise decline(f"onnxruntime has no {op} for {said}, or one that rounds otherwise")
+        dtype = dtype_name(x.dtype) if x.dtype else "unknown dtypes"
+        raise decline(f"onnxruntime has no {op} for {dtype}, or one that rounds otherwise")
 
 
 def scalar(v: Var | None) -> float | None:

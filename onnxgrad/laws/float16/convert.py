@@ -21,7 +21,7 @@ from onnxgrad.ir.types import Array, TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import filling
 from onnxgrad.laws.float16.forms import LARGEST, Halved, halved, tensor_of
-from onnxgrad.laws.float16.keeping import Plan
+from onnxgrad.laws.float16.keeping import Float16Plan
 
 LAW = "in_float16"
 _FLOAT, _FLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16
@@ -30,13 +30,13 @@ _FLOAT, _FLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16
 class Conversion:
     """Carries out a plan. `widened` holds the Casts to float32 that stand for values of float16."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Float16Plan) -> None:
         self.plan = plan
         self.widened: dict[Var, Var] = {}  # by the Cast's result: what it casts
         # a value of float32 and the block that reads it: its Cast to float16
         self.narrowed: dict[tuple[Var, BindingBlock], Var] = {}
         self.copies: dict[Var, Var] = {}  # a constant that others read in float32: its copy
-        self.said: dict[BindingBlock, dict[str, ValueInfoProto]] = {}
+        self.declared: dict[BindingBlock, dict[str, ValueInfoProto]] = {}
         self.only = {v for v in plan.constants if self._is_only_half(v)}
 
     def in_float16(self, b: Binding) -> None:
@@ -146,22 +146,22 @@ class Conversion:
         v.block.touch()
 
     def _declare(self, block: BindingBlock, name: str, v: Var) -> None:
-        """What the file said of `name` is said of `v`, in float16."""
-        if block not in self.said:
+        """Declares `v` in float16 as the file declared `name`."""
+        if block not in self.declared:
             proto = block.proto
             graph = proto if isinstance(proto, GraphProto) else GraphProto()
             values = (*graph.value_info, *graph.input, *graph.output)
-            self.said[block] = {value.name: value for value in values}
-        said = self.said[block].get(name)
-        if said is not None:
+            self.declared[block] = {value.name: value for value in values}
+        info_before = self.declared[block].get(name)
+        if info_before is not None:
             info = ValueInfoProto()
-            info.CopyFrom(said)
+            info.CopyFrom(info_before)
             info.type.tensor_type.elem_type = _FLOAT16
             block.declared[v] = info
 
 
 def _plain(x: Var) -> Array:
-    """What an input is where the caller gives nothing."""
+    """The default of an input."""
     tensor = x.initializer
     if tensor is None:
         raise InternalError(f"an input without a default: {x!r}")

@@ -35,7 +35,7 @@ class Halved:
 
     @property
     def notes(self) -> list[str]:
-        """What became of numbers that float16 does not have, in words."""
+        """Changes of numbers that float16 does not have, in words."""
         size = self.array.size
         found = []
         if self.far:

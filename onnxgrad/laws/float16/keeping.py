@@ -1,5 +1,5 @@
-"""What stays in float32, and why: what was asked for, what passes 65504 or needs its digits, what
-has no form in float16, and what is computed from such values and a few numbers alone.
+"""The bindings that stay in float32, and why: `keep` names them, they pass 65504, need their digits
+or have no form in float16, or compute from such values and a few numbers alone.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from onnxgrad.laws.constant_values import filling
 from onnxgrad.laws.float16.forms import FAR, Form, Halved, form_of, halved, has_floats
 
 _FLOAT, _DOUBLE = TensorProto.FLOAT, TensorProto.DOUBLE
-# of the numbers that go with a value of float32 from one operator to the next in float32: more of
-# them are weights, which are to become smaller
+# numbers that may accompany a float32 value into the next operator in float32: more of them are
+# weights, which are to become smaller
 _FEW = 4096
 # counts and positions are integers, of which float16 has those up to 2048
 _EXACT_INTEGERS = frozenset({TensorProto.BOOL, TensorProto.INT8, TensorProto.UINT8})
@@ -51,22 +51,22 @@ _STAY = {
     ),
 }
 FATAL = "onnxruntime dies of it in float16 before a MatMul"
-# what onnxruntime takes away, or moves a Transpose across
+# operators that onnxruntime removes, or moves a Transpose across
 _CROSSED = frozenset(
     {"Identity", "Dropout", "Cast", "CastLike", "Expand", "Mul", "Div", "Add", "Sub", "Transpose",
      "Concat"}
 )  # fmt: skip
 _ON_PURPOSE = "the model has it in float32 on purpose"
 _SCATTERS = frozenset({"ScatterElements", "ScatterND"})
-# what no wish overrules: such a result would not run
+# reasons that `convert` does not overrule: such a result would not run
 _FIXED = frozenset({"it is quantised already", "onnxruntime has it in float32 only"})
 STAYING = {op: why for why, ops in _STAY.items() for op in ops.split()}
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is to be float16: the form of each binding that will be, why each other one stays, the
-    constants in float16, and the values that may pass 65504 although they stand for masks.
+class Float16Plan:
+    """The form of each binding that becomes float16, why each other one stays, the constants in
+    float16, and the values that may pass 65504 although they stand for masks.
     """
 
     forms: dict[Binding, Form] = field(default_factory=dict)
@@ -80,13 +80,13 @@ def plan(
     keep: Sequence[str],
     large: Collection[str] = (),
     convert: Sequence[str] = (),
-) -> Plan:
+) -> Float16Plan:
     """Decide for every binding of the main graph and of those nested in it; `keep` are names or
     globs of nodes, results and operators, `convert` such that become float16 where they would stay
     and are not in `keep`, `large` the values that were seen to pass 65504. Raises InputError for
     one of `keep` or `convert` that meets nothing.
     """
-    found, met = Plan(), set[tuple[str, str]]()
+    found, met = Float16Plan(), set[tuple[str, str]]()
     for b in program.main.walk():
         if b.is_op("Constant"):
             continue
@@ -111,7 +111,7 @@ def plan(
     return found
 
 
-def _why(b: Binding, found: Plan, large: Collection[str], wanted: bool) -> str:
+def _why(b: Binding, found: Float16Plan, large: Collection[str], wanted: bool) -> str:
     """Why it stays in float32, before its form and its numbers are looked at; where it is `wanted`
     in float16, because it cannot be.
     """
@@ -180,9 +180,9 @@ def is_edge(b: Binding) -> bool:
     return b.is_op("Cast") and sorted(ends) == sorted((_FLOAT, TensorProto.FLOAT16))
 
 
-def _goes_on(b: Binding, found: Plan) -> str:
-    """What is computed from values that stay, and a few numbers, stays too: a variance with its
-    epsilon, an angle, a mask.
+def _goes_on(b: Binding, found: Float16Plan) -> str:
+    """A binding that computes from values that stay, and a few numbers, stays too: a variance with
+    its epsilon, an angle, a mask.
     """
     floats = [v for v in b.inputs if v is not None and v.dtype == _FLOAT]
     values = [v for v in floats if not v.is_constant]
@@ -213,7 +213,7 @@ def _constants(b: Binding, form: Form | str) -> tuple[dict[Var, Halved], str]:
     return found, ""
 
 
-def _carry_far(b: Binding, found: Plan) -> None:
+def _carry_far(b: Binding, found: Float16Plan) -> None:
     """Its results may stand for infinity where a number that it reads does."""
     if b.domain != "" or b.op not in _MASKING:
         return
@@ -231,7 +231,7 @@ def _means(pattern: str, b: Binding) -> bool:
 
 
 def _names(b: Binding) -> Iterator[str]:
-    """What a user may call a binding by."""
+    """The names by which a user may refer to a binding."""
     yield from filter(None, (b.node.name, b.op, domains.full_name(b.domain, b.op)))
     yield from (v.name for v in b.outputs if v is not None)
 

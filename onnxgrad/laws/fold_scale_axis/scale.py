@@ -48,7 +48,7 @@ class Scale:
 
     @property
     def inverse(self) -> Scale:
-        """What undoes it."""
+        """The scale that undoes it."""
         return replace(self, divide=not self.divide)
 
     def at(self, axis: int | None) -> Scale:
@@ -115,7 +115,7 @@ class Scale:
                     "fold-constant comes first"
                 )
             with np.errstate(all="ignore"):
-                # of two numbers of float32 the product has as many digits as float64 holds
+                # the product of two float32 numbers has as many digits as float64 holds
                 single = array.dtype == factors.dtype == np.float32 and not self.divide
                 kind = np.float64 if single else np.longdouble
                 wide, by = np.asarray(array, kind), np.asarray(factors, kind)
@@ -320,7 +320,7 @@ def _unknown(channels: int, dtype: int) -> np.ndarray:
     return np.full(channels, np.nan, numpy_dtype(dtype))
 
 
-# what may be a scale, at a glance: at most one axis of more than one element, as far as known
+# a possible scale, at a glance: at most one axis of more than one element, as far as known
 per_channel = capture("s").where(lambda v: v.shape is None or len(v.shape) - v.shape.count(1) <= 1)
 
 

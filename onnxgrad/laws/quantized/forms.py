@@ -219,7 +219,7 @@ class Shortfall:
 
 
 def shortfall(found: tuple[int, int] | None) -> Shortfall | None:
-    """What to report when float32 cannot hold the sums exactly; None when it can."""
+    """The report if float32 cannot hold the sums exactly; None if it can."""
     if found is None:
         return Shortfall(
             None, "the length of the sum is unknown: exact only while the sums stay below 2^24"

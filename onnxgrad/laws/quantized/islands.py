@@ -53,7 +53,7 @@ class Rounding:
 
 
 def island(b: Binding) -> Island:
-    """What a MatMul or Conv multiplies. Raises Decline unless it is an island of integers."""
+    """The operands of a MatMul or Conv. Raises Decline unless it is an island of integers."""
     x, w = dequantized(b.inputs[0]), dequantized(b.inputs[1])
     if x is None or w is None:
         raise decline("an operand is not dequantized from 8 bits, by a constant scale")
@@ -162,10 +162,8 @@ def in_float(found: Island) -> Any:
     return op.Cast(sums, to=TensorProto.FLOAT) * scales
 
 
-def target(root: Binding) -> Scaled:
-    """What the QuantizeLinear at the end of an island does. Raises Decline for one that is not
-    read.
-    """
+def quantized_result(root: Binding) -> Scaled:
+    """The QuantizeLinear at the end of an island. Raises Decline for one of another kind."""
     to = quantized(root)
     if to is None:
         raise decline("not to 8 bits by a constant scale")

@@ -97,9 +97,9 @@ def operands_of(
 
 CONTRIB = "com.microsoft"
 LAWS: dict[tuple[str, str], Callable[[Binding, Form, Note], list[Any]]] = {}
-# what no graph of other operators computes: why, and what to do. Measured with onnxruntime 1.31: a
-# batch of 2 to 64 rows moves by 0.007 to 0.19 between one and two threads; one thread quantises all
-# rows of a step alike.
+# operators that no graph of other operators computes: why, and what to do. Measured with
+# onnxruntime 1.31: a batch of 2 to 64 rows moves by 0.007 to 0.19 between one and two threads; one
+# thread quantises all rows of a step alike.
 WITHOUT_FORM: dict[tuple[str, str], str] = {
     (CONTRIB, "DynamicQuantizeLSTM"): "onnxruntime quantises the state anew at every step, by "
     "those rows of the batch that a thread of it has: the result depends on the number of threads, "

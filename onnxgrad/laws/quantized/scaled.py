@@ -1,6 +1,4 @@
-"""What QuantizeLinear and DequantizeLinear say, where scales and zero points are constants of 8-bit
-values.
-"""
+"""QuantizeLinear and DequantizeLinear of 8-bit values, with constant scales and zero points."""
 
 from __future__ import annotations
 
@@ -57,7 +55,7 @@ class Scaled:
 
 
 def dequantized(v: Var | None) -> Scaled | None:
-    """What a DequantizeLinear of 8-bit integers makes of them; None for anything else."""
+    """Reads a DequantizeLinear of 8-bit integers; None for anything else."""
     b = None if v is None else v.definition
     if b is None or not b.is_op("DequantizeLinear") or b.inputs[0] is None:
         return None
@@ -65,7 +63,7 @@ def dequantized(v: Var | None) -> Scaled | None:
 
 
 def quantized(b: Binding) -> Scaled | None:
-    """What a QuantizeLinear to 8-bit integers does; None for anything else."""
+    """Reads a QuantizeLinear to 8-bit integers; None for anything else."""
     zero = b.operand(2)
     if not b.is_op("QuantizeLinear") or b.inputs[0] is None:
         return None

@@ -1,5 +1,5 @@
-"""What passes quantised values on, or compares them, does it with the integers as well: each law is
-equal to the bit.
+"""Operators that move or compare quantised values do the same with the integers: each law is equal
+to the bit.
 
 D is DequantizeLinear and Q QuantizeLinear, of 8 bits, with one constant scale s > 0 and zero point
 z. D never falls as x rises, nor does Q; Q(D(x)) with equal s and z is x, because (x - z) s / s lies

@@ -8,7 +8,7 @@ import onnxgrad
 from onnxgrad.jobs.optimize import RewriteRefuted, optimize_program
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.passes.pipeline import Pipeline
-from onnxgrad.passes.user_laws import OwnLaws
+from onnxgrad.passes.user_laws import UserLaws
 from onnxgrad.report.html.optimized import optimized, passes, places, rewrites
 from onnxgrad.report.html.plots import choices, differences
 from tests.helpers import parse
@@ -25,7 +25,7 @@ def tanh_is_softsign(x: onnxgrad.Var) -> object:
 
 def refuted(**options: bool) -> Outcome:
     """Of two rewrites that hold, and one that does not."""
-    pipeline = Pipeline((*Pipeline.of(passes="remove-noops").passes, OwnLaws((tanh_is_softsign,))))
+    pipeline = Pipeline((*Pipeline.of(passes="remove-noops").passes, UserLaws((tanh_is_softsign,))))
     with pytest.raises(RewriteRefuted) as error:
         optimize_program(parse(TEXT), pipeline, proof={"legs": ["float64"]}, **options)
     outcome = Outcome("m.onnx", None, "m.onnx", error=error.value)
