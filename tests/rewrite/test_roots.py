@@ -257,11 +257,15 @@ def test_one_capture_in_two_each_is_one_list() -> None:
 
 
 def test_passes_are_names_or_passes() -> None:
-    for wrong in (1, [["clean"]], [lambda a: None], {"a": 1}):
-        with pytest.raises(
-            InputError,
-            match=r"a pass is a name, a Pass, a rule \(onnxscript's too\), a family or a composite",
-        ):
+    one = r"a pass is a name, a Pass, a rule \(onnxscript's too\), a family or an outline_as"
+    whole = "optimize: passes must be text or a list"
+    for wrong, words in (
+        (1, whole),
+        ([["clean"]], one),
+        ([lambda a: None], one),
+        ({"a": 1}, whole),
+    ):
+        with pytest.raises(InputError, match=words):
             optimize(parse(RELU), passes=wrong, verify=False)
 
 
