@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
+from inspect import isabstract
 from typing import Any, TypeVar
 
 from onnxgrad.errors import InputError
@@ -95,3 +96,13 @@ def _options(name: str, text: str) -> Iterator[tuple[str, str]]:
             )
         yield found[1], found[2].strip()
         position = found.end()
+
+
+def declared(module: Any, base: Any) -> list[Any]:
+    """Return the classes that a module defines below `base`, in order, except for abstract ones."""
+    return [
+        cls
+        for cls in vars(module).values()
+        if isinstance(cls, type) and issubclass(cls, base) and cls.__module__ == module.__name__
+        and not isabstract(cls)
+    ]  # fmt: skip

@@ -1,8 +1,7 @@
-"""The operators that the formulas of training use, over numpy arrays: what `op` is to values of a
-graph.
+"""The operators that the formulas of training use, over numpy arrays: the counterpart of `op`.
 
-Names, operands and results are those of ONNX. As there, Python's numbers take the dtype of what
-they meet, so float32 stays float32. Only what some formula uses is here.
+Names, operands and results are those of ONNX. As there, Python's numbers take the dtype of the
+other operand, so float32 stays float32.
 """
 
 from __future__ import annotations
@@ -29,39 +28,11 @@ def element_type(x: Any) -> int:
     )
 
 
-def Abs(x: Any) -> Any:
-    """|x|"""
-    return np.abs(x)
-
-
-def Sign(x: Any) -> Any:
-    """-1, 0 or 1"""
-    return np.sign(x)
-
-
-def Sqrt(x: Any) -> Any:
-    """The square root."""
-    return np.sqrt(x)
-
-
-def Cos(x: Any) -> Any:
-    """The cosine."""
-    return np.cos(x)
-
-
-def Floor(x: Any) -> Any:
-    """The largest whole number that is not above."""
-    return np.floor(x)
-
-
-def Pow(x: Any, exponent: Any) -> Any:
-    """x^exponent"""
-    return np.power(x, exponent)
-
-
-def Clip(x: Any, low: Any, high: Any) -> Any:
-    """Within [low, high]; NaN stays."""
-    return np.clip(x, low, high)
+# element by element; Clip leaves NaN as it is
+Abs, Sign, Sqrt, Cos, Floor, Pow, Clip = (
+    np.abs, np.sign, np.sqrt, np.cos, np.floor, np.power, np.clip,
+)  # fmt: skip
+Equal, Less, Greater, And = np.equal, np.less, np.greater, np.logical_and
 
 
 def Max(*xs: Any) -> Any:
@@ -72,26 +43,6 @@ def Max(*xs: Any) -> Any:
 def Min(*xs: Any) -> Any:
     """The smallest, element by element; NaN where one is."""
     return reduce(np.minimum, xs)
-
-
-def Equal(a: Any, b: Any) -> Any:
-    """a == b"""
-    return np.equal(a, b)
-
-
-def Less(a: Any, b: Any) -> Any:
-    """a < b"""
-    return np.less(a, b)
-
-
-def Greater(a: Any, b: Any) -> Any:
-    """a > b"""
-    return np.greater(a, b)
-
-
-def And(a: Any, b: Any) -> Any:
-    """Both."""
-    return np.logical_and(a, b)
 
 
 def Where(condition: Any, a: Any, b: Any) -> Any:

@@ -73,11 +73,6 @@ def _named(values: Mapping[str, Array], name: str) -> Array:
     return np.asarray(values[name])
 
 
-def perplexity(loss: float) -> float:
-    """e^loss of a mean cross entropy."""
-    return float(np.exp(loss))
-
-
 def evaluated(
     session: Any,
     step: TrainingStep,

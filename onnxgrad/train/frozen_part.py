@@ -185,9 +185,6 @@ def features(
                     "for each"
                 )
         parts.append(found)
-    kept = {k: a for k, a in arrays.items() if k not in read or _is_input(rest.main, k)}
+    inputs = {v.name for v in rest.main.inputs}
+    kept = {k: a for k, a in arrays.items() if k not in read or k in inputs}
     return {**kept, **{n: np.concatenate(each) for n, each in zip(names, zip(*parts))}}
-
-
-def _is_input(block: BindingBlock, name: str) -> bool:
-    return any(v.name == name for v in block.inputs)

@@ -66,7 +66,12 @@ class Modes:
 
         Raises InputError for what trains inside of If, Loop and Scan.
         """
-        changing = [b for b in _every(program) if self._trains(b) or _in_training(b)]
+        changing = [
+            b
+            for block in (program.main, *program.functions.values())
+            for b in block.walk()
+            if self._trains(b) or _in_training(b)
+        ]
         if changing and program.opset < OPSET:
             program, _ = raise_opset(program)
         self._open_calls(program)
@@ -170,7 +175,3 @@ def _in_training(b: Binding) -> bool:
     if b.is_op("BatchNormalization"):
         return batch_normalization.in_training(b)
     return b.is_op("Dropout") and dropout.in_training(b)
-
-
-def _every(program: Program) -> list[Binding]:
-    return [b for block in (program.main, *program.functions.values()) for b in block.walk()]

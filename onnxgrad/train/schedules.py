@@ -16,6 +16,7 @@ of its `Moment`.
 from __future__ import annotations
 
 import math
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
+from onnxgrad.named_options import declared
 from onnxgrad.options import Count, Declared, NonNegative, Positive, Share, check_fields
 from onnxgrad.results import Plain
 from onnxgrad.train import array_math
@@ -83,7 +85,6 @@ class Constant(Schedule):
     lr: NonNegative
 
     def after(self, done: Number, math: Any) -> Number:
-        """The rate."""
         return np.float64(self.lr)
 
 
@@ -97,7 +98,6 @@ class Linear(Schedule):
     total_iters: Count = 5
 
     def after(self, done: Number, math: Any) -> Number:
-        """The rate."""
         part = math.Min(done, float(self.total_iters)) / float(self.total_iters)
         return self.lr * (self.start_factor + (self.end_factor - self.start_factor) * part)
 
@@ -111,7 +111,6 @@ class Polynomial(Schedule):
     power: NonNegative = 1.0
 
     def after(self, done: Number, math: Any) -> Number:
-        """The rate."""
         left = 1.0 - math.Min(done, float(self.total_iters)) / float(self.total_iters)
         return self.lr * math.Pow(left, np.float64(self.power))
 
@@ -130,7 +129,6 @@ class Cosine(Schedule):
     eta_min: NonNegative = 0.0
 
     def after(self, done: Number, math: Any) -> Number:
-        """The rate."""
         return _cosine(self.lr, self.eta_min, done / float(self.T_max), math)
 
 
@@ -142,7 +140,6 @@ class Exponential(Schedule):
     gamma: NonNegative
 
     def after(self, done: Number, math: Any) -> Number:
-        """The rate."""
         return self.lr * math.Pow(np.float64(self.gamma), done)
 
 
@@ -155,7 +152,6 @@ class Step(Schedule):
     gamma: NonNegative = 0.1
 
     def after(self, done: Number, math: Any) -> Number:
-        """The rate."""
         return self.lr * math.Pow(np.float64(self.gamma), math.Floor(done / float(self.step_size)))
 
 
@@ -174,7 +170,6 @@ class MultiStep(Schedule):
         super().__post_init__()
 
     def after(self, done: Number, math: Any) -> Number:
-        """The rate."""
         rate: Number = np.float64(self.lr)
         for count, milestone in enumerate(sorted(self.milestones), 1):
             reached = np.float64(self.lr * self.gamma**count)
@@ -202,7 +197,6 @@ class OneCycle(Schedule):
     three_phase: bool = False
 
     def after(self, done: Number, math: Any) -> Number:
-        """The rate."""
         between = _cosine if self.anneal_strategy == "cos" else _line
         done = math.Min(done, self.total_steps - 1.0)
         rate: Number = None
@@ -246,7 +240,6 @@ class Sequential(Schedule):
             )
 
     def after(self, done: Number, math: Any) -> Number:
-        """The rate."""
         rate = self.schedules[0].after(done, math)
         for milestone, schedule in zip(self.milestones, self.schedules[1:], strict=True):
             own = schedule.after(math.Max(done - float(milestone), 0.0), math)
@@ -269,8 +262,9 @@ def _line(start: float, end: float, part: Number, math: Any) -> Number:
     return start + (end - start) * part
 
 
-_ALL = (Constant, Linear, Polynomial, Cosine, Exponential, Step, MultiStep, OneCycle, Sequential)
-SCHEDULES: dict[str, type[Schedule]] = {cls.__name__.lower(): cls for cls in _ALL}
+SCHEDULES: dict[str, type[Schedule]] = {
+    cls.__name__.lower(): cls for cls in declared(sys.modules[__name__], Schedule)
+}
 
 
 def schedule_of(told: Mapping[str, Any]) -> Schedule | None:

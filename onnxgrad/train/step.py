@@ -280,6 +280,7 @@ def _with_update(
     if options.accumulate > 1:
         update, made = update_program(program, options, sums, scale, initial)
         made.fed.extend(sums)
+    fed = [replace(f, adjoint=found.adjoints.get(f.name)) for f in made.fed]
     for g in adjoints:
         block.remove_output(g)
     for p in parameters:
@@ -291,7 +292,7 @@ def _with_update(
     _ask_for(ahead.evaluation.main, [p.name for p in parameters])
     batch_normalization.ask_for(ahead.evaluation, [s.name for s in applied.statistics])
     manifest = Manifest(
-        (*batch, *_cut_at(made.fed, found.adjoints), *_of_modes(values, applied)),
+        (*batch, *fed, *_of_modes(values, applied)),
         ahead.target,
         tuple(ahead.metrics),
         options.optimizer.to_dict(),
@@ -331,10 +332,6 @@ def _metrics(asked: Sequence[str], outputs: Sequence[str]) -> list[str]:
                 f"{', '.join((*outputs, NORM))}"
             )
     return [name for name in outputs if name in asked]
-
-
-def _cut_at(fed: Sequence[Fed], adjoints: Mapping[str, str]) -> list[Fed]:
-    return [replace(f, adjoint=adjoints[f.name]) if f.role == "parameter" else f for f in fed]
 
 
 def _batch(v: Var, place: Place) -> Fed:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto
 
@@ -13,9 +13,8 @@ from onnxgrad.train import array_math
 from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 
-FUNCTIONS = [
-    f for f in vars(array_math).values() if inspect.isfunction(f) and f.__name__[0].isupper()
-]
+FUNCTIONS = [name for name in vars(array_math) if onnx.defs.has(name)]
+assert len(FUNCTIONS) > 15
 A = np.array([[-1.5, 0.0, 2.25], [4.0, -0.0, 0.5]])
 B = np.array([[1.0, 0.0, 3.0], [2.0, -1.0, 0.5]])
 
@@ -42,13 +41,13 @@ def call_of(name: str) -> tuple[str, list[Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", ["float", "double"])
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
-def test_as_in_onnxruntime(function: Any, kind: str) -> None:
-    text, operands, attributes = call_of(function.__name__)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_as_in_onnxruntime(name: str, kind: str) -> None:
+    text, operands, attributes = call_of(name)
     dtype = np.float32 if kind == "float" else np.float64
     result = {"Cast": "double", "And": "bool", "Equal": "bool", "Less": "bool", "Greater": "bool"}
     model = parse(f"""g ({kind}[2,3] a, {kind}[2,3] b, {kind}[2,3] b2, bool[2,3] c, bool[2,3] d, {kind} low, {kind} high)
-        => ({result.get(function.__name__, kind)}{"" if "Reduce" in text else "[2,3]"} y) {{ y = {text} }}""")
+        => ({result.get(name, kind)}{"" if "Reduce" in text else "[2,3]"} y) {{ y = {text} }}""")
     feeds = {
         "a": A.astype(dtype),
         "b": B.astype(dtype),
@@ -59,7 +58,7 @@ def test_as_in_onnxruntime(function: Any, kind: str) -> None:
     feeds |= {"low": np.array(-1, dtype), "high": np.array(2, dtype)}
     expected = run(model, feeds)["y"]
     with np.errstate(divide="ignore"):  # 0^-1
-        found = function(
+        found = getattr(array_math, name)(
             *(
                 v.astype(dtype) if isinstance(v, np.ndarray) and v.dtype != bool else v
                 for v in operands

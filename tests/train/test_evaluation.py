@@ -9,7 +9,7 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.train import MSE, SGD, Trainer, training_step
-from onnxgrad.train.evaluation import accuracy, perplexity
+from onnxgrad.train.evaluation import accuracy
 from tests.train.common import classifier, examples, step
 
 SCORES = np.float32([[1, 2, 0], [3, 1, 0], [0, 0, 1], [0, 5, 0]])
@@ -54,10 +54,6 @@ def test_what_has_no_accuracy(scores: Any, labels: Any, words: str) -> None:
 def test_what_is_not_there() -> None:
     with pytest.raises(InputError, match="the metric reads 'labels', and there are y"):
         accuracy()({"logits": SCORES}, {"y": RIGHT})
-
-
-def test_perplexity() -> None:
-    assert perplexity(np.log(7.0)) == pytest.approx(7)
 
 
 def test_batches_count_by_their_sizes() -> None:

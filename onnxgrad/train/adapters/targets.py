@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from onnx import TensorProto
 
@@ -287,7 +287,8 @@ def choose(program: Program, targets: str | Sequence[str]) -> list[Site]:
     A glob leaves alone what no operator takes for a weight, such as masks. Raises InputError for an
     entry that meets nothing, and for what cannot be adapted, with the reason.
     """
-    if not _are_names(targets):
+    names = (targets,) if isinstance(targets, str) else targets
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise InputError(f"targets must be names or globs, not {targets!r}")
     known = sites(program)
     found: dict[str, Site] = {}
@@ -304,12 +305,6 @@ def choose(program: Program, targets: str | Sequence[str]) -> list[Site]:
         raise InputError("targets leave no weight to adapt")
     _check(found.values())
     return [s for s in known if s.name in found]
-
-
-def _are_names(targets: Any) -> bool:
-    return isinstance(targets, str) or (
-        isinstance(targets, Sequence) and all(isinstance(t, str) for t in targets)
-    )
 
 
 def _take_away(found: dict[str, Site], glob: str) -> None:

@@ -135,7 +135,8 @@ class GraphEngine(Engine):
             fed.name: (fed.role, np.zeros((), dtype_of(fed)))
             for fed in step.manifest.of_role("step", "learning_rate", "seed")
         }
-        self._loss = np.zeros((), _loss_dtype(step))
+        loss = next(v for v in step.train.main.outputs if v.name == step.manifest.loss)
+        self._loss = np.zeros((), numpy_dtype(loss.dtype))
         self.put(step.initial)
 
     def _overwritable(self, fed: Fed) -> bool:
@@ -260,8 +261,3 @@ class GraphEngine(Engine):
             fed.name: np.array(self._buffers[self._now(fed.name)][fed.name].numpy())
             for fed in self._carried
         }
-
-
-def _loss_dtype(step: TrainingStep) -> np.dtype[Any]:
-    loss = next(v for v in step.train.main.outputs if v.name == step.manifest.loss)
-    return numpy_dtype(loss.dtype)

@@ -135,7 +135,9 @@ def _forward(log_p: Var, path: Var, steps: Var, ends: Var | None) -> Var:
     emitted = op.GatherElements(log_p, places, axis=2)
     other = op.Equal(path, op.Pad(path, [0, 2, 0, -2], np.int64(-1)))
     leap = op.Where(
-        op.Or(other, _first_two(path)), constant(_NEVER, log_p.dtype), constant(0.0, log_p.dtype)
+        op.Or(other, op.Less(_positions(path), 2)),
+        constant(_NEVER, log_p.dtype),
+        constant(0.0, log_p.dtype),
     )
     start = op.Where(
         op.Equal(_positions(path), 0), constant(0.0, log_p.dtype), constant(_NEVER, log_p.dtype)
@@ -186,10 +188,6 @@ def _at_the_end(alpha: Var, lengths: Var) -> Var:
 
 def _positions(path: Var) -> Var:
     return op.Range(np.int64(0), _count(path, 1), np.int64(1))
-
-
-def _first_two(path: Var) -> Var:
-    return op.Less(_positions(path), 2)
 
 
 def _count(v: Var, axis: int) -> Var:

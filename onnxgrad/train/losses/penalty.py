@@ -71,17 +71,6 @@ class _Penalty(Loss):
 
 
 @dataclass(frozen=True)
-class L2Penalty(_Penalty):
-    """1/2 sum w^2: times lambda its gradient is that of weight_decay=lambda in SGD."""
-
-    name: ClassVar[str] = "l2_penalty"
-
-    def of(self, w: Var) -> Var:
-        """1/2 sum w^2"""
-        return 0.5 * op.ReduceSumSquare(w, keepdims=0)
-
-
-@dataclass(frozen=True)
 class L1Penalty(_Penalty):
     """sum |w|, with a derivative of 0 at 0."""
 
@@ -90,3 +79,14 @@ class L1Penalty(_Penalty):
     def of(self, w: Var) -> Var:
         """sum |w|"""
         return op.ReduceL1(w, keepdims=0)
+
+
+@dataclass(frozen=True)
+class L2Penalty(_Penalty):
+    """1/2 sum w^2: times lambda its gradient is that of weight_decay=lambda in SGD."""
+
+    name: ClassVar[str] = "l2_penalty"
+
+    def of(self, w: Var) -> Var:
+        """1/2 sum w^2"""
+        return 0.5 * op.ReduceSumSquare(w, keepdims=0)

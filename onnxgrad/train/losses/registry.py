@@ -7,26 +7,16 @@ from __future__ import annotations
 import re
 
 from onnxgrad.errors import InputError
-from onnxgrad.named_options import build
+from onnxgrad.named_options import build, declared
 from onnxgrad.options import known_keywords
+from onnxgrad.train.losses import base, classification, ctc, embedding, penalty, regression
 from onnxgrad.train.losses.base import Loss, Output, Sum
-from onnxgrad.train.losses.classification import (
-    BCEWithLogits,
-    CrossEntropy,
-    KLDiv,
-    SequenceCrossEntropy,
-)
-from onnxgrad.train.losses.ctc import CTC
-from onnxgrad.train.losses.embedding import Cosine, CosineEmbedding, TripletMargin
-from onnxgrad.train.losses.penalty import L1Penalty, L2Penalty
-from onnxgrad.train.losses.regression import L1, MSE, Huber, SmoothL1
 from onnxgrad.wording import perhaps
 
-_ALL: tuple[type[Loss], ...] = (
-    CrossEntropy, SequenceCrossEntropy, BCEWithLogits, KLDiv, MSE, L1, Huber, SmoothL1, Cosine,
-    CosineEmbedding, TripletMargin, CTC, L1Penalty, L2Penalty, Output,
-)  # fmt: skip
-LOSSES: dict[str, type[Loss]] = {cls.name: cls for cls in _ALL}
+_MODULES = (classification, regression, embedding, ctc, penalty, base)
+LOSSES: dict[str, type[Loss]] = {
+    cls.name: cls for module in _MODULES for cls in declared(module, Loss) if cls.name
+}
 
 _NUMBER = r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?"
 _TERM = re.compile(rf"\s*(?:({_NUMBER})\s*\*)?\s*([^\s+*{{}}]+)\s*(?:\{{([^{{}}]*)\}})?\s*(\+|$)")

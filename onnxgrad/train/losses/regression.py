@@ -19,7 +19,6 @@ class Elementwise(Reduced):
     """
 
     def emit(self, place: Place) -> Var:
-        """The loss."""
         y = place.prediction(self.output)
         target = place.labels(self.target, y.dtype, y.shape or (), self.name)
         return reduced(self.of(y, target), self.reduction)

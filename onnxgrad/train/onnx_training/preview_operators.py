@@ -63,7 +63,6 @@ class StandardAdagrad(Standard):
     def update(
         self, p: Tensor, g: Tensor, s: State, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """One step."""
         r = at.rate / (1.0 + at.number(at.step) * _number(self.decay_factor, at))
         g = self._regularized(p, g, at)
         h = s["h"] + g * g
@@ -91,7 +90,6 @@ class StandardAdam(Standard):
     def update(
         self, p: Tensor, g: Tensor, s: State, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """One step."""
         alpha, beta, one, r = (
             _number(self.alpha, at),
             _number(self.beta, at),
@@ -128,7 +126,6 @@ class StandardMomentum(Standard):
     def update(
         self, p: Tensor, g: Tensor, s: State, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """One step."""
         alpha, r = _number(self.alpha, at), at.rate
         g = self._regularized(p, g, at)
         beta = at.math.Where(at.math.Greater(at.step, 0), _number(self.beta, at), _number(1.0, at))
@@ -254,9 +251,9 @@ _LOWER: dict[str, Callable[[Binding], list[Var]]] = {
 }
 
 
-def _body(name: str) -> Callable[..., tuple[Var, ...]]:
-    return lambda *, binding: tuple(_LOWER[name](binding))
-
-
 for _name in ("Adagrad", "Adam", "Momentum"):
-    body(f"{DOMAIN}::{_name}", _body(_name), notes="through what its definition says")
+    body(
+        f"{DOMAIN}::{_name}",
+        lambda *, binding: tuple(_LOWER[binding.op](binding)),
+        notes="through what its definition says",
+    )

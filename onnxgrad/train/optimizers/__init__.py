@@ -1,7 +1,7 @@
-"""Optimisers, one file per family: `OPTIMIZERS` by the names that the command line and files
-have for them.
-"""
+"""Optimisers; `OPTIMIZERS` has those of `formulas` by their names in text and in files."""
 
+from onnxgrad.named_options import declared
+from onnxgrad.train.optimizers import formulas
 from onnxgrad.train.optimizers.base import Custom, Moment, Optimizer
 from onnxgrad.train.optimizers.formulas import (
     SGD,
@@ -15,8 +15,9 @@ from onnxgrad.train.optimizers.formulas import (
     RMSprop,
 )
 
-_ALL = (SGD, Adam, AdamW, NAdam, Adagrad, RMSprop, Adadelta, Lion, Adafactor)
-OPTIMIZERS: dict[str, type[Optimizer]] = {cls.__name__.lower(): cls for cls in _ALL}
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    cls.__name__.lower(): cls for cls in declared(formulas, Optimizer)
+}
 
 __all__ = [
     "OPTIMIZERS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Custom", "Lion",

@@ -46,7 +46,6 @@ class SGD(Optimizer):
     def update(
         self, p: Tensor, g: Tensor, s: State, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """One step."""
         g = self._downhill(p, g, self.weight_decay)
         if not self.momentum:
             return p - at.rate * g, {}
@@ -85,7 +84,6 @@ class Adam(Optimizer):
     def update(
         self, p: Tensor, g: Tensor, s: State, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """One step."""
         return self._step(p, self._downhill(p, g, self.weight_decay), s, at)
 
     def _step(self, p: Tensor, g: Tensor, s: State, at: Moment) -> tuple[Tensor, dict[str, Tensor]]:
@@ -113,7 +111,6 @@ class AdamW(Adam):
     def update(
         self, p: Tensor, g: Tensor, s: State, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """One step."""
         return self._step(decayed(p, self.weight_decay, at), self._downhill(p, g), s, at)
 
 
@@ -143,7 +140,6 @@ class NAdam(Optimizer):
     def update(
         self, p: Tensor, g: Tensor, s: State, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """One step."""
         g = self._downhill(p, g, 0.0 if self.decoupled_weight_decay else self.weight_decay)
         p = decayed(p, self.weight_decay, at) if self.decoupled_weight_decay else p
         b1, b2 = self.betas
@@ -159,33 +155,6 @@ class NAdam(Optimizer):
 
     def _mu(self, t: Tensor, at: Moment) -> Tensor:
         return self.betas[0] * (1.0 - 0.5 * at.math.Pow(np.float64(0.96), t * self.momentum_decay))
-
-
-@dataclass(frozen=True)
-class Lion(Optimizer):
-    """p = (1 - r weight_decay) p - r sign(b1 m + (1 - b1) g); m = b2 m + (1 - b2) g.
-
-    Source: Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, with its defaults:
-    PyTorch has none.
-    """
-
-    lr: NonNegative = 1e-4
-    betas: tuple[Decay, Decay] = (0.9, 0.99)
-    weight_decay: NonNegative = 0.0
-
-    def state(self, parameter: Array) -> dict[str, Array]:
-        """The mean of the gradients."""
-        return zeros(parameter, "exp_avg")
-
-    def update(
-        self, p: Tensor, g: Tensor, s: State, at: Moment
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """One step."""
-        g = self._downhill(p, g)
-        b1, b2 = self.betas
-        direction = at.math.Sign(b1 * s["exp_avg"] + (1 - b1) * g)
-        m = b2 * s["exp_avg"] + (1 - b2) * g
-        return decayed(p, self.weight_decay, at) - at.rate * direction, {"exp_avg": m}
 
 
 @dataclass(frozen=True)
@@ -209,7 +178,6 @@ class Adagrad(Optimizer):
     def update(
         self, p: Tensor, g: Tensor, s: State, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """One step."""
         g = self._downhill(p, g, self.weight_decay)
         h = s["sum"] + g * g
         rate = (
@@ -248,7 +216,6 @@ class RMSprop(Optimizer):
     def update(
         self, p: Tensor, g: Tensor, s: State, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """One step."""
         g = self._downhill(p, g, self.weight_decay)
         v = self.alpha * s["square_avg"] + (1 - self.alpha) * (g * g)
         kept, spread = {"square_avg": v}, v
@@ -281,12 +248,37 @@ class Adadelta(Optimizer):
     def update(
         self, p: Tensor, g: Tensor, s: State, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """One step."""
         g = self._downhill(p, g, self.weight_decay)
         v = self.rho * s["square_avg"] + (1 - self.rho) * (g * g)
         d = at.math.Sqrt(s["acc_delta"] + self.eps) / at.math.Sqrt(v + self.eps) * g
         u = self.rho * s["acc_delta"] + (1 - self.rho) * (d * d)
         return p - at.rate * d, {"square_avg": v, "acc_delta": u}
+
+
+@dataclass(frozen=True)
+class Lion(Optimizer):
+    """p = (1 - r weight_decay) p - r sign(b1 m + (1 - b1) g); m = b2 m + (1 - b2) g.
+
+    Source: Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, with its defaults:
+    PyTorch has none.
+    """
+
+    lr: NonNegative = 1e-4
+    betas: tuple[Decay, Decay] = (0.9, 0.99)
+    weight_decay: NonNegative = 0.0
+
+    def state(self, parameter: Array) -> dict[str, Array]:
+        """The mean of the gradients."""
+        return zeros(parameter, "exp_avg")
+
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        g = self._downhill(p, g)
+        b1, b2 = self.betas
+        direction = at.math.Sign(b1 * s["exp_avg"] + (1 - b1) * g)
+        m = b2 * s["exp_avg"] + (1 - b2) * g
+        return decayed(p, self.weight_decay, at) - at.rate * direction, {"exp_avg": m}
 
 
 @dataclass(frozen=True)
@@ -326,7 +318,6 @@ class Adafactor(Optimizer):
     def update(
         self, p: Tensor, g: Tensor, s: State, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """One step."""
         g = self._downhill(p, g)
         e1, e2 = self.eps
         if e1 is None:
