@@ -38,6 +38,12 @@ def every_node(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
             yield from every_node(graph.node)
 
 
+def model_nodes(model: ModelProto) -> Iterator[NodeProto]:
+    """Every node of a model: of its graphs, nested ones included, and of its functions."""
+    for nodes in (model.graph.node, *(f.node for f in model.functions)):
+        yield from every_node(nodes)
+
+
 def every_graph(graph: GraphProto) -> Iterator[GraphProto]:
     """The graph and all nested ones, outer before inner."""
     yield graph
@@ -110,9 +116,7 @@ class Stats(Plain):
 
 def stats_of(model: ModelProto) -> Stats:
     """The counts of one model; its external data is not read."""
-    operators: Counter[str] = Counter()
-    for nodes in (model.graph.node, *(f.node for f in model.functions)):
-        operators.update(operator(n) for n in every_node(nodes))
+    operators = Counter(operator(n) for n in model_nodes(model))
     dtypes: Counter[str] = Counter()
     outside: dict[tuple[str, str], int] = {}
     for tensor in tensors(model):

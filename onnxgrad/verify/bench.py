@@ -161,7 +161,7 @@ def bench(
             _all(cpu[name]),
             ratio_of_fastest(wall[name], wall[first]),
             ratio_of_fastest(cpu[name], cpu[first]),
-            _count(b),
+            sum(map(len, b)),
         )
         for name, b in bursts.items()
     )
@@ -235,10 +235,6 @@ def _fastest(rounds: Sequence[Sequence[float]]) -> list[float]:
     """The fastest run of each group of rounds, taken from all over the time of measuring."""
     groups = max(1, len(rounds) // _ROUNDS_PER_RATIO)
     return [min(map(min, rounds[i::groups])) for i in range(groups)]
-
-
-def _count(bursts: Sequence[Sequence[Any]]) -> int:
-    return sum(map(len, bursts))
 
 
 @bounded

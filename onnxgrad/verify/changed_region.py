@@ -8,7 +8,7 @@ such claims are what a region proves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from onnx import (
@@ -85,7 +85,10 @@ class _Finder:
             ):
                 continue
             exchanged = [(p, q) for p, q in zip(n.input, twin.input) if p != q]
-            if not all(p and q and _computed(p, a) for p, q in exchanged):
+            if not all(
+                p and q and any(p in n.output for graph in a for n in graph.node)
+                for p, q in exchanged
+            ):
                 continue
             claims += exchanged
             inner += list(zip(graphs_of(n), graphs_of(twin), strict=True))
@@ -140,10 +143,6 @@ class _Finder:
             if i not in scope.new:
                 read.update(dict.fromkeys(sorted(reads(n))))
         return [name for name in read if name and name in made]
-
-
-def _computed(name: str, graphs: Iterable[GraphProto]) -> bool:
-    return any(name in n.output for graph in graphs for n in graph.node)
 
 
 def _changes(

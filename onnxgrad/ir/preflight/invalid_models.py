@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import every_node
+from onnxgrad.ir.protobufs import model_nodes
 from onnxgrad.ir.type_inference.misinferred import ends_the_process
 
 _LARGEST = 1 << 30  # serialised bytes that onnx's checker is given
@@ -53,7 +53,7 @@ def fault_of(proto: ModelProto) -> str | None:
     try:
         if not any(t.data_location == TensorProto.EXTERNAL for t in proto.graph.initializer):
             _run_checker(proto)
-        if any(ends_the_process(n) for n in _nodes(proto)):
+        if any(ends_the_process(n) for n in model_nodes(proto)):
             return None
         onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
     except Exception as error:  # noqa: BLE001  # whatever onnx raises, it is about the model
@@ -74,14 +74,10 @@ def _run_checker(proto: ModelProto) -> None:
 
 def _far_axes(proto: ModelProto) -> Iterator[str]:
     """Axes that no rank reaches; onnx looks at their last 32 bits."""
-    for node in _nodes(proto):
+    for node in model_nodes(proto):
         for a in node.attribute:
             if a.name == "axis" and abs(a.i) >= 1 << 31:
                 yield f"axis {a.i} of {node.op_type} '{node.name}' is out of range"
-
-
-def _nodes(proto: ModelProto) -> Iterator[NodeProto]:
-    return every_node([*proto.graph.node, *(n for f in proto.functions for n in f.node)])
 
 
 def _no_text(message: Any) -> Iterator[tuple[str, bytes]]:

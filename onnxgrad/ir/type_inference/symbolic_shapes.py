@@ -169,11 +169,9 @@ def refine_ml(node: NodeProto, x: Var) -> Shape | None:
     if node.op_type in _ELEMENTWISE:
         return x.shape
     width = _WIDTHS.get(node.op_type)
-    return None if width is None or x.rank != 2 else _rows(x.shape, width(node))
-
-
-def _rows(x: Shape | None, width: Dim) -> Shape | None:
-    return None if x is None else (x[0], width)
+    if width is None or x.shape is None or len(x.shape) != 2:
+        return None
+    return x.shape[0], width(node)
 
 
 _ELEMENTWISE = frozenset({"Binarizer", "Imputer", "LabelEncoder", "Normalizer", "Scaler"})

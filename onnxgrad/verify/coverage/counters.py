@@ -82,10 +82,6 @@ class Counter(ABC):
     def items(self) -> list[Item]:
         """Returns the items, and which of them were reached."""
 
-    @abstractmethod
-    def forget(self) -> None:
-        """Begin anew."""
-
 
 def _around(x: Array, bound: Any) -> tuple[bool, bool]:
     """Whether an element is below the bound, and whether one is above it."""
@@ -163,9 +159,6 @@ class Thresholds(Counter):
 
     def __init__(self, op: str, where: str, names: Sequence[str]) -> None:
         self.sides, self.where, self.names = SIDES[op], where, names
-        self.forget()
-
-    def forget(self) -> None:
         self.seen: list[list[Any]] = [[None, False, False] for _ in self.names]
 
     def see(
@@ -197,9 +190,6 @@ class Branches(Counter):
 
     def __init__(self, where: str) -> None:
         self.where = where
-        self.forget()
-
-    def forget(self) -> None:
         self.seen = {True: False, False: False}
 
     def see(
@@ -220,9 +210,6 @@ class Turns(Counter):
 
     def __init__(self, where: str, counts: Sequence[str]) -> None:
         self.where, self.counts = where, counts
-        self.forget()
-
-    def forget(self) -> None:
         self.seen, self.most = dict.fromkeys(self.counts, False), 0
 
     def see(
@@ -253,9 +240,6 @@ class Rows(Counter):
     def __init__(self, name: str, table: int, index: int, axis: int, first: bool = False) -> None:
         self.name, self.table, self.index, self.axis = name, table, index, axis
         self.first = first  # the index is of tuples, whose first number is the row
-        self.forget()
-
-    def forget(self) -> None:
         self.read: Array = np.zeros(0, bool)
 
     def see(
@@ -294,9 +278,6 @@ class Elements(Counter):
 
     def __init__(self, name: str, size: int, operand: int, factor: Factor | None) -> None:
         self.name, self.size, self.operand, self.factor = name, size, operand, factor
-        self.forget()
-
-    def forget(self) -> None:
         self.met: Array = np.zeros(1, bool)
 
     def see(

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.protobufs import elements, every_graph, every_node, weight_elements
+from onnxgrad.ir.protobufs import elements, every_graph, every_node, model_nodes, weight_elements
 from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.verify.compare import has_finite
 from onnxgrad.verify.coverage.counters import DECISIONS, DEFAULTS, ROWS, Item, has_row
@@ -83,8 +83,7 @@ def _initializers(model: ModelProto) -> Iterator[TensorProto]:
 
 
 def _tables(model: ModelProto) -> Iterator[tuple[str, int]]:
-    nodes: Iterable[NodeProto] = every_node(model.graph.node)
-    for node in nodes:
+    for node in every_node(model.graph.node):
         for table, index in LOOKUPS.get(node.op_type, ()):
             if len(node.input) > max(table, index):
                 yield node.input[table], axis_of(node)
@@ -128,7 +127,11 @@ class Search:
         self._override()
         self._answer()
         if self._counts and small(self._model):
-            self._scaled()
+            # small numbers, beside which an epsilon is none
+            usual = self._feeds(self._plan, self.seeds[0])
+            varied = self._feeds(self._plan, self.seeds[0], SMALL)
+            if any(not _same(usual[name], varied[name]) for name in usual):
+                self._add(self._plan, self.seeds[0], SMALL)
         self._raise()
         self._differing()
         self._empty()
@@ -223,13 +226,6 @@ class Search:
         decisions = [i for i in found if i.kind in DECISIONS]
         reached = sum(i.reached for i in decisions)
         return reached, sum(i.of for i in decisions) - reached
-
-    def _scaled(self) -> None:
-        """Small numbers, beside which an epsilon is none."""
-        usual = self._feeds(self._plan, self.seeds[0])
-        varied = self._feeds(self._plan, self.seeds[0], SMALL)
-        if any(not _same(usual[name], varied[name]) for name in usual):
-            self._add(self._plan, self.seeds[0], SMALL)
 
     def _raise(self) -> None:
         """Cases that reach more thresholds, branches and turns."""
@@ -350,7 +346,7 @@ class Search:
         """Returns the original's results for an empty open dimension."""
         if self.session is None:
             return
-        if _RECURRENT & {node.op_type for node in _nodes(self._model)}:
+        if _RECURRENT & {node.op_type for node in model_nodes(self._model)}:
             why = "not tried: a recurrent operator with an empty batch ends onnxruntime"
             self._not_empty = dict.fromkeys(self._open(), why)
             return
@@ -388,12 +384,6 @@ class Search:
 
 def _tables_of(items: Sequence[Item]) -> dict[str, Item]:
     return {item.where: item for item in items if item.kind == ROWS}
-
-
-def _nodes(model: ModelProto) -> Iterator[NodeProto]:
-    yield from every_node(model.graph.node)
-    for function in model.functions:
-        yield from every_node(function.node)
 
 
 def _same(a: object, b: object) -> bool:

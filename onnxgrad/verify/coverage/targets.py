@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxgrad.ir.protobufs import every_node, graphs_of
 from onnxgrad.verify.coverage.counters import (
@@ -61,8 +61,8 @@ class Watch:
     """The counters of one node; `left` are those that have not seen everything."""
 
     def __init__(self, counters: list[Counter]) -> None:
-        self.counters = counters
-        self.left = list(counters)
+        self.counters, self.left = counters, list(counters)
+        self._fresh = [copy.deepcopy(vars(counter)) for counter in counters]
 
     def see(
         self, attributes: Attributes, operands: Sequence[Any], results: Sequence[Any], turns: int
@@ -72,9 +72,7 @@ class Watch:
 
     def forget(self) -> None:
         """Begin anew."""
-        for counter in self.counters:
-            counter.forget()
-        self.left = list(self.counters)
+        self.restore((self.counters, copy.deepcopy(self._fresh)))
 
     def state(self) -> tuple[list[Counter], list[dict[str, Any]]]:
         """Returns the state for `restore`."""
@@ -103,7 +101,11 @@ class Targets:
         self._levels.update(dict.fromkeys(given, _DATA))
         self._graph(model.graph, open_defaults)
         for function in model.functions:
-            self._function(function)
+            self._scope = f"{function.name}: "
+            self._levels, self._makers, self._weights = (
+                dict.fromkeys(function.input, _DATA), {}, {},
+            )  # fmt: skip
+            self._nodes(function.node)
 
     def counters(self) -> Iterator[Counter]:
         """All of them, in the order of the file."""
@@ -131,12 +133,6 @@ class Targets:
             if id(node) in self.of:
                 self.of[id(twin)] = self.of[id(node)]
                 self._kept.append(twin)
-
-    def _function(self, function: FunctionProto) -> None:
-        self._scope = f"{function.name}: "
-        self._levels, self._makers, self._weights = {}, {}, {}
-        self._levels.update(dict.fromkeys(function.input, _DATA))
-        self._nodes(function.node)
 
     def _graph(self, graph: GraphProto, overridable: Iterable[str] = ()) -> None:
         for tensor in graph.initializer:

@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto
 
 from onnxgrad.errors import CannotRun, InputError
-from onnxgrad.ir.protobufs import every_node, weight_elements
+from onnxgrad.ir.protobufs import model_nodes, weight_elements
 from onnxgrad.verify.compare import has_finite
 from onnxgrad.verify.feeds.dims import dim_plans, required_inputs, roles
 from onnxgrad.verify.feeds.edge_cases import variants
@@ -43,19 +43,12 @@ def jumps(model: ModelProto) -> bool:
     """Whether a model is small and holds, nested or in a function too, an operator that jumps or
     saturates.
     """
-    return small(model) and any(node.op_type in _JUMPS for node in _nodes(model))
+    return small(model) and any(node.op_type in _JUMPS for node in model_nodes(model))
 
 
 def small(model: ModelProto) -> bool:
     """Whether a proof can afford many runs of a model."""
-    return len(_nodes(model)) <= _NODES and weight_elements(model.graph) <= _WEIGHTS
-
-
-def _nodes(model: ModelProto) -> list[NodeProto]:
-    return [
-        *every_node(model.graph.node),
-        *(node for f in model.functions for node in every_node(f.node)),
-    ]
+    return sum(1 for _ in model_nodes(model)) <= _NODES and weight_elements(model.graph) <= _WEIGHTS
 
 
 Results: TypeAlias = "dict[str, Value]"

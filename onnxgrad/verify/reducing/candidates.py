@@ -18,7 +18,7 @@ from onnx import (
     numpy_helper,
 )
 
-from onnxgrad.ir.protobufs import every_graph, every_node, graphs_of
+from onnxgrad.ir.protobufs import every_graph, every_node, graphs_of, model_nodes
 from onnxgrad.verify.changed_region import reads
 
 Types = Mapping[str, TypeProto]
@@ -276,11 +276,7 @@ def without_words(model: ModelProto, types: Types) -> Candidates:
         for graph in every_graph(made.graph):
             for field in ("metadata_props", "doc_string", "value_info", "quantization_annotation"):
                 graph.ClearField(field)
-        nodes = [
-            *every_node(made.graph.node),
-            *(n for f in made.functions for n in every_node(f.node)),
-        ]
-        for n in nodes:
+        for n in model_nodes(made):
             for field in (
                 "metadata_props",
                 "doc_string",

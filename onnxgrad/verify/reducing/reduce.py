@@ -22,7 +22,7 @@ from onnx import ModelProto, TypeProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
-from onnxgrad.ir.protobufs import every_node
+from onnxgrad.ir.protobufs import model_nodes
 from onnxgrad.ir.types import type_to_proto
 from onnxgrad.limits import current
 from onnxgrad.verify.reducing.candidates import STEPS, copied, plainness, pruned
@@ -129,10 +129,7 @@ def _size(model: ModelProto) -> tuple[int, ...]:
     """Returns the sizes to reduce, the weightiest first: nodes, results and inputs, attributes,
     sizes, digits.
     """
-    nodes = [
-        *every_node(model.graph.node),
-        *(n for f in model.functions for n in every_node(f.node)),
-    ]
+    nodes = [*model_nodes(model)]
     # an Identity in the place of something else is progress
     weight = sum(2 if n.op_type == "Identity" else 3 for n in nodes)
     said = sum(len(n.attribute) + len([i for i in n.input if i]) for n in nodes)

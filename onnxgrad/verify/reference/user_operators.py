@@ -7,7 +7,7 @@ these operators asks the parent (`running.child`, `Child.ask`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ import onnx
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
+from onnxgrad.ir.protobufs import model_nodes
 from onnxgrad.options import known_keywords
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -64,8 +65,7 @@ def own_operators(model: onnx.ModelProto) -> list[str]:
     functions = {(domains.canonical(f.domain), f.name) for f in model.functions}
     found = {
         domains.full_name(node.domain, node.op_type): None
-        for nodes in (model.graph.node, *(f.node for f in model.functions))
-        for node in _all(nodes)
+        for node in model_nodes(model)
         if (key := (domains.canonical(node.domain), node.op_type)) in OWN and key not in functions
     }
     return list(found)
@@ -76,14 +76,6 @@ def unknown_to_onnxruntime(model: onnx.ModelProto, reason: str) -> str:
     does not know some operator; else empty.
     """
     return ", ".join(own_operators(model)) if _NOT_KNOWN in reason else ""
-
-
-def _all(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _all(graph.node)
 
 
 def call_own(
