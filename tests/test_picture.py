@@ -1,11 +1,12 @@
-"""scripts/make_picture.py: README's picture is what the models and the records say today."""
+"""The pictures of README and ARCHITECTURE are what the models, the records and the imports say today."""
 
 from __future__ import annotations
 
 import re
 from xml.etree import ElementTree
 
-from scripts import make_picture
+from scripts import draw_house, make_picture
+from tests.test_architecture import LAYERS
 
 
 def test_the_picture_is_up_to_date_and_nothing_is_cut_off() -> None:
@@ -34,3 +35,14 @@ def test_a_graph_is_laid_out_before_its_readers() -> None:
     assert make_picture.before(nodes, "b") == nodes[:2]
     make_picture.before_readers(nodes, gap=20)
     assert nodes[0].x < nodes[1].x < nodes[2].x < 0
+
+
+def test_the_picture_of_the_house_shows_todays_rooms_and_imports() -> None:
+    """Numbers of files and lines may be of the last drawing; rooms and arcs may not."""
+    sizes, arrows = draw_house.rooms(LAYERS)
+    text = draw_house.PICTURE.read_text(encoding="utf-8")
+    shown = re.findall(r"<title>(\w+) imports (\w+) ", text)
+    assert re.findall(r">(\w+)/</text>", text) == list(sizes)
+    assert sorted(shown) == sorted(arrows) and len(shown) > 20
+    order = list(sizes)
+    assert all(order.index(above) < order.index(below) for above, below in shown)
