@@ -102,6 +102,14 @@ class Outcome(Plain):
         ]
 
     @property
+    def places_of_misses(self) -> list[tuple[str, str, list[str]]]:
+        """Rule, reason and places of the declined rewrites, the most frequent first."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for rule, where, reason in self.trace.declined:
+            found.setdefault((rule, reason), []).append(where)
+        return sorted(((*key, at) for key, at in found.items()), key=lambda row: -len(row[2]))
+
+    @property
     def rounded_seconds(self) -> dict[str, float]:
         """Seconds by kind of work, for JSON."""
         return {kind: round(spent, 3) for kind, spent in self.seconds.items()}

@@ -1,1 +1,1 @@
-"""What was done, as data, and how it reads: tables, JSON, Markdown."""
+"""Outcomes of jobs as text, JSON, Markdown, JUnit XML and HTML pages."""

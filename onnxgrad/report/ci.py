@@ -20,6 +20,7 @@ from onnxgrad.report.parts import (
     Text,
     bytes_text,
     cell,
+    first_of,
     heading,
     line,
     number,
@@ -66,13 +67,13 @@ class CiReport(Rendered):
 
     @property
     def exit_code(self) -> int:
-        """The worst of the models'; 1 where the lock knows models that are gone."""
+        """The worst of the models', and at least 1 if the lock knows models that are gone."""
         stale = NotProved.exit_code if self.gone and not self.asked else 0
         return max((stale, *(m.exit_code for m in self.models)))
 
     @property
     def ok(self) -> bool:
-        """Every model does what is required of it, and the lock knows them all."""
+        """True if every model meets its requirements and the lock knows them all."""
         return self.exit_code == 0
 
     @property
@@ -82,7 +83,7 @@ class CiReport(Rendered):
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many models have each status, the worst first."""
+        """The number of models of each status, the worst first."""
         found = Counter(m.status for m in self.models)
         return {status: found[status] for status in STATUSES if found[status]}
 
@@ -113,7 +114,7 @@ class CiReport(Rendered):
         return f"accepted: {counted(len(self.models), 'model')}{proved}"
 
     def gone_text(self, name: str) -> str:
-        """What to say of a model that only the lock knows."""
+        """A line on a model that only the lock knows."""
         new = self.renamed.get(name)
         same = "" if new is None else f" ({new} has the same bytes)"
         return f"{name}: gone since {self.lock}{same}"
@@ -123,7 +124,8 @@ class CiReport(Rendered):
         yield heading(f"{self.recipe}: ") + line(
             self.verdict, "bold green" if self.ok else _REFUSED
         )
-        yield self._counted()
+        counts = ", ".join(f"{count} {status}" for status, count in self.counts.items())
+        yield line(f"{counts}; {seconds_text(self.seconds)}")
         yield ""
         yield self.table()
         yield from self._of_lock()
@@ -164,10 +166,6 @@ class CiReport(Rendered):
                 f"no {self.lock} to compare with: `onnxgrad ci --update` writes it", "yellow"
             )
 
-    def _counted(self) -> Text:
-        counts = ", ".join(f"{count} {status}" for status, count in self.counts.items())
-        return line(f"{counts}; {seconds_text(self.seconds)}")
-
 
 def _sizes(given: Facts | None, result: Facts | None) -> tuple[Text, Text, Text]:
     """Nodes and bytes before and after, and the worst difference of the proof."""
@@ -192,7 +190,7 @@ def legs_text(model: ModelOutcome) -> Text:
 
 
 def refusal(model: ModelOutcome) -> str:
-    """One line on a model that is refused: why, and what became of an older result."""
+    """One line on a refused model: the reason, and the fate of an older result."""
     older = f"; the older result {model.removed} is removed" if model.removed else ""
     return f"{model.name}: {model.error}{older}"
 
@@ -203,7 +201,7 @@ def _latency(result: Facts | None) -> Text:
 
 
 def model_lines(model: ModelOutcome, verbose: bool) -> Iterator[Text]:
-    """What there is to say of one model."""
+    """The lines on one model: its error, missed requirements, changes and notes."""
     if model.error and all(held.held for held in model.requirements):
         yield cell(f"  {model.error}", "red")
     if model.status == "different" and model.proof is not None and model.proof.worst is not None:
@@ -213,10 +211,8 @@ def model_lines(model: ModelOutcome, verbose: bool) -> Iterator[Text]:
     if model.proof is not None and model.proof.gaps:
         yield cell(f"  proof: {model.proof.gaps}", "yellow")
     yield from (_requirement(held) for held in model.requirements if verbose or not held.held)
-    shown = model.changes if verbose else model.changes[:_CHANGES]
-    yield from map(_change, shown)
-    if len(shown) < len(model.changes):
-        yield line(f"  and {len(model.changes) - len(shown)} more (-v)", "dim")
+    changes, more = first_of(model.changes, _CHANGES, verbose, "  ")
+    yield from (*map(_change, changes), *more)
     if verbose:
         yield from (cell(f"  note: {note}", "dim") for note in model.notes)
         if model.output is not None:
@@ -276,10 +272,10 @@ _KINDS = ("failure", "error", "skipped")
 
 def _add(suite: Element, report: CiReport, model: ModelOutcome) -> None:
     case = _case(suite, report, model.name, model.seconds)
-    said = "\n".join(str(part).strip() for part in model_lines(model, verbose=True))
+    text = "\n".join(str(part).strip() for part in model_lines(model, verbose=True))
+    if model.ok and text:
+        SubElement(case, "system-out").text = text
     if model.ok:
-        if said:
-            SubElement(case, "system-out").text = said
         return
     kind = model.status if model.status in ("error", "skipped") else "failure"
     found = SubElement(case, kind)
@@ -287,7 +283,7 @@ def _add(suite: Element, report: CiReport, model: ModelOutcome) -> None:
         _set(found, message="a model before it failed")
         return
     _set(found, type=model.status, message=model.error or model.status)
-    found.text = said
+    found.text = text
 
 
 def _case(suite: Element, report: CiReport, name: str, seconds: float) -> Element:

@@ -1,6 +1,6 @@
-"""What a model costs, as far as its sizes tell: operations, weights, and the memory of its values.
+"""The costs of a model, where its sizes are known: operations, weights, and memory of values.
 
-What is not known is counted as such, and never as nothing.
+Unknown costs are counted as unknown, never as zero.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Costs(Plain):
 
     @property
     def flops(self) -> int:
-        """Of all operators, as far as it is known."""
+        """The operations of all operators, where they are known."""
         return sum(o.flops for o in self.operators.values())
 
     @property
@@ -185,7 +185,7 @@ def _add(counts: Counter[str], what: str, value: int | None) -> None:
 
 
 def _steps(b: Binding) -> int | None:
-    """How often the graphs in it run."""
+    """The number of runs of the graphs inside a binding."""
     if b.is_op("Loop"):
         count = b.operand(0)
         # a condition may end it before

@@ -27,7 +27,7 @@ from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.ir.types import dtype_name, type_from_proto
 from onnxgrad.options import known_keywords
 from onnxgrad.report.html.models import diff_page
-from onnxgrad.report.parts import Part, cell, change, heading, line, number, table
+from onnxgrad.report.parts import Part, cell, change, first_of, heading, line, number, table
 from onnxgrad.report.rendering import Rendered
 
 _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
@@ -44,8 +44,8 @@ Folders = tuple[Path | None, Path | None]  # of the two models' external data
 
 @dataclass
 class Comparison:
-    """What differs so far: lines by kind (`report.diff.Diff` names them), and the operators
-    counted on either side.
+    """The differences so far: lines by kind (the fields of `Diff`), and the operators counted on
+    either side.
     """
 
     folders: Folders
@@ -73,7 +73,7 @@ class Comparison:
                 self._fields(f"function {name}", x, y, skip={"node", "name", "domain", "overload"})
 
     def operators(self) -> dict[str, tuple[int, int]]:
-        """How often each operator stands in a and in b, where that differs."""
+        """The counts in a and in b of each operator, where they differ."""
         a, b = self.counts
         return {name: (a[name], b[name]) for name in sorted(_both(a, b)) if a[name] != b[name]}
 
@@ -258,7 +258,7 @@ def _attribute(a: AttributeProto) -> str:
 
 
 def _tensor(x: TensorProto | None, y: TensorProto | None, folders: Folders) -> str:
-    """What happened to an initializer; empty when its type and content are the same."""
+    """The change of an initializer; empty if type and content are the same."""
     if x is None:
         return f"added ({_kind(y)})"
     if y is None:
@@ -345,7 +345,7 @@ class Diff(Rendered):
         """
         models: tuple[ModelLike, ModelLike] | None = getattr(self, "_models", None)
         if models is None:
-            raise InputError("this Diff does not know its models: take what onnxgrad.diff gives")
+            raise InputError("this Diff has no models: only what onnxgrad.diff returns has a page")
         kinds = [
             (title, getattr(self, kind), _STYLES.get(kind, "")) for kind, title in _TITLES.items()
         ]
@@ -368,23 +368,21 @@ class Diff(Rendered):
             yield ""
         for kind, title in _TITLES.items():
             lines: list[str] = getattr(self, kind)
-            if not lines:
-                continue
-            yield heading(f"{title} ({number(len(lines))})")
-            for text in lines if verbose else lines[:_LINES]:
-                yield cell(f"  {text}", _STYLES.get(kind, ""))
-            if not verbose and len(lines) > _LINES:
-                yield line(f"  and {len(lines) - _LINES} more (-v)", "dim")
+            shown, more = first_of(lines, _LINES, verbose, "  ")
+            if lines:
+                yield heading(f"{title} ({number(len(lines))})")
+            yield from (cell(f"  {text}", _STYLES.get(kind, "")) for text in shown)
+            yield from more
 
 
 @known_keywords
 def diff(a: ModelLike, b: ModelLike) -> Diff:
-    """What changed from model `a` to model `b`; neither is changed, run, or asked whether its
-    operators exist.
+    """Returns what changed from model `a` to model `b`; neither is changed, run, or checked for
+    operators that do not exist.
 
     Nodes are matched by the name of their first output, initializers by name. Weights are compared
-    by content, wherever they lie. Raises InputError when a model cannot be read, or its external
-    data not.
+    by content, wherever they lie. Raises InputError if a model or its external data cannot be
+    read.
     """
     a, b = settled(a), settled(b)
     (x, folder_x), (y, folder_y) = proto_of(a), proto_of(b)

@@ -1,4 +1,4 @@
-"""What `grad` made, and how the numeric check of a gradient reads."""
+"""The text of a gradient and of its numeric check."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class GradientMade(Rendered):
         return {"before": self.before, "after": nodes(self.gradient.program)}
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
-        """Which adjoints there are, the new inputs, the notes, the size, the check."""
+        """The adjoints, the new inputs, the notes, the size, the check."""
         found, program = self.gradient, self.gradient.program
         yield cell(
             f"gradient of {', '.join(found.targets)} with respect to "

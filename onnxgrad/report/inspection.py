@@ -20,7 +20,18 @@ from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
 from onnxgrad.report.costs import Costs, OperatorCost, Sized, costs_of
 from onnxgrad.report.html.models import model_page
-from onnxgrad.report.parts import Part, Table, bytes_text, cell, heading, line, number, table
+from onnxgrad.report.parts import (
+    Part,
+    Table,
+    bytes_text,
+    cell,
+    first_of,
+    heading,
+    line,
+    number,
+    scaled,
+    table,
+)
 from onnxgrad.report.rendering import Rendered
 from onnxgrad.results import Plain
 
@@ -44,8 +55,8 @@ class Value(Plain):
 
 @dataclass(frozen=True)
 class Summary(Rendered):
-    """What is in a model. `model`: its path, else its graph's name; `functions`: domain, name and
-    overload of each; `nested`: how many graphs stand inside nodes; `external`: the files that hold
+    """The contents of a model. `model`: its path, else its graph's name; `functions`: domain, name
+    and overload of each; `nested`: the number of graphs inside nodes; `external`: the files of
     weights; `costs`: operations and bytes, by operator and by value.
     """
 
@@ -75,7 +86,7 @@ class Summary(Rendered):
         """A page to look at, as one file that needs no network: the graph, searchable."""
         if self.given is None:
             raise InputError(
-                "this Summary does not know its model: take what onnxgrad.inspect gives"
+                "this Summary has no model: only what onnxgrad.inspect returns has a page"
             )
         parts = self.parts(verbose=True)
         return model_page(self.model, self.stats, self.versions, self.ir_version, parts, self.given)
@@ -101,13 +112,12 @@ class Summary(Rendered):
         yield ""
         yield self._interface()
         yield ""
-        counts = self.stats.operators.most_common()
+        counts, more = first_of(self.stats.operators.most_common(), _ROWS, verbose)
         made = table("operator", ">count", ">FLOPs", ">results")
-        for op, count in counts if verbose else counts[:_ROWS]:
-            cost = self.costs.operators.get(op)
-            made.add_row(cell(op), number(count), _flops(cost), _results(cost))
+        for op, count in counts:
+            made.add_row(cell(op), number(count), *_cost_cells(self.costs.operators.get(op)))
         yield made
-        yield from _more(len(counts), verbose)
+        yield from more
         yield from _sized("weights", self.costs.weights, verbose)
         yield from _sized("values", self.costs.values, verbose)
         if self.costs.unknown_values:
@@ -116,11 +126,12 @@ class Summary(Rendered):
             return
         yield ""
         made = table("metadata", "value")
-        for key, text in list(self.metadata.items())[: None if verbose else _ROWS]:
+        entries, more = first_of(list(self.metadata.items()), _ROWS, verbose)
+        for key, text in entries:
             short = text if verbose or len(text) <= _SHORT else f"{text[: _SHORT - 3]}..."
             made.add_row(cell(key), cell(" ".join(short.split())))
         yield made
-        yield from _more(len(self.metadata), verbose)
+        yield from more
 
     def _facts(self) -> Table:
         stats = self.stats
@@ -148,7 +159,7 @@ class Summary(Rendered):
         return made
 
     def _total(self) -> str:
-        """What one run computes, and what of it is not known."""
+        """The operations of one run, and how many nodes are not counted."""
         costs = self.costs
         known = count_text(costs.flops)
         if not costs.unknown:
@@ -179,19 +190,18 @@ class Summary(Rendered):
 
 def count_text(value: int) -> str:
     """A number of operations in units of a thousand each."""
-    size, units = float(value), ["", " k", " M", " G", " T", " P"]
-    while size >= 999.5 and len(units) > 1:
-        size /= 1000
-        units.pop(0)
-    return f"{size:.3g}{units[0]}"
+    size, unit = scaled(value, ("", " k", " M", " G", " T", " P"))
+    return f"{size:.3g}{unit}"
 
 
-def _flops(cost: OperatorCost | None) -> str:
-    return "" if cost is None else _known(count_text(cost.flops), cost.flops, cost.unknown_flops)
-
-
-def _results(cost: OperatorCost | None) -> str:
-    return "" if cost is None else _known(bytes_text(cost.bytes), cost.bytes, cost.unknown_bytes)
+def _cost_cells(cost: OperatorCost | None) -> tuple[str, str]:
+    """Operations and bytes of results."""
+    if cost is None:
+        return "", ""
+    return (
+        _known(count_text(cost.flops), cost.flops, cost.unknown_flops),
+        _known(bytes_text(cost.bytes), cost.bytes, cost.unknown_bytes),
+    )
 
 
 def _known(text: str, value: int, unknown: int) -> str:
@@ -200,29 +210,24 @@ def _known(text: str, value: int, unknown: int) -> str:
 
 
 def _sized(what: str, found: list[Sized], verbose: bool) -> Iterator[Part]:
-    if not found:
-        return
-    yield ""
+    """A table of the largest ones; nothing if there are none."""
     made = table(f"largest {what}", "type", ">size")
     for one in found if verbose else found[:_FEW]:
         made.add_row(cell(one.name), cell(one.type, "cyan"), bytes_text(one.bytes))
-    yield made
-
-
-def _more(count: int, verbose: bool) -> Iterator[Part]:
-    if not verbose and count > _ROWS:
-        yield line(f"and {count - _ROWS} more (-v)", "dim")
+    if found:
+        yield ""
+        yield made
 
 
 @known_keywords
 def inspect(model: ModelLike, *, dims: Mapping[str, int] | None = None) -> Summary:
-    """What is in a model: interface, operators, parameters, metadata, and what a run costs.
-    Nothing is run, no external data read.
+    """Returns the contents of a model: interface, operators, parameters, metadata, and the costs
+    of a run. Runs nothing and reads no external data.
 
     `costs` are FLOPs (two for a multiplication and an addition) and bytes, where sizes are known;
-    `dims` gives sizes to symbols, for the costs alone. What stays unknown is counted as such.
+    `dims` sets sizes of symbols for the costs alone. Unknown costs are counted as unknown.
 
-    Raises InputError when the model cannot be read, or has no such symbol.
+    Raises InputError if the model cannot be read or lacks a symbol of `dims`.
 
     >>> onnxgrad.inspect("models/training/mlp.onnx").stats.operators["Gemm"]
     3
@@ -254,11 +259,11 @@ def _value(var: Var, default: bool = False) -> Value:
 
 
 def _external(proto: ModelProto) -> list[str]:
-    outside = [t for t in proto.graph.initializer if t.data_location == TensorProto.EXTERNAL]
     return sorted(
         {
             entry.value
-            for tensor in outside
+            for tensor in proto.graph.initializer
+            if tensor.data_location == TensorProto.EXTERNAL
             for entry in tensor.external_data
             if entry.key == "location"
         }
@@ -325,9 +330,9 @@ def _first_of_each_reason(values: list[Weighed]) -> list[Weighed]:
 
 @known_keywords
 def weights(model: ModelLike) -> Weights:
-    """Which floating-point constants of the main graph and of nested ones are weights. Elements are
-    read where operand and name do not tell, nothing is run. Raises InputError when the model cannot
-    be read.
+    """Returns the floating-point constants of the main graph and of nested ones, and which of them
+    count as weights. Reads elements where operand and name do not decide; runs nothing. Raises
+    InputError if the model cannot be read.
     """
     program = load_own(model)
     hoist(program, nested_constants(program))

@@ -1,9 +1,9 @@
-"""What an operator computes, in floating-point operations, by the sizes of what it reads and gives.
+"""The floating-point operations of each operator, by the sizes of its operands and results.
 
 A multiplication and an addition are two operations, as in most published figures that are called
 FLOPs (those called MACs are half as many). Comparisons, conversions of types and integer arithmetic
-count as one operation each; what only moves, chooses or names elements costs none. Each formula
-stands once, by the operator's family.
+count as one operation each; operators that only move, choose or name elements cost none. Each
+formula stands once, by the operator's family.
 """
 
 from __future__ import annotations

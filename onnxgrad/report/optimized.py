@@ -10,6 +10,7 @@ from typing import Any
 from onnxgrad.ir.protobufs import Stats
 from onnxgrad.jobs.optimize import RewriteRefuted
 from onnxgrad.jobs.outcome import Outcome
+from onnxgrad.jobs.tuning.measure import LATE
 from onnxgrad.report.html.optimized import optimized
 from onnxgrad.report.html.page import page
 from onnxgrad.report.parts import (
@@ -19,6 +20,7 @@ from onnxgrad.report.parts import (
     bytes_text,
     cell,
     change,
+    first_of,
     heading,
     line,
     number,
@@ -28,19 +30,19 @@ from onnxgrad.report.parts import (
 )
 from onnxgrad.report.proof import proof_lines, verdict
 from onnxgrad.report.rendering import Rendered
-from onnxgrad.report.tuning import tuning_parts
 from onnxgrad.rewrite.trace import BranchNames, Firing, Inexact, Slip
 from onnxgrad.verify import Report
 from onnxgrad.wording import counted, option
 
 _OPERATORS = 12  # rows of changed operators without -v
 _MISSES = 20  # rows of near misses without -v
+_UNDECIDED = 6  # rows of choices that were not kept, without -v
 
 
 @dataclass(frozen=True)
 class OptimizedModel(Rendered):
-    """What `optimize(report=True)` returns: the `model`, in the type that was passed in, and what
-    became of it. `str` of it is what the command prints, `to_dict()` what its `--json` writes.
+    """The result of `optimize(report=True)`: the `model`, in the type that was passed in, and its
+    outcome. `str` of it is what the command prints, `to_dict()` what its `--json` writes.
     """
 
     model: Any
@@ -48,12 +50,12 @@ class OptimizedModel(Rendered):
 
     @property
     def rewrites(self) -> list[Firing]:
-        """Every rewrite in order: its number, pass, law, and the statement that it rewrote."""
+        """Every rewrite in order: its number, pass, rule, and the statement that it replaced."""
         return self.outcome.trace.firings
 
     @property
     def near_misses(self) -> list[tuple[str, str, str]]:
-        """With `explain=True` what was declined: the law, the statement, the reason."""
+        """With `explain=True` the declined rewrites: rule, statement, reason."""
         return list(self.outcome.trace.declined)
 
     @property
@@ -63,7 +65,7 @@ class OptimizedModel(Rendered):
 
     @property
     def tuning(self) -> Mapping[str, Any] | None:
-        """What `tune` decided, in JSON's types, to be passed to it again; None without it."""
+        """The decisions of `tune` in JSON's types, which `tune` accepts again; None without it."""
         return self.outcome.tuning
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,7 +78,7 @@ class OptimizedModel(Rendered):
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
         """The counts before and after, what each pass did, the proof, where the result is."""
-        # of what was refuted only how, unless more is asked for
+        # a refuted result shows its proof alone, unless verbose
         found = self.outcome
         shown = found.rewritten is not None and (
             verbose or not isinstance(found.error, RewriteRefuted)
@@ -84,7 +86,7 @@ class OptimizedModel(Rendered):
         if shown and found.before is not None and found.after is not None:
             yield heading(found.title)
             yield _counts(found.before, found.after, verbose)
-        yield from tuning_parts(found.tuning, verbose)
+        yield from _tuning(found.tuning, verbose)
         if shown:
             yield from _of_rewriting(found, verbose)
         if found.report is not None:
@@ -134,11 +136,11 @@ def _counts(before: Stats, after: Stats, verbose: bool) -> Table:
         if before.operators[n] != after.operators[n]
     ]
     names.sort(key=lambda n: (-abs(after.operators[n] - before.operators[n]), n))
-    for name in names if verbose else names[:_OPERATORS]:
+    shown_names, more = first_of(names, _OPERATORS, verbose)
+    for name in shown_names:
         a, b = before.operators[name], after.operators[name]
         made.add_row(cell(name), number(a), number(b), change(a, b))
-    if not verbose and len(names) > _OPERATORS:
-        made.add_row(cell(f"and {len(names) - _OPERATORS} more (-v)", "dim"))
+    made.rows += [(left,) for left in more]
     return made
 
 
@@ -175,7 +177,7 @@ def _inexact(found: Sequence[Inexact]) -> Iterator[Text]:
 
 
 def slips_text(slips: Sequence[Slip], verbose: bool = False) -> str:
-    """How many rewrites failed and were left out, and the first of them."""
+    """The number of rewrites that failed and were left out, and the first of them."""
     shown = "; ".join(str(slip) for slip in (slips if verbose else slips[:1]))
     more = " (-v shows all)" if len(slips) > 1 and not verbose else ""
     count = counted(len(slips), "rewrite")
@@ -197,23 +199,16 @@ def _rules(done: Outcome) -> Table:
 
 
 def _misses(done: Outcome, verbose: bool) -> Iterator[Part]:
-    if not done.trace.declined:
-        yield line("no near misses", "dim")
-        return
-    grouped: dict[tuple[str, str], list[str]] = {}
-    for rule, where, reason in done.trace.declined:
-        grouped.setdefault((rule, reason), []).append(where)
     made = table("near miss of", ">times", "why not", "at" if verbose else "first at")
-    rows = sorted(grouped.items(), key=lambda item: -len(item[1]))
-    for (rule, reason), places in rows if verbose else rows[:_MISSES]:
+    rows, more = first_of(done.places_of_misses, _MISSES, verbose)
+    for rule, reason, places in rows:
         # of groups of branches each is named: which could be one is what a reader asks
         shown = (
             places if verbose else [p for p in places if isinstance(p, BranchNames)] or places[:1]
         )
         made.add_row(cell(rule), number(len(places)), cell(reason), cell("; ".join(shown), "dim"))
-    yield made
-    if not verbose and len(rows) > _MISSES:
-        yield line(f"and {len(rows) - _MISSES} more (-v)", "dim")
+    yield made if rows else line("no near misses", "dim")
+    yield from more
 
 
 def _last_line(outcome: Outcome) -> Text:
@@ -229,6 +224,41 @@ def _last_line(outcome: Outcome) -> Text:
         f"{words[k]} in {seconds_text(s)}" for k, s in outcome.seconds.items() if k in shown
     )
     return line(f"{spent}{'' if outcome.written else '; dry run, no model written'}", "dim")
+
+
+# ---- tuning --------------------------------------------------------------------------------------
+
+
+def _tuning(data: Mapping[str, Any] | None, verbose: bool = False) -> Iterator[Part]:
+    """The decisions, each with its time over that of the pipeline before it, and their sum; nothing
+    if there are none.
+    """
+    if data is None:
+        return
+    yield ""
+    decisions = data["decisions"]
+    measured = [d for d in decisions if d["kept"] or d["ratio"] is not None]
+    others = sorted((d for d in measured if not d["kept"]), key=lambda d: d["ratio"] or 1.0)
+    shown = [d for d in measured if d["kept"]] + others[: None if verbose else _UNDECIDED]
+    made = table("choice", ">time", ">spread", "decision")
+    for d in [*shown, *([data["total"]] if data.get("total") else [])]:
+        style = "green" if d["kept"] else "dim"
+        ratio, spread = d["ratio"], d["spread"]
+        made.add_row(
+            cell(d["choice"]),
+            "" if ratio is None else f"{ratio:.3f}",
+            "" if spread is None else f"± {spread:.3f}",
+            cell("kept" if d["kept"] else d.get("why") or "not beyond the noise", style),
+        )
+    where = f"{data['provider']}, {counted(data['threads'], 'thread')}"
+    if made.rows:
+        yield made
+    kept = sum(d["kept"] for d in decisions)
+    late = sum(d.get("why") == LATE for d in decisions)
+    more = f", {late} not measured for want of time" if late else ""
+    yield line(
+        f"{kept} of {counted(len(decisions), 'choice')} kept, measured on {where}{more}", "dim"
+    )
 
 
 # ---- several models ------------------------------------------------------------------------------
@@ -263,7 +293,7 @@ def _style(before: int, after: int) -> str:
 
 
 def _share(before: int, after: int) -> Text:
-    """What became of a size, in per cent."""
+    """The change of a size in per cent."""
     return line(
         "=" if before == after else f"{100 * (after - before) / before:+.1f} %",
         _style(before, after),

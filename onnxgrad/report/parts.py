@@ -1,5 +1,4 @@
-"""What a report is made of: lines and tables, whose styles say how a terminal shows them, and
-numbers as words.
+"""The parts of a report: lines and tables with styles, and numbers as words.
 
 A style has rich's words (`bold`, `dim`, `red`, `bold green`); `report.rendering` makes text of the
 parts.
@@ -10,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from onnxgrad.wording import printable
 
 LONGEST = 1500  # characters of a complaint or a cell: a model may have names of megabytes
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,15 @@ def file_names(models: Sequence[PurePath | str]) -> list[str]:
     return [str(model) if names.count(name) > 1 else name for model, name in pairs]
 
 
+def first_of(
+    items: Sequence[_Item], most: int, verbose: bool, indent: str = ""
+) -> tuple[Sequence[_Item], list[Text]]:
+    """Returns the first items, or all with `verbose`, and a line that counts the others, if any."""
+    shown = items if verbose else items[:most]
+    left = len(items) - len(shown)
+    return shown, [line(f"{indent}and {number(left)} more (-v)", "dim")] if left else []
+
+
 def number(value: int) -> str:
     """12345 as 12,345."""
     return f"{value:,}"
@@ -99,21 +108,25 @@ def number(value: int) -> str:
 
 def bytes_text(size: int) -> str:
     """A size in decimal units."""
-    value, units = float(size), ["B", "kB", "MB", "GB", "TB"]
-    while value >= 999.5 and len(units) > 1:
+    value, unit = scaled(size, ("B", "kB", "MB", "GB", "TB"))
+    if unit == "B":
+        return f"{size} B"
+    return f"{value:.3g} {unit}" if value < 99.95 else f"{value:.0f} {unit}"
+
+
+def scaled(value: float, units: Sequence[str]) -> tuple[float, str]:
+    """Returns the value in the unit that leaves at most three digits, each a thousand times the
+    one before.
+    """
+    for unit in units[:-1]:
+        if value < 999.5:
+            return value, unit
         value /= 1000
-        units.pop(0)
-    return (
-        f"{size} B"
-        if units[0] == "B"
-        else f"{value:.3g} {units[0]}"
-        if value < 99.95
-        else f"{value:.0f} {units[0]}"
-    )
+    return value, units[-1]
 
 
 def change(before: int, after: int) -> Text:
-    """What became of a count: green when it shrank."""
+    """The change of a count: green if it shrank."""
     if before == after:
         return line("=", "dim")
     share = f" ({100 * (after - before) / before:+.0f} %)" if before else ""

@@ -1,10 +1,10 @@
-"""How a proof is shown: by `optimize`, `verify` and whatever else runs one."""
+"""The text of a proof, for `optimize`, `verify` and every other command that runs one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxgrad.report.parts import Part, Table, Text, cell, line, number, share_text, table
+from onnxgrad.report.parts import Part, Table, Text, cell, first_of, line, number, share_text, table
 from onnxgrad.verify import Difference, Report
 from onnxgrad.verify.compare import DIFFERENT, EQUAL, NOT_PROVED
 from onnxgrad.verify.report import WITHIN, elements
@@ -20,9 +20,7 @@ def verdict(report: Report) -> Text:
 
 
 def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
-    """The checks with their worst differences, the feeds, and what a reader should know about
-    them.
-    """
+    """The checks with their worst differences, the runs, and notes on them."""
     cases = "; ".join(map(str, report.cases))
     ran = f"  {counted(len(report.cases), 'run')}: {cases}" if cases else ""
     # a check that did not run is part of the verdict
@@ -48,7 +46,7 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
 
 
 def _covered(report: Report, verbose: bool) -> Iterator[Part]:
-    """What the runs reached in one line, and what they did not."""
+    """The coverage of the runs in one line, and what they did not reach."""
     if not report.cases:
         return
     coverage = report.coverage
@@ -80,14 +78,13 @@ def _legs(report: Report) -> Table:
 
 
 def _failing(report: Report, verbose: bool) -> Iterator[Part]:
-    """The differences that are no leg's worst."""
+    """The differences that are not the worst of a check."""
     shown = {id(leg.worst) for leg in report.legs.values() if leg.ran}
     failing = [d for d in report.differences if not d.ok and id(d) not in shown]
-    for difference in failing[: None if verbose else _ROWS]:
-        whole = difference.output.startswith("(")  # of the model or its interface, not of an output
-        yield cell(f"  {difference.reason if whole else difference}", "red")
-    if not verbose and len(failing) > _ROWS:
-        yield line(f"  and {len(failing) - _ROWS} more (-v)", "dim")
+    differences, more = first_of(failing, _ROWS, verbose, "  ")
+    for d in differences:  # of the model or its interface, or of an output
+        yield cell(f"  {d.reason if d.output.startswith('(') else d}", "red")
+    yield from more
 
 
 def _sizes(difference: Difference | None) -> tuple[Text, str]:

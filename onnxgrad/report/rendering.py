@@ -34,7 +34,10 @@ def widths_of(part: Table, room: int) -> list[int] | None:
     whole = [max(len(str(cell)) for cell in column) for column in columns]
     if sum(whole) + GAP * len(columns) <= room:
         return [0] * len(columns)
-    least = [max(_longest_word(str(cell)) for cell in column) for column in columns]
+    least = [
+        max(len(word) for text in column for word in str(text).split() or [""])
+        for column in columns
+    ]
     for i, name in enumerate(part.columns):  # numbers stay in one piece
         least[i] = whole[i] if name.startswith(">") else least[i]
     left = room - GAP * len(columns) - sum(least)
@@ -46,10 +49,6 @@ def widths_of(part: Table, room: int) -> list[int] | None:
         more = min(whole[i] - least[i], left // (len(waiting) - n))
         least[i], left = least[i] + more, left - more
     return least
-
-
-def _longest_word(text: str) -> int:
-    return max(map(len, text.split()), default=0)
 
 
 def heads(part: Table, count: int) -> list[str]:
@@ -75,21 +74,21 @@ WIDTH = 160  # a pipe, a file or a string has none; tables take only what they n
 
 
 class Rendered(Plain, ABC):
-    """Data that can be shown; `str` of it is what the command prints, without colour."""
+    """A result that can be shown; `str` of it is the text of the command, without colour."""
 
     @abstractmethod
     def parts(self, verbose: bool = False) -> Iterator[Part]:
-        """What is shown of it; with `verbose` all of it."""
+        """Returns the lines and tables of the text; with `verbose` all of them."""
 
     def __str__(self) -> str:
         return plain(self.parts())
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Returns the HTML that a notebook shows."""
         return markup(self.parts())
 
     def to_markdown(self) -> str:
-        """All of it as Markdown, without a newline at the end."""
+        """Returns the verbose text as Markdown, without a newline at the end."""
         return markdown(self.parts(verbose=True))
 
 
@@ -100,17 +99,15 @@ def markup(parts: Iterable[Part]) -> str:
 
 def _markup(part: Part) -> str:
     if isinstance(part, Table):
-        rows = [f"<tr>{''.join(map(_heading, part.columns))}</tr>"] if part.columns else []
+        titles = (html.escape(name.lstrip(">")) for name in part.columns)
+        head = "".join(f'<th style="text-align:left">{title}</th>' for title in titles)
+        rows = [f"<tr>{head}</tr>"] if part.columns else []
         right = [name.startswith(">") for name in part.columns]
         for row in part.rows:
             cells = (_cell(c, i < len(right) and right[i]) for i, c in enumerate(row))
             rows.append(f"<tr>{''.join(cells)}</tr>")
         return f"<table>{''.join(rows)}</table>" if rows else ""
     return f"<div>{_pieces(part)}</div>" if str(part) else ""
-
-
-def _heading(name: str) -> str:
-    return f'<th style="text-align:left">{html.escape(name.lstrip(">"))}</th>'
 
 
 def _cell(value: Text | str, right: bool) -> str:
@@ -157,7 +154,7 @@ def plain(parts: Iterable[Part]) -> str:
 
 
 def rich_of(part: Part) -> rich.console.RenderableType:
-    """What rich prints for a part."""
+    """Returns the renderable that rich prints for a part."""
     from rich.padding import Padding
     from rich.text import Text as RichText
 

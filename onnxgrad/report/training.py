@@ -1,10 +1,11 @@
-"""What `train-step` made, and how a run of `fit` went."""
+"""The text of `train-step` and of `fit`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from onnxgrad.grad.checking.report import GradientReport
@@ -12,6 +13,7 @@ from onnxgrad.report.gradient import check_lines, nodes
 from onnxgrad.report.parts import Part, cell, number, seconds_text, table
 from onnxgrad.report.rendering import Rendered
 from onnxgrad.train import History, TrainingStep
+from onnxgrad.train.manifest import Role
 from onnxgrad.wording import counted
 
 
@@ -20,8 +22,9 @@ class StepMade(Rendered):
     """A training step, the seconds it took, the check of its gradient if any."""
 
     json_keys = (
-        "parameters states batch loss=step.manifest.loss optimizer=step.manifest.optimizer "
-        "notes=step.notes nodes=node_count seconds check"
+        "parameters=names.parameter states=names.state batch=names.batch "
+        "loss=step.manifest.loss optimizer=step.manifest.optimizer notes=step.notes "
+        "nodes=node_count seconds check"
     )
 
     step: TrainingStep
@@ -29,19 +32,11 @@ class StepMade(Rendered):
     check: GradientReport | None
 
     @property
-    def parameters(self) -> list[str]:
-        """The names of the trained weights."""
-        return [fed.name for fed in self.step.manifest.of_role("parameter")]
-
-    @property
-    def states(self) -> list[str]:
-        """The names of the optimiser's states."""
-        return [fed.name for fed in self.step.manifest.of_role("state")]
-
-    @property
-    def batch(self) -> list[str]:
-        """The names of the inputs of a batch."""
-        return [fed.name for fed in self.step.manifest.of_role("batch")]
+    def names(self) -> SimpleNamespace:
+        """The names of the inputs of a step by their role: parameter, state, batch."""
+        manifest = self.step.manifest
+        roles: tuple[Role, ...] = ("parameter", "state", "batch")
+        return SimpleNamespace(**{r: [fed.name for fed in manifest.of_role(r)] for r in roles})
 
     @property
     def node_count(self) -> int:
@@ -49,7 +44,7 @@ class StepMade(Rendered):
         return nodes(self.step.train)
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
-        """What is trained, what a batch holds, the size, the check."""
+        """The trained weights, the inputs of a batch, the size, the check."""
         manifest = self.step.manifest
         parameters, states = manifest.of_role("parameter"), manifest.of_role("state")
         count, kept = (_numbers(self.step, feds) for feds in (parameters, states))
@@ -78,7 +73,7 @@ class StepMade(Rendered):
 
 @dataclass(frozen=True)
 class Fitted(Rendered):
-    """How training went: its history, the steps taken, the seconds."""
+    """A run of training: its history, the steps taken, the seconds."""
 
     json_keys = "steps losses=history.losses evaluations=history.evaluations seconds"
 
@@ -92,12 +87,12 @@ class Fitted(Rendered):
         names = list(dict.fromkeys(name for found in held.values() for name in found))
         rows = table(">epoch", ">steps", ">loss", *(f">held-out {name}" for name in names))
         for epoch, found in losses.items():
-            told = held.get(epoch, {})
+            evaluation = held.get(epoch, {})
             rows.add_row(
                 str(epoch + 1),
                 number(len(found)),
                 f"{math.fsum(found) / len(found):.5g}",
-                *(f"{told[name]:.5g}" if name in told else "" for name in names),
+                *(f"{evaluation[name]:.5g}" if name in evaluation else "" for name in names),
             )
         yield rows
         speed = len(self.history.losses) / self.seconds if self.seconds else 0.0

@@ -1,15 +1,16 @@
-"""What the page says of the models of `onnxgrad ci`, the worst first."""
+"""The page of `onnxgrad ci`: its models, the worst first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import load
 from onnxgrad.jobs.ci.outcome import ModelOutcome
 from onnxgrad.jobs.outcome import Outcome
+from onnxgrad.report.ci import CiReport
 from onnxgrad.report.html.graph import shown
 from onnxgrad.report.html.optimized import (
     graph_section,
@@ -32,9 +33,6 @@ from onnxgrad.report.html.page import (
 )
 from onnxgrad.report.html.plots import latency, ratio_row
 from onnxgrad.report.parts import Text, cell, line, number, table
-
-if TYPE_CHECKING:
-    from onnxgrad.report.ci import CiReport
 
 _TONES = {"passed": "good", "changed": "good", "skipped": "plain"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onnxgrad.grad import Gradient
 from onnxgrad.grad.checking.report import GradientReport
@@ -15,6 +15,7 @@ from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import TensorType, numpy_dtype
 from onnxgrad.ir.var import Var
+from onnxgrad.report.gradient import GradientMade
 from onnxgrad.report.html.graph import Drawn, compared, first_result, shown
 from onnxgrad.report.html.optimized import operators
 from onnxgrad.report.html.page import (
@@ -32,10 +33,6 @@ from onnxgrad.report.html.page import (
 from onnxgrad.report.html.plots import gradient_errors
 from onnxgrad.report.parts import bytes_text, number, share_text
 from onnxgrad.wording import counted
-
-if TYPE_CHECKING:
-    from onnxgrad.report.gradient import GradientMade
-
 
 OPEN = 64  # what a size that nobody knows counts as, like where segments are chosen
 _MOST = 4000  # points of a curve
@@ -86,11 +83,11 @@ def memory(
     if not all(runs.values()):
         return None
     peaks = {name: max(size for _, size in run) for name, run in runs.items()}
-    said = ", ".join(f"{name} {bytes_text(peak)}" for name, peak in peaks.items())
+    peak_text = ", ".join(f"{name} {bytes_text(peak)}" for name, peak in peaks.items())
     fixed = "".join(f", {name} = {size}" for name, size in given.items())
     note = (
         "Bytes of computed values alive after each node, in the order of the file; weights and "
-        f"inputs are not counted; an open size counts as {OPEN}{fixed}. Peaks: {said}."
+        f"inputs are not counted; an open size counts as {OPEN}{fixed}. Peaks: {peak_text}."
     )
     return section(
         "curves", "Memory over the run", note=note, curves=[_curve(n, r) for n, r in runs.items()]

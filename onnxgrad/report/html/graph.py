@@ -53,7 +53,7 @@ def _of_torch(text: str) -> Scope | None:
 
 
 def _common(scopes: Sequence[Scope]) -> Scope:
-    """What all of them begin with."""
+    """The scopes that all of them begin with."""
     levels = zip(*scopes, strict=False)
     return tuple(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
 
@@ -118,7 +118,7 @@ def _divided(group: Group) -> Group:
 
 
 def _titled(part: Sequence[Group | int]) -> str:
-    """What a part is called: its first and last node, or group."""
+    """The title of a part: its first and last node, or group."""
     ends = [m.title if isinstance(m, Group) else f"node {m + 1}" for m in (part[0], part[-1])]
     first, last = (e.partition(" … ")[0 if i == 0 else 2] or e for i, e in enumerate(ends))
     return (
@@ -185,7 +185,7 @@ class Drawn:
         return self._values.setdefault(v, len(self._values))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON's types; each node says what it reads and gives by the numbers of values."""
+        """JSON's types; operands and results of a node are numbers of values."""
         main = self.program.main
         nodes = [self._node(b) for b in self.nodes]
         outputs = [self._value(v) for v in main.outputs]
@@ -241,7 +241,7 @@ def _number(group: Group, outer: int, groups: list[list[Any]], place: list[int])
 
 
 def first_result(b: Binding) -> str:
-    """What a node is known by in another version of the model."""
+    """The name that identifies a node in another version of the model."""
     return next((v.name for v in b.outputs if v is not None), "")
 
 

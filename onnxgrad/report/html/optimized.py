@@ -34,8 +34,9 @@ from onnxgrad.wording import counted
 def rewrites(
     trace: Trace, report: Report | None, singly: Mapping[int, str] | None = None
 ) -> dict[str, Any]:
-    """What a section of graphs knows of their rewrites; `singly`: by number what is known of one
-    alone, beside the proof of the whole model.
+    """The rewrites of a section of graphs.
+
+    `singly`: the proof of each rewrite alone, by its number, beside that of the model.
     """
     laws = list(dict.fromkeys((f.rule, f.pass_name) for f in trace.firings))
     place = {law: i for i, law in enumerate(laws)}
@@ -67,7 +68,7 @@ def passes(outcome: Outcome) -> Section:
 
 
 def places(trace: Trace) -> Section | None:
-    """The laws with their places, where no graph shows them; None without rewrites."""
+    """The rules with their places, if no graph shows them; None without rewrites."""
     found: dict[tuple[str, str], list[str]] = {}
     for f in trace.firings:
         found.setdefault((f.rule, f.pass_name), []).append(shown(f"{f.number}  {f.where}"))
@@ -79,16 +80,16 @@ def places(trace: Trace) -> Section | None:
 
 
 _ALONE = (
-    "By law, with their places. No result was written, so no graph stands here; `onnxgrad optimize "
+    "By rule, with their places. No result was written, so there is no graph; `onnxgrad optimize "
     "MODEL --dry-run --html FILE` draws it."
 )
 
 
 def _law(trace: Trace, rule: str, pass_name: str) -> str:
-    """The equation of a rule, else what its pass says of itself."""
+    """The equation of a rule, else that of its pass."""
     counts = trace.counts.get(rule)
-    said = counts.law if counts is not None else ""
-    return shown(said or (PASSES[pass_name].law() if pass_name in PASSES else ""))
+    equation = counts.law if counts is not None else ""
+    return shown(equation or (PASSES[pass_name].law() if pass_name in PASSES else ""))
 
 
 def optimized(outcome: Outcome) -> dict[str, Any]:
@@ -98,7 +99,7 @@ def optimized(outcome: Outcome) -> dict[str, Any]:
         None if program is None else _graphs(outcome, program),
         *proof_sections(outcome.report),
         None if program is None else passes(outcome),
-        _misses(outcome.trace) if outcome.explain and program is not None else None,
+        _misses(outcome) if outcome.explain and program is not None else None,
         choices(outcome.tuning),
         operators(before.operators, after.operators) if before and after else None,
     ]
@@ -189,12 +190,9 @@ def _singly(outcome: Outcome, refuted: RewriteRefuted | None) -> dict[int, str]:
     return found
 
 
-def _misses(trace: Trace) -> Section:
-    kinds: dict[tuple[str, str], list[str]] = {}
-    for rule, where, reason in trace.declined:
-        kinds.setdefault((rule, reason), []).append(where)
-    rows = table("near miss of", ">times", "reason", "first at")
-    for (rule, reason), at in sorted(kinds.items(), key=lambda item: -len(item[1])):
+def _misses(outcome: Outcome) -> Section:
+    rows = table("near miss of", ">times", "why not", "first at")
+    for rule, reason, at in outcome.places_of_misses:
         rows.add_row(cell(rule), number(len(at)), cell(reason), cell(at[0]))
     return table_section("Near misses", rows)
 

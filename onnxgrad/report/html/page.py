@@ -51,7 +51,7 @@ _LICENSES = ("d3", "d3-ease", "dagre", "uPlot")
 
 
 def page(title: str, reports: Sequence[Mapping[str, Any]]) -> str:
-    """The whole page; each report is a title, a verdict, cards and sections in JSON's types. The
+    """The page; each report is a title, a verdict, cards and sections in JSON's types. The
     same reports give the same text.
     """
     scripts = [_asset(name) for name in _SCRIPTS]

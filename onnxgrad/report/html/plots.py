@@ -1,4 +1,4 @@
-"""What the page plots: numbers with their bounds, one row each, and curves."""
+"""The plots of a page: rows of numbers with their bounds, and curves."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from onnxgrad.wording import counted
 
 
 def differences(report: Report) -> Section | None:
-    """The worst difference of each output on each check, against what is allowed there; None where
-    nothing was compared.
+    """The worst difference of each output in each check, against its tolerance; None if nothing
+    was compared.
     """
     rows = [_difference(d) for d in report.differences if not d.output.startswith("(")]
     if not rows:
@@ -70,7 +70,7 @@ def gradient_errors(check: GradientReport) -> Section | None:
 
 
 def choices(data: Mapping[str, Any] | None) -> Section | None:
-    """What `--tune` measured: the time of each choice over that of what was kept before."""
+    """The measurements of `--tune`: the time of each choice over that of the pipeline before it."""
     if data is None:
         return None
     decided = [*data["decisions"], *([data["total"]] if data.get("total") else [])]

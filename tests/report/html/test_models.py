@@ -53,7 +53,7 @@ def test_equal_models() -> None:
 
 
 def test_a_diff_without_models_has_no_page() -> None:
-    with pytest.raises(onnxgrad.InputError, match=r"take what onnxgrad\.diff gives"):
+    with pytest.raises(onnxgrad.InputError, match=r"only what onnxgrad\.diff returns"):
         onnxgrad.Diff().to_html()
 
 
