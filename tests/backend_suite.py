@@ -1,13 +1,17 @@
 """The ONNX backend test suite as data: every case that needs no download, with its inputs and expected outputs.
 
-Node cases are made in memory by onnx; the others are files inside the onnx package. tests/suite_table.py says which of
-them onnxruntime gets right.
+Node cases are made in memory by onnx, which takes 4 s, so they are kept in pytest's cache; the others are files inside
+the onnx package. tests/suite_table.py says which of them onnxruntime gets right.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import pickle
 import warnings
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +20,8 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
+
+from tests.helpers import ROOT
 
 MAX_IR = 13  # the newest IR version that onnxruntime reads since 1.31, the oldest that the tests run with
 
@@ -46,7 +52,7 @@ def clamp_ir(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def usable() -> Iterator[Case]:
-    """Every case, ordered by kind and name. The list is made once per process (about 10 s)."""
+    """Every case, ordered by kind and name. The list is read once per process."""
     yield from _cases()
 
 
@@ -60,8 +66,30 @@ def _by_name() -> dict[str, Case]:
     return {c.name: c for c in _cases()}
 
 
+def _kept() -> Path:
+    """The file of the cases that this onnx, this numpy and this module make."""
+    source = zlib.crc32(Path(__file__).read_bytes())
+    name = f"backend_suite-{onnx.__version__}-{np.__version__}-{source:08x}.pickle"
+    return ROOT / ".pytest_cache" / name
+
+
 @functools.cache
 def _cases() -> tuple[Case, ...]:
+    """Those kept, or made and kept for the next process."""
+    path = _kept()
+    if path.is_file():
+        kept: tuple[Case, ...] = pickle.loads(path.read_bytes())
+        return kept
+    made = _made()
+    with contextlib.suppress(OSError):  # a checkout that may not be written to
+        path.parent.mkdir(exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}")
+        partial.write_bytes(pickle.dumps(made))
+        partial.replace(path)
+    return made
+
+
+def _made() -> tuple[Case, ...]:
     from onnx.backend.test.loader import load_model_tests
 
     found: list[Case] = []

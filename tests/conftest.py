@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -65,6 +66,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if wanted is None or not collection_path.is_relative_to(helpers.ROOT):
         return None
     return True if near.is_left_out(collection_path, helpers.ROOT, wanted) else None
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector leaves the tests themselves alone, and what they import."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

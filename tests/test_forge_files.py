@@ -16,6 +16,7 @@ import onnx
 import pytest
 import yaml
 
+from onnxgrad.__main__ import main
 from tests.cli.conftest import BRANCHES
 from tests.every_command import console_script
 from tests.helpers import parse
@@ -110,26 +111,28 @@ def test_no_module_of_the_repository_runs_before_a_line_of_ours() -> None:
         )
 
 
-def hook(name: str, files: list[str], repository: Path) -> subprocess.CompletedProcess[str]:
-    """A hook, with those of the files that are its own."""
+def hook(name: str, files: list[str]) -> list[str]:
+    """The words of a hook after `onnxgrad`, with those of the files that are its own."""
     said: dict[str, Any] = HOOKS[name]
     entry = shlex.split(said["entry"])
     assert entry[0] == "onnxgrad"
     own = [f for f in files if re.search(said["files"], f)]
-    words = [*console_script(repository.parent), *entry[1:]]
-    words += own if said.get("pass_filenames", True) else []
-    return subprocess.run(
-        words, cwd=repository, env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+    return [*entry[1:], *(own if said.get("pass_filenames", True) else [])]
 
 
-def test_the_hooks(repository: Path) -> None:
+def test_the_hooks(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = ["models/a.onnx", "models/b.onnx", "README.md", "onnxgrad.toml"]
     for name in HOOKS:
-        done = hook(name, files, repository)
+        done = subprocess.run(
+            [*console_script(repository.parent), *hook(name, files)], cwd=repository,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
         assert done.returncode == 0, done.stderr
     (repository / "models" / "b.onnx").write_bytes(b"no model")
+    monkeypatch.chdir(repository)
     for name in HOOKS:
-        done = hook(name, files, repository)
-        assert done.returncode == 2 and "models/b.onnx" in done.stdout + done.stderr
+        assert main(hook(name, files)) == 2
+        assert "models/b.onnx" in "".join(capsys.readouterr())

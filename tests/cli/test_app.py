@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -94,15 +95,11 @@ def test_stdin_to_stdout(branches: Path) -> None:
     assert b"equal on cpu" in done.stderr
 
 
-def test_bad_stdin() -> None:
-    for command in ("inspect", "optimize"):
-        done = process(
-            command,
-            "-",
-            *(["--dry-run"] if command == "optimize" else []),
-            stdin=b"no model at all",
-        )
-        assert done.returncode == 2 and done.stderr.count(b"\n") == 1 and b"stdin" in done.stderr
+def test_bad_stdin(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words in (["inspect", "-"], ["optimize", "-", "--dry-run"]):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"no model at all")))
+        done = run(*words)
+        assert done.code == 2 and len(done.lines) == 1 and "stdin" in done.err
 
 
 def test_colours(run: Run, branches: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,7 +145,16 @@ def grown(seed: int) -> ModelProto:
     return graph.model()
 
 
-@pytest.mark.parametrize("seed", range(300))
+def seeds(start: int, default: int, slow: int) -> list[Any]:
+    """`default` of them from `start` on, and `slow` more under the mark of that name."""
+    more = range(start + default, start + default + slow)
+    return [
+        *range(start, start + default),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in more),
+    ]
+
+
+@pytest.mark.parametrize("seed", seeds(0, 30, 270))
 def test_exact(seed: int) -> None:
     model = grown(seed)
     done = apply(model, EXACT, rounds=2)
@@ -159,7 +168,7 @@ def test_exact(seed: int) -> None:
         )
 
 
-@pytest.mark.parametrize("seed", range(1000, 1100))
+@pytest.mark.parametrize("seed", seeds(1000, 10, 120))
 def test_in_another_order(seed: int) -> None:
     done = apply(grown(seed), ANY_ORDER, rounds=2)
     rng = np.random.default_rng(seed)

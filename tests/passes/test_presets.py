@@ -18,6 +18,7 @@ from tests.rewriting import Done, apply, model_of, weights
 
 PASSES = ",".join(PRESETS["training-safe"])
 MODELS = sorted((MODELS_DIR / "training").glob("*.onnx")) + sorted(MODELS_DIR.glob("*.onnx"))
+LARGEST = ("unet", "llama.raw")  # of those not for training; a second each
 
 
 def weight_bytes(model: ModelProto) -> dict[str, tuple[tuple[int, ...], bytes]]:
@@ -29,7 +30,17 @@ def operators(model: ModelProto) -> Counter[str]:
     return Counter(n.op_type for n in model.graph.node)
 
 
-@pytest.mark.parametrize("path", MODELS, ids=lambda p: f"{p.parent.name}_{p.stem}")
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(
+            p,
+            id=f"{p.parent.name}_{p.stem}",
+            marks=[pytest.mark.slow] * (p.parent == MODELS_DIR and p.stem in LARGEST),
+        )
+        for p in MODELS
+    ],
+)
 def test_weights_are_the_same_set_with_the_same_bytes(path: Path) -> None:
     model = onnx.load(path)
     after = apply(model, PASSES).after

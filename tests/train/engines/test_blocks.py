@@ -21,12 +21,22 @@ from tests.helpers import ROOT
 from tests.train.common import examples, step
 from tests.train.update.test_emission import OPTIONS
 
+ELEMENTWISE = [SGD(momentum=0.9), *(cls() for cls in OPTIMIZERS.values() if cls.elementwise)]
 
-@pytest.mark.parametrize("name", ["mlp", "gpt2", "lstm_tagger"])
+
 @pytest.mark.parametrize(
-    "optimizer",
-    [SGD(momentum=0.9), *(cls() for cls in OPTIMIZERS.values() if cls.elementwise)],
-    ids=lambda o: o.name,
+    ("name", "optimizer"),
+    [
+        pytest.param(
+            name,
+            optimizer,
+            id=f"{name}-{optimizer.name}",
+            # every optimiser on one model, every model with one optimiser
+            marks=[pytest.mark.slow] * (name != "mlp" and not isinstance(optimizer, Adam)),
+        )
+        for name in ("mlp", "gpt2", "lstm_tagger")
+        for optimizer in ELEMENTWISE
+    ],
 )
 def test_the_same_numbers(name: str, optimizer: Optimizer) -> None:
     path = ROOT / "models" / "training" / f"{name}.onnx"

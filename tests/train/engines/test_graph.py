@@ -20,9 +20,23 @@ from tests.train.follower import Follower
 from tests.train.update.test_emission import OPTIONS
 
 
-@pytest.mark.parametrize("name", ["mlp", "gpt2", "resnet18"])
 @pytest.mark.parametrize(
-    "optimizer", [SGD(), SGD(momentum=0.9), AdamW()], ids=["sgd", "momentum", "adamw"]
+    ("name", "optimizer"),
+    [
+        pytest.param(
+            name,
+            optimizer,
+            id=f"{name}-{kind}",
+            # every optimiser on one model, every model with the one of two states
+            marks=[pytest.mark.slow] * (name != "mlp" and kind != "adamw"),
+        )
+        for name in ("mlp", "gpt2", "resnet18")
+        for kind, optimizer in (
+            ("sgd", SGD()),
+            ("momentum", SGD(momentum=0.9)),
+            ("adamw", AdamW()),
+        )
+    ],
 )
 @pytest.mark.parametrize("in_place", ["states", "all"])
 def test_shared_buffers_change_no_value(name: str, optimizer: Optimizer, in_place: InPlace) -> None:
