@@ -68,6 +68,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if near.is_left_out(collection_path, helpers.ROOT, wanted) else None
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Under the mark `covering`, the cases of a test that repeat what others cover are slow."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("covering"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for of_one_test in cases.values():
+        mark = of_one_test[0].get_closest_marker("covering")
+        values = [item.callspec._idlist for item in of_one_test]  # type: ignore[attr-defined]
+        kept = helpers.covering(values, *(mark.args if mark else ()))
+        for i, item in enumerate(of_one_test):
+            if i not in kept:
+                item.add_marker(pytest.mark.slow)
+
+
 def pytest_collection_finish() -> None:
     """The garbage collector leaves the tests themselves alone, and what they import."""
     gc.collect()

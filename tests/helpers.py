@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from difflib import unified_diff
+from itertools import combinations
 from pathlib import Path
 from textwrap import dedent
 
@@ -48,6 +51,24 @@ def parse(text: str, *, opset: int = OPSET, ir_version: int = IR_VERSION) -> onn
 def unindented(text: str) -> str:
     """Golden text that stands inside a test: without the indentation of its first line."""
     return dedent(text).strip()
+
+
+def covering(cases: Sequence[Sequence[str]], strength: int = 1) -> set[int]:
+    """The positions of some of the cases, each a value of each parameter, that meet every `strength` values that
+    meet in any; each value about as often as another.
+    """
+    meets = [set(combinations(enumerate(values), strength)) for values in cases]
+    left, kept = set().union(*meets), set[int]()
+    often: Counter[tuple[int, str]] = Counter()
+    while left:
+        new = max(
+            range(len(cases)),
+            key=lambda i: (len(meets[i] & left), -sum(often[v] for v in enumerate(cases[i]))),
+        )
+        kept.add(new)
+        left -= meets[new]
+        often.update(enumerate(cases[new]))
+    return kept
 
 
 def compare_golden(name: str, text: str, *, update: bool) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import onnx
@@ -42,3 +43,29 @@ def test_every_golden_file_is_somebodys_and_longer_than_what_stands_in_a_test() 
     assert len(files) > 3
     assert [p.stem for p in files if f'golden("{p.stem}"' not in tests] == []
     assert [p.stem for p in files if p.read_text(encoding="utf-8").count(" = ") <= 8] == []
+
+
+@pytest.mark.parametrize(("strength", "count"), [(1, 5), (2, 15), (3, 30)])
+def test_cases_that_cover_a_product(strength: int, count: int) -> None:
+    cases = list(itertools.product("abcde", "xyz", "pq"))
+    kept = helpers.covering(cases, strength)
+    assert len(kept) == count and kept == helpers.covering(cases, strength)
+    for places in itertools.combinations(range(3), strength):
+        met = [
+            {tuple(case[p] for p in places) for case in some}
+            for some in (cases, [cases[i] for i in kept])
+        ]
+        assert met[0] == met[1]
+
+
+def test_what_is_covered_elsewhere_is_slow(request: pytest.FixtureRequest) -> None:
+    items = [i for i in request.session.items if i.name.startswith("test_two_of_four")]
+    quick = {i.name for i in items if not i.get_closest_marker("slow")}
+    assert quick <= {"test_two_of_four[a-x]", "test_two_of_four[b-y]"}
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize("one", "xy")
+@pytest.mark.parametrize("other", "ab")
+def test_two_of_four(one: str, other: str) -> None:
+    assert (one, other) in {("x", "a"), ("y", "b"), ("x", "b"), ("y", "a")}

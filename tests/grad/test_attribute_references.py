@@ -56,6 +56,7 @@ def model(
     return helper.make_model(graph, functions=[f], ir_version=8, opset_imports=opsets)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("default", [True, False], ids=["default", "given"])
 @pytest.mark.parametrize("kind", CONSTANTS)
 def test_a_constant_from_an_attribute(kind: str, default: bool) -> None:

@@ -17,6 +17,7 @@ FOLDER = Path(__file__).resolve().parent.parent.parent / "models" / "training"
 NODES = {"mlp": 32, "bert": 596, "vit": 760, "gpt2": 514, "llama": 665, "resnet18": 670}
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("optimize", [True, False])
 @pytest.mark.parametrize("name", [p.stem for p in sorted(FOLDER.glob("*.onnx"))])
 def test_against_pytorch(name: str, optimize: bool) -> None:

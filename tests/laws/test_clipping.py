@@ -57,6 +57,7 @@ def clipped(first: str, second: str, dtype: str = "float", **options: Any) -> An
     )
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("opset", [14, 20])
 @pytest.mark.parametrize("dtype", ["float", "double"])
 @pytest.mark.parametrize(("first", "second", "left"), ONE)

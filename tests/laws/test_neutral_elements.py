@@ -19,6 +19,7 @@ GONE = [
 GONE += [("Add(c, x)", -0.0), ("Pow(x, c)", 1.0)]
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("dtype", NUMPY)
 @pytest.mark.parametrize("opset", [7, 12, 13, 14, 20])
 @pytest.mark.parametrize(("binding", "number"), GONE)
@@ -110,6 +111,7 @@ def test_before_opset_7_only_where_the_result_is_known_to_have_the_shape() -> No
     ]
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("dtype", NUMPY)
 @pytest.mark.parametrize("opset", [11, 13, 20])
 @pytest.mark.parametrize("shape", [(2, 3), (1, 3), (3,), ()])

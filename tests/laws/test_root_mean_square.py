@@ -43,6 +43,7 @@ def done(**options: object):  # type: ignore[no-untyped-def]
     return apply(model_of(text(**options), scale, opset=opset), PASSES)  # type: ignore[arg-type]
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("opset", [13, 14, 17, 18, 20, 21])
 @pytest.mark.parametrize("axes", ["-1", "2"])
 @pytest.mark.parametrize("order", ["x, i", "i, x"])

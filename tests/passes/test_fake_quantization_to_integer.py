@@ -54,6 +54,7 @@ MOVES = {
 }  # fmt: skip
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("opset", [13, 17, 20, 21])
 @pytest.mark.parametrize("dtype", LIMITS)
 @pytest.mark.parametrize("what", MOVES)

@@ -77,6 +77,7 @@ def by_trainer(name: str, dtype: Any) -> tuple[list[float], float]:
     return losses, size(trainer._engine.values, name)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("way", [by_graph, by_trainer])
 @pytest.mark.parametrize(("dtype", "near"), [(np.float64, 1e-9), (np.float32, 1e-5)])

@@ -148,6 +148,7 @@ PRODUCTS: dict[str, tuple[str, dict[str, np.ndarray]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("zeros", [1, 2, 3])
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_with_factors_that_are_zero(name: str, zeros: int) -> None:

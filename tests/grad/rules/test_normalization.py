@@ -24,6 +24,7 @@ def test_layer_normalization() -> None:
     check_op("y = LayerNormalization (x, s)", {"x": normal(2, 3, 4), "s": normal(1)})
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4), (1, 4), (2, 3, 1)])
 @pytest.mark.parametrize("wrt", [["x"], ["s"], ["x", "s", "b"]])
 def test_layer_normalization_by_products(shape: tuple[int, ...], wrt: list[str]) -> None:

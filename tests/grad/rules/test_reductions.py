@@ -14,6 +14,7 @@ def operand(name: str) -> np.ndarray:
     return positive(2, 3, 4) if name == "LogSum" else distinct(2, 3, 4)
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("axes", [[1], [-1, 0], []])
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize("name", NAMES)

@@ -104,6 +104,7 @@ def test_an_unknown_provider() -> None:
         GraphEngine(step(), provider="abacus")
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("cls", OPTIMIZERS.values(), ids=OPTIMIZERS)
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}], ids=["", "accumulate"])
 def test_where_every_update_waits_for_the_norm_parameters_have_one_buffer(
@@ -121,6 +122,7 @@ def test_where_every_update_waits_for_the_norm_parameters_have_one_buffer(
     assert all(np.array_equal(value, expected[key]) for key, value in shared.values.items())
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: ",".join(o) or "plain")
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_the_same_as_who_follows_the_manifest(options: dict[str, Any], accumulate: int) -> None:

@@ -63,6 +63,7 @@ RECORDED: list[tuple[str, dict[str, Any], float, list[float]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("opset", [13, 18, 26])
 @pytest.mark.parametrize(
     ("text", "feeds", "loss", "gradient"), RECORDED, ids=[row[0] for row in RECORDED]
@@ -76,6 +77,7 @@ def test_the_numbers_of_pytorch(
     np.testing.assert_allclose(gradients["z"].reshape(-1), gradient, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
     [(TensorProto.FLOAT, 5e-7), (TensorProto.FLOAT16, 5e-4), (TensorProto.BFLOAT16, 5e-3)],

@@ -55,6 +55,7 @@ def binding(geometry: dict[str, Any], bias: bool, mask: bool) -> tuple[str, dict
     )
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
 @pytest.mark.parametrize(("bias", "mask"), [(False, False), (False, True), (True, True)])
 def test_geometries(geometry: dict[str, Any], bias: bool, mask: bool) -> None:

@@ -99,6 +99,7 @@ def test_which_form_is_chosen(form: Any, sizes: tuple[Any, ...], symbolic: str) 
     check(case, chosen(case), case.by_weight())
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize(("form", "sizes", "symbolic"), CHOSEN)
 @pytest.mark.parametrize("optimize", [True, False])
 def test_no_images(form: Any, sizes: tuple[Any, ...], symbolic: str, optimize: bool) -> None:
@@ -113,6 +114,7 @@ def test_no_images(form: Any, sizes: tuple[Any, ...], symbolic: str, optimize: b
         assert found.shape == case.by_weight().shape and not found.any()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("opset", [18, 20, 21, 23])
 @pytest.mark.parametrize(("form", "sizes", "symbolic"), CHOSEN[:1] + CHOSEN[10:21])
 def test_opsets(form: Any, sizes: tuple[Any, ...], symbolic: str, opset: int) -> None:

@@ -25,6 +25,7 @@ def node(mode: str, padding: str = "zeros", aligned: int = 0) -> str:
     return f'y = GridSample <mode = "{mode}", padding_mode = "{padding}", align_corners = {aligned}> (x, g)'
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("mode", "padding", "aligned"), [*product(["linear", "nearest", "cubic"], PADDINGS, [0, 1])]
 )
@@ -32,6 +33,7 @@ def test_images(mode: str, padding: str, aligned: int) -> None:
     check_op(node(mode, padding, aligned), {"x": X, "g": GRID}, opset=20)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("mode", "padding", "aligned"), [*product(["linear", "nearest"], PADDINGS, [0, 1])]
 )

@@ -13,6 +13,7 @@ from tests.grad.numeric import check_op, normal, op_model
 X = normal(1, 2, 4, 5)
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 @pytest.mark.parametrize(
     "transformation", ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"]
@@ -73,6 +74,7 @@ def test_crop_and_resize() -> None:
     )
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("mode", ["avg", "max"])
 @pytest.mark.parametrize("attributes", CASES)
 def test_roi_align(mode: str, attributes: dict[str, object]) -> None:

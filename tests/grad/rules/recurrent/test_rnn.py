@@ -48,6 +48,7 @@ def operands_of(kind: str, lengths: bool = False, peepholes: bool = False) -> st
     return text
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("lengths", [False, True])
