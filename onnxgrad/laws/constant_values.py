@@ -133,8 +133,7 @@ def truncated(b: Binding) -> Array | None:
         return np.asarray(a != 0)  # not a number is true
     limits = np.iinfo(target)
     fits = bool(((a >= float(limits.min)) & (a < float(limits.max))).all())
-    cut: Array | None = a.astype(target) if fits else None
-    return cut
+    return a.astype(target) if fits else None
 
 
 def product_of_zeros(b: Binding) -> Array | None:

@@ -42,7 +42,10 @@ def take_branch(root: Binding, branch: BindingBlock) -> Any:
         for out, new in results
     ):
         return decline("the branch's result has another type than the If says")
-    if len(results) != len(root.outputs) or _has_defaults(branch):
+    inner = [block for b in branch.walk() for block in b.blocks.values()]
+    # a parameter with a default, which no copy keeps
+    defaults = any(v.initializer is not None for block in inner for v in block.inputs)
+    if len(results) != len(root.outputs) or branch.inputs or defaults:
         return decline("the branch cannot be copied")
     mapping: dict[Var, Var | None] = {}
     if not _constants(branch, root.block, mapping):
@@ -52,14 +55,6 @@ def take_branch(root: Binding, branch: BindingBlock) -> Any:
     clone_bindings(branch.bindings, root.block, mapping)
     found = {out: mapping.get(new, new) for out, new in results if out is not None}
     return {out: new for out, new in found.items() if new is not None}
-
-
-def _has_defaults(branch: BindingBlock) -> bool:
-    """Whether a block inside has a parameter with a default, which no copy keeps."""
-    inner = [block for b in branch.walk() for block in b.blocks.values()]
-    return bool(branch.inputs) or any(
-        v.initializer is not None for block in inner for v in block.inputs
-    )
 
 
 def _constants(branch: BindingBlock, into: BindingBlock, mapping: dict[Var, Var | None]) -> bool:

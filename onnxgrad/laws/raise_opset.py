@@ -51,8 +51,7 @@ def _number(b: Binding, was: Attributes, name: str) -> Var | None:
             return constant(np.array(value, np.float32).astype(numpy_dtype(like.dtype)))
     if like.block.opsets.get("", 0) < 15:
         raise UnknownDtype(f"the dtype of '{like.name}' is not known, which a number is to have")
-    made: Var = op.CastLike(constant(np.array(value, np.float32)), like)
-    return made
+    return op.CastLike(constant(np.array(value, np.float32)), like)
 
 
 def _as_operands(index: int, **makers: Maker) -> Adapter:

@@ -208,11 +208,8 @@ def _types(program: Program) -> dict[str, TypeProto]:
             continue
         for v in block.vars():
             made = type_to_proto(v.type)
-            known = made if _is_known(made) else None
+            tensor, is_tensor = made.tensor_type, made.HasField("tensor_type")
+            is_known = not is_tensor or (tensor.elem_type and tensor.HasField("shape"))
+            known = made if is_known else None
             found[v.name] = known if v.name not in found or found[v.name] == known else None
     return {name: made for name, made in found.items() if made is not None}
-
-
-def _is_known(made: TypeProto) -> bool:
-    tensor = made.tensor_type
-    return not made.HasField("tensor_type") or bool(tensor.elem_type and tensor.HasField("shape"))

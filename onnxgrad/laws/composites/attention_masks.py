@@ -111,8 +111,7 @@ def replaced(mask: Replaced, dtype: int, repaired: bool) -> Var:
         raise decline(f"where its mask is, the scores become {fill:g}: not surely below the others")
     kind = numpy_dtype(dtype)
     zero, low = np.array(0, kind), np.array(fill, kind)
-    made: Var = op.Where(mask.keep, low, zero) if mask.inverted else op.Where(mask.keep, zero, low)
-    return made
+    return op.Where(mask.keep, low, zero) if mask.inverted else op.Where(mask.keep, zero, low)
 
 
 def _constant(mask: Var, array: np.ndarray, repaired: bool) -> Var:
@@ -142,8 +141,7 @@ def _chosen(where: Binding, keep: Var, repaired: bool) -> Var:
     if -math.inf in known:
         raise decline(f"its mask {out.name} fills rows with two kinds of nothing")
     one, other = (np.array(max(n, _FLOOR), np.float32) for n in known)
-    made: Var = op.Where(keep, one, other)
-    return made
+    return op.Where(keep, one, other)
 
 
 def bounds(v: Var) -> tuple[float, float]:
@@ -197,7 +195,6 @@ def spread(mask: Var, rows: Var, columns: Var) -> Var:
     if mask.rank > 1 and mask.shape[-2] != 1:
         raise decline("its mask is not known to have a row for each query")
     if isinstance(count, int):
-        made: Var = op.Expand(mask, [count, 1])
-        return made
+        return op.Expand(mask, [count, 1])
     one = constant(np.array([1], np.int64))
     return op.Expand(mask, op.Concat(op.Shape(rows, start=-2, end=-1), one, axis=0))

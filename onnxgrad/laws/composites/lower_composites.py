@@ -105,8 +105,7 @@ def _sum(x: Var, skip: Var, bias: Var | None, root: Binding) -> Var:
         raise decline("its weight or its bias is no vector")
     if x.rank == 0 or not all(v is None or _fits(v, x) for v in (skip, bias)):
         raise decline("what is added does not have the sizes of its input")
-    made: Var = op.Sum(x, skip) if bias is None else op.Sum(x, skip, bias)
-    return made
+    return op.Sum(x, skip) if bias is None else op.Sum(x, skip, bias)
 
 
 def _fits(v: Var, x: Var) -> bool:

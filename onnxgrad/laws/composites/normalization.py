@@ -82,8 +82,7 @@ def _widened(y: Var, eps: Var) -> Var:
     fuses such a chain, forgets them.
     """
     missing = (eps.rank or 0) - (y.rank or 0)
-    made: Var = op.Unsqueeze(y, list(range(missing))) if missing > 0 else y
-    return made
+    return op.Unsqueeze(y, list(range(missing))) if missing > 0 else y
 
 
 _WITHOUT_BIAS = P.LayerNormalization(x, w).only.named("norm")

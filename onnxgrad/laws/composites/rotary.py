@@ -89,7 +89,11 @@ def _table(v: Var, x: Var, half: int) -> Var:
     first = op.Slice(v, [0], [half], [-1])
     rows = op.Squeeze(first, [len(shape) - 3]) if len(shape) > 2 else first
     rows = rows if len(shape) == 4 else op.Unsqueeze(rows, [0]) if len(shape) == 2 else rows
-    return rows if same_dim(batch, own[0]) else _for_batch(rows, batch, x, half)
+    if same_dim(batch, own[0]):
+        return rows
+    if batch != 1:
+        raise decline(f"{rows.name} has another batch than what it rotates")
+    return op.Expand(rows, op.Concat(op.Shape(x, start=0, end=1), [1, half], axis=0))
 
 
 def _constant_table(v: Var, own: Any, batch: Dim, half: int) -> Var:
@@ -102,15 +106,6 @@ def _constant_table(v: Var, own: Any, batch: Dim, half: int) -> Var:
             raise decline(f"{v.name} has another batch than what it rotates")
         rows = np.repeat(rows, own[0], axis=0)
     return constant(np.ascontiguousarray(rows), name=f"{v.name}_half")
-
-
-def _for_batch(rows: Var, batch: Dim, x: Var, half: int) -> Var:
-    """One table for every member of the batch."""
-    if batch != 1:
-        raise decline(f"{rows.name} has another batch than what it rotates")
-    size = op.Shape(x, start=0, end=1)
-    made: Var = op.Expand(rows, op.Concat(size, [1, half], axis=0))
-    return made
 
 
 # element by element, so that equal halves stay equal
@@ -159,5 +154,4 @@ def rotated_rows(v: Var) -> Var | None:
     if not is_split(rows.shape, (inner.shape[0], inner.shape[2], inner.shape[1], inner.shape[3])):
         return None
     given = {**b.attrs, "num_heads": inner.shape[1]}
-    made: Var = op.RotaryEmbedding(rows, *b.inputs[1:], **given)
-    return made
+    return op.RotaryEmbedding(rows, *b.inputs[1:], **given)

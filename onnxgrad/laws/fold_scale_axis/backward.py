@@ -99,11 +99,11 @@ def _concat(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
     """Concat(a, b) * s = Concat(a * s_a, b * s_b)"""
     values = [u for u in b.inputs if u is not None]
     parts = parts_of(scale, b, values)
-    return again(b, [_part(ascent, u, part) for u, part in zip(values, parts, strict=True)])
-
-
-def _part(ascent: _Ascent, v: Var, scale: Scale) -> Var:
-    return scale.times(v, scale.axis) if v.is_constant else ascent.take(v, scale)
+    scaled = [
+        part.times(u, part.axis) if u.is_constant else ascent.take(u, part)
+        for u, part in zip(values, parts, strict=True)
+    ]
+    return again(b, scaled)
 
 
 def parts_of(scale: Scale, b: Binding, values: Sequence[Var]) -> list[Scale]:

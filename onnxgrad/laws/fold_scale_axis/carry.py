@@ -143,7 +143,8 @@ def _clip(b: Binding, scale: Scale, forward: bool) -> Carried:
         for name in ("min", "max"):
             bound = b.attr(name)
             if bound is not None and _moves(np.asarray(bound, np.float32), scale):
-                attrs[name] = _scaled(float(bound), outward)
+                factor = float(scale.factors.reshape(-1)[0])
+                attrs[name] = bound / factor if outward.divide else bound * factor
         return Carried(scale, b.inputs[1:], attrs)
     rest: list[Var | None] = []
     for v in b.inputs[1:]:
@@ -154,11 +155,6 @@ def _clip(b: Binding, scale: Scale, forward: bool) -> Carried:
         else:
             rest.append(v)
     return Carried(scale, rest, {})
-
-
-def _scaled(bound: float, scale: Scale) -> float:
-    factor = float(scale.factors.reshape(-1)[0])
-    return bound / factor if scale.divide else bound * factor
 
 
 def _moves(bound: Array, scale: Scale) -> bool:

@@ -142,11 +142,9 @@ def in_integers(found: Island, to: Scaled) -> Var:
         raise decline("the result is of other integers than the left operand")
     operands: list[Any] = [*_operands(x), *_operands(w), to.scale, to.zero_var()]
     if found.product.op == "MatMul":
-        made: Var = op.QLinearMatMul(*operands)
-        return made
+        return op.QLinearMatMul(*operands)
     written = {n: v for n, v in found.product.attrs.items() if n in _CONV}
-    conv: Var = op.QLinearConv(*operands, *([] if found.bias is None else [found.bias]), **written)
-    return conv
+    return op.QLinearConv(*operands, *([] if found.bias is None else [found.bias]), **written)
 
 
 def _operands(of: Scaled) -> list[Var]:

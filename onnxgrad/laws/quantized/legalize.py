@@ -283,7 +283,6 @@ def _through(name: str, compute: Callable[..., Any], plain: Sequence[str] = ()) 
     `plain` ones in front, and then the scale and the zero point of y.
     """
     quantized = list(inspect.signature(compute).parameters)[1 + len(plain) :]
-    result = ["y_scale", "y_zero"]
 
     def law(call: QuantizedCall, *operands: Any) -> list[Any]:
         *given, y_scale, y_zero = operands
@@ -291,7 +290,7 @@ def _through(name: str, compute: Callable[..., Any], plain: Sequence[str] = ()) 
         dtype = _dtype(y_zero, given[len(plain)].value)
         return [call.form.quantize(compute(call, *values), y_scale, y_zero, dtype)]
 
-    groups = [*((n,) for n in plain), *map(_triple, quantized), *((n,) for n in result)]
+    groups = [*((n,) for n in plain), *map(_triple, quantized), ("y_scale",), ("y_zero",)]
     _keep(name, CONTRIB, law, groups)
 
 

@@ -48,8 +48,7 @@ _ORDERS_SINCE = 12
 
 def _again(y: Var, like: Scaled) -> Var:
     """D(y) as that of `like`."""
-    made: Var = op.DequantizeLinear(y, like.scale, like.zero)
-    return made
+    return op.DequantizeLinear(y, like.scale, like.zero)
 
 
 def _alone(d: Var, root: Binding) -> None:
@@ -158,8 +157,7 @@ def held(y: Var, bounds: tuple[int, int], to: Scaled) -> Var:
     """The integers y between bounds; y where these are the limits of the dtype."""
     if bounds == LIMITS[to.dtype]:
         return y
-    made: Var = op.Clip(y, *(_integer(n, to) for n in bounds))
-    return made
+    return op.Clip(y, *(_integer(n, to) for n in bounds))
 
 
 @rewrite(
