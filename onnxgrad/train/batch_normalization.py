@@ -141,7 +141,7 @@ def _merged(v: Var, how: str) -> InputError:
 
 
 def _reads(v: Var) -> Iterable[tuple[Binding, int]]:
-    """Who reads a value, and as which operand; through Identities."""
+    """Yields each binding that reads a value, and the operand's index; through Identities."""
     for user in v.users:
         if user.is_op("Identity"):
             yield from _reads(user.out)

@@ -1,6 +1,4 @@
-"""What watches training: a log as JSON lines, a plot of the loss, and the rule that ends it
-early.
-"""
+"""Callbacks of training: a log as JSON lines, a plot of the loss, and early stopping."""
 
 from __future__ import annotations
 
@@ -134,7 +132,7 @@ class History:
 
     @property
     def evaluations(self) -> list[Mapping[str, float]]:
-        """What each evaluation found."""
+        """The loss and metrics of each evaluation."""
         return [e.evaluation for e in self.events if e.evaluation is not None]
 
     def plot(self, path: str | PathLike[str]) -> None:

@@ -51,7 +51,7 @@ class Progress:
 
     @staticmethod
     def of(said: Mapping[str, str], where: str) -> Progress:
-        """What `words` said. Raises InputError for what it did not."""
+        """Returns the progress that `words` wrote. Raises InputError for anything else."""
         try:
             return Progress(**json.loads(said["progress"]))
         except (KeyError, TypeError, ValueError) as error:

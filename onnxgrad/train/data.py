@@ -24,7 +24,7 @@ Given: TypeAlias = (
 
 
 class Data(ABC):
-    """Epochs of batches, the same each time they are asked for."""
+    """Epochs of batches: an epoch of one number is the same each time."""
 
     @abstractmethod
     def epoch(self, number: int) -> Iterator[Batch]:
@@ -77,12 +77,12 @@ class Arrays(Data):
 
 @dataclass(frozen=True)
 class Repeated(Data):
-    """Batches that somebody else makes: a list, or a function that starts anew in each epoch."""
+    """Batches of the user: a list, or a function that starts anew in each epoch."""
 
     make: Callable[[], Iterable[Batch]]
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """What the function gives. Raises InputError for what is no batch."""
+        """Yields the function's batches. Raises InputError for anything else."""
         for batch in self.make():
             if not isinstance(batch, Mapping):
                 raise InputError(
@@ -93,8 +93,8 @@ class Repeated(Data):
 
 
 def as_data(given: Given | Data, size: int, seed: int | None, *, whole: bool = False) -> Data:
-    """What `fit` takes as data. Raises InputError for what is none, and for a file that cannot
-    be read.
+    """Returns the data that `fit` accepts as `Data`. Raises InputError for anything else, and for a
+    file that cannot be read.
     """
     if isinstance(given, Data):
         return given

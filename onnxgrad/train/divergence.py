@@ -20,8 +20,8 @@ class Diverged(NotProved):
 
 
 def what_ends(manifest: Manifest, loss: float, metrics: Mapping[str, Array]) -> str | None:
-    """What a step returned that ends training: a loss that is not finite, or such a norm of the
-    gradients, unless loss scaling leaves that update out.
+    """Returns why a step ends training, if its loss is not finite, or the norm of its gradients
+    without loss scaling; else None.
     """
     if not np.isfinite(loss):
         return f"the loss is {loss}"

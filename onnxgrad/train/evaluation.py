@@ -107,13 +107,13 @@ def evaluated(
 
 
 def _beside(batch: Batch, inputs: Iterable[Fed]) -> dict[str, Array]:
-    """What of a batch the step does not take."""
+    """The arrays of a batch that are no inputs of the step."""
     taken = {fed.name for fed in inputs}
     return {name: np.asarray(a) for name, a in batch.items() if name not in taken}
 
 
 class _Noting(Mapping[str, Array]):
-    """Arrays by name; `read` is what somebody asked for."""
+    """Arrays by name; `read` has the names that were looked up."""
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
         self._arrays = arrays

@@ -135,7 +135,7 @@ def changed_weights(before: ModelProto, after: ModelProto) -> list[str]:
 
 
 def _elements(tensor: TensorProto) -> object:
-    """What tells the elements: their bytes, or where they lie."""
+    """The elements' bytes, or their place in an external file."""
     if tensor.data_location == TensorProto.EXTERNAL:
         return [(e.key, e.value) for e in tensor.external_data]
     return (

@@ -81,7 +81,7 @@ class Manifest:
     loss: str
     metrics: tuple[str, ...] = ()
     optimizer: Mapping[str, Any] = field(default_factory=dict)
-    model: str = ""  # of the original, see `train.digest`
+    model: str = ""  # of the original, see `train.export.digest`
     train: str = "train.onnx"
     eval: str = "eval.onnx"
     state: str = "state.safetensors"
@@ -108,7 +108,7 @@ class Manifest:
         return [fed for fed in self.of_role("state") if fed.of == fed.name]
 
     def of_model(self) -> list[Fed]:
-        """What a trained model consists of: parameters and running statistics."""
+        """The inputs that a trained model consists of: parameters and running statistics."""
         return [*self.of_role("parameter"), *self.running()]
 
     @property

@@ -27,7 +27,7 @@ DropoutMode: TypeAlias = Literal["off", "train"] | float | None
 
 @dataclass(frozen=True)
 class Applied:
-    """What the modes ask of a step: states, the seed's input, and what to tell the user."""
+    """The inputs that modes add to a step: states and the seed; notes for the user."""
 
     statistics: Sequence[Running] = ()
     seed: str | None = None
@@ -151,7 +151,7 @@ class Modes:
 
 
 def _add_callers(program: Program, found: set[FunctionKey]) -> None:
-    """Those that call one of these, and who calls those."""
+    """Add the functions that call one of these, directly or not."""
     size = -1
     while size != len(found):
         size = len(found)

@@ -59,14 +59,18 @@ def write(
 
 
 def read(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
-    """What `write` wrote. Raises InputError for a file that is missing, none, or damaged."""
+    """Returns arrays and metadata of a file. Raises InputError if it is missing, damaged or of
+    another format.
+    """
     with opened(path) as stored:
         return dict(stored), stored.metadata
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[Stored]:
-    """What `write` wrote, of which nothing is in memory yet; inside of it. Errors as `read`."""
+    """A file whose arrays are read on access, inside of the context. Raises InputError as `read`
+    does.
+    """
     with ExitStack() as files:
         with _told(path):
             regular(path)
@@ -139,7 +143,7 @@ def _texts(metadata: Any) -> dict[str, str]:
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """What goes wrong with the file as an InputError."""
+    """Turns errors of reading the file into InputError."""
     try:
         yield
     except InputError:

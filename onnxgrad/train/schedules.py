@@ -51,9 +51,7 @@ class Schedule(Plain, metaclass=Declared):
 
     @property
     def name(self) -> str:
-        """What files and the command line call it; of a class of your own its module too, for it
-        is none of these.
-        """
+        """The name in files and in text; a class of your own has its module in front."""
         cls = type(self)
         ours = cls.__module__ == __name__
         return cls.__name__.lower() if ours else f"{cls.__module__}:{cls.__name__}"
@@ -268,7 +266,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
 
 
 def schedule_of(told: Mapping[str, Any]) -> Schedule | None:
-    """The schedule that `to_dict` told; None for one of a class of your own."""
+    """Returns the schedule of a `to_dict`; None for a class of your own."""
     given = dict(told)
     name = given.pop("name", None)
     if name == "sequential":
@@ -307,7 +305,7 @@ def rate_of(manifest: Manifest, given: Rate | None) -> Rate:
 
 
 def finite_rate(rate: object) -> float:
-    """The rate as a number. Raises InputError for one that is not finite, and what is none."""
+    """Returns the rate as a float. Raises InputError unless it is a finite number."""
     number = isinstance(rate, (int, float, np.number)) and not isinstance(rate, bool)
     if not number or not np.isfinite(rate):  # type: ignore[call-overload]
         raise InputError(f"the learning rate must be finite, not {rate}")

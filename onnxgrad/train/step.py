@@ -51,51 +51,6 @@ from onnxgrad.train.update.options import (
 from onnxgrad.wording import perhaps
 
 
-def loss_of(given: Loss | str | Callable[[dict[str, Var]], Var] | None, place: Place) -> Loss:
-    """A loss, its text, the name of a value, a function of values, or None for the only output.
-    Raises InputError for a text that is none of these.
-    """
-    if isinstance(given, Loss):
-        return given
-    if isinstance(given, str):
-        if given.isidentifier() and given not in place.own and given not in LOSSES:
-            raise InputError(
-                f"'{given}' is neither a loss{perhaps(given, LOSSES)} nor a value of the model; "
-                f"losses are {', '.join(sorted(LOSSES))}"
-            )
-        return Output(given) if given in place.own else parse_loss(given)
-    if isinstance(given, type):
-        raise InputError(f"the loss {given.__name__} is a class: write {given.__name__}()")
-    return Output() if given is None else Custom(given)
-
-
-def emit_loss(place: Place, loss: Loss) -> Var:
-    """The loss as an output, called `loss` where it is a new value."""
-    block = place.block
-    with emitting(block, share=True, made_by="loss"):
-        value = loss.emit(place)
-    if any(v is value for v in block.outputs):
-        return value
-    if value.name not in place.own and not value.is_input:
-        value.rename(block.program.names.fresh("loss"))
-    block.add_output(value)
-    return value
-
-
-def scaled(
-    block: BindingBlock, scaling: LossScaling | None, loss: Var
-) -> tuple[Var, dict[str, str]]:
-    """What is differentiated: the loss, or its product with the scale; the names of the scaling's
-    inputs by those of its states.
-    """
-    if scaling is None:
-        return loss, {}
-    state = {k: add_state(block, f"loss.{k}", a) for k, a in scaling.state().items()}
-    with emitting(block, share=True, made_by="loss_scaling"):
-        product = scaling.scaled(loss, state)
-    return product, {slot: v.name for slot, v in state.items()}
-
-
 @dataclass(frozen=True)
 class TrainingStep:
     """A step's two graphs, and the values with which training begins.
@@ -156,7 +111,7 @@ def training_step(
     groups: optimisers, or the hyperparameters that differ, by globs of weights; the first that fits
     decides, and `lr` counts in proportion to that of `optimizer`. clip_value, clip_norm: limits of
     each element of the gradients, then of the norm of them all; "gradient_norm" among the metrics
-    is that norm. accumulate: so many micro-batches make one step (see `accumulation`). average: the
+    is that norm. accumulate: so many micro-batches make one step. average: the
     decay of a moving average of the weights. loss_scale: "dynamic", or a number, by which the loss
     of a float16 model is multiplied; no update is made where a gradient overflows. schedule: the
     learning rate inside the graph, in place of an input. batch_norm: "train" or "frozen", dropout:
@@ -225,7 +180,7 @@ def _with_loss(
     options: UpdateOptions,
     modes: Modes,
 ) -> _Forward:
-    """Act one: the loss behind the model's outputs, of which those that nobody asked for go."""
+    """Act one: the loss behind the model's outputs, of which only metrics stay."""
     if program.opset < OLDEST_OPSET:
         program, _ = raise_opset(program)
     program = modes.prepare(program)
@@ -256,10 +211,55 @@ def _with_loss(
     )
 
 
+def loss_of(given: Loss | str | Callable[[dict[str, Var]], Var] | None, place: Place) -> Loss:
+    """A loss, its text, the name of a value, a function of values, or None for the only output.
+    Raises InputError for a text that is none of these.
+    """
+    if isinstance(given, Loss):
+        return given
+    if isinstance(given, str):
+        if given.isidentifier() and given not in place.own and given not in LOSSES:
+            raise InputError(
+                f"'{given}' is neither a loss{perhaps(given, LOSSES)} nor a value of the model; "
+                f"losses are {', '.join(sorted(LOSSES))}"
+            )
+        return Output(given) if given in place.own else parse_loss(given)
+    if isinstance(given, type):
+        raise InputError(f"the loss {given.__name__} is a class: write {given.__name__}()")
+    return Output() if given is None else Custom(given)
+
+
+def emit_loss(place: Place, loss: Loss) -> Var:
+    """The loss as an output, called `loss` where it is a new value."""
+    block = place.block
+    with emitting(block, share=True, made_by="loss"):
+        value = loss.emit(place)
+    if any(v is value for v in block.outputs):
+        return value
+    if value.name not in place.own and not value.is_input:
+        value.rename(block.program.names.fresh("loss"))
+    block.add_output(value)
+    return value
+
+
+def scaled(
+    block: BindingBlock, scaling: LossScaling | None, loss: Var
+) -> tuple[Var, dict[str, str]]:
+    """Returns the value to differentiate, which is the loss or its product with the scale, and the
+    inputs of the scaling by the slots of its states.
+    """
+    if scaling is None:
+        return loss, {}
+    state = {k: add_state(block, f"loss.{k}", a) for k, a in scaling.state().items()}
+    with emitting(block, share=True, made_by="loss_scaling"):
+        product = scaling.scaled(loss, state)
+    return product, {slot: v.name for slot, v in state.items()}
+
+
 def _with_update(
     found: Gradient, ahead: _Forward, options: UpdateOptions, original: str
 ) -> TrainingStep:
-    """Act three: the optimiser's formula behind each adjoint; weights and states are asked for."""
+    """Act three: the optimiser's formula behind each adjoint; weights and states become inputs."""
     program, block, applied = found.program, found.program.main, ahead.applied
     values = {v.name: v for v in block.vars()}
     parameters = [_parameter(values[name]) for name in found.adjoints]
@@ -324,7 +324,7 @@ def _parameter(v: Var) -> Var:
 
 
 def _metrics(asked: Sequence[str], outputs: Sequence[str]) -> list[str]:
-    """The model's outputs that are asked for. Raises InputError for what is none."""
+    """Returns the requested outputs of the model. Raises InputError for any other name."""
     for name in asked:
         if name not in (*outputs, NORM):
             raise InputError(

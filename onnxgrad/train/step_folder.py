@@ -56,7 +56,7 @@ def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
 @known_keywords
 def seal_step(folder: str | PathLike[str]) -> tuple[str, ...]:
     """Accept the graphs of a step as they are now: their digests go into its manifest. Returns the
-    names of those that had changed. Raises InputError for what is no step any more.
+    names of the files that had changed. Raises InputError if the folder is no step any more.
     """
     folder = Path(folder)
     with _opened(folder) as step:
@@ -81,7 +81,7 @@ def read_step(folder: str | PathLike[str]) -> TrainingStep:
 
 @contextmanager
 def opened_step(folder: str | PathLike[str]) -> Iterator[TrainingStep]:
-    """As `read_step`, but each initial value is read whenever it is asked for, inside of it."""
+    """As `read_step`, but initial values are read on access, inside of the context."""
     folder = Path(folder)
     manifest = _manifest(folder)
     for name, found in _digests(folder, manifest, {}).items():
@@ -184,8 +184,8 @@ def check_values(
 
 
 def check_fits(step: TrainingStep, where: str) -> None:
-    """Raises InputError, by the manifest's key, where it speaks of values that its graphs lack, or
-    of an update that nobody knows.
+    """Raises InputError, by the manifest's key, if it names values that the graphs lack, or an
+    unknown update.
     """
     manifest = step.manifest
     graphs = [step.train] if step.update is None else [step.train, step.update]

@@ -192,7 +192,7 @@ class Trainer:
             self.restore(place)
 
     def _batches(self, data: Given | Data, size: int | None, seed: int | None) -> Data:
-        """Of this size, else of the only one that the step takes, else of 32."""
+        """Batches of this size; by default of the only size that the step accepts, or of 32."""
         fixed = self.task.manifest.fixed_batch
         size = (fixed or 32) if size is None else size
         return as_data(data, size, seed, whole=fixed is not None)
@@ -204,13 +204,13 @@ class Trainer:
         return EarlyStopping(patience, math.inf if best is None else best, self.progress.stale)
 
     def _tell(self, event: Event, watching: Iterable[Callback]) -> bool:
-        """Tell everybody, and whether one of them wants to stop."""
+        """Call every callback; whether one of them ends training."""
         return self._engine.agree(True in [told(event) for told in watching])
 
     def _held_out(
         self, data: Given | Data, size: int | None, metrics: Mapping[str, Metric]
     ) -> dict[str, float]:
-        """What `evaluate` says, on the process that leads."""
+        """The result of `evaluate` on the leading process, for all."""
         leads = self._engine.leads
         own = self.evaluate(data, batch_size=size, metrics=metrics) if leads else {}
         return self._engine.agree(own)
@@ -226,7 +226,7 @@ class Trainer:
         place: Path | None,
         every: int | None,
     ) -> bool:
-        """The rest of the present epoch; whether somebody wants to stop."""
+        """Train the rest of the present epoch; whether a callback ends training."""
         done = self.progress.batches
         taken = False
         for i, batch in enumerate(source.epoch(self.progress.epoch)):

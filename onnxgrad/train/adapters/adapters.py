@@ -71,7 +71,7 @@ class Adapters:
 
 
 def of_words(said: Any, values: Mapping[str, Array], where: str) -> Adapters:
-    """What `words` gave. Raises InputError for what is none of it."""
+    """Returns the adapters whose numbers `words` returned. Raises InputError for anything else."""
     try:
         rank, alpha = said["rank"], float(said["alpha"])
         if type(rank) is not int or rank < 1:
@@ -145,7 +145,7 @@ def adapters_of(model: ModelLike, values: Mapping[str, Array] | None = None) -> 
 
 
 def _names(note: Mapping[str, Any]) -> set[str]:
-    """Of the initializers."""
+    """The names of the adapters' initializers."""
     return {str(name) for name in note.get("values", ())}
 
 
@@ -175,8 +175,8 @@ def save_adapters(
 
 @known_keywords
 def read_adapters(path: str | PathLike[str]) -> Adapters:
-    """What `save_adapters` wrote. Raises InputError for a file that is missing, damaged or
-    another's.
+    """Returns the adapters of a file that `save_adapters` wrote. Raises InputError if the file is
+    missing, damaged or another tool's.
     """
     values, said = safetensors_file.read(Path(path))
     try:

@@ -37,6 +37,49 @@ from onnxgrad.train.adapters.adapters import (
 from onnxgrad.train.adapters.targets import Site, Use, choose, sites
 from onnxgrad.train.export import digest
 
+# since then operators broadcast as numpy does; and initializers need not be inputs
+_OPSET, _IR_VERSION = 7, 4
+
+
+@known_keywords
+def lora(
+    model: ModelLike,
+    targets: str | Sequence[str],
+    *,
+    rank: int = 8,
+    alpha: float = 16.0,
+    seed: int = 0,
+) -> Any:
+    """The model, in its own kind, with y + alpha / rank (x A) B for every y = x W of the chosen W.
+
+    targets: names and globs of weights, of the nodes that read them, or of modules
+    ("*.attention.self.query,*.value"); "!GLOB" takes away. What can be adapted: W as a factor of
+    MatMul and Gemm, behind Transpose, Cast and DequantizeLinear too, as the packed weight of
+    MatMulNBits, as the filter of a 1x1 Conv with group=1, and as the table of a Gather of rows. A
+    weight that several nodes read has one adapter, used at each. A and B are initializers
+    `<weight>.lora_A`, (in, rank), and `<weight>.lora_B`, (rank, out), of the product's dtype; train
+    them with wrt="*.lora_*". A begins uniform within 1 / sqrt(in), by `seed` and the weight's name,
+    and B with zeros (a table's A with zeros, its B normal), so that the outputs are what they were.
+    Raises InputError for a rank below 1 or above the smaller side of a weight, an entry that meets
+    nothing or what cannot be adapted, and a model that has adapters.
+    """
+    rank = checked(Count, rank, "lora: rank")
+    alpha, seed = checked(Finite, alpha, "lora: alpha"), checked(Natural, seed, "lora: seed")
+    if alpha == 0:
+        raise InputError("lora: alpha must not be 0")
+    program = _own(model)
+    chosen = choose(program, targets)
+    for site in chosen:
+        _check_rank(site, rank)
+    added: list[str] = []
+    for site in chosen:
+        a, b = _first_values(site, rank, seed)
+        added += add_adapter(site, *_initializers(program, site.name, a, b), alpha / rank)
+    entries = (targets,) if isinstance(targets, str) else tuple(targets)
+    words = Adapters(rank, alpha, entries, digest(model)).words()
+    names = [site.name + suffix for site in chosen for suffix in (LORA_A, LORA_B)]
+    return to_kind_of(with_note(program, {**words, "added": added, "values": names}), model)
+
 
 def add_adapter(site: Site, a: Var, b: Var, scale: float) -> list[str]:
     """Let every reader of what W makes read that plus the adapter's part; the nodes that add.
@@ -105,50 +148,6 @@ def _places(conv: Binding) -> dict[str, Any]:
         for name, value in conv.attrs.items()
         if name in ("strides", "pads", "dilations", "auto_pad")
     }
-
-
-# since then operators broadcast as numpy does; and initializers need not be inputs
-_OPSET, _IR_VERSION = 7, 4
-
-
-@known_keywords
-def lora(
-    model: ModelLike,
-    targets: str | Sequence[str],
-    *,
-    rank: int = 8,
-    alpha: float = 16.0,
-    seed: int = 0,
-) -> Any:
-    """The model, in its own kind, with y + alpha / rank (x A) B for every y = x W of the chosen W.
-
-    targets: names and globs of weights, of the nodes that read them, or of modules
-    ("*.attention.self.query,*.value"); "!GLOB" takes away. What can be adapted: W as a factor of
-    MatMul and Gemm, behind Transpose, Cast and DequantizeLinear too, as the packed weight of
-    MatMulNBits, as the filter of a 1x1 Conv with group=1, and as the table of a Gather of rows. A
-    weight that several nodes read has one adapter, used at each. A and B are initializers
-    `<weight>.lora_A`, (in, rank), and `<weight>.lora_B`, (rank, out), of the product's dtype; train
-    them with wrt="*.lora_*". A begins uniform within 1 / sqrt(in), by `seed` and the weight's name,
-    and B with zeros (a table's A with zeros, its B normal), so that the outputs are what they were.
-    Raises InputError for a rank below 1 or above the smaller side of a weight, an entry that meets
-    nothing or what cannot be adapted, and a model that has adapters.
-    """
-    rank = checked(Count, rank, "lora: rank")
-    alpha, seed = checked(Finite, alpha, "lora: alpha"), checked(Natural, seed, "lora: seed")
-    if alpha == 0:
-        raise InputError("lora: alpha must not be 0")
-    program = _own(model)
-    chosen = choose(program, targets)
-    for site in chosen:
-        _check_rank(site, rank)
-    added: list[str] = []
-    for site in chosen:
-        a, b = _first_values(site, rank, seed)
-        added += add_adapter(site, *_initializers(program, site.name, a, b), alpha / rank)
-    entries = (targets,) if isinstance(targets, str) else tuple(targets)
-    words = Adapters(rank, alpha, entries, digest(model)).words()
-    names = [site.name + suffix for site in chosen for suffix in (LORA_A, LORA_B)]
-    return to_kind_of(with_note(program, {**words, "added": added, "values": names}), model)
 
 
 @known_keywords

@@ -76,7 +76,9 @@ class Read:
 
 
 def reads(v: Var, transposed: bool = False) -> Iterator[Read]:
-    """Who reads a weight in the end."""
+    """Yields the operands that a weight becomes, behind Transpose, Cast, Identity and
+    DequantizeLinear.
+    """
     for b in v.users:
         for slot in b.places(v):
             if b.is_op("Transpose") and v.rank == 2 and b.attr("perm", ()) == (1, 0):
@@ -102,7 +104,7 @@ def returned(v: Var) -> bool:
 
 
 def use_of(read: Read, shape: tuple[int, ...]) -> Use:
-    """What the reader does with a weight of that shape. Raises Declined."""
+    """Returns how the operand's operator uses a weight of that shape. Raises Declined."""
     b = read.binding
     if b.domain == _CONTRIB and b.op == "MatMulNBits" and read.slot == 1:
         return Use(b, "right", 0)
@@ -118,7 +120,7 @@ def use_of(read: Read, shape: tuple[int, ...]) -> Use:
 
 
 def _of_product(read: Read) -> Use:
-    """Of MatMul and Gemm, alpha A' B' + beta C."""
+    """The use by MatMul or by Gemm, alpha A' B' + beta C."""
     b, slot = read.binding, read.slot
     if slot > 1:
         raise Declined(f"it is the bias of {read.where}")
@@ -197,7 +199,7 @@ class Site:
 
     @property
     def dtype(self) -> int:
-        """Of what comes out."""
+        """The element type of the product."""
         return self.uses[0].binding.out.dtype
 
     @property
@@ -212,7 +214,7 @@ class Site:
 
     @cached_property
     def labels(self) -> frozenset[str]:
-        """What a glob may meet: the weight, the nodes that read it, the modules these are of."""
+        """Names that a glob is matched with: the weight, its reading nodes, and their modules."""
         return frozenset({self.name}).union(*(_labels(r.binding) for r in self.reads))
 
     @property
@@ -241,8 +243,8 @@ def _scopes(b: Binding) -> list[str]:
 
 
 def sites(program: Program) -> list[Site]:
-    """Every constant of the main graph with two axes or more that adapters might be asked for, in
-    the file's order.
+    """Every constant of the main graph with two axes or more, in the file's order; of integers only
+    weights.
     """
     found = (_site(v) for v in program.main.vars() if _is_stored(v))
     return [s for s in found if not s.quantised or s.is_matrix]

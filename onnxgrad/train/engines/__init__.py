@@ -1,3 +1,3 @@
-"""What runs training steps: the portable graph as it is, or its gradient with the update beside
-it.
+"""Engines that run training steps: the step's graph as it is, its gradient with the update in
+NumPy, or several processes.
 """

@@ -1,4 +1,6 @@
-"""What runs training steps: values live in it from step to step, batches go in, losses come out."""
+"""The interface of engines: parameters and states live in an engine, batches go in, losses come
+out.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Result:
-    """What one step returned."""
+    """The loss and metrics of one step."""
 
     loss: float
     metrics: Mapping[str, Array]
@@ -67,7 +69,7 @@ class Engine(ABC):
         return self.part == self.task.manifest.accumulate - 1
 
     def draw(self, number: int) -> int:
-        """What the present batch of that step draws by."""
+        """The seed of the present batch of that step."""
         batches = (number - 1) * self.task.manifest.accumulate + self.part + 1
         return seed_of(self.seed, batches)
 

@@ -241,7 +241,7 @@ class BlocksEngine(Engine):
 
     @property
     def _told(self) -> dict[str, Array]:
-        """The norm of the last step's gradients, where it is asked."""
+        """The norm of the last step's gradients, if the step has that output."""
         name = self.task.manifest.gradient_norm
         if name is None or self._norm is None or not self.last:
             return {}
@@ -254,7 +254,7 @@ class BlocksEngine(Engine):
 
     @property
     def values(self) -> dict[str, Array]:
-        """Copies of what is held now."""
+        """Copies of the present parameters and states."""
         found = {fed.name: self._part(self._p, fed.name, fed) for fed in self._parameters}
         for slot, feds in self._states.items():
             for fed in feds:

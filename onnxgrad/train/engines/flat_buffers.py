@@ -42,7 +42,7 @@ class Region:
 
 
 def optimizer_of(told: Mapping[str, Any]) -> Optimizer:
-    """The optimiser that a manifest tells. Raises InputError for one that is unknown."""
+    """Returns the optimiser of a manifest's entry. Raises InputError for an unknown name."""
     given = dict(told)
     name = given.pop("name", None)
     if name not in OPTIMIZERS:
@@ -54,7 +54,7 @@ def optimizer_of(told: Mapping[str, Any]) -> Optimizer:
 
 
 def slot_of(fed: Fed) -> str:
-    """What the optimiser calls a state."""
+    """The name of a state in its optimiser."""
     return fed.slot or fed.name.removeprefix(f"{fed.of}.")
 
 
@@ -81,8 +81,9 @@ def laid_out(manifest: Manifest) -> tuple[dict[str, slice], list[Region], int]:
 
 
 def made_ready(g: Array, manifest: Manifest) -> tuple[Any, Any]:
-    """Clip the flat gradient, the sum over micro-batches, by value in place; what it has to be
-    multiplied by besides, and the norm of its mean before it is clipped to that, where it is asked.
+    """Clip the flat gradient, the sum over micro-batches, by value in place. Returns the factor
+    that is left to multiply it by, and the norm of its mean before clipping, if the step has that
+    output.
     """
     factor = 1 / manifest.accumulate
     if manifest.clip_value is not None:

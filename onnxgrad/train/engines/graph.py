@@ -1,9 +1,9 @@
 """The portable step run as it is: update and all in one graph, with nothing copied from step to
 step.
 
-States are written where they were read, as far as that can be shown to be right (`in_place`);
-parameters have two buffers that change places after each step, so that those of before are there
-when a loss turns out to be no number.
+States are written where they were read if that is right in every order of nodes
+(`may_be_overwritten`). Parameters have two buffers that change places after each step, so that the
+old ones are there if the loss is no number.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def may_be_overwritten(block: BindingBlock, old: Var, new: Var) -> bool:
 
 
 def _readers(old: Var) -> set[Binding]:
-    """Who reads the value's memory, in nested blocks too."""
+    """The bindings that read the value's memory, in nested blocks too."""
     found: set[Binding] = set()
     todo = [old]
     while todo:
@@ -237,8 +237,8 @@ class GraphEngine(Engine):
         return {name: value.numpy() for name, value in zip(names, returned, strict=True)}
 
     def back(self) -> None:
-        """Undo the last step of what has two buffers, which the parameters have unless told
-        otherwise; sums over micro-batches begin anew.
+        """Undo the last step of values with two buffers, which parameters have by default; sums
+        over micro-batches begin anew.
         """
         self.spoiled = any(
             fed.name in self._single and fed.role != "accumulated"
@@ -256,7 +256,7 @@ class GraphEngine(Engine):
 
     @property
     def values(self) -> dict[str, Array]:
-        """Copies of what is held now."""
+        """Copies of the present parameters and states."""
         return {
             fed.name: np.array(self._buffers[self._now(fed.name)][fed.name].numpy())
             for fed in self._carried

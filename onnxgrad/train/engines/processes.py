@@ -1,4 +1,4 @@
-"""The processes of one MPI run: who leads, what all agree on, and how all end together."""
+"""The processes of one MPI run: the leader, collective operations, and a common end on errors."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Ranks:
             self._end(_code(error))
 
     def _words(self, error: Exception) -> str:
-        """What went wrong; on which rank, where it is none that all can have."""
+        """The error's message, with the rank unless every rank can have the error."""
         foreseen = isinstance(error, OnnxgradError) and not isinstance(error, InternalError)
         what = str(error) if foreseen else f"{type(error).__name__}: {error}"
         return what if self.leads else f"rank {self.rank} of {self.size}: {what}"

@@ -32,7 +32,7 @@ class _Call(NamedTuple):
 
 
 class _Value(NDArrayOperatorsMixin):
-    """What stands for a block of numbers: arithmetic with it is noted."""
+    """A stand-in for a block of numbers that records arithmetic with it."""
 
     __slots__ = ("dtype", "index", "tape")
     shape = (1,)

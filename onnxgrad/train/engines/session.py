@@ -62,8 +62,8 @@ def open_session(program: Program, provider: str, threads: int | None) -> Any:
 
 
 def give_back() -> None:
-    """Hand the memory that building a graph took back to the system: its objects refer to each
-    other, so that only the collector frees them, and malloc keeps what is freed.
+    """Return the memory that building a graph took to the system: its objects refer to each other,
+    so that only the collector frees them, and malloc keeps freed memory.
     """
     gc.collect()
     with suppress(OSError, TypeError, AttributeError):  # glibc's
@@ -71,8 +71,8 @@ def give_back() -> None:
 
 
 def checked(batch: Mapping[str, Any], inputs: list[Fed]) -> dict[str, Array]:
-    """A batch as arrays that the graph takes. Raises InputError that names what is missing,
-    unknown or does not fit.
+    """Returns a batch as arrays that the graph accepts. Raises InputError that names a missing,
+    unknown or unfit array.
     """
     unknown = [name for name in batch if name not in {fed.name for fed in inputs}]
     if unknown:

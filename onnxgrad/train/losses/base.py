@@ -158,7 +158,7 @@ class Custom(Loss):
     over_batch: Reduction | None = None
 
     def emit(self, place: Place) -> Var:
-        """What the function returns. Raises InputError when that is no scalar."""
+        """Returns the function's value. Raises InputError unless it is a scalar."""
         more = [place] if _parameters(self.function) > 1 else []
         value: object = self.function(dict(place.own), *more)
         if not isinstance(value, Var) or value.shape != () or value.dtype not in FLOAT_DTYPES:

@@ -86,7 +86,7 @@ def _uniform(log_p: Var, weight: Var | None, kept: Var) -> Var:
 
 
 def _share(labels: Var, weight: Var | None, kept: Var, dtype: int) -> Var:
-    """What a mean divides by: how many labels count, or what they weigh."""
+    """The divisor of a mean: the number of labels that count, or the sum of their weights."""
     if weight is None:
         return op.ReduceSum(op.Cast(kept, to=dtype), keepdims=0)
     class_ = op.Where(kept, labels, 0)
@@ -95,9 +95,7 @@ def _share(labels: Var, weight: Var | None, kept: Var, dtype: int) -> Var:
 
 @dataclass(frozen=True)
 class _OfClasses(Reduced):
-    """What the losses of class scores share. target_dtype: of the labels' input (JavaScript has
-    int32 arrays).
-    """
+    """Losses of class scores. target_dtype: of the labels' input (JavaScript has int32 arrays)."""
 
     target: str = "labels"
     weight: Numbers = None

@@ -67,7 +67,7 @@ class _Penalty(Loss):
 
     @abstractmethod
     def of(self, w: Var) -> Var:
-        """What one weight contributes."""
+        """The penalty of one weight."""
 
 
 @dataclass(frozen=True)

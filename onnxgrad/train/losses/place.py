@@ -129,8 +129,8 @@ def wide(v: Var) -> Var:
 
 
 def _may_be(v: Var, wanted: Shape) -> bool:
-    """Whether labels can have that shape; of the model's own value, which nobody checks when it is
-    there, also that it is not repeated along an axis.
+    """Whether labels can have that shape. A value of the model must also not be broadcast along an
+    axis, because no check follows at run time.
     """
     if v.is_input:
         return fits(v.shape, wanted)

@@ -32,10 +32,9 @@ from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor, zer
 
 @dataclass(frozen=True)
 class Standard(Optimizer):
-    """What the three share. `at.step` is the operators' T, `at.learning_rate` their R.
-
+    """The base of the three optimisers. `at.step` is the operators' T, `at.learning_rate` their R.
     norm_coefficient adds its part of X to G. Attributes are rounded to the tensors' dtype, as an
-    operator's are, and taken as they come: a file may hold any.
+    operator's are, and are not checked: a file may hold any.
     """
 
     norm_coefficient: float = 0.0

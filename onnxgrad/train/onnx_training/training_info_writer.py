@@ -38,84 +38,6 @@ from onnxgrad.train.export import digest
 from onnxgrad.train.manifest import Fed, Manifest
 from onnxgrad.train.step import TrainingStep
 
-
-def names_of(graph: GraphProto) -> set[str]:
-    """The names of all values of a graph, nested graphs included."""
-    found: set[str] = set()
-    for g in every_graph(graph):
-        found |= own_names(g)
-    return found - {""}
-
-
-def own_names(graph: GraphProto) -> set[str]:
-    """The names of the values that a graph itself defines."""
-    return {
-        *(v.name for v in graph.input),
-        *(t.name for t in graph.initializer),
-        *(s.values.name for s in graph.sparse_initializer),
-        *(name for node in graph.node for name in node.output),
-    }
-
-
-def node_names(graph: GraphProto) -> set[str]:
-    """The names of all nodes of a graph, nested graphs included."""
-    return {node.name for g in every_graph(graph) for node in g.node}
-
-
-def reads(node: NodeProto) -> Iterator[str]:
-    """The names of the values that a node reads from outside, nested graphs included."""
-    yield from (name for name in node.input if name)
-    for graph in graphs_of(node):
-        inside = own_names(graph)
-        used = (name for n in graph.node for name in reads(n))
-        yield from (name for name in used if name not in inside)
-        yield from (v.name for v in graph.output if v.name not in inside)
-
-
-def renamed(graph: GraphProto, new: Mapping[str, str]) -> GraphProto:
-    """A copy in which values have their new names, in nested graphs too."""
-    copy = GraphProto()
-    copy.CopyFrom(graph)
-    for g in every_graph(copy):
-        for named in (*g.input, *g.output, *g.value_info, *g.initializer):
-            named.name = new.get(named.name, named.name)
-        for sparse in g.sparse_initializer:
-            sparse.values.name = new.get(sparse.values.name, sparse.values.name)
-        for node in g.node:
-            node.input[:] = _all(node.input, new)
-            node.output[:] = _all(node.output, new)
-    return copy
-
-
-def renamed_manifest(manifest: Manifest, new: Mapping[str, str]) -> Manifest:
-    """What the manifest says, of values under their new names."""
-
-    def other(name: str | None) -> str | None:
-        return None if name is None else new.get(name, name)
-
-    return replace(
-        manifest,
-        inputs=tuple(
-            replace(
-                fed,
-                name=new.get(fed.name, fed.name),
-                next=other(fed.next),
-                of=other(fed.of),
-                gradient=other(fed.gradient),
-                adjoint=other(fed.adjoint),
-            )
-            for fed in manifest.inputs
-        ),
-        loss=new.get(manifest.loss, manifest.loss),
-        metrics=tuple(new.get(name, name) for name in manifest.metrics),
-        gradient_norm=other(manifest.gradient_norm),
-    )
-
-
-def _all(names: Iterable[str], new: Mapping[str, str]) -> list[str]:
-    return [new.get(name, name) for name in names]
-
-
 # of the model's metadata: the step's manifest, which says more than the standard has words for
 KEY = "onnxgrad.training_step"
 # the first that has training_info
@@ -205,8 +127,8 @@ def _inference(step: TrainingStep, original: ModelLike, weights: list[str]) -> P
 
 
 def _carry_header(train: ModelProto, main: ModelProto) -> None:
-    """What the training graph imports and calls, where the model does not have it. Raises
-    InputError where both have it, and differently.
+    """Add opset imports and functions of the training graph that the model lacks. Raises InputError
+    if both have one, and they differ.
     """
     main.ir_version = max(main.ir_version, train.ir_version, _IR_VERSION)
     here = domains.versions(main.opset_import)
@@ -252,7 +174,7 @@ def _shared(train: GraphProto, main: GraphProto, program: Program, weights: set[
 
 
 def _says_more(node: NodeProto, same: NodeProto) -> bool:
-    """Whether a node is another one, perhaps with optional results that nobody had asked for."""
+    """Whether a node is another one, or another with more of its optional results."""
     if _bare(node) == _bare(same):
         return True
     pairs = list(zip(same.output, node.output))
@@ -295,7 +217,7 @@ def _set(program: Program, graph: GraphProto, name: str, value: Array) -> None:
 def _algorithm(
     train: GraphProto, main: GraphProto, shared: set[str], manifest: Manifest, names: Names
 ) -> GraphProto:
-    """What the training graph has beside the inference graph; states are no inputs of it."""
+    """The part of the training graph that the inference graph lacks; states are no inputs of it."""
     graph = GraphProto(name="training_step")
     variables = {fed.name for fed in manifest.inputs if fed.next is not None or fed.role == "step"}
     taken = node_names(main)
@@ -377,3 +299,80 @@ def _add_reset(info: TrainingInfoProto, name: str, value: Array, names: Names) -
 
 def _tensor(value: Array, name: str) -> TensorProto:
     return numpy_helper.from_array(np.require(value, requirements="C"), name)
+
+
+def names_of(graph: GraphProto) -> set[str]:
+    """The names of all values of a graph, nested graphs included."""
+    found: set[str] = set()
+    for g in every_graph(graph):
+        found |= own_names(g)
+    return found - {""}
+
+
+def own_names(graph: GraphProto) -> set[str]:
+    """The names of the values that a graph itself defines."""
+    return {
+        *(v.name for v in graph.input),
+        *(t.name for t in graph.initializer),
+        *(s.values.name for s in graph.sparse_initializer),
+        *(name for node in graph.node for name in node.output),
+    }
+
+
+def node_names(graph: GraphProto) -> set[str]:
+    """The names of all nodes of a graph, nested graphs included."""
+    return {node.name for g in every_graph(graph) for node in g.node}
+
+
+def reads(node: NodeProto) -> Iterator[str]:
+    """The names of the values that a node reads from outside, nested graphs included."""
+    yield from (name for name in node.input if name)
+    for graph in graphs_of(node):
+        inside = own_names(graph)
+        used = (name for n in graph.node for name in reads(n))
+        yield from (name for name in used if name not in inside)
+        yield from (v.name for v in graph.output if v.name not in inside)
+
+
+def renamed(graph: GraphProto, new: Mapping[str, str]) -> GraphProto:
+    """A copy in which values have their new names, in nested graphs too."""
+    copy = GraphProto()
+    copy.CopyFrom(graph)
+    for g in every_graph(copy):
+        for named in (*g.input, *g.output, *g.value_info, *g.initializer):
+            named.name = new.get(named.name, named.name)
+        for sparse in g.sparse_initializer:
+            sparse.values.name = new.get(sparse.values.name, sparse.values.name)
+        for node in g.node:
+            node.input[:] = _all(node.input, new)
+            node.output[:] = _all(node.output, new)
+    return copy
+
+
+def renamed_manifest(manifest: Manifest, new: Mapping[str, str]) -> Manifest:
+    """The manifest with its values under new names."""
+
+    def other(name: str | None) -> str | None:
+        return None if name is None else new.get(name, name)
+
+    return replace(
+        manifest,
+        inputs=tuple(
+            replace(
+                fed,
+                name=new.get(fed.name, fed.name),
+                next=other(fed.next),
+                of=other(fed.of),
+                gradient=other(fed.gradient),
+                adjoint=other(fed.adjoint),
+            )
+            for fed in manifest.inputs
+        ),
+        loss=new.get(manifest.loss, manifest.loss),
+        metrics=tuple(new.get(name, name) for name in manifest.metrics),
+        gradient_norm=other(manifest.gradient_norm),
+    )
+
+
+def _all(names: Iterable[str], new: Mapping[str, str]) -> list[str]:
+    return [new.get(name, name) for name in names]

@@ -1,7 +1,6 @@
-"""What an optimiser is: a state per parameter, and one formula that serves graphs and arrays alike.
-
-A formula is written once, with `+ - * /` and `at.math`: over values of a graph it emits nodes, over
-numpy arrays it computes. The portable training step holds it as nodes; the trainer may apply it to
+"""Optimisers: a state per parameter, and one formula that serves graphs and arrays alike. A formula
+is written once, with `+ - * /` and `at.math`: over values of a graph it emits nodes, over NumPy
+arrays it computes. The portable training step holds it as nodes; the blocks engine applies it to
 blocks of memory.
 """
 
@@ -88,9 +87,7 @@ class Optimizer(Plain, metaclass=Declared):
 
     @property
     def name(self) -> str:
-        """What files and the command line call it; of a class of your own its module too, for it
-        is none of these.
-        """
+        """The name in files and in text; a class of your own has its module in front."""
         cls = type(self)
         return (
             cls.__name__.lower()
@@ -99,10 +96,8 @@ class Optimizer(Plain, metaclass=Declared):
         )
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """What is kept of one parameter between steps, as it is before the first one; nothing by
-        default.
-
-        Shapes and dtypes are the state's own: they need not be the parameter's.
+        """Returns the state of one parameter before the first step; nothing by default. Shapes and
+        dtypes are the state's own: they need not be the parameter's.
         """
         return {}
 
@@ -186,7 +181,9 @@ class Custom(Optimizer):
         return f"custom:{getattr(self.function, '__name__', type(self.function).__name__)}"
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """What `initial` says. Raises InputError for what is no array of numbers."""
+        """Returns the state of `initial`. Raises InputError for values that are no arrays of
+        numbers.
+        """
         if not callable(self.initial):
             return {name: np.full_like(parameter, value) for name, value in self.initial.items()}
         found = {name: np.asarray(value) for name, value in self.initial(parameter).items()}
@@ -200,7 +197,7 @@ class Custom(Optimizer):
     def update(
         self, p: Tensor, g: Tensor, s: State, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What the function says."""
+        """Returns the function's parameter and state."""
         answer = self.function(at.math, p, self._downhill(p, g), s, at)
         if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], Mapping):
             raise InputError(

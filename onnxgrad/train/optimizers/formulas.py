@@ -334,7 +334,7 @@ class Adafactor(Optimizer):
     def _variance(
         self, g: Tensor, s: State, e1: float, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The estimate of the mean of g^2, and what is kept of it."""
+        """The estimate of the mean of g^2, and its state."""
         c = at.number(at.math.Pow(at.step, np.float64(self.beta2_decay)))
         if "variance" in s:
             v = (1.0 - c) * s["variance"] + c * (g * g)

@@ -35,8 +35,8 @@ Scale = Mapping[str, Var]
 
 @dataclass(frozen=True)
 class Gradients:
-    """Of each weight as its optimiser gets it; their norm, and whether all were finite, where that
-    is asked.
+    """The gradient of each weight as its optimiser reads it; their norm, and whether all are
+    finite, if the step needs them.
     """
 
     each: Sequence[Var]
@@ -46,7 +46,7 @@ class Gradients:
 
 @dataclass(frozen=True)
 class Update:
-    """What a graph with an update is fed, and the output that is the gradients' norm."""
+    """The inputs of a graph with an update, and the output that is the gradients' norm."""
 
     fed: list[Fed]
     norm: str | None
@@ -60,8 +60,8 @@ def emit_update(
     scale: Scale,
     initial: State,
 ) -> Update:
-    """New values of weights and states as outputs of the block; what it takes is asked for, and
-    what that is at first stands in `initial` afterwards.
+    """Emit new values of weights and states as outputs of the block, with the inputs that they
+    need, whose first values are added to `initial`.
     """
     names = block.program.names
     rate = None
@@ -190,7 +190,7 @@ def fed_of(
     of: str | None = None,
     gradient: str | None = None,
 ) -> Fed:
-    """What a manifest says of an input."""
+    """Returns the manifest's entry of an input."""
     return Fed(v.name, role, numpy_dtype(v.dtype).name, v.shape, following, of, gradient)
 
 

@@ -123,7 +123,7 @@ class Master(Optimizer):
     can hold.
 
     For float16 parameters, which an update below 1/2048 of their size would leave as they are. The
-    gradient may come in float16 or, unscaled (`train.loss_scaling`), in float32. The optimiser's
+    gradient may come in float16 or, unscaled (`LossScaling`), in float32. The optimiser's
     own states are float32 too. Source: Micikevicius et al., "Mixed Precision Training", 2018.
     """
 
