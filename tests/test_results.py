@@ -33,7 +33,7 @@ class Size(Plain):
 class Model(Plain):
     """Results within results."""
 
-    json_keys = "format *"
+    json_keys = "format * last_bytes=last.count"
 
     sizes: tuple[Size, ...]
     counts: Counter[int] = field(default_factory=Counter)
@@ -43,6 +43,10 @@ class Model(Plain):
     @property
     def format(self) -> str:
         return "test"
+
+    @property
+    def last(self) -> Size:
+        return self.sizes[-1]
 
 
 class Row(NamedTuple):
@@ -67,6 +71,7 @@ def test_values_of_every_kind() -> None:
         "counts": {"3": 2},
         "limits": {"a": "inf"},
         "error": "why",
+        "last_bytes": 1,
     }
     assert json.loads(json.dumps(found.to_dict(), allow_nan=False)) == found.to_dict()
     assert in_json(Row("here", b"\x01")) == {"where": "here"}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import InitVar, asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from onnx import (
     AttributeProto,
@@ -30,6 +30,15 @@ from onnxgrad.report.html.models import diff_page
 from onnxgrad.report.parts import Part, cell, change, first_of, heading, line, number, table
 from onnxgrad.report.rendering import Rendered
 
+_Entry = TypeVar("_Entry")
+# the field of an attribute that holds its value, by type
+_FIELDS = {
+    AttributeProto.INT: "i",
+    AttributeProto.FLOAT: "f",
+    AttributeProto.INTS: "ints",
+    AttributeProto.FLOATS: "floats",
+    AttributeProto.STRING: "s",
+}
 _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 _HEADER = (
     "ir_version",
@@ -79,10 +88,8 @@ class Comparison:
 
     def _header(self, a: ModelProto, b: ModelProto) -> None:
         found = self.lines["model"]
-        for name in _HEADER:
-            x, y = getattr(a, name), getattr(b, name)
-            if x != y:
-                found.append(f"{name}: {x!r} -> {y!r}")
+        pairs = ((name, getattr(a, name), getattr(b, name)) for name in _HEADER)
+        found += [f"{name}: {x!r} -> {y!r}" for name, x, y in pairs if x != y]
         opsets, other = ({_domain(o): str(o.version) for o in m.opset_import} for m in (a, b))
         found += [f"opset {line}" for line in _mapping(opsets, other, empty="ai.onnx")]
         metadata, other = ({p.key: p.value for p in m.metadata_props} for m in (a, b))
@@ -150,13 +157,10 @@ class Comparison:
     def _same_operator(self, name: str, x: NodeProto, y: NodeProto) -> None:
         if list(x.input) != list(y.input):
             self.lines["rewired"].append(f"{name}: {_call(x)} -> {_call(y)}")
-        attrs = [{a.name: a for a in n.attribute} for n in (x, y)]
-        for attr in _both(*attrs):
-            p, q = attrs[0].get(attr), attrs[1].get(attr)
-            if p != q and not (
-                p is not None and q is not None and p.type == q.type and p.type in _GRAPHS
-            ):
-                self.lines["attributes"].append(f"{name}: {operator(x)} {attr} {_change(p, q)}")
+        before, after = ({a.name: a for a in n.attribute} for n in (x, y))
+        self.lines["attributes"] += [
+            f"{name}: {operator(x)} {attr}{word}" for attr, word in _changed(before, after, _change)
+        ]
         if sorted((p.key, p.value) for p in x.metadata_props) != sorted(
             (p.key, p.value) for p in y.metadata_props
         ):
@@ -169,19 +173,26 @@ def _both(a: Iterable[Any], b: Iterable[Any]) -> list[Any]:
     return list(dict.fromkeys([*a, *b]))
 
 
-def _mapping(a: Mapping[str, str], b: Mapping[str, str], empty: str = "''") -> list[str]:
-    lines = []
+def _changed(
+    a: Mapping[str, _Entry], b: Mapping[str, _Entry], change: Callable[[_Entry, _Entry], str]
+) -> Iterator[tuple[str, str]]:
+    """The keys whose entries differ, each with " added", " removed" or the change; an empty change
+    is none.
+    """
     for key in _both(a, b):
-        if a.get(key) != b.get(key):
-            what = (
-                "added"
-                if key not in a
-                else "removed"
-                if key not in b
-                else f"{_short(a[key])} -> {_short(b[key])}"
-            )
-            lines.append(f"{key or empty}: {what}{f' ({_short(b[key])})' if key not in a else ''}")
-    return lines
+        word = " added" if key not in a else " removed" if key not in b else change(a[key], b[key])
+        if word:
+            yield key, word
+
+
+def _mapping(a: Mapping[str, str], b: Mapping[str, str], empty: str = "''") -> list[str]:
+    def change(x: str, y: str) -> str:
+        return "" if x == y else f" {_short(x)} -> {_short(y)}"
+
+    return [
+        f"{key or empty}:{word}{f' ({_short(b[key])})' if key not in a else ''}"
+        for key, word in _changed(a, b, change)
+    ]
 
 
 def _short(text: str) -> str:
@@ -189,17 +200,13 @@ def _short(text: str) -> str:
 
 
 def _values(kind: str, a: Iterable[ValueInfoProto], b: Iterable[ValueInfoProto]) -> list[str]:
+    def change(v: ValueInfoProto, w: ValueInfoProto) -> str:
+        before, after = (str(type_from_proto(value.type)) for value in (v, w))
+        other = f": {before} -> {after}" if before != after else ": its annotations differ"
+        return "" if v == w else other
+
     x, y = ({v.name: v for v in side} for side in (a, b))
-    lines = []
-    for name in _both(x, y):
-        if name not in x or name not in y:
-            lines.append(f"{kind} {name} {'added' if name not in x else 'removed'}")
-        elif x[name] != y[name]:
-            before, after = (str(type_from_proto(v.type)) for v in (x[name], y[name]))
-            lines.append(
-                f"{kind} {name}: "
-                + (f"{before} -> {after}" if before != after else "its annotations differ")
-            )
+    lines = [f"{kind} {name}{word}" for name, word in _changed(x, y, change)]
     if not lines and list(x) != list(y):
         lines.append(f"the {kind}s are in another order")
     return lines
@@ -234,10 +241,10 @@ def _domain(part: NodeProto | OperatorSetIdProto) -> str:
     return domains.canonical(part.domain)
 
 
-def _change(p: AttributeProto | None, q: AttributeProto | None) -> str:
-    return (
-        "added" if p is None else "removed" if q is None else f"{_attribute(p)} -> {_attribute(q)}"
-    )
+def _change(p: AttributeProto, q: AttributeProto) -> str:
+    if p == q or (p.type == q.type and p.type in _GRAPHS):
+        return ""
+    return f" {_attribute(p)} -> {_attribute(q)}"
 
 
 def _attribute(a: AttributeProto) -> str:
@@ -245,16 +252,11 @@ def _attribute(a: AttributeProto) -> str:
         return f"@{a.ref_attr_name}"
     if a.type == AttributeProto.TENSOR:
         return f"{dtype_name(a.t.data_type)}{list(a.t.dims)}"
-    fields = {AttributeProto.INT: "i", AttributeProto.FLOAT: "f", AttributeProto.INTS: "ints"}
-    fields |= {AttributeProto.FLOATS: "floats", AttributeProto.STRING: "s"}
-    value = (
-        getattr(a, fields[a.type])
-        if a.type in fields
-        else AttributeProto.AttributeType.Name(a.type).lower()
-    )
-    return _short(
-        str(list(value) if a.type in (AttributeProto.INTS, AttributeProto.FLOATS) else value)
-    )
+    if a.type not in _FIELDS:
+        return str(AttributeProto.AttributeType.Name(a.type)).lower()
+    value = getattr(a, _FIELDS[a.type])
+    listed = a.type in (AttributeProto.INTS, AttributeProto.FLOATS)
+    return _short(str(list(value) if listed else value))
 
 
 def _tensor(x: TensorProto | None, y: TensorProto | None, folders: Folders) -> str:

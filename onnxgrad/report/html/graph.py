@@ -6,7 +6,7 @@ Every reference is a number into a list, so that a graph of thousands of nodes s
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 from typing import Any, TypeAlias
@@ -70,14 +70,6 @@ class Group:
     title: str
     members: list[Group | int] = field(default_factory=list)
 
-    def nodes(self) -> Iterable[int]:
-        """The numbers of all nodes in it."""
-        for member in self.members:
-            if isinstance(member, Group):
-                yield from member.nodes()
-            else:
-                yield member
-
 
 def grouped(scopes: Sequence[Scope]) -> Group:
     """The groups of nodes with these scopes; each is worth a box and fits a screen."""
@@ -121,11 +113,7 @@ def _titled(part: Sequence[Group | int]) -> str:
     """The title of a part: its first and last node, or group."""
     ends = [m.title if isinstance(m, Group) else f"node {m + 1}" for m in (part[0], part[-1])]
     first, last = (e.partition(" … ")[0 if i == 0 else 2] or e for i, e in enumerate(ends))
-    return (
-        f"{first} … {last.removeprefix('node ')}"
-        if last.startswith("node ")
-        else f"{first} … {last}"
-    )
+    return f"{first} … {last.removeprefix('node ')}"
 
 
 _MADE_BY = "onnxgrad.made_by"

@@ -14,8 +14,10 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
+from onnxgrad.ir.protobufs import Stats
+from onnxgrad.jobs.requirements import Facts
 from onnxgrad.report.html.graph import shown
 from onnxgrad.report.parts import Part, Table, Text, bytes_text, number
 from onnxgrad.verify import Report
@@ -214,18 +216,7 @@ def changed_card(label: str, before: int, after: int, text: Callable[[int], str]
     return made
 
 
-class Sized(Protocol):
-    """Anything with the sizes of a model."""
-
-    @property
-    def nodes(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def parameters(self) -> int: ...
-
-
-def size_cards(before: Sized, after: Sized) -> list[dict[str, Any]]:
+def size_cards(before: Stats | Facts, after: Stats | Facts) -> list[dict[str, Any]]:
     """Nodes, bytes and parameters before and after."""
     return [
         changed_card("nodes", before.nodes, after.nodes, number),
