@@ -175,7 +175,7 @@ def test_a_proof_under_a_hard_limit_of_the_shell(tmp_path: Path) -> None:
 def test_too_many_threads_are_refused(tmp_path: Path) -> None:
     path = saved(parse(BRANCHES), tmp_path)
     code, said, _ = command("verify", path, path, "--threads", "100000", folder=tmp_path)
-    assert code == 2 and "--threads: a number from 1 to 256" in said
+    assert code == 2 and "--threads must be from 1 to 256" in said
     with pytest.raises(InputError, match="threads must"):
         onnxgrad.verify(str(path), str(path), threads=100_000)
 

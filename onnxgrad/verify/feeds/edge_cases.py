@@ -63,33 +63,18 @@ class Slot:
 
 def edged(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
     """The value for an edge case, in the shape (and for integers the range) of the usual one."""
-    make: Callable[[Array, Slot, Edges, np.random.Generator], Array] = _BY_KIND.get(
-        slot.kind, _same
-    )
-    return make(usual, slot, edges, rng) if usual.size else usual
-
-
-def _same(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
-    return usual
-
-
-def _mask(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
-    return np.asarray(1 - usual)
+    make = _BY_KIND.get(slot.kind)
+    if make is None or not usual.size or (slot.kind in _OF_SIZES and not edges.sizes):
+        return usual
+    return make(usual, slot, edges, rng)
 
 
 def _count(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
-    more = usual + 1
-    return (
-        np.asarray(np.minimum(more, slot.high) if slot.uses.bounded else more)
-        if edges.sizes
-        else usual
-    )
+    return np.asarray(np.minimum(usual + 1, slot.high) if slot.uses.bounded else usual + 1)
 
 
 def _length(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
     """Each row shorter than the one before, none empty."""
-    if not edges.sizes:
-        return usual
     less = 1 + np.arange(usual.size).reshape(usual.shape)
     return np.asarray(np.maximum(usual - less, max(slot.low, min(1, slot.high)))).astype(
         usual.dtype
@@ -98,8 +83,6 @@ def _length(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) ->
 
 def _switch(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
     """Another value that the model knows, or one that it does not."""
-    if not edges.sizes:
-        return usual
     first = usual.reshape(-1)[0]
     others = [v for v in slot.uses.equal_to if v != first]
     return np.full_like(usual, others[0] if others else first + 1)
@@ -190,8 +173,10 @@ def _tips(slot: Slot, edges: Edges, beside: float) -> list[float]:
     return found
 
 
+_OF_SIZES = ("count", "length", "switch")  # kinds that stay as they are unless sizes may change
 _BY_KIND: dict[str, Callable[[Array, Slot, Edges, np.random.Generator], Array]] = {
-    "mask": _mask, "count": _count, "length": _length, "switch": _switch, "whole": _whole,
+    "mask": lambda usual, slot, edges, rng: np.asarray(1 - usual),
+    "count": _count, "length": _length, "switch": _switch, "whole": _whole,
     "real": _real, "text": _text, "complex": _complex,
 }  # fmt: skip
 
