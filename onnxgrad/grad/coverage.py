@@ -45,7 +45,10 @@ def coverage() -> Iterator[Coverage]:
 
 
 def _by(rule: GradientRule, since: int) -> Coverage:
-    return Coverage(rule.name, since, _KINDS[rule.kind], rule.notes, _file(rule))
+    file = rule.module
+    if file.startswith(_HERE):
+        file = file.removeprefix(_HERE).replace(".", "/") + ".py"
+    return Coverage(rule.name, since, _KINDS[rule.kind], rule.notes, file)
 
 
 def _of(schema: onnx.defs.OpSchema) -> Coverage:
@@ -59,11 +62,6 @@ def _of(schema: onnx.defs.OpSchema) -> Coverage:
         kind = "body"
     file = "opening.py" if kind == "body" else ""
     return Coverage(schema.name, schema.since_version, kind, "", file)
-
-
-def _file(rule: GradientRule) -> str:
-    own = rule.module.removeprefix(_HERE)
-    return rule.module if own == rule.module else own.replace(".", "/") + ".py"
 
 
 def _takes_floats(schema: onnx.defs.OpSchema, formal: object) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from onnxgrad.grad.backward_walk import backward
 from onnxgrad.grad.checkpointing.choice import Choice
 from onnxgrad.grad.finish import finish, variable
-from onnxgrad.grad.prepare import Adjoint, Prepared, Question, prepare
+from onnxgrad.grad.prepare import Adjoint, GradientRequest, Prepared, prepare
 from onnxgrad.grad.sequences import zeros_of
 from onnxgrad.grad.stops import Stop, cut_off
 from onnxgrad.grad.straight_through import why_zero
@@ -119,12 +119,12 @@ def differentiate(
 ) -> Gradient:
     """`gradient` on a Program, which is changed, or replaced if its opset has to be raised.
 
-    options: the other fields of `Question`.
+    options: the other fields of `GradientRequest`.
     """
     with collector_paused(), blaming(program.proto):
-        task = prepare(program, Question(wrt, target, **options))
+        task = prepare(program, GradientRequest(wrt, target, **options))
         # rules may compute ahead of time from a weight only if it stays what it is
-        with variable(task.requested if task.question.replaced else ()):
+        with variable(task.requested if task.request.replaced else ()):
             answer = _walk(task)
         finish(task)
         return answer
@@ -132,17 +132,17 @@ def differentiate(
 
 def _walk(task: Prepared) -> Gradient:
     """Act two: from the targets' adjoints back to those requested for, each of them an output."""
-    question, block = task.question, task.block
+    request, block = task.request, task.block
     notes = list(task.notes)
     with emitting(block, share=True, made_by="gradient"):
         named = zip(task.targets, task.seed_names, strict=True)
-        seeds = {v: _seed(v, question.adjoint, question.names.format(name)) for v, name in named}
+        seeds = {v: _seed(v, request.adjoint, request.names.format(name)) for v, name in named}
         found = backward(block, seeds, task.requested, view=task.view)
         if not found:
             names = ", ".join(f"'{name}'" for name in task.target_names)
             which = "target" if len(task.target_names) == 1 else "targets"
             text = f"no requested value reaches {which} {names}: all gradients are zero"
-            if reason := why_zero(block, task.requested, task.targets, ste=question.ste):
+            if reason := why_zero(block, task.requested, task.targets, ste=request.ste):
                 text += f" ({reason})"
             notes.append(text)
             warnings.warn(text, stacklevel=5)  # the caller of gradient, behind `known_keywords`
@@ -152,15 +152,16 @@ def _walk(task: Prepared) -> Gradient:
                 block, {n: v for n, v in requested.items() if v not in found}, task.stops
             )
         outputs = {
-            name: _return(block, v, found.get(v), question.names.format(name), task.forward)
+            name: _return(block, v, found.get(v), request.names.format(name), task.forward)
             for name, v in requested.items()
         }
-    for value, output in outputs.items():
-        if output != question.names.format(value):
-            notes.append(renamed(value, output, question.names))
+    called = request.names.format
+    notes += [renamed(v, o, request.names) for v, o in outputs.items() if o != called(v)]
     # a target that a call gave is another value now that the call is open
-    called = zip(task.target_names, task.targets, strict=True)
-    given = {name: seeds[v].name for name, v in called} if question.adjoint == "input" else {}
+    by_name = dict(zip(task.target_names, task.targets, strict=True))
+    given = (
+        {name: seeds[v].name for name, v in by_name.items()} if request.adjoint == "input" else {}
+    )
     return Gradient(
         task.program,
         tuple(task.target_names),

@@ -41,7 +41,7 @@ def finish(task: Prepared) -> None:
     for identity in task.anchors:
         remove_barrier(identity, task.model_names)
     block.remove_unused()
-    if task.question.simplify:
+    if task.request.simplify:
         simplify(program, task.requested, task.forward)
     drop_constants(block, task.weights)
     # functions whose every call was opened; what nothing called before is none of our business

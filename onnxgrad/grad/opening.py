@@ -97,8 +97,7 @@ def has_body(binding: Binding) -> bool:
     """Whether the binding can be opened: a registered body, or without a rule a local function
     or a schema body.
     """
-    rule = rule_of(binding)
-    if rule is not None:
+    if (rule := rule_of(binding)) is not None:
         return rule.kind == "body"
     return called(binding) is not None or has_schema_body(binding)
 

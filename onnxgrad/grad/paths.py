@@ -18,11 +18,10 @@ def has_gradient(type_: Type | None) -> bool:
     """Floating-point tensors, sequences and optionals of them; a value of unknown type might be
     one.
     """
-    if isinstance(type_, TensorType):
-        return type_.dtype in FLOAT_DTYPES or type_.dtype == 0
     if isinstance(type_, (SequenceType, OptionalType)):
         return has_gradient(type_.elem)
-    return type_ is None
+    floats = (*FLOAT_DTYPES, 0)
+    return type_ is None or (isinstance(type_, TensorType) and type_.dtype in floats)
 
 
 def edges(binding: Binding) -> list[Var]:

@@ -42,7 +42,7 @@ Adjoint = Literal["auto", "ones", "input"]
 
 
 @dataclass(frozen=True)
-class Question(metaclass=Declared):
+class GradientRequest(metaclass=Declared):
     """The options of a gradient: see `gradient`. Raises InputError for a wrong adjoint or `names`.
 
     excluded: names that `wrt` does not match, such as the constants of a loss.
@@ -89,7 +89,7 @@ class Prepared:
     """
 
     program: Program
-    question: Question
+    request: GradientRequest
     targets: Sequence[Var]
     target_names: Sequence[str]
     seed_names: Sequence[str]
@@ -109,11 +109,11 @@ class Prepared:
         return self.program.main
 
 
-def prepare(program: Program, question: Question) -> Prepared:
+def prepare(program: Program, request: GradientRequest) -> Prepared:
     """Change `program`, or another in its place where the opset has to be raised, until it can be
     walked back.
 
-    Raises InputError for a question that the program cannot answer.
+    Raises InputError for a request that the program cannot answer.
     """
     given_names = set(program.names)
     program, raised = raise_opset(program)
@@ -129,31 +129,31 @@ def prepare(program: Program, question: Question) -> Prepared:
     notes = [raised] if raised else []
     block = program.main
     file_marks = take(block)
-    parts = cut(block, question.target, summed=question.adjoint != "input")
+    parts = cut(block, request.target, summed=request.adjoint != "input")
     notes += parts.notes
-    targets = find_targets(block, parts.target, scalar=question.adjoint == "ones")
-    if question.adjoint == "auto":
-        question = replace(question, adjoint=_fitting(targets, notes))
+    targets = find_targets(block, parts.target, scalar=request.adjoint == "ones")
+    if request.adjoint == "auto":
+        request = replace(request, adjoint=_fitting(targets, notes))
     target_names = [parts.labels.get(v.name, v.name) for v in targets]
     seed_names = [v.name for v in targets]
     not_meant = {
         *made,
-        *question.excluded,
+        *request.excluded,
         *(v.name for v in block.vars() if v.name not in model_names),
     }
-    hoist_requested(program, question.wrt)
+    hoist_requested(program, request.wrt)
     model_values = {v.name: v for v in block.vars() if v.name not in not_meant}
-    stops = find_stops(block, question.stop, model_values)
-    stops += [v for v in block.vars() if v.name in question.detached]
+    stops = find_stops(block, request.stop, model_values)
+    stops += [v for v in block.vars() if v.name in request.detached]
     stopped = stop_at(block, stops)
     targets = [stopped.get(v, v) for v in targets]
     anchors: list[Binding] = []
-    if question.ste:
+    if request.ste:
         anchors, count = open_rounding(program)
         many = counted(count, "quantisation")
         notes.append(f"straight through {many}: an estimate, not a derivative")
-    requested = find_wrt(block, question.wrt, targets, model_values, ste=question.ste)
-    if question.replaced:
+    requested = find_wrt(block, request.wrt, targets, model_values, ste=request.ste)
+    if request.replaced:
         hoist(program, [v for v in requested if is_float_constant(v) and v.definition is not None])
         requested = [block.initializers.get(v.name, v) for v in requested]
     requested_names = [v.name for v in requested]
@@ -165,14 +165,14 @@ def prepare(program: Program, question: Question) -> Prepared:
     type_states(block, requested)
     return Prepared(
         program,
-        question,
+        request,
         targets,
         target_names,
         seed_names,
         requested,
         requested_names,
         stops,
-        view=_view(block, question.checkpoint, targets, requested, file_marks),
+        view=_view(block, request.checkpoint, targets, requested, file_marks),
         anchors=anchors,
         forward=set(block.bindings).difference(anchors),
         model_names=model_names,

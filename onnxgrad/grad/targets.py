@@ -37,9 +37,11 @@ def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[V
     outputs = _outputs(block)
     if target is None:
         if len(block.outputs) != 1:
+            name = next((v.name for v in block.outputs if v.dtype in FLOAT_DTYPES), None)
+            such = f", such as {option(f'--target {name}', f'target={name!r}')}" if name else ""
             raise InputError(
                 f"the model has {counted(len(block.outputs), 'output')} ({outputs}): choose the "
-                f"target by name or index{_such(block)}"
+                f"target by name or index{such}"
             )
         target = 0
     entries = [target] if isinstance(target, (str, int)) else list(target)
@@ -63,13 +65,6 @@ def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[V
             )
         found[v] = None
     return list(found)
-
-
-def _such(block: BindingBlock) -> str:
-    """The first output that can be a target, as the option that chooses it."""
-    floats = (v.name for v in block.outputs if v.dtype in FLOAT_DTYPES)
-    name = next(floats, None)
-    return "" if name is None else f", such as {option(f'--target {name}', f'target={name!r}')}"
 
 
 def part_of(v: Var) -> str:

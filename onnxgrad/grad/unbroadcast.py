@@ -41,7 +41,7 @@ def fit(
     decided = (
         reduced_axes(partial.shape, operand.shape)
         if broadcasts
-        else _contradiction(partial.shape, operand.shape)
+        else "mismatch" * _differ(partial.shape, operand.shape)
     )
     if decided == "mismatch":
         raise InputError(
@@ -78,23 +78,24 @@ def reduced_axes(source: Shape | None, wanted: Shape | None) -> tuple[int, ...] 
     return verdict or tuple(axes)
 
 
-def _contradiction(source: Shape | None, wanted: Shape | None) -> str:
-    if source is None or wanted is None:
-        return ""
-    sizes = zip(source, wanted)
-    differ = len(source) != len(wanted) or any(
-        isinstance(s, int) and isinstance(w, int) and s != w for s, w in sizes
+def _differ(source: Shape | None, wanted: Shape | None) -> bool:
+    return (
+        source is not None
+        and wanted is not None
+        and (
+            len(source) != len(wanted)
+            or any(
+                isinstance(s, int) and isinstance(w, int) and s != w for s, w in zip(source, wanted)
+            )
+        )
     )
-    return "mismatch" if differ else ""
 
 
 def contradict(a: Type | None, b: Type | None) -> bool:
     """Whether no tensor is of both types."""
     if not (isinstance(a, TensorType) and isinstance(b, TensorType)):
         return False
-    return bool(a.dtype and b.dtype and a.dtype != b.dtype) or bool(
-        _contradiction(a.shape, b.shape)
-    )
+    return bool(a.dtype and b.dtype and a.dtype != b.dtype) or _differ(a.shape, b.shape)
 
 
 def _sum_over(partial: Var, axes: tuple[int, ...], lead: int) -> Var:

@@ -153,13 +153,13 @@ def _check_shape(v: Var, batched: bool) -> None:
 def _check_samples(v: Var, target: Var) -> None:
     """Raises InputError for a value whose first axis is not that of the target's samples."""
     samples, rows = (target.shape or (None,))[0], (v.shape or (None,))[0]
+    known = isinstance(rows, int) or isinstance(samples, int)
+    why = ""
     if v.initializer is not None or v.is_constant:
         why = "is a constant, which all samples share"
-    elif (isinstance(rows, int) or isinstance(samples, int)) and None not in (rows, samples):
-        if rows == samples:
-            return
+    elif known and None not in (rows, samples) and rows != samples:
         why = f"has {rows} rows where '{target.name}' has {samples} samples"
-    else:
+    if not why:
         return
     without = option("leave --batched out", "leave batched out")
     raise InputError(f"batched: '{v.name}' {why}: {without}, or ask for other values")

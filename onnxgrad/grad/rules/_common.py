@@ -201,6 +201,4 @@ def size_along(v: Var, axis: int) -> Any:
     d = None if v.shape is None else v.shape[axis]
     if isinstance(d, int):
         return np.array([d], np.int64)
-    if axis == -1:
-        return op.Shape(v, start=-1)
-    return op.Shape(v, start=axis, end=axis + 1)
+    return op.Shape(v, start=axis, end=None if axis == -1 else axis + 1)

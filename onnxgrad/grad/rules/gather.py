@@ -48,8 +48,12 @@ def add_rows(data: Var, rows: Var, g: Var, *, distinct: bool = False) -> Var:
     if data.rank != 1:
         width, line = _line(data)
         at = op.Add(op.Mul(op.Unsqueeze(rows, [-1]), width), line)
+    count = element_count(data.shape)
+    size = (
+        op.Reshape(op.Size(data), [1]) if count is None else constant(np.array([count], np.int64))
+    )
     summed = scatter_elements(
-        _flat_zeros(data), op.Reshape(at, [-1]), flat, axis=0, reduction="add"
+        zeros(size, data), op.Reshape(at, [-1]), flat, axis=0, reduction="add"
     )
     return summed if data.rank == 1 else reshape_like(summed, data)
 
@@ -116,17 +120,6 @@ def _line(data: Var) -> tuple[Any, Var]:
         return np.int64(width), op.Range(np.int64(0), np.int64(width), np.int64(1))
     size = op.ReduceProd(op.Shape(data, start=1), keepdims=0)
     return size, op.Range(np.int64(0), size, np.int64(1))
-
-
-def _flat_zeros(data: Var) -> Var:
-    """As many zeros as `data` has elements."""
-    count = element_count(data.shape)
-    shape = (
-        constant(np.array([count], np.int64))
-        if count is not None
-        else op.Reshape(op.Size(data), [1])
-    )
-    return zeros(shape, data)
 
 
 def _all_differ(rows: Var, data: Var) -> bool:

@@ -123,19 +123,17 @@ def explicit(equation: str, xs: Sequence[Var], binding: Binding) -> tuple[list[s
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     free = [c for c in string.ascii_letters if c not in equation]
-    counts = []
-    for term, x in zip(terms, xs, strict=True):
-        if "..." in term:
-            counts.append(rank_of(x, binding) - len(term.replace("...", "")))
+    pairs = list(zip(terms, xs, strict=True))
+    counts = [rank_of(x, binding) - len(t.replace("...", "")) for t, x in pairs if "..." in t]
     most = max(counts, default=0)
     dots = "".join(free[:most])
     if not arrow:
         letters = Counter(left.replace("...", "").replace(",", ""))
         right = ("..." if counts else "") + "".join(sorted(c for c, n in letters.items() if n == 1))
     found = []
-    for term, x in zip(terms, xs, strict=True):
-        own = (x.rank or 0) - len(term.replace("...", ""))
-        found.append(term.replace("...", dots[most - own :] if own else ""))
+    for term, x in pairs:
+        rest = (x.rank or 0) - len(term.replace("...", ""))
+        found.append(term.replace("...", dots[most - rest :] if rest else ""))
     return found, right.replace("...", dots)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import onnx
@@ -63,12 +63,13 @@ def evidence(name: str, scripted: bool = False) -> Evidence:
         return "parameter" if folded[1] in _PRODUCTS else "constant"
     last = name.rstrip("/").rpartition("/")[2].removesuffix(":0")
     word = last.rpartition(".")[2]
-    if _NUMBERED.fullmatch(last) is not None:
-        return "constant"
-    if _BUFFERS.fullmatch(word.lower()) is not None:
-        return "buffer"
-    if _STATISTICS.fullmatch(word.lower()) is not None:
-        return "statistic"
+    for names, text, kind in (
+        (_NUMBERED, last, "constant"),
+        (_BUFFERS, word.lower(), "buffer"),
+        (_STATISTICS, word.lower(), "statistic"),
+    ):
+        if names.fullmatch(text) is not None:
+            return cast(Evidence, kind)
     if _PATH.fullmatch(last) is None and _TAIL.sub("", last.lower()).strip("_") in _operators():
         return "constant"
     if word.lower() in _PARAMETERS or word.lower().rpartition("_")[2] in _PARAMETERS:

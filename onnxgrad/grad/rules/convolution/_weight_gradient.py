@@ -40,9 +40,7 @@ def weight_gradient(long: Var, short: Var, w: Var, geo: Geometry, group: int) ->
     """
     c = _correlation(long, short, w, geo, group)
     form = None if c is None else _form(c)
-    if c is None or form is None:
-        return by_swapped_conv(long, short, w, geo, group)
-    return form(c)
+    return form(c) if c and form else by_swapped_conv(long, short, w, geo, group)
 
 
 def _correlation(long: Var, short: Var, w: Var, geo: Geometry, group: int) -> Correlation | None:

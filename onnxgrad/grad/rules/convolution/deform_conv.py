@@ -87,7 +87,7 @@ class _Forward:
     def columns_adjoint(self) -> Var:
         """W^T g, the adjoint of the masked columns: (N, parts, C/parts, |K| |O|)."""
         weight = reshaped(
-            self.w, [np.array([self.group]), divided(self.maps, self.group), self._inner]
+            self.w, [np.array([self.group]), divided(self.maps, self.group), self.inner]
         )
         return reshaped(
             op.MatMul(weight.mT, self.cotangents()), [*self.lead, self.share, self.count]
@@ -98,12 +98,6 @@ class _Forward:
         return reshaped(
             self.g,
             [self.batch, np.array([self.group]), divided(self.maps, self.group), product(self.out)],
-        )
-
-    def grouped(self, columns: Var) -> Var:
-        """Columns as (N, G, C/G |K|, |O|)."""
-        return reshaped(
-            columns, [self.batch, np.array([self.group]), self._inner, product(self.out)]
         )
 
     def images(self) -> Var:
@@ -120,7 +114,7 @@ class _Forward:
         return size_along(self.w, 0)
 
     @property
-    def _inner(self) -> Any:
+    def inner(self) -> Any:
         """C/G |K|."""
         return product([divided(self.channels, self.group), *self.kernel])
 
@@ -131,7 +125,8 @@ def _x(f: _Forward) -> Var:
 
 def _w(f: _Forward) -> Var:
     """g times the masked columns."""
-    columns = f.grouped(f.masked(f.sampling().read(f.images(), f.share)))
+    read = f.masked(f.sampling().read(f.images(), f.share))
+    columns = reshaped(read, [f.batch, np.array([f.group]), f.inner, product(f.out)])
     return op.ReduceSum(f.cotangents() @ columns.mT, [0], keepdims=0)
 
 

@@ -107,7 +107,10 @@ def _attend(
         visible, fill = _visible(mask, q, k, binding), binding.attr("mask_filter_value", _FILTER)
         scores = scores + op.Where(visible, constant(0.0, q.dtype), constant(fill, q.dtype))
     if binding.attr("unidirectional", 0):
-        scores = op.Where(_not_later(q, k), scores, _lowest(q))
+        # float32's for bfloat16, which numpy has not and which would round to -inf
+        half = numpy_dtype(q.dtype or TensorProto.FLOAT) == np.float16
+        lowest = float(np.finfo(np.float16 if half else np.float32).min)
+        scores = op.Where(_not_later(q, k), scores, lowest)
     context = op.Transpose(op.Softmax(scores, axis=-1) @ v, perm=[0, 2, 1, 3])
     n, h = (context.shape or (None,) * 4)[2:]
     return op.Reshape(
@@ -178,14 +181,6 @@ def _not_later(q: Var, k: Var) -> Var:
     queries, keys = (op.Squeeze(op.Shape(v, start=2, end=3), [0]) for v in (q, k))
     rows = op.Unsqueeze(op.Range(0, queries, 1), [1])
     return op.Or(op.LessOrEqual(op.Range(0, keys, 1), rows), op.Equal(rows, queries - 1))
-
-
-def _lowest(v: Var) -> float:
-    """The lowest number of a dtype; float32's for bfloat16, which numpy has not, would round to
-    -inf.
-    """
-    dtype = numpy_dtype(v.dtype or TensorProto.FLOAT)
-    return float(np.finfo(np.float16 if dtype == np.float16 else np.float32).min)
 
 
 def _decline(binding: Binding, what: str, declined: bool) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.registry import body
+from onnxgrad.grad.registry import Formula, body
 from onnxgrad.grad.rules._common import in_dtype_of, plus, rank_of, scaled
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
@@ -42,12 +42,6 @@ def _fast_gelu(x: Var, bias: Var | None) -> Var:
     if _has_gelu():
         return op.Gelu(x, approximate="tanh")
     return x * (op.Tanh((x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)) * 0.5 + 0.5)
-
-
-body(f"{_DOMAIN}::Gelu", _gelu)
-body(f"{_DOMAIN}::FastGelu", _fast_gelu)
-body(f"{_DOMAIN}::QuickGelu", lambda x, *, alpha=1.702: x * op.Sigmoid(scaled(x, alpha)))
-body(f"{_DOMAIN}::BiasGelu", lambda a, b: _gelu(a + b))
 
 
 # ---- products and convolutions with what was fused into them -------------------------------------
@@ -124,12 +118,6 @@ def _activated(y: Var, numbers: Sequence[float | None], binding: Binding) -> Var
         raise InputError(f"no gradient of '{binding}': its activation '{name}' is not known")
     result: Var = getattr(op, name)(y, **dict(zip(_ACTIVATIONS[name], numbers)))
     return result
-
-
-body(f"{_DOMAIN}::FusedMatMul", _fused_matmul)
-body(f"{_DOMAIN}::TransposeMatMul", _fused_matmul)
-body(f"{_DOMAIN}::FusedGemm", _fused_gemm, notes="the activation's")
-body(f"{_DOMAIN}::FusedConv", _fused_conv, notes="the activation's")
 
 
 # onnxruntime's own default of epsilon where it fuses
@@ -231,14 +219,6 @@ def _embed(
     return (y, op.ReduceSum(kept, [1], keepdims=0), total)
 
 
-body(f"{_DOMAIN}::SkipLayerNormalization", _skip_layer_norm)
-body(f"{_DOMAIN}::SkipSimplifiedLayerNormalization", _skip_simplified)
-body(f"{_DOMAIN}::LayerNormalization", _layer_normalization)
-body(f"{_DOMAIN}::SimplifiedLayerNormalization", _simplified)
-body("SimplifiedLayerNormalization", _simplified, notes="onnxruntime's, in the default domain")
-body(f"{_DOMAIN}::EmbedLayerNormalization", _embed)
-
-
 def _matmul_nbits(
     a: Var,
     b: Var,
@@ -286,4 +266,27 @@ def _unpacked(v: Var, bits: int) -> Var:
     return op.Concat(*[op.BitwiseAnd(part, mask) for part in parts], axis=1)
 
 
-body("com.microsoft::MatMulNBits", _matmul_nbits, notes="the matrix is formed in full")
+_BODIES: dict[str, Formula] = {
+    "Gelu": _gelu,
+    "FastGelu": _fast_gelu,
+    "QuickGelu": lambda x, *, alpha=1.702: x * op.Sigmoid(scaled(x, alpha)),
+    "BiasGelu": lambda a, b: _gelu(a + b),
+    "FusedMatMul": _fused_matmul,
+    "TransposeMatMul": _fused_matmul,
+    "FusedGemm": _fused_gemm,
+    "FusedConv": _fused_conv,
+    "SkipLayerNormalization": _skip_layer_norm,
+    "SkipSimplifiedLayerNormalization": _skip_simplified,
+    "LayerNormalization": _layer_normalization,
+    "SimplifiedLayerNormalization": _simplified,
+    "EmbedLayerNormalization": _embed,
+    "MatMulNBits": _matmul_nbits,
+}
+_NOTES = {
+    **dict.fromkeys(("FusedGemm", "FusedConv"), "the activation's"),
+    "MatMulNBits": "the matrix is formed in full",
+}
+
+for _name, _builder in _BODIES.items():
+    body(f"{_DOMAIN}::{_name}", _builder, notes=_NOTES.get(_name, ""))
+body("SimplifiedLayerNormalization", _simplified, notes="onnxruntime's, in the default domain")
