@@ -27,7 +27,7 @@ from onnxgrad.laws.sums import add_up
 
 
 class View(Protocol):
-    """Gives the binding that a rule reads in place of a forward one: checkpointing recomputes."""
+    """Returns the binding that a rule reads in place of a forward one: checkpointing recomputes."""
 
     @property
     def originals(self) -> Mapping[Var, Var]:
@@ -73,7 +73,7 @@ def backward(
             None if v is None or v not in arrived else _total(v, arrived, adjoints)
             for v in b.outputs
         ]
-        asked = [v for v in paths[b] if v in needed]
+        needing = [v for v in paths[b] if v in needed]
         if not asked:
             continue
         # of what is recomputed, the bindings of a chain are not at hand
@@ -86,7 +86,7 @@ def backward(
             raise missing(b)
         at.sources, at.made_by = (b,), f"gradient of {rule.name}"
         read = view(b, g)
-        for v, partial in _partials(rule, b, read, g, set(asked), view.originals):
+        for v, partial in _partials(rule, b, read, g, set(needing), view.originals):
             arrived.setdefault(v, []).append(partial)
     at.sources, at.made_by = (), "gradient"
     return {v: _total(v, arrived, adjoints) for v in wanted if v in arrived}
@@ -108,16 +108,16 @@ def _partials(
     forward: Binding,
     read: Binding,
     g: Sequence[Any],
-    asked: set[Var],
+    needing: set[Var],
     originals: Mapping[Var, Var],
 ) -> list[tuple[Var, Any]]:
-    """(value, its partial) for each operand slot asked for; `read` is where the rule finds
+    """(value, its partial) for each operand slot that needs one; `read` is where the rule finds
     operands and outputs.
     """
     if rule.kind == "vjp_blocks":
         with naming(rule, forward):
-            return _block_partials(rule, read, g, asked, originals)
-    wanted = [v in asked and rule.has_formula(i) for i, v in enumerate(forward.inputs)]
+            return _block_partials(rule, read, g, needing, originals)
+    wanted = [v in needing and rule.has_formula(i) for i, v in enumerate(forward.inputs)]
     result: list[tuple[Var, Any]] = []
     with naming(rule, forward):
         found = partials(rule, read, g, wanted)
@@ -133,9 +133,13 @@ def _partials(
 
 
 def _block_partials(
-    rule: GradientRule, b: Binding, g: Sequence[Any], asked: set[Var], originals: Mapping[Var, Var]
+    rule: GradientRule,
+    b: Binding,
+    g: Sequence[Any],
+    needing: set[Var],
+    originals: Mapping[Var, Var],
 ) -> list[tuple[Var, Any]]:
-    in_order = list(dict.fromkeys(v for v in b.reads() if originals.get(v, v) in asked))
+    in_order = list(dict.fromkeys(v for v in b.reads() if originals.get(v, v) in needing))
     answer: Mapping[Var, Any] = rule.formula(b, tuple(g), in_order)
     for v in answer:
         if v not in in_order:

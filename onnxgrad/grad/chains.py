@@ -51,7 +51,7 @@ def closed(
     root: Binding, g: Var | None, needed: Collection[Var], wanted: Collection[Var]
 ) -> tuple[Var, Var] | None:
     """The operand of the chain that ends at `root`, and its partial; None where no chain does, or
-    where the adjoint of something else in it is asked for.
+    if the adjoint of something else in it is needed.
 
     needed: what lies between the values whose adjoints are `wanted` and the targets.
     """
@@ -59,8 +59,8 @@ def closed(
         for captured in match_binding(found.pattern, root):
             x: Var = captured["x"]
             between, beside = _around(root, x)
-            asked = any(v in wanted for v in between) or any(v in needed for v in beside)
-            if x not in needed or asked:
+            inside_needed = any(v in wanted for v in between) or any(v in needed for v in beside)
+            if x not in needed or inside_needed:
                 continue
             at = emitter()
             made = [v.definition for v in between if v.definition is not None]

@@ -198,5 +198,5 @@ def _return(
 
 
 def renamed(value: str, output: str, names: str) -> str:
-    """What to tell the user of an adjoint that could not have its name."""
+    """The note for an adjoint whose name is taken."""
     return f"'{names.format(value)}' is taken: the gradient of '{value}' is '{output}'"

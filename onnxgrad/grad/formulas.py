@@ -1,4 +1,4 @@
-"""Formulas are called: the signature says what each wants, and the answers are checked."""
+"""Formulas are called with the arguments that their signatures name; results are checked."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Parameter:
 
 @functools.cache
 def parameters_of(rule: GradientRule, index: int) -> tuple[Parameter, ...]:
-    """What formula `index` of a rule asks for, by its signature.
+    """The parameters of formula `index` of a rule, by its signature.
 
     Raises InputError for a parameter that is no attribute or input of the operator.
     """
@@ -167,8 +167,8 @@ def partials(
             )
         return list(found)
     answer: list[Any] = [None] * len(binding.inputs)
-    for i, asked in enumerate(wanted):
-        formula = rule.formulas[i] if asked and i < len(rule.formulas) else None
+    for i, needed in enumerate(wanted):
+        formula = rule.formulas[i] if needed and i < len(rule.formulas) else None
         if formula is None:
             continue
         arguments, named = _arguments(rule, i, binding, wanted)
@@ -183,7 +183,7 @@ def partials(
 
 
 def build_body(rule: GradientRule, binding: Binding) -> list[Var | None]:
-    """What a `body` rule emits for a call: one value per output, None for an omitted output.
+    """Emit the body of a call: one value per output, None for an omitted output.
 
     Raises InputError when the rule does not compute an output that the call has.
     """

@@ -74,7 +74,7 @@ class GradientPass(Pass):
 
     def _differentiate(self, program: Program, **options: Any) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that all is zero, the check says
+            warnings.simplefilter("ignore")  # the check reports that all is zero
             differentiate(
                 program,
                 **self._request(),

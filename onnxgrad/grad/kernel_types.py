@@ -26,7 +26,7 @@ _FIRST = ((3, 2), (50, 3))  # where they begin, and their steps
 
 
 class _Sizes:
-    """What open sizes stand for in one run: each symbol always the same."""
+    """The numbers that open sizes stand for in one run, one per symbol."""
 
     def __init__(self, first: int, step: int) -> None:
         self.next, self.step = first, step

@@ -86,7 +86,7 @@ def open_calls(
 
 
 def correct_types(anchors: Iterable[Binding]) -> None:
-    """What a file declares of a value need not be so: anchors take the type of what they read."""
+    """Give anchors the type of the value that they read if the declared type contradicts it."""
     for identity in anchors:
         source, out = identity.inputs[0], identity.out
         if source is not None and contradict(source.type, out.type):

@@ -38,7 +38,7 @@ def edges(binding: Binding) -> list[Var]:
     ]
 
 
-# of each binding, the values that adjoints go to from it: asked once for several walks
+# the values to which adjoints go from each binding, computed once for several walks
 Paths: TypeAlias = Mapping[Binding, Sequence[Var]]
 
 
@@ -48,7 +48,7 @@ def paths_of(block: BindingBlock) -> Paths:
 
 
 def influenced(block: BindingBlock, sources: Iterable[Var], paths: Paths | None = None) -> set[Var]:
-    """What depends differentiably on `sources`."""
+    """The values that depend differentiably on `sources`."""
     block.schedule()
     paths = paths_of(block) if paths is None else paths
     found = set(sources)
@@ -59,7 +59,7 @@ def influenced(block: BindingBlock, sources: Iterable[Var], paths: Paths | None 
 
 
 def reaching(block: BindingBlock, targets: Iterable[Var], paths: Paths | None = None) -> set[Var]:
-    """What `targets` depend on differentiably."""
+    """The values on which `targets` depend differentiably."""
     block.schedule()
     found: set[Var | None] = set(targets)
     for b in reversed(block.bindings):

@@ -201,7 +201,8 @@ def _view(
     requested: Sequence[Var],
     file_marks: FileMarks | None,
 ) -> View:
-    """What the backward walk reads: the forward bindings, or with checkpointing recomputed ones.
+    """The bindings that the backward walk reads: forward ones, or recomputed ones with
+    checkpointing.
 
     The marks of the file count where none are given.
     """

@@ -1,5 +1,5 @@
-"""Values at which gradients stop: what is behind them takes them for constants, and nothing flows
-on before them.
+"""Values at which gradients stop: their readers treat them as constants, and no adjoint flows to
+their operands.
 
 While the gradient is formed their readers read a Stopped, an Identity whose derivative is zero; the
 adjoint of the Stopped is that of the value.
@@ -97,9 +97,7 @@ def stop_at(block: BindingBlock, stops: Iterable[Var]) -> dict[Var, Var]:
 
 
 def cut_off(block: BindingBlock, zeros: Mapping[str, Var], stops: Sequence[Var]) -> list[str]:
-    """What to tell of requested values without an adjoint that would reach a value at which
-    gradients stop.
-    """
+    """The note on requested values whose gradient is zero because it stops before them."""
     before = reaching(block, stops) if zeros and stops else set()
     names = [name for name, v in zeros.items() if v in before]
     if not names:

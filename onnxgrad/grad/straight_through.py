@@ -154,9 +154,9 @@ vjp(
 
 # ---- integers between QuantizeLinear and DequantizeLinear ----------------------------------------
 #
-# What moves elements or picks the largest commutes with DequantizeLinear by one positive scale:
-# D(f(q)) = f(D(q)). So while the gradient is formed the same path stands in the graph once more, in
-# floats, and adjoints take that.
+# An operator that moves elements or picks the largest commutes with DequantizeLinear by one
+# positive scale: D(f(q)) = f(D(q)). So while the gradient is formed the same path stands in the
+# graph once more, in floats, and adjoints take that.
 
 
 _MOVES = frozenset(
@@ -235,7 +235,7 @@ def _same_scale(q: Binding, back: Binding) -> bool:
 
 
 def _in_floats(q: Var, back: Binding, made: dict[Var, Var]) -> Var:
-    """What DequantizeLinear makes of `q`, computed by the same moves behind DequantizeLinear."""
+    """DequantizeLinear of `q`, computed by the same moves behind DequantizeLinear."""
     work = [q]
     while work:
         v = work[-1]

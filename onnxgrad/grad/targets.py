@@ -68,7 +68,7 @@ def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[V
 
 
 def part_of(v: Var) -> str:
-    """What there is to do with a target of several elements."""
+    """The advice for a target of several elements."""
     if not v.rank:
         return "reduce it to one"
     return f"name a part, such as '{v.name}[{':,' if v.rank > 1 else ''}0]', which is summed"

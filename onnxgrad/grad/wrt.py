@@ -47,7 +47,7 @@ def find_wrt(
     ste: bool = False,
 ) -> list[Var]:
     """The values to differentiate with respect to, among the model's own `values`, in the order
-    asked; globs in the model's order.
+    of the request; globs in the model's order.
 
     None: every floating-point input, sequences among them. "params": the weights that reach a
     target. Entries that begin with `!` take away from what those before them named. Raises
@@ -112,7 +112,7 @@ _MEASURES = {("", "Resize"): {1: "roi", 2: "scales"}}
 
 
 def _differentiable(v: Var) -> Var:
-    """`v`, unless it is a measure: asked for by name, its gradient would be a wrong zero."""
+    """`v`. Raises InputError for a measure, whose gradient would be a wrong zero."""
     for b in v.users:
         for index, name in _MEASURES.get((b.domain, b.op), {}).items():
             if index < len(b.inputs) and b.inputs[index] is v:
@@ -124,9 +124,7 @@ def _differentiable(v: Var) -> Var:
 
 
 def _matching(pattern: str, values: Mapping[str, Var]) -> list[Var]:
-    """What a glob matches among inputs and weights; among all values when it matches none of
-    those.
-    """
+    """The inputs and weights that a glob matches, or any values if it matches none of those."""
     matching = [
         v for name, v in values.items() if is_float(v) and fnmatch.fnmatchcase(name, pattern)
     ]
@@ -193,7 +191,7 @@ def parameters(
 def weigh(
     block: BindingBlock, targets: Iterable[Var], values: Mapping[str, Var]
 ) -> dict[Var, Decision]:
-    """What each floating-point constant that reaches a target is, in the model's order."""
+    """The decision for each floating-point constant that reaches a target, in the model's order."""
     reached = reaching(block, targets)
     return decide(block.program, [v for v in float_constants(block, values) if v in reached])
 
@@ -252,10 +250,10 @@ def hoist_requested(program: Program, wrt: Wrt) -> None:
     inner = nested_constants(program)
     outer = {v.name for v in program.main.vars()}
     names = outer | {v.name for v in inner}
-    asked = entries_of(wrt, names)
-    strange = any(e not in names and not e.startswith("!") and not is_glob(e) for e in asked)
-    chosen = {v for v in inner if v.name in asked and v.name not in outer}
-    if inner and (PARAMS in asked or strange):
+    entries = entries_of(wrt, names)
+    strange = any(e not in names and not e.startswith("!") and not is_glob(e) for e in entries)
+    chosen = {v for v in inner if v.name in entries and v.name not in outer}
+    if inner and (PARAMS in entries or strange):
         chosen |= {v for v, decision in decide(program, inner).items() if decision.is_weight}
     hoist(program, [v for v in inner if v in chosen])
 

@@ -90,8 +90,8 @@ def outermost(reader: Binding, v: Var) -> Binding:
 
 
 class Recomputation:
-    """Gives the backward walk the binding to read in place of a forward one, recomputing what is
-    not kept.
+    """Returns to the backward walk the binding to read in place of a forward one, recomputing what
+    is not kept.
     """
 
     def __init__(self, block: BindingBlock, marks: Marks) -> None:

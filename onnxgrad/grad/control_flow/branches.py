@@ -75,18 +75,18 @@ _DEPTH = 16
 
 
 def open_decided(
-    block: BindingBlock, targets: Collection[Var], asked: Collection[Var], others: Iterable[Var]
+    block: BindingBlock, targets: Collection[Var], requested: Collection[Var], others: Iterable[Var]
 ) -> list[Binding]:
-    """Replace each If between `asked` and `targets` that always takes one branch by that branch.
+    """Replace each If between `requested` and `targets` that always takes one branch by that branch.
     Where it defined one of these values, or of `others`, an Identity does afterwards; returns
     these.
     """
-    kept, anchors, left = {*targets, *asked, *others}, list[Binding](), set[Binding]()
+    kept, anchors, left = {*targets, *requested, *others}, list[Binding](), set[Binding]()
     while True:
         ifs = [b for b in block.bindings if b.is_op("If") and b not in left]
         if not ifs:
             return anchors
-        needed = influenced(block, asked) & reaching(block, targets)
+        needed = influenced(block, requested) & reaching(block, targets)
         for b in ifs:
             left.add(b)
             taken = _value(b.inputs[0]) if any(v in needed for v in b.outputs) else None

@@ -113,8 +113,8 @@ def typed_step(body: BindingBlock, types: Sequence[Type | None]) -> tuple[Bindin
 
 
 def _wider(type_: Type, after: Type | None) -> Type:
-    """What the state before a step and after it have in common; its kind and dtype at least,
-    which never change.
+    """The common type of the state before a step and after it: at least kind and dtype, which never
+    change.
     """
     if isinstance(type_, SequenceType):
         inner = after.elem if isinstance(after, SequenceType) else None

@@ -50,7 +50,7 @@ def scan_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer
     tapes = [_Scanned(_record_scan(b, body, i, initial[i]), 0, 1) for i in range(n)]
     floats = [k for k in range(n) if has_gradient(initial[k].type)]
     captured = captured_by(body, wanted)
-    asked_xs = [j for j, x in enumerate(xs) if x.value in wanted]
+    wanted_xs = [j for j, x in enumerate(xs) if x.value in wanted]
     arrived_dys = [dy for dy in dys if dy.value is not None]
 
     with body_again(body) as block:
@@ -68,7 +68,7 @@ def scan_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer
         outs = once.copy(block, [*s_before, *x])
         ds = dict(zip(floats, ds_after, strict=True))
         seeds = [*(ds.get(k) for k in range(n)), *dy]
-        states, elements = [s_before[k] for k in floats], [x[j] for j in asked_xs]
+        states, elements = [s_before[k] for k in floats], [x[j] for j in wanted_xs]
         found = walk_back(block, outs[: len(seeds)], seeds, [*states, *elements, *captured])
         for state in states:
             return_adjoint(block, found.get(state), state)
@@ -78,7 +78,7 @@ def scan_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer
             return_adjoint(block, found.get(element), element)
 
     scanned = [*tapes, *xs, *arrived_dys]
-    results = [xs[j] for j in asked_xs]
+    results = [xs[j] for j in wanted_xs]
     values = [*(initial[k] for k in floats), *captured, *(x.value for x in results)]
     start = [given(g[k], initial[k], b.result(k)) for k in floats] + [
         zeros_like(v) for v in captured
@@ -106,7 +106,7 @@ class _Scanned(NamedTuple):
 
     @property
     def element(self) -> TensorType:
-        """What one step sees of it."""
+        """The type of one step's part."""
         shape = self.value.shape
         if shape is None:
             return TensorType(self.value.dtype, None)

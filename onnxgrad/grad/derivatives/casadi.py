@@ -128,8 +128,8 @@ def sibling(program: Program, kind: Sibling, wrt: Wrt = None, target: Target = N
 
 
 def prefix_of(block: BindingBlock, kind: str) -> str:
-    """What CasADi puts before the names of the next derivative: `adj_`, of what has such names
-    already `adj2_`, then `adj3_`.
+    """The prefix that CasADi puts before the names of the next derivative: `adj_`, or `adj2_` if
+    the model has such names, then `adj3_`.
     """
     highest = 0
     for v in (*block.inputs, *block.outputs):
@@ -153,13 +153,21 @@ def seed_sizes(program: Program) -> dict[str, int]:
 def _one_direction(program: Program, kind: Sibling, wrt: Wrt, target: Target) -> Derivative:
     """The derivative in one direction: seeds by value, and what comes of them."""
     outputs, original = len(program.main.outputs), set(program.main.bindings)
-    asked = differentiate(program, wrt, target, adjoint="input", simplify=False, names="{}_adjoint")
+    backward = differentiate(
+        program, wrt, target, adjoint="input", simplify=False, names="{}_adjoint"
+    )
     if kind == "adj":
         made = Derivative(
-            asked.program, "adj", asked.targets, asked.adjoints, {}, asked.seeds, notes=asked.notes
+            backward.program,
+            "adj",
+            backward.targets,
+            backward.adjoints,
+            {},
+            backward.seeds,
+            notes=backward.notes,
         )
     else:
-        made = pushed_forward(asked, outputs, "{}_tangent")
+        made = pushed_forward(backward, outputs, "{}_tangent")
     values = {v.name: v for v in made.program.main.vars()}
     simplify(made.program, [values[name] for name in made.results], original)
     return made

@@ -1,4 +1,5 @@
-"""What multiplies by a derivative: a program, what its new inputs and outputs belong to."""
+"""A program that multiplies by a derivative, and the values to which its new inputs and outputs
+belong."""
 
 from __future__ import annotations
 
@@ -22,8 +23,10 @@ Kind = Literal["jvp", "hvp", "jacobian", "adj", "fwd"]
 
 @dataclass(frozen=True)
 class Derivative:
-    """`tangents`: by what each value is moved, an input. `results`: of a jvp and of CasADi's fwd by
-    target, else by value. `seeds`: of CasADi's adj, by target.
+    """A program, and names of its new inputs and outputs by the values to which they belong.
+
+    tangents: the input that moves each value. results: the outputs, by target for a jvp and
+    CasADi's fwd, else by value. seeds: the inputs of CasADi's adj, by target.
     """
 
     program: Program
@@ -93,7 +96,7 @@ def return_from(
     body: BindingBlock, mapping: Mapping[Var, Var | None], results: Mapping[Var, Var]
 ) -> None:
     """Return from a Scan's body, now emitted into, what stands for the `results` there: each shaped
-    as its value, which onnxruntime has to be told.
+    as its value, because onnxruntime wants the rank.
     """
     for v, value in results.items():
         out = mapping.get(v) or v

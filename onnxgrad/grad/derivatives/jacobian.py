@@ -1,7 +1,7 @@
 """Jacobians as one output: products with each unit vector in turn, in one Scan.
 
-What depends on the unit vector is the body of the Scan; the model itself, and whatever else does
-not, runs once, outside. In reverse mode the unit vectors are those of the target and give J's rows,
+Bindings that depend on the unit vector are the body of the Scan; all others, the model among them,
+run once, outside. In reverse mode the unit vectors are those of the target and give J's rows,
 in forward mode those of a value and give its columns. With `batched` a unit vector stands in every
 sample at once, so that as many products as one sample has elements give the Jacobians of all.
 """
@@ -99,13 +99,15 @@ def jacobians(
     program, target, parts = with_target(program, target)
     outputs, original = len(program.main.outputs), set(program.main.bindings)
     weights = set(program.main.initializers)
-    asked = differentiate(program, wrt, target, adjoint="input", simplify=False, names="{}_adjoint")
-    if len(asked.seeds) != 1:
-        raise InputError(f"a Jacobian is of one target; given are {', '.join(asked.seeds)}")
-    block = asked.program.main
+    backward = differentiate(
+        program, wrt, target, adjoint="input", simplify=False, names="{}_adjoint"
+    )
+    if len(backward.seeds) != 1:
+        raise InputError(f"a Jacobian is of one target; given are {', '.join(backward.seeds)}")
+    block = backward.program.main
     values = {v.name: v for v in block.vars()}
-    ((result, seed),) = asked.seeds.items()
-    wanted = [values[name] for name in asked.adjoints]
+    ((result, seed),) = backward.seeds.items()
+    wanted = [values[name] for name in backward.adjoints]
     for v in (values[result], *wanted):
         _check_shape(v, batched)
         if batched:
@@ -113,15 +115,15 @@ def jacobians(
     if mode == "auto":
         mode = _cheaper(values[result], wanted, batched)
     if mode == "reverse":
-        program = asked.program
+        program = backward.program
         simplify(program, wanted, original)
         values = {v.name: v for v in block.vars()}
-        adjoints = {name: values[a] for name, a in asked.adjoints.items()}
+        adjoints = {name: values[a] for name, a in backward.adjoints.items()}
         found = _rows(block, values[seed], values[result], adjoints, values, batched)
         drop_outputs(block, outputs, len(adjoints))
         drop_input(block, values[seed], values[result])
     else:
-        moved = pushed_forward(asked, outputs, "{}_tangent")
+        moved = pushed_forward(backward, outputs, "{}_tangent")
         program, block = moved.program, moved.program.main
         simplify(program, [v for v in block.vars() if v.name in moved.tangents], original)
         found = _columns(block, moved, result, batched)
@@ -138,7 +140,9 @@ def jacobians(
     block.remove_unused()
     simplify(program, [v for v in block.vars() if v.name in found], original)
     drop_constants(block, weights)
-    return Derivative(program, "jacobian", (result,), results, batched=batched, notes=asked.notes)
+    return Derivative(
+        program, "jacobian", (result,), results, batched=batched, notes=backward.notes
+    )
 
 
 def _check_shape(v: Var, batched: bool) -> None:

@@ -1,5 +1,5 @@
-"""What onnx.version_converter drops or breaks: Scans with a batch axis, sparse tensors, names of
-nested graphs.
+"""Model parts that onnx.version_converter drops or breaks: Scans with a batch axis, sparse tensors,
+names of nested graphs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from onnxgrad.ir.protobufs import every_graph, graphs_of
 
 # ---- Scans of opset 8, which run once for each member of a batch ---------------------------------
 #
-# onnx.version_converter drops the batch axis, from declared inputs and outputs too: what it makes
-# of such a Scan is the body of a Scan along the first axis of all operands, and the declarations
+# onnx.version_converter drops the batch axis, from declared inputs and outputs too: its result
+# for such a Scan is the body of a Scan along the first axis of all operands, and the declarations
 # are put back.
 
 

@@ -103,8 +103,7 @@ def _by_onnx(program: Program) -> tuple[Program, list[str]]:
 
 
 def _converted(program: Program, source: ModelProto) -> ModelProto:
-    """What onnx.version_converter makes of `source`, without its functions; it does not see what it
-    does not know.
+    """`source` converted by onnx.version_converter, without functions and hidden operators.
 
     Loads the weights of `source`, and leaves the operators of onnxruntime hidden in it. Raises
     InputError where the converter fails.
@@ -286,8 +285,8 @@ def _open(b: Binding, given: set[str], opset: int) -> None:
 
 
 def without_functions(program: Program, source: ModelProto) -> ModelProto:
-    """What there is to convert: no functions, through which onnx would infer call by call, but
-    what calls return.
+    """`source` without functions, through which onnx would infer call by call, but with the types
+    of their results.
     """
     bare = ModelProto()
     bare.CopyFrom(source)

@@ -51,9 +51,9 @@ A formula emits with `op.X(...)` and Python arithmetic on Vars; a literal takes 
 schema's type variable. Equal emissions are shared, so formulas repeat common parts freely. `None`
 as an answer: nothing to add.
 
-What the engine does, so that no rule does it: undo numpy broadcasting (`broadcasts=True`; the
-default for arithmetic, Where, MatMul, Gemm), cast a partial to its operand's dtype, give it its
-operand's symbolic shape, add partials up. A partial of another shape is an error that names the
+The engine undoes numpy broadcasting (`broadcasts=True`; the default for arithmetic, Where, MatMul,
+Gemm), casts a partial to its operand's dtype, gives it its operand's symbolic shape, and adds
+partials up. No rule does that. A partial of another shape is an error that names the
 rule. Models come in at opset 18 or above.
 
 Helpers: `ir.like.reshape_like`, `expand_like`, `zeros_like`, `shape_of` (constant where sizes are

@@ -1,4 +1,4 @@
-"""What several families of rules need: axes restored after a reduction, counts, one-hot masks as
+"""Helpers of several families of rules: axes restored after a reduction, counts, one-hot masks as
 numbers.
 """
 

@@ -106,7 +106,7 @@ def geometry(binding: Binding, kernel: Sequence[int] | None, long: Var, short: V
 
 
 def of_attributes(binding: Binding, kernel: Sequence[int] | None, n: int) -> Geometry:
-    """What the attributes say of `n` spatial axes; no zeros around with auto_pad."""
+    """The geometry of `n` spatial axes by the attributes; auto_pad counts as no zeros around."""
     pads: tuple[int, ...] = (0,) * (2 * n)
     if binding.attr("auto_pad", "NOTSET") == "NOTSET":
         pads = tuple(binding.attr("pads") or pads)

@@ -87,7 +87,7 @@ def _extremum(g: Var, y: Var, xs: Sequence[Var], wanted: Sequence[bool]) -> list
         return [g]
     masks = [as_number(op.Equal(x, y), y) for x in xs]
     share = g / op.Sum(*masks)
-    return [share * m if asked else None for m, asked in zip(masks, wanted)]
+    return [share * m if needed else None for m, needed in zip(masks, wanted)]
 
 
 vjp_all("Max", _extremum, notes="equal operands share the adjoint evenly", compares=True)

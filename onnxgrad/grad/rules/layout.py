@@ -50,7 +50,7 @@ vjp("Expand", lambda g, y, x: g, broadcasts=True)
 
 
 def _concat(g: Var, y: Var, xs: Sequence[Var], axis: int, wanted: Sequence[bool]) -> list[Any]:
-    """One Split; a single operand asked for is one Slice."""
+    """One Split; one Slice if a single partial is wanted."""
     sizes = [None if v.shape is None else v.shape[axis] for v in xs]
     if len(xs) == 1:
         return [g]

@@ -74,7 +74,7 @@ def safe_places(labels: Var, ignore_index: int | None, scores: Var) -> tuple[Var
 def sample_share(
     g: Var, scores: Var, labels: Var, weights: Var | None, reduction: str, ignore_index: int | None
 ) -> tuple[Var, Var]:
-    """What each sample's loss receives and its label, safe to index with: both (N, 1, d1, ...).
+    """The adjoint of each sample's loss and its label, safe to index with: both (N, 1, d1, ...).
 
     An ignored sample gets 0 even where all are, and the mean itself is NaN. (Labelled samples that
     weigh nothing get 0/0, as in PyTorch.)

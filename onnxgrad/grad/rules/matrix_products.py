@@ -110,8 +110,8 @@ def _einsum(
     terms, result = explicit(equation, xs, binding)
     wide, factors = widened(g), [widened(x) for x in xs]
     return [
-        in_dtype_of(_partial(wide, result, factors, terms, k), xs[k]) if asked else None
-        for k, asked in enumerate(wanted)
+        in_dtype_of(_partial(wide, result, factors, terms, k), xs[k]) if needed else None
+        for k, needed in enumerate(wanted)
     ]
 
 

@@ -14,9 +14,7 @@ from onnxgrad.ir.var import Var
 
 
 def _kept_scale(x: Var, ratio: Var | None, training_mode: Var | None) -> Var | None:
-    """What a kept element is multiplied by in training, 1 / (1 - ratio); None where nothing is
-    ever dropped.
-    """
+    """The factor of a kept element in training, 1 / (1 - ratio); None if none is ever dropped."""
     if training_mode is None or (training_mode.const is not None and not training_mode.const.any()):
         return None
     if ratio is None or ratio.const is not None:

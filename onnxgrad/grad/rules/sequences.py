@@ -83,9 +83,9 @@ def _map(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Mapping[Var, An
         )
         outs = Body.of(body).copy(block, x)
         dy = [None if v is None else next(arriving) for v in g]
-        asked = [v for v, operand in zip(x, xs, strict=True) if operand in wanted] + captured
-        found = walk_back(block, outs, dy, asked)
-        for v in asked:
+        wanted_here = [v for v, operand in zip(x, xs, strict=True) if operand in wanted] + captured
+        found = walk_back(block, outs, dy, wanted_here)
+        for v in wanted_here:
             return_adjoint(block, found.get(v), v)
     values = [v for v in xs if v in wanted] + captured
     types: list[Type] = [SequenceType(_element(v)) for v in values]
@@ -98,7 +98,7 @@ def _map(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Mapping[Var, An
 
 
 def _element(v: Var) -> Type | None:
-    """What one step sees: an element of a sequence, a tensor whole."""
+    """The type in one step: that of an element of a sequence, or of the tensor."""
     return element_type(v) if isinstance(v.type, SequenceType) else v.type
 
 

@@ -1,11 +1,10 @@
-"""What is a weight: every floating-point constant of a model is told by who reads it, its elements
-and its name.
+"""Which floating-point constants of a model are weights, by their readers, elements and names.
 
-A weight is what training would move: a filter, a matrix, a bias, an embedding. It is told from
-masks, rotary tables, initial states, statistics and the numbers of formulas by its role with each
-reader (`_ROLES`, the first that fits): the operand that it is, what is computed around it, what its
-elements look like, what its name says. What looks trained is a weight when in doubt. Every decision
-has its reason in words.
+Training moves weights: filters, matrices, biases, embeddings. The role of a constant with each
+reader distinguishes a weight from masks, rotary tables, initial states, statistics and the numbers
+of formulas. The first role of `_ROLES` that fits decides: by the operand, the surrounding
+computation, the elements and the name. In doubt, a constant that looks trained is a weight. Every
+decision has a reason in words.
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ class Decision:
 
 
 def decide(program: Program, candidates: Collection[Var]) -> dict[Var, Decision]:
-    """What each of the floating-point constants `candidates` is. Elements are read, from external
-    data too, where operand and name do not tell.
+    """Returns the decision for each of the floating-point constants `candidates`. Elements are
+    read, from external data too, if operand and name do not decide.
     """
     fixed = constants_only(program) | set(candidates)
     exported, scripted = declared(program.proto.graph), is_scripted(program.proto)
@@ -97,7 +96,7 @@ class _Constant:
 
     @cached_property
     def pattern(self) -> str:
-        """What `pattern` says; a few numbers under a name that says nothing prove nothing."""
+        """The pattern of the elements; a few numbers under a meaningless name prove nothing."""
         few = self.name == "" and self.array is not None and self.array.size < _FEW
         if self.array is None or (few and not is_hiding(self.array) and not is_uniform(self.array)):
             return ""
@@ -205,7 +204,7 @@ def _weight_by_operand(c: _Constant, by: Reader) -> Decision | None:
 
 
 def _mask(c: _Constant, by: Reader) -> Decision | None:
-    """What is added hides."""
+    """Huge negative numbers are added and hide."""
     hides = c.array is not None and is_hiding(c.array)
     return _no("a mask: huge negative numbers hide") if hides else None
 
@@ -242,7 +241,7 @@ def _number(c: _Constant, by: Reader) -> Decision | None:
 
 
 def _position_bias(c: _Constant, by: Reader) -> Decision | None:
-    """What is added to attention's scores and hides nothing."""
+    """A bias of attention's scores that hides nothing."""
     if by.binding.op not in ("Add", "Sum") or not in_front_of_softmax(by.binding.out):
         return None
     if c.pattern and not c.named:
@@ -280,7 +279,7 @@ _TRAINED = {
 
 
 def _looks_trained(c: _Constant, by: Reader) -> Decision | None:
-    """What is left."""
+    """The last role: an operand without a pattern was trained."""
     return _yes(_TRAINED.get(by.binding.op, f"operand of {by.binding.op} that looks trained"))
 
 

@@ -1,4 +1,4 @@
-"""What the name of a constant says about it, and what its elements look like."""
+"""Evidence for and against a weight: the name of a constant, and patterns of its elements."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def _operators() -> frozenset[str]:
 
 
 def evidence(name: str, scripted: bool = False) -> Evidence:
-    """What `name` says: exporters keep the names of modules' own values, most of them paths with
-    dots, and call everything else by an operator or a number. `scripted`: it names an initializer
-    of TorchScript's exporter, which writes the numbers of formulas as Constants.
+    """The kind that `name` shows: exporters keep the names of modules' own values, most of them
+    paths with dots, and call everything else by an operator or a number. `scripted`: it names an
+    initializer of TorchScript's exporter, which writes the numbers of formulas as Constants.
     """
     if (folded := _FOLDED.fullmatch(name)) is not None:
         return "parameter" if folded[1] in _PRODUCTS else "constant"
@@ -91,7 +91,7 @@ def is_scripted(model: onnx.ModelProto) -> bool:
 
 
 def declared(graph: onnx.GraphProto) -> dict[str, str]:
-    """What torch.export said of values, by name: PARAMETER, BUFFER or CONSTANT_TENSOR. Nothing
+    """The kinds that torch.export recorded, by name: PARAMETER, BUFFER or CONSTANT_TENSOR. Nothing
     of what was folded.
     """
     return {

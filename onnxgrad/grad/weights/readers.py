@@ -1,4 +1,4 @@
-"""What reads a constant, as which operand, and what stands around it in the graph."""
+"""Readers of a constant, the operand that it is there, and its surroundings in the graph."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def moves(b: Binding, slot: int) -> bool:
 
 
 def constants_only(program: Program) -> set[Var]:
-    """What is computed from the file alone: constants, initializers, and results of those."""
+    """Constants, initializers, and all values computed from those alone."""
     found: set[Var] = set()
     for block in program.blocks():
         block.schedule()
@@ -98,7 +98,7 @@ def is_one(v: Var) -> bool:
 
 
 def _inside(b: Binding, slot: int) -> Var | None:
-    """What a call, a Loop or a Scan calls its operand inside."""
+    """The value inside a call, Loop or Scan that stands for its operand."""
     key = called(b)
     if key is not None:
         inputs = b.block.program.functions[key].inputs
@@ -178,9 +178,7 @@ FILTERS = frozenset({_FILTER[1], _MATRIX[0]})
 
 
 def operand(by: Reader) -> str:
-    """What the operand is called by an operator that has weights; empty where it has none, or
-    others.
-    """
+    """The name of a weight operand, such as "filter of a convolution"; empty for any other."""
     tables = [_CONTRIB] if by.binding.domain == "com.microsoft" else []
     return next(
         (
@@ -319,7 +317,7 @@ def is_rotary(by: Reader, array: Array) -> bool:
 
 
 def _source(v: Var | None) -> Var | None:
-    """What `v` was before it was moved."""
+    """The value of which `v` holds the moved elements."""
     while v is not None and v.definition is not None and moves(v.definition, 0):
         v = v.definition.inputs[0]
     return v

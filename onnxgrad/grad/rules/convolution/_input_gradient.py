@@ -2,7 +2,7 @@
 
 `scripts/bench_conv_gradient.py` measures all forms over a grid: scripts/results/conv_gradient.md.
 Of that, in onnxruntime 1.31 on one thread, relative to ConvTranspose, what is chosen in
-brackets (N images, C -> M channels, the image, 3x3 where nothing is said). The weight is constant,
+brackets (N images, C -> M channels, the image, 3x3 unless noted). The weight is constant,
 or fed: then nothing of it is packed, folded or laid out in blocks before the run.
 
 | | flipped Conv | products | fed: flipped | fed: products |
@@ -46,7 +46,7 @@ _LARGE = 512
 
 @dataclass(frozen=True)
 class _Sizes:
-    """What is known of g (N, group maps, *O), of w (group maps, channels, *kernel) and of x (N,
+    """The known sizes of g (N, group maps, *O), of w (group maps, channels, *kernel) and of x (N,
     group channels, *D).
     """
 

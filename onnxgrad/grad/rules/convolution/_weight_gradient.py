@@ -162,7 +162,7 @@ def by_joined_images(c: Correlation) -> Var:
 
 
 def _read(c: Correlation) -> Var:
-    """What of long a kernel of one pixel without padding meets."""
+    """The part of long that a kernel of one pixel without padding meets."""
     n, known = c.axes, c.sizes
     if known is None or all(s == 1 for s in c.geo.strides):
         return c.long

@@ -59,7 +59,9 @@ class _Forward:
         )
 
     def sampling(self) -> Sampling:
-        """What the columns read: each kernel element in each window, moved by its offset."""
+        """The pixels that the columns read: each kernel element in each window, moved by its
+        offset.
+        """
         r = self.rank
         moved = reshaped(
             self.offset, [*self.lead, *self.kernel, np.array([r], np.int64), *self.out]

@@ -27,7 +27,7 @@ def counting(count: Any, dtype: int) -> Var:
 
 @dataclass(frozen=True)
 class Samples:
-    """Where the samples of R regions lie along one axis; (R, bins, S) unless said otherwise.
+    """Where the samples of R regions lie along one axis; (R, bins, S) unless noted.
 
     `bins` and `count` = S are sizes; `size` is the images' extent. `low` is the pixel below, as a
     number, `above` the distance from it; `taken` is 1 for a region's own samples, `inside` for
@@ -67,7 +67,7 @@ class Samples:
         return total * self.inside * self.moves / self.samples
 
     def corners(self, d_places: Var) -> tuple[Var, Var]:
-        """What a region's start and end receive of its samples' positions, each (R, 1)."""
+        """The adjoints of a region's start and end from its samples' positions, each (R, 1)."""
         both = op.ReduceSum(d_places, [1, 2], keepdims=0)
         end = op.ReduceSum(d_places * self.along, [1, 2], keepdims=0) / float(self.bins)
         end = op.Unsqueeze(end, [1]) * self.stretches
@@ -177,7 +177,7 @@ class Candidates:
         return Candidates(sizes, pixels, weights, read, op.ArgMax(masked, axis=2, keepdims=0))
 
     def of(self, v: Var | None) -> Any:
-        """What of `v` (R, P, K) belongs to the winners, (R, P, C); 1 for None."""
+        """The winners' elements of `v` (R, P, K), (R, P, C); 1 for None."""
         return 1.0 if v is None else op.GatherElements(v, self.first, axis=2)
 
     @cached_property

@@ -102,7 +102,7 @@ class _Taps:
 
 @dataclass(frozen=True)
 class Sampling:
-    """What is read of images (*lead, C, *spatial) at P = `count` positions in each.
+    """The pixels read from images (*lead, C, *spatial) at P = `count` positions in each.
 
     `lead`, `spatial` and `count` are sizes; `index` (*lead, 1, T, ..., T, P) counts an image's
     pixels.
@@ -188,7 +188,7 @@ def sampling(
     padding: str,
     aligned: bool,
 ) -> Sampling:
-    """What is read at `positions`, (*lead, P) in pixels for each spatial axis.
+    """The pixels read at `positions`, (*lead, P) in pixels for each spatial axis.
 
     `mode` is nearest, linear or cubic, `padding` zeros, border or reflection (with `aligned`, about
     the edge pixels' centres).
@@ -263,7 +263,7 @@ _MODES = {"bilinear": "linear", "bicubic": "cubic"}  # the names of opset 16
 
 
 def _sampling(g: Var, x: Var, grid: Var, binding: Binding) -> tuple[Sampling, Var]:
-    """What the grid, (N, *O, rank) with the last axis first, reads of x; and g as (N, C, P)."""
+    """The pixels of x that the grid (N, *O, rank), last axis first, reads; g as (N, C, P)."""
     rank = rank_of(grid if x.rank is None else x, binding) - 2
     dtype = number_type(x, grid)
     aligned, mode = bool(binding.attr("align_corners")), binding.attr("mode")

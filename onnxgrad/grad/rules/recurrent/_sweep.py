@@ -1,5 +1,5 @@
-"""What RNN, GRU and LSTM share: operands by direction, states before each step, and a sweep over
-time by Scan.
+"""The parts that RNN, GRU and LSTM share: operands by direction, states before each step, and a
+sweep over time by Scan.
 
 Gates are kept by a Scan in the operator's place (see `take_place`), or computed again from the
 forward states Y, for all steps at once. Only the adjoint of the state passes from step to step, and
@@ -249,7 +249,9 @@ class Recurrent:
             lambda: self.stacked(initial_c, state=True),
             lambda: self.stacked(p),
         ]
-        return [make() if asked and make is not None else None for asked, make in zip(wanted, made)]
+        return [
+            make() if needed and make is not None else None for needed, make in zip(wanted, made)
+        ]
 
     def x_partial(self, by_direction: Sequence[Var]) -> Var:
         """The adjoint of X, from that of what W X amounts to, (T, B, width) each."""

@@ -25,7 +25,7 @@ def _lstm(
     """Gates i, o, f and the candidate c: C = f C_before + i c, H = o h(C)."""
     cell = Recurrent(binding, y, 4)
     kinds = gates(binding, ["Sigmoid", "Tanh", "Tanh"], len(cell.directions), unclipped=2)
-    asked = [*wanted, *[False] * (8 - len(wanted))]
+    needed = [*wanted, *[False] * (8 - len(wanted))]
     both = list(zip(cell.directions, kinds, strict=True))
     if binding.operand(7) is None and is_kept(cell, kinds):
         kept = [_kept(cell, d, kind) for d, kind in both]
@@ -35,7 +35,7 @@ def _lstm(
     else:
         steps = [_again(cell, d, kind) for d, kind in both]
     found = [
-        _direction(cell, d, at, g, asked) for d, at in zip(cell.directions, steps, strict=True)
+        _direction(cell, d, at, g, needed) for d, at in zip(cell.directions, steps, strict=True)
     ]
     of_z, of_r, of_p, of_h, of_c = ([part[i] for part in found] for i in range(5))
     return cell.partials(wanted, x=of_z, h=of_z, r=of_r, initial_h=of_h, initial_c=of_c, p=of_p)
@@ -43,7 +43,7 @@ def _lstm(
 
 @dataclass(frozen=True)
 class _Steps:
-    """What a direction's steps computed, (T, B, H) each: the hidden and the cell state before each,
+    """The values of a direction's steps, (T, B, H) each: the hidden and the cell state before each,
     the gates i, o and f, the candidate c, and h(C).
 
     slopes: those of i, o, f, c and h(C). p: the peepholes of i, o, f, which saw `seen`, (T, B, 3H):

@@ -83,7 +83,7 @@ def _gru(
 
 @dataclass(frozen=True)
 class _GruSteps:
-    """What a direction's steps computed, (T, B, H) each: the state before each, the gates z
+    """The values of a direction's steps, (T, B, H) each: the state before each, the gates z
     (`update`) and r (`reset`), the candidate n, and R h + c of its sum where r comes after that.
 
     slopes: those of z, r and n.
