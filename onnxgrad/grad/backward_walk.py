@@ -74,7 +74,7 @@ def backward(
             for v in b.outputs
         ]
         needing = [v for v in paths[b] if v in needed]
-        if not asked:
+        if not needing:
             continue
         # of what is recomputed, the bindings of a chain are not at hand
         whole = closed(b, g[0], needed, wanted) if isinstance(view, AsKept) else None

@@ -77,9 +77,9 @@ _DEPTH = 16
 def open_decided(
     block: BindingBlock, targets: Collection[Var], requested: Collection[Var], others: Iterable[Var]
 ) -> list[Binding]:
-    """Replace each If between `requested` and `targets` that always takes one branch by that branch.
-    Where it defined one of these values, or of `others`, an Identity does afterwards; returns
-    these.
+    """Replace each If between `requested` and `targets` that always takes one branch by that
+    branch. Where it defined one of these values, or of `others`, an Identity does afterwards;
+    returns these.
     """
     kept, anchors, left = {*targets, *requested, *others}, list[Binding](), set[Binding]()
     while True:
