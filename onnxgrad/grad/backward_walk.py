@@ -144,7 +144,7 @@ def _block_partials(
     for v in answer:
         if v not in in_order:
             raise InputError(
-                f"the gradient rule of {rule.name} answered a partial of '{v.name}', which was not "
-                "asked for"
+                f"the gradient rule of {rule.name} returned a partial of '{v.name}', which "
+                "needs none"
             )
     return [(originals.get(v, v), partial) for v, partial in answer.items() if partial is not None]

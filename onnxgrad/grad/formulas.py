@@ -162,7 +162,7 @@ def partials(
         if not isinstance(found, (list, tuple)) or len(found) != len(binding.inputs):
             count = len(found) if isinstance(found, (list, tuple)) else "no list of"
             raise InputError(
-                f"the gradient rule of {rule.name} answered {count} partials for "
+                f"the gradient rule of {rule.name} returned {count} partials for "
                 f"{len(binding.inputs)} operands at '{binding}'"
             )
         return list(found)
@@ -175,8 +175,8 @@ def partials(
         found = formula(adjoints, results, *arguments, **named)
         if found is not None and not isinstance(found, Var):
             raise InputError(
-                f"the gradient rule of {rule.name} answered {type(found).__name__} for operand {i} "
-                f"at '{binding}': one formula answers one value"
+                f"the gradient rule of {rule.name} returned {type(found).__name__} for operand {i} "
+                f"at '{binding}': one formula returns one value"
             )
         answer[i] = found
     return answer

@@ -34,7 +34,7 @@ def fit(
     if partial.dtype and operand.dtype and partial.dtype != operand.dtype:
         if partial.dtype not in FLOAT_DTYPES:
             raise InputError(
-                f"the gradient rule of {rule} answered {dtype_name(partial.dtype)} for operand "
+                f"the gradient rule of {rule} returned {dtype_name(partial.dtype)} for operand "
                 f"{index} at '{binding}': a partial of {operand.type} must be floating-point"
             )
         partial = op.Cast(partial, to=operand.dtype)
@@ -45,7 +45,7 @@ def fit(
     )
     if decided == "mismatch":
         raise InputError(
-            f"the gradient rule of {rule} answered {partial.type} for operand {index} of type "
+            f"the gradient rule of {rule} returned {partial.type} for operand {index} of type "
             f"{operand.type} at '{binding}': the shapes must be equal"
         )
     if isinstance(decided, tuple):

@@ -13,7 +13,7 @@ from tests.grad.test_registry import custom
 
 def test_a_wrong_number_of_partials_names_the_rule() -> None:
     vjp_all("my::Twice", lambda g, y, xs: [g, g])
-    with pytest.raises(InputError, match="rule of my::Twice answered 2 partials for 1 operands"):
+    with pytest.raises(InputError, match="rule of my::Twice returned 2 partials for 1 operands"):
         gradient(custom(), adjoint="input")
 
 
@@ -21,7 +21,7 @@ def test_a_cotangent_of_the_wrong_shape_names_rule_and_binding() -> None:
     vjp("Tanh", lambda g, y, x: op.Concat(g, g, axis=0), replace=True)
     model = parse("m (float[2] x) => (float[2] y) { y = Tanh (x) }")
     with pytest.raises(
-        InputError, match=r"rule of Tanh answered f32\[4\] for operand 0 of type f32\[2\] at 'y:"
+        InputError, match=r"rule of Tanh returned f32\[4\] for operand 0 of type f32\[2\] at 'y:"
     ):
         gradient(model, adjoint="input")
 

@@ -130,8 +130,8 @@ def test_another_float_type_is_cast() -> None:
 @pytest.mark.parametrize(
     ("partial", "operand", "broadcasts", "reason"),
     [
-        ("int64[2]", "float[2]", True, "answered i64 for operand 1 at .* must be floating-point"),
-        ("float[3]", "float[2]", True, r"Rule answered f32\[3\] for operand 1 of type f32\[2\]"),
+        ("int64[2]", "float[2]", True, "returned i64 for operand 1 at .* must be floating-point"),
+        ("float[3]", "float[2]", True, r"Rule returned f32\[3\] for operand 1 of type f32\[2\]"),
         ("float[1,2]", "float[2]", False, "the shapes must be equal"),
         ("float[2]", "float[1]", False, "the shapes must be equal"),
     ],
