@@ -59,7 +59,6 @@ def check(body: str, out: str, opset: int) -> None:
     assert_same_results(done)
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("opset", [13, 18, 21])
 @pytest.mark.parametrize("what", SAME_RANK)
 def test_nothing_is_transposed(what: str, opset: int) -> None:
