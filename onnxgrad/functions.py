@@ -7,13 +7,24 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from onnxgrad.ir.load import ModelLike, check_room, to_kind_of
+from onnxgrad.errors import NotProved
+from onnxgrad.ir.load import ModelLike, check_room, load_own, to_kind_of
 from onnxgrad.ir.model_kinds import settled
+from onnxgrad.jobs import extract as extracting
+from onnxgrad.jobs import float16 as halving
 from onnxgrad.jobs import optimize as driver
-from onnxgrad.jobs.declarations import ConvertOpsetOptions, OptimizeOptions
+from onnxgrad.jobs.declarations import (
+    ConvertOpsetOptions,
+    ExtractOptions,
+    Float16Options,
+    MetadataOptions,
+    OptimizeOptions,
+)
 from onnxgrad.jobs.declared import from_keywords
+from onnxgrad.jobs.metadata import change
 from onnxgrad.jobs.optimize import Hooks
 from onnxgrad.jobs.outcome import Outcome
+from onnxgrad.limits import limited
 from onnxgrad.report.optimized import OptimizedModel
 
 
@@ -50,6 +61,72 @@ def convert_opset(model: ModelLike, *, options: ConvertOpsetOptions, report: boo
     23
     """
     return _optimized(model, options.optimizing(), report)
+
+
+@from_keywords(Float16Options)
+def float16(model: ModelLike, *, options: Float16Options, report: bool = False) -> Any:
+    """Convert the float32 weights and computations of a model to float16, proved within a bound.
+
+    Returns the model in the type you passed in; with `report=True` an `OptimizedModel`, whose
+    `near_misses` say what stays in float32 and why. Values that pass 65504, by their nature or on
+    the inputs of the proof, values that need their digits (sums, powers, positions) and operators
+    without a form in float16 stay unless `convert` names them. Calls of local functions are opened,
+    unless `keep` names the function. Constants that stand for infinity become 65504, and an epsilon
+    does not become 0. By default an output may be off by 0.02 of its largest value.
+
+    Raises InputError for a name in `keep` or `convert` that meets nothing, and as `optimize` if the
+    proof fails: the operator that the error names may be one to keep.
+
+    >>> half = onnxgrad.float16("models/resnet18.onnx", keep=["Gemm"])
+    >>> [t.data_type for t in half.graph.initializer if t.name == "conv1.weight"]
+    [10]
+    """
+    outcome = Outcome("", None, "the model")
+    hooks = Hooks(accept=lambda found: check_room(found.program, model))
+    result = to_kind_of(halving.float16(model, options, hooks, outcome).program, model)
+    outcome.written = True
+    return OptimizedModel(result, outcome) if report else result
+
+
+@from_keywords(ExtractOptions)
+def extract(model: ModelLike, *, options: ExtractOptions) -> Any:
+    """Return the part of a model that computes `outputs` from `inputs`, in the type you passed in.
+
+    Both are values of the main graph; None: the model's own. The proof runs the part on the values
+    that the whole model has at its inputs. Raises InputError for a name that does not exist, an
+    input whose type is unknown, and outputs that depend on more than the inputs; NotProved if the
+    part computes something else.
+
+    >>> part = onnxgrad.extract("models/training/mlp.onnx", outputs=["linear_2"])
+    >>> [v.name for v in part.graph.output]
+    ['linear_2']
+    """
+    given = settled(model)
+    hooks = Hooks(on_read=lambda program: check_room(program, model))
+    found = extracting.extract(given, options, hooks)
+    if found.report is not None and not found.ok:
+        raise NotProved(f"the part: {found.report.summary}; nothing was written")
+    return to_kind_of(found.program, model)
+
+
+@from_keywords(MetadataOptions)
+def set_metadata(model: ModelLike, *, options: MetadataOptions) -> Any:
+    """Set and unset entries of a model's metadata, and the other fields of its header ("" and 0:
+    none).
+
+    Returns the model in the type you passed in; everything else stays field for field, which is
+    checked. `inspect(model).metadata` has the entries. Raises InputError for an entry to `unset`
+    that does not exist.
+
+    >>> model = onnxgrad.set_metadata("models/lstmcell.onnx", {"author": "me"}, model_version=2)
+    >>> onnxgrad.inspect(model).metadata["author"], model.model_version
+    ('me', 2)
+    """
+    with limited(options.timeout, options.max_memory):
+        program = load_own(model)
+        check_room(program, model)
+        change(program, options.values or {}, options.unset, options.header())
+        return to_kind_of(program, model)
 
 
 def _optimized(model: ModelLike, options: OptimizeOptions, report: bool) -> Any:

@@ -12,7 +12,7 @@ from onnxgrad.errors import (
     RuleFailed,
     RuleWarning,
 )
-from onnxgrad.functions import convert_opset, optimize
+from onnxgrad.functions import convert_opset, extract, float16, optimize, set_metadata
 from onnxgrad.grad import (
     GradientReport,
     body,
@@ -43,10 +43,7 @@ from onnxgrad.passes.base import FamilyPass, Pass, RulePass, register
 from onnxgrad.passes.outline_as import outline_as
 from onnxgrad.passes.to_onnxscript import to_onnxscript_rules
 from onnxgrad.report.diff import Diff, diff
-from onnxgrad.report.extract import extract
-from onnxgrad.report.float16 import float16
 from onnxgrad.report.inspection import Summary, Weights, inspect, weights
-from onnxgrad.report.metadata import set_metadata
 from onnxgrad.report.optimized import OptimizedModel
 from onnxgrad.rewrite.combine import combine
 from onnxgrad.rewrite.context import PatternContext, rewrite_bindings, rewrite_call

@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, write_model
 from onnxgrad.errors import NotProved, OnnxgradError
 from onnxgrad.ir.load import load
-from onnxgrad.report.extract import extracted, proved
+from onnxgrad.ir.program import Program
+from onnxgrad.jobs.extract import extract
+from onnxgrad.jobs.optimize import Hooks
 from onnxgrad.report.gradient import nodes
 from onnxgrad.report.parts import cell, heading, number
 from onnxgrad.report.proof import proof_lines
+from onnxgrad.verify.running.process_limits import bounding_us
 from onnxgrad.wording import counted
 
 
@@ -25,15 +27,20 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.verify:
         require_runtime("cpu")
     model = source(args.model)
+    names = {"inputs": _names(args.inputs), "outputs": _names(args.outputs)}
+    options = args.options.having(**names)
+
+    def write(program: Program) -> bool:
+        write_model(program, target, out)
+        return True
+
     try:
-        with within_limits(args), out.progress("extract", 1) as advance:
+        with out.progress("extract", 1) as advance:
             advance("the part against the whole", None)
-            part = extracted(load(model), _names(args.inputs), _names(args.outputs))
-            report = None if not args.verify else proved(model, part, seed=args.seed)
-            if report is None or report.ok:
-                write_model(part, target, out)
+            found = extract(model, options, Hooks(write=write, limits=bounding_us))
     except OnnxgradError as error:
         raise named(error, args.model) from error
+    part, report = found.program, found.report
     out.show(heading(shown(args.model)))
     for what, values in (("input", part.main.inputs), ("output", part.main.outputs)):
         for v in values:

@@ -11,8 +11,7 @@ from onnxgrad.cli.targets import target_of, write_model
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.program import Program
-from onnxgrad.jobs.declarations import Header
-from onnxgrad.report.metadata import change
+from onnxgrad.jobs.metadata import change
 from onnxgrad.report.parts import cell, heading, line, table
 
 _SHORT = 200  # characters of a value without -v
@@ -23,7 +22,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     changed.
     """
     values = args.options.values or {}
-    header = {k: v for k, v in args.options.shared(Header).items() if v is not None}
+    header = args.options.header()
     changes = bool(values or args.unset or header)
     if changes and args.output is None:
         raise InputError("say with -o where the changed model goes: the input is never changed")

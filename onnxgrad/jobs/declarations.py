@@ -224,6 +224,10 @@ class MetadataOptions(Limits, Header):
     )
     unset: Names = option((), "take an entry away; may repeat", metavar="KEY")
 
+    def header(self) -> dict[str, str | int]:
+        """Return the fields of the header that are set."""
+        return {k: v for k, v in self.shared(Header).items() if v is not None}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReduceOptions(Limits):

@@ -11,8 +11,8 @@ import onnx
 import pytest
 
 import onnxgrad
+from onnxgrad.jobs import float16
 from onnxgrad.laws.float16 import keeping
-from onnxgrad.report import float16
 from tests.cli.conftest import Result
 from tests.helpers import ROOT, parse
 from tests.passes.test_remove_unused_functions import function, model

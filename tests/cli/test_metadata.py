@@ -103,5 +103,5 @@ def test_in_python() -> None:
     for values, word in (({"a": 1}, "not 1"), ({"": "x"}, "a name and a text")):
         with pytest.raises(InputError, match=word):
             onnxgrad.set_metadata(parse(TEXT), values)
-    with pytest.raises(InputError, match="'2' is no number"):
+    with pytest.raises(InputError, match="model_version must be a whole number, not '2'"):
         onnxgrad.set_metadata(parse(TEXT), model_version="2")

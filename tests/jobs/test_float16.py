@@ -1,4 +1,4 @@
-"""onnxgrad/jobs/observed.py: which values are large in a run, and what float16 makes of that."""
+"""onnxgrad/jobs/float16.py: which values are large in a run, and what float16 makes of that."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 
 import onnxgrad
-from onnxgrad.jobs.observed import values_beyond
+from onnxgrad.jobs.float16 import values_beyond
 from tests.rewriting import initializer, model_of
 
 TEXT = """g (float[4] x) => (float[4] y) {

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from onnx import ModelProto, ValueInfoProto
 
-from onnxgrad.errors import InputError, NotProved
-from onnxgrad.ir.load import ModelLike, check_room, load, load_own, to_kind_of
+from onnxgrad.errors import InputError
+from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.var import Var
-from onnxgrad.limits import bounded
-from onnxgrad.options import known_keywords, several
+from onnxgrad.jobs.declarations import ExtractOptions
+from onnxgrad.jobs.optimize import Hooks
+from onnxgrad.options import several
 from onnxgrad.passes.remove_unused import RemoveUnusedFunctions
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Report, run
@@ -23,39 +25,35 @@ from onnxgrad.verify.feeds.proof_cases import runnable
 from onnxgrad.wording import perhaps
 
 
-@known_keywords
-@bounded
-def extract(
-    model: ModelLike,
-    inputs: Sequence[str] | None = None,
-    outputs: Sequence[str] | None = None,
-    *,
-    verify: bool = True,
-    provider: str = "cpu",
-    seed: int = 0,
-    dims: Mapping[str, int] | None = None,
-    timeout: float | None = None,
-    max_memory: int | str | None = None,
-) -> Any:
-    """The part of a model that computes `outputs` from `inputs`, any values of its main graph (the
-    model's own, where None), in the kind that was given.
+@dataclass(frozen=True)
+class Extracted:
+    """A part of a model, and the report of its proof; None if it was not proved."""
 
-    `verify`: it is run on the values that the whole model has there, and gives what that computes.
-    Raises InputError for a name that there is not, an input whose type is unknown, and outputs that
-    depend on more than the inputs; NotProved where the part computes something else.
+    program: Program
+    report: Report | None
 
-    >>> part = onnxgrad.extract("models/training/mlp.onnx", outputs=["linear_2"])
-    >>> [v.name for v in part.graph.output]
-    ['linear_2']
+    @property
+    def ok(self) -> bool:
+        """Whether nothing speaks against it."""
+        return self.report is None or self.report.ok
+
+
+def extract(model: ModelLike, options: ExtractOptions, hooks: Hooks | None = None) -> Extracted:
+    """Cut a part out, prove that it computes what the whole model does there, and let the hooks
+    write it. Raises InputError as `extracted`.
     """
-    program = load_own(model)
-    check_room(program, model)
-    part = extracted(program, inputs, outputs)
-    if verify:
-        report = proved(model, part, provider, seed, dims)
-        if not report.ok:
-            raise NotProved(f"the part: {report.summary}; nothing was written")
-    return to_kind_of(part, model)
+    hooks = hooks or Hooks()
+    with hooks.limits(options.timeout, options.max_memory):
+        program = load_own(model)
+        hooks.on_read(program)
+        part = extracted(program, options.inputs, options.outputs)
+        report = None
+        if options.verify:
+            report = proved(model, part, options.provider, options.seed, options.dims)
+        found = Extracted(part, report)
+        if found.ok and hooks.write is not None:
+            hooks.write(part)
+    return found
 
 
 def extracted(

@@ -1,0 +1,178 @@
+"""The driver of `float16`: weights and computations in float16, proved within a bound; and which
+values of a model are too large for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.load import ModelLike, load, load_own
+from onnxgrad.ir.model_kinds import settled
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.save import to_bytes, to_proto
+from onnxgrad.ir.var import Var
+from onnxgrad.jobs.declarations import Float16Options
+from onnxgrad.jobs.optimize import Hooks, RewriteRefuted, optimize_program
+from onnxgrad.jobs.outcome import Clock, Outcome
+from onnxgrad.laws.float16.forms import FAR, LARGEST
+from onnxgrad.options import providers_of, several
+from onnxgrad.passes.float16 import Float16
+from onnxgrad.passes.pipeline import Pipeline
+from onnxgrad.verify import run
+from onnxgrad.verify.bounds import Bounds
+from onnxgrad.verify.feeds.proof_cases import choose_cases
+from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.verify.running.session import open_session, versions
+from onnxgrad.vocabulary import FLOAT16_BOUND
+from onnxgrad.wording import option
+
+# Less and Where, in the forms that take float32
+_OLDEST = 9
+
+
+def float16(
+    model: ModelLike,
+    options: Float16Options,
+    hooks: Hooks | None = None,
+    outcome: Outcome | None = None,
+) -> Outcome:
+    """Convert a model and prove the result; an error of the work is in the outcome."""
+    outcome, hooks, clock = outcome or Outcome(), hooks or Hooks(), Clock()
+    proof = bounded_by(options.proof()) if options.verify else None
+    halving = Float16(names_of(options.keep), options.io, (), names_of(options.convert))
+    try:
+        with hooks.limits(options.timeout, options.max_memory):
+            outcome.came_of(_converted(settled(model), halving, proof, clock))
+            hooks.accept(outcome)
+            if hooks.write is not None:
+                outcome.written = hooks.write(outcome.program)
+    except OnnxgradError as error:
+        outcome.error = error
+    clock.switch("done")
+    outcome.seconds = clock.spent
+    return outcome
+
+
+def bounded_by(proof: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of `verify` with the bounds of float16, unless some are given for all outputs: those
+    of single outputs are beside it.
+    """
+    metric = proof.get("metric") or []
+    metrics = [metric] if isinstance(metric, str) else list(metric)
+    bounds = Bounds.of(proof.get("atol"), proof.get("rtol"), metrics)
+    return {**proof, "metric": [*([] if bounds.common else [FLOAT16_BOUND]), *metrics]}
+
+
+def _converted(
+    model: ModelLike, halving: Float16, proof: Mapping[str, Any] | None, clock: Clock
+) -> Outcome:
+    """Convert and prove (not without `proof`). Errors as those of `optimize`."""
+    large = [] if proof is None else values_beyond(model, LARGEST, FAR, proof)
+    halving = replace(halving, large=tuple(large))
+
+    def made(halving: Float16) -> Outcome:
+        return optimize_program(
+            model,
+            Pipeline((halving,)),
+            prove=proof is not None,
+            proof=proof,
+            explain=True,
+            on_stage=clock.switch,
+        )
+
+    try:
+        try:
+            done = made(halving)
+        except RewriteRefuted as error:
+            fault = _fault(error, proof or {})
+            if not fault:
+                raise
+            done = made(replace(halving, keep=f"{halving.keep} Transpose"))
+            done.trace.notes[f"Transpose: all stay in float32, since {fault}"] = None
+    except RewriteRefuted as error:
+        names = option("--keep NAME", "keep=[NAME]")
+        more = option("--metric worst=X", "metric='worst=X'")
+        hint = f"{names} leaves an operator in float32, {more} allows more"
+        error.args = (f"{error}; {hint}",)
+        raise
+    return done
+
+
+def _fault(refuted: RewriteRefuted, proof: Mapping[str, Any]) -> str:
+    """How onnxruntime dies of the refuted result while it loads it; empty if it does not, or if no
+    Transpose can be to blame.
+    """
+    if refuted.done is None:
+        return ""
+    program = refuted.done.program
+    moved = (b.out.dtype for b in program.main.walk() if b.is_op("Transpose"))
+    if TensorProto.FLOAT16 not in moved:
+        return ""
+    try:
+        open_session(to_bytes(program), provider=providers_of(proof.get("provider") or "cpu")[0])
+    except RunFailed as error:
+        if error.stage == "killed":
+            version = versions()["onnxruntime"]
+            return f"onnxruntime {version} dies while it loads them in float16 ({error.reason})"
+    return ""
+
+
+def names_of(given: Sequence[str]) -> str:
+    """As the pass takes them: a blank parts names there, and a ? matches it."""
+    return " ".join(name.replace(" ", "?") for name in several(given, "names to keep or convert"))
+
+
+def values_beyond(
+    model: ModelLike, least: float, most: float, proof: Mapping[str, Any]
+) -> list[str]:
+    """The float32 values of the main graph that have an element of a size above `least` and below
+    `most` on the inputs of a proof with these options of `verify`.
+
+    None are found where the model does not run so: the proof says why.
+    """
+    program = load_own(to_proto(load(model), weights=True))
+    block = program.main
+    values = [v for b in block.bindings for v in b.outputs if v is not None and _is_float(v)]
+    if program.opset < _OLDEST or not values:
+        return []
+    asked = {}
+    with emitting(block):
+        for v in values:
+            size = op.Abs(v)
+            near = op.Where(op.Less(size, np.float32(most)), size, np.float32(0))
+            asked[v.name] = op.ReduceMax(near, keepdims=0)
+    names = {name: v.name for name, v in asked.items()}
+    for v in asked.values():
+        block.add_output(v)
+    return _large(to_proto(load(model), weights=True), to_proto(program), names, least, proof)
+
+
+def _large(
+    model: Any, asking: Any, names: Mapping[str, str], least: float, proof: Mapping[str, Any]
+) -> list[str]:
+    provider = providers_of(proof.get("provider") or "cpu")[0]
+    try:
+        cases = choose_cases(
+            model, proof.get("inputs"), proof.get("dims"), proof.get("seeds", (0, 1)),
+            lambda feeds: run(model, feeds, provider=provider, optimize=False),
+        )  # fmt: skip
+        found = [
+            run(asking, case.feeds, provider=provider, optimize=False, outputs=[*names.values()])
+            for case in cases
+        ]
+    except (RunFailed, InputError):
+        return []
+    return [
+        name for name, at in names.items() if any(float(np.asarray(r[at])) > least for r in found)
+    ]
+
+
+def _is_float(v: Var) -> bool:
+    return v.dtype == TensorProto.FLOAT
