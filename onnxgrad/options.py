@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ast
 import builtins
+import collections.abc
 import functools
 import inspect
 import math
 import os
 import sys
 import types
+import typing
 import weakref
 from abc import ABCMeta
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -38,7 +40,7 @@ from onnxgrad.wording import perhaps
 F = TypeVar("F", bound=Callable[..., Any])
 _WORDS = {"true": True, "false": False, "none": None, "inf": math.inf}
 _SHOWN = 80  # characters of a value in a message
-_SEQUENCES = (list, tuple, Sequence, Collection)
+_SEQUENCES = (list, tuple, Sequence, Collection, Iterable)
 _KINDS: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 _CALLED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
@@ -112,16 +114,28 @@ def resolved(annotation: Any, module: str) -> Any:
     if not isinstance(annotation, str):
         return annotation
     try:
-        return eval(annotation, {}, _Names(vars(sys.modules[module])))
+        found = eval(annotation, {}, _Names(module))
     except (TypeError, SyntaxError, AttributeError, KeyError):
         return Any
+    return resolved(found, module) if isinstance(found, str) else found
 
 
 class _Names(dict[str, Any]):
-    """The names of a module; any other is Any."""
+    """The names of a module, of Python, and public ones; any other is Any."""
+
+    def __init__(self, module: str) -> None:
+        super().__init__(vars(sys.modules[module]))
+        self.module = module
+
+    def __getitem__(self, name: str) -> Any:
+        found = super().__getitem__(name)
+        return resolved(found, self.module) if isinstance(found, str) else found
 
     def __missing__(self, name: str) -> Any:
-        return getattr(builtins, name, Any)
+        if name in sys.modules:
+            return sys.modules[name]
+        places = (builtins, collections.abc, typing, sys.modules.get("onnxgrad.surface"))
+        return next((getattr(place, name) for place in places if hasattr(place, name)), Any)
 
 
 def checked(kind: Any, value: Any, where: str) -> Any:
@@ -267,20 +281,79 @@ def _wrong(where: str, wanted: str, value: Any, hint: str = "") -> InputError:
 
 
 def known_keywords(function: F) -> F:
-    """Make an unknown keyword of a public function an InputError that lists the nearest."""
+    """Make an unknown keyword of a public function, and an argument of another type than its
+    annotation, an InputError that names it.
+    """
     parameters = inspect.signature(function).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return function  # what it hands on to says what is unknown
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
     known = {p.name: None for p in parameters if p.kind is not p.POSITIONAL_ONLY}
+    places = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rested = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
+
+    @functools.cache
+    def kinds() -> dict[str, Any]:
+        said = {p.name: Any if p.annotation is p.empty else p.annotation for p in parameters}
+        return {name: resolved(kind, function.__module__) for name, kind in said.items()}
 
     @functools.wraps(function)
     def checking(*args: Any, **options: Any) -> Any:
         for name in options:
-            if name not in known:
+            if name not in known and not open_ended:
                 raise unknown_keyword(function.__name__, name, known)
+        rest = [rested] * len(args)
+        for name, value in (*zip([*places, *rest], args), *options.items()):
+            check_argument(kinds().get(name, Any), value, f"{function.__name__}: {name}")
         return function(*args, **options)
 
     return cast(F, checking)
+
+
+def check_argument(kind: Any, value: Any, where: str) -> None:
+    """Raise InputError if an argument of a function is none of its type, which classes and
+    functions may be; a lone text is a list of names too.
+    """
+    kinds = [k for k in _parts(kind) if k is not type(None)]
+    if (value is None and len(kinds) < len(_parts(kind))) or any(_fits(k, value) for k in kinds):
+        return
+    for several_of in (k for k in kinds if get_origin(k) in (*_SEQUENCES, Mapping, dict)):
+        if isinstance(
+            value, Mapping if get_origin(several_of) in (Mapping, dict) else (list, tuple)
+        ):
+            checked(several_of, value, where)  # which names the element
+    raise _wrong(where, " or ".join(dict.fromkeys(map(_called, kinds))), value)
+
+
+def _called(kind: Any) -> str:
+    origin = get_origin(kind) or kind
+    if described(kind) or not isinstance(origin, type):
+        return described(kind) or "something else"
+    if getattr(origin, "__name__", "") == "Callable":
+        return "a function"
+    return f"{'an' if origin.__name__[0] in 'AEIOU' else 'a'} {origin.__name__}"
+
+
+def _parts(kind: Any) -> list[Any]:
+    if get_origin(kind) in (Union, types.UnionType):
+        return [part for each in get_args(kind) for part in _parts(each)]
+    return [kind.__bound__ or Any] if isinstance(kind, TypeVar) else [kind]
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    origin, args = get_origin(kind) or kind, get_args(kind)
+    if origin in _SEQUENCES and isinstance(value, str):
+        return bool(args) and str in _parts(args[0])
+    if getattr(origin, "__name__", "") == "Callable":
+        return callable(value)
+    if isinstance(origin, type) and origin not in (*_CALLED, *_SEQUENCES, Mapping, dict, Annotated):
+        try:
+            return isinstance(value, origin)
+        except TypeError:  # a protocol: whoever calls it finds out
+            return True
+    try:
+        checked(kind, value, "")
+    except InputError:
+        return False
+    return True
 
 
 class Declared(ABCMeta):

@@ -1,11 +1,95 @@
-"""The functions whose keywords come from declarations."""
+"""The public functions: those whose keywords come from declarations, and what all of them refuse."""
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
+from typing import Any
 
-from onnxgrad import functions
+import numpy as np
+import pytest
+
+import onnxgrad
+from onnxgrad import P, capture, functions, train
+from onnxgrad.errors import OnnxgradError
 from scripts import make_stubs
+
+MODEL = "models/training/mlp.onnx"
+FUNCTIONS = {
+    name: function
+    for module in (onnxgrad, train)
+    for name, function in ((n, getattr(module, n)) for n in module.__all__)
+    if inspect.isfunction(function)
+}
+# what a call needs beside the argument that is wrong
+NEEDED: dict[str, dict[str, Any]] = {
+    "body": {"builder": len}, "casadi_derivative": {"kind": "adj"}, "check_product": {"of": "jvp"},
+    "combine": {"by": len}, "convert_opset": {"to": 20}, "fix_dims": {"dims": {"N": 1}},
+    "rewrite_bindings": {"rewriter": lambda matches: {}}, "rewrite_call": {"rewriter": lambda x: x},
+    "vjp_all": {"formula": len}, "features": {"data": {"x": np.zeros((2, 16), np.float32)}, "at": "linear"},
+    "load_adapters": {"adapters": "none.safetensors"}, "lora": {"targets": "*"},
+    "export": {"values": {}},
+}  # fmt: skip
+# for parameters of these names anywhere
+USUAL: dict[str, Any] = {
+    "model": MODEL, "a": MODEL, "b": MODEL, "original": MODEL, "names": "{}_x", "name": "Op",
+    "path": "no/such", "folder": "no/such", "reason": "why", "text": "mse",
+}  # fmt: skip
+WRONG = (object(), 2j)
+
+
+def the_rest(name: str, function: Any, wrong: str) -> dict[str, Any]:
+    """The arguments that the function needs beside the wrong one."""
+    found = dict(NEEDED.get(name, {}))
+    for p in inspect.signature(function).parameters.values():
+        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
+            found.setdefault(p.name, made(p.name))
+    return {k: v for k, v in found.items() if k != wrong}
+
+
+def made(name: str) -> Any:
+    (x,) = (capture("x"),)
+    many: dict[str, Any] = {"pattern": P.Neg(x), "cls": type, "targets": "*", "at": "linear"}
+    if name == "step":
+        return onnxgrad.training_step(MODEL, "loss")
+    if name in ("program", "block"):
+        program = onnxgrad.load(MODEL)
+        return program.main if name == "block" else program
+    if name == "context":
+        return onnxgrad.PatternContext(P.Neg(x))
+    return many[name] if name in many else USUAL.get(name)
+
+
+CASES = [
+    (name, p.name, p.kind)
+    for name, function in FUNCTIONS.items()
+    for p in inspect.signature(function).parameters.values()
+    if p.kind is not p.VAR_KEYWORD
+]
+
+
+@pytest.mark.parametrize(("name", "parameter", "kind"), CASES)
+def test_no_function_accepts_a_value_of_another_type(name: str, parameter: str, kind: Any) -> None:
+    function = FUNCTIONS[name]
+    for wrong in WRONG:
+        with pytest.raises(OnnxgradError) as caught:
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                first = [USUAL["name"]] if name == "vjp" else []
+                function(*first, wrong)
+            else:
+                function(**the_rest(name, function, parameter), **{parameter: wrong})
+        said = str(caught.value)
+        assert "\n" not in said and any(word in said for word in (parameter, "model", "no/such")), (
+            said
+        )
+
+
+@pytest.mark.parametrize(("option", "wrong"), [("epochs", 0.5), ("steps", "3"), ("batch_size", 2j)])
+def test_training_accepts_no_value_of_another_type(option: str, wrong: Any) -> None:
+    trainer = onnxgrad.Trainer(onnxgrad.training_step(MODEL, "loss"))
+    data = {"x": np.zeros((4, 16), np.float32), "target": np.zeros((4, 8), np.float32)}
+    with pytest.raises(OnnxgradError, match=f"fit: {option} must be a whole number"):
+        trainer.fit(data, **{option: wrong})
 
 
 def test_the_stub_is_that_of_the_declarations() -> None:

@@ -27,7 +27,7 @@ HOMES: dict[str, dict[str, str]] = {
         "cli/check_grad": "cli/test_grad",
         "cli/train_step": "cli/test_fit",
         "report/training": "cli/test_fit",
-        "jobs/training_declarations": "cli/test_fit",
+        "jobs/training_declarations": "cli/test_fit", "cli/extract": "jobs/test_extract",
         "verify/running/process_limits": "cli/test_bad_input",
         "cli/models": "cli/test_bad_input",
         "report/proof": "cli/test_verify",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, get_type_hints
 
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
 from onnxgrad.ir import attributes, domains
@@ -117,8 +117,8 @@ def _registration(keywords: type[Declaration]) -> Callable[[F], F]:
     def shown(function: F) -> F:
         given = list(inspect.signature(function).parameters.values())[:-1]
         given += [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=_DEFAULTS[name])
-            for name in keywords.__annotations__
+            Parameter(name, Parameter.KEYWORD_ONLY, default=_DEFAULTS[name], annotation=kind)
+            for name, kind in get_type_hints(keywords).items()
         ]
         function.__signature__ = inspect.Signature(given)  # type: ignore[attr-defined]
         return known_keywords(function)

@@ -17,7 +17,15 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from onnxgrad.errors import InputError
-from onnxgrad.options import check_fields, checked, described, kinds_of, unknown_keyword
+from onnxgrad.options import (
+    check_argument,
+    check_fields,
+    checked,
+    described,
+    kinds_of,
+    resolved,
+    unknown_keyword,
+)
 
 D = TypeVar("D", bound="Declaration")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -233,6 +241,9 @@ def from_keywords(cls: type[Declaration]) -> Callable[[F], F]:
                 raise InputError(f"{function.__name__}: {error}") from None
             options = cls.of({k: v for k, v in given.items() if k in declared})
             rest = {k: v for k, v in given.items() if k not in declared}
+            for name, value in rest.items():
+                kind = resolved(signature.parameters[name].annotation, function.__module__)
+                check_argument(kind, value, f"{function.__name__}: {name}")
             return function(**rest, options=options)
 
         calling.__signature__ = signature  # type: ignore[attr-defined]  # what inspect reads

@@ -20,6 +20,7 @@ from typing import Any
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.types import Array
+from onnxgrad.options import known_keywords
 from onnxgrad.train import safetensors_file
 from onnxgrad.train.callbacks import Callback, EarlyStopping, Event, History, JsonLines, check_needs
 from onnxgrad.train.checkpoint import Progress
@@ -122,6 +123,7 @@ class Trainer:
 
     # ---- epochs ----------------------------------------------------------------------------------
 
+    @known_keywords
     @ending_together
     def fit(
         self,
