@@ -173,9 +173,11 @@ def _walk(task: Prepared) -> Gradient:
 
 
 def _seed(target: Var, adjoint: Adjoint, name: str) -> Var:
-    if adjoint == "input":
-        return target.block.add_input(target.block.program.names.fresh(name), target.type)
-    return constant(np.ones(()), target.dtype, name="one")
+    return (
+        target.block.add_input(target.block.program.names.fresh(name), target.type)
+        if adjoint == "input"
+        else constant(np.ones(()), target.dtype, name="one")
+    )
 
 
 def _return(

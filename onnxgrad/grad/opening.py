@@ -230,8 +230,7 @@ def _is_small(b: Binding) -> bool:
     """Evaluating may not build what is too large to keep; a result of unknown length is a Range
     or the like.
     """
-    count = element_count(b.out.shape)
-    operands = [element_count(v.shape) for v in b.inputs if v is not None]
-    return (count or 0) <= _FOLDED_BYTES and all(
-        n is not None and n <= _FOLDED_BYTES for n in operands
+    counts = [element_count(v.shape) for v in b.inputs if v is not None]
+    return all(
+        n is not None and n <= _FOLDED_BYTES for n in (*counts, element_count(b.out.shape) or 0)
     )

@@ -21,9 +21,8 @@ from onnxgrad.laws.sums import add_up
 def element_type(sequence: Var) -> TensorType:
     """The type of a sequence's elements, as far as known."""
     kind = sequence.type
-    if isinstance(kind, SequenceType) and isinstance(kind.elem, TensorType):
-        return kind.elem
-    return TensorType(0, None)
+    elem = kind.elem if isinstance(kind, SequenceType) else None
+    return elem if isinstance(elem, TensorType) else TensorType(0, None)
 
 
 def is_float(v: Var) -> bool:

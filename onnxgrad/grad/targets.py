@@ -69,9 +69,8 @@ def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[V
 
 def part_of(v: Var) -> str:
     """The advice for a target of several elements."""
-    if not v.rank:
-        return "reduce it to one"
-    return f"name a part, such as '{v.name}[{':,' if v.rank > 1 else ''}0]', which is summed"
+    part = f"name a part, such as '{v.name}[{':,' if (v.rank or 0) > 1 else ''}0]', which is summed"
+    return part if v.rank else "reduce it to one"
 
 
 def _outputs(block: BindingBlock) -> str:

@@ -120,9 +120,10 @@ def is_state(b: Binding, slot: int) -> bool:
 
 def _given_by_branches(v: Var) -> list[Var | None]:
     owner = v.block.owner
-    if not v.returned or owner is None or not owner.is_op("If"):
-        return []
-    return [owner.result(i) for i, given in enumerate(v.block.outputs) if given is v]
+    branch = v.block.outputs if owner is not None and owner.is_op("If") else []
+    return [
+        None if owner is None else owner.result(i) for i, given in enumerate(branch) if given is v
+    ]
 
 
 _FILTER = {1: "filter of a convolution", 2: "bias of a convolution"}
