@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from inspect import isabstract
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 from onnxgrad.errors import InputError
 from onnxgrad.options import described, from_text, kinds_of
@@ -103,6 +103,6 @@ def declared(module: Any, base: Any) -> list[Any]:
     return [
         cls
         for cls in vars(module).values()
-        if isinstance(cls, type) and issubclass(cls, base) and cls.__module__ == module.__name__
-        and not isabstract(cls)
+        if isinstance(cls, type) and get_origin(cls) is None  # to Python 3.10 list[int] is a type
+        and issubclass(cls, base) and cls.__module__ == module.__name__ and not isabstract(cls)
     ]  # fmt: skip
