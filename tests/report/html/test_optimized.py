@@ -11,13 +11,14 @@ from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.passes.user_laws import UserLaws
 from onnxgrad.report.html.optimized import optimized, passes, places, rewrites
 from onnxgrad.report.html.plots import choices, differences
+from onnxgrad.rewrite.worklist import count
 from tests.helpers import parse
 from tests.report.html.common import data_of, section_of
 
 TEXT = "g (float[2] x) => (float[2] y, float[2] z) { a = Identity (x)  y = Tanh (a)  b = Identity (x)  z = Neg (b) }"
 
 
-@onnxgrad.rewrite(onnxgrad.P.Tanh(onnxgrad.capture("x")), shrinks="one Tanh less")
+@onnxgrad.rewrite(onnxgrad.P.Tanh(onnxgrad.capture("x")), shrinks=count("Tanh"))
 def tanh_is_softsign(x: onnxgrad.Var) -> object:
     """Tanh(x) = Softsign(x)"""
     return onnxgrad.op.Softsign(x)
@@ -103,6 +104,15 @@ def test_the_verdict_and_the_figures_come_first(optimised_model: onnxgrad.Optimi
     assert cards["nodes"]["value"] == str(optimised_model.outcome.after.nodes)
     assert cards["nodes"]["note"] == f"from {optimised_model.outcome.before.nodes}"
     assert cards["rewrites"]["value"] == str(len(optimised_model.rewrites))
+
+
+def test_the_first_rewrite_has_a_place_to_open_at(
+    optimised_model: onnxgrad.OptimizedModel,
+) -> None:
+    found = section_of(optimised_model.to_html(), "graph")
+    shown = {n for graph in found["graphs"] for node in graph["nodes"] for n in node.get("w", ())}
+    assert found["blamed"] == 0 and 1 in shown
+    assert shown <= set(range(1, len(found["rewrites"]) + 1))
 
 
 def test_differences_stand_against_what_is_allowed(
