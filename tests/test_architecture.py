@@ -263,7 +263,7 @@ def test_no_heavy_import_at_module_level() -> None:
         ("grad/rules/math.py", "from ...ir import block\nfrom ..engine import vjp", False),
         ("grad/rules/math.py", "from ...train import losses", True),
         ("errors.py", "from .ir import block", True),
-        ("cli/optimize.py", "from ..version import __version__", False),
+        ("cli/commands/optimize.py", "from ..version import __version__", False),
         ("__init__.py", "from .cli import main", False),
     ],
 )

@@ -1,7 +1,7 @@
 """`main`: find the command, run it, and turn every outcome into an exit code and at most one line
 on stderr.
 
-A command is a module `onnxgrad.cli.<name>` with `run(args, out) -> exit code` and an entry of
+A command is a module of `onnxgrad.cli.commands` with `run(args, out) -> exit code` and an entry of
 `onnxgrad.cli.usage`. The module is imported when the command is called, as is everything else
 that `--help` does not need (`onnxgrad.cli.command`).
 """
@@ -56,11 +56,11 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
             return InputError.exit_code
         args = _understood(parser, words)
         if args.command == "completion":  # a shell that starts does not wait for the rest
-            import_module("onnxgrad.cli.completion").show(args.shell)
+            import_module("onnxgrad.cli.commands.completion").show(args.shell)
             return 0
         with importing():
             carry_out = import_module("onnxgrad.cli.command").carry_out
-            command = import_module(f"onnxgrad.cli.{args.command.replace('-', '_')}")
+            command = import_module(f"onnxgrad.cli.commands.{args.command.replace('-', '_')}")
         code: int = carry_out(args, command.run)
         _flush()
         return code

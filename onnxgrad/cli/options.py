@@ -1,14 +1,32 @@
-"""What the options of the commands that run or prove something say."""
+"""What several commands do with their flags: limits, bounds, pages, tuning, gradients and training
+steps.
+"""
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
 import onnx
 
+from onnxgrad.cli.output import Output
+from onnxgrad.errors import InputError
+from onnxgrad.grad.checkpointing.recomputation import Checkpoint
 from onnxgrad.jobs.groups import Bounds
+from onnxgrad.jobs.tuning.record import write
+from onnxgrad.limits import SECONDS
+from onnxgrad.named_options import read
 from onnxgrad.options import providers_of
+from onnxgrad.train.optimizers import OPTIMIZERS, Optimizer
+from onnxgrad.train.schedules import SCHEDULES
 from onnxgrad.verify import open_session
 from onnxgrad.verify.bounds import Bounds as Limits
 from onnxgrad.verify.running.child_process import pooled
+from onnxgrad.verify.running.process_limits import bounding_us
+from onnxgrad.vocabulary import TUNE_FILE, TUNE_SECONDS
 
 
 def checked_bounds(options: Bounds) -> Limits:
@@ -26,3 +44,120 @@ def require_runtime(provider: str) -> None:
     pooled("float64")  # starts while we wait for the other
     for name in providers_of(provider):
         open_session(onnx.parser.parse_model(text), provider=name)
+
+
+def within_limits(args: argparse.Namespace, extra: float = 0.0) -> AbstractContextManager[None]:
+    """The work on one model, bound by the options; `extra` seconds are asked for and do not
+    count. Raises LimitReached.
+    """
+    seconds = SECONDS if args.timeout is None else args.timeout
+    return bounding_us(seconds + extra, args.max_memory)
+
+
+def write_html(args: argparse.Namespace, made: Callable[[], str], out: Output) -> None:
+    """Make the page and write it, whole or not at all, where --html asks for it. Raises
+    InputError.
+    """
+    if args.html is None:
+        return
+    with out.progress(Path(args.html).name, 1) as advance:
+        advance("drawing", None)
+        text = made()
+    out.write("--html", args.html, text)
+
+
+def tuning_of(args: argparse.Namespace) -> Path | float | None:
+    """Return the value of `tune` of `optimize`. Raises InputError for flags that do not go
+    together.
+    """
+    if args.tune_from is not None:
+        if args.tune or args.tune_time is not None or args.tune_file is not None:
+            raise InputError("--tune-from decides as it was decided: give no other --tune option")
+        return Path(args.tune_from)
+    if not args.tune and (args.tune_time is not None or args.tune_file is not None):
+        raise InputError("--tune-time and --tune-file are about --tune: give that as well")
+    return args.tune_time or TUNE_SECONDS if args.tune else None
+
+
+def keep_decisions(
+    args: argparse.Namespace, target: Path | None, data: Mapping[str, Any] | None, out: Output
+) -> None:
+    """Write the decisions where they are wanted: into a file of its own for each model of
+    --out-dir, nowhere for stdout.
+    """
+    if data is None or not args.tune:
+        return
+    if args.tune_file is not None:
+        file = Path(args.tune_file)
+    elif target is not None and str(target) != "-":
+        name = f"{target.stem}.{TUNE_FILE}" if args.out_dir is not None else TUNE_FILE
+        file = target.with_name(name)
+    else:
+        return
+    write(file, data)
+    out.wrote(file)
+
+
+_SAMPLE = 8  # check-grad looks at all
+
+
+def gradient_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `gradient` that the options say."""
+    return {
+        "wrt": args.wrt,
+        "target": args.target,
+        "stop": args.stop,
+        "checkpoint": checkpoint_of(args.checkpoint),
+    }
+
+
+def checkpoint_of(marks: Sequence[str]) -> Any:
+    """What the values of --checkpoint say."""
+    if not marks:
+        return None
+    if len(marks) == 1 and (marks[0] == "auto" or marks[0][:1].isdigit()):
+        return marks[0]
+    found: dict[str, list[Any]] = {"start": [], "end": []}
+    for mark in marks:
+        kind, colon, rest = mark.partition(":")
+        if not colon or kind not in found:
+            kind, rest = "start", mark
+        name, at, reader = rest.partition("@")
+        found[kind].append((name, reader) if at else name)
+    return Checkpoint(found["start"], found["end"])
+
+
+def spread(names: Sequence[str]) -> list[str]:
+    """What a proof looks at of the names: a few, evenly spread, the first and last among them."""
+    if len(names) <= _SAMPLE:
+        return list(names)
+    return [names[round(i * (len(names) - 1) / (_SAMPLE - 1))] for i in range(_SAMPLE)]
+
+
+def training_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `training_step` that the options say. Raises InputError."""
+    return {
+        "loss": args.loss,
+        "optimizer": read(args.optimizer, OPTIMIZERS, "optimiser"),
+        "wrt": args.wrt,
+        "stop": args.stop,
+        "inputs_at": args.inputs_at,
+        "metrics": args.metric,
+        "checkpoint": checkpoint_of(args.checkpoint),
+        "batch_norm": args.batch_norm,
+        "dropout": args.dropout,
+        "groups": [_group(text) for text in args.group] or None,
+        "clip_norm": args.clip_norm,
+        "clip_value": args.clip_value,
+        "accumulate": args.accumulate,
+        "average": args.average,
+        "loss_scale": args.loss_scale,
+        "schedule": None if args.schedule is None else read(args.schedule, SCHEDULES, "schedule"),
+    }
+
+
+def _group(text: str) -> tuple[str, Optimizer]:
+    glob, equals, written = text.partition("=")
+    if not equals or not glob or not written:
+        raise InputError(f"--group {text[:80]}: write GLOB=NAME or GLOB=NAME{{option=value}}")
+    return glob, read(written, OPTIMIZERS, "optimiser")

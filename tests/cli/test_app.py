@@ -13,7 +13,8 @@ from typing import Any
 import onnx
 import pytest
 
-from onnxgrad.cli import app, inspect
+from onnxgrad.cli import app
+from onnxgrad.cli.commands import inspect
 from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.errors import InternalError
 from onnxgrad.verify.running.child_process import close

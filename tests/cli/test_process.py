@@ -17,7 +17,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from onnxgrad.cli import inspect
+from onnxgrad.cli.commands import inspect
 from tests.cli.conftest import Result
 from tests.helpers import ROOT
 

@@ -23,7 +23,7 @@ from tests.rewriting import model_of, weights
 
 Run = Callable[..., Result]
 
-CLI = ROOT / "onnxgrad" / "cli"
+CLI = ROOT / "onnxgrad" / "cli" / "commands"
 # two outputs, a value between, a loss: what the examples speak of
 MODEL = """
 g (float[N, 4] x, float[N, 3] t) => (float[N, 3] logits, float loss) {

@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar
 
 import pytest
 
-from onnxgrad.cli import completion
 from onnxgrad.cli.app import parser_for
+from onnxgrad.cli.commands import completion
 from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.errors import InputError
 from onnxgrad.jobs import recipe

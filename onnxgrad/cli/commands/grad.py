@@ -8,12 +8,16 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from onnxgrad.cli.grad_products import write_products
-from onnxgrad.cli.gradient_options import gradient_options, spread
-from onnxgrad.cli.html_options import write_html
-from onnxgrad.cli.limit_options import within_limits
+from onnxgrad.cli.commands.grad_products import write_products
 from onnxgrad.cli.models import STDIN, named, shown, source
-from onnxgrad.cli.options import checked_bounds, require_runtime
+from onnxgrad.cli.options import (
+    checked_bounds,
+    gradient_options,
+    require_runtime,
+    spread,
+    within_limits,
+    write_html,
+)
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_not_weights, files_read, target_of, write_model
 from onnxgrad.errors import InputError, NotProved, OnnxgradError

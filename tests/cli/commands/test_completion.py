@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxgrad.cli.completion import SHELLS
+from onnxgrad.cli.commands.completion import SHELLS
 from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.help import TOPICS
 from onnxgrad.vocabulary import PASSES, PRESETS

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from onnxgrad.cli.html_options import write_html
-from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import STDIN, model_of
+from onnxgrad.cli.options import within_limits, write_html
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
 from onnxgrad.report.diff import diff

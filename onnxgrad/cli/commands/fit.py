@@ -14,13 +14,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
-from onnxgrad.cli.options import require_runtime
+from onnxgrad.cli.options import require_runtime, training_options, within_limits
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.parser import complaint
 from onnxgrad.cli.targets import files_read, target_of, write_model
-from onnxgrad.cli.training_options import training_options
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import load
 from onnxgrad.limits import MOST_SECONDS, UNLIMITED, LimitReached

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import onnx
 
-from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import STDIN, named, read
-from onnxgrad.cli.options import require_runtime
+from onnxgrad.cli.options import require_runtime, within_limits
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.report.proof import proof_lines

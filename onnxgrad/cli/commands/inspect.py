@@ -6,9 +6,8 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import replace
 
-from onnxgrad.cli.html_options import write_html
-from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
+from onnxgrad.cli.options import within_limits, write_html
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import ModelLike, load

@@ -6,10 +6,8 @@ import argparse
 import functools
 from pathlib import Path
 
-from onnxgrad.cli.html_options import write_html
-from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import STDIN, expand, shown, source
-from onnxgrad.cli.options import require_runtime
+from onnxgrad.cli.options import require_runtime, within_limits, write_html
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
 from onnxgrad.report.html.models import bench_page

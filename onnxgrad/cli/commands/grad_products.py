@@ -10,10 +10,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from onnxgrad.cli.gradient_options import spread
-from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
-from onnxgrad.cli.options import checked_bounds, require_runtime
+from onnxgrad.cli.options import checked_bounds, require_runtime, spread, within_limits
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_not_weights, write_model
 from onnxgrad.errors import InputError, NotProved, OnnxgradError

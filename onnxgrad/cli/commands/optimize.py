@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from onnxgrad.cli.html_options import write_html
 from onnxgrad.cli.models import STDIN, expand, named, shown, source
-from onnxgrad.cli.options import require_runtime
+from onnxgrad.cli.options import keep_decisions, require_runtime, tuning_of, write_html
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import (
     check_folder,
@@ -20,7 +19,6 @@ from onnxgrad.cli.targets import (
     target_of,
     write_model,
 )
-from onnxgrad.cli.tuning_options import keep_decisions, tuning_of
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.program import Program
 from onnxgrad.jobs.declarations import OptimizeOptions

@@ -9,13 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.cli.gradient_options import spread
-from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
-from onnxgrad.cli.options import require_runtime
+from onnxgrad.cli.options import require_runtime, spread, training_options, within_limits
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, write_model
-from onnxgrad.cli.training_options import training_options
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad import check_gradient
 from onnxgrad.grad.checking.report import GradientReport

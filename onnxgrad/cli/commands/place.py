@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, source
+from onnxgrad.cli.options import within_limits
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import files_read, target_of, write_model
 from onnxgrad.errors import OnnxgradError

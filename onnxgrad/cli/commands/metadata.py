@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
+from onnxgrad.cli.options import within_limits
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, write_model
 from onnxgrad.errors import InputError, OnnxgradError

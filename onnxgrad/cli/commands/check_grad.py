@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from onnxgrad.cli.gradient_options import gradient_options
-from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.options import (
+    gradient_options,
     require_runtime,
+    within_limits,
 )
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import OnnxgradError

@@ -1,5 +1,5 @@
 """`onnxgrad ci`: every model of a recipe optimised, proved, held to what is required, and compared
-with the lock.
+with the lock; and what it writes for machines and pages.
 """
 
 from __future__ import annotations
@@ -7,14 +7,14 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from onnxgrad.cli.ci_dask import each_on
-from onnxgrad.cli.ci_outputs import check_outputs, write_outputs
 from onnxgrad.cli.ci_workers import each
 from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import check_folder, check_output
+from onnxgrad.cli.targets import check_folder, check_output, check_reports
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.ci import lock as locks
 from onnxgrad.jobs.ci.lock import Lock, settled
@@ -22,7 +22,41 @@ from onnxgrad.jobs.ci.outcome import ModelOutcome
 from onnxgrad.jobs.ci.plan import Plan, plan_of, recipe_from
 from onnxgrad.jobs.ci.work import Job, Setup, ready, withdraw
 from onnxgrad.jobs.recipe import find
-from onnxgrad.report.ci import SCHEMA, CiReport, refusal
+from onnxgrad.report.ci import SCHEMA, CiReport, annotation_lines, junit, refusal
+from onnxgrad.report.html.ci import ci_page
+
+_FILES: dict[str, Callable[[CiReport], str]] = {
+    "junit": junit,
+    "markdown": lambda report: f"{report.to_markdown()}\n",
+    "html": ci_page,
+}
+
+
+def check_outputs(args: argparse.Namespace, plan: Plan) -> None:
+    """Raise InputError, before long work, for a file that has no place or is taken, by what the
+    recipe names too.
+    """
+    check_reports(
+        args,
+        read=[plan.recipe.where, str(plan.lock_path), *(job.path for job in plan.jobs)],
+        written=[
+            ("the recipe's out writes a model", job.output)
+            for job in plan.jobs
+            if job.output is not None
+        ],
+    )
+
+
+def write_outputs(args: argparse.Namespace, report: CiReport, out: Output) -> None:
+    """Write what the options ask for; a file appears whole or not at all. Raises InputError."""
+    for option, text in _FILES.items():
+        name = getattr(args, option)
+        if name is not None:
+            out.write(f"--{option}", name, text(report))
+    said = args.annotations
+    if os.environ.get("GITHUB_ACTIONS") == "true" if said is None else said:
+        root = Path(os.environ.get("GITHUB_WORKSPACE") or ".").absolute()
+        out.commands(annotation_lines(report, root))
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

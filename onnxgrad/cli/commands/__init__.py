@@ -1,0 +1,1 @@
+"""The commands, a file each, called as the command: run the job, print."""
