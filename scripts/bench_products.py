@@ -2,7 +2,7 @@
 
 `python scripts/bench_products.py [--seconds N] [--write]`: the time of the form that a law makes
 over that of the form it finds, one thread, fastest of interleaved runs. The two tables are what
-`laws.parallel.when_merging_pays.is_narrow` and `passes.accumulate_gemms` rest on.
+`laws.combine_parallel.merging.is_narrow` and `laws.accumulate_gemms` rest on.
 """
 
 from __future__ import annotations

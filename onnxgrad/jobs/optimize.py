@@ -296,13 +296,13 @@ def optimize_program(
     """Run `pipeline` over a fresh reading of `model` and prove the result; `proof` goes to
     `verify.verify`.
 
-    `each` also proves every firing on its own operands, when it happens (see `passes.each`),
-    whatever `prove` says. `on_read` sees the program before any rewrite and may refuse it. `limit`
-    stops after that many rewrites; `on_stage` is told what begins: "read", each pass by name,
-    "prove", "bisect", and `on_fired` of each pass that changed something. Raises RewriteRefuted
-    (exit code 1) when the proof fails, after bisecting the numbered firings, Grown (1) when merging
-    always grows the file by more than a tenth without `allow_growth`, and InputError when the model
-    cannot be read, or cannot be run while `prove` is on.
+    `each` also proves every firing on its own operands, when it happens (see
+    `passes.each_rewrite`), whatever `prove` says. `on_read` sees the program before any rewrite and
+    may refuse it. `limit` stops after that many rewrites; `on_stage` is told what begins: "read",
+    each pass by name, "prove", "bisect", and `on_fired` of each pass that changed something. Raises
+    RewriteRefuted (exit code 1) when the proof fails, after bisecting the numbered firings, Grown
+    (1) when merging always grows the file by more than a tenth without `allow_growth`, and
+    InputError when the model cannot be read, or cannot be run while `prove` is on.
     """
     options = dict(proof or {})
     trace = EachTrace(limit=limit, explain=explain) if each else Trace(limit=limit, explain=explain)

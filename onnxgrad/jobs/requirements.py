@@ -55,7 +55,8 @@ class Latency(Plain):
 
 @dataclass(frozen=True)
 class Facts(Plain):
-    """Counts are those of `ir.stats`, types as they are printed (`f32[N,4]`), opsets by domain.
+    """Counts are those of `ir.protobufs.Stats`, types as printed (`f32[N,4]`), opsets by domain.
+
     `worst`: the largest difference that the proof found, as a share of the largest value; `memory`:
     bytes at the peak of a run on the provider `memory_on`; these and `latency` are None where
     nothing was measured.

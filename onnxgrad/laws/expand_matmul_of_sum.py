@@ -1,8 +1,8 @@
 """Products of sums of matrices, by cost (TVM's ExpandMatmulOfSum, and the way back): low-rank
 adapters (LoRA) beside a weight, or merged into it.
 
-s is a number, which adapters scale their product by. As with `laws.association`, both forms are
-equal up to rounding.
+s is a number, which adapters scale their product by. As in `laws.adjust_matmul_order`, both
+forms are equal up to rounding.
 """
 
 from __future__ import annotations

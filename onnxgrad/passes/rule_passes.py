@@ -354,7 +354,7 @@ def combine_parallel_matmul(merge: Merge = "auto", provider: Provider = "cpu") -
     """x @ w1, x @ w2, ... = split(x @ concat(w1, w2, ...)), biases and a common activation
     included.
 
-    `merge`: always, auto (a static rule for `provider`, see `laws.parallel.when_merging_pays`) or
+    `merge`: always, auto (a static rule for `provider`, see `laws.combine_parallel.merging`) or
     never. `check` may refuse a group of branches (Python only).
     """
     return products_of_one_left(merge, provider)
@@ -387,7 +387,7 @@ def combine_parallel_conv(merge: Merge = "auto") -> Family:
     ...))), in 1-D to 3-D.
 
     A branch without bias gets one of -0.0. Groups are concatenated group by group and the outputs
-    gathered back. `merge`: always, auto (see `laws.parallel.conv.reason_to_stay_apart`) or never.
+    gathered back. `merge`: always, auto (see `laws.combine_parallel.conv`) or never.
     `check` may refuse a group of branches (Python only).
     """
     return convs_of_one_input(merge)

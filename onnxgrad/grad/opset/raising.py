@@ -54,9 +54,9 @@ _LARGE = 1 << 16
 def raise_opset(program: Program) -> tuple[Program, str]:
     """The program at opset 18 or above, and a note when it had to be converted ("" otherwise).
 
-    In place, by `laws.opsets`, from opset 7 on. What is older, and a Scan with a batch axis, is
-    onnx.version_converter's; names, metadata and doc strings are carried over where its result
-    still has the node. Raises InputError when the model cannot be converted.
+    Nodes from opset 7 on are raised in place by `laws.raise_opset`. onnx.version_converter raises
+    older ones and Scans with a batch axis; names, metadata and doc strings are carried over if its
+    result still has the node. Raises InputError when the model cannot be converted.
     """
     hide_weight_inputs(program)
     # without an operator of the default domain any version will do

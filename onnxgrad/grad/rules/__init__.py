@@ -56,8 +56,9 @@ Gemm), casts a partial to its operand's dtype, gives it its operand's symbolic s
 partials up. No rule does that. A partial of another shape is an error that names the
 rule. Models come in at opset 18 or above.
 
-Helpers: `ir.like.reshape_like`, `expand_like`, `zeros_like`, `shape_of` (constant where sizes are
-known), and `rules._common`. State the convention at a kink in `notes=`; PyTorch's where it has one.
+Helpers: `reshape_like`, `expand_like`, `zeros_like`, `shape_of` (constant if sizes are known) in
+`ir.emission.fill_and_reshape`, and `rules._common`. State the convention at a kink in `notes=`;
+follow PyTorch's if it has one.
 Every operator that a rule emits needs a rule itself, for second derivatives. Formulations are
 chosen by measurement in onnxruntime.
 

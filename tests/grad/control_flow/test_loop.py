@@ -1,4 +1,4 @@
-"""Loop: the states, tapes and captures of onnxgrad/grad/control_flow/loop.py and tapes.py against central differences."""
+"""Loop: the states, tapes and captures of onnxgrad/grad/control_flow/loop.py against central differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our kernels of the float64 reference: only what onnx.reference could not lend (`borrowed.py`).
+"""Our kernels of the float64 reference: operators that `onnx_reference_kernels.py` cannot borrow.
 
 Each says in one word why it is ours. They compute in float64 whatever the declared type, read
 attributes and operands of every opset, and never run in onnxruntime.

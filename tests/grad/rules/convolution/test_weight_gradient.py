@@ -1,4 +1,4 @@
-"""onnxgrad/grad/rules/convolution/_weight_gradient.py, _weight_forms.py and _correlation.py: every
+"""onnxgrad/grad/rules/convolution/_weight_gradient.py and _correlation.py: every
 form against a sum written out in numpy, and which one is taken.
 """
 
