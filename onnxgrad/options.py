@@ -329,7 +329,8 @@ def _called(kind: Any) -> str:
         return described(kind) or "something else"
     if getattr(origin, "__name__", "") == "Callable":
         return "a function"
-    return f"{'an' if origin.__name__[0] in 'AEIOU' else 'a'} {origin.__name__}"
+    hint = ", which onnxgrad.load returns" if origin.__name__ == "Program" else ""
+    return f"{'an' if origin.__name__[0] in 'AEIOU' else 'a'} {origin.__name__}{hint}"
 
 
 def _parts(kind: Any) -> list[Any]:

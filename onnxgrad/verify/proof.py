@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from onnx import TensorProto
 
@@ -55,8 +55,8 @@ _REFERENCE = "reference"  # the stage of a RunFailed that our reference, not onn
 @known_keywords
 @bounded
 def verify(
-    a: Model,
-    b: Model | None = None,
+    a: Model | Any,
+    b: Model | Any | None = None,
     *,
     expect: Stored | None = None,
     inputs: Inputs | None = None,

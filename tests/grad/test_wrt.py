@@ -125,7 +125,7 @@ ERRORS = [
     ({"wrt": "!x"}, "wrt '!x' takes nothing away"),
     ({"wrt": "params,!*"}, "wrt leaves nothing"),
     ({"wrt": "x,"}, "wrt '' is no value of the model"),
-    ({"adjoint": "twos"}, 'adjoint must be "auto", "ones" or "input"'),
+    ({"adjoint": "twos"}, "adjoint must be one of auto, ones, input, not"),
     ({"names": "grad"}, "names must hold {} once"),
 ]
 

@@ -182,7 +182,7 @@ def test_samples_that_influence_each_other_are_found_out() -> None:
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        (TEXT, {"mode": "sideways"}, "mode='sideways': choose one of auto, forward, reverse"),
+        (TEXT, {"mode": "sideways"}, "mode must be one of auto, forward, reverse"),
         (TEXT, {"names": "{}"}, "names must hold {} twice"),
         (TEXT, {"target": ["y", "h"]}, "a Jacobian is of one target; given are y, h"),
         (
