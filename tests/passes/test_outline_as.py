@@ -198,7 +198,7 @@ def test_models_without_functions_stay() -> None:
         ("ai.onnx::Relu6", P.Relu(x), "ONNX's own"),
         ("ai.onnx.ml::Relu6", P.Relu(x), "ONNX's own"),
         ("my::Relu6", x, "the pattern's root is an operator"),
-        ("my::Relu6", "Relu", "the pattern's root is an operator"),
+        ("my::Relu6", "Relu", "pattern must be a Pattern, not 'Relu'"),
     ],
 )
 def test_bad_descriptions(name: str, pattern: Any, words: str) -> None:

@@ -100,7 +100,9 @@ def test_nothing_against_nothing_is_not_proved() -> None:
 
 
 def test_what_cannot_be_asked_is_refused() -> None:
-    with pytest.raises(InputError, match="of='vjp': choose one of jvp, hvp, jacobian"):
+    with pytest.raises(
+        InputError, match="of must be one of jvp, hvp, jacobian, adj, fwd, not 'vjp'"
+    ):
         check_product(parse(TEXT), of="vjp")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="allow_empty: q: no derivative by it was asked for"):
         check_product(parse(TEXT), "x", "y", of="jvp", allow_empty=["q"])
