@@ -51,6 +51,8 @@ def row(*names: str, title: str = "", either: str = "", **said: Any) -> Row:
 def add_options(parser: argparse.ArgumentParser, command: Command) -> None:
     """Add what can be said to a command."""
     either: dict[str, argparse._MutuallyExclusiveGroup] = {}
+    if command.options is not None:
+        group_of(parser, vars(command.options).get("title", ""))  # the job's own group comes first
     for r in command.rows:
         place: Any = group_of(parser, r.title)
         if r.either:
