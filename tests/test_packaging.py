@@ -204,7 +204,7 @@ def test_the_source_distribution_runs_its_own_tests(tmp_path: Path) -> None:
         "test_packaging.py",
         "test_readme.py",
         "ir/test_round_trip.py",
-        "cli/test_inspect.py",
+        "cli/commands/test_inspect.py",
     ]
     env = {
         name: value

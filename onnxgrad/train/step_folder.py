@@ -13,6 +13,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load, read_proto
 from onnxgrad.ir.save import Content, save_together
@@ -21,7 +23,7 @@ from onnxgrad.ir.storage.external_data import sources
 from onnxgrad.ir.var import Var
 from onnxgrad.options import checked, known_keywords
 from onnxgrad.train import safetensors_file
-from onnxgrad.train.engines.flat_buffers import optimizer_of
+from onnxgrad.train.engines.flat_buffers import optimizer_of, slot_of
 from onnxgrad.train.manifest import Fed, Manifest, object_of
 from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.schedules import schedule_of
@@ -253,6 +255,26 @@ def _check_update(manifest: Manifest, where: str) -> None:
             make()
         except (InputError, TypeError, ValueError, KeyError, AttributeError) as error:
             raise InputError(f"{where}: '{key}': {error}") from None
+    _check_slots(manifest, where)
+
+
+def _check_slots(manifest: Manifest, where: str) -> None:
+    """Raises InputError if the states of a parameter are not those that its optimiser updates."""
+    entries = manifest.groups or ({"optimizer": manifest.optimizer},)
+    for fed in manifest.of_role("parameter"):
+        entry = entries[fed.group or 0]["optimizer"]
+        if entry["name"] not in OPTIMIZERS:
+            continue
+        small = np.zeros((1,) * len(fed.shape or ()), np.float32)  # the names depend on the rank
+        wanted = {*optimizer_of(entry).state(small)}
+        if fed.dtype not in ("float32", "float64"):
+            wanted.add("master")
+        found = {slot_of(state) for state in manifest.of_role("state") if state.of == fed.name}
+        if wanted != found:
+            raise InputError(
+                f"{where}: 'inputs': the states of '{fed.name}' must be {sorted(wanted)}, which "
+                f"'{entry['name']}' updates, not {sorted(found)}"
+            )
 
 
 def _of(told: Mapping[str, Any]) -> None:
