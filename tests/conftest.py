@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -82,12 +81,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for i, item in enumerate(of_one_test):
             if i not in kept:
                 item.add_marker(pytest.mark.slow)
-
-
-def pytest_collection_finish() -> None:
-    """The garbage collector leaves the tests themselves alone, and what they import."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 import subprocess
@@ -24,6 +25,8 @@ models = ["m.onnx", "n.onnx"]
 out = "built/{name}.onnx"
 """
 PLUGIN = "import onnxruntime\n"  # whose telemetry is off there too
+# matplotlib is an extra; it would leave a cache at home
+PLOT = " --plot loss.png" if importlib.util.find_spec("matplotlib") else ""
 # words -> what they write
 COMMANDS: dict[str, set[str]] = {
     "verify m.onnx m.onnx": set(),
@@ -38,7 +41,7 @@ COMMANDS: dict[str, set[str]] = {
     "fit m.onnx --loss cross_entropy --data data.npz --validation data.npz --steps 2 --threads 1 "
     "--folder run": {"run/checkpoint.safetensors"},
     "fit m.onnx --loss cross_entropy --data data.npz --steps 2 --threads 1 --engine graph "
-    "-o t.onnx --plot loss.png": {"t.onnx", "loss.png"},
+    f"-o t.onnx{PLOT}": {"t.onnx", *(["loss.png"] if PLOT else [])},
     "inspect m.onnx": set(),
     "convert-opset m.onnx --to 20 -o c.onnx": {"c.onnx"},
     "float16 m.onnx -o h.onnx": {"h.onnx"},
