@@ -82,7 +82,7 @@ def test_the_search_finds_and_a_phone_shows_the_menu_first(
         assert page.run("document.querySelector('nav details').open") is opened
         assert page.run("document.querySelector('nav').getBoundingClientRect().top") < 50
         page.run(
-            "search.value = 'pickle'; search.dispatchEvent(new Event('input')); found.id"
+            "search.value = 'backdoor'; search.dispatchEvent(new Event('input')); found.id"
         )  # an element with an id is a global name
         assert page.run("found.querySelector('a').getAttribute('href')").startswith(
             ("hostile.html", "security.html")
