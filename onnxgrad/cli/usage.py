@@ -23,7 +23,7 @@ class Row:
     """
 
     names: tuple[str, ...]
-    said: dict[str, Any]
+    keywords: dict[str, Any]
     title: str = ""
     either: str = ""
 
@@ -43,9 +43,9 @@ class Command:
     defaults: tuple[tuple[str, Any], ...] = ()
 
 
-def row(*names: str, title: str = "", either: str = "", **said: Any) -> Row:
+def row(*names: str, title: str = "", either: str = "", **keywords: Any) -> Row:
     """Return a row; `help` and the others are those of `add_argument`."""
-    return Row(names, said, title, either)
+    return Row(names, keywords, title, either)
 
 
 def add_options(parser: argparse.ArgumentParser, command: Command) -> None:
@@ -60,7 +60,7 @@ def add_options(parser: argparse.ArgumentParser, command: Command) -> None:
                 required=r.either in command.required
             )
             either[r.either] = place
-        place.add_argument(*r.names, **r.said)
+        place.add_argument(*r.names, **r.keywords)
     if command.options is not None:
         add_flags(parser, command.options)
     parser.set_defaults(**dict(command.defaults))
@@ -69,7 +69,7 @@ def add_options(parser: argparse.ArgumentParser, command: Command) -> None:
 
 MODEL = row("model", metavar="MODEL", help="an ONNX file, or - for stdin")
 OUTPUT = row("-o", "--output", metavar="OUT", help="the file to write; - is stdout")
-NEEDED = row(*OUTPUT.names, **OUTPUT.said, required=True)
+NEEDED = row(*OUTPUT.names, **OUTPUT.keywords, required=True)
 _PAGE = "write a page to look at: one file, which needs no network"
 HTML = row("--html", metavar="FILE", help=_PAGE)
 

@@ -54,11 +54,11 @@ def option(
     none. `olive`: Olive's pass has it. `positional`: Python accepts it without its name.
     `once`: its flag is given once though its value may be a list.
     """
-    said = {
+    doors = {
         "help": help, "flag": flag, "metavar": metavar, "toml": toml, "olive": olive,
         "positional": positional, "once": once,
     }  # fmt: skip
-    return field(default=default, metadata={_KEY: said})
+    return field(default=default, metadata={_KEY: doors})
 
 
 @dataclass(frozen=True)
@@ -163,9 +163,9 @@ def options_of(cls: type[Declaration]) -> tuple[Option, ...]:
 @functools.cache
 def _options(cls: Any) -> tuple[Option, ...]:
     kinds, found = kinds_of(cls), {f.name: f for f in fields(cls) if _KEY in f.metadata}
-    said = {c: inspect.get_annotations(c) for c in cls.__mro__}
-    owners = {name: next(c for c in reversed(said) if name in said[c]) for name in found}
-    newest = {name: next(c for c in said if name in said[c]) for name in found}
+    hints = {c: inspect.get_annotations(c) for c in cls.__mro__}
+    owners = {name: next(c for c in reversed(hints) if name in hints[c]) for name in found}
+    newest = {name: next(c for c in hints if name in hints[c]) for name in found}
     order = [name for c in cls.__mro__ for name in found if owners[name] is c]
     return tuple(
         _option(cls, found[name], kinds[name], owners[name], newest[name]) for name in order
@@ -173,16 +173,16 @@ def _options(cls: Any) -> tuple[Option, ...]:
 
 
 def _option(cls: type[Declaration], f: Any, kind: Any, owner: type, newest: type) -> Option:
-    said = dict(f.metadata[_KEY])
+    doors = dict(f.metadata[_KEY])
     for word, text in cls.words.items():
-        said["help"] = said["help"].replace(f"<{word}>", text)
-    if said["flag"] == "":
-        said["flag"] = f"--{f.name.rstrip('_').replace('_', '-')}"
-    if said["toml"] == "":
-        said["toml"] = f.name.rstrip("_")
+        doors["help"] = doors["help"].replace(f"<{word}>", text)
+    if doors["flag"] == "":
+        doors["flag"] = f"--{f.name.rstrip('_').replace('_', '-')}"
+    if doors["toml"] == "":
+        doors["toml"] = f.name.rstrip("_")
     title = cls.titles.get(owner.__name__, vars(owner).get("title", ""))
     depth = cls.__mro__.index(owner)
-    return Option(f.name, kind, newest.__annotations__[f.name], f.default, title, depth, **said)
+    return Option(f.name, kind, newest.__annotations__[f.name], f.default, title, depth, **doors)
 
 
 def _plain(kind: Any) -> Iterator[Any]:
@@ -301,13 +301,13 @@ def _argument(o: Option) -> dict[str, Any]:
     """The keywords of `add_argument` that the type asks for."""
     if o.plain == (bool,):
         return {"action": "store_false" if o.default is True else "store_true"}
-    said: dict[str, Any] = {"action": "append"} if o.repeats else {}
-    said |= {"required": True} if o.default is REQUIRED else {}
+    keywords: dict[str, Any] = {"action": "append"} if o.repeats else {}
+    keywords |= {"required": True} if o.default is REQUIRED else {}
     inner = [get_args(k)[0] for k in o.plain if get_origin(k) in _SEQUENCES] or list(o.plain)
     words = tuple(w for k in inner if get_origin(k) is Literal for w in get_args(k))
     if words and all(get_origin(k) is Literal for k in inner):
-        return {**said, "choices": words, "metavar": o.metavar or None}
-    return {**said, "type": o.read, "metavar": o.metavar or _METAVARS.get(inner[0], "TEXT")}
+        return {**keywords, "choices": words, "metavar": o.metavar or None}
+    return {**keywords, "type": o.read, "metavar": o.metavar or _METAVARS.get(inner[0], "TEXT")}
 
 
 _METAVARS: dict[Any, str] = {int: "N", float: "X"}
@@ -320,9 +320,9 @@ def reader(kind: Any, flag: str) -> Callable[[str], Any]:
 
 def from_flags(cls: type[D], args: argparse.Namespace, **more: Any) -> D:
     """Return the options that the flags of a command set, with `more`. Raises InputError."""
-    said = vars(args)
-    flags = (o for o in options_of(cls) if o.flag is not None and o.name in said)
-    given = {o.name: o.joined(said[o.name]) for o in flags}
+    values = vars(args)
+    flags = (o for o in options_of(cls) if o.flag is not None and o.name in values)
+    given = {o.name: o.joined(values[o.name]) for o in flags}
     return cls.of({**given, **more})
 
 
