@@ -26,6 +26,6 @@ def test_each_law_on_a_random_model() -> None:
 
 @pytest.mark.slow
 def test_many_models_of_each_law() -> None:
-    counts, failures = sweep(12, models=60 * len(laws()))
+    counts, failures = sweep(12, models=90 * len(laws()))
     assert not failures, failures
-    assert counts["laws that fired"] >= 70
+    assert counts["laws that fired"] > 70
