@@ -15,17 +15,26 @@ from onnxgrad.jobs import float16 as halving
 from onnxgrad.jobs import optimize as driver
 from onnxgrad.jobs.declarations import (
     ConvertOpsetOptions,
+    DiffOptions,
     ExtractOptions,
     Float16Options,
+    InspectOptions,
     MetadataOptions,
     OptimizeOptions,
+    VerifyOptions,
 )
 from onnxgrad.jobs.declared import from_keywords
 from onnxgrad.jobs.metadata import change
 from onnxgrad.jobs.optimize import Hooks
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.limits import limited
+from onnxgrad.report import diff as comparing
+from onnxgrad.report import inspection
+from onnxgrad.report.diff import Diff
+from onnxgrad.report.inspection import Summary
 from onnxgrad.report.optimized import OptimizedModel
+from onnxgrad.verify import proof
+from onnxgrad.verify.report import Report
 
 
 @from_keywords(OptimizeOptions)
@@ -127,6 +136,60 @@ def set_metadata(model: ModelLike, *, options: MetadataOptions) -> Any:
         check_room(program, model)
         change(program, options.values or {}, options.unset, options.header())
         return to_kind_of(program, model)
+
+
+@from_keywords(VerifyOptions)
+def verify(a: ModelLike, b: ModelLike | None = None, *, options: VerifyOptions) -> Report:
+    """Compare model `b` with the original `a` by running both.
+
+    Returns a report. A difference is in the report and raises nothing; neither does an output
+    without one finite element to compare, or a limit that was reached: the verdict is "not proved".
+
+    `inputs` accepts one or several sets of arrays by input name, or files (.npz, .npy, .pb). None
+    generates them from `seeds`, at two sizes of every symbolic dimension if the original runs at
+    two. `atol`, `rtol`: |a - b| <= atol + rtol * |a| replaces the calibrated tolerance, for every
+    output of floats or for each in a mapping by name; `metric` is "cosine=0.999", "psnr=40",
+    "top1=0.99" or "worst=0.01", one or several, "logits:top1=1" for one output. With bounds a float
+    may have another width in `b`, which receives `a`'s inputs rounded to it; the verdict is "within
+    bounds". `expect` compares the outputs of `a` with stored results in place of `b`.
+
+    Raises InputError if the original cannot be run or fed or if a provider is missing, and
+    LimitReached.
+
+    >>> onnxgrad.verify("models/lstmcell.onnx", "models/lstmcell.onnx").verdict
+    'equal'
+    """
+    return proof.verify(a, b, **options.shared(VerifyOptions))
+
+
+@from_keywords(InspectOptions)
+def inspect(model: ModelLike, *, options: InspectOptions) -> Summary:
+    """Return the contents of a model: interface, operators, parameters, metadata, and the costs
+    of a run. Runs nothing and reads no external data.
+
+    `costs` are FLOPs (two for a multiplication and an addition) and bytes, if sizes are known;
+    `dims` sets sizes of symbols for the costs alone. Unknown costs are counted as unknown.
+
+    Raises InputError if the model cannot be read or lacks a symbol of `dims`.
+
+    >>> onnxgrad.inspect("models/training/mlp.onnx").stats.operators["Gemm"]
+    3
+    """
+    with limited(options.timeout, options.max_memory):
+        return inspection.inspect(model, options.dims)
+
+
+@from_keywords(DiffOptions)
+def diff(a: ModelLike, b: ModelLike, *, options: DiffOptions) -> Diff:
+    """Return the differences from model `a` to model `b`. Runs neither, and accepts operators that
+    do not exist.
+
+    Nodes are matched by the name of their first output, initializers by name. Weights are compared
+    by content, wherever they lie. Raises InputError if a model or its external data cannot be
+    read.
+    """
+    with limited(options.timeout, options.max_memory):
+        return comparing.diff(a, b)
 
 
 def _optimized(model: ModelLike, options: OptimizeOptions, report: bool) -> Any:

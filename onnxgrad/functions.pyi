@@ -11,7 +11,9 @@ from onnxgrad.jobs.groups import InputKind
 from onnxgrad.jobs.groups import Legs
 from onnxgrad.jobs.groups import Memory
 from onnxgrad.jobs.groups import Names
+from onnxgrad.jobs.groups import Pairs
 from onnxgrad.jobs.groups import PerOutput
+from onnxgrad.jobs.groups import Positive
 from onnxgrad.jobs.groups import Providers
 from onnxgrad.jobs.groups import Seconds
 from onnxgrad.jobs.groups import Seed
@@ -21,7 +23,10 @@ from onnxgrad.jobs.groups import Threads
 from onnxgrad.options import Range
 from onnxgrad.passes.base import Pass
 from onnxgrad.passes.user_laws import Law
+from onnxgrad.report.diff import Diff
+from onnxgrad.report.inspection import Summary
 from onnxgrad.verify.feeds.proof_cases import Inputs
+from onnxgrad.verify.report import Report
 from onnxgrad.vocabulary import Merge
 from onnxgrad.vocabulary import Preset
 from onnxgrad.vocabulary import Runtime
@@ -130,3 +135,39 @@ def set_metadata(
     model_version: Annotated[int, Range(-2 ** 63, 2 ** 63 - 1)] | None = None,
     doc_string: str | None = None,
 ) -> Any: ...
+def verify(
+    a: ModelLike,
+    b: ModelLike | None = None,
+    *,
+    weights: Literal['auto', 'same', 'rounded'] = 'auto',
+    float64_budget: Positive = 20.0,
+    map: Pairs | None = None,
+    expect: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    seeds: Seeds = (0, 1),
+    legs: Legs = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> Report: ...
+def inspect(
+    model: ModelLike,
+    *,
+    dims: Sizes | None = None,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> Summary: ...
+def diff(
+    a: ModelLike,
+    b: ModelLike,
+    *,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> Diff: ...

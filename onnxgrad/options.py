@@ -85,14 +85,16 @@ class Range:
         return value
 
 
-def check_fields(made: Any, owner: str) -> None:
+def check_fields(made: Any, owner: str, defaults: bool = True) -> None:
     """Replace each field of a dataclass by its value in the declared type, called from
-    `__post_init__`. Raises InputError that names `owner` and field.
+    `__post_init__`; with `defaults=False` except for fields that have their default. Raises
+    InputError that names `owner` and field.
     """
     kinds = kinds_of(type(made))
     for f in fields(made):
-        if f.init:
-            value = checked(kinds[f.name], getattr(made, f.name), f"{owner}: {f.name}")
+        value = getattr(made, f.name)
+        if f.init and (defaults or value is not f.default):
+            value = checked(kinds[f.name], value, f"{owner}: {f.name}")
             object.__setattr__(made, f.name, value)
 
 

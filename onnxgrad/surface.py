@@ -12,7 +12,16 @@ from onnxgrad.errors import (
     RuleFailed,
     RuleWarning,
 )
-from onnxgrad.functions import convert_opset, extract, float16, optimize, set_metadata
+from onnxgrad.functions import (
+    convert_opset,
+    diff,
+    extract,
+    float16,
+    inspect,
+    optimize,
+    set_metadata,
+    verify,
+)
 from onnxgrad.grad import (
     GradientReport,
     body,
@@ -42,8 +51,8 @@ from onnxgrad.limits import LimitReached
 from onnxgrad.passes.base import FamilyPass, Pass, RulePass, register
 from onnxgrad.passes.outline_as import outline_as
 from onnxgrad.passes.to_onnxscript import to_onnxscript_rules
-from onnxgrad.report.diff import Diff, diff
-from onnxgrad.report.inspection import Summary, Weights, inspect, weights
+from onnxgrad.report.diff import Diff
+from onnxgrad.report.inspection import Summary, Weights, weights
 from onnxgrad.report.optimized import OptimizedModel
 from onnxgrad.rewrite.combine import combine
 from onnxgrad.rewrite.context import PatternContext, rewrite_bindings, rewrite_call
@@ -53,7 +62,7 @@ from onnxgrad.rewrite.worklist import rewrite
 from onnxgrad.testing import temporary_rules
 from onnxgrad.train import Trainer, training_step
 from onnxgrad.train.onnx_training.preview_operators import LowerTraining
-from onnxgrad.verify import Report, RunFailed, Unsupported, verify
+from onnxgrad.verify import Report, RunFailed, Unsupported
 from onnxgrad.verify.reference.user_operators import kernel
 from onnxgrad.verify.running.session import custom_ops
 from onnxgrad.version import __version__

@@ -96,7 +96,7 @@ class Done:
 
     def prove(self, **options: Any) -> Report:
         """The proof, which must succeed and must have run onnxruntime."""
-        options.setdefault("float64_exact", not self.trace.rounded)
+        options.setdefault("weights", "rounded" if self.trace.rounded else "same")
         report = verify(self.before, self.after, seeds=(0,), **options)
         assert report.ok, str(report)
         assert report.legs["onnxruntime"].ran

@@ -129,12 +129,13 @@ class VerifyOptions(Proof):
         "rounded: they were computed anew, so by what rounding to their type costs (1e-6 in "
         "float32) or 3 times what A's own arithmetic does; auto (default): look",
     )  # fmt: skip
+    float64_budget: Positive = option(20.0, "seconds for the float64 check", flag=None)
     map: Pairs | None = option(
         None, "what A calls NAME, an input or an output, is OTHER in B", metavar="NAME=OTHER"
     )
-    expect: str | None = option(
+    expect: str | os.PathLike[str] | Mapping[str, Any] | None = option(
         None, "instead of B: stored results, an .npz with the outputs' names, which A is to give "
-        "on --input; NAME of --map is what FILE has, OTHER A's", metavar="FILE",
+        "on --input; NAME of --map is what FILE has, OTHER A's", metavar="FILE", once=True,
     )  # fmt: skip
 
 

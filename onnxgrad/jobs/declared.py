@@ -126,7 +126,7 @@ class Declaration:
     given: frozenset[str] = frozenset()  # the options that the caller set
 
     def __post_init__(self) -> None:
-        check_fields(self, self.job or type(self).__name__)
+        check_fields(self, self.job or type(self).__name__, defaults=False)
 
     @classmethod
     def of(cls: type[D], given: Mapping[str, Any]) -> D:

@@ -188,7 +188,7 @@ def pipeline_of(options: OptimizeOptions, plugins: Sequence[Pass] = ()) -> Pipel
 
 # options of the proof that speak of the whole model's inputs
 _OF_THE_WHOLE = frozenset(
-    {"inputs", "dims", "float64_exact", "allow_empty", "atol", "rtol", "metric", "coverage"}
+    {"inputs", "dims", "weights", "allow_empty", "atol", "rtol", "metric", "coverage"}
 )
 
 
@@ -321,7 +321,7 @@ def optimize_program(
     if not prove:
         _proved(pipeline, program)
         return Outcome(rewritten=program, passes=results, trace=trace, each=singly)
-    options.setdefault("float64_exact", not trace.rounded)
+    options.setdefault("weights", "rounded" if trace.rounded else "same")
     tell("prove")
     with _original(program) as original:
         with runnable(program) as candidate:

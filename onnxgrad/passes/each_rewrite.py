@@ -174,10 +174,11 @@ class EachTrace(Trace):
         """In float64 where that is possible, for it is quick and sees the least; else in
         onnxruntime.
         """
+        weights = "same" if exact else "rounded"
         if "legs" in self.options:
-            return verify(a, b, float64_exact=exact, **self.options)
+            return verify(a, b, weights=weights, **self.options)
         try:
-            return verify(a, b, legs=("float64",), float64_exact=exact, **self.options)
+            return verify(a, b, legs=("float64",), weights=weights, **self.options)
         except InputError:
             return verify(a, b, legs=("onnxruntime",), **self.options)
 

@@ -25,7 +25,6 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.protobufs import elements, every_node, operator
 from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.ir.types import dtype_name, type_from_proto
-from onnxgrad.options import known_keywords
 from onnxgrad.report.html.models import diff_page
 from onnxgrad.report.parts import Part, cell, change, first_of, heading, line, number, table
 from onnxgrad.report.rendering import Rendered
@@ -377,15 +376,8 @@ class Diff(Rendered):
             yield from more
 
 
-@known_keywords
 def diff(a: ModelLike, b: ModelLike) -> Diff:
-    """Returns what changed from model `a` to model `b`; neither is changed, run, or checked for
-    operators that do not exist.
-
-    Nodes are matched by the name of their first output, initializers by name. Weights are compared
-    by content, wherever they lie. Raises InputError if a model or its external data cannot be
-    read.
-    """
+    """Returns the differences between two models; `onnxgrad.diff` says how."""
     a, b = settled(a), settled(b)
     (x, folder_x), (y, folder_y) = proto_of(a), proto_of(b)
     found = Comparison((folder_x, folder_y))

@@ -219,19 +219,8 @@ def _sized(what: str, found: list[Sized], verbose: bool) -> Iterator[Part]:
         yield made
 
 
-@known_keywords
-def inspect(model: ModelLike, *, dims: Mapping[str, int] | None = None) -> Summary:
-    """Returns the contents of a model: interface, operators, parameters, metadata, and the costs
-    of a run. Runs nothing and reads no external data.
-
-    `costs` are FLOPs (two for a multiplication and an addition) and bytes, where sizes are known;
-    `dims` sets sizes of symbols for the costs alone. Unknown costs are counted as unknown.
-
-    Raises InputError if the model cannot be read or lacks a symbol of `dims`.
-
-    >>> onnxgrad.inspect("models/training/mlp.onnx").stats.operators["Gemm"]
-    3
-    """
+def inspect(model: ModelLike, dims: Mapping[str, int] | None = None) -> Summary:
+    """Returns the contents of a model; `onnxgrad.inspect` says which."""
     model = settled(model)
     program = load(model)
     # a Program may have been changed since it was read

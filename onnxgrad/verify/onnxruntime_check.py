@@ -55,7 +55,7 @@ class Request:
     dims: Mapping[str, int] | None
     seeds: Sequence[int]
     legs: Sequence[str]
-    float64_exact: bool | None
+    weights: str
     budget: float
     allow_empty: Collection[str]
     bounds: Bounds

@@ -17,7 +17,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import CannotRun, InputError
 from onnxgrad.limits import bounded
-from onnxgrad.options import known_keywords, providers_of, several
+from onnxgrad.options import providers_of, several
 from onnxgrad.verify.bounds import Bounds, PerOutput
 from onnxgrad.verify.compare import Difference
 from onnxgrad.verify.coverage.search import Search
@@ -52,7 +52,6 @@ from onnxgrad.wording import counted, option
 _REFERENCE = "reference"  # the stage of a RunFailed that our reference, not onnxruntime, caused
 
 
-@known_keywords
 @bounded
 def verify(
     a: Model | Any,
@@ -64,7 +63,7 @@ def verify(
     dims: Mapping[str, int] | None = None,
     seeds: Sequence[int] = (0, 1),
     legs: Sequence[str] = LEGS,
-    float64_exact: bool | None = None,
+    weights: str = "auto",
     float64_budget: float = 20.0,
     threads: int = 1,
     timeout: float | None = None,
@@ -76,32 +75,7 @@ def verify(
     map: Mapping[str, str] | None = None,
     coverage: str | float | None = None,
 ) -> Report:
-    """Compare model `b` with the original `a` by running both. That they differ is in the report,
-    not an exception; so is that nothing is known: an output without one finite element to compare,
-    or a limit that was reached.
-
-    inputs: one or several sets of arrays by input name, or files (.npz, .npy, .pb); None generates
-    feeds from `seeds`, at two sizes of every symbolic dimension where the original runs at two.
-    dims: symbol -> size, fixed. float64_exact: no arithmetic was done on weights, so the float64
-    check may ask for 1e-9 of max|y|; otherwise what rounding to the weights' dtype costs (1e-6 in
-    float32), or 3 times the original's own error; None looks at the weights. float64_budget:
-    seconds for that check. allow_empty: outputs that may have nothing to compare.
-
-    atol, rtol: |a - b| <= atol + rtol * |a| is all that is asked for, of every output of floats or
-    of each in a mapping by name; metric: "cosine=0.999", "psnr=40", "top1=0.99", "worst=0.01", one
-    or several, "logits:top1=1" for one output (see `verify.bounds`). Then a float may have another
-    width in `b`, which gets `a`'s inputs rounded to it; the verdict is "within bounds". map: what
-    `b` calls inputs and outputs of `a`, {"logits": "linear"}. expect: in place of `b` stored
-    results, by name or in an .npz, which `a` is to give on the `inputs`; there `map` says what `a`
-    calls them.
-    coverage: the least share of thresholds, branches, loop turns and defaults that runs must reach,
-    such as ">= 95%" or 0.95; less is "not proved".
-    timeout: seconds for everything (300); max_memory: bytes, or such as "4GB", for each process
-    that runs a model (half of what there is).
-
-    Raises InputError when the original cannot be run or fed, or the provider is missing,
-    LimitReached.
-    """
+    """Compare model `b` with the original `a` by running both; `onnxgrad.verify` says how."""
     legs, allow_empty = several(legs, "verify: legs"), several(allow_empty, "verify: allow_empty")
     _check_legs(legs)
     if not len(seeds):
@@ -112,7 +86,7 @@ def verify(
     if "onnxruntime" not in legs:
         providers = providers[:1]
     request = Request(
-        Settings(providers[0], threads), inputs, dims, seeds, legs, float64_exact, float64_budget,
+        Settings(providers[0], threads), inputs, dims, seeds, legs, weights, float64_budget,
         allow_empty, bounds, map or {}, wanted_share(coverage),
     )  # fmt: skip
     if expect is None and b is None:
@@ -209,7 +183,7 @@ def _judged(
             original, candidate, trials, found, request.settings, asked, search.at_zero
         )
     if oracle is not None:
-        computed = _recomputed(original, candidate, request.float64_exact, asked.names.outputs)
+        computed = _recomputed(original, candidate, request.weights, asked.names.outputs)
         ran["float64"] = float64_check(oracle, trials, found, computed)
     if not any(leg.ran for leg in ran.values()):
         found.unproved.append(f"the float64 check could not run ({ran['float64'].why})")
@@ -232,7 +206,7 @@ def _uncovered(coverage: Coverage, request: Request) -> list[str]:
     the caller says how the weights were computed.
     """
     lacking = coverage.lacks(request.coverage)
-    rows = coverage.unread.items() if request.float64_exact is None else ()
+    rows = coverage.unread.items() if request.weights == "auto" else ()
     unread = [f"{counted(n, 'row')} of {table!r} differ that no run read" for table, n in rows]
     return [*unread, *([lacking] if lacking else [])]
 
@@ -312,15 +286,15 @@ def _divided(original: ProofModel, trials: Sequence[Trial], asked: Asked) -> lis
 def _recomputed(
     original: ProofModel,
     candidate: ProofModel,
-    float64_exact: bool | None,
+    weights: str,
     names: Mapping[str, str],
 ) -> dict[str, set[int]]:
     """The dtypes of weights that were computed anew on the paths to each output of the original,
     as far as is said or seen. `names`: what the candidate calls outputs.
     """
-    if float64_exact:
+    if weights == "same":
         return {}
-    claimed = float64_exact is False
+    claimed = weights == "rounded"
     computed = new_weights(original, candidate, claimed=claimed)
     anywhere = any(computed.values()) or not claimed
     return {

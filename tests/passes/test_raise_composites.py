@@ -38,5 +38,5 @@ def test_the_chains_of_a_model(name: str) -> None:
     counts = Counter(b.op for b in program.main.walk())
     assert {op: counts[op] for op in COUNTED if counts[op]} == EXPECTED[name]
     assert not counts["Softmax"] and trace.rounded
-    report = verify(model, to_proto(program), seeds=(0,), float64_exact=False)
+    report = verify(model, to_proto(program), seeds=(0,), weights="rounded")
     assert report.ok, str(report)

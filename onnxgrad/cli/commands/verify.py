@@ -11,6 +11,7 @@ from onnxgrad.cli.models import STDIN, named, read
 from onnxgrad.cli.options import require_runtime, within_limits
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.jobs.declarations import VerifyOptions
 from onnxgrad.report.proof import proof_lines
 from onnxgrad.verify import verify
 
@@ -19,14 +20,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """0 when B computes what A computes, else 1: it differs, or nothing is proved."""
     if args.a == args.b == STDIN:
         raise InputError("both models cannot come from stdin")
-    options = args.options.proof() | {"map": args.map}
     a, b = _model(args.a), None if args.b is None else _model(args.b)
     require_runtime(args.provider)
     try:
         with within_limits(args), out.progress("verify", 1) as advance:
             advance("running both models", None)
-            exact = {"auto": None, "same": True, "rounded": False}[args.weights]
-            report = verify(a, b, float64_exact=exact, expect=args.expect, **options)
+            report = verify(a, b, **args.options.shared(VerifyOptions))
     except OnnxgradError as error:
         raise named(error, args.a) from error
     out.json({"a": args.a, "b": args.b, "expect": args.expect, **report.to_dict()})
