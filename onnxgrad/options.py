@@ -85,6 +85,14 @@ class Range:
         return value
 
 
+class Named:
+    """Names: one alone, or any collection of them."""
+
+    def check(self, value: Any, where: str) -> tuple[str, ...]:
+        """Return the names. Raises InputError for anything else."""
+        return several(value, where)
+
+
 def check_fields(made: Any, owner: str, defaults: bool = True) -> None:
     """Replace each field of a dataclass by its value in the declared type, called from
     `__post_init__`; with `defaults=False` except for fields that have their default. Raises

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from onnxgrad import functions
-from onnxgrad.jobs import declarations, groups
+from onnxgrad.jobs import declarations, gradient_declarations, groups, training_declarations
 
 STUB = Path(functions.__file__).with_suffix(".pyi")
 HEAD = '''"""Made by scripts/make_stubs.py from the declarations of onnxgrad.jobs."""
@@ -82,7 +82,8 @@ def _imports(module: ModuleType) -> dict[str, str]:
 
 def text() -> str:
     """The stub as it should be."""
-    return stub(declared_functions(functions), groups, declarations, functions)
+    own = (declarations, gradient_declarations, training_declarations)
+    return stub(declared_functions(functions), groups, *own, functions)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 
 from onnxgrad.cli.help_text import examples_text
 from onnxgrad.jobs import declarations as jobs
+from onnxgrad.jobs import gradient_declarations as gradients
 from onnxgrad.jobs import training_declarations as training
 from onnxgrad.jobs.declared import Declaration, add_flags, group_of, reader
 from onnxgrad.jobs.groups import Seconds, Several
@@ -191,7 +192,7 @@ COMMANDS: dict[str, Command] = {
                 "axis of all counts samples: one Jacobian for each"),
             custom_ops("proof"),
         ),
-        training.GradOptions,
+        gradients.GradOptions,
     ),
     "check-grad": Command(
         "compare a model's gradient with central differences, value by value",
@@ -200,7 +201,7 @@ COMMANDS: dict[str, Command] = {
          ("check-grad model.onnx --target loss --input batch.npz --seed 1",
           "on values of your own, in other directions")),
         (MODEL, custom_ops("check")),
-        training.CheckGradOptions,
+        gradients.CheckGradOptions,
     ),
     "train-step": Command(
         "a training step as a folder of plain ONNX files: loss, gradient and update",

@@ -150,8 +150,11 @@ class Declaration:
 
     def shared(self, group: type[Declaration]) -> dict[str, Any]:
         """Return the options of a group that the caller set."""
-        names = (o.name for o in options_of(group) if o.name in self.given)
-        return {name: getattr(self, name) for name in names}
+        return {k: v for k, v in self.values(group).items() if k in self.given}
+
+    def values(self, group: type[Declaration] | None = None) -> dict[str, Any]:
+        """Return all options, or those of a group, by name."""
+        return {o.name: getattr(self, o.name) for o in options_of(group or type(self))}
 
 
 def options_of(cls: type[Declaration]) -> tuple[Option, ...]:

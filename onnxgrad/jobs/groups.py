@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.declared import DIGITS, Declaration, option, options_of
 from onnxgrad.limits import MOST_SECONDS, SECONDS, read_size
-from onnxgrad.options import Range, providers_of, several
+from onnxgrad.options import Named, Range, providers_of, several
 from onnxgrad.vocabulary import LEGS, MOST_THREADS
 
 if TYPE_CHECKING:
@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 # ---- kinds of values: `check` a value, `read` one word of a flag, `join` several ----------------
 
 
-class _Names:
-    """Names: one alone, or any collection of them."""
-
-    def check(self, value: Any, where: str) -> tuple[str, ...]:
-        return several(value, where)
+class Word:
+    """Text as a flag has it."""
 
     def read(self, text: str, _: str) -> str:
         return text
@@ -163,7 +160,7 @@ class InputKind:
 
 
 Text: TypeAlias = Annotated[str, _Text()]
-Names: TypeAlias = Annotated[str | Sequence[str], _Names()]
+Names: TypeAlias = Annotated[str | Sequence[str], Named(), Word()]
 Providers: TypeAlias = Annotated[str, _Providers()]
 Seconds: TypeAlias = Annotated[float, Range(0, MOST_SECONDS, above=True)]
 Memory: TypeAlias = Annotated[int | str, _Memory()]
