@@ -150,9 +150,9 @@ class Declaration:
 
     def shared(self, group: type[Declaration]) -> dict[str, Any]:
         """Return the options of a group that the caller set."""
-        return {k: v for k, v in self.values(group).items() if k in self.given}
+        return {k: v for k, v in self.settings(group).items() if k in self.given}
 
-    def values(self, group: type[Declaration] | None = None) -> dict[str, Any]:
+    def settings(self, group: type[Declaration] | None = None) -> dict[str, Any]:
         """Return all options, or those of a group, by name."""
         return {o.name: getattr(self, o.name) for o in options_of(group or type(self))}
 
