@@ -59,15 +59,6 @@ def scaled(v: Var, factor: float) -> Var:
     return v if factor == 1.0 else v * factor
 
 
-def restored(v: Var, axes: Axes, keepdims: int) -> Var:
-    """The result of a reduction with its reduced axes back as ones, so that it broadcasts
-    against the operand.
-    """
-    if keepdims or v.shape == () or axes is None or (not isinstance(axes, Var) and not axes):
-        return v  # nothing was dropped, or everything was and a scalar broadcasts
-    return op.Unsqueeze(v, axes if isinstance(axes, Var) else list(axes))
-
-
 def beside_zeros(product: Var, zeros: Var) -> tuple[Var, Var]:
     """a, b such that the product of all factors but the zero x is a (b - x).
 

@@ -1,42 +1,13 @@
-"""Activations, Softmax and its kin among them."""
+"""Activations, Softmax, LogSoftmax and Hardmax."""
 
 from __future__ import annotations
 
 import math
 
-from onnxgrad.grad.registry import vjp, zero
+from onnxgrad.grad.registry import Formula, vjp, zero
 from onnxgrad.grad.rules._common import in_dtype_of, scaled, widened
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-
-vjp("Sigmoid", lambda g, y, x: g * (y * (1.0 - y)))
-vjp("Relu", lambda g, y, x: op.Where(op.Greater(y, 0.0), g, 0.0), notes="0 at 0")
-vjp(
-    "LeakyRelu",
-    lambda g, y, x, alpha: op.Where(op.Greater(x, 0.0), g, g * alpha),
-    notes="alpha at 0",
-)
-vjp(
-    "PRelu",
-    lambda g, y, x, slope: op.Where(op.Greater(x, 0.0), g, g * slope),
-    lambda g, y, x, slope: op.Where(op.Greater(x, 0.0), 0.0, g * x),
-    notes="slope at 0",
-)
-vjp(
-    "ThresholdedRelu",
-    lambda g, y, x, alpha: op.Where(op.Greater(x, alpha), g, 0.0),
-    notes="0 at alpha",
-)
-vjp(
-    "Shrink",
-    lambda g, y, x, lambd: op.Where(op.Greater(op.Abs(x), lambd), g, 0.0),
-    notes="0 at +-lambd",
-)
-vjp(
-    "Elu",
-    lambda g, y, x, alpha: op.Where(op.Greater(x, 0.0), g, g * (y + alpha)),
-    notes="alpha at 0",
-)
 
 
 def _celu(g: Var, y: Var, x: Var, alpha: float) -> Var:
@@ -45,34 +16,9 @@ def _celu(g: Var, y: Var, x: Var, alpha: float) -> Var:
     return in_dtype_of(op.Where(op.Greater(x, 0.0), g, g * (y / alpha + 1.0)), like)
 
 
-vjp("Celu", _celu)
-vjp(
-    "Selu",
-    lambda g, y, x, alpha, gamma: op.Where(op.Greater(x, 0.0), g * gamma, g * (y + gamma * alpha)),
-    notes="alpha gamma at 0",
-)
-vjp("Softplus", lambda g, y, x: g * op.Sigmoid(x))
-
-
-def _softsign(g: Var, y: Var, x: Var) -> Var:
-    d = op.Abs(x) + 1.0
-    return g / (d * d)
-
-
-vjp("Softsign", _softsign)
-vjp(
-    "HardSigmoid",
-    lambda g, y, x, alpha: op.Where(op.And(op.Greater(y, 0.0), op.Less(y, 1.0)), g * alpha, 0.0),
-    notes="0 at both ends",
-)
-
-
 def _hard_swish(g: Var, y: Var, x: Var) -> Var:
     middle = op.Where(op.Less(x, 3.0), g * (x * (1.0 / 3.0) + 0.5), g)
     return op.Where(op.Greater(x, -3.0), middle, 0.0)
-
-
-vjp("HardSwish", _hard_swish, notes="0 at -3, 1 at 3")
 
 
 def _gelu(g: Var, y: Var, x: Var, approximate: str) -> Var:
@@ -86,15 +32,9 @@ def _gelu(g: Var, y: Var, x: Var, approximate: str) -> Var:
     return g * (cdf + x * (op.Exp(x * x * -0.5) * (1.0 / math.sqrt(2.0 * math.pi))))
 
 
-vjp("Gelu", _gelu)
-
-
 def _mish(g: Var, y: Var, x: Var) -> Var:
     t = op.Tanh(op.Softplus(x))
     return g * (t + x * ((1.0 - t * t) * op.Sigmoid(x)))
-
-
-vjp("Mish", _mish)
 
 
 def _swish(g: Var, y: Var, x: Var, alpha: float) -> Var:
@@ -102,7 +42,48 @@ def _swish(g: Var, y: Var, x: Var, alpha: float) -> Var:
     return g * (s + scaled(y * (1.0 - s), alpha))
 
 
-vjp("Swish", _swish)
+_ACTIVATIONS: dict[str, Formula] = {
+    "Celu": _celu,
+    "Elu": lambda g, y, x, alpha: op.Where(op.Greater(x, 0.0), g, g * (y + alpha)),
+    "Gelu": _gelu,
+    "HardSigmoid": lambda g, y, x, alpha: op.Where(
+        op.And(op.Greater(y, 0.0), op.Less(y, 1.0)), g * alpha, 0.0
+    ),
+    "HardSwish": _hard_swish,
+    "LeakyRelu": lambda g, y, x, alpha: op.Where(op.Greater(x, 0.0), g, g * alpha),
+    "LogSoftmax": lambda g, y, x, axis: g - op.Exp(y) * op.ReduceSum(g, [axis], keepdims=1),
+    "Mish": _mish,
+    "Relu": lambda g, y, x: op.Where(op.Greater(y, 0.0), g, 0.0),
+    "Selu": lambda g, y, x, alpha, gamma: op.Where(
+        op.Greater(x, 0.0), g * gamma, g * (y + gamma * alpha)
+    ),
+    "Shrink": lambda g, y, x, lambd: op.Where(op.Greater(op.Abs(x), lambd), g, 0.0),
+    "Sigmoid": lambda g, y, x: g * (y * (1.0 - y)),
+    "Softplus": lambda g, y, x: g * op.Sigmoid(x),
+    "Softsign": lambda g, y, x: g / ((op.Abs(x) + 1.0) * (op.Abs(x) + 1.0)),
+    "Swish": _swish,
+    "ThresholdedRelu": lambda g, y, x, alpha: op.Where(op.Greater(x, alpha), g, 0.0),
+}
+# the value at a kink
+_KINKS = {
+    "Elu": "alpha at 0",
+    "HardSigmoid": "0 at both ends",
+    "HardSwish": "0 at -3, 1 at 3",
+    "LeakyRelu": "alpha at 0",
+    "Relu": "0 at 0",
+    "Selu": "alpha gamma at 0",
+    "Shrink": "0 at +-lambd",
+    "ThresholdedRelu": "0 at alpha",
+}
+for _name, _formula in _ACTIVATIONS.items():
+    vjp(_name, _formula, notes=_KINKS.get(_name, ""))
+
+vjp(
+    "PRelu",
+    lambda g, y, x, slope: op.Where(op.Greater(x, 0.0), g, g * slope),
+    lambda g, y, x, slope: op.Where(op.Greater(x, 0.0), 0.0, g * x),
+    notes="slope at 0",
+)
 
 
 def _softmax(g: Var, y: Var, x: Var, axis: int) -> Var:
@@ -123,9 +104,5 @@ def _is_selected(y: Var) -> bool:
 
 
 vjp("Softmax", _softmax, notes="rows that are NaN and replaced by a Where pass nothing")
-
-
-vjp("LogSoftmax", lambda g, y, x, axis: g - op.Exp(y) * op.ReduceSum(g, [axis], keepdims=1))
-
 
 zero("Hardmax", notes="one-hot: constant almost everywhere")

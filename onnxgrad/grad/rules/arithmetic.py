@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.grad.registry import vjp, vjp_all, zero
+from onnxgrad.grad.registry import Formula, vjp, vjp_all, zero
 from onnxgrad.grad.rules._common import ZEROS, as_number, beside_zeros, sum_like
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
@@ -56,28 +56,24 @@ def _pow_base(g: Var, y: Var, x: Var, e: Var) -> Var:
     return g * (exponent * op.Pow(x, less))
 
 
-def _pow_exponent(g: Var, y: Var, x: Var, e: Var) -> Var:
-    """y ln(x), and 0 where x is 0 and the exponent is not negative."""
-    at_zero = op.And(op.Equal(x, 0.0), op.GreaterOrEqual(e, 0.0))
-    return g * (y * op.Log(op.Where(at_zero, 1.0, x)))
-
-
 vjp(
     "Pow",
     _pow_base,
-    _pow_exponent,
+    # y ln(x), and 0 where x is 0 and the exponent is not negative
+    lambda g, y, x, e: (
+        g * (y * op.Log(op.Where(op.And(op.Equal(x, 0.0), op.GreaterOrEqual(e, 0.0)), 1.0, x)))
+    ),
     notes="0 w.r.t. the base where the exponent is 0; NaN w.r.t. the exponent for a negative base",
 )
-
-
-def _truncated(q: Var) -> Var:
-    return op.Sign(q) * op.Floor(op.Abs(q))
 
 
 vjp(
     "Mod",
     lambda g, y, a, b: g,
-    lambda g, y, a, b, fmod: -(g * (_truncated(a / b) if fmod else op.Floor(a / b))),
+    # the quotient, cut off or rounded down
+    lambda g, y, a, b, fmod: (
+        -(g * (op.Sign(a / b) * op.Floor(op.Abs(a / b)) if fmod else op.Floor(a / b)))
+    ),
     notes="jumps at multiples of the divisor are ignored",
 )
 
@@ -126,23 +122,27 @@ vjp("Clip", _clip, _clip_low, _clip_high, notes="at a bound the adjoint goes to 
 
 # ---- functions -----------------------------------------------------------------------------------
 
-vjp("Abs", lambda g, y, x: g * op.Sign(x), notes="0 at 0")
-vjp("Sqrt", lambda g, y, x: g * (0.5 / y), notes="infinite at 0")
-vjp("Exp", lambda g, y, x: g * y)
-vjp("Log", lambda g, y, x: g / x)
-vjp("Sin", lambda g, y, x: g * op.Cos(x))
-vjp("Cos", lambda g, y, x: -(g * op.Sin(x)))
-vjp("Tan", lambda g, y, x: g * (1.0 + y * y))
-vjp("Asin", lambda g, y, x: g / op.Sqrt(1.0 - x * x))
-vjp("Acos", lambda g, y, x: -(g / op.Sqrt(1.0 - x * x)))
-vjp("Atan", lambda g, y, x: g / (1.0 + x * x))
-vjp("Sinh", lambda g, y, x: g * op.Cosh(x))
-vjp("Cosh", lambda g, y, x: g * op.Sinh(x))
-vjp("Tanh", lambda g, y, x: g * (1.0 - y * y))
-vjp("Asinh", lambda g, y, x: g / op.Sqrt(x * x + 1.0))
-vjp("Acosh", lambda g, y, x: g / (op.Sqrt(x - 1.0) * op.Sqrt(x + 1.0)))
-vjp("Atanh", lambda g, y, x: g / (1.0 - x * x))
-vjp("Erf", lambda g, y, x: g * (op.Exp(-(x * x)) * (2.0 / math.sqrt(math.pi))))
+_FUNCTIONS: dict[str, Formula] = {
+    "Abs": lambda g, y, x: g * op.Sign(x),
+    "Sqrt": lambda g, y, x: g * (0.5 / y),
+    "Exp": lambda g, y, x: g * y,
+    "Log": lambda g, y, x: g / x,
+    "Sin": lambda g, y, x: g * op.Cos(x),
+    "Cos": lambda g, y, x: -(g * op.Sin(x)),
+    "Tan": lambda g, y, x: g * (1.0 + y * y),
+    "Asin": lambda g, y, x: g / op.Sqrt(1.0 - x * x),
+    "Acos": lambda g, y, x: -(g / op.Sqrt(1.0 - x * x)),
+    "Atan": lambda g, y, x: g / (1.0 + x * x),
+    "Sinh": lambda g, y, x: g * op.Cosh(x),
+    "Cosh": lambda g, y, x: g * op.Sinh(x),
+    "Tanh": lambda g, y, x: g * (1.0 - y * y),
+    "Asinh": lambda g, y, x: g / op.Sqrt(x * x + 1.0),
+    "Acosh": lambda g, y, x: g / (op.Sqrt(x - 1.0) * op.Sqrt(x + 1.0)),
+    "Atanh": lambda g, y, x: g / (1.0 - x * x),
+    "Erf": lambda g, y, x: g * (op.Exp(-(x * x)) * (2.0 / math.sqrt(math.pi))),
+}
+for _name, _formula in _FUNCTIONS.items():
+    vjp(_name, _formula, notes={"Abs": "0 at 0", "Sqrt": "infinite at 0"}.get(_name, ""))
 
 zero("Floor", "Ceil", "Round", "Sign", notes="steps")
 zero(
@@ -192,10 +192,12 @@ def _cum_prod(
 vjp("CumProd", _cum_prod, notes=ZEROS)
 
 
-def _range_step(g: Var, y: Var, start: Var, limit: Var, delta: Var) -> Var:
-    """y_i = start + i delta"""
-    numbers = op.Cast(op.Range(np.int64(0), op.Size(y), np.int64(1)), to=y.dtype)
-    return op.ReduceSum(g * numbers, keepdims=0)
-
-
-vjp("Range", lambda g, y, start, limit, delta: op.ReduceSum(g, keepdims=0), None, _range_step)
+# y_i = start + i delta
+vjp(
+    "Range",
+    lambda g, y, start, limit, delta: op.ReduceSum(g, keepdims=0),
+    None,
+    lambda g, y, start, limit, delta: op.ReduceSum(
+        g * op.Cast(op.Range(np.int64(0), op.Size(y), np.int64(1)), to=y.dtype), keepdims=0
+    ),
+)

@@ -101,14 +101,10 @@ def _as_rows(g: Var, data: Var) -> Var:
     rest = data.shape[1:] if data.shape is not None else ()
     places = (g.shape or ())[: len(g.shape or ()) - len(rest)]
     if places[:-1] and all(d == 1 for d in places[:-1]):
-        rows = op.Squeeze(g, list(range(len(places) - 1)))
-    elif is_static(rest) and 0 not in rest:
-        rows = op.Reshape(g, [-1, *rest])
-    else:
-        rows = op.Reshape(
-            g, op.Concat(np.array([-1]), op.Shape(data, start=1), axis=0), allowzero=1
-        )
-    return rows
+        return op.Squeeze(g, list(range(len(places) - 1)))
+    if is_static(rest) and 0 not in rest:
+        return op.Reshape(g, [-1, *rest])
+    return op.Reshape(g, op.Concat(np.array([-1]), op.Shape(data, start=1), axis=0), allowzero=1)
 
 
 def _line(data: Var) -> tuple[Any, Var]:
@@ -187,28 +183,26 @@ def _gather_nd(g: Var, y: Var, data: Var, indices: Var, batch_dims: int) -> Var:
 vjp("GatherND", _gather_nd)
 
 
-def _flat_gather(g: Var, x: Var, places: Var) -> Var:
-    """The gradient of x.reshape(-1)[places], the places all different."""
-    return reshape_like(add_rows(op.Reshape(x, [-1]), places, g, distinct=True), x)
+def _picked(g: Var, y: Var, x: Var, places: Var, axis: int | None) -> Var:
+    """The gradient of x[places] along an axis, or of x.reshape(-1)[places]; all places differ."""
+    if axis is None:
+        return reshape_like(add_rows(op.Reshape(x, [-1]), places, g, distinct=True), x)
+    return gather(g, y, x, places, axis)
 
 
-def _compress(g: Var, y: Var, x: Var, condition: Var, axis: int | None = None) -> Var:
-    """Compress(x, c) gathers x where c holds."""
-    places = op.Reshape(op.NonZero(condition), [-1])
-    return _flat_gather(g, x, places) if axis is None else gather(g, y, x, places, axis)
-
-
-vjp("Compress", _compress)
-
-
-def _unique(g: Any, y: Any, x: Var, axis: int | None = None) -> Any:
-    """The values are gathered from their first places."""
-    if g[0] is None:
-        return None
-    return _flat_gather(g[0], x, y[1]) if axis is None else gather(g[0], y[0], x, y[1], axis)
-
-
-vjp("Unique", _unique, notes="equal elements: the first one receives everything")
+vjp(
+    "Compress",
+    # the places where the condition holds
+    lambda g, y, x, condition, axis=None: _picked(
+        g, y, x, op.Reshape(op.NonZero(condition), [-1]), axis
+    ),
+)
+vjp(
+    "Unique",
+    # the values are picked from their first places
+    lambda g, y, x, axis=None: None if g[0] is None else _picked(g[0], y[0], x, y[1], axis),
+    notes="equal elements: the first one receives everything",
+)
 
 
 def _one_hot_values(g: Var, y: Var, indices: Var, depth: Var, values: Var, axis: int) -> Var:

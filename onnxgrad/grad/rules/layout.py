@@ -19,7 +19,7 @@ from onnxgrad.grad.rules._common import (
     size_along,
     widened,
 )
-from onnxgrad.grad.rules.scatter import scatter_elements
+from onnxgrad.grad.rules.scatter import add_at_numbers
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.fill_and_reshape import fill, reshape_like, shape_of, zeros_like
 from onnxgrad.ir.ops import op
@@ -157,11 +157,7 @@ def _pad(
     # pad the elements' numbers like the elements: each part of g then knows where it came from
     numbers = op.Reshape(op.Range(np.int64(0), op.Size(x), np.int64(1)), op.Shape(x))
     source = op.Pad(numbers, binding.inputs[1], None, binding.operand(3), mode=mode)
-    flat = op.Reshape(zeros_like(x), [-1])
-    added = scatter_elements(
-        flat, op.Reshape(source, [-1]), op.Reshape(g, [-1]), axis=0, reduction="add"
-    )
-    return reshape_like(added, x)
+    return add_at_numbers(g, x, source)
 
 
 def _pad_value(

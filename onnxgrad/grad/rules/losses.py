@@ -170,8 +170,6 @@ vjp(
     "NegativeLogLikelihoodLoss",
     _likelihood,
     None,
-    lambda g, y, log_prob, labels, weights, reduction, ignore_index: _weights(
-        g, y, log_prob, labels, weights, reduction, ignore_index
-    ),
+    _weights,
     notes=_NOTES,
 )

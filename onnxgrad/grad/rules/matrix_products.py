@@ -85,23 +85,23 @@ def _columns(v: Var) -> Var:
 vjp_all("MatMul", _matmul)
 
 
-def _gemm_a(g: Var, y: Var, a: Var, b: Var, alpha: float, transA: int, transB: int) -> Var:
-    if transA:
-        return op.Gemm(b, g, alpha=_attribute(alpha), transA=transB or None, transB=1)
-    return op.Gemm(g, b, alpha=_attribute(alpha), transB=None if transB else 1)
+def _gemm(a: Var, b: Var, alpha: float, transA: int, transB: int) -> Var:
+    return op.Gemm(
+        a, b, alpha=None if alpha == 1.0 else alpha, transA=transA or None, transB=transB or None
+    )
 
 
-def _gemm_b(g: Var, y: Var, a: Var, b: Var, alpha: float, transA: int, transB: int) -> Var:
-    if transB:
-        return op.Gemm(g, a, alpha=_attribute(alpha), transA=1, transB=transA or None)
-    return op.Gemm(a, g, alpha=_attribute(alpha), transA=None if transA else 1)
-
-
-def _attribute(alpha: float) -> float | None:
-    return None if alpha == 1.0 else alpha
-
-
-vjp("Gemm", _gemm_a, _gemm_b, lambda g, y, a, b, c, beta: scaled(g, beta))
+# y = alpha a b + beta c: da = alpha g b', db = alpha a' g
+vjp(
+    "Gemm",
+    lambda g, y, a, b, alpha, transA, transB: (
+        _gemm(b, g, alpha, transB, 1) if transA else _gemm(g, b, alpha, 0, 1 - transB)
+    ),
+    lambda g, y, a, b, alpha, transA, transB: (
+        _gemm(g, a, alpha, 1, transA) if transB else _gemm(a, g, alpha, 1 - transA, 0)
+    ),
+    lambda g, y, a, b, c, beta: scaled(g, beta),
+)
 
 
 def _einsum(

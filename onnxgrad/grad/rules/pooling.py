@@ -12,7 +12,7 @@ from onnx import TensorProto
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import counting, divided, mean_share, reduced_count
 from onnxgrad.grad.rules._geometry import Geometry, geometry, onto_long, onto_short, spatial
-from onnxgrad.grad.rules.scatter import scatter_elements
+from onnxgrad.grad.rules.scatter import add_at_numbers
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.emission.fill_and_reshape import expand_like, reshape_like, zeros_like
@@ -24,15 +24,7 @@ from onnxgrad.ir.var import Var
 def _max_pool(g: Sequence[Var | None], y: Sequence[Var], x: Var, storage_order: int) -> Var | None:
     if g[0] is None:
         return None
-    indices = _row_major(y[1], x) if storage_order else y[1]
-    flat = scatter_elements(
-        op.Reshape(zeros_like(x), [-1]),
-        op.Reshape(indices, [-1]),
-        op.Reshape(g[0], [-1]),
-        axis=0,
-        reduction="add",
-    )
-    return reshape_like(flat, x)
+    return add_at_numbers(g[0], x, _row_major(y[1], x) if storage_order else y[1])
 
 
 def _row_major(indices: Var, x: Var) -> Var:
@@ -64,12 +56,12 @@ vjp(
 )
 
 
-def _global_average(g: Var, y: Var, x: Var) -> Var:
-    count = reduced_count(x, y, list(range(2, x.rank)) if x.rank is not None else op.Shape(x))
-    return expand_like(mean_share(g, count), x)
-
-
-vjp("GlobalAveragePool", _global_average)
+vjp(
+    "GlobalAveragePool",
+    lambda g, y, x: expand_like(
+        mean_share(g, reduced_count(x, y, op.Shape(x) if x.rank is None else range(2, x.rank))), x
+    ),
+)
 
 
 def _average_pool(
@@ -79,17 +71,16 @@ def _average_pool(
     ceil = bool(binding.attr("ceil_mode", 0))
     share = divided(g, _window_sizes(x, y, geo, tuple(kernel_shape), bool(count_include_pad), ceil))
     ones = np.ones((1, 1, *kernel_shape), numpy_dtype(x.dtype))
-    # each channel on its own: as many images of one channel
+    images = op.Reshape(share, _one_channel_each(y))
+    return reshape_like(onto_long(images, constant(ones), x, geo, 1), x)
+
+
+def _one_channel_each(y: Var) -> Any:
+    """The shape of `y` with each channel as an image of its own."""
     sizes = spatial(y)
-    images: Any = (
-        [-1, 1, *sizes]
-        if sizes is not None
-        else op.Concat(_ONE_CHANNEL, op.Shape(y, start=2), axis=0)
-    )
-    return reshape_like(onto_long(op.Reshape(share, images), constant(ones), x, geo, 1), x)
-
-
-_ONE_CHANNEL = np.array([-1, 1], np.int64)
+    if sizes is not None:
+        return [-1, 1, *sizes]
+    return op.Concat(np.array([-1, 1], np.int64), op.Shape(y, start=2), axis=0)
 
 
 def _window_sizes(
@@ -163,19 +154,12 @@ vjp(
 
 
 def _lp_pool(g: Var, y: Var, x: Var, kernel_shape: Sequence[int], p: int, binding: Binding) -> Var:
-    """Each window's share goes to all its elements, each channel an image of its own."""
     geo = geometry(binding, kernel_shape, x, y)
-    share = _lp_share(g, y, p)
-    sizes = spatial(y)
-    one_channel = np.array([-1, 1], np.int64)
-    images: Any = (
-        [-1, 1, *sizes]
-        if sizes is not None
-        else op.Concat(one_channel, op.Shape(y, start=2), axis=0)
-    )
+    share, images = _lp_share(g, y, p), _one_channel_each(y)
     ones = constant(np.ones((1, 1, *kernel_shape), numpy_dtype(x.dtype)))
-    spread = reshape_like(onto_long(op.Reshape(share, images), ones, x, geo, 1), x)
-    return _lp_slope(spread, y, x, p)
+    return _lp_slope(
+        reshape_like(onto_long(op.Reshape(share, images), ones, x, geo, 1), x), y, x, p
+    )
 
 
 vjp("LpPool", _lp_pool, notes="0 where the norm is 0")

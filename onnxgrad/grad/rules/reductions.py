@@ -17,7 +17,6 @@ from onnxgrad.grad.rules._common import (
     divided,
     mean_share,
     reduced_count,
-    restored,
 )
 from onnxgrad.ir.emission.fill_and_reshape import expand_like
 from onnxgrad.ir.ops import op
@@ -36,8 +35,11 @@ class _Reduction:
     noop: int
 
     def back(self, v: Var) -> Var:
-        """A result with its reduced axes back as ones."""
-        return restored(v, self.axes, self.keepdims)
+        """Returns a result with its reduced axes as ones, to broadcast against the operand."""
+        is_empty = not isinstance(self.axes, Var) and not self.axes
+        if self.keepdims or v.shape == () or is_empty:
+            return v  # nothing was dropped, or everything was and a scalar broadcasts
+        return op.Unsqueeze(v, axes_operand(self.axes))
 
     def again(self, reduce: Any, v: Var) -> Var:
         """Another reduction over the same axes."""
@@ -66,11 +68,6 @@ def _reduction(
     vjp(name, partial, **options)
 
 
-def _mean(g: Var, y: Var, x: Var, r: _Reduction) -> Var:
-    share = mean_share(g, reduced_count(x, y, r.axes))
-    return expand_like(r.back(share), x)
-
-
 def _extremum(g: Var, y: Var, x: Var, r: _Reduction) -> Var:
     mask = as_number(op.Equal(x, r.back(y)), x)
     return mask * r.back(divided(g, r.again(op.ReduceSum, counting(mask))))
@@ -95,7 +92,10 @@ def _l2(g: Var, y: Var, x: Var, r: _Reduction) -> Var:
 
 _TIES = "equal {} share the adjoint evenly"
 _reduction("ReduceSum", lambda g, y, x, r: expand_like(r.back(g), x))
-_reduction("ReduceMean", _mean)
+_reduction(
+    "ReduceMean",
+    lambda g, y, x, r: expand_like(r.back(mean_share(g, reduced_count(x, y, r.axes))), x),
+)
 _reduction("ReduceMax", _extremum, notes=_TIES.format("maxima"), compares=True)
 _reduction("ReduceMin", _extremum, notes=_TIES.format("minima"), compares=True)
 _reduction("ReduceProd", _prod, notes=ZEROS)

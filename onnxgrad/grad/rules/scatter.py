@@ -18,7 +18,7 @@ from onnxgrad.grad.rules._common import (
     in_dtype_of,
     size_along,
 )
-from onnxgrad.ir.emission.fill_and_reshape import fill, zeros_like
+from onnxgrad.ir.emission.fill_and_reshape import fill, reshape_like, zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
@@ -46,6 +46,15 @@ def scatter_nd(data: Var, indices: Var, updates: Var, *, reduction: str) -> Var:
     return in_dtype_of(
         op.ScatterND(_wide(data), indices, _wide(updates), reduction=reduction), data
     )
+
+
+def add_at_numbers(g: Var, x: Var, numbers: Var) -> Var:
+    """Zeros like `x`, with each element of `g` added to the element of `x` that `numbers` counts,
+    row-major, in its place.
+    """
+    flat = op.Reshape(zeros_like(x), [-1])
+    places, values = op.Reshape(numbers, [-1]), op.Reshape(g, [-1])
+    return reshape_like(scatter_elements(flat, places, values, axis=0, reduction="add"), x)
 
 
 def _wide(v: Var) -> Var:

@@ -65,12 +65,12 @@ def _complex(v: Var) -> Var:
 
 def _parts(v: Var, binding: Binding) -> int:
     parts = v.shape[-1] if v.shape is not None else None
-    if parts not in (1, 2):
-        raise InputError(
-            f"the gradient of '{binding}' needs to know whether '{v.name}' is real or complex: its "
-            "last axis, 1 or 2, must be known"
-        )
-    return int(parts) if isinstance(parts, int) else 0
+    if parts == 1 or parts == 2:
+        return int(parts)
+    raise InputError(
+        f"the gradient of '{binding}' needs to know whether '{v.name}' is real or complex: its "
+        "last axis, 1 or 2, must be known"
+    )
 
 
 def _dft(
@@ -184,10 +184,6 @@ class _Frames:
         full = op.DFT(_fitted(g, 2, self.n), None, np.int64(2), inverse=1) * _number(self.n, g)
         return _real(full, self.parts)
 
-    def frames(self) -> Var:
-        """The frames before the window, as (B, F * n, parts)."""
-        return op.Gather(self.signal, self.places, axis=1)
-
 
 def _count(n: Any) -> Var:
     if isinstance(n, int):
@@ -221,7 +217,7 @@ def _stft_window(
 ) -> Var:
     at = _Frames(y, signal, frame_step, window, frame_length, binding)
     v = at.adjoint(g)
-    frames = op.Reshape(at.frames(), op.Shape(v))
+    frames = op.Reshape(op.Gather(at.signal, at.places, axis=1), op.Shape(v))
     return op.ReduceSum(v * frames, [0, 1, 3], keepdims=0)
 
 

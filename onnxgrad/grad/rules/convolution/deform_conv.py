@@ -121,10 +121,6 @@ class _Forward:
         return product([divided(self.channels, self.group), *self.kernel])
 
 
-def _x(f: _Forward) -> Var:
-    return f.sampling().spread(f.masked(f.columns_adjoint()), f.share)
-
-
 def _w(f: _Forward) -> Var:
     """g times the masked columns."""
     read = f.masked(f.sampling().read(f.images(), f.share))
@@ -159,7 +155,7 @@ def _by(index: int, partial: Callable[[_Forward], Var]) -> Formula:
 
 vjp(
     "DeformConv",
-    _by(0, _x),
+    _by(0, lambda f: f.sampling().spread(f.masked(f.columns_adjoint()), f.share)),
     _by(1, _w),
     _by(2, _offset),
     bias,

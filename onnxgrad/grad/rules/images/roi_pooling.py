@@ -86,25 +86,17 @@ class _Regions:
         flat = reshaped(weights, [n, h, product([self.count, self._bins(self.rows)])])
         return op.Transpose(reshaped(flat @ self.g_columns, [n, h, c, w]), perm=[0, 2, 1, 3])
 
-    def d_rows(self) -> Var:
-        """dA, (R, bins, H)."""
-        n, c, h, w = self.sizes
+    def d_weights(self, axis: int) -> Var:
+        """dA (R, bins, H) along axis 0, dB (R, bins, W) along axis 1: products with every image
+        (R * bins, N * size), of which each region keeps those with its own.
+        """
+        n, c, *sizes = self.sizes
         images = reshaped(
-            op.Transpose(self.x, perm=[1, 3, 0, 2]), [product([c, w]), product([n, h])]
+            op.Transpose(self.x, perm=[1, 3 - axis, 0, 2 + axis]),
+            [product([c, sizes[1 - axis]]), product([n, sizes[axis]])],
         )
-        return self._own(self.g_columns @ images, self.rows)
-
-    def d_columns(self) -> Var:
-        """dB, (R, bins, W)."""
-        n, c, h, w = self.sizes
-        images = reshaped(
-            op.Transpose(self.x, perm=[1, 2, 0, 3]), [product([c, h]), product([n, w])]
-        )
-        return self._own(self.g_rows @ images, self.columns)
-
-    def _own(self, every: Var, axis: Samples) -> Var:
-        """Of products with every image (R * bins, N * size) those with the region's own."""
-        split = reshaped(every, [self.count, self._bins(axis), self.sizes[0], axis.size])
+        g, at = (self.g_rows, self.columns) if axis else (self.g_columns, self.rows)
+        split = reshaped(g @ images, [self.count, self._bins(at), n, at.size])
         mine = op.Unsqueeze(op.Transpose(self.owners, perm=[1, 0]), [1, 3])
         return op.ReduceSum(split * mine, [2], keepdims=0)
 
@@ -120,8 +112,7 @@ class _Regions:
         row.
         """
         rows, columns = self.rows, self.columns
-        pixels = self._pairs(_taps(rows.low, rows.next), _taps(columns.low, columns.next))
-        ys, xs = pixels
+        ys, xs = self._pairs(_taps(rows.low, rows.next), _taps(columns.low, columns.next))
         width = as_type_of(self.sizes[3], self.x)
         image = op.Mul(
             op.Cast(self.batch, to=TensorProto.INT64), op.Mul(self.sizes[2], self.sizes[3])
@@ -148,8 +139,7 @@ class _Regions:
         sides[axis] = op.Unsqueeze(own.moves, [3]) * steps
         down, across = self._pairs(*sides)
         slope = down * across * self._outer(rows.inside, columns.inside)
-        both = [op.Unsqueeze(v, [3]) for v in (rows.along, columns.along)]
-        at = self._pairs(*both)[axis]
+        at = self._pairs(*(op.Unsqueeze(v, [3]) for v in (rows.along, columns.along)))[axis]
         return self._flat(slope), self._flat(slope * at)
 
     def _pairs(self, down: Var, across: Var) -> tuple[Var, Var]:
@@ -196,8 +186,7 @@ def _rois(g: Var, y: Var, x: Var, rois: Var, batch: Var, binding: Binding) -> Va
             end = op.Unsqueeze(end, [1]) * samples_.stretches / float(samples_.bins)
             ends.append((op.Unsqueeze(both, [1]) - end, end))
         else:
-            d_weights = regions.d_rows() if axis == 0 else regions.d_columns()
-            ends.append(samples_.corners(samples_.slopes(d_weights)))
+            ends.append(samples_.corners(samples_.slopes(regions.d_weights(axis))))
     (top, bottom), (left, right) = ends
     corners = op.Concat(left, top, right, bottom, axis=1) * float(binding.attr("spatial_scale"))
     return reshape_like(corners, rois)

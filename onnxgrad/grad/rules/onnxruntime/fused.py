@@ -125,12 +125,11 @@ _TINY = 1e-12
 
 
 def _layer_norm(
-    x: Var, scale: Var, bias: Var | None, epsilon: float, binding: Binding, axis: int = -1
-) -> list[Var | None]:
-    """Result, mean and 1 / standard deviation, the last two where the call has them."""
+    x: Var, scale: Var, bias: Var | None, *, axis: int = -1, epsilon: float = 1e-5, binding: Binding
+) -> tuple[Var | None, ...]:
+    """Result, mean and 1 / standard deviation, the last two if the call has them."""
     present = [True, *(binding.result(i) is not None for i in (1, 2))]
-    found = op.LayerNormalization(x, scale, bias, axis=axis, epsilon=epsilon, outputs=present)
-    return list(found)
+    return (*op.LayerNormalization(x, scale, bias, axis=axis, epsilon=epsilon, outputs=present),)
 
 
 def _root_mean_square(x: Var, scale: Var, epsilon: float, axes: Sequence[int]) -> tuple[Var, Var]:
@@ -143,8 +142,7 @@ def _root_mean_square(x: Var, scale: Var, epsilon: float, axes: Sequence[int]) -
         else x
     )
     inverse = op.Reciprocal(op.Sqrt(op.ReduceMean(up * up, list(axes), keepdims=1) + epsilon))
-    y = up * inverse
-    return in_dtype_of(y, x) * scale, inverse
+    return in_dtype_of(up * inverse, x) * scale, inverse
 
 
 def _skip_layer_norm(
@@ -158,7 +156,7 @@ def _skip_layer_norm(
     binding: Binding,
 ) -> tuple[Var | None, ...]:
     total = plus(x, skip, bias)
-    return (*_layer_norm(total, gamma, beta, epsilon, binding), total)
+    return (*_layer_norm(total, gamma, beta, epsilon=epsilon, binding=binding), total)
 
 
 def _skip_simplified(
@@ -174,12 +172,6 @@ def _simplified(
 ) -> tuple[Var, Var]:
     first = axis if axis < 0 else axis - rank_of(x, binding)
     return _root_mean_square(x, scale, epsilon, range(first, 0))
-
-
-def _layer_normalization(
-    x: Var, scale: Var, bias: Var | None, *, axis: int = -1, epsilon: float = 1e-5, binding: Binding
-) -> tuple[Var | None, ...]:
-    return tuple(_layer_norm(x, scale, bias, epsilon, binding, axis))
 
 
 def _embed(
@@ -277,7 +269,7 @@ _BODIES: dict[str, Formula] = {
     "FusedConv": _fused_conv,
     "SkipLayerNormalization": _skip_layer_norm,
     "SkipSimplifiedLayerNormalization": _skip_simplified,
-    "LayerNormalization": _layer_normalization,
+    "LayerNormalization": _layer_norm,
     "SimplifiedLayerNormalization": _simplified,
     "EmbedLayerNormalization": _embed,
     "MatMulNBits": _matmul_nbits,
