@@ -13,12 +13,25 @@ from onnx import AttributeProto, NodeProto, TensorProto
 
 from onnxgrad.ir.types import Array
 
-# what onnxruntime's optimiser writes into the default domain although onnx has no such operator, or
-# not yet
+# onnxruntime's optimiser writes these into the default domain, although onnx has no such operator,
+# or not yet
 _OF_ONNXRUNTIME = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
-
-
-_GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+_LISTS = (
+    AttributeProto.INTS,
+    AttributeProto.FLOATS,
+    AttributeProto.TENSORS,
+    AttributeProto.TYPE_PROTOS,
+)
+# attributes of a Constant -> the dtype of their value
+_CONSTANTS: Mapping[str, type] = {
+    "value_int": np.int64,
+    "value_ints": np.int64,
+    "value_float": np.float32,
+    "value_floats": np.float32,
+    "value_string": object,
+    "value_strings": object,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +41,8 @@ class RefAttr:
     name: str
 
 
-def read_all(node: NodeProto) -> dict[str, Any]:
-    """Every attribute of a node that is no graph (graphs are nested blocks); lists become
-    tuples.
-    """
-    return {a.name: read(a) for a in node.attribute[:] if a.type not in _GRAPHS}
-
-
 def written(node: NodeProto, name: str, default: Any) -> Any:
-    """One attribute as the file has it, lists as lists and text as bytes; `default` if it is
+    """Returns one attribute as the file has it: lists as lists, text as bytes; `default` if it is
     absent. Raises ValueError for a reference to a function's attribute.
     """
     found = next((a for a in node.attribute[:] if a.name == name), None)
@@ -44,8 +50,8 @@ def written(node: NodeProto, name: str, default: Any) -> Any:
 
 
 def values_of(node: NodeProto) -> dict[str, Any]:
-    """All attributes as the file has them, as `written` returns one, except references to a
-    function's attributes: their values are the call's.
+    """Returns all attributes as `written` returns one, except references to a function's
+    attributes, whose values are the call's.
     """
     return {
         a.name: onnx.helper.get_attribute_value(a) for a in node.attribute[:] if not a.ref_attr_name
@@ -53,8 +59,8 @@ def values_of(node: NodeProto) -> dict[str, Any]:
 
 
 def read(attribute: AttributeProto) -> Any:
-    """One attribute's value: int, float, str (or bytes that are no text), tuple, TensorProto,
-    RefAttr, ...
+    """Returns the value of an attribute: int, float, str (bytes if they are not UTF-8), tuple,
+    TensorProto, RefAttr, ...
     """
     if attribute.ref_attr_name:
         return RefAttr(attribute.ref_attr_name)
@@ -66,16 +72,8 @@ def read(attribute: AttributeProto) -> Any:
     return tuple(value) if attribute.type in _LISTS else value
 
 
-_LISTS = (
-    AttributeProto.INTS,
-    AttributeProto.FLOATS,
-    AttributeProto.TENSORS,
-    AttributeProto.TYPE_PROTOS,
-)
-
-
 def text(value: bytes) -> str | bytes:
-    """The bytes as text; as they are when they are no UTF-8."""
+    """Returns the bytes as text, or unchanged if they are not UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -84,18 +82,18 @@ def text(value: bytes) -> str | bytes:
 
 @lru_cache(maxsize=4096)
 def schema(op: str, version: int, domain: str) -> onnx.defs.OpSchema | None:
-    """The operator's schema at this opset, None when onnx knows no such operator."""
+    """Returns the operator's schema at this opset, None if onnx has none."""
     if version <= 0 or not onnx.defs.has(op, max_inclusive_version=version, domain=domain):
         return None
     return onnx.defs.get_schema(op, max_inclusive_version=version, domain=domain)
 
 
 def is_of_onnxruntime(op: str, version: int) -> bool:
-    """Whether an operator of the default domain is onnxruntime's own at this opset: it runs there,
-    onnx has no schema.
+    """Whether an operator of the default domain is onnxruntime's own at this opset: onnxruntime
+    runs it, onnx has no schema.
 
-    LayerNormalization before opset 17 means what it means since; SimplifiedLayerNormalization never
-    came.
+    LayerNormalization before opset 17 means the same as since; SimplifiedLayerNormalization was
+    never added.
     """
     return op in _OF_ONNXRUNTIME and schema(op, version, "") is None
 
@@ -120,10 +118,6 @@ def constant_value(attrs: Mapping[str, Any]) -> TensorProto | Array | None:
             return None
         if name == "value":
             return value if isinstance(value, TensorProto) else None
-        if name in ("value_int", "value_ints"):
-            return np.array(value, np.int64)
-        if name in ("value_float", "value_floats"):
-            return np.array(value, np.float32)
-        if name in ("value_string", "value_strings"):
-            return np.array(value, object)
+        if name in _CONSTANTS:
+            return np.array(value, _CONSTANTS[name])
     return None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from onnx import NodeProto, helper
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir import attributes, domains
+from onnxgrad.ir.protobufs import keep
 from onnxgrad.ir.text import value_text
 from onnxgrad.ir.var import Var, names_of
 from onnxgrad.wording import printable
@@ -60,19 +62,24 @@ class Binding:
 
     @property
     def attrs(self) -> Mapping[str, Any]:
-        """The attributes written in the file, as Python values."""
+        """The attributes written in the file, as Python values; lists are tuples. Graphs are left
+        out: they are nested blocks.
+        """
         if self._attrs is None:
-            self._attrs = attributes.read_all(self.node)
+            written = self.node.attribute[:]
+            self._attrs = {
+                a.name: attributes.read(a) for a in written if a.type not in attributes.GRAPH_KINDS
+            }
         return self._attrs
 
     @property
     def has_refs(self) -> bool:
-        """Some attribute is a reference to an attribute of the enclosing function."""
+        """Whether an attribute is a reference to an attribute of the enclosing function."""
         return self.block.is_function and any(a.ref_attr_name for a in self.node.attribute[:])
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """Returns an attribute as the operator reads it: as written, implied (a Transpose without
-        perm reverses), else the schema's default at this opset, else `default`.
+        """Returns an attribute as the operator reads it: as written, else implied (a Transpose
+        without perm reverses), else the schema's default at this opset, else `default`.
         """
         if name in self.attrs:
             return self.attrs[name]
@@ -83,21 +90,21 @@ class Binding:
         return default if value is None else value
 
     def set_attribute(self, name: str, value: Any) -> None:
-        """Write an attribute. The NodeProto that was read stays as it is: the binding gets one
-        of its own.
+        """Write an attribute, into a copy of the NodeProto: the one that was read stays as it
+        is.
         """
         self.drop_attribute(name)
         self.node.attribute.append(helper.make_attribute(name, value))
 
     def drop_attribute(self, name: str) -> None:
         """Remove an attribute."""
-        node, self._attrs = self._own_node(), None
-        kept = [a for a in node.attribute if a.name != name]
-        del node.attribute[:]
-        node.attribute.extend(kept)
+        self._attrs = None
+        keep(self._own_node().attribute, lambda a: a.name != name)
 
     def rename_operator(self, op: str) -> None:
-        """Call another operator of the same domain, with the same operands and results."""
+        """Change the operator to another of the same domain, with the same operands and
+        results.
+        """
         self._own_node().op_type = self.op = op
         self.block.program.edits += 1
 
@@ -109,28 +116,23 @@ class Binding:
             node.metadata_props.add(key=key, value=value)
 
     def _own_node(self) -> NodeProto:
-        """Its node from now on: a copy, which may be changed."""
-        node = NodeProto()
-        node.CopyFrom(self.node)
-        self.node, self.changed = node, True
+        """Replaces the node by a copy, which may be changed, and returns it."""
+        self.node, self.changed = deepcopy(self.node), True
         self.block.touch()
-        return node
+        return self.node
 
     def to_node(self) -> NodeProto:
-        """A copy of the node with the names that operands and results have now; graphs in it are
-        as they were read.
+        """Returns a copy of the node with the present names of operands and results; graphs in it
+        are as they were read.
         """
-        node = NodeProto()
-        node.CopyFrom(self.node)
+        node = deepcopy(self.node)
         node.input[:] = names_of(self.inputs)
         node.output[:] = names_of(self.outputs)
         return node
 
     @property
     def version(self) -> int:
-        """The opset version that gives this operator its meaning; 0 when its domain is not
-        imported.
-        """
+        """The opset version of this operator's domain; 0 if the domain is not imported."""
         return self.block.opsets.get(self.domain, 0)
 
     @property
@@ -143,8 +145,8 @@ class Binding:
 
     @property
     def is_read(self) -> bool:
-        """Something reads a result, or a block returns one."""
-        for out in self.outputs:  # no `any`: every sweep asks this of every binding
+        """Whether something reads a result, or a block returns one."""
+        for out in self.outputs:  # no `any`: every sweep needs this for every binding
             if out is None:
                 continue
             if out.users or out.returned:
@@ -153,23 +155,21 @@ class Binding:
 
     @property
     def is_live(self) -> bool:
-        """Still part of the program: neither it nor a binding around it was removed."""
-        binding: Binding | None = self
-        while binding is not None:
-            if binding not in binding.block.bindings:
-                return False
-            binding = binding.block.owner
-        return True
+        """Whether it is still part of the program: neither it nor a binding around it was
+        removed.
+        """
+        owner = self.block.owner
+        return self in self.block.bindings and (owner is None or owner.is_live)
 
     def operand(self, index: int) -> Var | None:
-        """Input `index`, None when omitted."""
+        """Input `index`, None if omitted."""
         return self.inputs[index] if index < len(self.inputs) else None
 
     def places(self, operand: Var) -> list[int]:
-        """The indices at which `operand` is read, in order.
+        """Returns the indices at which `operand` is read, in order.
 
-        A Concat of 40 000 is not searched for each of its operands: where they stood is remembered,
-        and looked up again when that is not where they are.
+        A Concat of 40,000 operands is not searched for each of them: their indices are remembered,
+        and looked up again if they are out of date.
         """
         if len(self.inputs) <= _MANY:
             return [i for i, v in enumerate(self.inputs) if v is operand]
@@ -185,15 +185,13 @@ class Binding:
         return list(found)
 
     def result(self, index: int) -> Var | None:
-        """Output `index`, None when omitted."""
+        """Output `index`, None if omitted."""
         return self.outputs[index] if index < len(self.outputs) else None
 
     def reads(self) -> list[Var]:
-        """Every value it depends on, captures of its nested blocks included."""
-        found = [v for v in self.inputs if v is not None]
-        for nested in self.blocks.values():
-            found.extend(nested.captures())
-        return found
+        """Every value that it depends on, including captures of its nested blocks."""
+        captured = [v for nested in self.blocks.values() for v in nested.captures()]
+        return [v for v in self.inputs if v is not None] + captured
 
     def is_op(self, op: str, domain: str = "") -> bool:
         """Whether this binding calls `op` of `domain`."""
@@ -209,9 +207,9 @@ class Binding:
         """Whether it reads, directly or through other bindings of its block, a result of one of
         `sources`.
 
-        `beside`: bindings known to depend on none of them. What these read does not either, so it
-        is climbed side by side with what this binding reads: the search ends where they have met,
-        mostly a few bindings above, and not at the inputs.
+        `beside`: bindings known to depend on none of them. Their predecessors do not either, so
+        both searches go up side by side: they end where they meet, mostly a few bindings above, and
+        not at the inputs.
         """
         seen, work = {self}, deque([self])
         free, above = set(beside), deque(beside)
@@ -232,11 +230,11 @@ class Binding:
         return False
 
     def attribute_texts(self) -> list[str]:
-        """`name=value` for each attribute written in the file, by name; graphs are left out."""
+        """`name=value` for each attribute written in the file, sorted; graphs are left out."""
         return [f"{k}={value_text(v)}" for k, v in sorted(self.attrs.items())]
 
     def text(self, *, attributes: bool = True) -> str:
-        """It on one line: results with types, operator, operands, attributes."""
+        """Returns one line: results with types, operator, operands, attributes."""
         results = ", ".join("_" if v is None else v.typed_name for v in self.outputs)
         operands = ["_" if v is None else v.name for v in self.inputs]
         attrs = self.attribute_texts() if attributes else []
@@ -265,13 +263,13 @@ RANDOM_OPS = frozenset(
 
 
 def draws(b: Binding) -> bool:
-    """Whether the binding itself draws; what its nested blocks do is asked of their bindings."""
+    """Whether the operator itself draws random numbers, not a binding of its nested blocks."""
     return b.domain == "" and (b.op in RANDOM_OPS or (b.op == "Dropout" and _trains(b)))
 
 
 def _trains(dropout: Binding) -> bool:
-    """Before opset 7 an attribute says that it does not; from 7 to 11 it never does; then an
-    operand may say so.
+    """Before opset 7 an attribute decides; from 7 to 11 it never trains; from 12 on an operand may
+    decide.
     """
     if dropout.version < 7:
         return not dropout.attr("is_test")

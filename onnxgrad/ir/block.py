@@ -2,12 +2,12 @@
 
 `Var` and `Binding` compare by identity. Def-use chains are exact at all times: they change only
 through the methods of `BindingBlock`. The block is a view over the protobuf: a binding keeps the
-NodeProto it was read from, and what no one changed is written back as it was.
+NodeProto that it was read from, and an unchanged binding is written back as it was read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
@@ -32,7 +32,7 @@ class BindingBlock:
         self,
         program: Program,
         proto: GraphProto | FunctionProto,
-        opsets: Mapping[str, int],
+        opsets: dict[str, int],
         owner: Binding | None = None,
     ) -> None:
         self.program = program
@@ -41,26 +41,22 @@ class BindingBlock:
         self.owner = owner
         self.inputs: list[Var] = []
         self.outputs: list[Var] = []
-        # values that something outside the block names (training_info): they live and keep their
-        # names
+        # values that training_info and the like name: they stay, under their names
         self.pinned: list[Var] = []
         self.initializers: dict[str, Var] = {}
         self.sparse: list[Var] = []  # sparse initializers: carried, never computed with
         self.bindings: dict[Binding, None] = {}
-        # what the file is to declare about values that came from elsewhere; None: nothing
+        # declarations to write for values that came from elsewhere; None: none
         self.declared: dict[Var, ValueInfoProto | None] = {}
         self.changed = False
-        self.index: object = None  # what `by_operator` remembers
+        self.index: object = None  # `operator_index` keeps its index here
 
     # ---- reading ---------------------------------------------------------------------------------
 
     @property
     def is_function(self) -> bool:
-        """The body of a local function: no initializers, types mostly unknown."""
-        block = self
-        while (owner := block.owner) is not None:
-            block = owner.block
-        return isinstance(block.proto, FunctionProto)
+        """Whether it is in the body of a local function, where most types are unknown."""
+        return isinstance(self.root.proto, FunctionProto)
 
     @property
     def root(self) -> BindingBlock:
@@ -78,16 +74,8 @@ class BindingBlock:
     def vars(self) -> Iterator[Var]:
         """Every value that this block itself defines: parameters, initializers, results."""
         yield from self.inputs
-        for v in self.initializers.values():
-            if not v.is_input:
-                yield v
-        for v in self.sparse:
-            if not v.is_input:
-                yield v
-        for b in self.bindings:
-            for out in b.outputs:
-                if out is not None:
-                    yield out
+        yield from (v for v in (*self.initializers.values(), *self.sparse) if not v.is_input)
+        yield from (out for b in self.bindings for out in b.outputs if out is not None)
 
     def walk(self) -> Iterator[Binding]:
         """Every binding of this block and of all nested ones."""
@@ -102,15 +90,13 @@ class BindingBlock:
                 stack.pop()
 
     def captures(self) -> Iterator[Var]:
-        """Values of enclosing blocks that this block or one nested in it reads."""
+        """Values of enclosing blocks that this block or a nested one reads."""
         inside: dict[BindingBlock, None] = {self: None}
         work = [self]
         while work:
-            block = work.pop()
-            for b in block.bindings:
-                for nested in b.blocks.values():
-                    inside[nested] = None
-                    work.append(nested)
+            nested = [block for b in work.pop().bindings for block in b.blocks.values()]
+            inside.update(dict.fromkeys(nested))
+            work += nested
         for block in inside:
             for b in block.bindings:
                 yield from (v for v in b.inputs if v is not None and v.block not in inside)
@@ -119,15 +105,12 @@ class BindingBlock:
     # ---- changing --------------------------------------------------------------------------------
 
     def touch(self) -> None:
-        """Record that this block, and so everything around it, differs from what was read."""
-        block: BindingBlock | None = self
-        while block is not None and not block.changed:
-            block.changed = True
-            if block.owner is not None:
-                block.owner.changed = True
-                block = block.owner.block
-            else:
-                block = None
+        """Record that this block, and so everything around it, differs from the file."""
+        if not self.changed:
+            self.changed = True
+            if self.owner is not None:
+                self.owner.changed = True
+                self.owner.block.touch()
 
     def add_input(self, name: str, type_: Type | None) -> Var:
         """A new graph input (a seed, a state); the name must be free."""
@@ -139,13 +122,13 @@ class BindingBlock:
         return var
 
     def add_output(self, var: Var) -> None:
-        """Return one more value; the output is called by the value's name."""
+        """Add an output, named as the value."""
         self.outputs.append(var)
         var.returned += 1
         self.touch()
 
     def remove_output(self, var: Var) -> None:
-        """Return a value no more. InternalError for one that is no output."""
+        """Remove an output. Raises InternalError if the value is none."""
         if not any(v is var for v in self.outputs):
             raise InternalError(f"no output to remove: {var!r}")
         self.outputs = [v for v in self.outputs if v is not var]
@@ -153,11 +136,11 @@ class BindingBlock:
         self.touch()
 
     def ask_for(self, var: Var) -> None:
-        """Make an initializer a graph input without a default: its value is the caller's to give
-        from now on.
+        """Make an initializer a graph input without a default. Raises InternalError for other
+        values.
         """
         if self.initializers.get(var.name) is not var:
-            raise InternalError(f"only an initializer can be asked for instead: {var!r}")
+            raise InternalError(f"only an initializer can become an input: {var!r}")
         del self.initializers[var.name]
         var.initializer = None
         if not var.is_input:
@@ -166,7 +149,7 @@ class BindingBlock:
         self.touch()
 
     def add_initializer(self, tensor: TensorProto) -> Var:
-        """A new constant of this block, named by the tensor."""
+        """Returns a new constant of this block, named as the tensor."""
         var = Var(tensor.name, self, TensorType(tensor.data_type, tuple(tensor.dims)))
         var.initializer = tensor
         self.initializers[tensor.name] = var
@@ -175,8 +158,8 @@ class BindingBlock:
         return var
 
     def remove_initializer(self, var: Var) -> None:
-        """Drop a constant that nothing reads. An initializer that is also a graph input is
-        interface: InternalError.
+        """Remove a constant that nothing reads. Raises InternalError for an initializer that is
+        read, or is also a graph input.
         """
         if var.use_count or var.is_input:
             raise InternalError(f"removing an initializer that is still needed: {var!r}")
@@ -186,8 +169,8 @@ class BindingBlock:
     def append(
         self, node: NodeProto, inputs: Sequence[Var | None], types: Sequence[Type | None]
     ) -> Binding:
-        """Append `node` reading `inputs`; its output names must be free. `ir.emission` is the
-        usual way in.
+        """Append `node`, which reads `inputs`; its output names must be free. Rules emit through
+        `ir.emission` instead.
         """
         outputs: list[Var | None] = []
         binding = Binding(node, self, list(inputs), outputs)
@@ -223,7 +206,7 @@ class BindingBlock:
         binding.block.touch()
 
     def set_operands(self, binding: Binding, operands: Sequence[Var | None]) -> None:
-        """Make `binding` read these, however many it read before."""
+        """Make `binding` read these operands, however many it read before."""
         while operands and operands[-1] is None:
             operands = operands[:-1]
         for i in range(len(binding.inputs)):
@@ -235,7 +218,7 @@ class BindingBlock:
         self.touch()
 
     def add_result(self, binding: Binding, index: int, name: str, type_: Type | None) -> Var:
-        """Name an omitted optional output of `binding`, so that others can read it."""
+        """Name an omitted optional output of `binding`, so that other bindings can read it."""
         if binding.result(index) is not None:
             raise InternalError(f"output {index} has a name already: {binding}")
         while len(binding.outputs) <= index:
@@ -249,7 +232,7 @@ class BindingBlock:
         return var
 
     def replace(self, old: Var, new: Var) -> None:
-        """Let every reader of `old` read `new`. Costs the number of uses. Output names survive.
+        """Make every reader of `old` read `new`. Costs the number of uses. Output names stay.
 
         When `old` is an output, `new` takes over its name if it can; otherwise (an input, an
         initializer, a value that is an output already) an Identity keeps the interface. A graph
@@ -294,7 +277,7 @@ class BindingBlock:
         return self.append(node, [source], [source.type]).out
 
     def remove(self, binding: Binding) -> None:
-        """Remove a binding none of whose outputs is read."""
+        """Remove a binding. Raises InternalError if an output is read."""
         if binding.is_read:
             raise InternalError(f"removing a binding that is still read: {binding}")
         for nested in binding.blocks.values():
@@ -307,8 +290,8 @@ class BindingBlock:
         self.touch()
 
     def release(self) -> None:
-        """Drop every use that this block and its nested blocks make of outer values (the owner
-        goes away).
+        """Drop every use of outer values in this block and its nested blocks, whose owner is
+        removed.
         """
         for b in self.bindings:
             for v in b.inputs:
@@ -320,9 +303,9 @@ class BindingBlock:
             v.returned -= 1
 
     def remove_unused(self, candidates: Iterable[Binding] | None = None) -> int:
-        """Remove bindings that nothing reads, and what only they read; returns how many went.
+        """Remove bindings that nothing reads, and those that only they read; returns the number.
 
-        With `candidates` only these are roots of the search; without, the whole block is swept.
+        The search starts at `candidates`, by default at every binding of the block.
         """
         work = list(self.bindings if candidates is None else candidates)
         removed = 0
@@ -339,7 +322,7 @@ class BindingBlock:
     # ---- order -----------------------------------------------------------------------------------
 
     def schedule(self) -> None:
-        """Put the bindings in a topological order that keeps the present one where it is legal.
+        """Put the bindings in a topological order that keeps the present one wherever it is legal.
 
         Depth-first from each binding in its present position, operands first: a binding that moved
         ahead of its operand pulls exactly what it needs. Raises InternalError naming the cycle.
@@ -352,7 +335,7 @@ class BindingBlock:
         return topological_order(self.bindings, Binding.predecessors, lambda b: b.out.name)
 
     def _is_ordered(self) -> bool:
-        """Whether every binding stands behind what it reads, which is so nearly always."""
+        """Whether every binding comes after those that it reads; nearly always it does."""
         seen: set[Binding | None] = {None}
         for b in self.bindings:
             for v in b.reads() if b.blocks else b.inputs:
@@ -362,7 +345,7 @@ class BindingBlock:
         return True
 
     def check(self) -> None:
-        """Verify every invariant of the data structure; raises InternalError with the first
+        """Check every invariant of the data structure. Raises InternalError at the first
         violation.
         """
         self.program.check_block(self)

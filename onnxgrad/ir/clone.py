@@ -5,6 +5,7 @@ another block.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto
@@ -16,8 +17,6 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.type_inference import per_binding
 from onnxgrad.ir.types import TensorType, Type, TypeMismatch
 from onnxgrad.ir.var import Var, names_of
-
-_GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
 def clone_bindings(
@@ -31,11 +30,12 @@ def clone_bindings(
 ) -> list[Binding]:
     """Append copies of `bindings`, operands before readers, to `into`; returns the copies.
 
-    `mapping` says what stands for a value (None: an operand left out) and receives each copied
-    result; values it does not know are read as they are. `bound` replaces references to a
-    function's attributes; one that it does not hold drops the attribute, as ONNX says. `fold` may
-    give a value that stands for a copy's only result. New names are `prefix` plus the old ones,
-    made unique. Results are typed again from the operands, which a function body needs.
+    `mapping` holds the replacement of a value (None: an operand left out) and receives each copied
+    result; other values are read as they are. `bound` replaces references to a function's
+    attributes; an attribute whose reference it lacks is dropped, as ONNX specifies. `fold` may
+    return a value that replaces a copy's only result. New names are `prefix` plus the old ones,
+    with a number if they are taken. Results are typed again from the operands, which a function
+    body needs.
     """
     copies = []
     for b in bindings:
@@ -76,8 +76,8 @@ def clone_block(
     bound: Mapping[str, AttributeProto] | None,
     prefix: str,
 ) -> BindingBlock:
-    """A copy of a nested block for a binding of `outer`, with fresh names; captures go through
-    `mapping`.
+    """Returns a copy of a nested block for a binding of `outer`, with fresh names; captures go
+    through `mapping`.
     """
     program = outer.program
     block = BindingBlock(
@@ -93,8 +93,7 @@ def clone_block(
                 f"parameter '{v.name}' of a nested block has a default: such a "
                 "block cannot be copied"
             )
-        tensor = type(v.initializer)()
-        tensor.CopyFrom(v.initializer)
+        tensor = deepcopy(v.initializer)
         tensor.name = program.names.fresh(prefix + v.name)
         mapping[v] = block.add_initializer(tensor)
     clone_sparse(source, block, mapping)
@@ -110,7 +109,7 @@ def clone_block(
 
 
 def clone_sparse(source: BindingBlock, into: BindingBlock, mapping: dict[Var, Var | None]) -> None:
-    """The sparse initializers of `source` as sparse Constants of `into`, any block; `mapping`
+    """Copy the sparse initializers of `source` as sparse Constants of `into`, any block; `mapping`
     receives them.
     """
     for v, tensor in sparse_tensors(source):
@@ -152,19 +151,19 @@ def _types(
 
 
 def _copy_node(source: NodeProto, bound: Mapping[str, AttributeProto] | None) -> NodeProto:
-    """The node without its graphs (the copy gets its own), references to function attributes
-    bound.
+    """Returns the node without its graphs, which the copy gets itself, and with references to
+    function attributes bound.
     """
     node = NodeProto(op_type=source.op_type)
     for field in ("domain", "overload", "doc_string"):
-        # a field that is set to nothing stays different from one that is not set
+        # a field that is set to an empty text stays different from one that is not set
         if source.HasField(field):
             setattr(node, field, getattr(source, field))
     domains.respell(node)  # the copy may stand in a function
     node.metadata_props.extend(source.metadata_props)
     node.device_configurations.extend(source.device_configurations)
     for a in source.attribute:
-        if a.type in _GRAPH_KINDS:
+        if a.type in attributes.GRAPH_KINDS:
             if a.type == AttributeProto.GRAPHS:
                 node.attribute.add(name=a.name, type=a.type).graphs.extend(
                     GraphProto() for _ in a.graphs

@@ -14,22 +14,22 @@ _LONG = "ai.onnx"
 
 
 def canonical(domain: str) -> str:
-    """The domain in the one spelling that we compare."""
+    """Returns the domain in the spelling that is compared: "" for the default domain."""
     return "" if domain == _LONG else domain
 
 
 def is_default(domain: str) -> bool:
-    """Whether it is the default domain, in either spelling."""
+    """Whether a domain is the default one, in either spelling."""
     return canonical(domain) == ""
 
 
 def full_name(domain: str, op: str) -> str:
-    """An operator's name with its domain, unless that is the default one."""
+    """Returns an operator's name, with its domain unless that is the default one."""
     return op if is_default(domain) else f"{domain}::{op}"
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """("my.domain", "Op") of "my.domain::Op"; "ai.onnx" is the default domain "". Raises
+    """Returns ("my.domain", "Op") for "my.domain::Op"; "ai.onnx" is the default domain "". Raises
     InputError.
     """
     domain, separator, op = name.rpartition("::")
@@ -65,8 +65,8 @@ def versions(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
 
 
 def respell(node: NodeProto) -> None:
-    """Give a node of ours the short spelling: the long one loads in graphs only, and no schema
-    has it.
+    """Write the default domain of a node as "": "ai.onnx" loads in graphs only, and no schema has
+    it.
     """
     if node.domain == _LONG:
         node.domain = ""

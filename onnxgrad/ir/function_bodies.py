@@ -1,12 +1,13 @@
 """Bodies of calls: of a local function, or the function body that an operator's schema declares.
 
-The one mechanism behind `inline` and behind differentiating through bodies: find the body, ask
-whether it means the same where it would go, and put copies of its bindings in the call's place.
+`inline` and differentiation through bodies share this mechanism: find the body, check that it means
+the same at the call, and put copies of its bindings in the call's place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -21,17 +22,16 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.load import function_block
 from onnxgrad.ir.program import FunctionKey, Program
+from onnxgrad.ir.protobufs import keep
 from onnxgrad.ir.topological_order import callees_first
 from onnxgrad.ir.types import type_to_proto
 from onnxgrad.ir.var import Var
 
-_GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
-
 
 @dataclass(frozen=True)
 class Body:
-    """A function body and the call's results in the order of the body's outputs; `key` names a
-    local function.
+    """A function body, and the call's results in the order of the body's outputs; `key` is that of
+    a local function.
     """
 
     block: BindingBlock
@@ -40,22 +40,19 @@ class Body:
 
 
 def called(binding: Binding) -> FunctionKey | None:
-    """The local function that a binding calls, by domain, name and overload; None when it calls
-    none.
+    """Returns domain, name and overload of the local function that a binding calls; None if it
+    calls none.
     """
     functions = binding.block.program.functions
     if not functions:
         return None
     node = binding.node
-    key = (binding.domain, binding.op, node.overload)
-    if key in functions:
-        return key
-    key = (node.domain, binding.op, node.overload)
-    return key if key in functions else None
+    keys = [(domain, binding.op, node.overload) for domain in (binding.domain, node.domain)]
+    return next((key for key in keys if key in functions), None)
 
 
 def has_schema_body(binding: Binding) -> bool:
-    """Whether the operator's schema, at this opset, comes with a function body."""
+    """Whether the operator's schema has a function body at this opset."""
     # its stub lags behind
     schema: Any = attributes.schema(binding.op, binding.version, binding.domain)
     return bool(
@@ -64,9 +61,7 @@ def has_schema_body(binding: Binding) -> bool:
 
 
 def functions_callees_first(program: Program) -> list[FunctionKey]:
-    """The functions in an order in which each comes after those it calls; those on a cycle are
-    left out.
-    """
+    """Returns the functions, each after those that it calls; functions on a cycle are left out."""
     return callees_first({key: callees(block) for key, block in program.functions.items()})
 
 
@@ -76,8 +71,8 @@ def callees(block: BindingBlock) -> set[FunctionKey]:
 
 
 def expanded_sizes(program: Program, opened: Iterable[FunctionKey]) -> dict[FunctionKey, int]:
-    """How many bindings each of the `opened` functions (callees first) has once every call of
-    them is open.
+    """Returns the number of bindings of each of the `opened` functions (callees first) once every
+    call of them is replaced by its body.
     """
     size: dict[FunctionKey, int] = {}
     for key in opened:
@@ -86,25 +81,18 @@ def expanded_sizes(program: Program, opened: Iterable[FunctionKey]) -> dict[Func
 
 
 def expanded_size(bindings: Iterable[Binding], sizes: Mapping[FunctionKey, int]) -> int:
-    """How many bindings these are once every call of the functions in `sizes` is open."""
+    """Returns the number of bindings once every call of the functions in `sizes` is replaced."""
     return sum(1 if (key := called(b)) is None else sizes.get(key, 1) for b in bindings)
 
 
 def body_of(binding: Binding) -> Body:
-    """The body of a call. InputError when it has none, or when one made for the call needs types
-    that are unknown.
+    """Returns the body of a call: of a local function, else the schema's at the newest version not
+    above the model's opset. Raises InputError if there is none, or if a body that the schema builds
+    for the call needs types that are unknown.
     """
     key = called(binding)
     if key is not None:
         return Body(binding.block.program.functions[key], tuple(binding.outputs), key)
-    return _schema_body(binding)
-
-
-def _schema_body(binding: Binding) -> Body:
-    """The schema's function body at the newest version not above the model's opset.
-
-    A body built for a call may not define the outputs that the call leaves out.
-    """
     schema: Any = attributes.schema(binding.op, binding.version, binding.domain)
     if schema is None or not has_schema_body(binding):
         raise InputError(f"'{binding}' calls no local function and its schema has no body")
@@ -133,14 +121,11 @@ def _schema_body(binding: Binding) -> Body:
         raise InputError(
             f"the schema's body of '{binding}' needs its operands' types, which are not known"
         )
+    # a body built for a call may not define the outputs that the call leaves out
     defined = {name for n in proto.node for name in n.output} | set(proto.input)
-    kept = [i for i, name in enumerate(proto.output) if name in defined]
-    names = [proto.output[i] for i in kept]
-    del proto.output[:]
-    proto.output.extend(names)
-    return Body(
-        function_block(binding.block.program, proto), tuple(binding.result(i) for i in kept)
-    )
+    results = tuple(binding.result(i) for i, name in enumerate(proto.output) if name in defined)
+    keep(proto.output, lambda name: name in defined)
+    return Body(function_block(binding.block.program, proto), results)
 
 
 def _not_above(versions: Any, limit: int) -> int:
@@ -148,15 +133,19 @@ def _not_above(versions: Any, limit: int) -> int:
 
 
 def conflict(binding: Binding, body: Body) -> str | None:
-    """Why the body cannot stand in the call's block as it is; None when it can.
+    """Returns why the body cannot replace the call as it is; None if it can.
 
     An operator of the body must mean the same at the block's opset and have its graphs in the body,
-    not in an attribute of the call; and what the call leaves out must not be returned.
+    not in an attribute of the call. The body must not return an operand that the call leaves out.
     """
     opsets, bound = binding.block.opsets, _bound(binding, body)
     for b in body.block.walk():
         if given_by_call := next(
-            (a for a in b.node.attribute if a.type in _GRAPH_KINDS and a.ref_attr_name in bound),
+            (
+                a
+                for a in b.node.attribute
+                if a.type in attributes.GRAPH_KINDS and a.ref_attr_name in bound
+            ),
             None,
         ):
             return (
@@ -173,23 +162,23 @@ def conflict(binding: Binding, body: Body) -> str | None:
     return None if lost is None else f"it returns operand '{lost.name}', which the call leaves out"
 
 
-# what means something else in the newer version though its form is the same: (operator, version) ->
-# whether it does
+# operators that mean something else since a version, in the same form: (operator, version) -> does
+# this binding?
 _CHANGED_SILENTLY: dict[tuple[str, int], Callable[[Binding], bool]] = {
     # the default moved by half a pixel
     ("RoiAlign", 16): lambda b: "coordinate_transformation_mode" not in b.attrs,
-    # one scale and bias for each channel, where there was one for each group
+    # one scale and bias for each channel; before, for each group
     ("GroupNormalization", 21): lambda b: True,
-    # equal parts are asked for now
+    # since then an attribute requests equal parts
     ("Split", 18): lambda b: b.operand(1) is None and "num_outputs" not in b.attrs,
 }
 
 
 def changes_meaning(b: Binding, opset: int) -> str | None:
-    """Why the binding, written for its block's opset, is not the same at version `opset` of its
-    domain; None if it is.
+    """Returns why the binding, written for its block's opset, means something else at version
+    `opset` of its domain; None if it means the same.
 
-    A call of a local function, and an operator unknown at both versions, mean the same at any.
+    Calls of local functions, and operators unknown at both versions, mean the same.
     """
     written = b.version
     if written == opset or called(b) is not None:
@@ -214,10 +203,13 @@ def changes_meaning(b: Binding, opset: int) -> str | None:
 
 @lru_cache(maxsize=1024)
 def _means_the_same(old: onnx.defs.OpSchema, new: onnx.defs.OpSchema) -> bool:
-    """Whether `new` takes what `old` takes, in the same form: a version that only adds dtypes or
-    an optional attribute changes nothing for what was written before it."""
+    """Whether `new` accepts all that `old` accepts, in the same form: a version that only adds
+    dtypes or an optional attribute changes nothing for older nodes.
+    """
     if old.since_version == new.since_version:
         return True
+    if new.deprecated and not old.deprecated:
+        return False
 
     def attributes_of(schema: onnx.defs.OpSchema) -> dict[str, tuple[bool, bytes]]:
         return {
@@ -225,26 +217,16 @@ def _means_the_same(old: onnx.defs.OpSchema, new: onnx.defs.OpSchema) -> bool:
             for n, a in schema.attributes.items()
         }
 
-    def operands(schema: onnx.defs.OpSchema) -> list[Any]:
-        return [
-            [(p.name, p.option) for p in formals] for formals in (schema.inputs, schema.outputs)
-        ]
-
-    # an optional attribute may be new: what does not write it means what it meant
+    # an optional attribute may be new: a node without it means the same as before
     kept = attributes_of(old).items() <= attributes_of(new).items()
     added = [a for n, a in new.attributes.items() if n not in old.attributes]
-    if new.deprecated and not old.deprecated:
+    if not kept or any(a.required for a in added):
         return False
-    if operands(old) != operands(new) or not kept or any(a.required for a in added):
-        return False
-
-    def wider(a: onnx.defs.OpSchema, b: onnx.defs.OpSchema) -> bool:
-        return all(
-            set(p.types) <= set(q.types)
-            for p, q in zip((*a.inputs, *a.outputs), (*b.inputs, *b.outputs))
-        )
-
-    return wider(old, new)
+    return all(
+        [(p.name, p.option) for p in before] == [(p.name, p.option) for p in after]
+        and all(set(p.types) <= set(q.types) for p, q in zip(before, after))
+        for before, after in ((old.inputs, new.inputs), (old.outputs, new.outputs))
+    )
 
 
 def splice(
@@ -254,12 +236,12 @@ def splice(
     prefix: str = "",
     fold: Callable[[Binding], Var | None] | None = None,
 ) -> tuple[list[Binding], dict[Var, Var]]:
-    """Put copies of the body's bindings in the call's place; returns them and what now stands for
-    each result.
+    """Put copies of the body's bindings in the call's place; returns them and the new value of each
+    result.
 
-    Attribute references take the call's values, the function's defaults, or the schema's. The
-    copies are at the end of the block, which is to be scheduled. Ask `conflict` first. InputError
-    when the call has more results than the body, InternalError when one has no value.
+    Attribute references become the call's values, the function's defaults, or the schema's. The
+    copies are at the end of the block, which needs to be scheduled. Call `conflict` first. Raises
+    InputError if the call has more results than the body, InternalError if a result has no value.
     """
     block = binding.block
     if len(body.results) > len(body.block.outputs):
@@ -304,18 +286,14 @@ def _bound(binding: Binding, body: Body) -> dict[str, AttributeProto]:
 
 
 def import_opset(block: BindingBlock, domain: str, version: int) -> None:
-    """Let the program, or the function that `block` belongs to, import `domain`, unless it does
-    already.
+    """Import `domain` in the program, or in the function that `block` belongs to, unless it is
+    imported already.
     """
     root = block.root
     if domain in root.opsets:
         return
-    if not isinstance(root.opsets, dict):
-        raise InternalError(f"the opset imports of '{root.name}' cannot be changed")
     root.opsets[domain] = version
     if isinstance(root.proto, FunctionProto):
-        proto = FunctionProto()
-        proto.CopyFrom(root.proto)
-        proto.opset_import.add(domain=domain, version=version)
-        root.proto = proto
+        root.proto = deepcopy(root.proto)
+        root.proto.opset_import.add(domain=domain, version=version)
     root.touch()

@@ -1,5 +1,5 @@
-"""Reading: a path, bytes, ModelProto or an object of another library becomes a Program, and a
-Program an object of that kind.
+"""Reading: a path, bytes, a ModelProto or an object of another library becomes a Program, and a
+Program becomes an object of that kind again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import onnx
 from google.protobuf.message import DecodeError
 from onnx import FunctionProto, ModelProto
 
@@ -22,6 +21,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.model_kinds import is_instance, settled
 from onnxgrad.ir.preflight.invalid_models import blaming, check_axes
 from onnxgrad.ir.preflight.model import check_model
+from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.reader import Reader
 from onnxgrad.ir.save import to_proto
@@ -33,8 +33,8 @@ from onnxgrad.options import known_keywords
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Bindings and values stay and refer to each other: looking for garbage among them takes a
-    quarter of the time.
+    """Pauses the garbage collector, which would take a quarter of the time: bindings and values
+    stay, and refer to each other.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -45,17 +45,17 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-# everything the public functions accept; the objects of other libraries have no static type here
+# all that the public functions accept; the objects of other libraries have no static type here
 ModelLike: TypeAlias = str | os.PathLike[str] | bytes | ModelProto | Any
 
-# what protobuf cannot hold any more
+# protobuf holds less than this
 MOST_BYTES = 1 << 31
 
 
 @known_keywords
 def load(model: ModelLike) -> Program:
-    """The Program of a model. The argument is never changed; a Program, or the main block of one,
-    is its own answer.
+    """Returns the Program of a model. The argument is never changed; a Program is returned as it
+    is, its main block as its Program.
 
     Raises InputError when the file is missing, empty or no ONNX model, when an operator or opset is
     unknown, a name is undefined or defined twice.
@@ -72,21 +72,21 @@ def load(model: ModelLike) -> Program:
 
 
 def load_own(model: ModelLike) -> Program:
-    """The Program of a model, to be changed: a copy of a Program that someone else holds. Errors
-    as `load`.
+    """Returns a Program that may be changed: a copy if `model` is a Program or its main block.
+    Raises as `load`.
     """
     program = load(model)
     if not isinstance(model, (Program, BindingBlock)):
         return program
     proto = to_proto(program)
-    # what is as it was read is still the file's, which a proof may then run
+    # an unchanged Program keeps its path, so that a proof may run the file
     path = program.path if proto == program.proto else None
     return program_of(proto, program.folder, path, program.digests)
 
 
 def proto_of(model: ModelLike) -> tuple[ModelProto, Path | None]:
-    """The protobuf of a model without its external data, and the folder where that lies; what its
-    operators are is not asked. InputError for what is no model, or damaged.
+    """Returns the protobuf of a model without its external data, and the folder of that data;
+    operators are not checked. Raises InputError if it is no model, or damaged.
     """
     model = settled(model)
     if isinstance(model, Program):
@@ -97,7 +97,7 @@ def proto_of(model: ModelLike) -> tuple[ModelProto, Path | None]:
 
 
 def _parsed(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto, Path | None]:
-    """The model and, of a file, its path."""
+    """Returns the model, and its path if it is a file."""
     if isinstance(model, ModelProto):
         return model, None
     if isinstance(model, bytes):
@@ -148,8 +148,8 @@ def program_of(
     path: Path | None = None,
     digests: Digests | None = None,
 ) -> Program:
-    """The Program of a protobuf whose external data lies in `folder`, read from `path` as it is;
-    `digests` are those of the Program that it continues. Errors as `load`.
+    """Returns the Program of a protobuf whose external data lies in `folder`; `path` is its file if
+    it is unchanged, `digests` are those of the Program that it continues. Raises as `load`.
     """
     where = str(path) if path is not None else "model"
     check_model(proto, where)
@@ -164,11 +164,7 @@ def _pickled(program: Program) -> tuple[Any, ...]:
     """A Program is pickled as its protobuf: its objects are nested as deeply as it is long."""
     proto = to_proto(program)
     path = program.path if proto == program.proto else None
-    return _unpickled, (proto.SerializeToString(), program.folder, path)
-
-
-def _unpickled(data: bytes, folder: Path | None, path: Path | None) -> Program:
-    return program_of(_parse(data, "the pickled model"), folder, path)
+    return program_of, (proto, program.folder, path)
 
 
 copyreg.pickle(Program, _pickled)
@@ -192,64 +188,55 @@ def _read(proto: ModelProto, folder: Path | None, path: Path | None, where: str)
 
 
 def function_block(program: Program, proto: FunctionProto) -> BindingBlock:
-    """The block of a function body that is none of the model's (a schema's): to copy bindings
-    from, not to save.
+    """Returns the block of a function body that is not the model's, such as a schema's: to copy
+    bindings from, not to save.
     """
     local = {(f.domain, f.name) for f in program.proto.functions}
     return Reader(f"the body of {proto.name}", local).function(program, proto)
 
 
 def _pin(program: Program) -> None:
-    """Values that training_info or quantization annotations name must live on under their names."""
-    names: dict[str, None] = {}
+    """Values that training_info or quantization annotations name must stay, under their names."""
+    names: set[str] = set()
     for info in program.proto.training_info:
         for graph in (info.initialization, info.algorithm):
             program.names.update(name for n in graph.node for name in (n.name, *n.output))
+            names.update(name for n in graph.node for name in n.input)
+            names.update(value.name for value in graph.output)
         for entry in (*info.initialization_binding, *info.update_binding):
-            names[entry.key] = names[entry.value] = None
-        for graph in (info.initialization, info.algorithm):
-            names.update(dict.fromkeys(name for n in graph.node for name in n.input))
-            names.update(dict.fromkeys(value.name for value in graph.output))
+            names.update((entry.key, entry.value))
     for note in program.proto.graph.quantization_annotation:
-        names[note.tensor_name] = None
-        names.update(dict.fromkeys(p.value for p in note.quant_parameter_tensor_names))
-    if not names:
-        return
-    for var in program.main.vars():
-        if var.name in names:
+        names.add(note.tensor_name)
+        names.update(p.value for p in note.quant_parameter_tensor_names)
+    if names:
+        program.main.pinned += [var for var in program.main.vars() if var.name in names]
+        for var in program.main.pinned:
             var.returned += 1
-            program.main.pinned.append(var)
 
 
 def check_room(program: Program, model: Any) -> None:
-    """Raise InputError now, not after long work, when `to_kind_of` would have to put over 2 GB into
-    one ModelProto.
+    """Raises InputError if `to_kind_of` would have to put over 2 GB into one ModelProto: before the
+    long work, not after it.
     """
     if isinstance(model, (Program, BindingBlock, ModelProto)) or is_instance(
         model, "onnx_ir", "Model"
     ):
         return
-    total = sum(_size(t) for t in external.outside(program.proto))
+    total = sum(raw_bytes(t) or 0 for t in external.outside(program.proto))
     if total >= external.MAX_BYTES:
         raise InputError(f"the model's weights ({total / 1e9:.1f} GB) {external.TOO_LARGE}")
 
 
-def _size(tensor: onnx.TensorProto) -> int:
-    """The bytes that an external tensor declares; 0 where it does not say."""
-    length = next((e.value for e in tensor.external_data if e.key == "length"), "")
-    return int(length) if length.isdecimal() and len(length) < 20 else 0
-
-
 def changed(model: Any, change: Callable[[Program], Program]) -> Any:
-    """The model after `change`, in the type that `model` has; `model` stays as it is."""
+    """Returns the model after `change`, in the type of `model`, which stays as it is."""
     program = load_own(model)
     check_room(program, model)
     return to_kind_of(change(program), model)
 
 
 def to_kind_of(program: Program, model: Any) -> Any:
-    """The program in the kind that `model` is; what has no kind to come back as gives a
-    ModelProto with its weights.
+    """Returns the program in the type of `model`. Paths, bytes and streams return a ModelProto with
+    its weights.
     """
     if isinstance(model, Program):
         return program
@@ -266,8 +253,8 @@ def to_kind_of(program: Program, model: Any) -> Any:
 
 @known_keywords
 def to_graphsurgeon(model: ModelLike) -> Any:
-    """Any model as an onnx_graphsurgeon.Graph; what graphsurgeon does not know (node metadata,
-    ...) is lost there.
+    """Returns a model as an onnx_graphsurgeon.Graph, which has no place for node metadata and some
+    other fields: they are lost.
     """
     import onnx_graphsurgeon as gs
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
 from onnxgrad.ir.attributes import text
+from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.storage.external_data import tensors
 from onnxgrad.ir.types import Array, dtype_name
 from onnxgrad.results import Plain
@@ -52,12 +53,19 @@ def every_graph(graph: GraphProto) -> Iterator[GraphProto]:
             yield from every_graph(inner)
 
 
+def keep(entries: Any, wanted: Callable[[Any], bool]) -> None:
+    """Remove the entries of a repeated field that are not wanted."""
+    kept = [entry for entry in entries if wanted(entry)]
+    del entries[:]
+    entries.extend(kept)
+
+
 def weight_elements(graph: GraphProto) -> int:
-    """How many elements the initializers of the graph and of nested ones have."""
+    """Returns the number of elements of the initializers, those of nested graphs included."""
     return sum(math.prod(t.dims) for inner in every_graph(graph) for t in inner.initializer)
 
 
-# what lies in memory as it does in a file; onnx's helpers ask ten times as long for the same
+# dtypes with the same bytes in memory and in a file; onnx's helpers take ten times as long
 _AS_IT_LIES: dict[np.dtype[np.generic], int] = {
     np.dtype(kind): number
     for kind, number in (
@@ -72,7 +80,7 @@ _AS_IT_LIES: dict[np.dtype[np.generic], int] = {
 
 
 def tensor_of(array: Array, name: str) -> TensorProto:
-    """The tensor of an array, as `onnx.numpy_helper.from_array` makes it."""
+    """Returns the tensor of an array, as `onnx.numpy_helper.from_array` does."""
     number = _AS_IT_LIES.get(array.dtype)
     if number is None:
         return numpy_helper.from_array(array, name)
@@ -80,14 +88,12 @@ def tensor_of(array: Array, name: str) -> TensorProto:
 
 
 def elements(tensor: TensorProto) -> Array:
-    """The tensor as an array; strings, which need not be UTF-8, as objects. Raises InputError
-    when it is damaged.
+    """Returns the tensor as an array; strings, which need not be UTF-8, as objects. Raises
+    InputError if it is damaged.
     """
     try:
         if tensor.data_type == TensorProto.STRING:
-            return np.array([text(s) for s in tensor.string_data], object).reshape(
-                tuple(tensor.dims)
-            )
+            return np.array([text(s) for s in tensor.string_data], object).reshape(tensor.dims)
         return numpy_helper.to_array(tensor)
     except (TypeError, ValueError) as e:
         reason = (str(e) or type(e).__name__).splitlines()[0]
@@ -115,17 +121,16 @@ class Stats(Plain):
 
 
 def stats_of(model: ModelProto) -> Stats:
-    """The counts of one model; its external data is not read."""
+    """Returns the counts of one model; its external data is not read."""
     operators = Counter(operator(n) for n in model_nodes(model))
     dtypes: Counter[str] = Counter()
     outside: dict[tuple[str, str], int] = {}
     for tensor in tensors(model):
         dtypes[dtype_name(tensor.data_type)] += math.prod(tensor.dims)
         if tensor.data_location == TensorProto.EXTERNAL:
-            entries = {e.key: e.value for e in tensor.external_data}
-            outside[entries.get("location", ""), entries.get("offset", "0")] = _external_bytes(
-                tensor, entries
-            )
+            place = {e.key: e.value for e in tensor.external_data}
+            where = place.get("location", ""), place.get("offset", "0")
+            outside[where] = raw_bytes(tensor) or 0
     return Stats(
         operators.total(),
         dtypes.total(),
@@ -138,10 +143,3 @@ def stats_of(model: ModelProto) -> Stats:
 def operator(node: NodeProto) -> str:
     """`Conv`, or `com.example::Conv` outside the default domain."""
     return domains.full_name(node.domain, node.op_type)
-
-
-def _external_bytes(tensor: TensorProto, entries: dict[str, str]) -> int:
-    if entries.get("length", "").isdecimal():
-        return int(entries["length"])
-    itemsize: int = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    return itemsize * int(math.prod(tensor.dims))

@@ -1,4 +1,4 @@
-"""A block as it stands before something is tried on it, to return to when that is given up."""
+"""A block before an attempt to rewrite it, to be restored if the attempt fails."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from onnxgrad.ir.block import BindingBlock
 
 
 class Savepoint:
-    """Remembers a block; `restore` takes back whatever was added to it since, to the last byte of
-    what saving writes: bindings, constants, names, and whether the block counts as changed.
+    """Remembers a block; `restore` removes everything that was added since, to the last byte of the
+    saved file: bindings, constants, names, and whether the block counts as changed.
 
-    It costs no copy, so only additions can be taken back: what is tried must not alter what stands
-    there already. One savepoint of a program is open at a time.
+    It costs no copy, so only additions can be undone: the attempt must not alter older parts. One
+    savepoint of a program is open at a time.
     """
 
     __slots__ = (
@@ -34,12 +34,12 @@ class Savepoint:
         root = block if block.owner is None else block.root
         self._opsets = len(root.opsets)
         self._proto = root.proto
-        # of attempts, of which there are very many, most find the block changed
+        # there are very many attempts, and most of them begin with a changed block
         self._unchanged = [] if block.changed else _unchanged(block)
         block.program.names.mark()
 
     def restore(self) -> None:
-        """Take back what was added. Raises InternalError where something older reads it."""
+        """Remove the additions. Raises InternalError if something older reads one."""
         block = self._block
         added = len(block.bindings) - self._bindings
         for b in list(islice(reversed(block.bindings), max(added, 0))):
@@ -47,11 +47,10 @@ class Savepoint:
         for name in list(block.initializers)[self._initializers :]:
             block.remove_initializer(block.initializers[name])
         del block.sparse[self._sparse :]
-        root = self._block.root
+        root = block.root
         root.proto = self._proto
-        if isinstance(root.opsets, dict):
-            for domain in list(root.opsets)[self._opsets :]:
-                del root.opsets[domain]
+        for domain in list(root.opsets)[self._opsets :]:
+            del root.opsets[domain]
         for inner, owner, changed in self._unchanged:
             inner.changed = False
             if owner is not None:
@@ -60,8 +59,8 @@ class Savepoint:
 
 
 def _unchanged(block: BindingBlock) -> list[tuple[BindingBlock, Binding | None, bool]]:
-    """The block and those around it as far as nothing touched them, each with its owner and
-    whether that is changed.
+    """Returns the block and those around it as far as they are unchanged, each with its owner and
+    whether the owner is changed.
     """
     found = []
     inner: BindingBlock | None = block
