@@ -1,7 +1,7 @@
 """The words that options choose from and their defaults, for who parses a command or completes it
 before anything heavy is imported.
 
-Some are decided here. What others register, from PRESETS on, a test keeps equal.
+Some are decided here. scripts/make_tables.py writes the names that others register, from PASSES on.
 """
 
 from typing import Literal, TypeAlias, get_args
@@ -26,9 +26,8 @@ PASSES = (
     "combine-parallel-dense", "combine-parallel-gemm", "combine-parallel-matmul",
     "combine-parallel-matmul-right", "convert-layout", "convert-opset", "divide-by-root",
     "expand-matmul-of-sum", "fake-quantization-to-integer", "flatten-products", "float16",
-    "fold-bias",
-    "fold-constant", "fold-scale-axis", "forward-fold-scale-axis", "gradient", "inline",
-    "legalize", "lower-composites", "lower-training", "merge-consecutive", "merge-equal",
+    "fold-bias", "fold-constant", "fold-scale-axis", "forward-fold-scale-axis", "gradient",
+    "inline", "legalize", "lower-composites", "lower-training", "merge-consecutive", "merge-equal",
     "open-if", "outline", "raise-composites", "raise-for-onnxruntime", "remove-noops",
     "remove-unused", "remove-unused-functions", "reorder-gather-matmul", "simplify-arithmetic",
     "simplify-inference", "simplify-transpose", "sink-constants", "transpose-after-concat",

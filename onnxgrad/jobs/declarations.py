@@ -1,5 +1,5 @@
-"""The declarations of the jobs: what can be set of each, in Python, in a shell, in a recipe and in
-Olive. As little to import as `--help` needs.
+"""The declarations of the jobs: the options of each, in Python, in a shell, in a recipe and in
+Olive. Imports no more than `--help` needs.
 """
 
 from __future__ import annotations
@@ -43,53 +43,53 @@ class OptimizeOptions(Proof):
     job: ClassVar[str] = "optimize"
     title: ClassVar[str] = "rewriting"
 
-    preset: Preset = option("default", "see `onnxgrad passes`")
+    preset: Preset = option("default", "the passes to run; see `onnxgrad passes`")
     passes: str | Sequence[str | Pass | Law] | None = option(
-        None, "these passes in this order: a,b{option=value}; a preset's name stands for its "
+        None, "run these passes in this order: a,b{option=value}; a preset's name stands for its "
         "passes", metavar="LIST", once=True,
     )  # fmt: skip
     without: Names = option(
-        (), "all of them but this one, or those that a glob means; may be repeated", metavar="PASS"
+        (), "leave out this pass, or those that a glob matches; may repeat", metavar="PASS"
     )
-    merge: Merge = option("auto", "parallel products into one: auto (default) where it pays")
+    merge: Merge = option(
+        "auto", "merge parallel products: where it pays (auto, the default), everywhere, or nowhere"
+    )
     target_opset: Count | None = option(
-        None, "bring the model to opset N first, whose operators the passes may use, such as "
+        None, "convert the model to opset N first; passes may then use its operators, such as "
         "Attention of 23 (default: the model's)", metavar="N",
     )  # fmt: skip
     for_: Runtime | None = option(
-        None, "use this runtime's own operators where they are faster, such as onnxruntime's "
-        "MultiHeadAttention: no other will run the result (onnxruntime)", metavar="RUNTIME",
+        None, "use this runtime's own operators if they are faster, such as onnxruntime's "
+        "MultiHeadAttention; no other runtime runs the result", metavar="RUNTIME",
     )  # fmt: skip
     allow_growth: bool = option(False, "let --merge always grow the file by more than 10 %")
     inline: Names = option(
-        (), "first put the bodies of these functions, or of operators that have one, in their "
-        "calls' place", metavar="NAME", toml=None,
+        (), "first replace calls of this function, or of an operator that has a function body, by "
+        "the body", metavar="NAME", toml=None,
     )  # fmt: skip
     recipe: str | os.PathLike[str] | None = option(
-        None, "a recipe: options and requirements as TOML; default: onnxgrad.toml in this folder, "
-        "or [tool.onnxgrad] of pyproject.toml", flag="--config", metavar="FILE", toml=None,
+        None, "a recipe: options and requirements as TOML (default: onnxgrad.toml in this folder, "
+        "or [tool.onnxgrad] of pyproject.toml)", flag="--config", metavar="FILE", toml=None,
     )  # fmt: skip
     fix_dims: Sizes | None = option(
-        None, "replace a symbolic dimension by a fixed size in the output model (--dim: run it "
-        "there)", flag="--fix-dim", metavar="NAME=SIZE", toml=None,
+        None, "replace a symbolic dimension by a fixed size in the output model (--dim: in the "
+        "proof only)", flag="--fix-dim", metavar="NAME=SIZE", toml=None,
     )  # fmt: skip
     max_rewrites: Count | None = option(None, "stop after N rewrites", metavar="N", toml=None)
-    explain: bool = option(
-        False, "list near misses with the reason they were declined", toml=None, olive=False
-    )
+    explain: bool = option(False, "list declined rewrites with the reason", toml=None, olive=False)
     print_after: Names = option(
-        (), "show the program as text on stderr, or in a file of DIR, each time that this pass (or "
-        "those that a glob means) changed it; may be repeated",
+        (), "print the program as text on stderr, or write it to a file in DIR, each time this "
+        "pass, or one that a glob matches, changed it; may repeat",
         metavar="PASS[=DIR]", toml=None, olive=False,
     )  # fmt: skip
     tune: bool | float | str | os.PathLike[str] | Mapping[str, Any] | None = option(
-        None, "measure in onnxruntime, on the provider, threads and inputs of the proof, which "
-        "rewrites pay, and keep those that win beyond the noise: true, the seconds for it, or the "
+        None, "measure which rewrites pay, in onnxruntime on the provider, threads and inputs of "
+        "the proof, and keep those that win beyond the noise: true, the seconds to measure, or the "
         "decisions of an earlier call", flag=None, toml=None,
     )  # fmt: skip
     verify: bool | Literal["each", "only each"] = option(
         True, "prove the result against the original; each: also every rewrite on its own "
-        "operands; only each: nothing else", flag=None, toml="verify.run",
+        "operands; only each: the rewrites alone", flag=None, toml="verify.run",
     )  # fmt: skip
 
     @property
@@ -125,17 +125,18 @@ class VerifyOptions(Proof):
     job: ClassVar[str] = "verify"
 
     weights: Literal["auto", "same", "rounded"] = option(
-        "auto", "same: weights were at most moved, so float64 results may differ by 1e-9 of max; "
-        "rounded: they were computed anew, so by what rounding to their type costs (1e-6 in "
-        "float32) or 3 times what A's own arithmetic does; auto (default): look",
+        "auto", "same: B's weights are A's, so float64 results may differ by 1e-9 of the largest "
+        "value; rounded: they were computed anew, so results may differ by the rounding of their "
+        "type (1e-6 in float32) or 3 times A's own error; auto (default): compare the weights",
     )  # fmt: skip
     float64_budget: Positive = option(20.0, "seconds for the float64 check", flag=None)
     map: Pairs | None = option(
-        None, "what A calls NAME, an input or an output, is OTHER in B", metavar="NAME=OTHER"
+        None, "A's input or output NAME is called OTHER in B", metavar="NAME=OTHER"
     )
     expect: str | os.PathLike[str] | Mapping[str, Any] | None = option(
-        None, "instead of B: stored results, an .npz with the outputs' names, which A is to give "
-        "on --input; NAME of --map is what FILE has, OTHER A's", metavar="FILE", once=True,
+        None, "compare A on --input with stored results (an .npz with the outputs' names) instead "
+        "of B; with --map, NAME is the name in FILE, OTHER the name in A",
+        metavar="FILE", once=True,
     )  # fmt: skip
 
 
@@ -147,14 +148,14 @@ class Float16Options(Proof):
     words: ClassVar[Mapping[str, str]] = {"BOUNDS": FLOAT16_BOUND}
 
     keep: Names = option(
-        (), "a node, value or operator, or a glob of these, that stays in float32 beside what "
-        "passes 65504 or needs its digits; may repeat", metavar="NAME",
+        (), "leave a node, value or operator, or those that a glob matches, in float32, beside "
+        "values that pass 65504 or need their digits; may repeat", metavar="NAME",
     )  # fmt: skip
     convert: Names = option(
-        (), "such a name that becomes float16 although its like usually stays (sums, powers, "
+        (), "convert such a name to float16 even if its kind usually stays (sums, powers, "
         "positions); --keep wins; may repeat", metavar="NAME",
     )  # fmt: skip
-    io: bool = option(False, "inputs and outputs become float16 as well")
+    io: bool = option(False, "convert inputs and outputs to float16 too")
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
 
 
@@ -175,7 +176,7 @@ class ExtractOptions(Limits):
     )  # fmt: skip
     provider: Providers = option("cpu", "where to run (default: cpu)", flag=None)
     dims: Sizes | None = option(None, "sizes of symbolic dimensions in the proof", flag=None)
-    seed: Seed = option(0, "of its values", metavar="N")
+    seed: Seed = option(0, "seed of generated values (default: 0)", metavar="N")
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
 
 
@@ -204,7 +205,7 @@ class DiffOptions(Limits):
 class Header(Declaration):
     """The fields of a ModelProto beside its metadata."""
 
-    title: ClassVar[str] = "other words of the header ('' takes them away)"
+    title: ClassVar[str] = "other fields of the header ('' removes them)"
 
     producer_name: str | None = option(None, "")
     producer_version: str | None = option(None, "")
@@ -221,9 +222,9 @@ class MetadataOptions(Limits, Header):
     titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
 
     values: Entries | None = option(
-        None, "an entry; may repeat", flag="--set", metavar="KEY=VALUE", positional=True
+        None, "set an entry; may repeat", flag="--set", metavar="KEY=VALUE", positional=True
     )
-    unset: Names = option((), "take an entry away; may repeat", metavar="KEY")
+    unset: Names = option((), "remove an entry; may repeat", metavar="KEY")
 
     def header(self) -> dict[str, str | int]:
         """Return the fields of the header that are set."""
@@ -237,10 +238,10 @@ class ReduceOptions(Limits):
     job: ClassVar[str] = "reduce"
 
     interesting_exit: Count | None = option(
-        None, "the status that counts, and no other", metavar="N"
+        None, "count only this exit status as a failure", metavar="N"
     )
-    says: str = option("", "what the check must print, on stdout or stderr", metavar="TEXT")
-    check_timeout: Seconds = option(60.0, "of one check (60)", metavar="SECONDS")
+    says: str = option("", "text that the check must print, on stdout or stderr", metavar="TEXT")
+    check_timeout: Seconds = option(60.0, "seconds for one check (default: 60)", metavar="SECONDS")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,14 +252,16 @@ class BenchOptions(Running):
     title: ClassVar[str] = "measuring"
     titles: ClassVar[Mapping[str, str]] = {"Limits": "measuring", "Running": "measuring"}
 
-    seed: Seed = option(0, "of generated values (default: 0)", metavar="N")
-    rounds: Annotated[int, Range(1)] = option(20, "turns of each model (default: 20)", metavar="N")
-    seconds: Seconds = option(2.0, "for each model (default: 2)", metavar="S")
+    seed: Seed = option(0, "seed of generated values (default: 0)", metavar="N")
+    rounds: Annotated[int, Range(1)] = option(
+        20, "rounds over all models (default: 20)", metavar="N"
+    )
+    seconds: Seconds = option(2.0, "seconds for each model (default: 2)", metavar="S")
     optimize: bool = option(
-        True, "switch onnxruntime's own optimisations off", flag="--no-optimize"
+        True, "switch off onnxruntime's own optimisations", flag="--no-optimize"
     )
     require: Positive | None = option(
-        None, "exit with 1 when a model takes longer than RATIO x the first (of two or more)",
+        None, "exit with 1 if a model takes longer than RATIO x the first (of two or more)",
         metavar="RATIO",
     )  # fmt: skip
 
@@ -271,13 +274,13 @@ class PlaceOptions(Limits):
     titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
 
     device: Names = option(
-        (), "nodes whose name or operator matches run there: cuda='Conv*,op:Gemm,name:head*'; may "
-        "repeat, the first match decides; marks already in the model stay where nothing matches",
+        (), "run nodes whose name or operator matches there: cuda='Conv*,op:Gemm,name:head*'; may "
+        "repeat, the first match decides; without a match, marks in the model stay",
         metavar="DEVICE=PATTERN",
     )  # fmt: skip
-    default: str = option("cpu", "of all other nodes (default: cpu)", metavar="DEVICE")
+    default: str = option("cpu", "device of all other nodes (default: cpu)", metavar="DEVICE")
     propagate: bool = option(
-        False, "unmarked nodes follow their operands', or else their readers', device"
+        False, "place unmarked nodes on the device of their operands, or else of their readers"
     )
     ir: bool = option(False, "write the IR's device_configurations too (IR version 11)")
 
@@ -287,20 +290,24 @@ class PlaceOptions(Limits):
 
 @dataclass(frozen=True, kw_only=True)
 class Gates(Declaration):
-    """What a recipe requires of the result, and how `onnxgrad ci` measures for it."""
+    """Requirements of a recipe, and how `onnxgrad ci` measures for them."""
 
-    require: Mapping[str, Any] | None = option(None, "what must hold of the result", flag=None)
+    require: Mapping[str, Any] | None = option(
+        None, "requirements of the result; see below", flag=None
+    )
     allow_unproved: bool = option(
-        False, "accept in `onnxgrad ci` that nothing was proved", flag=None
+        False, "let `onnxgrad ci` accept a result that was not proved", flag=None
     )
     tolerance: Annotated[float, Range(0, FINITE)] | None = option(
-        None, "the largest difference that is accepted, on top of what the proof allows",
+        None, "the largest difference that is accepted, in addition to the proof's tolerance",
         flag=None, toml="verify.tolerance",
     )  # fmt: skip
-    bench: bool = option(False, "measure latency", flag=None, toml="bench.run")
+    bench: bool = option(
+        False, "measure latency even if no requirement needs it", flag=None, toml="bench.run"
+    )
     bench_seconds: Seconds = option(2.0, "seconds for each model", flag=None, toml="bench.seconds")
     bench_rounds: Annotated[int, Range(1)] = option(
-        20, "turns of each model", flag=None, toml="bench.rounds"
+        20, "rounds over all models", flag=None, toml="bench.rounds"
     )
 
 
@@ -308,7 +315,7 @@ class Gates(Declaration):
 class CiTable(Declaration):
     """The table `ci` of a recipe, for all models together."""
 
-    models: list[Text] | None = option(None, "globs of models; !GLOB takes some away", flag=None)
+    models: list[Text] | None = option(None, "globs of models; !GLOB excludes models", flag=None)
     out: Text | None = option(
         None, "where results go: a folder, or a pattern with {name}", flag=None
     )

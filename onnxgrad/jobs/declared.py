@@ -377,6 +377,8 @@ def table_of(options: Iterable[Option], key: Callable[[Option], str | None]) -> 
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

@@ -185,40 +185,40 @@ PerOutput: TypeAlias = Annotated[float | Mapping[str, float], _PerOutput()]
 
 @dataclass(frozen=True, kw_only=True)
 class Limits(Declaration):
-    """What all work on one model may cost."""
+    """Bounds on the time and the memory of all work on one model."""
 
     title: ClassVar[str] = "limits"
 
     timeout: Seconds | None = option(
-        None, f"for all work on one model (default: {SECONDS:g})",
+        None, f"seconds for all work on one model (default: {SECONDS:g})",
         metavar="SECONDS", toml="verify.timeout",
     )  # fmt: skip
     max_memory: Memory | None = option(
-        None, "for each process that works on it, such as 4GB (default: half of what the machine "
-        "or its cgroup has)", metavar="SIZE", toml="verify.max_memory",
+        None, "memory of each process that works on the model, such as 4GB (default: half of the "
+        "memory of the machine or its cgroup)", metavar="SIZE", toml="verify.max_memory",
     )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Running(Limits):
-    """Where and on what models run."""
+    """Where models run, and on which values."""
 
     provider: Provider = option(
         "cpu", "where to run (default: cpu)", toml="verify.provider", olive=False
     )
     inputs: Annotated[Inputs | None, InputKind()] = option(
-        None, ".npz, .npy or .pb with values to run on, or a folder of input_*.pb; default: "
-        "generated values", flag="--input", metavar="[NAME=]FILE", toml="verify.inputs",
+        None, ".npz, .npy or .pb with values to run on, or a folder of input_*.pb (default: "
+        "generated values)", flag="--input", metavar="[NAME=]FILE", toml="verify.inputs",
     )  # fmt: skip
     dims: Sizes | None = option(
-        None, "the size of a symbolic dimension where models are run; a written file keeps the "
-        "symbol, except by `optimize --fix-dim`",
+        None, "the size of a symbolic dimension when models run; a written file keeps the "
+        "symbol, except with `optimize --fix-dim`",
         flag="--dim", metavar="NAME=SIZE", toml="verify.dims",
     )  # fmt: skip
-    threads: Threads = option(1, "of onnxruntime (default: 1)", toml="verify.threads")
+    threads: Threads = option(1, "threads of onnxruntime (default: 1)", toml="verify.threads")
 
     def running(self) -> dict[str, Any]:
-        """Return where and on what models run, as `verify` and `bench` accept it."""
+        """Return these options as `verify` and `bench` accept them."""
         given = {"inputs": self.inputs, "dims": self.dims}
         some = {name: value for name, value in given.items() if value is not None}
         return {"provider": self.provider, "threads": self.threads, **some}
@@ -226,22 +226,22 @@ class Running(Limits):
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds(Declaration):
-    """How near is near enough."""
+    """Bounds that replace the tolerances of the proof."""
 
     title: ClassVar[str] = "bounds, in place of the proof's own tolerances"
     words: ClassVar[Mapping[str, str]] = {"BOUNDS": "the proof's own"}
 
     atol: PerOutput | None = option(
-        None, "|a - b| <= atol + rtol |a|; for all outputs of floats, or for one output alone "
+        None, "accept |a - b| <= atol + rtol |a|, for all outputs of floats or for one output "
         "(default: <BOUNDS>)", metavar="[OUTPUT=]X", toml="verify.atol",
     )  # fmt: skip
     rtol: PerOutput | None = option(
-        None, "see --atol; for all outputs of floats, or for one output alone (default: <BOUNDS>)",
+        None, "see --atol; for all outputs of floats or for one output (default: <BOUNDS>)",
         metavar="[OUTPUT=]X", toml="verify.rtol",
     )  # fmt: skip
     metric: Names | None = option(
-        None, "cosine=0.999, psnr=40 (dB) or top1=0.99 (share of rows) at least, worst=0.01 (of "
-        "the largest value) at most", metavar="[OUTPUT:]METRIC=X", toml="verify.metric",
+        None, "accept at least cosine=0.999, psnr=40 (dB) or top1=0.99 (share of rows), or at most "
+        "worst=0.01 (of the largest value)", metavar="[OUTPUT:]METRIC=X", toml="verify.metric",
     )  # fmt: skip
 
 
@@ -253,24 +253,28 @@ class Proof(Running, Bounds):
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof", "Running": "proof"}
 
     provider: Providers = option(  # type: ignore[assignment]  # several, with commas
-        "cpu", "where to run; with commas on each of them: cpu,cuda (default: cpu)",
+        "cpu", "where to run; cpu,cuda runs on both (default: cpu)",
         metavar="{cpu,cuda,...}", toml="verify.provider", olive=False,
     )  # fmt: skip
     seeds: Seeds = option(
-        (0, 1), "of generated values; may repeat", flag="--seed", metavar="N", toml="verify.seeds"
+        (0, 1),
+        "seed of generated values; may repeat",
+        flag="--seed",
+        metavar="N",
+        toml="verify.seeds",
     )
     legs: Legs = option(
-        LEGS, "prove this way only (default: both, each with its own tolerance)",
+        LEGS, "run this check only (default: both, each with its own tolerance)",
         flag="--leg", toml="verify.legs",
     )  # fmt: skip
     coverage: str | float | None = option(
-        None, "the least share of thresholds, branches, loop turns and defaults that runs must "
-        "reach, such as '>= 95%'; less is exit 1 (default: none)",
+        None, "the least share of thresholds, branches, loop turns and defaults that the runs "
+        "must reach, such as '>= 95%'; less is exit code 1 (default: none)",
         metavar="SHARE", toml="verify.coverage",
     )  # fmt: skip
     allow_empty: Names = option(
-        (), "this output may be NaN, infinite or empty throughout: without it, nothing proved is "
-        "exit 1", metavar="NAME", toml="verify.allow_empty",
+        (), "accept an output with no finite values; otherwise verification fails",
+        metavar="NAME", toml="verify.allow_empty",
     )  # fmt: skip
 
     def proof(self) -> dict[str, Any]:

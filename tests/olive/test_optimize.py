@@ -125,7 +125,7 @@ def test_what_is_refuted_fails_the_workflow(models_dir: Path) -> None:
     [
         ({"passes": "remove-noop"}, "did you mean 'remove-noops'"),
         ({"pases": "remove-noops"}, "no option 'pases': did you mean 'passes'"),
-        ({"verify": "maybe"}, "verify='maybe'"),
+        ({"verify": "maybe"}, "verify must be true or false or one of each"),
         ({"target_opset": "new"}, "target_opset"),
     ],
 )

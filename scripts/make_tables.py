@@ -1,0 +1,82 @@
+"""Writes the tables of options in the help pages and the names in onnxgrad/vocabulary.py, from the
+declarations and the registries.
+
+    python scripts/make_tables.py
+
+To be run again when an option, a pass, a loss, an optimiser or a schedule changes;
+tests/test_vocabulary.py compares.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+
+from onnxgrad import help, surface, vocabulary
+from onnxgrad.jobs.declarations import OptimizeOptions
+from onnxgrad.jobs.declared import Option, options_of, table_of
+from onnxgrad.jobs.recipe import GATES, OF_CI, OPTIONS
+from onnxgrad.passes.pipeline import PASSES
+from onnxgrad.train.losses import LOSSES
+from onnxgrad.train.optimizers import OPTIMIZERS
+from onnxgrad.train.schedules import SCHEDULES
+
+PAGES, VOCABULARY = Path(str(help.__file__)).parent, Path(str(vocabulary.__file__))
+NAMES = {
+    "PASSES": sorted(PASSES), "LOSSES": sorted(LOSSES),
+    "OPTIMIZERS": OPTIMIZERS, "SCHEDULES": SCHEDULES,
+}  # fmt: skip
+assert surface.__all__  # the surface registers them all
+# the largest number of a type bounds nothing that a reader asks for
+_LARGEST = re.compile(r"from (\S+) to [\d.]+e\+(?:18|308)")
+# a table of a page, found by its first line
+_TABLE = re.compile(r"\| (?:option|key) \| values \|.*\n(?:\|.*\n)+")
+
+
+def flags_of(title: str) -> list[Option]:
+    """The options of `optimize` under a title of its --help."""
+    return [o for o in options_of(OptimizeOptions) if o.flag is not None and o.title == title]
+
+
+def tables() -> dict[str, list[str]]:
+    """The tables of each page, in its order."""
+    bounds = next(o.title for o in options_of(OptimizeOptions) if o.name == "atol")
+    groups = [flags_of("rewriting"), flags_of("proof"), flags_of(bounds)]
+    keys = [{**OPTIONS, **GATES}, OF_CI]
+    return {
+        "commands": [table_of(g, lambda o: f"{o.flag} {o.metavar}".strip()) for g in groups],
+        "recipes": [table_of(group.values(), lambda o: o.toml) for group in keys],
+    }
+
+
+def page(topic: str, made: Iterable[str]) -> str:
+    """A help page with these tables in the places of its own."""
+    text = (PAGES / f"{topic}.md").read_text(encoding="utf-8")
+    left = [_LARGEST.sub(r"at least \1", f"{each}\n") for each in made]
+    found = _TABLE.sub(lambda _: left.pop(0), text)
+    assert not left, f"{topic} has {len(left)} tables too few"
+    return found
+
+
+def vocabulary() -> str:
+    """The module with the registered names in the places of its own."""
+    text = VOCABULARY.read_text(encoding="utf-8")
+    for name, words in NAMES.items():
+        listed = ", ".join(f'"{word}"' for word in words)
+        lines = textwrap.indent(textwrap.fill(listed, 96, break_on_hyphens=False), "    ")
+        text = re.sub(rf"(?<=^{name} = \(\n).*?(?=,\n\))", lines, text, flags=re.M | re.S)
+    return text
+
+
+def files() -> dict[Path, str]:
+    """Every file as it should be."""
+    pages = {PAGES / f"{topic}.md": page(topic, made) for topic, made in tables().items()}
+    return {**pages, VOCABULARY: vocabulary()}
+
+
+if __name__ == "__main__":
+    for path, text in files().items():
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {path}")
