@@ -275,7 +275,8 @@ def _flat(table: Any, where: str, folder: Path, others: Iterable[str] = ()) -> d
     known = {**OPTIONS, **GATES}
     flat = {key: _checked(key, value, known, where, others) for key, value in flat.items()}
     try:
-        wanted_share(flat.get("verify.coverage"))
+        if "verify.coverage" in flat:
+            wanted_share(flat["verify.coverage"])
         Bounds.of(*(flat.get(f"verify.{name}") for name in ("atol", "rtol", "metric")))
         for name, text in flat.get("require", {}).items():
             check_quantity(name)

@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.errors import InputError
-from onnxgrad.verify.tolerance import Allowance
-from onnxgrad.verify.values import is_float
+from onnxgrad.verify.tolerance import Allowance, is_float
 from onnxgrad.wording import option
 
 Array = np.ndarray[Any, Any]

@@ -17,8 +17,7 @@ import numpy as np
 
 from onnxgrad.results import Plain
 from onnxgrad.verify.bounds import Bound
-from onnxgrad.verify.tolerance import Allowance, Range, floor
-from onnxgrad.verify.values import is_float
+from onnxgrad.verify.tolerance import Allowance, Range, floor, is_float
 from onnxgrad.wording import counted, told_apart
 
 EQUAL, DIFFERENT, NOT_PROVED = "equal", "different", "not proved"

@@ -15,8 +15,8 @@ from onnxgrad.verify.bounds import Bound, Bounds
 from onnxgrad.verify.compare import Difference, base_name
 from onnxgrad.verify.feeds.dims import required_inputs, shape_of, tensor_types
 from onnxgrad.verify.output_dependencies import float_types
-from onnxgrad.verify.tolerance import Allowance
-from onnxgrad.verify.values import Feeds, Value, is_float
+from onnxgrad.verify.tolerance import Allowance, is_float
+from onnxgrad.verify.values import Feeds, Value
 from onnxgrad.wording import did_you_mean, option
 
 

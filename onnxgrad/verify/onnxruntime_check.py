@@ -21,9 +21,8 @@ from onnxgrad.verify.report import Leg
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.model_source import Model
 from onnxgrad.verify.running.session import Session, open_session, versions
-from onnxgrad.verify.tolerance import at_tie, in_onnxruntime
+from onnxgrad.verify.tolerance import at_tie, in_onnxruntime, is_float
 from onnxgrad.verify.trials import Found, Trial
-from onnxgrad.verify.values import is_float
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ import onnx
 from onnx import NodeProto
 
 from onnxgrad.verify.reference.client import typed
-from onnxgrad.verify.values import Value, is_float
+from onnxgrad.verify.tolerance import is_float
+from onnxgrad.verify.values import Value
 
 _SMALL = 1e-3  # of the output's largest value; larger parts are seen well enough
 

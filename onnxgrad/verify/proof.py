@@ -87,7 +87,7 @@ def verify(
         providers = providers[:1]
     request = Request(
         Settings(providers[0], threads), inputs, dims, seeds, legs, weights, float64_budget,
-        allow_empty, bounds, map or {}, wanted_share(coverage),
+        allow_empty, bounds, map or {}, None if coverage is None else wanted_share(coverage),
     )  # fmt: skip
     if expect is None and b is None:
         raise InputError(f"a second model is wanted, or {option('--expect FILE', 'expect=')}")
@@ -99,7 +99,8 @@ def verify(
         reports = [against_stored(first, cast(Stored, expect), each) for each in requests]
     else:
         reports = [_compared(first, second, each) for each in requests]
-    return replace(joined(reports, providers), bounds=str(bounds))
+    report = reports[0] if len(reports) == 1 else joined(reports, providers)
+    return replace(report, bounds=str(bounds))
 
 
 def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> Report:
@@ -205,7 +206,7 @@ def _uncovered(coverage: Coverage, request: Request) -> list[str]:
     """Returns what should be covered and is not: the requested share, and rows that differ, unless
     the caller says how the weights were computed.
     """
-    lacking = coverage.lacks(request.coverage)
+    lacking = "" if request.coverage is None else coverage.lacks(request.coverage)
     rows = coverage.unread.items() if request.weights == "auto" else ()
     unread = [f"{counted(n, 'row')} of {table!r} differ that no run read" for table, n in rows]
     return [*unread, *([lacking] if lacking else [])]

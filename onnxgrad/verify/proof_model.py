@@ -37,7 +37,8 @@ def proof_model(model: Any) -> ProofModel:
     """The protobuf of a model of any kind that `ir.load` takes. Raises InputError for what is no
     ONNX model.
     """
-    model = settled(model)
+    if not isinstance(model, (str, os.PathLike, bytes, onnx.ModelProto)):
+        model = settled(model)
     if isinstance(model, Program):
         model = to_proto(model, weights=True)
     if isinstance(model, onnx.ModelProto):

@@ -171,8 +171,6 @@ def joined(reports: Sequence[Report], providers: Sequence[str]) -> Report:
     in their names.
     """
     first, *others = reports
-    if not others:
-        return first
     legs, differences = dict(first.legs), list(first.differences)
     noise, compared = dict(first.noise), dict(first.compared)
     unproved, notes = list(first.unproved), list(first.notes)

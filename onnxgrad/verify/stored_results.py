@@ -34,9 +34,9 @@ from onnxgrad.verify.proof_model import ProofModel
 from onnxgrad.verify.random_operators import Draws, left_random, randoms
 from onnxgrad.verify.report import Case, Leg, Report
 from onnxgrad.verify.running.child_process import RunFailed
-from onnxgrad.verify.tolerance import in_onnxruntime
+from onnxgrad.verify.tolerance import in_onnxruntime, is_float
 from onnxgrad.verify.trials import Found, Trial
-from onnxgrad.verify.values import Value, is_float
+from onnxgrad.verify.values import Value
 from onnxgrad.wording import option
 
 Stored: TypeAlias = "Mapping[str, Value] | str | os.PathLike[str]"
@@ -112,7 +112,7 @@ def against_stored(model: ProofModel, stored: Stored, request: Request) -> Repor
         bounds=str(bounds),
         coverage=_covered(oracle, own),
     )
-    lacking = report.coverage.lacks(request.coverage)
+    lacking = "" if request.coverage is None else report.coverage.lacks(request.coverage)
     return replace(report, ok=False, unproved=(lacking,)) if report and lacking else report
 
 

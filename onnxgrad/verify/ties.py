@@ -24,8 +24,8 @@ from onnxgrad.verify.random_operators import Builder, tables
 from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.reference.node_order import scheduled
 from onnxgrad.verify.running.model_source import TWO_GB
-from onnxgrad.verify.tolerance import Range, Ranges, widened
-from onnxgrad.verify.values import Feeds, is_float
+from onnxgrad.verify.tolerance import Range, Ranges, is_float, widened
+from onnxgrad.verify.values import Feeds
 
 # the operands by which an operator decides; of two that it compares the first that can move
 _DECIDES: dict[str, tuple[int, ...]] = {

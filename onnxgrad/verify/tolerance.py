@@ -65,6 +65,11 @@ class Allowance:
         return min(self.most, self.cap)
 
 
+def is_float(array: np.ndarray[Any, Any]) -> bool:
+    """True for numpy's floats and for ml_dtypes' (bfloat16, float8, float4)."""
+    return bool(array.dtype.kind == "f" or array.dtype.name.startswith(("bfloat", "float")))
+
+
 def cap(dtypes: Iterable[str]) -> float:
     """The cap of an output on whose paths values of these dtypes are computed: that of the
     coarsest float; 0 if there is none.

@@ -21,11 +21,6 @@ _NARROW = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat
 _A = onnx.AttributeProto
 
 
-def is_float(array: np.ndarray[Any, Any]) -> bool:
-    """True for numpy's floats and for ml_dtypes' (bfloat16, float8, float4)."""
-    return bool(array.dtype.kind == "f" or array.dtype.name.startswith(("bfloat", "float")))
-
-
 def widen(value: Any) -> Any:
     """float32, float16 and bfloat16 arrays as float64; anything else as it is. Elements of
     sequences too.

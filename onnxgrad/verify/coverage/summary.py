@@ -105,9 +105,9 @@ class Coverage(Plain):
             *map(str, self.sizes),
         )  # fmt: skip
 
-    def lacks(self, wanted: float | None) -> str:
+    def lacks(self, wanted: float) -> str:
         """Why this is not the share that is wanted; empty if it is."""
-        if wanted is None or (self.share is not None and self.share >= wanted):
+        if self.share is not None and self.share >= wanted:
             return ""
         asked = f"{option('--coverage', 'coverage=')} asks for {wanted:.4g}"
         if self.share is None:
@@ -120,10 +120,8 @@ NOT_ASKED = "onnxruntime alone ran"
 NOTHING_RAN = Coverage(why="nothing ran")
 
 
-def wanted_share(text: str | float | None) -> float | None:
-    """A share that is wanted, of `>= 95%`, `95%` or 0.95. Raises InputError."""
-    if text is None:
-        return None
+def wanted_share(text: str | float) -> float:
+    """Returns the share that `>= 95%`, `95%` or 0.95 asks for. Raises InputError."""
     number = text
     if isinstance(text, str):
         plain = text.strip().removeprefix(">=").strip()
