@@ -27,12 +27,15 @@ from onnxgrad.jobs.declared import from_keywords
 from onnxgrad.jobs.metadata import change
 from onnxgrad.jobs.optimize import Hooks
 from onnxgrad.jobs.outcome import Outcome
+from onnxgrad.jobs.training import make_step
+from onnxgrad.jobs.training_declarations import StepOptions
 from onnxgrad.limits import limited
 from onnxgrad.report import diff as comparing
 from onnxgrad.report import inspection
 from onnxgrad.report.diff import Diff
 from onnxgrad.report.inspection import Summary
 from onnxgrad.report.optimized import OptimizedModel
+from onnxgrad.train.step import TrainingStep
 from onnxgrad.verify import proof
 from onnxgrad.verify.report import Report
 
@@ -190,6 +193,32 @@ def diff(a: ModelLike, b: ModelLike, *, options: DiffOptions) -> Diff:
     """
     with limited(options.timeout, options.max_memory):
         return comparing.diff(a, b)
+
+
+@from_keywords(StepOptions)
+def training_step(model: ModelLike, *, options: StepOptions) -> TrainingStep:
+    """Return one step of training as a graph, for any model whose gradient can be formed.
+
+    `loss` is a Loss, its text as `parse_loss` reads it, the name of a scalar value, a function of
+    the model's values by name, or None for the only output. `optimizer` is AdamW by default;
+    weights narrower than float32 follow master weights, which are states. `wrt` names the weights
+    to train as `gradient` does. `metrics` are outputs of the model that the step returns beside
+    the loss, and "gradient_norm", the norm of all gradients before `clip_norm`.
+
+    `groups` are optimisers, or the hyperparameters that differ, by globs of weights; the first that
+    fits decides, and `lr` counts in proportion to that of `optimizer`. Gradients are clipped by
+    value, then by norm. `loss_scale` ("dynamic", or a number) multiplies the loss of a float16
+    model; a step whose gradient overflows updates nothing. `schedule` is the learning rate inside
+    the graph, in place of an input. `batch_norm` and `dropout` are as the file has them by default.
+    `inputs_at` are values that become inputs, which `features` computes.
+
+    Raises InputError for a loss that does not fit, for a weight that the file does not hold as
+    floating-point numbers, and for an option of another type.
+
+    >>> onnxgrad.training_step("models/training/mlp.onnx", "loss", "sgd{lr=0.1}")
+    TrainingStep(sgd on 6 weights; a batch holds x, target)
+    """
+    return make_step(model, options)
 
 
 def _optimized(model: ModelLike, options: OptimizeOptions, report: bool) -> Any:

@@ -5,6 +5,7 @@
 from collections.abc import Mapping
 from collections.abc import Sequence
 from onnxgrad.ir.load import ModelLike
+from onnxgrad.jobs.gradient_declarations import Checkpoints
 from onnxgrad.jobs.groups import Count
 from onnxgrad.jobs.groups import Entries
 from onnxgrad.jobs.groups import InputKind
@@ -20,11 +21,21 @@ from onnxgrad.jobs.groups import Seed
 from onnxgrad.jobs.groups import Seeds
 from onnxgrad.jobs.groups import Sizes
 from onnxgrad.jobs.groups import Threads
+from onnxgrad.jobs.training_declarations import AverageLike
+from onnxgrad.jobs.training_declarations import Batches
+from onnxgrad.jobs.training_declarations import GroupsLike
+from onnxgrad.jobs.training_declarations import Limit
+from onnxgrad.jobs.training_declarations import LossLike
+from onnxgrad.jobs.training_declarations import OptimizerLike
+from onnxgrad.jobs.training_declarations import Ratio
+from onnxgrad.jobs.training_declarations import ScalingLike
+from onnxgrad.jobs.training_declarations import ScheduleLike
 from onnxgrad.options import Range
 from onnxgrad.passes.base import Pass
 from onnxgrad.passes.user_laws import Law
 from onnxgrad.report.diff import Diff
 from onnxgrad.report.inspection import Summary
+from onnxgrad.train.step import TrainingStep
 from onnxgrad.verify.feeds.proof_cases import Inputs
 from onnxgrad.verify.report import Report
 from onnxgrad.vocabulary import Merge
@@ -171,3 +182,23 @@ def diff(
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
 ) -> Diff: ...
+def training_step(
+    model: ModelLike,
+    loss: LossLike | None = None,
+    optimizer: OptimizerLike | None = None,
+    wrt: Names | None = 'params',
+    *,
+    stop: Names | None = None,
+    inputs_at: Names = (),
+    metrics: Names = (),
+    batch_norm: Literal['frozen', 'train'] | None = None,
+    dropout: Literal['off', 'train'] | Ratio | None = None,
+    groups: GroupsLike | None = None,
+    clip_norm: Limit | None = None,
+    clip_value: Limit | None = None,
+    accumulate: Batches = 1,
+    average: AverageLike | None = None,
+    loss_scale: ScalingLike | None = None,
+    schedule: ScheduleLike | None = None,
+    checkpoint: Checkpoints | None = None,
+) -> TrainingStep: ...

@@ -195,8 +195,7 @@ def described(kind: Any) -> str:
     """The values of a type in words; empty for a type that text cannot say."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        bounds = "".join(f", {bound}" for bound in args[1:] if isinstance(bound, Range))
-        return f"{described(args[0])}{bounds}"
+        return _annotated(args)
     if origin in (Union, types.UnionType):
         return " or ".join(described(a) or getattr(a, "__name__", str(a)) for a in args)
     if origin is Literal:
@@ -210,6 +209,12 @@ def described(kind: Any) -> str:
     if kind is type(None):
         return "none"
     return _CALLED.get(kind, "")
+
+
+def _annotated(args: Sequence[Any]) -> str:
+    named = [str(mark.what) for mark in args[1:] if hasattr(mark, "what")]
+    bounds = "".join(f", {bound}" for bound in args[1:] if isinstance(bound, Range))
+    return named[0] if named else f"{described(args[0])}{bounds}"
 
 
 def several(names: Any, where: str) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from onnxgrad.functions import (
     inspect,
     optimize,
     set_metadata,
+    training_step,
     verify,
 )
 from onnxgrad.grad import (
@@ -60,7 +61,7 @@ from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import rewrite
 from onnxgrad.testing import temporary_rules
-from onnxgrad.train import Trainer, training_step
+from onnxgrad.train import Trainer
 from onnxgrad.train.onnx_training.preview_operators import LowerTraining
 from onnxgrad.verify import Report, RunFailed, Unsupported
 from onnxgrad.verify.reference.user_operators import kernel

@@ -1,11 +1,9 @@
-"""What several commands do with their flags: limits, bounds, pages, tuning, gradients and training
-steps.
-"""
+"""What several commands do with their flags: limits, bounds, pages, tuning and gradients."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -14,14 +12,10 @@ import onnx
 
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
-from onnxgrad.grad.checkpointing.recomputation import Checkpoint
 from onnxgrad.jobs.groups import Bounds
 from onnxgrad.jobs.tuning.record import write
 from onnxgrad.limits import SECONDS
-from onnxgrad.named_options import read
 from onnxgrad.options import providers_of
-from onnxgrad.train.optimizers import OPTIMIZERS, Optimizer
-from onnxgrad.train.schedules import SCHEDULES
 from onnxgrad.verify import open_session
 from onnxgrad.verify.bounds import Bounds as Limits
 from onnxgrad.verify.running.child_process import pooled
@@ -98,66 +92,11 @@ def keep_decisions(
     out.wrote(file)
 
 
-_SAMPLE = 8  # check-grad looks at all
-
-
 def gradient_options(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `gradient` that the options say."""
     return {
         "wrt": args.wrt,
         "target": args.target,
         "stop": args.stop,
-        "checkpoint": checkpoint_of(args.checkpoint),
+        "checkpoint": args.checkpoint,
     }
-
-
-def checkpoint_of(marks: Sequence[str]) -> Any:
-    """What the values of --checkpoint say."""
-    if not marks:
-        return None
-    if len(marks) == 1 and (marks[0] == "auto" or marks[0][:1].isdigit()):
-        return marks[0]
-    found: dict[str, list[Any]] = {"start": [], "end": []}
-    for mark in marks:
-        kind, colon, rest = mark.partition(":")
-        if not colon or kind not in found:
-            kind, rest = "start", mark
-        name, at, reader = rest.partition("@")
-        found[kind].append((name, reader) if at else name)
-    return Checkpoint(found["start"], found["end"])
-
-
-def spread(names: Sequence[str]) -> list[str]:
-    """What a proof looks at of the names: a few, evenly spread, the first and last among them."""
-    if len(names) <= _SAMPLE:
-        return list(names)
-    return [names[round(i * (len(names) - 1) / (_SAMPLE - 1))] for i in range(_SAMPLE)]
-
-
-def training_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `training_step` that the options say. Raises InputError."""
-    return {
-        "loss": args.loss,
-        "optimizer": read(args.optimizer, OPTIMIZERS, "optimiser"),
-        "wrt": args.wrt,
-        "stop": args.stop,
-        "inputs_at": args.inputs_at,
-        "metrics": args.metric,
-        "checkpoint": checkpoint_of(args.checkpoint),
-        "batch_norm": args.batch_norm,
-        "dropout": args.dropout,
-        "groups": [_group(text) for text in args.group] or None,
-        "clip_norm": args.clip_norm,
-        "clip_value": args.clip_value,
-        "accumulate": args.accumulate,
-        "average": args.average,
-        "loss_scale": args.loss_scale,
-        "schedule": None if args.schedule is None else read(args.schedule, SCHEDULES, "schedule"),
-    }
-
-
-def _group(text: str) -> tuple[str, Optimizer]:
-    glob, equals, written = text.partition("=")
-    if not equals or not glob or not written:
-        raise InputError(f"--group {text[:80]}: write GLOB=NAME or GLOB=NAME{{option=value}}")
-    return glob, read(written, OPTIMIZERS, "optimiser")

@@ -2,12 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
-from onnxgrad.jobs.declared import option
-from onnxgrad.jobs.groups import Bounds, Names, Positive, Running, Seed
+from onnxgrad.jobs.declared import Declaration, option
+from onnxgrad.jobs.groups import Bounds, Names, Positive, Running, Seed, Word
+
+if TYPE_CHECKING:
+    from onnxgrad.grad.checkpointing.choice import Choice
+
+
+class _Marks(Word):
+    """Checkpoints: auto, a memory budget, or marks of values, which become a table of them."""
+
+    def join(self, marks: Sequence[str], _: str) -> Any:
+        if len(marks) == 1 and (marks[0] == "auto" or marks[0][:1].isdigit()):
+            return marks[0]
+        found: dict[str, list[Any]] = {"start": [], "end": []}
+        for mark in marks:
+            kind, colon, rest = mark.partition(":")
+            if not colon or kind not in found:
+                kind, rest = "start", mark
+            name, at, reader = rest.partition("@")
+            found[kind].append((name, reader) if at else name)
+        return found
+
+
+Checkpoints: TypeAlias = "Annotated[Choice, _Marks()]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpointing(Declaration):
+    """What a gradient recomputes."""
+
+    checkpoint: Checkpoints | None = option(
+        None, "recompute instead of keep: auto, a memory budget such as 512MB, or marks "
+        "[start:|end:]NAME[@READER]", metavar="auto|SIZE|MARK",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +47,9 @@ class Checked(Running):
     """Where and how a gradient is checked."""
 
     title: ClassVar[str] = "proof"
-    titles: ClassVar[Mapping[str, str]] = {"Limits": "proof", "Running": "proof"}
+    titles: ClassVar[Mapping[str, str]] = {
+        "Limits": "proof", "Running": "proof", "Checkpointing": "gradient",
+    }  # fmt: skip
 
     allow_empty: Names = option(
         (), "this value's gradient may be 0 throughout: without it, 0 = 0 for all values is exit 1",
@@ -25,7 +59,7 @@ class Checked(Running):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientOptions(Checked):
+class GradientOptions(Checked, Checkpointing):
     """Which gradient is formed."""
 
     title: ClassVar[str] = "gradient"
@@ -46,10 +80,6 @@ class GradientOptions(Checked):
     adjoint: Literal["auto", "ones", "input"] = option(
         "auto", "ones: scalar targets; input: any shape, the targets' adjoints become graph "
         "inputs; auto (default): whichever fits the target",
-    )  # fmt: skip
-    checkpoint: Names = option(
-        (), "recompute instead of keep: auto, a memory budget such as 512MB, or marks "
-        "[start:|end:]NAME[@READER]", metavar="auto|SIZE|MARK",
     )  # fmt: skip
 
 
@@ -78,7 +108,9 @@ class CheckGradOptions(GradientOptions):
 
     job: ClassVar[str] = "check-grad"
     title: ClassVar[str] = "check"
-    titles: ClassVar[Mapping[str, str]] = dict.fromkeys(("Limits", "Running", "Checked"), "check")
+    titles: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("Limits", "Running", "Checked"), "check"), "Checkpointing": "gradient",
+    }  # fmt: skip
 
     tolerance: Positive | None = option(
         None, "relative; default: by the float types on each value's paths", metavar="T"

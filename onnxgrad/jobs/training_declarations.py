@@ -1,19 +1,20 @@
-"""The declarations of training: what can be set of each. As little to import as
-`--help` needs.
-"""
+"""The declarations of training: what can be set of each. As little to import as `--help` needs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
+from onnxgrad import options
+from onnxgrad.errors import InputError
 from onnxgrad.jobs.declared import REQUIRED, Declaration, option
+from onnxgrad.jobs.gradient_declarations import Checkpointing
 from onnxgrad.jobs.groups import (
     Labels,
     Memory,
     Names,
-    Positive,
     Provider,
     Running,
     Seconds,
@@ -24,6 +25,61 @@ from onnxgrad.jobs.groups import (
 from onnxgrad.limits import SECONDS
 from onnxgrad.vocabulary import LOSSES, OPTIMIZERS, SCHEDULES
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from onnxgrad.ir.var import Var
+    from onnxgrad.train.losses.base import Loss
+    from onnxgrad.train.optimizers.base import Optimizer
+    from onnxgrad.train.schedules import Schedule
+    from onnxgrad.train.update.mixed_precision import LossScaling
+    from onnxgrad.train.update.moving_average import ExponentialMovingAverage
+    from onnxgrad.train.update.options import Groups
+
+# ---- kinds of values ----------------------------------------------------------------------------
+
+
+class _Instance:
+    """An object of the class of this name, which is not imported here."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.what = name, f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+
+    def check(self, value: Any, where: str) -> Any:
+        if all(cls.__name__ != self.name for cls in type(value).__mro__):
+            raise InputError(f"{where} must be {self.what}, not {repr(value)[:80]}")
+        return value
+
+
+class _Groups:
+    """Optimisers by globs of weights, in order."""
+
+    def read(self, text: str, flag: str) -> tuple[str, str]:
+        glob, _, optimizer = text.partition("=")
+        if not glob or not optimizer:
+            raise InputError(f"{flag} {text[:80]}: write GLOB=NAME or GLOB=NAME{{option=value}}")
+        return glob, optimizer
+
+    def join(self, values: Sequence[tuple[str, str]], _: str) -> tuple[tuple[str, str], ...]:
+        return tuple(values)
+
+
+LossLike: TypeAlias = "Annotated[Loss, _Instance('Loss')] | str | Callable[[dict[str, Var]], Var]"
+OptimizerLike: TypeAlias = "Annotated[Optimizer, _Instance('Optimizer')] | str"
+ScheduleLike: TypeAlias = "Annotated[Schedule, _Instance('Schedule')] | str"
+GroupsLike: TypeAlias = "Annotated[Groups, _Groups()]"
+AverageLike: TypeAlias = (
+    "float | Annotated[ExponentialMovingAverage, _Instance('ExponentialMovingAverage')]"
+)
+ScalingLike: TypeAlias = (
+    "Literal['dynamic'] | float | Annotated[LossScaling, _Instance('LossScaling')]"
+)
+Limit: TypeAlias = options.Positive
+Batches: TypeAlias = options.Count
+Ratio: TypeAlias = Annotated[
+    float, options.Interval(0, math.nextafter(1, 0), words="from 0 to below 1")
+]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Update(Declaration):
@@ -31,40 +87,46 @@ class Update(Declaration):
 
     title: ClassVar[str] = "update"
 
-    group: Names = option(
-        (), "another optimiser for these weights; the first group that fits decides",
-        metavar="GLOB=NAME{option=value,...}",
+    groups: GroupsLike | None = option(
+        None, "another optimiser for these weights; the first group that fits decides",
+        flag="--group", metavar="GLOB=NAME{option=value,...}",
     )  # fmt: skip
-    clip_norm: Positive | None = option(None, "limit of the norm of all gradients", metavar="X")
-    clip_value: Positive | None = option(None, "limit of each number of the gradients", metavar="X")
-    accumulate: Several = option(1, "so many micro-batches make one step", metavar="N")
-    average: Positive | None = option(None, "keep a moving average of the weights", metavar="DECAY")
-    loss_scale: Literal["dynamic"] | Positive | None = option(
+    clip_norm: Limit | None = option(None, "limit of the norm of all gradients", metavar="X")
+    clip_value: Limit | None = option(None, "limit of each number of the gradients", metavar="X")
+    accumulate: Batches = option(1, "so many micro-batches make one step", metavar="N")
+    average: AverageLike | None = option(
+        None, "keep a moving average of the weights", metavar="DECAY"
+    )
+    loss_scale: ScalingLike | None = option(
         None, "of a float16 model; no step on overflow", metavar="dynamic|NUMBER"
     )
-    schedule: str | None = option(
+    schedule: ScheduleLike | None = option(
         None, f"the learning rate, inside the graph: {', '.join(SCHEDULES)}",
         metavar="NAME{option=value,...}",
     )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training(Update):
-    """What is trained, by which loss and optimiser."""
+class StepOptions(Update, Checkpointing):
+    """Options of `training_step`: the weights to train, the loss and the optimiser."""
 
+    job: ClassVar[str] = "training_step"
     title: ClassVar[str] = "training step"
+    titles: ClassVar[Mapping[str, str]] = {"Checkpointing": "training step"}
 
-    loss: str | None = option(
+    loss: LossLike | None = option(
         None, "NAME{option=value,...}, terms with + and factors with *: "
         f"{', '.join(sorted(LOSSES))}; or a scalar of the model; default: its only output. Labels "
-        "are inputs, or values of the model held fixed: mse{output=a,target=b}", metavar="LOSS",
+        "are inputs, or values of the model held fixed: mse{output=a,target=b}",
+        metavar="LOSS", positional=True,
     )  # fmt: skip
-    optimizer: str = option(
-        "adamw", f"{', '.join(OPTIMIZERS)} (default: adamw)", metavar="NAME{option=value,...}"
-    )
-    wrt: Names = option(
-        ("params",), "the weights to train; params (default): all of them; !GLOB takes away",
-        metavar="NAME|GLOB",
+    optimizer: OptimizerLike | None = option(
+        None, f"{', '.join(OPTIMIZERS)} (default: adamw)",
+        metavar="NAME{option=value,...}", positional=True,
+    )  # fmt: skip
+    wrt: Names | None = option(
+        "params", "the weights to train; params (default): all of them; !GLOB takes away",
+        metavar="NAME|GLOB", positional=True,
     )  # fmt: skip
     stop: Names | None = option(
         None, "values at which gradients stop: the weights before them are frozen",
@@ -74,36 +136,35 @@ class Training(Update):
         (), "values that become the inputs: what comes before them is frozen and no part of the "
         "step (fit runs it once over the data)", metavar="NAME",
     )  # fmt: skip
-    metric: Names = option(
-        (), "an output of the model that the step returns beside the loss", metavar="OUTPUT"
-    )
+    metrics: Names = option(
+        (), "an output of the model that the step returns beside the loss",
+        flag="--metric", metavar="OUTPUT",
+    )  # fmt: skip
     batch_norm: Literal["frozen", "train"] | None = option(
         None, "train: by the batch's statistics, the running ones are states (default: frozen)"
     )
-    dropout: Literal["off", "train"] | float | None = option(
+    dropout: Literal["off", "train"] | Ratio | None = option(
         None, "train: as the model's Dropout nodes say, by a seed for each step (default: off)",
         metavar="off|train|RATIO",
-    )  # fmt: skip
-    checkpoint: Names = option(
-        (), "recompute instead of keep: auto, a memory budget such as 512MB, or marks",
-        metavar="auto|SIZE|MARK",
     )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainStepOptions(Training, Running):
+class TrainStepOptions(StepOptions, Running):
     """Options of `train-step`."""
 
     job: ClassVar[str] = "train-step"
     title: ClassVar[str] = "proof"
-    titles: ClassVar[Mapping[str, str]] = {"Limits": "proof", "Running": "proof"}
+    titles: ClassVar[Mapping[str, str]] = {
+        **StepOptions.titles, "Limits": "proof", "Running": "proof",
+    }  # fmt: skip
 
     seed: Seed = option(0, "of generated values", metavar="N")
     verify: bool = option(True, "skip the numeric check (needs no onnxruntime)", flag="--no-verify")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitOptions(Training):
+class FitOptions(StepOptions):
     """Options of `fit`."""
 
     job: ClassVar[str] = "fit"

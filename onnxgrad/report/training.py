@@ -12,8 +12,9 @@ from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.report.gradient import check_lines, nodes
 from onnxgrad.report.parts import Part, cell, number, seconds_text, table
 from onnxgrad.report.rendering import Rendered
-from onnxgrad.train import History, TrainingStep
+from onnxgrad.train.callbacks import History
 from onnxgrad.train.manifest import Role
+from onnxgrad.train.step import TrainingStep
 from onnxgrad.wording import counted
 
 

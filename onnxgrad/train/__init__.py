@@ -1,6 +1,9 @@
 """Training without the framework: a step as one plain graph, and what drives it in onnxruntime."""
 
-from onnxgrad.train import schedules
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from onnxgrad.train import losses, optimizers, schedules
 from onnxgrad.train.adapters import (
     Adapters,
     adapters_of,
@@ -18,88 +21,42 @@ from onnxgrad.train.divergence import Diverged
 from onnxgrad.train.evaluation import accuracy
 from onnxgrad.train.export import export
 from onnxgrad.train.frozen_part import features
-from onnxgrad.train.losses import (
-    CTC,
-    L1,
-    MSE,
-    BCEWithLogits,
-    Cosine,
-    CosineEmbedding,
-    CrossEntropy,
-    Custom,
-    Huber,
-    KLDiv,
-    L1Penalty,
-    L2Penalty,
-    Loss,
-    Output,
-    SequenceCrossEntropy,
-    SmoothL1,
-    TripletMargin,
-    parse_loss,
-)
+from onnxgrad.train.losses import *  # noqa: F403  # its table
 from onnxgrad.train.manifest import Manifest
 from onnxgrad.train.onnx_training.training_info_reader import step_from_training_info
 from onnxgrad.train.onnx_training.training_info_writer import with_training_info
-from onnxgrad.train.optimizers import (
-    SGD,
-    Adadelta,
-    Adafactor,
-    Adagrad,
-    Adam,
-    AdamW,
-    Lion,
-    NAdam,
-    Optimizer,
-    RMSprop,
-)
-from onnxgrad.train.step import TrainingStep, training_step
+from onnxgrad.train.optimizers import *  # noqa: F403
+from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import read_step, save_step, seal_step
 from onnxgrad.train.trainer import Trainer
 from onnxgrad.train.update.mixed_precision import LossScaling
 from onnxgrad.train.update.moving_average import ExponentialMovingAverage
 
+if TYPE_CHECKING:
+    from onnxgrad.functions import training_step
+else:
+
+    def __getattr__(name: str) -> object:
+        """Return `training_step`, which comes from above this folder: jobs declare its options."""
+        if name != "training_step":
+            raise AttributeError(f"module 'onnxgrad.train' has no attribute '{name}'")
+        return import_module("onnxgrad.functions").training_step
+
+
 __all__ = [
-    "CTC",
-    "L1",
-    "MSE",
-    "SGD",
-    "Adadelta",
-    "Adafactor",
-    "Adagrad",
-    "Adam",
-    "AdamW",
     "Adapters",
     "Arrays",
-    "BCEWithLogits",
-    "Cosine",
-    "CosineEmbedding",
-    "CrossEntropy",
-    "Custom",
     "Data",
     "Diverged",
     "EarlyStopping",
     "Event",
     "ExponentialMovingAverage",
     "History",
-    "Huber",
     "JsonLines",
-    "KLDiv",
-    "L1Penalty",
-    "L2Penalty",
-    "Lion",
-    "Loss",
     "LossScaling",
     "Manifest",
-    "NAdam",
-    "Optimizer",
-    "Output",
-    "RMSprop",
-    "SequenceCrossEntropy",
-    "SmoothL1",
     "Trainer",
     "TrainingStep",
-    "TripletMargin",
     "accuracy",
     "adapters_of",
     "export",
@@ -107,7 +64,6 @@ __all__ = [
     "load_adapters",
     "lora",
     "merge",
-    "parse_loss",
     "read_adapters",
     "read_peft",
     "read_step",
@@ -120,3 +76,5 @@ __all__ = [
     "training_step",
     "with_training_info",
 ]
+__all__ += losses.__all__
+__all__ += optimizers.__all__

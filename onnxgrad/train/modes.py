@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.opening import open_call
@@ -20,9 +20,6 @@ from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.train import batch_normalization, dropout
 from onnxgrad.train.batch_normalization import Running
-
-BatchNormMode: TypeAlias = Literal["frozen", "train"] | None
-DropoutMode: TypeAlias = Literal["off", "train"] | float | None
 
 
 @dataclass(frozen=True)
@@ -45,21 +42,11 @@ class Modes:
 
     batch_norm: "frozen" (normalised by running statistics, which stay), "train" (by the batch's,
     and the running ones move), None: as each is in the file. dropout: "off", "train" with the
-    ratios of the file, a ratio for all, None: as in the file. Raises InputError for others.
+    ratios of the file, a ratio for all, None: as in the file.
     """
 
-    batch_norm: BatchNormMode = None
-    dropout: DropoutMode = None
-
-    def __post_init__(self) -> None:
-        if self.batch_norm not in (None, "frozen", "train"):
-            raise InputError(f"batch_norm must be frozen or train, not {self.batch_norm!r}")
-        given = self.dropout
-        is_ratio = isinstance(given, (int, float)) and not isinstance(given, bool)
-        if given not in (None, "off", "train") and not (is_ratio and 0 <= float(given) < 1):
-            raise InputError(
-                f"dropout must be off, train or a ratio from 0 to below 1, not {given!r}"
-            )
+    batch_norm: Literal["frozen", "train"] | None = None
+    dropout: Literal["off", "train"] | float | None = None
 
     def prepare(self, program: Program) -> Program:
         """The program with what trains in sight: at an opset that can say it, out of functions.

@@ -1,4 +1,4 @@
-"""`training_step`: forward, backward and update of a model as one plain graph, in three acts.
+"""A training step: forward, backward and update of a model as one plain graph, in three acts.
 
 Behind the model's outputs comes its loss, behind that the gradient, and behind each adjoint the
 optimiser's formula. Parameters and their states are inputs, and what they become are outputs: the
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -25,30 +26,19 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
-from onnxgrad.options import known_keywords, several
 from onnxgrad.train import batch_normalization
 from onnxgrad.train.export import digest
-from onnxgrad.train.frozen_part import At, check_apart, check_behind, cut
+from onnxgrad.train.frozen_part import check_apart, check_behind, cut
 from onnxgrad.train.losses import LOSSES, Custom, Loss, Output, Place, parse_loss
 from onnxgrad.train.losses.base import OLDEST_OPSET, OverBatch
 from onnxgrad.train.manifest import Fed, Manifest
-from onnxgrad.train.modes import Applied, BatchNormMode, DropoutMode, Modes
-from onnxgrad.train.optimizers.base import Optimizer
-from onnxgrad.train.schedules import Schedule
+from onnxgrad.train.modes import Applied, Modes
 from onnxgrad.train.update.emission import add_state, add_up, emit_update, fed_of, update_program
 from onnxgrad.train.update.mixed_precision import LossScaling
-from onnxgrad.train.update.options import (
-    NORM,
-    Average,
-    Groups,
-    Scaling,
-    UpdateOptions,
-    average_from,
-    grouped,
-    optimizer_from,
-    scaling_from,
-)
+from onnxgrad.train.update.options import NORM, UpdateOptions
 from onnxgrad.wording import perhaps
+
+LossLike: TypeAlias = "Loss | str | Callable[[dict[str, Var]], Var] | None"
 
 
 @dataclass(frozen=True)
@@ -78,64 +68,28 @@ class TrainingStep:
         return f"TrainingStep({how} on {weights} weights; a batch holds {batch})"
 
 
-@known_keywords
-def training_step(
+def build_step(
     model: ModelLike,
-    loss: Loss | str | Callable[[dict[str, Var]], Var] | None = None,
-    optimizer: Optimizer | str | None = None,
-    wrt: Wrt = "params",
+    loss: LossLike,
+    update: UpdateOptions,
+    wrt: Wrt,
     *,
-    metrics: Sequence[str] = (),
-    stop: Stop = None,
-    checkpoint: Choice = None,
-    groups: Groups | None = None,
-    clip_value: float | None = None,
-    clip_norm: float | None = None,
-    accumulate: int = 1,
-    average: Average = None,
-    loss_scale: Scaling = None,
-    schedule: Schedule | None = None,
-    batch_norm: BatchNormMode = None,
-    dropout: DropoutMode = None,
-    inputs_at: At = (),
+    metrics: Sequence[str],
+    stop: Stop,
+    checkpoint: Choice,
+    modes: Modes,
+    inputs_at: Sequence[str],
 ) -> TrainingStep:
-    """One step of training as a graph, for any model whose gradient can be formed.
-
-    loss: a Loss, its text as `parse_loss` reads it, the name of a scalar value, a function of the
-    model's values by name, or None for the only output. optimizer: AdamW by default, or
-    text such as "sgd{lr=0.1}"; weights narrower than float32 follow master weights, which are
-    states. wrt: the weights to train, as
-    `gradient` takes them. metrics: outputs of the model that the step returns beside the loss.
-    stop: values at which gradients stop; the weights before them are frozen.
-
-    groups: optimisers, or the hyperparameters that differ, by globs of weights; the first that fits
-    decides, and `lr` counts in proportion to that of `optimizer`. clip_value, clip_norm: limits of
-    each element of the gradients, then of the norm of them all; "gradient_norm" among the metrics
-    is that norm. accumulate: so many micro-batches make one step. average: the
-    decay of a moving average of the weights. loss_scale: "dynamic", or a number, by which the loss
-    of a float16 model is multiplied; no update is made where a gradient overflows. schedule: the
-    learning rate inside the graph, in place of an input. batch_norm: "train" or "frozen", dropout:
-    "train", "off" or a ratio; by default as the file has them. inputs_at: values that become
-    inputs, given by `features`: what comes before them is frozen and no part of the step.
-
-    Raises InputError for a loss that does not fit, for a weight that the file does not hold as
-    floating-point numbers, and for an option that is none.
+    """Return the training step of a model; `onnxgrad.training_step` describes the options. Raises
+    InputError.
     """
-    metrics = several(metrics, "training_step: metrics")
-    rule = optimizer_from(optimizer)
-    options = UpdateOptions(
-        rule, grouped(groups or {}, rule), clip_value, clip_norm,
-        NORM in metrics or clip_norm is not None, accumulate, average_from(average),
-        scaling_from(loss_scale), schedule,
-    )  # fmt: skip
     program = load_own(model)
     original = digest(program)
     before: set[str] = set()
     if inputs_at:
         before = cut(program, inputs_at)
         check_behind(program, wrt, before, inputs_at)
-    modes = Modes(batch_norm, dropout)
-    ahead = _with_loss(program, loss, wrt, metrics, options, modes)
+    ahead = _with_loss(program, loss, wrt, metrics, update, modes)
     found = differentiate(
         ahead.program,
         wrt,
@@ -147,8 +101,9 @@ def training_step(
         replaced=True,
         detached=ahead.place.detached,
     )
-    check_apart(found.adjoints, before, inputs_at)
-    return _with_update(found, ahead, options, original)
+    if inputs_at:
+        check_apart(found.adjoints, before, inputs_at)
+    return _with_update(found, ahead, update, original)
 
 
 @dataclass(frozen=True)
@@ -174,7 +129,7 @@ class _Forward:
 
 def _with_loss(
     program: Program,
-    loss: Loss | str | Callable[[dict[str, Var]], Var] | None,
+    loss: LossLike,
     wrt: Wrt,
     metrics: Sequence[str],
     options: UpdateOptions,
@@ -211,7 +166,7 @@ def _with_loss(
     )
 
 
-def loss_of(given: Loss | str | Callable[[dict[str, Var]], Var] | None, place: Place) -> Loss:
+def loss_of(given: LossLike, place: Place) -> Loss:
     """A loss, its text, the name of a value, a function of values, or None for the only output.
     Raises InputError for a text that is none of these.
     """
@@ -226,7 +181,11 @@ def loss_of(given: Loss | str | Callable[[dict[str, Var]], Var] | None, place: P
         return Output(given) if given in place.own else parse_loss(given)
     if isinstance(given, type):
         raise InputError(f"the loss {given.__name__} is a class: write {given.__name__}()")
-    return Output() if given is None else Custom(given)
+    if given is None:
+        return Output()
+    if not callable(given):
+        raise InputError(f"loss must be a Loss, text or a function, not {repr(given)[:80]}")
+    return Custom(given)
 
 
 def emit_loss(place: Place, loss: Loss) -> Var:

@@ -15,17 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.cli.models import named, shown, source
-from onnxgrad.cli.options import require_runtime, training_options, within_limits
+from onnxgrad.cli.options import require_runtime, within_limits
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.parser import complaint
 from onnxgrad.cli.targets import files_read, target_of, write_model
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import load
+from onnxgrad.jobs.training import make_step
 from onnxgrad.limits import MOST_SECONDS, UNLIMITED, LimitReached
 from onnxgrad.named_options import read
 from onnxgrad.report.parts import heading
 from onnxgrad.report.training import Fitted
-from onnxgrad.train import Event, Trainer, accuracy, features, training_step
+from onnxgrad.train import Event, Trainer, accuracy, features
 from onnxgrad.train.callbacks import check_plotting
 from onnxgrad.train.data import read_npz
 from onnxgrad.train.engines.processes import world
@@ -52,12 +53,11 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
         _check_plotting()
     rate = _rate(args.rate)
     metrics = dict(_metric(*pair) for pair in (args.accuracy or {}).items())
-    asked = {} if folder else training_options(args)
     require_runtime(args.provider)
     try:
         began = time.monotonic()
         with within_limits(args):
-            step: Any = args.model if folder else training_step(source(args.model), **asked)
+            step: Any = args.model if folder else make_step(source(args.model), args.options)
             data, validation = (_data(args, path, folder) for path in (args.data, args.validation))
             trainer = None if args.provider != "cpu" else _trainer(args, step, rate)
         # the address space that CUDA reserves is beyond any bound

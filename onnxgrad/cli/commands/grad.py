@@ -14,7 +14,6 @@ from onnxgrad.cli.options import (
     checked_bounds,
     gradient_options,
     require_runtime,
-    spread,
     within_limits,
     write_html,
 )
@@ -27,6 +26,7 @@ from onnxgrad.grad.checkpointing.marks import mark
 from onnxgrad.grad.function_gradient import add_function_gradient, check_function
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.ir.load import load
+from onnxgrad.jobs.training import spread
 from onnxgrad.report.gradient import GradientMade, check_lines, nodes
 from onnxgrad.report.html.gradient import gradient_page
 from onnxgrad.report.parts import heading

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.cli.models import named, shown, source
-from onnxgrad.cli.options import checked_bounds, require_runtime, spread, within_limits
+from onnxgrad.cli.options import checked_bounds, require_runtime, within_limits
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_not_weights, write_model
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
@@ -24,6 +24,7 @@ from onnxgrad.grad.derivatives.jacobian import jacobians
 from onnxgrad.grad.derivatives.vector_products import hessian_products, tangents
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
+from onnxgrad.jobs.training import spread
 from onnxgrad.report.gradient import check_lines, nodes
 from onnxgrad.report.parts import bytes_text, cell, heading, seconds_text
 from onnxgrad.verify.feeds.input_files import load_inputs

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.checkpointing.recomputation import Checkpoint, Marks, resolve
+from onnxgrad.grad.checkpointing.recomputation import Checkpoint, Marks, Use, resolve
 from onnxgrad.grad.control_flow.loop import state_types, typed_step
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
@@ -23,7 +23,7 @@ from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.types import TensorType, byte_count, is_static, numpy_dtype
 from onnxgrad.ir.var import Var
 
-Choice: TypeAlias = "Checkpoint | Sequence[str] | str | int | None"
+Choice: TypeAlias = "Checkpoint | Mapping[str, Sequence[Use]] | Sequence[str] | str | int | None"
 
 # sizes are compared, not measured: an open dimension counts as this many
 _OPEN = 64
@@ -34,13 +34,15 @@ _UNLIMITED = 1 << 62  # bytes that no machine has
 
 
 def choose(block: BindingBlock, choice: Choice, needed: Iterable[Binding]) -> Marks:
-    """The marks for `checkpoint=`: a Checkpoint, value names (each starts a segment), "auto", or a
-    budget.
+    """The marks for `checkpoint=`: a Checkpoint or its fields by name, value names (each starts a
+    segment), "auto", or a budget.
 
     A budget is a number of bytes, or text such as "512MB". `needed` are the forward bindings that
     the backward part passes. Raises InputError for a budget that no choice of segments meets, or
     that open dimensions make meaningless.
     """
+    if isinstance(choice, Mapping):
+        choice = Checkpoint(**choice)
     if isinstance(choice, Checkpoint):
         return resolve(block, choice)
     if isinstance(choice, str) and choice != "auto":

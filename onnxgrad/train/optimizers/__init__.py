@@ -2,7 +2,8 @@
 
 from onnxgrad.named_options import declared
 from onnxgrad.train.optimizers import formulas
-from onnxgrad.train.optimizers.base import Custom, Moment, Optimizer
+from onnxgrad.train.optimizers.base import Custom as Custom  # train.Custom is a loss
+from onnxgrad.train.optimizers.base import Moment, Optimizer
 from onnxgrad.train.optimizers.formulas import (
     SGD,
     Adadelta,
@@ -20,6 +21,6 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 }
 
 __all__ = [
-    "OPTIMIZERS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Custom", "Lion",
-    "Moment", "NAdam", "Optimizer", "RMSprop",
+    "OPTIMIZERS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Lion", "Moment",
+    "NAdam", "Optimizer", "RMSprop",
 ]  # fmt: skip

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from onnxgrad.errors import InputError
 from onnxgrad.named_options import read
-from onnxgrad.options import Count, Positive, check_fields
 from onnxgrad.results import Plain
-from onnxgrad.train.optimizers import OPTIMIZERS, AdamW
+from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.optimizers.base import Optimizer
 from onnxgrad.train.schedules import Schedule
 from onnxgrad.train.update.mixed_precision import LossScaling
 from onnxgrad.train.update.moving_average import ExponentialMovingAverage
 from onnxgrad.wording import perhaps
 
-Change: TypeAlias = "Optimizer | Mapping[str, Any]"
+Change: TypeAlias = "Optimizer | Mapping[str, Any] | str"
 Groups: TypeAlias = "Mapping[str, Change] | Sequence[tuple[str, Change]]"
 
 
@@ -77,6 +76,8 @@ def _group(entry: Any, default: Optimizer) -> Group:
 def _changed(glob: str, change: Any, default: Optimizer) -> Optimizer:
     if isinstance(change, Optimizer):
         return change
+    if isinstance(change, str):
+        return read(change, OPTIMIZERS, "optimiser")
     if not isinstance(change, Mapping):
         raise InputError(
             f"group '{glob}' must be an optimiser or hyperparameters by name, not {change!r}"
@@ -109,8 +110,6 @@ def members(groups: Sequence[Group], names: Sequence[str]) -> dict[str, Group]:
 
 
 NORM = "gradient_norm"  # among metrics
-Scaling: TypeAlias = "Literal['dynamic'] | float | LossScaling | None"
-Average: TypeAlias = "float | ExponentialMovingAverage | None"
 
 
 @dataclass(frozen=True)
@@ -118,26 +117,18 @@ class UpdateOptions:
     """The update of one step, in the order in which it is made: gradients of `accumulate`
     micro-batches are averaged, unscaled, clipped by value, then by their global norm; each group's
     optimiser makes new weights of them, whose moving average is taken. norm: the global norm is an
-    output. Raises InputError for a value of another type, or out of its range.
+    output.
     """
 
     optimizer: Optimizer
     groups: tuple[Group, ...]
-    clip_value: Positive | None = None
-    clip_norm: Positive | None = None
+    clip_value: float | None = None
+    clip_norm: float | None = None
     norm: bool = False
-    accumulate: Count = 1
+    accumulate: int = 1
     average: ExponentialMovingAverage | None = None
     scaling: LossScaling | None = None
     schedule: Schedule | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self, "training_step")
-        schedule: object = self.schedule
-        if schedule is not None and not isinstance(schedule, Schedule):
-            raise InputError(
-                f"the schedule must be one, like Cosine(1e-3, T_max=100), not {schedule!r}"
-            )
 
     def to_dict(self) -> dict[str, Any]:
         """The entries of a manifest, except for the optimiser."""
@@ -152,29 +143,3 @@ class UpdateOptions:
             "loss_scaling": None if self.scaling is None else self.scaling.to_dict(),
             "schedule": None if self.schedule is None else self.schedule.to_dict(),
         }
-
-
-def optimizer_from(given: Optimizer | str | None) -> Optimizer:
-    """Return the optimiser of an object or a text such as "sgd{lr=0.1}", by default AdamW. Raises
-    InputError for anything else.
-    """
-    found: object = read(given, OPTIMIZERS, "optimiser") if isinstance(given, str) else given
-    if found is not None and not isinstance(found, Optimizer):
-        raise InputError(f"the optimizer must be one, like AdamW(), not {found!r}")
-    return found or AdamW()
-
-
-def average_from(given: Average) -> ExponentialMovingAverage | None:
-    """Return the moving average of a decay. Raises InputError for a decay out of range."""
-    if given is None or isinstance(given, ExponentialMovingAverage):
-        return given
-    return ExponentialMovingAverage(given)
-
-
-def scaling_from(given: Scaling) -> LossScaling | None:
-    """Return the loss scaling of "dynamic" or of a fixed scale. Raises InputError for others."""
-    if given is None or isinstance(given, LossScaling):
-        return given
-    if isinstance(given, str) and given != "dynamic":
-        raise InputError(f"loss_scale must be 'dynamic' or a number above 0, not {given!r}")
-    return LossScaling() if isinstance(given, str) else LossScaling(given, dynamic=False)

@@ -1,0 +1,83 @@
+"""The driver of `training_step`, `train-step` and `fit`: a training step made as its options say,
+and the check of its gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from onnxgrad.grad import check_gradient
+from onnxgrad.grad.checking.report import GradientReport
+from onnxgrad.ir.load import ModelLike
+from onnxgrad.ir.save import to_proto
+from onnxgrad.jobs.training_declarations import StepOptions, TrainStepOptions
+from onnxgrad.named_options import read
+from onnxgrad.train.modes import Modes
+from onnxgrad.train.optimizers import OPTIMIZERS, AdamW
+from onnxgrad.train.schedules import SCHEDULES
+from onnxgrad.train.step import TrainingStep, build_step, forward
+from onnxgrad.train.update.mixed_precision import LossScaling
+from onnxgrad.train.update.moving_average import ExponentialMovingAverage
+from onnxgrad.train.update.options import NORM, UpdateOptions, grouped
+from onnxgrad.verify.feeds.input_files import load_inputs
+
+T = TypeVar("T")
+_SAMPLE = 8  # check-grad looks at all
+
+
+def make_step(model: ModelLike, options: StepOptions) -> TrainingStep:
+    """Return the training step of a model. Raises InputError."""
+    average, scale = options.average, options.loss_scale
+    if isinstance(average, float):
+        average = ExponentialMovingAverage(average)
+    if isinstance(scale, (str, float)):
+        scale = LossScaling() if isinstance(scale, str) else LossScaling(scale, dynamic=False)
+    optimizer = _object(options.optimizer, OPTIMIZERS, "optimiser") or AdamW()
+    update = UpdateOptions(
+        optimizer, grouped(options.groups or {}, optimizer), options.clip_value, options.clip_norm,
+        NORM in options.metrics or options.clip_norm is not None, options.accumulate, average,
+        scale, _object(options.schedule, SCHEDULES, "schedule"),
+    )  # fmt: skip
+    return build_step(
+        model, options.loss, update, options.wrt, metrics=options.metrics, stop=options.stop,
+        checkpoint=options.checkpoint, modes=Modes(options.batch_norm, options.dropout),
+        inputs_at=options.inputs_at,
+    )  # fmt: skip
+
+
+def _object(given: T | str | None, classes: Mapping[str, type[T]], what: str) -> T | None:
+    """The object of a text `NAME{option=value}`. Raises InputError."""
+    return read(given, classes, what) if isinstance(given, str) else given
+
+
+def check_step(step: TrainingStep, options: TrainStepOptions) -> GradientReport:
+    """Compare the gradient of a step's loss by a few of its weights with differences, at their
+    first values.
+    """
+    manifest = step.manifest
+    # with BatchNormalization and Dropout in the modes that they train in
+    in_modes = bool(manifest.running() or manifest.of_role("seed"))
+    program = forward(step) if in_modes else step.evaluation
+    read_by = {v.name for v in program.main.inputs}
+    names = [fed.name for fed in manifest.of_role("parameter") if fed.name in read_by]
+    model = to_proto(program, weights=True)
+    values: dict[str, Any] = {name: step.initial[name] for name in step.initial if name in read_by}
+    values |= {fed.name: np.array(1) for fed in manifest.of_role("seed")}
+    given: Any = options.inputs  # files
+    if given is not None:
+        values |= dict(load_inputs(given, model))
+    return check_gradient(
+        model, spread(names), manifest.loss, seed=options.seed, inputs=values,
+        stop=[v.name for v in program.main.vars() if v.name in step.stops],
+        provider=options.provider, dims=options.dims,
+    )  # fmt: skip
+
+
+def spread(names: Sequence[str]) -> list[str]:
+    """What a proof looks at of the names: a few, evenly spread, the first and last among them."""
+    if len(names) <= _SAMPLE:
+        return list(names)
+    return [names[round(i * (len(names) - 1) / (_SAMPLE - 1))] for i in range(_SAMPLE)]
