@@ -186,7 +186,7 @@ def training_step(
     model: ModelLike,
     loss: LossLike | None = None,
     optimizer: OptimizerLike | None = None,
-    wrt: Names | None = 'params',
+    wrt: Names | None = ('params',),
     *,
     stop: Names | None = None,
     inputs_at: Names = (),

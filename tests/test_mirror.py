@@ -28,7 +28,6 @@ HOMES: dict[str, dict[str, str]] = {
         "cli/commands/check_grad": "cli/commands/test_grad",
         "cli/commands/train_step": "cli/commands/test_fit",
         "report/training": "cli/commands/test_fit",
-        "jobs/training_declarations": "cli/commands/test_fit",
         "jobs/gradient_declarations": "cli/commands/test_grad", "cli/commands/extract": "jobs/test_extract",
         "verify/running/process_limits": "cli/test_bad_input",
         "cli/models": "cli/test_bad_input",

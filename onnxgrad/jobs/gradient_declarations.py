@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from onnxgrad.jobs.declared import Declaration, option
-from onnxgrad.jobs.groups import Bounds, Names, Positive, Running, Seed, Word
+from onnxgrad.jobs.groups import Bounds, Instance, Names, Positive, Running, Seed, Word
 
 if TYPE_CHECKING:
-    from onnxgrad.grad.checkpointing.choice import Choice
+    from onnxgrad.grad.checkpointing.recomputation import Checkpoint
 
 
 class _Marks(Word):
@@ -29,7 +29,10 @@ class _Marks(Word):
         return found
 
 
-Checkpoints: TypeAlias = "Annotated[Choice, _Marks()]"
+Checkpoints: TypeAlias = (
+    "Annotated[Annotated[Checkpoint, Instance('Checkpoint')] | Mapping[str, Sequence[Any]]"
+    " | Sequence[str] | str | int, _Marks()]"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -159,6 +159,18 @@ class InputKind:
         return list(values)
 
 
+class Instance:
+    """An object of the class of this name, which is not imported here."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.what = name, f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+
+    def check(self, value: Any, where: str) -> Any:
+        if all(cls.__name__ != self.name for cls in type(value).__mro__):
+            raise InputError(f"{where} must be {self.what}, not {repr(value)[:80]}")
+        return value
+
+
 Text: TypeAlias = Annotated[str, _Text()]
 Names: TypeAlias = Annotated[str | Sequence[str], Named(), Word()]
 Providers: TypeAlias = Annotated[str, _Providers()]

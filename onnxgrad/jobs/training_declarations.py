@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 from onnxgrad import options
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.declared import REQUIRED, Declaration, option
 from onnxgrad.jobs.gradient_declarations import Checkpointing
 from onnxgrad.jobs.groups import (
+    Instance,
     Labels,
     Memory,
     Names,
@@ -39,18 +40,6 @@ if TYPE_CHECKING:
 # ---- kinds of values ----------------------------------------------------------------------------
 
 
-class _Instance:
-    """An object of the class of this name, which is not imported here."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.what = name, f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
-
-    def check(self, value: Any, where: str) -> Any:
-        if all(cls.__name__ != self.name for cls in type(value).__mro__):
-            raise InputError(f"{where} must be {self.what}, not {repr(value)[:80]}")
-        return value
-
-
 class _Groups:
     """Optimisers by globs of weights, in order."""
 
@@ -64,15 +53,15 @@ class _Groups:
         return tuple(values)
 
 
-LossLike: TypeAlias = "Annotated[Loss, _Instance('Loss')] | str | Callable[[dict[str, Var]], Var]"
-OptimizerLike: TypeAlias = "Annotated[Optimizer, _Instance('Optimizer')] | str"
-ScheduleLike: TypeAlias = "Annotated[Schedule, _Instance('Schedule')] | str"
+LossLike: TypeAlias = "Annotated[Loss, Instance('Loss')] | str | Callable[[dict[str, Var]], Var]"
+OptimizerLike: TypeAlias = "Annotated[Optimizer, Instance('Optimizer')] | str"
+ScheduleLike: TypeAlias = "Annotated[Schedule, Instance('Schedule')] | str"
 GroupsLike: TypeAlias = "Annotated[Groups, _Groups()]"
 AverageLike: TypeAlias = (
-    "float | Annotated[ExponentialMovingAverage, _Instance('ExponentialMovingAverage')]"
+    "float | Annotated[ExponentialMovingAverage, Instance('ExponentialMovingAverage')]"
 )
 ScalingLike: TypeAlias = (
-    "Literal['dynamic'] | float | Annotated[LossScaling, _Instance('LossScaling')]"
+    "Literal['dynamic'] | float | Annotated[LossScaling, Instance('LossScaling')]"
 )
 Limit: TypeAlias = options.Positive
 Batches: TypeAlias = options.Count
@@ -125,7 +114,7 @@ class StepOptions(Update, Checkpointing):
         metavar="NAME{option=value,...}", positional=True,
     )  # fmt: skip
     wrt: Names | None = option(
-        "params", "the weights to train; params (default): all of them; !GLOB takes away",
+        ("params",), "the weights to train; params (default): all of them; !GLOB takes away",
         metavar="NAME|GLOB", positional=True,
     )  # fmt: skip
     stop: Names | None = option(

@@ -19,7 +19,6 @@ from onnxgrad.train import SGD, CrossEntropy, Trainer, TrainingStep, training_st
 from onnxgrad.train.dropout import bits_like, keys
 from onnxgrad.train.engines.base import seed_of
 from onnxgrad.train.engines.graph import GraphEngine
-from onnxgrad.train.modes import Modes
 from onnxgrad.train.trainer import EngineName
 from onnxgrad.verify.running.session import run
 from tests.train.modes_common import DROPOUT, batches, network
@@ -395,8 +394,9 @@ def test_the_original_is_exported_with_its_dropout() -> None:
 
 @pytest.mark.parametrize("given", [1, 1.0, -0.1, True, "on", float("nan")])
 def test_what_no_ratio_is(given: Any) -> None:
-    with pytest.raises(InputError, match="dropout must be off, train or a ratio"):
-        Modes(dropout=given)
+    words = "dropout must be one of off, train or a number, from 0 to below 1, not"
+    with pytest.raises(InputError, match=words):
+        training_step(network(DROPOUT), dropout=given)
 
 
 def test_a_seed_out_of_range() -> None:

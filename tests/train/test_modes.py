@@ -12,7 +12,6 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.save import to_proto
 from onnxgrad.train import SGD, AdamW, CrossEntropy, Trainer, read_step, save_step, training_step
 from onnxgrad.train.engines.graph import GraphEngine
-from onnxgrad.train.modes import Modes
 from tests.helpers import ROOT
 from tests.train.modes_common import DROPOUT, batches, network
 
@@ -42,8 +41,8 @@ DATA = {"x": np.arange(12, dtype=np.float32).reshape(4, 3) / 7, "labels": np.arr
 
 
 def test_what_no_mode_is() -> None:
-    with pytest.raises(InputError, match="batch_norm must be frozen or train, not 'on'"):
-        Modes(batch_norm="on")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="batch_norm must be one of frozen, train, not 'on'"):
+        training_step("models/training/mlp.onnx", batch_norm="on")
 
 
 def test_what_is_not_there_is_said() -> None:

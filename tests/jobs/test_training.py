@@ -1,0 +1,98 @@
+"""`training_step`, `train-step` and `fit` have one declaration and one driver."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+
+import onnxgrad
+from onnxgrad import train
+from onnxgrad.cli.app import parser_for
+from onnxgrad.errors import InputError
+from onnxgrad.ir.save import to_bytes
+from onnxgrad.jobs.declared import add_flags, from_flags, from_keywords, options_of
+from onnxgrad.jobs.training import make_step
+from onnxgrad.jobs.training_declarations import FitOptions, StepOptions, TrainStepOptions, option
+from onnxgrad.options import Range
+from scripts import make_stubs
+
+MLP = "models/training/mlp.onnx"
+
+
+@dataclass(frozen=True, kw_only=True)
+class More(StepOptions):
+    """A copy with one option more."""
+
+    turtles: Annotated[int, Range(1, 9)] = option(3, "how many turtles stand below")
+
+
+@from_keywords(More)
+def stand(model: Any, *, options: More) -> Any:
+    """Return how many."""
+    return options.turtles
+
+
+def test_an_option_is_declared_once() -> None:
+    assert (stand(MLP), stand(MLP, turtles=4)) == (3, 4)
+    assert "turtles: Annotated[int, Range(1, 9)] = 3" in make_stubs.stub({"stand": stand})
+    with pytest.raises(InputError, match="training_step: turtles must be from 1 to 9, not 0"):
+        stand(MLP, turtles=0)
+    parser = parser_for([])
+    add_flags(parser, More)
+    args = parser.parse_known_args(["--turtles", "5", "doctor"])[0]
+    assert from_flags(More, args).turtles == 5
+
+
+def test_the_function_has_the_options_of_the_commands() -> None:
+    assert train.training_step is onnxgrad.training_step
+    found = inspect.signature(onnxgrad.training_step).parameters
+    names = {o.name for o in options_of(StepOptions)}
+    assert {*found} == {"model", *names}
+    for command in (TrainStepOptions, FitOptions):
+        own = {o.name: o for o in options_of(command)}
+        assert all(own[name].default == found[name].default for name in names)
+
+
+@pytest.mark.parametrize("function", [train.Trainer.fit, train.Trainer])
+def test_a_trainer_has_the_defaults_of_fit(function: Any) -> None:
+    others = {"data", "rate", *(o.name for o in options_of(StepOptions))}
+    own = {o.name: o.default for o in options_of(FitOptions) if o.name not in others}
+    found = inspect.signature(function).parameters
+    shared = own.keys() & found.keys()
+    assert len(shared) >= 4
+    assert {n: own[n] for n in shared} == {n: found[n].default for n in shared}
+
+
+FLAGS = [
+    (["--loss", "loss"], {"loss": "loss"}),
+    (["--optimizer", "sgd{lr=0.1}"], {"optimizer": train.SGD(lr=0.1)}),
+    (
+        ["--wrt", "*.bias", "--metric", "gradient_norm"],
+        {"wrt": "*.bias", "metrics": "gradient_norm"},
+    ),
+    (["--group", "*.bias=lion{lr=0.1}"], {"groups": {"*.bias": train.Lion(lr=0.1)}}),
+    (["--group", "*.bias=lion"], {"groups": [("*.bias", "lion")]}),
+    (["--schedule", "constant{lr=0.1}"], {"schedule": "constant{lr=0.1}"}),
+    (["--average", "0.9"], {"average": train.ExponentialMovingAverage(0.9)}),
+    (["--loss-scale", "8"], {"loss_scale": train.LossScaling(8.0, dynamic=False)}),
+    (["--loss-scale", "dynamic"], {"loss_scale": train.LossScaling()}),
+    (["--clip-norm", "1", "--accumulate", "2"], {"clip_norm": 1, "accumulate": 2}),
+    (["--checkpoint", "linear"], {"checkpoint": ["linear"]}),
+    (
+        ["--checkpoint", "start:linear@relu", "--checkpoint", "end:linear_1"],
+        {"checkpoint": onnxgrad.Checkpoint([("linear", "relu")], ["linear_1"])},
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "keywords"), FLAGS)
+def test_flags_and_keywords_make_the_same_step(words: list[str], keywords: dict[str, Any]) -> None:
+    command = ["train-step", MLP, "-o", "no/such", "--loss", "loss", *words]
+    args = parser_for(command).parse_args(command)
+    by_flags = make_step(MLP, from_flags(TrainStepOptions, args))
+    by_keywords = onnxgrad.training_step(MLP, **{"loss": "loss", **keywords})
+    assert to_bytes(by_flags.train) == to_bytes(by_keywords.train)
+    assert by_flags.manifest == by_keywords.manifest
