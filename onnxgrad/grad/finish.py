@@ -99,7 +99,7 @@ TRANSPOSES = [
     *simplify_transpose.GEMM_RULES,
 ]
 
-ARITHMETIC = [
+RULES = [
     *SIGNS,
     *NUMBERS,
     times_one,
@@ -112,9 +112,6 @@ ARITHMETIC = [
     shapes.where_of_expand,
     sums.common_factor,
     sums.sum_of_sums,
-]
-
-LAYOUT = [
     sums.sum_with_scattered,
     sums.sum_of_reshapes,
     shapes.reshape_back,
@@ -128,7 +125,6 @@ LAYOUT = [
     sums.add_of_tiles,
 ]
 
-RULES = [*ARITHMETIC, *LAYOUT]
 
 _ALL = [*TRANSPOSES, *RULES, *(law for law in NOOPS if law not in TRANSPOSES)]
 

@@ -4,11 +4,14 @@ that of its element.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
 from typing import Any
 
 from onnx import TensorProto
 
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emit_with_blocks, emitting, nested_block
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.emission.fill_and_reshape import zeros_like
@@ -31,11 +34,17 @@ def is_float(v: Var) -> bool:
     return isinstance(kind, TensorType) and kind.dtype in FLOAT_DTYPES
 
 
+@contextmanager
+def nested(name: str) -> Iterator[BindingBlock]:
+    """A nested block to emit into; provenance as in the block around it."""
+    at, block = emitter(), nested_block(name)
+    with emitting(block, share=True, sources=at.sources, made_by=at.made_by):
+        yield block
+
+
 def map_elements(name: str, sequences: Sequence[Var], function: Any, result: Type) -> Var:
     """SequenceMap: the sequence of `function(elements of the sequences at one position)`."""
-    at = emitter()
-    block = nested_block(name)
-    with emitting(block, share=True, sources=at.sources, made_by=at.made_by):
+    with nested(name) as block:
         elements = [
             block.add_input(block.program.names.fresh("element"), element_type(s))
             for s in sequences
@@ -77,10 +86,10 @@ def position(index: Var | None, length: Var) -> Var:
 
 def add_up_sequences(contributions: Sequence[Any]) -> Any:
     """The sum of the partials of one sequence (or optional) value, element by element."""
-    total = contributions[0]
-    for other in contributions[1:]:
-        if isinstance(total.type, SequenceType):
-            total = map_elements("sum", [total, other], lambda a, b: a + b, element_type(total))
-        else:
-            total = add_up([total, other])
-    return total
+
+    def add(total: Var, other: Var) -> Var:
+        if not isinstance(total.type, SequenceType):
+            return add_up([total, other])
+        return map_elements("sum", [total, other], lambda a, b: a + b, element_type(total))
+
+    return reduce(add, contributions)

@@ -17,10 +17,10 @@ from onnx import NodeProto, TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.grad.paths import influenced
 from onnxgrad.grad.registry import INTERNAL, vjp
+from onnxgrad.grad.unbroadcast import sum_by_scale
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.emission.fill_and_reshape import reshape_like
 from onnxgrad.ir.identity_barrier import insert_barrier
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
@@ -80,24 +80,17 @@ def _quantized(back: Binding) -> Binding | None:
         or back.inputs[0].dtype not in _BOUNDS
     ):
         return None
-    q = back.inputs[0].definition
-    scale, zero = back.inputs[1], back.operand(2)
-    if (
-        q is None
-        or q.block is not back.block
-        or q.inputs[0] is None
-        or scale is None
-        or back.attr("block_size")
-    ):
+    q, scale = back.inputs[0].definition, back.inputs[1]
+    if q is None or q.domain != "" or q.op not in _ROUNDS or q.block is not back.block:
         return None
-    if q.is_op("DynamicQuantizeLinear"):
-        return q if (scale, zero) == (q.result(1), q.result(2)) else None
-    if not q.is_op("QuantizeLinear") or q.attr("axis") != back.attr("axis"):
+    if q.inputs[0] is None or scale is None or back.attr("block_size"):
         return None
-    per_tensor = scale.rank == 0 or scale.shape == (1,)
-    if not per_tensor and (scale.rank != 1 or q.inputs[0].rank is None):
-        return None
-    return q if same_value(q.inputs[1], scale) and same_value(q.operand(2), zero) else None
+    if q.op == "QuantizeLinear":
+        per_tensor = scale.rank == 0 or scale.shape == (1,)
+        per_channel = scale.rank == 1 and q.inputs[0].rank is not None
+        if q.attr("axis") != back.attr("axis") or not (per_tensor or per_channel):
+            return None
+    return q if _same_scale(q, back) else None
 
 
 def same_value(a: Var | None, b: Var | None) -> bool:
@@ -136,11 +129,7 @@ def _to_scale(g: Var, y: Var, x: Var, scale: Var, zero: Var | None, binding: Bin
     axis = binding.attr("axis")
     inside = _inside(x, scale, zero, binding)
     each = op.Where(inside, g * op.Neg(op.Div(x, _along(scale, x, axis))), 0.0)
-    if scale.rank == 0 or scale.shape == (1,):
-        return reshape_like(op.ReduceSum(each, keepdims=0), scale)
-    rank = x.rank or 1
-    others = [i for i in range(rank) if i != axis % rank]
-    return op.ReduceSum(each, others, keepdims=0) if others else each
+    return sum_by_scale(each, scale, axis, x.rank or 1)
 
 
 vjp(

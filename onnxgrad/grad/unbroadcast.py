@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.fill_and_reshape import fill, shape_of, with_type_of
+from onnxgrad.ir.emission.fill_and_reshape import fill, reshape_like, shape_of, with_type_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import (
     FLOAT_DTYPES,
@@ -150,4 +150,11 @@ def _unbroadcast_at_run_time(partial: Var, operand: Var) -> Var:
     return op.Reshape(summed, wanted, allowzero=1)
 
 
-# ---- shapes as operands --------------------------------------------------------------------------
+def sum_by_scale(each: Var, scale: Var, axis: int, rank: int) -> Var:
+    """The sum of `each` over all that shares an element of `scale`: one number, or one per place
+    along `axis`.
+    """
+    if scale.rank == 0 or scale.shape == (1,):
+        return reshape_like(op.ReduceSum(each, keepdims=0), scale)
+    others = [i for i in range(rank) if i != axis % rank]
+    return op.ReduceSum(each, others, keepdims=0) if others else each

@@ -10,8 +10,8 @@ states on tape.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,11 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.backward_walk import backward
 from onnxgrad.grad.opening import open_calls
 from onnxgrad.grad.paths import has_gradient
-from onnxgrad.grad.sequences import add_up_sequences, zeros_of
+from onnxgrad.grad.sequences import add_up_sequences, nested, zeros_of
 from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings, clone_sparse
-from onnxgrad.ir.emission.emit import constant, emitting, nested_block
-from onnxgrad.ir.emission.emitter import emitter
+from onnxgrad.ir.emission.emit import constant, emitting
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import SequenceType, TensorType, Type
 from onnxgrad.ir.var import Var
@@ -33,13 +32,9 @@ from onnxgrad.laws.sums import add_up
 Answer = Mapping[Var, Any]
 
 
-@contextmanager
-def body_again(source: BindingBlock) -> Iterator[BindingBlock]:
-    """A new block to emit into, for a body that runs `source` again; provenance as outside."""
-    at = emitter()
-    block = nested_block(f"{source.name or 'body'}_gradient")
-    with emitting(block, share=True, sources=at.sources, made_by=at.made_by):
-        yield block
+def body_again(source: BindingBlock) -> AbstractContextManager[BindingBlock]:
+    """A new block to emit into, for a body that runs `source` again."""
+    return nested(f"{source.name or 'body'}_gradient")
 
 
 @dataclass(frozen=True)

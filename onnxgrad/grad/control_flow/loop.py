@@ -23,11 +23,10 @@ from onnxgrad.grad.control_flow.bodies import (
 )
 from onnxgrad.grad.paths import has_gradient
 from onnxgrad.grad.registry import vjp_blocks
-from onnxgrad.grad.sequences import add_up_sequences, element_type, zeros_of
+from onnxgrad.grad.sequences import add_up_sequences, element_type, nested, zeros_of
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.emission.emit import constant, emit_with_blocks, emitting, nested_block
-from onnxgrad.ir.emission.emitter import emitter
+from onnxgrad.ir.emission.emit import constant, emit_with_blocks, emitting
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.type_inference.per_binding import common_type, retype
 from onnxgrad.ir.types import SequenceType, TensorType, Type, same_shape
@@ -232,10 +231,8 @@ def _sequences(b: Binding, v: Var, type_: SequenceType) -> Tape:
 
 def extend(sequence: Var, source: Var, begin: Var, count: Var) -> Var:
     """`sequence` with `count` elements of `source` behind it, from position `begin` on."""
-    at = emitter()
-    block = nested_block("extend")
     kind = sequence.type
-    with emitting(block, share=True, sources=at.sources, made_by=at.made_by):
+    with nested("extend") as block:
         i = block.add_input(block.program.names.fresh("place"), _COUNT)
         going_on = block.add_input(
             block.program.names.fresh("going_on"), TensorType(TensorProto.BOOL, ())

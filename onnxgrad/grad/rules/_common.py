@@ -124,11 +124,8 @@ def reduced_count(x: Var, y: Var, axes: Axes) -> int | Var:
     """How many elements of `x` went into each of `y`: an int when the sizes are known, else a
     scalar of the dtype of `counting(x)`.
     """
-    shape = x.shape
-    if shape is not None and not isinstance(axes, Var):
-        over = axes or range(len(shape))
-        sizes = tuple(shape[a] for a in over)
-        count = element_count(sizes)
+    if x.shape is not None and not isinstance(axes, Var):
+        count = element_count(tuple(x.shape[a] for a in axes or range(len(x.shape))))
         if count is not None:
             return count
     return as_count(op.Div(op.Size(x), op.Max(op.Size(y), constant(1, 7))), x)

@@ -51,19 +51,16 @@ vjp("Expand", lambda g, y, x: g, broadcasts=True)
 
 def _concat(g: Var, y: Var, xs: Sequence[Var], axis: int, wanted: Sequence[bool]) -> list[Any]:
     """One Split; one Slice if a single partial is wanted."""
-    sizes = [None if v.shape is None else v.shape[axis] for v in xs]
     if len(xs) == 1:
         return [g]
-    if all(isinstance(d, int) for d in sizes):
-        if sum(wanted) == 1:
-            i = list(wanted).index(True)
-            start = sum(d for d in sizes[:i] if isinstance(d, int))
-            size = sizes[i]
-            part = op.Slice(g, [start], [start + (size if isinstance(size, int) else 0)], [axis])
-            return [part if k == i else None for k in range(len(xs))]
-        lengths: Any = [d for d in sizes if isinstance(d, int)]
-    else:
+    lengths: Any = [v.shape[axis] for v in xs if v.shape and isinstance(v.shape[axis], int)]
+    if len(lengths) < len(xs):
         lengths = op.Concat(*(size_along(v, axis) for v in xs), axis=0)
+    elif sum(wanted) == 1:
+        i = list(wanted).index(True)
+        start = sum(lengths[:i])
+        part = op.Slice(g, [start], [start + lengths[i]], [axis])
+        return [part if needed else None for needed in wanted]
     return list(op.Split(g, lengths, axis=axis, outputs=len(xs)))
 
 
@@ -123,12 +120,11 @@ def _before_and_after(start: int | None, size: Dim, taken: Dim) -> tuple[int, in
 def _pad_at_run_time(g: Var, x: Var, y: Var, starts: Sequence[int]) -> Var:
     """The same with sizes that only the run knows."""
     size = op.Shape(x)
-    wanted = np.array(starts, np.int64)
-    offset = op.Add(size, np.minimum(wanted, 0)) if (wanted < 0).any() else None
-    if offset is None:
-        before = op.Min(wanted, size)
-    else:
-        before = op.Min(op.Where(wanted < 0, op.Max(offset, np.zeros(1, np.int64)), wanted), size)
+    start: Any = np.array(starts, np.int64)
+    if (start < 0).any():
+        from_end = op.Max(op.Add(size, np.minimum(start, 0)), np.zeros(1, np.int64))
+        start = op.Where(start < 0, from_end, start)
+    before = op.Min(start, size)
     after = op.Sub(op.Sub(size, op.Shape(y)), before)
     return pad(g, op.Concat(before, after, axis=0))
 

@@ -7,9 +7,9 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp, zero
 from onnxgrad.grad.rules._common import in_dtype_of, pad, rank_of
+from onnxgrad.grad.unbroadcast import sum_by_scale
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
-from onnxgrad.ir.emission.fill_and_reshape import reshape_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 
@@ -30,13 +30,9 @@ def _dequantize_scale(
     ones = op.Expand(constant(1.0, scale.dtype), op.Shape(scale))
     plain = op.DequantizeLinear(x, ones, zero_point, axis=axis, block_size=block_size)
     each = g * in_dtype_of(plain, g)
-    a = axis % max(rank, 1)
     if block_size:
-        return _sum_blocks(each, x, a, block_size, binding)
-    if scale.rank == 0 or scale.shape == (1,):
-        return reshape_like(op.ReduceSum(each, keepdims=0), scale)
-    others = [i for i in range(rank) if i != a]
-    return op.ReduceSum(each, others, keepdims=0) if others else each
+        return _sum_blocks(each, x, axis % max(rank, 1), block_size, binding)
+    return sum_by_scale(each, scale, axis, rank)
 
 
 def _sum_blocks(each: Var, x: Var, axis: int, block: int, binding: Binding) -> Var:
@@ -50,8 +46,7 @@ def _sum_blocks(each: Var, x: Var, axis: int, block: int, binding: Binding) -> V
     blocks = -(-size // block)
     if blocks * block != size:
         each = pad(each, [0, blocks * block - size], [axis])
-    lead = [0] * axis
-    split = op.Reshape(each, np.array([*lead, blocks, block, *_rest(x, axis)], np.int64))
+    split = op.Reshape(each, np.array([*[0] * axis, blocks, block, *_rest(x, axis)], np.int64))
     return op.ReduceSum(split, [axis + 1], keepdims=0)
 
 

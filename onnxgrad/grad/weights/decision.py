@@ -115,7 +115,11 @@ class _Constant:
 def _decide(c: _Constant, exported: str) -> Decision:
     """A weight if it is one to any reader; what the exporter itself wrote down counts more."""
     answers = [
-        next(answer for role in _ROLES if (answer := role(c, by)) is not None)
+        next(
+            (answer for role in _ROLES if (answer := role(c, by)) is not None),
+            # an operand without a pattern was trained
+            _yes(_TRAINED.get(by.binding.op, f"operand of {by.binding.op} that looks trained")),
+        )
         for by in readers(c.v, c.fixed, _ENDS)
     ] or [_no("nothing that reads it passes a gradient")]
     found = next((a for a in answers if a.is_weight), answers[0])
@@ -278,11 +282,6 @@ _TRAINED = {
 }
 
 
-def _looks_trained(c: _Constant, by: Reader) -> Decision | None:
-    """The last role: an operand without a pattern was trained."""
-    return _yes(_TRAINED.get(by.binding.op, f"operand of {by.binding.op} that looks trained"))
-
-
 Role = Callable[[_Constant, Reader], "Decision | None"]
 # from the certain to the likely: the first that answers decides
 _ROLES: tuple[Role, ...] = (
@@ -300,5 +299,4 @@ _ROLES: tuple[Role, ...] = (
     _position_bias,
     _with_a_pattern,
     _statistic,
-    _looks_trained,
 )

@@ -48,20 +48,14 @@ def _resize(g: Var, y: Var, x: Var, binding: Binding) -> Var:
 
 
 def _is_untouched(binding: Binding, position: int, axis: int, x: Var, y: Var) -> bool:
-    scales, sizes = binding.operand(2), binding.operand(3)
-    if sizes is None and scales is not None and scales.const is not None and scales.const.size:
-        return (
-            bool(scales.const[position] == 1)
-            and binding.attr("coordinate_transformation_mode") != "tf_crop_and_resize"
-        )
     if binding.attr("coordinate_transformation_mode") == "tf_crop_and_resize":
         return False
+    scales, sizes = binding.operand(2), binding.operand(3)
+    if sizes is None:
+        known = None if scales is None else scales.const
+        return bool(known is not None and known.size and known[position] == 1)
     same = x.shape is not None and y.shape is not None and same_dim(x.shape[axis], y.shape[axis])
-    return (
-        same
-        and sizes is not None
-        and binding.attr("keep_aspect_ratio_policy", "stretch") == "stretch"
-    )
+    return same and binding.attr("keep_aspect_ratio_policy", "stretch") == "stretch"
 
 
 def _weights(binding: Binding, position: int, axis: int, x: Var, y: Var) -> Var:
@@ -99,15 +93,9 @@ def _resized(
     rows = op.Shape(image, start=1, end=2)
     laid_out = op.Reshape(image, op.Concat(one, columns, rows, one, axis=0))
     attributes = {name: binding.attrs[name] for name in _PASSED if name in binding.attrs}
-    if size is not None:
-        made = op.Resize(
-            laid_out, corners, None, op.Concat(one, columns, size, one, axis=0), **attributes
-        )
-    else:
-        made = op.Resize(
-            laid_out, corners, op.Concat(_ONE, _ONE, scale, _ONE, axis=0), None, **attributes
-        )
-    return op.Squeeze(made, [0, 3])
+    scales = None if scale is None else op.Concat(_ONE, _ONE, scale, _ONE, axis=0)
+    sizes = None if size is None else op.Concat(one, columns, size, one, axis=0)
+    return op.Squeeze(op.Resize(laid_out, corners, scales, sizes, **attributes), [0, 3])
 
 
 def _with_one_scale(binding: Binding, identity: Var, x: Var, sizes: Var, length: Var) -> Var:

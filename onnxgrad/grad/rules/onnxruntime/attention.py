@@ -14,6 +14,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import body
+from onnxgrad.grad.rules._common import plus
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
@@ -41,10 +42,8 @@ def _attention(
     cache = (past, binding.operand(6))
     _decline(binding, "a cache of keys and values", any(v is not None for v in cache))
     _decline(binding, "do_rotary", bool(binding.attr("do_rotary", 0)))
-    projected = x @ weights
-    if bias is not None:
-        projected = projected + bias
     sizes = binding.attr("qkv_hidden_sizes", None)
+    projected = plus(x @ weights, bias)
     parts = op.Split(projected, list(sizes) if sizes else None, axis=-1, outputs=3)
     q, k, v = (_heads(part, num_heads) for part in parts)
     y, _ = _attend(q, k, v, mask, attention_bias, binding)
@@ -100,9 +99,9 @@ def _attend(
     """softmax(scale q k^T + bias + masks) v of q (B, N, S, H), k (B, N, L, H), v (B, N, L, H_v):
     (B, S, N H_v), and what the softmax was taken of.
     """
-    scores = (q * _scale(q, binding.attr("scale", None))) @ op.Transpose(k, perm=[0, 1, 3, 2])
-    if bias is not None:
-        scores = scores + bias
+    scores = plus(
+        (q * _scale(q, binding.attr("scale", None))) @ op.Transpose(k, perm=[0, 1, 3, 2]), bias
+    )
     if mask is not None:
         visible, fill = _visible(mask, q, k, binding), binding.attr("mask_filter_value", _FILTER)
         scores = scores + op.Where(visible, constant(0.0, q.dtype), constant(fill, q.dtype))

@@ -190,10 +190,11 @@ def _embed(
     """
     mask, position_ids = binding.operand(7), binding.operand(8)
     length = op.Shape(input_ids, start=1, end=2)
-    if position_ids is None:
-        place = op.Slice(position, [0], length, [0])
-    else:
-        place = op.Gather(position, position_ids)
+    place = (
+        op.Slice(position, [0], length, [0])
+        if position_ids is None
+        else op.Gather(position, position_ids)
+    )
     total = op.Gather(word, input_ids) + place
     if segment is not None and segment_ids is not None:
         total = total + op.Gather(segment, segment_ids)

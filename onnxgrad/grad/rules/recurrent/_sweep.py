@@ -17,9 +17,10 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.grad.rules._common import plus
+from onnxgrad.grad.sequences import nested
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.emit import constant, emit_with_blocks, emitting, nested_block
-from onnxgrad.ir.emission.emitter import emitter
+from onnxgrad.ir.emission.emit import constant, emit_with_blocks
 from onnxgrad.ir.emission.fill_and_reshape import reshape_like, zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import TensorType, Type
@@ -97,11 +98,17 @@ class Recurrent:
         """
         if v is not None:
             return self.of_direction(v, d, 1 if self.layout else 0)
-        if isinstance(self.batch, int):
-            size: Any = np.array([self.batch, self.hidden], np.int64)
-        else:
-            size = op.Concat(op.Shape(self.x, start=1, end=2), [self.hidden], axis=0)
-        return zeros_like_type(self.x, size)
+        size: Any = (
+            np.array([self.batch, self.hidden], np.int64)
+            if isinstance(self.batch, int)
+            else op.Concat(op.Shape(self.x, start=1, end=2), [self.hidden], axis=0)
+        )
+        zero = (
+            constant(0.0, self.x.dtype)
+            if self.x.dtype
+            else zeros_like(op.Slice(op.Reshape(self.x, [-1]), [0], [1], [0]))
+        )
+        return op.Expand(zero, size)
 
     def series(self, v: Var, d: Direction) -> Var:
         """(T, B, H) of Y or its adjoint."""
@@ -147,9 +154,10 @@ class Recurrent:
             return whole
         return op.Slice(whole, [start], [stop], [0])
 
-    def product(self, flat: Var, weight: Var, plus: Var | None) -> Var:
-        """(T * B, features) times weight^T, plus a bias or another product."""
-        return op.Gemm(flat, weight, plus, transB=1)
+    def of_x(self, d: Direction) -> Var:
+        """X W^T + Wb + Rb, (T * B, width)."""
+        bias = plus(self.bias(d, 0), self.bias(d, 1))
+        return op.Gemm(self.flat_x, self.weight(self.w, d), bias, transB=1)
 
     def in_time(self, flat: Var, width: int) -> Var:
         """(T * B, width) as (T, B, width)."""
@@ -185,9 +193,7 @@ class Recurrent:
         if self.steps == 1:
             after, outs = step(states, [op.Squeeze(v, [0]) for v in scans])
             return list(after), [op.Unsqueeze(v, [0]) for v in outs]
-        at = emitter()
-        block = nested_block("sweep")
-        with emitting(block, share=True, sources=at.sources, made_by=at.made_by):
+        with nested("sweep") as block:
             inputs = [
                 block.add_input(block.program.names.fresh("state"), _matrix(v.type)) for v in states
             ]
@@ -200,8 +206,8 @@ class Recurrent:
             ]
             after, outs = step(inputs, elements)
             for v in (*after, *outs):
-                own = v.block is block and v.definition is not None and not v.returned
-                result = v if own else op.Identity(v)
+                is_new = v.block is block and v.definition is not None and not v.returned
+                result = v if is_new else op.Identity(v)
                 result.type = _matrix(result.type)
                 block.add_output(result)
         types: list[Type | None] = [v.type for v in inputs]
@@ -241,7 +247,9 @@ class Recurrent:
         """
         made: list[Callable[[], Var] | None] = [
             lambda: self.x_partial(x),
-            lambda: self.w_partial(x),
+            lambda: reshape_like(
+                op.Gemm(op.Flatten(self.joined(x), axis=2), self.flat_x, transA=1), self.w
+            ),
             lambda: self.stacked(r),
             lambda: self.b_partial(x, h),
             None,
@@ -259,11 +267,6 @@ class Recurrent:
         whole = op.Reshape(self.w, np.array([len(by_direction) * self.width, -1], np.int64))
         dx = reshape_like(op.MatMul(flat, whole), self.x)
         return op.Transpose(dx, perm=[1, 0, 2]) if self.layout else dx
-
-    def w_partial(self, by_direction: Sequence[Var]) -> Var:
-        """The adjoint of W."""
-        flat = op.Flatten(self.joined(by_direction), axis=2)
-        return reshape_like(op.Gemm(flat, self.flat_x, transA=1), self.w)
 
     def b_partial(self, of_x: Sequence[Var], of_h: Sequence[Var]) -> Var:
         """The adjoint of B: of the input's bias, then of the recurrence's, for each direction."""
@@ -288,16 +291,6 @@ class Recurrent:
 def flat_product(a: Var, b: Var) -> Var:
     """The sum over steps and batch of a^T b, (features of a, features of b)."""
     return op.Gemm(op.Flatten(a, axis=2), op.Flatten(b, axis=2), transA=1)
-
-
-def zeros_like_type(like: Var, size: Any) -> Var:
-    """Zeros of the dtype of `like` in the shape `size`."""
-    zero = (
-        zeros_like(op.Slice(op.Reshape(like, [-1]), [0], [1], [0]))
-        if not like.dtype
-        else constant(0.0, like.dtype)
-    )
-    return op.Expand(zero, size)
 
 
 def _matrix(type_: Type | None) -> Type | None:

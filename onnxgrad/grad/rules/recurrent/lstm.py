@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxgrad.grad.registry import vjp_all
-from onnxgrad.grad.rules._common import plus
 from onnxgrad.grad.rules.recurrent._gates import Gate, gates, is_kept, take_place
 from onnxgrad.grad.rules.recurrent._sweep import Direction, Recurrent, flat_product
 from onnxgrad.ir.binding import Binding
@@ -83,7 +82,7 @@ def _kept(
         return [h_after, c_after], [h_after, c_before, i, o, forget, c, of_c]
 
     initial = [cell.state(cell.binding.operand(k), d) for k in (5, 6)]
-    scans = [cell.in_time(_of_x(cell, d), cell.width)]
+    scans = [cell.in_time(cell.of_x(d), cell.width)]
     finals, (y, *found) = cell.sweep(step, initial, scans, d.reverse)
     c_before, i, o, forget, c, of_c = found
     slopes = [f.slope_at(i), f.slope_at(o), f.slope_at(forget), g.slope_at(c), h.slope_at(of_c)]
@@ -95,7 +94,7 @@ def _again(cell: Recurrent, d: Direction, kinds: Sequence[Gate]) -> _Steps:
     """The steps again: Z = X W^T + H_before R^T + Wb + Rb, and the cell states by a sweep."""
     f, g, h = kinds
     h_before, r = cell.h_before(d), cell.weight(cell.r, d)
-    flat_z = cell.product(op.Flatten(h_before, axis=2), r, _of_x(cell, d))
+    flat_z = op.Gemm(op.Flatten(h_before, axis=2), r, cell.of_x(d), transB=1)
     all_z = cell.in_time(flat_z, cell.width)
     z, z_c = op.Split(all_z, [3 * cell.hidden, cell.hidden], axis=2, outputs=2)
     given = cell.binding.operand(7)
@@ -110,12 +109,6 @@ def _again(cell: Recurrent, d: Direction, kinds: Sequence[Gate]) -> _Steps:
     if _is_coupled(cell):
         forget = 1.0 - i
     return _Steps(h_before, c_before, i, o, forget, g(z_c), h(c_after), slopes, p, seen)
-
-
-def _of_x(cell: Recurrent, d: Direction) -> Var:
-    """X W^T + Wb + Rb, (T * B, 4H)."""
-    bias = plus(cell.bias(d, 0), cell.bias(d, 1))
-    return cell.product(cell.flat_x, cell.weight(cell.w, d), bias)
 
 
 def _direction(

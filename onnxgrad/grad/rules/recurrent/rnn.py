@@ -42,10 +42,10 @@ def _rnn_direction(
     if f.is_by_value:
         slopes = f.slope_at(cell.after(d))
     else:
-        inner = cell.product(
-            cell.flat_x, cell.weight(cell.w, d), plus(cell.bias(d, 0), cell.bias(d, 1))
-        )
-        slopes = f.slope(cell.in_time(cell.product(op.Flatten(h, axis=2), r, inner), cell.width))
+        weight, bias = cell.weight(cell.w, d), plus(cell.bias(d, 0), cell.bias(d, 1))
+        of_x = op.Gemm(cell.flat_x, weight, bias, transB=1)
+        flat_z = op.Gemm(op.Flatten(h, axis=2), r, of_x, transB=1)
+        slopes = f.slope(cell.in_time(flat_z, cell.width))
 
     def step(states: Sequence[Var], elements: Sequence[Var]) -> tuple[list[Var], list[Var]]:
         dh, slope = states[0], elements[0]
@@ -106,16 +106,18 @@ def _gru_kept(
     hidden, width = cell.hidden, cell.width
     r_gates, r_n = cell.weight(cell.r, d, 0, 2 * hidden), cell.weight(cell.r, d, 2 * hidden, width)
     of_n = cell.bias(d, 1, 2 * hidden, width)
-    x_gates = cell.product(
+    x_gates = op.Gemm(
         cell.flat_x,
         cell.weight(cell.w, d, 0, 2 * hidden),
         plus(cell.bias(d, 0, 0, 2 * hidden), cell.bias(d, 1, 0, 2 * hidden)),
+        transB=1,
     )
     bias_n = cell.bias(d, 0, 2 * hidden, width)
-    x_n = cell.product(
+    x_n = op.Gemm(
         cell.flat_x,
         cell.weight(cell.w, d, 2 * hidden, width),
         bias_n if after else plus(bias_n, of_n),
+        transB=1,
     )
 
     def step(states: Sequence[Var], elements: Sequence[Var]) -> tuple[list[Var], list[Var]]:
@@ -141,8 +143,9 @@ def _gru_again_after(cell: Recurrent, d: Direction, f: Gate, n: Gate) -> _GruSte
     """The steps again: n = g(W x + b + r (R h + c)), all three products with R in one."""
     hidden, width = cell.hidden, cell.width
     h, r = cell.h_before(d), cell.weight(cell.r, d)
-    of_x = cell.in_time(cell.product(cell.flat_x, cell.weight(cell.w, d), cell.bias(d, 0)), width)
-    of_h = cell.in_time(cell.product(op.Flatten(h, axis=2), r, cell.bias(d, 1)), width)
+    flat_x = op.Gemm(cell.flat_x, cell.weight(cell.w, d), cell.bias(d, 0), transB=1)
+    of_x = cell.in_time(flat_x, width)
+    of_h = cell.in_time(op.Gemm(op.Flatten(h, axis=2), r, cell.bias(d, 1), transB=1), width)
     x_gates, x_n = op.Split(of_x, [2 * hidden, hidden], axis=2, outputs=2)
     h_gates, h_n = op.Split(of_h, [2 * hidden, hidden], axis=2, outputs=2)
     z = x_gates + h_gates
@@ -188,12 +191,10 @@ def _gru_again_before(cell: Recurrent, d: Direction, f: Gate, n: Gate) -> _GruSt
     hidden, width = cell.hidden, cell.width
     h = cell.h_before(d)
     r_gates, r_n = cell.weight(cell.r, d, 0, 2 * hidden), cell.weight(cell.r, d, 2 * hidden, width)
-    bias = plus(cell.bias(d, 0), cell.bias(d, 1))
-    of_x = cell.product(cell.flat_x, cell.weight(cell.w, d), bias)
-    x_gates, x_n = op.Split(of_x, [2 * hidden, hidden], axis=1, outputs=2)
-    z = cell.in_time(cell.product(op.Flatten(h, axis=2), r_gates, x_gates), 2 * hidden)
+    x_gates, x_n = op.Split(cell.of_x(d), [2 * hidden, hidden], axis=1, outputs=2)
+    z = cell.in_time(op.Gemm(op.Flatten(h, axis=2), r_gates, x_gates, transB=1), 2 * hidden)
     update, reset = op.Split(f(z), axis=2, outputs=2)
-    inner = cell.in_time(cell.product(op.Flatten(reset * h, axis=2), r_n, x_n), hidden)
+    inner = cell.in_time(op.Gemm(op.Flatten(reset * h, axis=2), r_n, x_n, transB=1), hidden)
     slopes = [*op.Split(f.slope(z), axis=2, outputs=2), n.slope(inner)]
     return _GruSteps(h, update, reset, n(inner), slopes)
 
