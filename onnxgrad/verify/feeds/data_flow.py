@@ -18,7 +18,7 @@ import onnx
 
 from onnxgrad.errors import Unsupported
 from onnxgrad.ir import domains
-from onnxgrad.ir.protobufs import elements
+from onnxgrad.ir.protobufs import elements, graphs_of
 from onnxgrad.verify.feeds.dims import evaluate, required_inputs, shape_of
 from onnxgrad.verify.reference.client import infer_types
 from onnxgrad.verify.reference.node_order import scheduled
@@ -45,13 +45,9 @@ class DataFlow:
         self.producers: dict[Key, onnx.NodeProto] = {}
         self.functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         for value in _inferred(model):
-            shape = (
-                shape_of(value.name, value.type.tensor_type)
-                if value.type.HasField("tensor_type")
-                else None
-            )
-            if shape is not None:
-                self.shapes["", value.name] = shape
+            kind = value.type.tensor_type
+            if value.type.HasField("tensor_type") and kind.HasField("shape"):
+                self.shapes["", value.name] = shape_of(value.name, kind) or []
         self._graph(model.graph, "")
         for identity, function in self.functions.items():
             self._nodes(function.node, _scope(identity))
@@ -85,10 +81,9 @@ class DataFlow:
                 for actual, formal in zip(node.input, self.functions[identity].input, strict=False):
                     self.actuals[_scope(identity), formal].append((scope, actual))
                     self.formals[scope, actual].append((_scope(identity), formal))
-            for attribute in node.attribute:
-                for graph in (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ():
-                    self._graph(graph, scope)
-                    self._wire_body(node, graph, scope)
+            for graph in graphs_of(node):
+                self._graph(graph, scope)
+                self._wire_body(node, graph, scope)
 
     def _wire_body(self, node: onnx.NodeProto, graph: onnx.GraphProto, scope: str) -> None:
         """Explicit operands of Loop, Scan and SequenceMap arrive under the names of the body's
@@ -129,9 +124,7 @@ class DataFlow:
     def origin(self, key: Key) -> str:
         """The name of a value where it is made, outside of the functions that it is passed to."""
         for _ in range(8):
-            if key not in self.actuals:
-                break
-            key = self.actuals[key][0]
+            key = self.actuals[key][0] if key in self.actuals else key
         return key[1]
 
     def scalar(self, key: Key) -> float | None:
@@ -151,15 +144,9 @@ class DataFlow:
             if key in self.shapes
             else [self.shapes[a] for a in self.actuals.get(key, ()) if a in self.shapes]
         )
-        found = []
-        for shape in candidates:
-            if not -len(shape) <= axis < len(shape):
-                continue
-            dim = shape[axis]
-            known = isinstance(dim, int) or dim in self.sizes
-            if known:
-                found.append(evaluate(dim, self.sizes))
-        return min(found, default=None)
+        dims = [shape[axis] for shape in candidates if -len(shape) <= axis < len(shape)]
+        known = (dim for dim in dims if isinstance(dim, int) or dim in self.sizes)
+        return min((evaluate(dim, self.sizes) for dim in known), default=None)
 
 
 def _scope(identity: tuple[str, str, str]) -> str:

@@ -18,27 +18,15 @@ _WORDS = {
     "CategoryMapper": "cats_strings", "LabelEncoder": "keys_strings",
     "OneHotEncoder": "cats_strings", "TfIdfVectorizer": "pool_strings",
 }  # fmt: skip
-# operator: the attributes with each node's number and what it does with it
-_TREES = {
-    "TreeEnsembleClassifier": ("nodes_values", "nodes_modes"),
-    "TreeEnsembleRegressor": ("nodes_values", "nodes_modes"),
-}
+_TREES = {"TreeEnsembleClassifier", "TreeEnsembleRegressor"}
 _MOST = 8
-
-
-def known_words(node: onnx.NodeProto) -> list[str]:
-    """The words of a text that this operator tells apart."""
-    if node.op_type not in _WORDS:
-        return []
-    words = values_of(node).get(_WORDS[node.op_type], [])
-    return [word.decode("utf-8", "replace") for word in words]
 
 
 def branches(node: onnx.NodeProto) -> list[float]:
     """Numbers at which an ensemble of trees branches: the least, the largest, and some between."""
     if node.op_type not in _TREES:
         return []
-    values, modes = (values_of(node).get(name, []) for name in _TREES[node.op_type])
+    values, modes = (values_of(node).get(name, []) for name in ("nodes_values", "nodes_modes"))
     found = sorted({v for v, mode in zip(values, modes) if mode != b"LEAF" and np.isfinite(v)})
     places = np.linspace(0, len(found) - 1, min(_MOST, len(found))).round().astype(int)
     return [float(found[i]) for i in places]
@@ -74,6 +62,14 @@ _COUNTS = {
     ("Slice", 4), ("SequenceAt", 1), ("Split", 1), ("DFT", 1), ("STFT", 1), ("STFT", 3),
     ("NonMaxSuppression", 2),
 }  # fmt: skip
+_CONDITIONS = {("Where", 0), ("If", 0), ("Compress", 1)}
+# operands that choose elements of operand 0 along the attribute `axis`, or along this axis
+_CHOOSE_ALONG = {("Gather", 1), ("GatherElements", 1), ("ScatterElements", 1), ("Scatter", 1)}
+_CHOOSE: dict[tuple[str, int], int] = {
+    ("NegativeLogLikelihoodLoss", 1): 1, ("SoftmaxCrossEntropyLoss", 1): 1,
+    ("ArrayFeatureExtractor", 1): -1, ("RoiAlign", 2): 0,
+}  # fmt: skip
+_LENGTHS = {("LSTM", 4), ("GRU", 4), ("RNN", 4), ("ReverseSequence", 1)}
 _KINKS = {"Relu", "LeakyRelu", "PRelu", "Elu", "Celu", "Selu", "Abs", "ThresholdedRelu"}
 _LARGEST = 3e38  # a bound from here on is no bound: exporters write the largest float32
 _COMPARISONS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"}
@@ -165,7 +161,9 @@ def _onward(
 
 def _learn(uses: Uses, node: onnx.NodeProto, scale: float, offset: float) -> None:
     """The words and the branches that an operator of ai.onnx.ml was trained to."""
-    uses.words += known_words(node)
+    if node.op_type in _WORDS:
+        words = values_of(node).get(_WORDS[node.op_type], [])
+        uses.words += [word.decode("utf-8", "replace") for word in words]
     uses.sentences |= node.op_type in ("Tokenizer", "StringSplit")
     if scale != 0 and (tips := [(v - offset) / scale for v in branches(node)]):
         uses.thresholds += tips
@@ -188,8 +186,7 @@ def _limit(
     if count is not None:
         uses.within(0, max(count - 1, 0), scale, offset)
         uses.tables.append((flow.origin((scope, _table(node, index))), scale, offset))
-    if (op, index) in _COUNTS:
-        uses.count = True
+    uses.count |= (op, index) in _COUNTS
     if (op, index) in _DOMAINS and offset == 0 and scale == 1:
         uses.within(*_DOMAINS[op, index])
     if op == "Equal" and scale == 1:
@@ -198,22 +195,12 @@ def _limit(
         tips = [(v - offset) / scale for v in _bounds(flow, node, index, scope)]
         # a kink at 0 needs none: zeros and both signs are there anyway
         uses.thresholds += [v for v in tips if v or op in _COMPARISONS]
-    to_bool = op == "Cast" and any(
-        a.name == "to" and a.i == onnx.TensorProto.BOOL for a in node.attribute
-    )
-    if (
-        to_bool
-        or op in ("Not", "And", "Or")
-        or (op, index) in {("Where", 0), ("If", 0), ("Compress", 1)}
-    ):
-        uses.boolean = True
-    if (
-        op == "Sub"
-        and index == 1
-        and (scale, offset) == (1.0, 0.0)
-        and flow.scalar((scope, node.input[0])) == 1
-    ):
-        uses.boolean = True
+    if op == "Cast":
+        uses.boolean |= any(a.name == "to" and a.i == onnx.TensorProto.BOOL for a in node.attribute)
+    elif (op, index, scale, offset) == ("Sub", 1, 1.0, 0.0):
+        uses.boolean |= flow.scalar((scope, node.input[0])) == 1
+    else:
+        uses.boolean |= op in ("Not", "And", "Or") or (op, index) in _CONDITIONS
 
 
 def _table(node: onnx.NodeProto, index: int) -> str:
@@ -237,37 +224,25 @@ def _bounds(flow: DataFlow, node: onnx.NodeProto, index: int, scope: str) -> lis
 
 
 def _indexed(flow: DataFlow, node: onnx.NodeProto, index: int, scope: str) -> int | None:
-    """How many elements this operand chooses among, when it is an index."""
+    """How many elements this operand chooses among, if it is an index."""
     op = node.op_type
-    attributes = {a.name: a for a in node.attribute}
-    axis = attributes["axis"].i if "axis" in attributes else 0
+    attributes = {a.name: a.i for a in node.attribute}
     data = (scope, node.input[0])
-    if (op, index) in {
-        ("Gather", 1),
-        ("GatherElements", 1),
-        ("ScatterElements", 1),
-        ("Scatter", 1),
-    }:
-        return flow.size(data, axis)
+    if (op, index) in _CHOOSE_ALONG:
+        return flow.size(data, attributes.get("axis", 0))
+    if (op, index) in _CHOOSE:
+        return flow.size(data, _CHOOSE[op, index])
     if (op, index) in {("GatherND", 1), ("ScatterND", 1)}:
-        first = attributes["batch_dims"].i if "batch_dims" in attributes else 0
+        first = attributes.get("batch_dims", 0)
         depth = flow.size((scope, node.input[1]), -1) or 1
         found = [flow.size(data, axis) for axis in range(first, first + depth)]
         return min((n for n in found if n is not None), default=None)
     if (op, index) == ("OneHot", 0):
         depth_value = flow.scalar((scope, node.input[1]))
         return None if depth_value is None else int(depth_value)
-    if (op, index) in {("NegativeLogLikelihoodLoss", 1), ("SoftmaxCrossEntropyLoss", 1)}:
-        return flow.size(data, 1)
-    if (op, index) in {("LSTM", 4), ("GRU", 4), ("RNN", 4), ("ReverseSequence", 1)}:
-        length = flow.size(
-            data, 1 if "time_axis" in attributes and attributes["time_axis"].i == 1 else 0
-        )
+    if (op, index) in _LENGTHS:
+        length = flow.size(data, int(attributes.get("time_axis") == 1))
         return None if length is None else length + 1
     if op == "EmbedLayerNormalization" and index in (0, 1) and len(node.input) > 2 + 2 * index:
         return flow.size((scope, node.input[2 + 2 * index]), 0)
-    if (op, index) == ("ArrayFeatureExtractor", 1):
-        return flow.size(data, -1)
-    if (op, index) == ("RoiAlign", 2):
-        return flow.size(data, 0)
     return None
