@@ -15,9 +15,8 @@ from onnxgrad.errors import InputError
 from onnxgrad.limits import bounded
 from onnxgrad.results import Plain
 from onnxgrad.verify.feeds.proof_cases import Inputs, Results, choose_cases
-from onnxgrad.verify.proof_model import ProofModel, proof_model
+from onnxgrad.verify.proof_model import Model, ProofModel, proof_model
 from onnxgrad.verify.running.child_process import RunFailed
-from onnxgrad.verify.running.model_source import Model
 from onnxgrad.verify.running.session import Session, close_sessions, open_session
 
 WARM_UP = 3

@@ -16,10 +16,9 @@ from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.compare import Difference
 from onnxgrad.verify.feeds.proof_cases import Inputs, Results
 from onnxgrad.verify.interface import Asked
-from onnxgrad.verify.proof_model import ProofModel
+from onnxgrad.verify.proof_model import Model, ProofModel
 from onnxgrad.verify.report import Leg
 from onnxgrad.verify.running.child_process import RunFailed
-from onnxgrad.verify.running.model_source import Model
 from onnxgrad.verify.running.session import Session, open_session, versions
 from onnxgrad.verify.tolerance import at_tie, in_onnxruntime, is_float
 from onnxgrad.verify.trials import Found, Trial

@@ -12,11 +12,10 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from onnxgrad.ir.protobufs import elements, every_graph, every_node
+from onnxgrad.ir.protobufs import elements, every_graph, every_node, reads, scheduled
 from onnxgrad.verify.feeds.dims import tensor_types
 from onnxgrad.verify.proof_model import ProofModel
 from onnxgrad.verify.reference.client import typed
-from onnxgrad.verify.reference.node_order import reads, scheduled
 
 _TYPES = frozenset({"to", "dtype", "output_dtype"})  # attributes that are element types
 _FLOATS = {

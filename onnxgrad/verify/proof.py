@@ -35,12 +35,11 @@ from onnxgrad.verify.onnxruntime_check import (
 )
 from onnxgrad.verify.output_dependencies import new_weights
 from onnxgrad.verify.output_parts import Joins
-from onnxgrad.verify.proof_model import ProofModel, proof_model
+from onnxgrad.verify.proof_model import Model, ProofModel, proof_model
 from onnxgrad.verify.random_operators import same_draws
 from onnxgrad.verify.reference.user_operators import unknown_to_onnxruntime
 from onnxgrad.verify.report import Leg, Report, joined
 from onnxgrad.verify.running.child_process import RunFailed
-from onnxgrad.verify.running.model_source import Model
 from onnxgrad.verify.running.session import Session
 from onnxgrad.verify.stored_results import Stored, against_stored
 from onnxgrad.verify.ties import Ties

@@ -16,8 +16,7 @@ from onnxgrad.ir.binding import RANDOM_OPS
 from onnxgrad.ir.protobufs import elements, every_graph, every_node
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.output_dependencies import Key, Marks, gathered, key_of, value_types
-from onnxgrad.verify.proof_model import ProofModel
-from onnxgrad.verify.running.model_source import TWO_GB
+from onnxgrad.verify.proof_model import TWO_GB, ProofModel
 
 OLDEST = 9  # below this opset nothing counts elements
 _RANGE, _ALLOW_ZERO = 11, 14

@@ -16,14 +16,12 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir import domains
-from onnxgrad.ir.protobufs import elements, every_graph
+from onnxgrad.ir.protobufs import elements, every_graph, scheduled
 from onnxgrad.limits import LimitReached
 from onnxgrad.verify.output_dependencies import value_types
-from onnxgrad.verify.proof_model import ProofModel
+from onnxgrad.verify.proof_model import TWO_GB, ProofModel
 from onnxgrad.verify.random_operators import Builder, tables
 from onnxgrad.verify.reference.client import Float64
-from onnxgrad.verify.reference.node_order import scheduled
-from onnxgrad.verify.running.model_source import TWO_GB
 from onnxgrad.verify.tolerance import Range, Ranges, is_float, widened
 from onnxgrad.verify.values import Feeds
 

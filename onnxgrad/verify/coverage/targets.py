@@ -13,7 +13,7 @@ from typing import Any
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from onnxgrad.ir.protobufs import every_node, graphs_of
+from onnxgrad.ir.protobufs import every_node, graphs_of, scheduled
 from onnxgrad.verify.coverage.counters import (
     SIDES,
     Attributes,
@@ -25,7 +25,6 @@ from onnxgrad.verify.coverage.counters import (
     Thresholds,
     Turns,
 )
-from onnxgrad.verify.reference.node_order import scheduled
 
 _CONSTANT, _SIZES, _DATA = 0, 1, 2
 _DRAWS = {"RandomNormal", "RandomUniform"}  # which have no operand

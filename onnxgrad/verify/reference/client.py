@@ -15,9 +15,9 @@ import onnx
 from onnxgrad.errors import InputError, NodeFailed, OnnxgradError, Unsupported
 from onnxgrad.limits import current
 from onnxgrad.verify.coverage.counters import Item
+from onnxgrad.verify.proof_model import TWO_GB, Model, sendable, source_of
 from onnxgrad.verify.reference.user_operators import OWN, call_own
 from onnxgrad.verify.running.child_process import Child, Refused, RunFailed, held
-from onnxgrad.verify.running.model_source import TWO_GB, Model, sendable, source_of
 from onnxgrad.verify.values import Feeds, Value
 
 # seconds for the types of a whole model: what takes longer is no model's real shapes

@@ -14,9 +14,9 @@ import onnx
 
 from onnxgrad.errors import NodeFailed
 from onnxgrad.ir import domains
+from onnxgrad.ir.protobufs import scheduled
 from onnxgrad.verify.coverage.targets import Watch
 from onnxgrad.verify.reference.kernels import BOUNDED, CONTRACTIONS, Call, Unsupported
-from onnxgrad.verify.reference.node_order import scheduled
 from onnxgrad.verify.values import attribute_value, widen
 
 Env: TypeAlias = dict[str, Any]

@@ -16,10 +16,10 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.limits import SECONDS, current
 from onnxgrad.options import known_keywords
+from onnxgrad.verify.proof_model import Model, sendable, source_of
 from onnxgrad.verify.running.child_process import Child, Refused, RunFailed, held, needs_more_memory
 from onnxgrad.verify.running.child_sessions import CACHED_SESSIONS
 from onnxgrad.verify.running.device_memory import peak_on_device
-from onnxgrad.verify.running.model_source import Model, sendable, source_of
 from onnxgrad.verify.values import Feeds, Value
 from onnxgrad.vocabulary import MOST_THREADS, PROVIDERS
 from onnxgrad.wording import NO_ONNXRUNTIME, input_option, install, option

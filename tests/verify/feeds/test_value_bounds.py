@@ -7,9 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from onnxgrad.verify.feeds.data_flow import DataFlow
 from onnxgrad.verify.feeds.generate import feeds_for
-from onnxgrad.verify.feeds.value_bounds import Uses, uses_of
+from onnxgrad.verify.feeds.value_bounds import DataFlow, Uses, uses_of
 from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 

@@ -18,9 +18,9 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError, NotProved
+from onnxgrad.verify.proof_model import _openable
 from onnxgrad.verify.running.child_process import Child, RunFailed, held, pooled
 from onnxgrad.verify.running.installed import runtime_limits
-from onnxgrad.verify.running.model_source import _openable
 from onnxgrad.verify.running.session import open_session, run, run_many, versions
 from tests.helpers import ROOT, parse
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx
 
+from onnxgrad.ir.protobufs import scheduled
 from onnxgrad.verify import verify
-from onnxgrad.verify.reference.node_order import scheduled
 from tests.helpers import parse
 
 
