@@ -7,18 +7,19 @@ the session option `session.layer_assignment_settings` (see `settings`).
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-
-from onnx import ModelProto, NodeProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import TensorType, numpy_dtype
+from onnxgrad.ir.protobufs import keep
+from onnxgrad.ir.types import byte_count
 from onnxgrad.ir.var import Var
 from onnxgrad.results import Plain
 
@@ -33,15 +34,15 @@ _DEVICE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
 @dataclass(frozen=True)
 class DeviceRule:
-    """Bindings that `pattern` means run on `device`: `name:GLOB`, `op:GLOB`, or a glob for
-    either.
+    """Bindings that `pattern` matches run on `device`: `name:GLOB`, `op:GLOB`, or a glob for
+    both.
     """
 
     device: str
     pattern: str
 
     def matches(self, b: Binding) -> bool:
-        """Whether the pattern means this binding: its node's name, its operator, or
+        """Whether the pattern matches the name of the binding's node, its operator, or
         domain::operator.
         """
         kind, colon, glob = self.pattern.partition(":")
@@ -53,7 +54,7 @@ class DeviceRule:
 
 
 def rule(text: str) -> list[DeviceRule]:
-    """The rules of `DEVICE=PATTERN,PATTERN`. Raises InputError."""
+    """Returns the rules of `DEVICE=PATTERN,PATTERN`. Raises InputError."""
     device, equals, patterns = text.partition("=")
     found = [DeviceRule(device, p.strip()) for p in patterns.split(",") if p.strip()]
     if not equals or not found or _DEVICE.fullmatch(device) is None:
@@ -100,13 +101,13 @@ class Copy(Plain):
 
 
 def called(b: Binding) -> str:
-    """The operator, and the node's name where it has one."""
+    """The operator, and the node's name if it has one."""
     return f"{b.op} {b.node.name}".strip()
 
 
 @dataclass(frozen=True)
 class Placement(Plain):
-    """The device of every binding, by block order, and what is copied.
+    """The device of every binding, by block order, and the copies between devices.
 
     `copies` lie between bindings. `interface` are graph inputs and outputs that a caller would
     otherwise pass through host memory; with onnxruntime's IO binding they need no copy.
@@ -134,10 +135,10 @@ def place(
 ) -> Placement:
     """Choose a device for every binding; nothing is written.
 
-    The first rule that matches decides, then a mark already there. What is left takes, with
-    `propagate`, the one device that all its operands' bindings agree on, else the one that all its
-    readers agree on; else `default`. Raises InputError for a rule that matches nothing or a device
-    name that onnxruntime could not read.
+    The first rule that matches decides, else an existing mark. With `propagate`, other bindings are
+    put on the device of all their operands' bindings if these agree, else on that of all their
+    readers; else on `default`. Raises InputError for a rule that matches nothing or a device name
+    that onnxruntime cannot read.
     """
     bindings = [b for block in program.blocks() for b in block.bindings]
     for r in rules:
@@ -166,7 +167,7 @@ def _propagate(
     order: Sequence[Binding],
     neighbours: Callable[[Binding], list[Binding]],
 ) -> None:
-    """Give what has no device the one that all its neighbours are on."""
+    """Put bindings without a device on the one that all their neighbours are on."""
     for b in order:
         near = {devices.get(n) for n in neighbours(b)}
         agreed = next(iter(near)) if len(near) == 1 else None
@@ -186,8 +187,8 @@ def _behind(b: Binding) -> list[Binding]:
 def _copies(
     program: Program, devices: dict[Binding, str], host: str
 ) -> tuple[list[Copy], list[Copy]]:
-    """One copy for each value and each device it is read on but not made on. Constants are put
-    in place beforehand.
+    """One copy for each value and each device that reads but does not compute it. Constants are
+    copied beforehand.
     """
     inner: list[Copy] = []
     interface: list[Copy] = []
@@ -214,39 +215,29 @@ def _copies(
 
 
 def _copy(v: Var, source: str, target: str, readers: tuple[Binding, ...]) -> Copy:
-    count, size = "?", None
-    if isinstance(v.type, TensorType) and v.shape is not None and v.dtype:
-        known, open_ = 1, []
-        for d in v.shape:
-            if isinstance(d, int):
-                known *= d
-            else:
-                open_.append("?" if d is None else str(d))
+    count = "?"
+    if v.shape is not None and v.dtype:
+        known = math.prod(d for d in v.shape if isinstance(d, int))
+        open_ = [d or "?" for d in v.shape if not isinstance(d, int)]
         count = "*".join([*open_, *([str(known)] if known != 1 or not open_ else [])])
-        size = None if open_ else known * numpy_dtype(v.dtype).itemsize
-    return Copy(v, v.definition, source, target, readers, count, size)
+    return Copy(v, v.definition, source, target, readers, count, byte_count(v.type))
 
 
 def annotate(program: Program, placement: Placement, *, ir: bool = False) -> None:
     """Write the placement into the program: `layer_ann` on every node, and with `ir` the IR's
     device configurations.
 
-    Every node is marked, those of the default device too: onnxruntime gives an unmarked node to
-    whichever provider comes first. Raises the IR version where the fields need it.
+    Every node is marked, also those of the default device: onnxruntime runs an unmarked node on
+    the provider that comes first. Raises the IR version if the fields need it.
     """
     program.ir_version = max(program.ir_version, _CONFIGURATIONS_SINCE if ir else _METADATA_SINCE)
     names = list(dict.fromkeys(placement.devices.values()))
     for b, device in placement.devices.items():
-        node = NodeProto()
-        node.CopyFrom(b.node)
-        others = [e for e in node.metadata_props if e.key != MARK]
-        del node.metadata_props[:]
-        node.metadata_props.extend(others)
+        node = deepcopy(b.node)
+        keep(node.metadata_props, lambda e: e.key != MARK)
         node.metadata_props.add(key=MARK, value=device)
         if ir:
-            kept = [c for c in node.device_configurations if c.configuration_id != _CONFIGURATION]
-            del node.device_configurations[:]
-            node.device_configurations.extend(kept)
+            keep(node.device_configurations, lambda c: c.configuration_id != _CONFIGURATION)
             configuration = node.device_configurations.add(configuration_id=_CONFIGURATION)
             for v in b.outputs:
                 if v is not None:  # whole on one device: a sharding without a sharded axis
@@ -256,18 +247,14 @@ def annotate(program: Program, placement: Placement, *, ir: bool = False) -> Non
         b.node, b.changed = node, True
         b.block.touch()
     if ir:
-        proto = ModelProto()
-        proto.CopyFrom(program.proto)
-        others_ = [c for c in proto.configuration if c.name != _CONFIGURATION]
-        del proto.configuration[:]
-        proto.configuration.extend(others_)
-        proto.configuration.add(name=_CONFIGURATION, num_devices=len(names), device=names)
-        program.proto = proto
+        program.proto = deepcopy(program.proto)
+        keep(program.proto.configuration, lambda c: c.name != _CONFIGURATION)
+        program.proto.configuration.add(name=_CONFIGURATION, num_devices=len(names), device=names)
 
 
 def settings(placement: Placement) -> str:
-    """The value of `session.layer_assignment_settings`: `device(=annotation);...`, an `=` asks for
-    the exact mark.
+    """Returns the value of `session.layer_assignment_settings`: `device(=annotation);...`, where
+    `=` requires the exact mark.
 
     onnxruntime calls CUDA devices `gpu` or `cuda` and lets the number follow a colon.
     """

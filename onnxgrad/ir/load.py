@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from google.protobuf.message import DecodeError
 from onnx import FunctionProto, ModelProto
 
-from onnxgrad.errors import InputError
+from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.model_kinds import is_instance, settled
 from onnxgrad.ir.preflight.invalid_models import blaming, check_axes
@@ -181,7 +181,11 @@ def _read(proto: ModelProto, folder: Path | None, path: Path | None, where: str)
     damaged = next((name for name in program.names if not isinstance(name, str)), None)
     if damaged is not None:
         raise InputError(f"{where}: the name {damaged!r} is not UTF-8 text")
-    reader.put_in_order()
+    for block in reader.unordered:
+        try:
+            block.schedule()
+        except InternalError as e:
+            raise InputError(f"{where}: graph '{block.name}': {e}") from e
     annotate(program)
     check_axes(program, where)
     return program

@@ -1,9 +1,9 @@
-"""The kinds of models that users hold in their hands, on their way in.
+"""The types of models that the public functions accept.
 
-Two libraries' graphs go in and come out as their own kind: onnx_graphsurgeon's Graph and onnx_ir's
-Model. Three kinds go in and come out as a ModelProto: torch's ONNXProgram, an onnxscript function,
-a stream such as BytesIO. None of these libraries is imported to ask what something is: who passes
-one of their objects has imported it.
+Two types of other libraries are returned as they came: onnx_graphsurgeon's Graph and onnx_ir's
+Model. Three become a ModelProto: torch's ONNXProgram, an onnxscript function, a stream such as
+BytesIO. None of these libraries is imported to check a type: a caller that has one of their objects
+has imported it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from onnxgrad.ir.program import Program
 
 
 def settled(model: Any) -> Any:
-    """The model as a path, bytes, ModelProto or Program, which can be read again and again; it is
-    not changed.
+    """Returns the model as a path, bytes, ModelProto or Program, which can be read several times;
+    it is not changed.
 
-    Raises InputError for what is no model, and for the block of a function or of a nested graph.
+    Raises InputError if it is no model, or the block of a function or of a nested graph.
     """
     if isinstance(model, (str, os.PathLike, bytes, ModelProto, Program)):
         return model
@@ -35,25 +35,22 @@ def settled(model: Any) -> Any:
         return model.program
     if isinstance(model, (bytearray, memoryview)):
         return bytes(model)
-    # asked of the class, since graphsurgeon's graphs complain about every attribute that they lack
-    if hasattr(type(model), "getvalue"):  # BytesIO: all of it, wherever it stands
-        return _bytes(model.getvalue(), model)
-    if hasattr(type(model), "read"):
-        return _bytes(model.read(), model)
-    return to_model_proto(model)
-
-
-def _bytes(data: Any, stream: Any) -> bytes:
+    # looked up in the class, since graphsurgeon's graphs complain about every attribute they lack;
+    # getvalue of a BytesIO returns all of it, whatever its position
+    method = next((name for name in ("getvalue", "read") if hasattr(type(model), name)), None)
+    if method is None:
+        return to_model_proto(model)
+    data = getattr(model, method)()
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise InputError(
-            f"a model must come from a binary stream, not from a {type(stream).__name__} of text"
+            f"a model must come from a binary stream, not from a {type(model).__name__} of text"
         )
     return bytes(data)
 
 
 def to_model_proto(model: Any) -> ModelProto:
-    """The ModelProto of another library's model, which is not changed. InputError for anything
-    else.
+    """Returns the ModelProto of another library's model, which is not changed. Raises InputError
+    for anything else.
     """
     if is_instance(model, "onnx_graphsurgeon", "Graph"):
         import onnx_graphsurgeon as gs
@@ -72,7 +69,7 @@ def to_model_proto(model: Any) -> ModelProto:
     if _names(model) & {"OnnxFunction", "TracedOnnxFunction"} and hasattr(model, "to_model_proto"):
         try:
             found = model.to_model_proto()
-        # its library raises TypeError, ValueError and others for what it cannot say as a model
+        # its library raises TypeError, ValueError and others if it cannot export the function
         except Exception as e:
             name = getattr(model, "name", type(model).__name__)
             reason = " ".join(str(e).split())[:200]
@@ -96,13 +93,13 @@ def _checked(found: Any, model: Any) -> ModelProto:
 
 
 def is_instance(model: Any, module: str, name: str) -> bool:
-    """Whether it is one of another library's class, which is not imported to ask: who has its
-    object did so.
+    """Whether it is an instance of another library's class. The library is not imported for that:
+    a caller that has such an object has imported it.
     """
     found = sys.modules.get(module)
     return found is not None and isinstance(model, getattr(found, name))
 
 
 def _names(model: Any) -> set[str]:
-    """The names of the object's classes: what it is, without importing where it comes from."""
+    """The names of the object's class and its bases."""
     return {cls.__name__ for cls in type(model).__mro__}

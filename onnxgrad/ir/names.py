@@ -1,19 +1,19 @@
-"""The names that a program uses, and fresh ones that are unique."""
+"""The names that a program uses, and new ones that are unique."""
 
 from __future__ import annotations
 
 
 class Names(set[str]):
-    """Every name that a program uses or used: of values and nodes alike."""
+    """Every name that a program uses or used, of values and nodes."""
 
     def __init__(self) -> None:
         super().__init__()
         self._spare: dict[str, int] = {}
-        # since the last mark: what was asked for, its number before, and the name it received
+        # since the last mark: the hint, its number before, and the new name
         self._taken: list[tuple[str, int | None, str]] = []
 
     def fresh(self, hint: str) -> str:
-        """A name nobody uses: `hint`, else `hint_2`, `hint_3`, ... It is taken from now on."""
+        """Returns a name that is free, and takes it: `hint`, else `hint_2`, `hint_3`, ..."""
         before = self._spare.get(hint)
         name, count = hint, before or 1
         while name in self:
@@ -25,11 +25,11 @@ class Names(set[str]):
         return name
 
     def mark(self) -> None:
-        """From here on, remember which names are taken."""
+        """From now on, remember the names that are taken."""
         self._taken.clear()
 
     def forget(self) -> None:
-        """Free the names that were taken since the last mark, as if nobody had asked for them."""
+        """Free the names that were taken since the last mark, as if they had never been taken."""
         while self._taken:
             hint, before, name = self._taken.pop()
             self.discard(name)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto
+from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
@@ -35,8 +35,8 @@ class OnnxIrView:
 
     @staticmethod
     def of(program: Program) -> OnnxIrView:
-        """The view of a program as it is now. Raises InputError where onnx_ir is missing or
-        cannot hold it (values that are maps, say).
+        """Returns the view of a program as it is now. Raises InputError if onnx_ir is missing or
+        cannot hold the program (values that are maps, say).
         """
         view = OnnxIrView(_model(program))
         view._pair(view.model.graph, program.main)
@@ -45,8 +45,8 @@ class OnnxIrView:
         return view
 
     def _pair(self, graph: Any, block: BindingBlock) -> None:
-        """Pair by the names of results, which are unique in a graph: the file may list a reader
-        first, where the block is in order.
+        """Pair by the names of results, which are unique in a graph: the block is in order, while
+        the file may list a reader first.
         """
         self.blocks[graph] = block
         known = {v.name: v for v in block.vars()}
@@ -56,9 +56,8 @@ class OnnxIrView:
             binding = next((known[v.name].definition for v in node.outputs if v.name), None)
             if binding is not None:
                 self.bindings[node] = binding
-                for value, var in zip(node.inputs, binding.inputs):
-                    self._pair_value(value, var)
-                for value, var in zip(node.outputs, binding.outputs):
+                operands = zip(node.inputs, binding.inputs)
+                for value, var in (*operands, *zip(node.outputs, binding.outputs)):
                     self._pair_value(value, var)
                 for inner, nested in _nested(node, binding):
                     self._pair(inner, nested)
@@ -72,8 +71,8 @@ class OnnxIrView:
             value.const_value = None
 
     def replace(self, at: Any, new_nodes: Iterable[Any], mapping: dict[Any, Any]) -> None:
-        """Repeat a rewrite of the program: `new_nodes` stand behind the node `at`, and each value
-        of `mapping` is read where its key was. Nodes without bindings are removed.
+        """Repeat a rewrite of the program: insert `new_nodes` after the node `at`, and let readers
+        of each key of `mapping` read its value. Nodes whose binding was removed are removed.
         """
         import onnx_ir
 
@@ -93,8 +92,8 @@ class OnnxIrView:
             node.graph.remove(node)
 
     def nodes(self, graph: Any) -> Iterator[tuple[Any, Binding]]:
-        """The nodes of a graph that have a live binding; what is put behind one while it is looked
-        at comes next.
+        """The nodes of a graph that have a live binding; nodes inserted after the present one come
+        next.
         """
         for node in graph:
             binding = self.bindings.get(node)
@@ -103,18 +102,18 @@ class OnnxIrView:
 
 
 def describe(value: Any, var: Var) -> None:
-    """Give a value of onnx_ir the type of a Var, as far as it is known."""
+    """Set the type of a value of onnx_ir to that of a Var, as far as it is known."""
     import onnx_ir
 
     if var.type is None:
         return
-    said = type_to_proto(var.type)
-    value.type = onnx_ir.serde.deserialize_type_proto_for_type(said)
-    value.shape = onnx_ir.serde.deserialize_type_proto_for_shape(said)
+    proto = type_to_proto(var.type)
+    value.type = onnx_ir.serde.deserialize_type_proto_for_type(proto)
+    value.shape = onnx_ir.serde.deserialize_type_proto_for_shape(proto)
 
 
 def detach(node: Any) -> None:
-    """Let a node read nothing, so that no value counts it among its readers."""
+    """Remove a node's operands, so that no value counts it among its readers."""
     for i in range(len(node.inputs)):
         node.replace_input_with(i, None)
 
@@ -128,7 +127,7 @@ def _model(program: Program) -> Any:
     proto = to_proto(program)
     try:
         model = onnx_ir.from_proto(proto)
-    # it raises ValueError, NotImplementedError and others for what it does not hold
+    # it raises ValueError, NotImplementedError and others for fields that it does not support
     except Exception as e:
         reason = " ".join(str(e).split())[:200]
         raise InputError(f"onnx_ir cannot read this model: {type(e).__name__}: {reason}") from e
@@ -144,15 +143,14 @@ def _nested(node: Any, binding: Binding) -> Iterator[tuple[Any, BindingBlock]]:
         yield attribute.as_graphs()[int(index[:-1])] if index else attribute.as_graph(), nested
 
 
-# of what stands for a value of unknown type, since an input would have to have one
+# the domain of nodes that stand for values of unknown type, since an input needs a type
 OUTSIDE = "onnxgrad.outside"
 
 
 @dataclass(frozen=True)
 class OnnxIrRegion:
-    """A program, the binding of the node that it was made for, and the node and value of onnx_ir
-    for which each of its bindings and values stands. The results of `root` that anything reads are
-    its first outputs.
+    """A program that computes a node, the binding `root` of that node, and the node or value of
+    onnx_ir of each binding and value. The results of `root` that are read are the first outputs.
     """
 
     program: Program
@@ -162,8 +160,8 @@ class OnnxIrRegion:
 
     @staticmethod
     def of(model: Any, graph: Any, root: Any, depth: int) -> OnnxIrRegion:
-        """Returns the region that computes `root`, a node of `graph` (or of a function), out of
-        nodes at most `depth` steps up. Raises InputError if it is no program.
+        """Returns the region that computes `root`, a node of `graph` (or of a function), from nodes
+        at most `depth` steps up. Raises InputError if it is no program.
         """
         nodes = _gathered(root, depth)
         writer = _Writer(set(nodes))
@@ -187,7 +185,7 @@ def is_plain(node: Any) -> bool:
 
 
 def _gathered(root: Any, depth: int) -> dict[Any, None]:
-    """The nodes of a region; constants are one step further."""
+    """The nodes of a region; constants may be one step further up."""
     found, level = {root: None}, [root]
     for step in range(depth):
         above = dict.fromkeys(v.producer() for n in level for v in n.inputs if v is not None)
@@ -205,7 +203,7 @@ def _gathered(root: Any, depth: int) -> dict[Any, None]:
 
 
 class _Writer:
-    """The protobuf of a region. Values are called by their number: onnx_ir's need no name."""
+    """The protobuf of a region. Values are named by number: those of onnx_ir need no name."""
 
     def __init__(self, nodes: set[Any]) -> None:
         self.nodes = nodes
@@ -213,61 +211,51 @@ class _Writer:
         self.graph = GraphProto(name="region")
 
     def write(self, node: Any) -> None:
-        """One node, with what it reads from outside."""
+        """Write one node, and declare its operands from outside."""
         import onnx_ir
 
-        said = NodeProto(op_type=node.op_type, domain=node.domain, overload=node.overload)
-        said.input.extend("" if v is None else self._name(v) for v in node.inputs)
-        said.output.extend("" if v.name == "" else self._name(v) for v in node.outputs)
-        for attribute in node.attributes.values():
-            written: AttributeProto = onnx_ir.serde.serialize_attribute(attribute)
-            said.attribute.append(written)
-        self.graph.node.append(said)
+        proto = NodeProto(op_type=node.op_type, domain=node.domain, overload=node.overload)
+        proto.input.extend("" if v is None else self._name(v) for v in node.inputs)
+        proto.output.extend("" if v.name == "" else self._name(v) for v in node.outputs)
+        proto.attribute.extend(map(onnx_ir.serde.serialize_attribute, node.attributes.values()))
+        self.graph.node.append(proto)
 
     def model(self, model: Any, graph: Any, root: Any) -> ModelProto:
-        """All of it, with its outputs."""
+        """Returns the model. Its outputs are the values that are read outside of the region."""
         for value in dict.fromkeys([*root.outputs, *self.names]):
-            if value in self.names and self._is_read_outside(value):
+            is_read = value.is_graph_output() or any(u.node not in self.nodes for u in value.uses())
+            if value in self.names and is_read:
                 self.graph.output.add(name=self.names[value], type=_type(value))
         imports = dict(graph.opset_imports or model.opset_imports)
-        said = ModelProto(ir_version=model.ir_version or 10, graph=self.graph)
+        proto = ModelProto(ir_version=model.ir_version or 10, graph=self.graph)
         for domain, version in {**imports, OUTSIDE: 1}.items():
-            said.opset_import.add(domain=domain, version=version)
-        return said
+            proto.opset_import.add(domain=domain, version=version)
+        return proto
 
     def _name(self, value: Any) -> str:
-        known = self.names.get(value)
-        if known is not None:
-            return known
+        import onnx_ir
+
+        if value in self.names:
+            return self.names[value]
         name = self.names[value] = f"v{len(self.names)}"
-        said = _type(value)
+        type_ = _type(value)
         if value.producer() in self.nodes:
-            if said is not None:
-                self.graph.value_info.add(name=name, type=said)
+            if type_ is not None:
+                self.graph.value_info.add(name=name, type=type_)
         elif value.const_value is not None and not value.is_graph_input():
-            self._constant(value, name)
-        elif said is not None:
-            self.graph.input.add(name=name, type=said)
+            self.graph.initializer.append(onnx_ir.serde.serialize_tensor(value.const_value))
+            self.graph.initializer[-1].name = name
+        elif type_ is not None:
+            self.graph.input.add(name=name, type=type_)
         else:
             self.graph.node.add(op_type="Value", domain=OUTSIDE, output=[name])
         return name
 
-    def _constant(self, value: Any, name: str) -> None:
-        import onnx_ir
-
-        tensor = onnx_ir.serde.serialize_tensor(value.const_value)
-        tensor.name = name
-        self.graph.initializer.append(tensor)
-
-    def _is_read_outside(self, value: Any) -> bool:
-        return value.is_graph_output() or any(u.node not in self.nodes for u in value.uses())
-
 
 def _type(value: Any) -> TypeProto | None:
-    """The type of a value as a protobuf, None where its dtype is unknown."""
+    """The type of a value as a protobuf, None if its dtype is unknown."""
     import onnx_ir
 
     if value.type is None:
         return None
-    said: TypeProto = onnx_ir.serde.serialize_value(value, name="value").type
-    return said
+    return onnx_ir.serde.serialize_value(value, name="value").type

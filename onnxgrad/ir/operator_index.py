@@ -1,5 +1,5 @@
-"""The bindings of a block by operator: looked for once between two changes, so that a pass costs
-nothing where its operators are not.
+"""An index of a block's bindings by operator, built once between two changes: a pass whose
+operators do not occur costs nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Operator = tuple[str, str]  # domain and name
 @dataclass(slots=True)
 class Index:
     """The bindings of `BindingBlock.walk` by operator, each with its position, and the state of the
-    block that they were found in.
+    block at that time.
     """
 
     edits: int
@@ -26,7 +26,7 @@ class Index:
 
     @property
     def is_current(self) -> bool:
-        """Whether nothing came, went or moved since."""
+        """Whether no binding was added, removed or moved since."""
         block, _ = self.orders[0]
         return self.edits == block.program.edits and all(
             block.bindings is order for block, order in self.orders

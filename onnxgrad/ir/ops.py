@@ -1,7 +1,7 @@
 """`op.X(...)` emits operator X: `op.MatMul(a, b)`, `op.Softmax(x, axis=0)`.
 
 Editors and mypy see `ops.pyi` instead, with every operator's operands, attributes and defaults,
-which scripts/make_op_stub.py makes; `help(op.Softmax)` shows the same with the schema's words.
+which scripts/make_op_stub.py writes; `help(op.Softmax)` shows the same with the schema's words.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from onnxgrad.ir.emission.emit import emit
 
 
 class _Operator:
-    # what it says of itself is made when somebody asks, not at each first emission
+    # documentation and signature are built on request, not at each first emission
     def __init__(self, domain: str, op_type: str) -> None:
         self._domain, self.__name__ = domain, op_type
 
@@ -40,7 +40,7 @@ class _Operator:
 
 
 class Operators:
-    """One attribute for each operator of a domain, those included that onnx does not know.
+    """One attribute for each operator of a domain, including those that onnx does not know.
 
     A rule, a law or a rewriter emits with it: operands are values (`Var`, with `shape`, `dtype`,
     `rank`), numbers or arrays, attributes keywords; the result is a value, several with
@@ -59,14 +59,14 @@ class Operators:
         self._name = domain
 
     def domain(self, name: str) -> Operators:
-        """Emission of another domain's operators: `op.domain("com.microsoft").Gelu(x)`."""
+        """Returns the operators of another domain: `op.domain("com.microsoft").Gelu(x)`."""
         return Operators(name)
 
     def __getattr__(self, op_type: str) -> _Operator:
-        if op_type.startswith("__"):  # asked by Python itself
+        if op_type.startswith("__"):  # looked up by Python itself
             raise AttributeError(op_type)
         found = _Operator(self._name, op_type)
-        setattr(self, op_type, found)  # found without asking from now on
+        setattr(self, op_type, found)  # the next look-up finds it here
         return found
 
     def __dir__(self) -> list[str]:

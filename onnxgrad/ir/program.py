@@ -1,10 +1,10 @@
-"""A whole model: the main binding block, the local functions, and everything around them that we
-only carry.
+"""A model: the main binding block, the local functions, and the other fields of the file, which are
+carried along.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ _ROWS = 40  # inputs or outputs in a notebook
 _WIDEST = 400  # characters of a cell
 
 FunctionKey = tuple[str, str, str]
-# what a model says about itself beside its metadata; nothing is the empty text, or 0
+# descriptive fields of a model beside its metadata; unset, they are the empty text, or 0
 HEADER = ("producer_name", "producer_version", "domain", "model_version", "doc_string")
 
 
@@ -34,10 +34,10 @@ class Program:
     """Owns the main block, the functions (by domain, name, overload), opset imports, IR version and
     metadata.
 
-    `proto` is the model as it was read and is never changed; `folder` is where its external data
-    lies, and `digests` are those of the data that a proof or a file got. `metadata` is the model's,
-    by key, and `header` the other words that it has about itself (HEADER): change them, and `save`
-    writes them.
+    `proto` is the model as it was read and is never changed; `folder` holds its external data, and
+    `digests` are those of the data that a proof read or a file received. `metadata` is the model's,
+    by key, and `header` holds its other descriptive fields (HEADER): change them, and `save` writes
+    them.
     """
 
     def __init__(self, proto: ModelProto, folder: Path | None, path: Path | None = None) -> None:
@@ -51,7 +51,7 @@ class Program:
         self.opsets = domains.versions(proto.opset_import)
         self.functions: dict[FunctionKey, BindingBlock] = {}
         self.names = Names()
-        # how often a binding came, went or became another operator
+        # counts bindings added, removed or changed to another operator
         self.edits = 0
         self.main = BindingBlock(self, proto.graph, self.opsets)
 
@@ -62,31 +62,28 @@ class Program:
 
     @cached_property
     def proto_bytes(self) -> int:
-        """How many bytes the model takes that was read; counting them writes it out."""
+        """The size of the model that was read; computing it serializes the model."""
         return int(self.proto.ByteSize())
 
     def blocks(self) -> list[BindingBlock]:
-        """Every block of the program: main, nested ones, function bodies and theirs; outer
+        """Every block of the program: main, function bodies and the blocks nested in them; outer
         before inner.
         """
-        found: list[BindingBlock] = []
-        work = deque([self.main, *self.functions.values()])
-        while work:
-            block = work.popleft()
-            found.append(block)
-            work.extend(nested for b in block.bindings for nested in b.blocks.values())
+        found = [self.main, *self.functions.values()]
+        for block in found:  # grows during the walk
+            found += [nested for b in block.bindings for nested in b.blocks.values()]
         return found
 
     def text(self) -> str:
-        """The main block, then the body of each function under its full name."""
+        """The text of the main block, then that of each function under its full name."""
         functions = [
             b.text("::".join(part for part in key if part)) for key, b in self.functions.items()
         ]
         return "\n\n".join([self.main.text(), *functions])
 
     def check_block(self, block: BindingBlock) -> None:
-        """Verify that def-use chains are exact, definitions consistent, names unique, operands
-        visible, and that there is no cycle; raises InternalError.
+        """Raises InternalError unless def-use chains are exact, definitions consistent, names
+        unique and operands visible, without a cycle.
         """
         visible: dict[str, Var] = {}
         outer = None if block.owner is None else block.owner.block
@@ -117,31 +114,27 @@ class Program:
         )
 
     def array(self, tensor: TensorProto) -> Array:
-        """The elements of a tensor; external data is read from the model's folder now and not kept.
+        """Returns the elements of a tensor; external data is read from the model's folder and not
+        kept.
 
-        Raises InputError when the data is damaged, or the external data missing or outside the
-        folder.
+        Raises InputError if the data is damaged, or external data is missing or outside the folder.
         """
         if tensor.data_location == TensorProto.EXTERNAL:
             tensor = internalize(tensor, self.folder)
         return elements(tensor)
 
 
-def _rows(kind: str, values: Iterable[Var]) -> Iterable[str]:
-    values = list(values)
+def _rows(kind: str, values: Sequence[Var]) -> Iterable[str]:
     for v in values[:_ROWS]:
-        cells = (kind, v.name[:_WIDEST], str(v.type or "?")[:_WIDEST])
-        yield f"<tr>{''.join(map(_cell, cells))}</tr>"
+        texts = map(escaped, (kind, v.name[:_WIDEST], str(v.type or "?")[:_WIDEST]))
+        cells = [f'<td style="text-align:left">{text}</td>' for text in texts]
+        yield f"<tr>{''.join(cells)}</tr>"
     if len(values) > _ROWS:
         yield f"<tr><td>{kind}</td><td>and {len(values) - _ROWS:,} more</td></tr>"
 
 
-def _cell(text: str) -> str:
-    return f'<td style="text-align:left">{escaped(text)}</td>'
-
-
 class _Checker:
-    """Walks the blocks and counts who reads and who returns each value."""
+    """Walks the blocks and counts the readers of each value, and how often it is returned."""
 
     def __init__(self) -> None:
         self.defined: list[Var] = []
@@ -152,7 +145,7 @@ class _Checker:
         own = list(block.vars())
         _check_definitions(block, own)
         self.defined += own
-        # by name, because names are all that the file keeps
+        # by name, because the file keeps names only
         visible = {**outer, **{v.name: v for v in own}}
         for b in block.bindings:
             self._binding(b, block, visible)
@@ -181,7 +174,9 @@ class _Checker:
 
 
 def _check_definitions(block: BindingBlock, own: Sequence[Var]) -> None:
-    """Each name once, each value in its own block, each constant with its tensor."""
+    """Raises InternalError unless each name is defined once, each value belongs to the block, and
+    each constant has its tensor.
+    """
     for name, count in Counter(v.name for v in own).items():
         if count > 1:
             raise InternalError(f"'{name}' is defined {count} times in block '{block.name}'")

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
+from onnx import AttributeProto, FunctionProto, GraphProto, TensorProto
 
-from onnxgrad.errors import InputError, InternalError
+from onnxgrad.errors import InputError
 from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import TensorType, type_from_proto, without_symbols
+from onnxgrad.ir.types import TensorType, Type, type_from_proto, without_symbols
 from onnxgrad.ir.var import Var
-
-_GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
 class Reader:
@@ -29,71 +27,58 @@ class Reader:
     def graph(self, block: BindingBlock, proto: GraphProto, outer: Mapping[str, Var]) -> None:
         scope: dict[str, Var] = {}
         for value in proto.input:
-            var = self._define(scope, Var(value.name, block))
-            var.type = type_from_proto(value.type)
-            # what a function's graph calls a size is another size at each call
-            if block.is_function:
-                var.type = without_symbols(var.type)
-            var.is_input = True
-            block.inputs.append(var)
+            type_ = type_from_proto(value.type)
+            # a named size in a function's graph is another size at each call
+            self._input(
+                scope, value.name, block, without_symbols(type_) if block.is_function else type_
+            )
         for tensor in proto.initializer:
-            found = scope.get(tensor.name)
-            if found is None or not found.is_input or found.initializer is not None:
-                found = self._define(scope, Var(tensor.name, block))
-                found.type = TensorType(tensor.data_type, tuple(tensor.dims))
-            found.initializer = tensor
-            block.initializers[tensor.name] = found
+            var = self._constant(scope, tensor, tensor.dims, block)
+            var.initializer = tensor
+            block.initializers[tensor.name] = var
         for sparse in proto.sparse_initializer:
-            found = scope.get(sparse.values.name)
-            if found is None or not found.is_input or found.initializer is not None:
-                found = self._define(scope, Var(sparse.values.name, block))
-                found.type = TensorType(sparse.values.data_type, tuple(sparse.dims))
-            block.sparse.append(found)
-        self._bindings(block, proto.node, scope, outer)
-        for value in proto.output:
-            self._return(block, value.name, scope, outer, f"output of graph '{proto.name}'")
-        names = block.program.names
-        names.update(scope)
-        # a stale declaration must not be taken for that of a new value
-        names.update([v.name for v in proto.value_info])
+            block.sparse.append(self._constant(scope, sparse.values, sparse.dims, block))
+        self._body(block, scope, outer, [v.name for v in proto.output])
 
     def function(self, program: Program, proto: FunctionProto) -> BindingBlock:
-        """The block of a function body; its values have the types that the file declares, mostly
-        none.
+        """Returns the block of a function body; its values have the types that the file declares,
+        mostly none.
         """
         block = BindingBlock(program, proto, domains.versions(proto.opset_import))
         scope: dict[str, Var] = {}
         for name in proto.input:
-            var = self._define(scope, Var(name, block))
-            var.is_input = True
-            block.inputs.append(var)
-        self._bindings(block, proto.node, scope, {})
-        for name in proto.output:
-            self._return(block, name, scope, {}, f"output of function '{proto.name}'")
-        program.names.update(scope)
-        program.names.update([v.name for v in proto.value_info])
+            self._input(scope, name, block, None)
+        self._body(block, scope, {}, proto.output)
         return block
 
-    def put_in_order(self) -> None:
-        """Sort the blocks whose file lists a reader before what it reads. Raises InputError for
-        a cycle.
-        """
-        for block in self.unordered:
-            try:
-                block.schedule()
-            except InternalError as e:
-                raise InputError(f"{self.where}: graph '{block.name}': {e}") from e
+    def _input(
+        self, scope: dict[str, Var], name: str, block: BindingBlock, type_: Type | None
+    ) -> None:
+        var = self._define(scope, Var(name, block, type_))
+        var.is_input = True
+        block.inputs.append(var)
 
-    def _bindings(
+    def _constant(
+        self, scope: dict[str, Var], tensor: TensorProto, dims: Iterable[int], block: BindingBlock
+    ) -> Var:
+        """The value of an initializer: the input of its name if there is one."""
+        known = scope.get(tensor.name)
+        if known is not None and known.is_input and known.initializer is None:
+            return known
+        type_ = TensorType(tensor.data_type, tuple(dims))
+        return self._define(scope, Var(tensor.name, block, type_))
+
+    def _body(
         self,
         block: BindingBlock,
-        nodes: Iterable[NodeProto],
         scope: dict[str, Var],
         outer: Mapping[str, Var],
+        outputs: Iterable[str],
     ) -> None:
+        """Read the nodes and the outputs of a graph or a function."""
         # results first, operands second: a file may list its nodes in any order. Short containers
         # are sliced, here and elsewhere: the end of one costs an exception, a list's does not
-        self._define_results(block, nodes, scope)
+        self._define_results(block, scope)
         visible = {**outer, **scope} if outer else scope
         checked: set[tuple[str, str]] = set()
         for binding in block.bindings:
@@ -103,16 +88,19 @@ class Reader:
                 checked.add(operator)
             self._read_operands(binding, visible)
             for attribute in binding.node.attribute[:]:
-                if attribute.type in _GRAPH_KINDS and not attribute.ref_attr_name:
+                if attribute.type in attributes.GRAPH_KINDS and not attribute.ref_attr_name:
                     self._nested(binding, attribute, visible)
             self.read.add(binding)
+        for name in outputs:
+            self._return(block, name, visible)
+        block.program.names.update(scope)
+        # a stale declaration must not be taken for that of a new value
+        block.program.names.update([v.name for v in block.proto.value_info])
 
-    def _define_results(
-        self, block: BindingBlock, nodes: Iterable[NodeProto], scope: dict[str, Var]
-    ) -> None:
-        """A binding per node, with its results and yet without operands."""
+    def _define_results(self, block: BindingBlock, scope: dict[str, Var]) -> None:
+        """Append a binding for each node, with its results and without operands."""
         names = block.program.names
-        for node in nodes:
+        for node in block.proto.node:
             outputs: list[Var | None] = []
             binding = Binding(node, block, [], outputs)
             # node names must be unique for onnxruntime, so they are taken as well
@@ -121,15 +109,13 @@ class Reader:
                 if not name:
                     outputs.append(None)
                     continue
-                var = Var(name, block)
-                if scope.setdefault(name, var) is not var:
-                    raise self._defined_twice(var)
+                var = self._define(scope, Var(name, block))
                 var.definition = binding
                 outputs.append(var)
             block.bindings[binding] = None
 
     def _read_operands(self, binding: Binding, visible: Mapping[str, Var]) -> None:
-        """The operands by their names; notes blocks that list a reader before what it reads."""
+        """Look up the operands; notes blocks that list a reader before its operand."""
         inputs, read = binding.inputs, self.read
         for name in binding.node.input[:]:
             if not name:
@@ -175,25 +161,18 @@ class Reader:
 
     def _define(self, scope: dict[str, Var], var: Var) -> Var:
         if scope.setdefault(var.name, var) is not var:
-            raise self._defined_twice(var)
+            raise InputError(
+                f"{self.where}: '{var.name}' is defined twice in graph '{var.block.name}'"
+            )
         return var
 
-    def _defined_twice(self, var: Var) -> InputError:
-        return InputError(
-            f"{self.where}: '{var.name}' is defined twice in graph '{var.block.name}'"
-        )
-
-    def _return(
-        self,
-        block: BindingBlock,
-        name: str,
-        scope: Mapping[str, Var],
-        outer: Mapping[str, Var],
-        what: str,
-    ) -> None:
-        var = scope.get(name) or outer.get(name)
+    def _return(self, block: BindingBlock, name: str, visible: Mapping[str, Var]) -> None:
+        var = visible.get(name)
         if var is None:
-            raise InputError(f"{self.where}: '{name}', {what}, is defined nowhere")
+            kind = "graph" if isinstance(block.proto, GraphProto) else "function"
+            raise InputError(
+                f"{self.where}: '{name}', output of {kind} '{block.name}', is defined nowhere"
+            )
         block.outputs.append(var)
         var.returned += 1
         if var.definition is not None and var.definition not in self.read:

@@ -1,4 +1,6 @@
-"""Writing: the protobuf of a program, in memory or as files that appear whole or not at all."""
+"""Writing: the protobuf of a program, in memory or as files that appear completely or not at
+all.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from google.protobuf.message import DecodeError, EncodeError
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, ValueInfoProto
 
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir import domains
@@ -19,6 +21,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.preflight.invalid_models import blaming
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import keep
 from onnxgrad.ir.storage import external_data as external
 from onnxgrad.ir.storage.atomic_files import (
     Part,
@@ -33,77 +36,63 @@ from onnxgrad.ir.var import Var, names_of
 from onnxgrad.options import known_keywords
 
 
-def header_changed(program: Program) -> bool:
-    """Whether anything beside the main graph is not what was read."""
+def _is_changed(program: Program) -> bool:
+    """Whether anything differs from the model that was read."""
     source = program.proto
-    opsets = domains.versions(source.opset_import)
-    functions = [(f.domain, f.name, f.overload) for f in source.functions]
     return (
-        program.ir_version != source.ir_version
-        or program.opsets != opsets
-        or list(program.functions) != functions
-        or _words_changed(program)
+        program.main.changed
+        or program.ir_version != source.ir_version
+        or program.opsets != domains.versions(source.opset_import)
+        or list(program.functions) != [(f.domain, f.name, f.overload) for f in source.functions]
+        or _is_described_anew(program)
         or any(block.changed for block in program.functions.values())
     )
 
 
-def _words_changed(program: Program) -> bool:
-    """Whether its metadata or header is not what was read."""
+def _is_described_anew(program: Program) -> bool:
+    """Whether metadata or header differ from those of the model that was read."""
     source = program.proto
     return program.metadata != {e.key: e.value for e in source.metadata_props} or any(
         value != getattr(source, name) for name, value in program.header.items()
     )
 
 
-def write_header(program: Program, model: ModelProto) -> None:
-    """Write what of the header a program can change: its IR version, its words, its opsets."""
-    model.ir_version = program.ir_version
-    if _words_changed(program):
-        _write_words(program, model)
-    _write_opsets(program, model)
-
-
-def _write_words(program: Program, model: ModelProto) -> None:
-    """The words of the header that changed, and the entries of the metadata, which keep their
-    order; new ones come last.
+def _write_description(program: Program, model: ModelProto) -> None:
+    """Write the changed fields of the header and the metadata, whose entries keep their order; new
+    ones come last.
     """
     for name, value in program.header.items():
         if value != getattr(model, name):
             model.ClearField(name)
             if value:
                 setattr(model, name, value)
-    entries = [e for e in model.metadata_props if e.key in program.metadata]
-    known = {e.key for e in entries}
-    made = ModelProto()
-    for e in entries:
-        made.metadata_props.add().CopyFrom(e)
-        made.metadata_props[-1].value = program.metadata[e.key]
+    keep(model.metadata_props, lambda entry: entry.key in program.metadata)
+    for entry in model.metadata_props:
+        entry.value = program.metadata[entry.key]
+    known = {entry.key for entry in model.metadata_props}
     for key, text in program.metadata.items():
         if key not in known:
-            made.metadata_props.add(key=key, value=text)
-    del model.metadata_props[:]
-    model.metadata_props.extend(made.metadata_props)
+            model.metadata_props.add(key=key, value=text)
 
 
 def _write_opsets(program: Program, model: ModelProto) -> None:
-    written = set()
+    added = dict(program.opsets)
     for entry in program.proto.opset_import:
         domain = domains.canonical(entry.domain)
         if domain in program.opsets:
             model.opset_import.add().CopyFrom(entry)
             model.opset_import[-1].version = program.opsets[domain]
-            written.add(domain)
-    for domain, version in program.opsets.items():
-        if domain not in written:
-            model.opset_import.add(domain=domain, version=version)
+            added.pop(domain, None)
+    for domain, version in added.items():
+        model.opset_import.add(domain=domain, version=version)
 
 
 @known_keywords
 def to_proto(program: Program, *, weights: bool = False) -> ModelProto:
-    """The ModelProto of a program; what nothing changed is as it was read, field for field.
+    """Returns the ModelProto of a program; unchanged parts are as they were read, field for field.
 
-    With `weights`, external data is loaded into it; over 2 GB that is an InputError, as is a model
-    of another kind.
+    With `weights`, external data is loaded into it. Raises InputError if that passes 2 GB, and for
+    other types of models.
     """
     if not isinstance(program, Program):
         raise InputError(
@@ -111,12 +100,15 @@ def to_proto(program: Program, *, weights: bool = False) -> ModelProto:
         )
     model = ModelProto()
     source = program.proto
-    if not (program.main.changed or header_changed(program)):
+    if not _is_changed(program):
         model.CopyFrom(source)
     else:
         with blaming(source):
             _copy_fields(source, model, skip=("graph", "functions", "opset_import", "ir_version"))
-            write_header(program, model)
+            model.ir_version = program.ir_version
+            if _is_described_anew(program):
+                _write_description(program, model)
+            _write_opsets(program, model)
             _write_graph(program.main, model.graph)
             for block in program.functions.values():
                 _write_function(block, model.functions.add())
@@ -126,7 +118,7 @@ def to_proto(program: Program, *, weights: bool = False) -> ModelProto:
 
 
 def to_bytes(program: Program) -> bytes:
-    """The whole model in one piece, weights inside. InputError where that passes 2 GB."""
+    """Returns the serialized model, weights included. Raises InputError if it passes 2 GB."""
     data = _serialized(to_proto(program, weights=True))
     if data is None:
         raise InputError(f"the model's weights {external.TOO_LARGE}")
@@ -135,16 +127,16 @@ def to_bytes(program: Program) -> bytes:
 
 @known_keywords
 def save(program: Program, path: str | os.PathLike[str], *, sync: bool = True) -> None:
-    """Write a program to `path`: whole or not at all, and to the disk (without `sync`: when the
-    system likes).
+    """Write a program to `path`, completely or not at all. With `sync` it is on the disk when
+    `save` returns.
 
-    Weights that were in external files go, tensor by tensor, to one new file beside it, whose name
-    says its content: `<name>.<digest>.data`; so do the weights of a model that would pass 2 GB. It
-    comes before the model, and replaces nothing; the one that a replaced model had goes afterwards,
-    if `save` made it. Links are followed; a device or a pipe gets the model in one piece.
+    Weights from external files go, tensor by tensor, to one new file beside `path`, named
+    `<name>.<digest>.data`; so do the weights of a model that would pass 2 GB. That file is written
+    before the model and replaces none; the one of a replaced model is removed afterwards if `save`
+    wrote it. Links are followed; a device or a pipe receives the model in one piece.
 
-    Raises InputError when `path` is one of the model's own files or cannot be written, and for a
-    model of another kind, NotProved when external data changed since a proof read it.
+    Raises InputError if `path` is one of the model's own files or cannot be written, and for other
+    types of models; NotProved if external data changed since a proof read it.
     """
     if not isinstance(program, Program):
         raise InputError(
@@ -163,14 +155,14 @@ def save(program: Program, path: str | os.PathLike[str], *, sync: bool = True) -
             _remove(replaced)
 
 
-# a file of `save_together`; a function is given where each file before it lies for now, by the path
-# that it will have, and returns bytes
+# a file of `save_together`; a function receives the temporary path of each earlier file, by its
+# final path, and returns bytes
 Content: TypeAlias = Program | bytes | Callable[[Mapping[Path, Path]], bytes]
 
 
 def save_together(folder: str | os.PathLike[str], contents: Mapping[str, Content]) -> None:
-    """Write the files of one folder, which is made where it is missing: all of them, in this order,
-    or none. Raises as `save`.
+    """Write the files of one folder, in this order, all or none; the folder is created if it is
+    missing. Raises as `save`.
     """
     folder = Path(folder)
     moves: list[tuple[Part, Path]] = []
@@ -196,7 +188,7 @@ def save_together(folder: str | os.PathLike[str], contents: Mapping[str, Content
 
 @contextlib.contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Errors of the system name the file that is written."""
+    """Errors of the system become InputErrors that name the file."""
     try:
         yield
     except OSError as e:
@@ -204,15 +196,15 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _remove(files: Iterable[Path]) -> None:
-    """Remove files of weights that no model refers to any more."""
+    """Remove files of weights that no model uses any more."""
     for file in files:
         with contextlib.suppress(OSError):
             file.unlink()
 
 
 def remove(path: str | os.PathLike[str], *, keep: Collection[Path] = ()) -> None:
-    """Remove the file of a model, and the weights beside it that `save` named, unless they are
-    among the resolved paths `keep`. Raises InputError when it cannot be removed.
+    """Remove the file of a model, and the weights beside it that `save` wrote, unless they are
+    among the resolved paths `keep`. Raises InputError if it cannot be removed.
     """
     place = place_of(Path(path))
     data = _own_data(place)
@@ -226,8 +218,8 @@ def remove(path: str | os.PathLike[str], *, keep: Collection[Path] = ()) -> None
 def _staged(
     program: Program, path: Path, place: Path, staging: Staging
 ) -> tuple[list[tuple[Part, Path]], list[Path]]:
-    """The parts of a model with their places, the model last, and the files of weights that the
-    model before had. Nobody else of ours publishes in the folder from then on.
+    """Returns the parts of a model with their paths, the model last, and the files of weights of
+    the model that it replaces. No other process of ours publishes in the folder from then on.
     """
     _refuse_own_files(program, place)
     model = to_proto(program)
@@ -237,7 +229,7 @@ def _staged(
         outside += external.large(model)
     if outside and path.parent.resolve() != place.parent.resolve():
         raise InputError(
-            f"{path}: is a link into another folder, and who follows it looks for the weights "
+            f"{path}: is a link into another folder, and readers look for the weights "
             f"beside the link: write to {place}"
         )
     moves: list[tuple[Part, Path]] = []
@@ -264,7 +256,7 @@ def _staged(
 
 
 def _serialized(model: ModelProto) -> bytes | None:
-    """The model's bytes, None when they are more than protobuf can hold."""
+    """Returns the model's bytes, None if they are more than protobuf can hold."""
     try:
         data = model.SerializeToString()
     except (EncodeError, ValueError):
@@ -284,8 +276,8 @@ def _refuse_own_files(program: Program, path: Path) -> None:
 
 
 def _data_path(model: Path, digest: str, part: Part) -> tuple[Path, bool]:
-    """The name of the weights in `part`, and whether they have to be put there: a file with
-    their content may be.
+    """Returns the path of the weights in `part`, and whether to write them: a file with their
+    content may be there.
     """
     path, count = model.with_name(f"{model.name}.{digest}.data"), 1
     while path.exists() or path.is_symlink():
@@ -297,13 +289,13 @@ def _data_path(model: Path, digest: str, part: Part) -> tuple[Path, bool]:
 
 
 def _own_data(path: Path) -> list[Path]:
-    """The files that the model at `path` reads its weights from and that `save` named."""
+    """The files of weights of the model at `path` that `save` wrote."""
     try:
         if path.stat().st_size >= external.MAX_BYTES:
             return []
         model = ModelProto()
         model.ParseFromString(path.read_bytes())
-    except (OSError, DecodeError):  # there is none, or something else is replaced
+    except (OSError, DecodeError):  # there is no file, or it is no model
         return []
     named = re.compile(re.escape(path.name) + r"\.[0-9a-f]{16}(-\d+)?\.data")
     return [path.with_name(n) for n in sorted(external.locations(model)) if named.fullmatch(n)]
@@ -323,9 +315,9 @@ def _write_graph(block: BindingBlock, graph: GraphProto) -> None:
     block.schedule()
     for b in block.bindings:
         _write_binding(b, graph.node)
-    said = {v.name: info for v, info in block.declared.items() if info is not None}
-    _write_declarations(block.inputs, source.input, said, graph.input)
-    _write_declarations(block.outputs, source.output, said, graph.output)
+    declared = {v.name: info for v, info in block.declared.items() if info is not None}
+    _write_declarations(block.inputs, source.input, declared, graph.input)
+    _write_declarations(block.outputs, source.output, declared, graph.output)
     for name, v in block.initializers.items():
         if v.initializer is not None:
             tensor = graph.initializer.add()
@@ -335,7 +327,7 @@ def _write_graph(block: BindingBlock, graph: GraphProto) -> None:
     for v, sparse in zip(block.sparse, graph.sparse_initializer, strict=True):
         if sparse.values.name != v.name:
             sparse.values.name = v.name
-    _write_value_info(block, source, said, graph)
+    _write_value_info(block, source, declared, graph)
 
 
 def _write_function(block: BindingBlock, function: FunctionProto) -> None:
@@ -362,38 +354,37 @@ def _write_binding(b: Binding, nodes: Any) -> None:
     node.input[:] = names_of(b.inputs)
     node.output[:] = names_of(b.outputs)
     for name, nested in b.blocks.items():
-        _write_graph_attribute(node, name, nested)
-
-
-def _write_graph_attribute(node: NodeProto, name: str, nested: BindingBlock) -> None:
-    base, _, index = name.partition("[")
-    attribute = next((a for a in node.attribute if a.name == base), None)
-    if attribute is None:
-        attribute = node.attribute.add(name=base, type=AttributeProto.GRAPH)
-    target = attribute.graphs[int(index[:-1])] if index else attribute.g
-    target.Clear()
-    _write_graph(nested, target)
+        base, _, index = name.partition("[")
+        attribute = next((a for a in node.attribute if a.name == base), None)
+        if attribute is None:
+            attribute = node.attribute.add(name=base, type=AttributeProto.GRAPH)
+        target = attribute.graphs[int(index[:-1])] if index else attribute.g
+        target.Clear()
+        _write_graph(nested, target)
 
 
 def _write_declarations(
-    values: list[Var], source: Any, said: Mapping[str, ValueInfoProto], target: Any
+    values: list[Var], source: Any, declared: Mapping[str, ValueInfoProto], target: Any
 ) -> None:
-    """Inputs or outputs (repeated ValueInfoProto): as a pass declares them, else as they were
-    declared, new ones by their type.
+    """Write inputs or outputs (repeated ValueInfoProto): as a pass declares them, else as the file
+    did, new ones by their type.
     """
-    declared = {v.name: v for v in source} | dict(said)
+    known = {v.name: v for v in source} | dict(declared)
     for var in values:
         target.append(
-            declared.get(var.name) or ValueInfoProto(name=var.name, type=type_to_proto(var.type))
+            known.get(var.name) or ValueInfoProto(name=var.name, type=type_to_proto(var.type))
         )
         target[-1].name = var.name
 
 
 def _write_value_info(
-    block: BindingBlock, source: GraphProto, said: Mapping[str, ValueInfoProto], graph: GraphProto
+    block: BindingBlock,
+    source: GraphProto,
+    declared: Mapping[str, ValueInfoProto],
+    graph: GraphProto,
 ) -> None:
-    """Keep the declarations of values that are still there. New values are declared if the file
-    declares its own; values that a pass declares are declared in any case.
+    """Keep the declarations of values that still exist. New values are declared if the file
+    declares its own, values that a pass declares in any case.
     """
     if not source.value_info and not block.declared:
         return
@@ -402,13 +393,12 @@ def _write_value_info(
     returned = {v.name for v in block.outputs}.difference(v.name for v in source.output)
     kept = [v for v in source.value_info if v.name not in gone and v.name not in returned]
     for v in kept:
-        copy = graph.value_info.add()
-        copy.CopyFrom(said.get(v.name, v))
-        copy.name = v.name
-    declared = {v.name for v in source.value_info} | {v.name for v in block.outputs}
+        graph.value_info.add().CopyFrom(declared.get(v.name, v))
+        graph.value_info[-1].name = v.name
+    known = {v.name for v in source.value_info} | {v.name for v in block.outputs}
     for b in block.bindings:
         for out in b.outputs:
-            if out is None or out.name in declared:
+            if out is None or out.name in known:
                 continue
             if out in block.declared:
                 info = block.declared[out]

@@ -11,21 +11,20 @@ from onnx import TensorProto, TypeProto, numpy_helper
 from onnxgrad.ir.attributes import RefAttr
 from onnxgrad.ir.types import dtype_name, type_from_proto
 
-SHOWN = 8  # constants up to this many elements are shown in full
-# and lists in attributes up to this many: the trees of one node of ai.onnx.ml are thousands
-_LISTED = 32
-_LETTERS = 200  # of an attribute that is text
+SHOWN = 8  # constants of up to this many elements are shown in full
+_LISTED = 32  # so are lists of up to this many; a node of ai.onnx.ml may list thousands of trees
+_LETTERS = 200  # the longest text of an attribute
 
 
 def array_text(array: np.ndarray[Any, Any]) -> str:
-    """An array as nested lists, floats in six digits."""
+    """Returns an array as nested lists, floats with six digits."""
     if array.ndim == 0:
         return f"{array.item():.6g}" if array.dtype.kind == "f" else str(array.item())
     return "[" + ", ".join(array_text(a) for a in array) + "]"
 
 
 def value_text(value: Any) -> str:
-    """The value of an attribute, its beginning where it is long."""
+    """Returns the value of an attribute as text, or the beginning of a long one."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, tuple):

@@ -60,7 +60,7 @@ def callees_first(calls: Mapping[Node, Iterable[Node]]) -> list[Node]:
         for c in needed:
             callers.setdefault(c, []).append(key)
     order = [key for key, needed in waiting.items() if not needed]
-    for key in order:  # grows while it is walked
+    for key in order:  # grows during the walk
         for caller in callers.get(key, ()):
             waiting[caller].discard(key)
             if not waiting[caller]:

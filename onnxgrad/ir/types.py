@@ -1,4 +1,4 @@
-"""Types of values: element type plus symbolic shape, and the questions one may ask of two shapes.
+"""Types of values: element type plus symbolic shape, and comparisons of shapes.
 
 A dimension is an int (known), a str (a symbol: equal names mean equal sizes) or None (nothing is
 known). A shape is a tuple of dimensions, or None when not even the rank is known.
@@ -6,6 +6,7 @@ known). A shape is a tuple of dimensions, or None when not even the rank is know
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -51,7 +52,7 @@ _SHORT = {
 
 @lru_cache(maxsize=64)
 def dtype_name(dtype: int) -> str:
-    """The short name used by the printer: f32, i64, bool, f8e4m3fn, ..."""
+    """Returns the short name of an ONNX element type: f32, i64, bool, f8e4m3fn, ..."""
     if dtype not in TensorProto.DataType.values():
         return f"dtype{dtype}"
     name = str(TensorProto.DataType.Name(dtype))
@@ -111,8 +112,8 @@ class OptionalType:
 
 @dataclass(frozen=True, slots=True)
 class OpaqueType:
-    """A type we carry but never look into (maps, sparse tensors, vendor types): its serialized
-    TypeProto.
+    """A type that is carried without being read (maps, sparse tensors, vendor types): its
+    serialized TypeProto.
     """
 
     proto: bytes
@@ -125,7 +126,7 @@ Type: TypeAlias = TensorType | SequenceType | OptionalType | OpaqueType
 
 
 def type_from_proto(proto: TypeProto) -> Type | None:
-    """Read a TypeProto; an empty one says nothing and gives None."""
+    """Returns the type of a TypeProto, None if it is empty."""
     # a model has many values and few types
     data = proto.SerializeToString()
     return _known_type(data) if len(data) <= _MEMORABLE else _type_from_proto(proto)
@@ -168,7 +169,7 @@ def type_bytes(type_: Type) -> bytes:
 
 
 def type_to_proto(type_: Type | None) -> TypeProto:
-    """The TypeProto of a type; None gives an empty one."""
+    """Returns the TypeProto of a type, an empty one for None."""
     proto = TypeProto()
     if isinstance(type_, TensorType):
         proto.tensor_type.elem_type = type_.dtype
@@ -201,34 +202,27 @@ def without_symbols(type_: Type | None) -> Type | None:
 
 
 def same_dim(a: Dim, b: Dim) -> bool:
-    """Provably equal: equal ints or equal symbols; nothing unknown equals anything."""
+    """Whether two sizes are provably equal: equal ints or equal symbols, never an unknown size."""
     return a is not None and a == b
 
 
 def same_shape(a: Shape | None, b: Shape | None) -> bool:
-    """Provably equal shapes."""
+    """Whether two shapes are provably equal."""
     return a is not None and b is not None and len(a) == len(b) and all(map(same_dim, a, b))
 
 
 def is_static(shape: Shape | None) -> TypeGuard[tuple[int, ...]]:
-    """Every dimension is a known int."""
+    """Whether every dimension is a known int."""
     return shape is not None and all(isinstance(d, int) for d in shape)
 
 
 def element_count(shape: Shape | None) -> int | None:
-    """The number of elements, when every dimension is known."""
-    if shape is None:
-        return None
-    count = 1
-    for d in shape:
-        if not isinstance(d, int):
-            return None
-        count *= d
-    return count
+    """The number of elements, None unless every dimension is known."""
+    return math.prod(shape) if is_static(shape) else None
 
 
 def byte_count(type_: Type | None) -> int | None:
-    """The bytes that a tensor of the type takes as an array, when dtype and every dimension are
+    """The size of a tensor of the type as an array, None unless dtype and every dimension are
     known.
     """
     if not isinstance(type_, TensorType) or not type_.dtype:
@@ -238,21 +232,20 @@ def byte_count(type_: Type | None) -> int | None:
 
 
 def broadcast_dim(a: Dim, b: Dim) -> Dim:
-    """The size two broadcast dimensions have together, None where that is undecided."""
+    """Returns the size of two dimensions broadcast together, None if it is undecided."""
     if a == 1:
         return b
     if b == 1 or a == b:
         return a
     # a known size other than 1 wins over a symbol: the symbol is either equal to it or 1
-    if isinstance(a, int) and not isinstance(b, int):
-        return a
-    if isinstance(b, int) and not isinstance(a, int):
-        return b
-    return None
+    known = [size for size in (a, b) if isinstance(size, int)]
+    return known[0] if len(known) == 1 else None
 
 
 def broadcast_shapes(shapes: Iterable[Shape | None]) -> Shape | None:
-    """Numpy broadcasting of symbolic shapes; None when any rank is unknown."""
+    """Returns the shape of symbolic shapes broadcast together as in numpy; None if a rank is
+    unknown.
+    """
     result: Shape = ()
     for shape in shapes:
         if shape is None:

@@ -33,7 +33,7 @@ _CACHED_BYTES = 1 << 14
 
 
 class Var:
-    """One SSA value: a name, a type, where it comes from and who reads it."""
+    """One SSA value: a name, a type, its definition and its readers."""
 
     __slots__ = (
         "_array",
@@ -58,25 +58,25 @@ class Var:
         self.variable = False
         self.users: dict[Binding, int] = {}
         self.returned = 0
-        # None when nothing is known
+        # None if nothing is known
         self.type = type_
         self._array: Array | None = None
 
     @property
     def dtype(self) -> int:
-        """The ONNX element type; 0 when unknown or not a tensor."""
+        """The ONNX element type; 0 if it is unknown or the value is no tensor."""
         type_ = self.type
         return type_.dtype if isinstance(type_, TensorType) else 0
 
     @property
     def shape(self) -> Shape | None:
-        """The symbolic shape; None when the rank is unknown or the value is no tensor."""
+        """The symbolic shape; None if the rank is unknown or the value is no tensor."""
         type_ = self.type
         return type_.shape if isinstance(type_, TensorType) else None
 
     @property
     def rank(self) -> int | None:
-        """The number of axes, None when unknown."""
+        """The number of axes, None if it is unknown."""
         shape = self.shape
         return None if shape is None else len(shape)
 
@@ -87,8 +87,8 @@ class Var:
 
     @property
     def is_constant(self) -> bool:
-        """Its value is fixed by the file: an initializer that nobody may override or replace, or
-        a Constant binding.
+        """Whether the file fixes its value: an initializer that callers cannot override, or a
+        Constant binding.
         """
         if self.definition is not None:
             return (
@@ -100,12 +100,14 @@ class Var:
 
     @property
     def overridable(self) -> bool:
-        """An initializer that is also a graph input: from IR 4 on a caller may replace it."""
+        """Whether it is an initializer that is also a graph input: from IR 4 on callers may
+        override it.
+        """
         return self.is_input and self.initializer is not None and self.block.program.ir_version >= 4
 
     @property
     def const(self) -> Array | None:
-        """The constant value, None when there is none. Treat it as read-only."""
+        """The constant value, None if there is none. Treat it as read-only."""
         if self._array is not None and not self.variable:
             return self._array
         if not self.is_constant:
@@ -121,7 +123,7 @@ class Var:
         return array
 
     def set_constant(self, tensor: TensorProto) -> None:
-        """Fix another value, of any dtype and shape. InternalError for what is no constant."""
+        """Set another value, of any dtype and shape. Raises InternalError if it is no constant."""
         if self.definition is not None and self.is_constant:
             for name in [n for n in self.definition.attrs if n != "value"]:
                 self.definition.drop_attribute(name)
@@ -129,32 +131,29 @@ class Var:
         elif self.initializer is not None:
             self.initializer = tensor
         else:
-            raise InternalError(f"setting the value of what is no constant: {self!r}")
+            raise InternalError(f"setting the value of a Var that is no constant: {self!r}")
         self.type = TensorType(tensor.data_type, tuple(tensor.dims))
         self._array = None
         self.block.touch()
 
     @property
     def ints(self) -> tuple[int, ...] | None:
-        """A constant integer scalar or vector as a tuple (axes, sizes, perms), None when it is
-        not one.
+        """A constant integer scalar or vector as a tuple (axes, sizes, perms), None for other
+        values.
         """
-        array = self.const if self._small_integer() else None
+        is_vector = self.initializer is None or len(self.initializer.dims) <= 1
+        is_integer = self.dtype in (TensorProto.INT64, TensorProto.INT32)
+        array = self.const if is_vector and is_integer and self.is_constant else None
         return None if array is None or array.ndim > 1 else tuple(array.reshape(-1).tolist())
-
-    def _small_integer(self) -> bool:
-        if self.initializer is not None and len(self.initializer.dims) > 1:
-            return False
-        return self.is_constant and (self.dtype in (TensorProto.INT64, TensorProto.INT32))
 
     @property
     def is_shared(self) -> bool:
-        """Several bindings read it."""
+        """Whether several bindings read it."""
         return len(self.users) > 1
 
     def sole_user(self) -> Binding | None:
-        """The binding that reads this value, when exactly one operand slot reads it and no block
-        returns it.
+        """The binding that reads this value, if exactly one operand slot reads it and no block
+        returns it; else None.
         """
         if self.returned or len(self.users) != 1:
             return None
@@ -163,12 +162,14 @@ class Var:
 
     @property
     def typed_name(self) -> str:
-        """`name: type`, or the name where the type is unknown."""
+        """`name: type`, or the name if the type is unknown."""
         return self.name if self.type is None else f"{self.name}: {self.type}"
 
     @property
     def declaration(self) -> str:
-        """It as a parameter of its block: name, type, and a constant's value where it is small."""
+        """Its text as a parameter of its block: name, type, and a constant's value if it is
+        small.
+        """
         tensor = self.initializer
         if tensor is None:
             return self.typed_name
@@ -181,15 +182,13 @@ class Var:
 
     @property
     def is_interface(self) -> bool:
-        """A graph input, whose name callers use. Inputs of nested blocks and functions are passed
-        by position.
+        """Whether it is a graph input, whose name callers use. Inputs of nested blocks and
+        functions are passed by position.
         """
         return self.is_input and self.block.owner is None and not self.block.is_function
 
     def rename(self, name: str) -> None:
-        """Take another name; the caller sees to it that the name is free. Raises InternalError for
-        a graph input.
-        """
+        """Take another name, which must be free. Raises InternalError for a graph input."""
         if self.name == name:
             return
         if self.is_interface:
@@ -217,8 +216,8 @@ class Var:
         other.rename(mine)
 
     def blocks_returning(self) -> list[BindingBlock]:
-        """The blocks that return it: its own and nested ones that return it directly (rare, so
-        looked for only when uses remain).
+        """The blocks that return it: its own, and nested ones that return it directly (rare, so
+        searched only if uses remain).
         """
         if not self.returned:
             return []
@@ -284,7 +283,7 @@ class Var:
 
 
 def names_of(values: Iterable[Var | None]) -> list[str]:
-    """The names of operands or results as a node has them: "" for what is left out."""
+    """The names of operands or results as a node has them: "" if one is omitted."""
     return ["" if v is None else v.name for v in values]
 
 

@@ -30,14 +30,14 @@ from onnxgrad.options import known_keywords
 
 
 def constant(value: Any, dtype: int | None = None, name: str = "const") -> Var:
-    """A constant of the block emitted into: an initializer, or a Constant binding inside a function
-    body.
+    """Returns a constant of the block emitted into: an initializer, or a Constant binding inside a
+    function body.
 
-    Without `dtype` numpy values keep their own and Python's become bool, int64 or float32. Raises
-    InternalError when `dtype` cannot hold the value (0.5 as an integer, 1e9 as float16).
+    Without `dtype` numpy values keep theirs and Python's become bool, int64 or float32. Raises
+    InternalError if `dtype` cannot hold the value (0.5 as an integer, 1e9 as float16).
     """
     at = emitter()
-    # the numbers in formulas are asked for again and again: their text tells them apart soonest
+    # formulas use the same numbers again and again: comparing their text is fastest
     if at.known is None:  # nothing is shared
         return _new(at, _array(value, dtype), name)
     number = (repr(value), dtype) if type(value) in (int, float) else None
@@ -54,7 +54,7 @@ def constant(value: Any, dtype: int | None = None, name: str = "const") -> Var:
 
 
 def _known(at: Emitter, key: object) -> Var | None:
-    """The constant emitted under this key before, where equal ones are shared."""
+    """The constant emitted under this key before, if equal ones are shared."""
     found: Var | None = None if at.known is None or key is None else at.known.get(key)
     if found is None:
         return None
@@ -68,7 +68,7 @@ def _known(at: Emitter, key: object) -> Var | None:
 
 def _new(at: Emitter, array: Array, name: str) -> Var:
     program = at.block.program
-    # below IR 4 an initializer would have to be a graph input
+    # below IR 4 an initializer must be a graph input
     if at.block.is_function or program.ir_version < 4:
         tensor = numpy_helper.from_array(array)
         schema = attributes.schema("Constant", at.block.opsets.get("", 0), "")
@@ -125,12 +125,12 @@ def emit(
     *,
     domain: str = "",
 ) -> Any:
-    """Append `op_type(operands, **attrs)`; a Var, or a tuple of Vars when `outputs=n` is among the
-    attributes.
+    """Append `op_type(operands, **attrs)`; returns a Var, or a tuple of Vars if `outputs=n` is an
+    attribute.
 
     `outputs` may also be a sequence of bools: False leaves that output out. Attributes that are
-    None are left out. Raises InternalError, with the binding printed, when the operator is unknown
-    or its types do not fit.
+    None are left out. Raises InternalError, with the binding printed, if the operator is unknown or
+    its types do not fit.
     """
     at = emitter()
     attrs = dict(attrs or {})
@@ -146,9 +146,9 @@ def emit(
     if op_type == "Split" and domain == "":
         _split_evenly(schema, operands, attrs, len(present))
     if op_type == "Cast" and domain == "" and not attrs.get("to", True):
-        raise UnknownDtype("a Cast to the dtype of a value whose own is not known")
+        raise UnknownDtype("a Cast to the dtype of a value whose dtype is not known")
     inputs = _operands(op_type, domain, schema, operands, attrs)
-    given = [(name, value) for name, value in attrs.items() if value is not None]
+    written = [(name, value) for name, value in attrs.items() if value is not None]
 
     key = None
     if at.known is not None and op_type not in RANDOM_OPS:
@@ -156,13 +156,13 @@ def emit(
             op_type,
             domain,
             tuple(inputs),
-            tuple(sorted((n, _key(v)) for n, v in given)) if given else (),
+            tuple(sorted((n, _key(v)) for n, v in written)) if written else (),
             present,
         )
         known: Binding | None = at.known.get(key)
         if known is not None and known.is_live:
             return known.out if wanted is None else tuple(known.outputs)
-    binding = append(at, op_type, domain, schema, inputs, given, present)
+    binding = append(at, op_type, domain, schema, inputs, written, present)
     if key is not None and at.known is not None:
         at.known[key] = binding
     return binding.out if wanted is None else tuple(binding.outputs)
@@ -171,8 +171,8 @@ def emit(
 def _split_evenly(
     schema: onnx.defs.OpSchema | None, operands: Sequence[Any], attrs: dict[str, Any], count: int
 ) -> None:
-    """Split into equal parts: from version 18 on their number is an attribute, before that of
-    the outputs alone.
+    """Split into equal parts: from version 18 on an attribute is their number, before that the
+    number of outputs alone.
     """
     even = len(operands) < 2 or operands[1] is None
     if schema is None or not even:
@@ -190,9 +190,12 @@ def _operands(
     operands: Sequence[Any],
     attrs: dict[str, Any],
 ) -> list[Var | None]:
-    """Literals to constants; operands that this opset wants as attributes to attributes."""
+    """Turns literals into constants, and operands that are attributes at this opset into those."""
     if schema is None:
-        return _without_schema(op_type, domain, operands)
+        if domain == "":
+            opset = emitter().block.opsets.get(domain, 0)
+            raise InternalError(f"operator {op_type} does not exist at opset {opset}")
+        return [v if isinstance(v, Var) or v is None else constant(v) for v in operands]
     since = schema.since_version
     if all(isinstance(v, Var) or v is None for v in operands) and signature.moves_none(
         op_type, domain, since, len(operands)
@@ -209,32 +212,29 @@ def _operands(
                     f"{op_type} takes '{name}' as an attribute at this opset, so "
                     "it must be constant"
                 )
-            if number is not None and np.size(number):  # no axes at all: as if not given
+            if number is not None and np.size(number):  # no axes are the same as no operand
                 attrs[name] = number
         elif isinstance(value, Var) or value is None:
             inputs.append(value)
         else:
-            vector = signature.is_vector(expected, i) and np.ndim(value) == 0
-            like = signature.untyped_like(value, i, expected, operands)
-            if like is not None and op_type != "CastLike":
-                inputs.append(_constant_like(value, like))
-                continue
-            dtype = signature.literal_dtype(value, i, expected, operands)
-            inputs.append(constant([value] if vector else value, dtype))
+            inputs.append(_literal(value, i, expected, operands))
     return inputs
 
 
-def _without_schema(op_type: str, domain: str, operands: Sequence[Any]) -> list[Var | None]:
-    if domain == "":
-        raise InternalError(
-            f"operator {op_type} does not exist at opset {emitter().block.opsets.get(domain, 0)}"
-        )
-    return [v if isinstance(v, Var) or v is None else constant(v) for v in operands]
+def _literal(
+    value: Any, index: int, expected: Sequence[signature.Formal], operands: Sequence[Any]
+) -> Var:
+    like = signature.untyped_like(value, index, expected, operands)
+    if like is not None:
+        return _constant_like(value, like)
+    is_vector = index < len(expected) and expected[index].name in signature.VECTORS
+    dtype = signature.literal_dtype(value, index, expected, operands)
+    return constant([value] if is_vector and np.ndim(value) == 0 else value, dtype)
 
 
 def _constant_like(value: Any, like: Var) -> Var:
-    """A literal in the dtype of a value whose own is known at run time only. UnknownDtype where
-    no operator does it.
+    """Returns a literal in the dtype of a value whose dtype is known at run time only. Raises
+    UnknownDtype if no operator does it.
     """
     block = emitter().block
     if block.opsets.get("", 0) >= 15:
@@ -294,9 +294,7 @@ def emit_with_blocks(
 
 
 def nested_block(name: str) -> BindingBlock:
-    """An empty block to be nested in a binding of the block now emitted into (see
-    `emit_with_blocks`).
-    """
+    """Returns an empty block for a binding of the block emitted into (see `emit_with_blocks`)."""
     outer = emitter().block
     block = BindingBlock(
         outer.program, GraphProto(name=outer.program.names.fresh(name)), outer.opsets

@@ -21,8 +21,8 @@ from onnxgrad.ir.var import EMITTER, Var, current_emitter, names_of
 
 @dataclass(slots=True)
 class Emitter:
-    """Where bindings go, and how. `known` holds what was emitted already when sharing is on
-    (hash-consing).
+    """The block that bindings are appended to, and how. `known` holds the bindings and constants
+    emitted so far if equal ones are shared (hash-consing).
     """
 
     block: BindingBlock
@@ -32,12 +32,11 @@ class Emitter:
     made_by: str = ""
     emitted: list[Binding] = field(default_factory=list)
     constants: list[Var] = field(default_factory=list)
-    # sources, and a node of the metadata that they amount to: an attempt emits many bindings from
-    # the same
+    # sources, and a node with their merged metadata: an attempt emits many bindings from the same
     origin: tuple[Sequence[Binding], NodeProto] | None = None
 
     def discard(self) -> None:
-        """Take back what was emitted and nothing reads."""
+        """Remove the emitted bindings and constants that nothing reads."""
         if self.emitted:
             self.block.remove_unused(self.emitted)
         for v in self.constants:
@@ -46,7 +45,7 @@ class Emitter:
 
 
 class in_force(AbstractContextManager[Emitter]):
-    """Emission inside goes through `emitter`. A class, because every attempt of a law opens one."""
+    """Emission inside uses `emitter`. A class, for speed: every attempt of a law opens one."""
 
     __slots__ = ("_emitter", "_token")
 
@@ -66,14 +65,12 @@ def emitter() -> Emitter:
     return cast("Emitter", current_emitter())
 
 
-# between the values of one metadata key that sources disagree on
+# between the values of a metadata key that differ between sources
 _UNION = " | "
 
 
 def merged_metadata(sources: Iterable[Binding], made_by: str = "") -> dict[str, str]:
-    """The union of the sources' metadata; values that differ are listed one after the other,
-    each once.
-    """
+    """Returns the union of the sources' metadata; values that differ are joined, each once."""
     merged: dict[str, str] = {}
     for source in sources:
         for entry in source.node.metadata_props[:]:
@@ -91,15 +88,14 @@ def _add(merged: dict[str, str], key: str, value: str) -> None:
 
 
 def add_provenance(node: NodeProto, at: Emitter) -> None:
-    """Write what the emitter says of the binding's origin into its metadata."""
+    """Write the origin of a binding into its node's metadata."""
     if at.block.program.ir_version < 10:
         return  # nodes carry metadata from IR 10 on
     if at.origin is None or at.origin[0] is not at.sources:
-        merged = merged_metadata(at.sources, at.made_by)
-        said = NodeProto()
-        for key, value in merged.items():
-            said.metadata_props.add(key=key, value=value)
-        at.origin = at.sources, said
+        origin = NodeProto()
+        for key, value in merged_metadata(at.sources, at.made_by).items():
+            origin.metadata_props.add(key=key, value=value)
+        at.origin = at.sources, origin
     node.MergeFrom(at.origin[1])
 
 

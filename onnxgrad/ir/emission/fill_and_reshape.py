@@ -9,41 +9,35 @@ from onnx import TensorProto, numpy_helper
 
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import Dim, TensorType, is_static, numpy_dtype
+from onnxgrad.ir.types import TensorType, is_static, numpy_dtype
 from onnxgrad.ir.var import Var
 
 
 def with_type_of(adjoint: Var, value: Var) -> Var:
-    """Let the adjoint know what the forward value's type says beyond its own."""
+    """Add to the type of the adjoint whatever the forward value's type knows beyond it."""
     if (
         isinstance(value.type, TensorType)
         and value.shape is not None
         and adjoint.initializer is None
     ):
-        own = adjoint.shape
-        if own is None or len(own) != len(value.shape):
-            merged = value.shape
-        else:
-            merged = tuple(map(_better, own, value.shape))
+        own, merged = adjoint.shape, value.shape
+        if own is not None and len(own) == len(merged):
+            merged = tuple(
+                a if isinstance(a, int) or b is None else b for a, b in zip(own, value.shape)
+            )
         if merged != own or not adjoint.dtype:
             adjoint.type = TensorType(adjoint.dtype or value.dtype, merged)
     return adjoint
 
 
-def _better(own: Dim, value: Dim) -> Dim:
-    if isinstance(own, int) or value is None:
-        return own
-    return value
-
-
 def shape_of(v: Var) -> Any:
-    """The sizes of `v` as an operand: an int64 constant when they are known, else Shape(v)."""
+    """Returns the sizes of `v` as an operand: int64 constants if they are known, else Shape(v)."""
     return np.array(v.shape, np.int64) if is_static(v.shape) else op.Shape(v)
 
 
 def reshape_target(v: Var) -> Any:
-    """The second operand of a Reshape to the shape of `v`: constant, with one -1, where at most
-    one size is open.
+    """Returns the second operand of a Reshape to the shape of `v`: a constant, with one -1, if at
+    most one size is open.
     """
     shape = v.shape
     if shape is None or 0 in shape:
@@ -75,8 +69,8 @@ _FILLS_BFLOAT16 = 20
 def fill(shape: Any, value: float, dtype: int) -> Var:
     """A tensor of that shape, all elements `value`."""
     late = dtype == TensorProto.BFLOAT16 and emitter().block.opsets.get("", 0) < _FILLS_BFLOAT16
-    made = TensorProto.FLOAT if late else dtype
-    tensor = numpy_helper.from_array(np.array([value]).astype(numpy_dtype(made)))
+    filled = TensorProto.FLOAT if late else dtype
+    tensor = numpy_helper.from_array(np.array([value]).astype(numpy_dtype(filled)))
     result = op.ConstantOfShape(shape, value=tensor)
     return op.Cast(result, to=dtype) if late else result
 

@@ -31,8 +31,8 @@ _OPTION = onnx.defs.OpSchema.FormalParameterOption
 
 
 def newest(op_type: str, domain: str, opset: int | None = None) -> onnx.defs.OpSchema | None:
-    """The operator's newest schema, or that at `opset`; None where onnx knows no such operator,
-    or none any more.
+    """Returns the operator's newest schema, or that at `opset`; None if onnx has none, or only a
+    deprecated one.
     """
     known = onnx.defs.onnx_opset_version() if domain == "" else 1 << 20
     found = attributes.schema(op_type, opset or known, domain)
@@ -40,24 +40,25 @@ def newest(op_type: str, domain: str, opset: int | None = None) -> onnx.defs.OpS
 
 
 def has_graphs(schema: onnx.defs.OpSchema) -> bool:
-    """Whether it is control flow, which is emitted with its blocks (`emission.nested`) and not
-    by `op`.
+    """Whether an operator has graphs as attributes: such control flow is emitted by
+    `emit_with_blocks`, not by `op`.
     """
     return any(kind == AttributeProto.GRAPH for kind in _kinds(schema).values())
 
 
 def signature(schema: onnx.defs.OpSchema) -> inspect.Signature:
-    """How `op.X` is called: operands by place, attributes and `outputs` by name, each with its
-    default.
+    """Returns the signature of `op.X`: operands by position, attributes and `outputs` by name, with
+    defaults.
     """
     kinds = _kinds(schema)
+    optional = [formal.option == _OPTION.Optional for formal in schema.inputs]
     found = []
-    for formal in schema.inputs:
+    for i, formal in enumerate(schema.inputs):
         kind: Any = inspect.Parameter.POSITIONAL_ONLY
         default: Any = inspect.Parameter.empty
         if formal.option == _OPTION.Variadic:
             kind = inspect.Parameter.VAR_POSITIONAL
-        elif formal.option == _OPTION.Optional and _all_optional_from(schema, formal.name):
+        elif all(optional[i:]):  # may be left out: no operand after it is required
             default = None
         found.append(inspect.Parameter(formal.name, kind, default=default))
     defaults = attributes.schema_defaults(schema.name, schema.since_version, schema.domain)
@@ -77,7 +78,7 @@ def signature(schema: onnx.defs.OpSchema) -> inspect.Signature:
 
 
 def documentation(schema: onnx.defs.OpSchema) -> str:
-    """The schema's own words on the operator, its operands, attributes and results."""
+    """Returns the schema's documentation of the operator, its operands, attributes and results."""
     parts = [textwrap.dedent(schema.doc or "").strip()]
     for title, formals in (("Operands", schema.inputs), ("Results", schema.outputs)):
         if formals:
@@ -93,20 +94,12 @@ def documentation(schema: onnx.defs.OpSchema) -> str:
 
 
 def _short(value: Any) -> Any:
-    """A default without the digits that float32 made up."""
+    """A default without the digits that come from rounding to float32."""
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
 def _kinds(schema: onnx.defs.OpSchema) -> Mapping[str, AttributeProto.AttributeType]:
     return attribute_types(schema.name, schema.domain, schema.since_version)
-
-
-def _all_optional_from(schema: onnx.defs.OpSchema, name: str) -> bool:
-    """Whether the operand may be left out without a word: none that must be given comes behind
-    it.
-    """
-    names = [f.name for f in schema.inputs]
-    return all(f.option == _OPTION.Optional for f in schema.inputs[names.index(name) :])
 
 
 def _repeats(formal: onnx.defs.OpSchema.FormalParameter) -> str:

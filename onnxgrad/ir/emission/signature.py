@@ -1,8 +1,7 @@
 """Operands and attributes as an operator's schema declares them, looked up once per operator and
 version.
 
-Emission works with the newest form of an operator; here stands how an older opset wants the same
-thing.
+Rules emit the newest form of an operator; this file translates it to the form of older opsets.
 """
 
 from __future__ import annotations
@@ -31,12 +30,19 @@ class Formal(NamedTuple):
     alike: bool
 
 
-# an attribute of old whose name is not that of the operand it became
+# operands that were attributes of another name
 _RENAMED = {("Pad", "constant_value"): "value", ("TopK", "K"): "k"}
-# operands that are vectors; one number given for them means a vector of one
-_VECTORS = frozenset(
+# operands that are vectors; a single number means a vector of one
+VECTORS = frozenset(
     {"axes", "split", "pads", "starts", "ends", "steps", "shape", "repeats", "sizes", "K"}
 )
+# kinds of attributes that hold numbers -> the field of the protobuf
+_NUMBERS = {
+    AttributeProto.INT: "i",
+    AttributeProto.FLOAT: "f",
+    AttributeProto.INTS: "ints",
+    AttributeProto.FLOATS: "floats",
+}
 _DTYPES: dict[str, int] = {
     f"tensor({name.lower()})": number for name, number in TensorProto.DataType.items() if number
 }
@@ -58,7 +64,7 @@ def formals(op_type: str, domain: str, since: int) -> tuple[Formal, ...]:
 
 @lru_cache(maxsize=4096)
 def moved_to_attribute(op_type: str, domain: str, since: int, index: int) -> str | None:
-    """The attribute that the schema at hand has for what is operand `index` of the newest one,
+    """Returns the attribute of the schema since `since` for operand `index` of the newest schema,
     None if it has none.
     """
     latest = formals(op_type, domain, onnx.defs.get_schema(op_type, domain=domain).since_version)
@@ -73,7 +79,7 @@ def moved_to_attribute(op_type: str, domain: str, since: int, index: int) -> str
 
 @lru_cache(maxsize=4096)
 def moves_none(op_type: str, domain: str, since: int, count: int) -> bool:
-    """Whether none of the first operands is an attribute of the schema at hand."""
+    """Whether none of the first `count` operands is an attribute of the schema since `since`."""
     return all(moved_to_attribute(op_type, domain, since, i) is None for i in range(count))
 
 
@@ -90,8 +96,8 @@ def attribute_types(
 
 
 def attribute(schema: onnx.defs.OpSchema | None, name: str, value: Any) -> AttributeProto:
-    """`name=value` in the type that the schema declares. Raises TypeMismatch for a name or a
-    value it does not know.
+    """Returns `name=value` in the type that the schema declares. Raises TypeMismatch for an unknown
+    name or a value of another type.
     """
     if schema is None:
         return helper.make_attribute(name, value)
@@ -105,12 +111,7 @@ def attribute(schema: onnx.defs.OpSchema | None, name: str, value: Any) -> Attri
         )
     if isinstance(value, RefAttr):
         return AttributeProto(name=name, type=kind, ref_attr_name=value.name)
-    if kind in (
-        AttributeProto.INT,
-        AttributeProto.FLOAT,
-        AttributeProto.INTS,
-        AttributeProto.FLOATS,
-    ):
+    if kind in _NUMBERS:
         return _number_attribute(name, kind, value)
     return helper.make_attribute(name, value, attr_type=kind)
 
@@ -129,22 +130,12 @@ def _number_attribute(name: str, kind: AttributeProto.AttributeType, value: Any)
         if any(n != int(n) for n in numbers):
             raise TypeMismatch(f"attribute '{name}' takes integers, not {value!r}")
         numbers = [int(n) for n in numbers]
-    found = AttributeProto(name=name, type=kind)
-    if kind == AttributeProto.INT:
-        found.i = numbers[0]
-    elif kind == AttributeProto.FLOAT:
-        found.f = numbers[0]
-    elif kind == AttributeProto.INTS:
-        found.ints.extend(numbers)
-    else:
-        found.floats.extend(numbers)
-    return found
+    field: dict[str, Any] = {_NUMBERS[kind]: numbers[0] if single else numbers}
+    return AttributeProto(name=name, type=kind, **field)
 
 
 def check_operands(schema: onnx.defs.OpSchema, inputs: Sequence[Var | None]) -> None:
-    """Raise TypeMismatch unless number and dtypes of the operands are those that the schema
-    allows.
-    """
+    """Raises TypeMismatch unless the schema allows the number and dtypes of the operands."""
     least, most, expected = _call_of(schema)
     if not least <= len(inputs) <= most:
         raise TypeMismatch(
@@ -166,7 +157,7 @@ def check_operands(schema: onnx.defs.OpSchema, inputs: Sequence[Var | None]) -> 
 
 @lru_cache(maxsize=1024)
 def _call_of(schema: onnx.defs.OpSchema) -> tuple[int, int, tuple[Formal, ...]]:
-    """How few and how many operands it takes, and its formal ones: read from the schema once."""
+    """The least and greatest number of operands, and the formal ones: read from the schema once."""
     expected = formals(schema.name, schema.domain, schema.since_version)
     return schema.min_input, schema.max_input, expected
 
@@ -182,7 +173,7 @@ def literal_dtype(
     """The dtype that a Python literal takes as operand `index`; None for numpy values, which keep
     their own.
 
-    It is the dtype of the schema's type variable in this call. Where the literal alone would decide
+    It is the dtype of the schema's type variable in this call. If the literal alone would decide
     the variable (Pow's exponent, Dropout's ratio), a float takes the dtype of the first floating
     operand.
     """
@@ -218,10 +209,8 @@ def literal_dtype(
 def untyped_like(
     value: Any, index: int, expected: Sequence[Formal], operands: Sequence[Any]
 ) -> Var | None:
-    """The operand whose dtype a literal must take although nobody knows it, as in the body of a
-    function.
-
-    None when the dtype is known, is the schema's, or is the literal's own to choose.
+    """Returns the operand whose dtype a literal must take if that dtype is unknown, as in the body
+    of a function; None if the dtype is known, fixed by the schema, or chosen by the literal.
     """
     if isinstance(value, (np.ndarray, np.generic)) or not expected:
         return None
@@ -234,10 +223,3 @@ def untyped_like(
         if isinstance(v, Var) and expected[min(i, len(expected) - 1)].variable == formal.variable
     ]
     return alike[0] if alike and not any(v.dtype for v in alike) else None
-
-
-def is_vector(expected: Sequence[Formal], index: int) -> bool:
-    """Whether operand `index` is a vector by its name (axes, sizes, ...), so that one number
-    means a vector of one.
-    """
-    return index < len(expected) and expected[index].name in _VECTORS

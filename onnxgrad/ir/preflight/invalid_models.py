@@ -1,14 +1,14 @@
 """Errors of invalid models: onnx's full check, and axes that operands do not have.
 
-What a model promises is not all checked beforehand: that costs, and much of it nobody asks about.
-Where work on a model fails unexpectedly it is checked in full, and a fault found there is the error
-that the user sees.
+Models are not fully validated when they are read, because that is slow. If work on a model fails
+unexpectedly, the model is checked in full, and a fault found there is the error that the user sees.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import onnx
@@ -20,13 +20,13 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import model_nodes
 from onnxgrad.ir.type_inference.misinferred import ends_the_process
 
-_LARGEST = 1 << 30  # serialised bytes that onnx's checker is given
+_LARGEST = 1 << 30  # serialised bytes; larger models are not passed to onnx's checker
 
 
 @contextmanager
 def blaming(proto: ModelProto) -> Iterator[None]:
-    """Turn an unexpected exception into an InputError where `proto` is not valid; let it pass
-    where it is.
+    """Turns an unexpected exception into an InputError if `proto` is invalid; lets it pass if it is
+    valid.
     """
     try:
         yield
@@ -40,23 +40,17 @@ def blaming(proto: ModelProto) -> Iterator[None]:
 
 
 def fault_of(proto: ModelProto) -> str | None:
-    """Returns what is wrong with the model, in one line, or None."""
-    damaged = next(_no_text(proto), None)
-    if damaged is not None:
-        field, value = damaged
-        return f"its {field} {value!r} is not UTF-8 text"
-    far = next(_far_axes(proto), None)
-    if far is not None:
-        return far
-    if proto.ByteSize() > _LARGEST:
-        return None
+    """Returns the first fault of the model, in one line, or None."""
+    fault = next(chain(_no_text(proto), _far_axes(proto)), None)
+    if fault is not None or proto.ByteSize() > _LARGEST:
+        return fault
     try:
         if not any(t.data_location == TensorProto.EXTERNAL for t in proto.graph.initializer):
             _run_checker(proto)
         if any(ends_the_process(n) for n in model_nodes(proto)):
             return None
         onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
-    except Exception as error:  # noqa: BLE001  # whatever onnx raises, it is about the model
+    except Exception as error:  # noqa: BLE001  # any exception of onnx is about the model
         return next(
             (line for line in str(error).splitlines() if line.strip()), type(error).__name__
         )
@@ -64,7 +58,7 @@ def fault_of(proto: ModelProto) -> str | None:
 
 
 def _run_checker(proto: ModelProto) -> None:
-    """onnx's checker, which asks outputs for a shape where a model may leave it open."""
+    """Run onnx's checker; ignore its error about an output without a shape, which is allowed."""
     try:
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:
@@ -73,15 +67,15 @@ def _run_checker(proto: ModelProto) -> None:
 
 
 def _far_axes(proto: ModelProto) -> Iterator[str]:
-    """Axes that no rank reaches; onnx looks at their last 32 bits."""
+    """The faults of axes that no rank reaches; onnx reads their last 32 bits."""
     for node in model_nodes(proto):
         for a in node.attribute:
             if a.name == "axis" and abs(a.i) >= 1 << 31:
                 yield f"axis {a.i} of {node.op_type} '{node.name}' is out of range"
 
 
-def _no_text(message: Any) -> Iterator[tuple[str, bytes]]:
-    """The string fields that hold no text: protobuf hands out their bytes."""
+def _no_text(message: Any) -> Iterator[str]:
+    """The faults of string fields that are not UTF-8: protobuf returns them as bytes."""
     work = [message]
     while work:
         for field, value in work.pop().ListFields():
@@ -89,7 +83,8 @@ def _no_text(message: Any) -> Iterator[tuple[str, bytes]]:
             if field.message_type is not None:
                 work += values
             elif field.type == field.TYPE_STRING:
-                yield from ((field.name, v) for v in values if isinstance(v, bytes))
+                damaged = [v for v in values if isinstance(v, bytes)]
+                yield from (f"its {field.name} {v!r} is not UTF-8 text" for v in damaged)
 
 
 # operators whose `axis` counts the first operand's axes -> how many more there may be

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 
@@ -15,19 +16,17 @@ from onnxgrad.ir.protobufs import every_node
 from onnxgrad.ir.topological_order import callees_first
 
 _A = AttributeProto
-# protobuf reads a hundred levels, of which a nested graph takes three, and what we send around it
-# some more
+# protobuf reads a hundred levels: three for each nested graph, some more for messages around them
 MOST_NESTED = 24
 _INT32 = 1 << 31
-# attributes of window operators and the like -> the least they may be; more than 32 bits none may
-# be
+# attributes of window operators and the like -> their least value; none may exceed 32 bits
 _LEAST: Mapping[str, int] = {
     "strides": 1, "dilations": 1, "kernel_shape": 1, "group": 1, "blocksize": 1, "num_groups": 1,
     "hidden_size": 1, "num_outputs": 1, "num_scan_inputs": 1,
 }  # fmt: skip
-_OWN = "__"  # what a tool notes for itself: onnx and onnxruntime let it pass
-# attributes that count axes: beyond what any tensor has, onnx's inference wraps around and reads
-# where it should not
+_OWN = "__"  # the prefix of notes of other tools, which onnx and onnxruntime accept
+# attributes that count axes: above the axes of any tensor, onnx's inference wraps around and reads
+# out of bounds
 _AXES = frozenset({"axis", "axes", "perm", "batch_dims", "batch_axis", "time_axis"})
 # the least, and what is too much
 _RANGED: Mapping[str, tuple[int, int]] = {
@@ -55,7 +54,7 @@ class _Reader:
             check_tensor(tensor, self.where)
         for sparse in graph.sparse_initializer:
             check_sparse(sparse, self.where)
-        # what a nested graph takes it may leave untyped
+        # inputs of a nested graph need no type
         for value in graph.input:
             check_declared(value, self.where, given=depth == 0)
         for value in (*graph.output, *graph.value_info):
@@ -81,12 +80,12 @@ class _Reader:
             seen: set[str] = set()
             for a in listed:
                 name, kind, referred = a.name, a.type, a.ref_attr_name
-                # most are just what their operator says: nothing more to look at
+                # most are as their operator declares them: there is nothing else to check
                 plain = kinds is not None and kinds.get(name) == kind and name not in _RANGED
                 if not plain or referred or name in seen:
                     self._check(node, a, seen, kinds, function=function)
                 seen.add(name)
-                if kind in _LARGE and not referred:  # of a reference the value is the call's
+                if kind in _LARGE and not referred:  # the call holds the value of a reference
                     self._contents(a, opsets, function=function, depth=depth)
 
     def _contents(
@@ -110,7 +109,9 @@ class _Reader:
         *,
         function: bool,
     ) -> None:
-        """One attribute, `seen` before it: once at a node, typed as its operator asks, in range."""
+        """Raises InputError unless the attribute is unique at its node, typed as its operator
+        declares, and in range; `seen` are those before it.
+        """
         if not isinstance(a.name, str):
             raise self._wrong(node, "an attribute's name is not UTF-8 text")
         if a.name in seen:
@@ -125,7 +126,9 @@ class _Reader:
     def _check_value(
         self, node: NodeProto, a: AttributeProto, kinds: Mapping[str, int] | None
     ) -> None:
-        """Typed, as the operator asks where `kinds` are known, and in range."""
+        """Raises InputError unless the attribute is typed, as its operator declares if `kinds` are
+        known, and in range.
+        """
         if a.type == _A.UNDEFINED:
             raise self._wrong(node, f"the attribute '{a.name}' has no type")
         if kinds is None:
@@ -143,7 +146,9 @@ class _Reader:
             self._check_range(node, a, *_RANGED[a.name])
 
     def _check_range(self, node: NodeProto, a: AttributeProto, least: int, end: int) -> None:
-        """From `least` to below `end`; as many outputs as are named."""
+        """Raises InputError unless values are in [least, end) and num_outputs is at least the
+        number of outputs.
+        """
         values: Sequence[int] = a.ints if a.type == _A.INTS else [a.i]
         if values and not (least <= min(values) and max(values) < end):
             raise self._wrong(node, f"the attribute '{a.name}' is {str(list(values))[:60]}")
@@ -158,8 +163,8 @@ class _Reader:
 
 @lru_cache(maxsize=4096)
 def _kinds(op: str, version: int, domain: str) -> Mapping[str, int] | None:
-    """Attribute name -> AttributeProto.AttributeType, as the operator's schema has it; None
-    where it has none.
+    """Attribute name -> AttributeProto.AttributeType of the operator's schema; None if onnx has no
+    schema.
     """
     schema = attributes.schema(op, version, domain)
     if schema is None:
@@ -172,9 +177,7 @@ def _kind(code: int) -> str:
 
 
 def check_contents(model: ModelProto, where: str) -> None:
-    """Raises InputError for tensors, declared types and attributes that no runtime can make
-    sense of.
-    """
+    """Raises InputError for tensors, declared types and attributes that no runtime accepts."""
     local = frozenset((f.domain, f.name) for f in model.functions)
     reader = _Reader(where, local)
     reader.graph(model.graph, domains.versions(model.opset_import), function=False, depth=0)
@@ -182,15 +185,15 @@ def check_contents(model: ModelProto, where: str) -> None:
         reader.nodes(function.node, domains.versions(function.opset_import), function=True, depth=0)
 
 
-# onnxruntime opens every call when it loads a model
+# onnxruntime inlines every call when it loads a model
 MOST_INLINED = 10_000_000
 
 _Key = tuple[str, str, str]
 
 
 def check_model(proto: ModelProto, where: str) -> None:
-    """Raises InputError for a file that is no ONNX model or that names versions this onnx does
-    not know.
+    """Raises InputError for a file that is no ONNX model, or needs versions that the installed onnx
+    does not know.
     """
     if not proto.HasField("graph") or not proto.ir_version:
         raise InputError(f"{where}: not an ONNX model (no graph or no IR version in it)")
@@ -204,8 +207,7 @@ def check_model(proto: ModelProto, where: str) -> None:
             f"{onnx.__version__} knows ({onnx.IR_VERSION}): upgrade onnx"
         )
     newest = onnx.defs.onnx_opset_version()
-    imports = [*proto.opset_import, *(o for f in proto.functions for o in f.opset_import)]
-    for entry in imports:
+    for entry in (*proto.opset_import, *(o for f in proto.functions for o in f.opset_import)):
         if domains.is_default(entry.domain) and not 1 <= entry.version <= newest:
             raise InputError(
                 f"{where}: unknown opset {entry.version} of the default domain; the installed onnx "
@@ -216,8 +218,8 @@ def check_model(proto: ModelProto, where: str) -> None:
 
 
 def inlined_nodes(proto: ModelProto) -> int:
-    """How many nodes the model has once every call of a local function is inlined: 2^30 is
-    easily written.
+    """Returns the number of nodes once every call of a local function is inlined; a small file may
+    reach 2^30.
     """
     calls = _calls(proto)
     total = dict.fromkeys(calls, 0)
@@ -227,12 +229,10 @@ def inlined_nodes(proto: ModelProto) -> int:
 
 
 def _check_functions(proto: ModelProto, where: str) -> None:
-    seen: set[_Key] = set()
-    for f in proto.functions:
-        key = (f.domain, f.name, f.overload)
-        if key in seen:
-            raise InputError(f"{where}: function {f.domain}::{f.name} is defined twice")
-        seen.add(key)
+    keys = Counter((f.domain, f.name, f.overload) for f in proto.functions)
+    for (domain, name, _), count in keys.items():
+        if count > 1:
+            raise InputError(f"{where}: function {domain}::{name} is defined twice")
     calls = _calls(proto)
     placed = set(callees_first(calls))
     for key in calls:

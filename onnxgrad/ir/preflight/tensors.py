@@ -1,5 +1,5 @@
-"""Tensors and types that a file declares: known dtypes, sizes that can be, as many bytes as the
-sizes ask for.
+"""Checks of the tensors and types that a file declares: known dtypes, possible sizes, as many bytes
+as the sizes require.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from onnx import SparseTensorProto, TensorProto, TypeProto, ValueInfoProto
 
 from onnxgrad.errors import InputError
 
-# numpy has no more axes, in any version that we run on; onnxruntime's own kernels stop far below
+# numpy has no more axes, in any supported version; onnxruntime's kernels have far fewer
 MOST_AXES = 64
-_DIGITS = 19  # of an offset or a length: what int64 has
+_DIGITS = 19  # of an offset or a length: as many as int64 has
 _KNOWN = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
-# bits of one element in raw_data; what is not here has none, or none that we know
+# bits of one element in raw_data; other dtypes have no raw data, or none that is known
 _BITS: dict[int, int] = {
     **dict.fromkeys([TensorProto.UINT8, TensorProto.INT8, TensorProto.BOOL], 8),
     **dict.fromkeys(
@@ -31,7 +31,7 @@ _BITS: dict[int, int] = {
     24: 8,  # float8e8m0
     **dict.fromkeys(range(25, 27), 2),  # uint2, int2
 }
-# the field that holds the elements where there is no raw_data; int32_data holds everything else
+# the field of the elements if there is no raw_data; int32_data holds all other dtypes
 _FIELDS: dict[int, str] = {
     TensorProto.FLOAT: "float_data", TensorProto.COMPLEX64: "float_data",
     TensorProto.DOUBLE: "double_data", TensorProto.COMPLEX128: "double_data",
@@ -42,8 +42,8 @@ _PARTS: dict[int, int] = {TensorProto.COMPLEX64: 2, TensorProto.COMPLEX128: 2}
 
 
 def check_tensor(tensor: TensorProto, where: str) -> None:
-    """Raises InputError for an unknown dtype, impossible sizes, or data that is not as long as
-    these ask for.
+    """Raises InputError for an unknown dtype, impossible sizes, or data of another length than the
+    sizes require.
     """
     dtype = tensor.data_type
     if dtype not in _KNOWN:
@@ -58,17 +58,15 @@ def check_tensor(tensor: TensorProto, where: str) -> None:
             f"{_named(tensor, where)} has {len(dims)} axes; at most {MOST_AXES} can "
             "be computed with"
         )
-    count = 1
-    for size in dims:
-        if size < 0:
-            raise InputError(f"{_named(tensor, where)} has the size {size}")
-        count *= size
+    negative = [size for size in dims if size < 0]
+    if negative:
+        raise InputError(f"{_named(tensor, where)} has the size {negative[0]}")
     if tensor.data_location == TensorProto.EXTERNAL:
         _check_place(tensor, _named(tensor, where))
         return
     if dtype == TensorProto.STRING and tensor.HasField("raw_data"):
         raise InputError(f"{_named(tensor, where)} holds strings as raw data, which they cannot be")
-    held, needed, unit = _length(tensor, count)
+    held, needed, unit = _length(tensor)
     if needed is not None and held != needed:
         raise InputError(
             f"{_named(tensor, where)} is damaged: it holds {held} {unit}, its sizes {_sizes(dims)} "
@@ -76,13 +74,11 @@ def check_tensor(tensor: TensorProto, where: str) -> None:
         )
 
 
-def _length(tensor: TensorProto, count: int) -> tuple[int, int | None, str]:
-    """How long the data of `count` elements is, how long it must be (None: of any length), and
-    in what unit.
-    """
+def _length(tensor: TensorProto) -> tuple[int, int | None, str]:
+    """The length of the data, the length that it must have (None: any), and their unit."""
     if tensor.HasField("raw_data"):
         return len(tensor.raw_data), raw_bytes(tensor), "bytes"
-    dtype = tensor.data_type
+    dtype, count = tensor.data_type, math.prod(tensor.dims)
     bits = _BITS.get(dtype) or 8
     # below 8 bits several share one entry
     needed = -(-count * bits // 8) if bits < 8 else count * _PARTS.get(dtype, 1)
@@ -90,7 +86,7 @@ def _length(tensor: TensorProto, count: int) -> tuple[int, int | None, str]:
 
 
 def raw_bytes(tensor: TensorProto) -> int | None:
-    """How many bytes of raw data the sizes ask for; None for strings and dtypes that have none."""
+    """The bytes of raw data that the sizes require; None for dtypes without raw data."""
     bits = _BITS.get(tensor.data_type)
     return None if bits is None else -(-math.prod(tensor.dims) * bits // 8)
 
@@ -120,7 +116,7 @@ def _check_place(tensor: TensorProto, what: str) -> None:
 
 
 def check_sparse(sparse: SparseTensorProto, where: str) -> None:
-    """Raises InputError for sizes, indices or values that make no tensor."""
+    """Raises InputError for sizes, indices or values that do not fit together."""
     what = f"{where}: sparse tensor '{sparse.values.name}'"
     check_tensor(sparse.values, where)
     check_tensor(sparse.indices, where)
@@ -134,8 +130,8 @@ def check_sparse(sparse: SparseTensorProto, where: str) -> None:
 
 
 def check_declared(value: ValueInfoProto, where: str, *, given: bool) -> None:
-    """Raises InputError for a declared type that there is not; `given`: an input, whose type
-    must be known.
+    """Raises InputError for a declared type that does not exist; `given`: the type of an input must
+    be known.
     """
     code = _element(value.type)
     if code is not None and code not in _KNOWN and (given or code != TensorProto.UNDEFINED):
@@ -152,8 +148,8 @@ def check_declared(value: ValueInfoProto, where: str, *, given: bool) -> None:
 
 
 def _element(kind: TypeProto) -> int | None:
-    """The element type of a tensor, or of what sequences and optionals hold; None for maps and
-    for no type.
+    """The element type of a tensor, or of the tensors in a sequence or optional; None for maps and
+    missing types.
     """
     while True:
         which = kind.WhichOneof("value")

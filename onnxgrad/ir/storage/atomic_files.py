@@ -1,9 +1,9 @@
-"""Files that appear whole or not at all, on the disk and in their order; devices and pipes are
+"""Files that appear completely or not at all, synchronised and in order; devices and pipes are
 written into.
 
-A file is made beside its place under another name, brought to the disk and renamed: whoever looks
-sees the old file or the new one. Where several belong together the one that refers to the others
-comes last. What a killed process left in the folder goes with the next file that is made there.
+A file is written beside its path under another name, synchronised and renamed: readers see the old
+file or the new one. Of several files, the one that refers to the others comes last. Files that a
+killed process left in the folder are removed when the next file is written there.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _REFUSED = {stat.S_IFBLK: "a block device", stat.S_IFSOCK: "a socket"}
 
 
 def regular(path: Path, most: int | None = None) -> Path:
-    """The path of a regular file, or of a link to one: anything else may never end. Raises
-    InputError for a device, a pipe or a folder and for a file of more than `most` bytes, OSError
-    where there is none.
+    """Returns the path if it is a regular file or a link to one; reading a pipe may never end.
+    Raises InputError for a device, a pipe or a folder and for a file of more than `most` bytes,
+    OSError if there is none.
     """
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
@@ -44,18 +44,18 @@ def regular(path: Path, most: int | None = None) -> Path:
 
 
 def text_of(path: Path) -> str:
-    """The text of a regular file of at most 256 MiB, in UTF-8. Errors as `regular`, and
+    """Returns the text of a regular file of at most 256 MiB, in UTF-8. Raises as `regular`, and
     UnicodeDecodeError.
     """
     return regular(path, _LARGEST_TEXT).read_text(encoding="utf-8-sig")
 
 
 def is_stream(path: Path) -> bool:
-    """Whether `path` leads to a device or a pipe, which is written into, rather than to a file or
-    to nothing yet.
+    """Whether `path` is a device or a pipe, which is written into; False for a file and for a path
+    that does not exist yet.
 
-    Raises InputError for what can be neither written into nor replaced, such as a folder; OSError
-    for a circle of links or a folder that cannot be entered.
+    Raises InputError for a folder or anything else that can neither be written into nor replaced,
+    OSError for a circle of links or a folder that cannot be entered.
     """
     try:
         mode = path.stat().st_mode
@@ -71,19 +71,19 @@ def is_stream(path: Path) -> bool:
 
 
 def place_of(path: Path) -> Path:
-    """Where the file of that name lies or will lie: links are followed and stay."""
+    """Returns the path of the file itself: links are followed and stay."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def write_stream(path: Path, data: bytes) -> None:
-    """Write into a device or a pipe; for a pipe that nobody reads this waits, as everywhere."""
+    """Write into a device or a pipe; waits until a pipe has a reader, as usual."""
     with open(os.open(path, os.O_WRONLY | getattr(os, "O_NOCTTY", 0)), "wb") as file:
         file.write(data)
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write one file, or into a device or a pipe. Raises OSError, which names it, and InputError; a
-    file is then as it was.
+    """Write one file, or into a device or a pipe. Raises OSError with the path, and InputError; the
+    file then is as before.
     """
     try:
         if is_stream(path):
@@ -94,20 +94,20 @@ def write_whole(path: Path, data: bytes) -> None:
             part = staging.part(place)
             part.file.write(data)
             staging.publish((part, place))
-    except OSError as error:  # a full disk is no fault of the file that was being made
+    except OSError as error:  # it may name the temporary file
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 @contextlib.contextmanager
 def made_folder(folder: Path) -> Iterator[None]:
-    """The folder is there in here; what had to be made of it goes when the block fails and left it
-    empty. Raises OSError.
+    """Creates the folder; if the block fails, folders that were created and are empty are removed.
+    Raises OSError.
     """
     missing = [p for p in (folder, *folder.parents) if not p.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
         yield
-    except BaseException:  # an interrupt too leaves no folder
+    except BaseException:  # an interrupt leaves no folder either
         for path in missing:
             with contextlib.suppress(OSError):
                 path.rmdir()
@@ -115,14 +115,16 @@ def made_folder(folder: Path) -> Iterator[None]:
 
 
 class Part:
-    """A file in the making; `path` is its name until it is published. Who may read it says the file
-    `like`, which it replaces or whose model has its weights in it, else the umask.
+    """An unfinished file; `path` is its name until it is published. Its mode is that of the file
+    `like`, which it replaces or whose model has its weights in it, else the umask's.
     """
 
     def __init__(self, path: Path, like: Path | None = None) -> None:
         self.path = path
-        before = _stat(like)
-        # closed to others until it is known who may read it
+        before: os.stat_result | None = None
+        with contextlib.suppress(FileNotFoundError):
+            before = None if like is None else like.stat()
+        # closed to others until its owner and mode are set
         mode = 0o666 if before is None else 0o600
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
         self.file: IO[bytes] = open(handle, "wb")  # noqa: SIM115
@@ -131,13 +133,13 @@ class Part:
             _take_over(handle, before)
 
     def release(self) -> None:
-        """Say no more that somebody is writing it."""
+        """Release the lock that marks the file as being written."""
         if self._held is not None:
             os.close(self._held)
             self._held = None
 
     def settle(self, *, sync: bool = True) -> None:
-        """All of it on the disk; what a full disk refuses shows here at the latest."""
+        """Flush and close the file, with `sync` to the disk; raises OSError if the disk is full."""
         if self.file.closed:
             return
         self.file.flush()
@@ -147,11 +149,10 @@ class Part:
 
 
 class Staging:
-    """The parts of one result. At the end, however it comes, those that were not published are
-    gone.
+    """The parts of one result. At the end, also after an error, parts that were not published are
+    removed.
 
-    A signal may end the work between any two lines, so what is to be removed is noted before it is
-    made.
+    A signal may end the work between any two lines, so files are recorded before they are created.
     """
 
     def __init__(self, folder: Path, *, sync: bool = True) -> None:
@@ -160,7 +161,7 @@ class Staging:
         self._names: list[Path] = []
         self._parts: list[Part] = []
         self._moves: tuple[tuple[Part, Path], ...] = ()
-        # second names of what is replaced before the last
+        # second names of the replaced files, except of the last
         self._before: dict[Path, Path] = {}
         self._lock: int | None = None
 
@@ -169,8 +170,8 @@ class Staging:
         return self
 
     def part(self, like: Path | None = None) -> Part:
-        """A new empty file in the folder, with the mode of the file `like` if there is one. Raises
-        OSError.
+        """Returns a new empty file in the folder, with the mode of the file `like` if there is one.
+        Raises OSError.
         """
         self._names.append(self.folder / new_name())
         self._parts.append(Part(self._names[-1], like))
@@ -178,13 +179,13 @@ class Staging:
 
     def lock(self) -> None:
         """Keep other processes of ours from publishing in the folder until the end, so that none
-        takes away or overlooks what another one is about to replace.
+        removes or overlooks a file that another one is about to replace.
         """
         if self._lock is None:
             self._lock = hold_folder(self.folder)
 
     def publish(self, *moves: tuple[Part, Path]) -> None:
-        """Give each part its name, in this order; what had it is replaced.
+        """Rename each part to its path, in this order, replacing the file there.
 
         Raises OSError; then nothing has changed.
         """
@@ -217,7 +218,7 @@ class Staging:
                 else:
                     path.unlink(missing_ok=True)
         for part in self._parts:
-            with contextlib.suppress(OSError):  # the disk is full: that was said before
+            with contextlib.suppress(OSError):  # a full disk was reported before
                 part.file.close()
             part.release()
         for name in self._names:
@@ -226,16 +227,8 @@ class Staging:
             os.close(self._lock)
 
 
-def _stat(path: Path | None) -> os.stat_result | None:
-    """Returns the status of a file, None if there is none."""
-    try:
-        return None if path is None else path.stat()
-    except FileNotFoundError:
-        return None
-
-
 def _take_over(handle: int, before: os.stat_result) -> None:
-    """The owner, if we may set it, the group and the mode of another file."""
+    """Set the owner, if we may, the group and the mode of another file."""
     if hasattr(os, "fchown"):
         owner = before.st_uid if os.geteuid() == 0 else -1
         with contextlib.suppress(OSError):  # a group that we are not in
@@ -244,7 +237,7 @@ def _take_over(handle: int, before: os.stat_result) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Bring names to the disk, where the system can."""
+    """Synchronise the names in a folder, if the system can."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -256,23 +249,23 @@ def _sync_folder(folder: Path) -> None:
 _LOCKS = True
 try:
     import fcntl
-except ImportError:  # not on Windows: nothing is taken away there
+except ImportError:  # not on Windows: unfinished files stay there
     _LOCKS = False
 
 # a lock need not reach other machines that write into a shared folder
 _HOST = f"{zlib.crc32(platform.node().encode()):08x}"
 _OURS = re.compile(rf"\.onnxgrad-{_HOST}-[0-9a-f]{{16}}\.part")
-_PATIENCE = 30.0  # seconds that publishing in a folder waits for others who do
-_YOUNG = 10.0  # seconds in which a file may be made and not yet locked
+_PATIENCE = 30.0  # seconds to wait for other processes that publish in a folder
+_YOUNG = 10.0  # seconds in which a new file may not be locked yet
 
 
 def new_name() -> str:
-    """A name for an unfinished file, which nobody else has."""
+    """Returns a unique name for an unfinished file."""
     return f".onnxgrad-{_HOST}-{secrets.token_hex(8)}.part"
 
 
 def hold(handle: int) -> int | None:
-    """Lock an open file until what is returned is closed; None where the system cannot."""
+    """Lock an open file until the returned handle is closed; None if the system cannot."""
     if not _LOCKS:
         return None
     held = os.dup(handle)
@@ -285,8 +278,8 @@ def hold(handle: int) -> int | None:
 
 
 def hold_folder(folder: Path) -> int | None:
-    """Lock a folder until what is returned is closed, after those who hold it; None where the
-    system cannot, or somebody holds it for long.
+    """Lock a folder until the returned handle is closed, once others have released it; None if the
+    system cannot, or another process holds it for too long.
     """
     if not _LOCKS:
         return None
@@ -307,8 +300,8 @@ def hold_folder(folder: Path) -> int | None:
 
 
 def sweep(folder: Path) -> None:
-    """Take away the unfinished files of processes of this machine that are gone; what cannot be
-    told or taken away stays.
+    """Remove the unfinished files of ended processes of this machine, as far as they can be
+    recognised and removed.
     """
     if not _LOCKS:
         return

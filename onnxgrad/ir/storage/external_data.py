@@ -1,10 +1,11 @@
-"""Where weights lie: read from external files when asked for, streamed to a new file on save."""
+"""Weights in external files: read on demand, streamed to a new file on save."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import IO, TypeAlias
 
@@ -15,7 +16,7 @@ from onnx.external_data_helper import set_external_data
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.preflight.tensors import raw_bytes
 
-# protobuf's limit, with room for what surrounds the weights
+# protobuf's limit, with room for everything but the weights
 MAX_BYTES = (1 << 31) - (1 << 20)
 TOO_LARGE = (
     "pass 2 GB, more than a ModelProto can hold: pass onnxgrad.load(path) and write the result "
@@ -23,8 +24,8 @@ TOO_LARGE = (
 )
 
 
-# where an external tensor lies, as its entries say -> the digest of its bytes when a model was
-# first put together, for a proof or to be written
+# the entries of an external tensor -> the digest of its bytes when they were first read, for a
+# proof or to be written
 Digests: TypeAlias = MutableMapping[tuple[tuple[str, str], ...], bytes]
 
 
@@ -41,9 +42,9 @@ _PIECE = 1 << 24
 
 
 def internalize(tensor: TensorProto, folder: Path | None) -> TensorProto:
-    """A copy of an external tensor with its bytes inside.
+    """Returns a copy of an external tensor with its bytes inside.
 
-    Raises InputError when the data is missing, outside `folder` (the model's), or shorter than
+    Raises InputError if the data is missing, outside `folder` (the model's), or shorter than
     declared.
     """
     if folder is None:
@@ -51,15 +52,14 @@ def internalize(tensor: TensorProto, folder: Path | None) -> TensorProto:
             f"initializer '{tensor.name}' lies in an external file and the model has no folder: "
             "pass the model's path instead of its bytes"
         )
-    copy = TensorProto()
-    copy.CopyFrom(tensor)
+    copy = deepcopy(tensor)
     _check_length(copy)
     try:
         # onnx refuses locations that leave the folder, by "..", absolute paths or links
         onnx.external_data_helper.load_external_data_for_tensor(copy, str(folder.resolve()))
     except (OSError, ValueError, RuntimeError, onnx.checker.ValidationError) as e:
         reason = (str(e) or type(e).__name__).splitlines()[0]
-        # onnx reads no such file: its other name may lie outside the folder
+        # onnx does not read a file with two names: the other one may be outside the folder
         if "hard link" in reason:
             reason += " (the file has two names, as `cp -l` gives it: copy it, so that it has one)"
         raise InputError(
@@ -71,10 +71,8 @@ def internalize(tensor: TensorProto, folder: Path | None) -> TensorProto:
 
 
 def _check_length(tensor: TensorProto) -> None:
-    """The length that its sizes ask for; written where it is left out, for onnx would read on to
-    the end of the file.
-
-    Raises InputError where the file says another.
+    """Sets the length to that which the sizes require if it is missing, because onnx would read to
+    the end of the file. Raises InputError if another length is written.
     """
     needed = raw_bytes(tensor)
     if needed is None:
@@ -92,8 +90,8 @@ def _check_length(tensor: TensorProto) -> None:
 
 
 def tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Every tensor of a model that may hold weights: of nested graphs, functions and training
-    graphs too.
+    """Every tensor of a model that may hold weights, those of nested graphs, functions and training
+    graphs included.
     """
     yield from _graph_tensors(model.graph)
     for function in model.functions:
@@ -126,21 +124,16 @@ def _node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
 
 
 def load_weights(model: ModelProto, folder: Path | None, digests: Digests | None = None) -> None:
-    """Bring every external tensor of `model` inside. Raises InputError when that passes 2 GB, or as
-    `internalize`, NotProved when `digests` has another digest of a tensor.
+    """Load every external tensor of `model`. Raises InputError if they pass 2 GB, or as
+    `internalize`, NotProved if `digests` has another digest of a tensor.
     """
     leaving = outside(model)
-    declared = (e.value for t in leaving for e in t.external_data if e.key == "length")
-    if sum(int(n) for n in declared if n.isdecimal() and len(n) < 20) >= MAX_BYTES:
+    if sum(raw_bytes(t) or 0 for t in leaving) >= MAX_BYTES:
         raise TooLarge(f"the model's weights {TOO_LARGE}")
-    total = 0
     for tensor in leaving:
         inside = internalize(tensor, folder)
         if digests is not None:
             _unchanged(tensor, hashlib.blake2b(inside.raw_data, digest_size=16).digest(), digests)
-        total += len(inside.raw_data)
-        if total >= MAX_BYTES:
-            raise TooLarge(f"the model's weights {TOO_LARGE}")
         tensor.CopyFrom(inside)
 
 
@@ -150,7 +143,7 @@ def outside(model: ModelProto) -> list[TensorProto]:
 
 
 def large(model: ModelProto) -> list[TensorProto]:
-    """The tensors inside that are worth moving out of a model file over 2 GB."""
+    """The tensors in the model that are worth moving out of a file over 2 GB."""
     inside = (t for t in tensors(model) if t.data_location != TensorProto.EXTERNAL)
     return [t for t in inside if len(t.raw_data) > _INLINE_BYTES]
 
@@ -160,23 +153,23 @@ def _place(tensor: TensorProto) -> tuple[tuple[str, str], ...]:
 
 
 def _unchanged(tensor: TensorProto, digest: bytes, digests: Digests) -> None:
-    """Raise NotProved when the bytes of an external tensor are others than at the first time."""
+    """Raises NotProved if the bytes of an external tensor differ from those of the first time."""
     place = _place(tensor)
     if digests.setdefault(place, digest) != digest:
         raise NotProved(
             f"not proved: the data of '{tensor.name}' in {dict(place).get('location', '')} changed "
-            "after the proof read it: nothing was written; try again when nobody writes the file"
+            "after the proof read it: nothing was written; try again when the file stays as it is"
         )
 
 
 def move(
     leaving: Sequence[TensorProto], folder: Path | None, file: IO[bytes], digests: Digests
 ) -> str:
-    """Write the tensors one after the other to `file`; equal places stay shared. A digest of what
-    was written.
+    """Write the tensors one after the other to `file`; tensors that share their data still do.
+    Returns a digest of the file.
 
-    The tensors then lie at their places in a file without a name, which `name` gives them. Raises
-    InputError as `internalize`, NotProved when `digests` has another digest of an external tensor.
+    The tensors then refer to a file without a name, which `name` sets. Raises InputError as
+    `internalize`, NotProved if `digests` has another digest of an external tensor.
     """
     written: dict[tuple[tuple[str, str], ...], tuple[int, int]] = {}
     digest = hashlib.blake2b(digest_size=8)
@@ -201,42 +194,34 @@ def move(
 
 
 def name(moved: Iterable[TensorProto], location: str) -> None:
-    """Say in which file the tensors lie."""
+    """Set the file of the tensors."""
     for tensor in moved:
         next(e for e in tensor.external_data if e.key == "location").value = location
 
 
 def _pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
-    """The bytes of an external tensor, a piece at a time, each read through onnx's checks.
-    Errors as `internalize`.
+    """The bytes of an external tensor in pieces, each read through onnx's checks. Raises as
+    `internalize`.
     """
-    whole = TensorProto()
-    whole.CopyFrom(tensor)
-    _check_length(whole)
-    place = {e.key: e.value for e in whole.external_data}
+    checked = deepcopy(tensor)
+    _check_length(checked)
+    place = {e.key: e.value for e in checked.external_data}
     length, offset = place.get("length", ""), place.get("offset", "0")
     if not (length.isdecimal() and offset.isdecimal()) or int(length) <= _PIECE:
         yield internalize(tensor, folder).raw_data
         return
     start, end = int(offset), int(offset) + int(length)
-    piece = TensorProto(
-        name=tensor.name, data_type=TensorProto.UINT8, data_location=TensorProto.EXTERNAL
-    )
     for at in range(start, end, _PIECE):
-        del piece.external_data[:]
         size = min(_PIECE, end - at)
-        piece.dims[:] = [size]
-        for key, value in (
-            ("location", place.get("location", "")),
-            ("offset", str(at)),
-            ("length", str(size)),
-        ):
-            piece.external_data.add(key=key, value=value)
+        piece = TensorProto(
+            name=tensor.name, data_type=TensorProto.UINT8, dims=[size], raw_data=b""
+        )
+        set_external_data(piece, place.get("location", ""), at, size)
         yield internalize(piece, folder).raw_data
 
 
 def check_not_weights(path: Path, proto: ModelProto, folder: Path | None) -> None:
-    """Raise InputError where the model reads its weights from `path`, which is to be written."""
+    """Raises InputError if the model reads its weights from `path`, which is to be written."""
     if path.resolve() in sources(proto, folder):
         raise InputError(
             f"{path}: the model reads its weights from this file; choose another output"
@@ -249,11 +234,11 @@ def sources(model: ModelProto, folder: Path | None) -> set[Path]:
         return set()
     found = set()
     for location in locations(model):
-        with contextlib.suppress(OSError, ValueError):  # a name that is no path leads to no file
+        with contextlib.suppress(OSError, ValueError):  # a name may be no path
             found.add((folder / location).resolve())
     return found
 
 
 def locations(model: ModelProto) -> set[str]:
-    """The names of those files, as the model has them."""
+    """The names of the files that a model reads its weights from, as written in it."""
     return {e.value for t in tensors(model) for e in t.external_data if e.key == "location"}
