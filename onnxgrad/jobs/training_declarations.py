@@ -53,7 +53,7 @@ class _Groups:
         return tuple(values)
 
 
-LossLike: TypeAlias = "Annotated[Loss, Instance('Loss')] | str | Callable[[dict[str, Var]], Var]"
+LossLike: TypeAlias = "str | Annotated[Loss, Instance('Loss')] | Callable[[dict[str, Var]], Var]"
 OptimizerLike: TypeAlias = "Annotated[Optimizer, Instance('Optimizer')] | str"
 ScheduleLike: TypeAlias = "Annotated[Schedule, Instance('Schedule')] | str"
 GroupsLike: TypeAlias = "Annotated[Groups, _Groups()]"

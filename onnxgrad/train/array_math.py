@@ -11,7 +11,6 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-from onnx import helper
 
 from onnxgrad.ir.types import numpy_dtype
 
@@ -19,13 +18,6 @@ from onnxgrad.ir.types import numpy_dtype
 def Cast(x: Any, *, to: int) -> Any:
     """`x` in the dtype of that ONNX element type; the same array where it has it already."""
     return np.asarray(x).astype(numpy_dtype(to), copy=False)[()]
-
-
-def element_type(x: Any) -> int:
-    """The ONNX element type of an array, a number of numpy's or a Var."""
-    return (
-        int(x.dtype) if isinstance(x.dtype, int) else int(helper.np_dtype_to_tensor_dtype(x.dtype))
-    )
 
 
 # element by element; Clip leaves NaN as it is

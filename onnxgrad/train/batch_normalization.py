@@ -18,14 +18,13 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.wrt import hoist
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array, element_count
 from onnxgrad.ir.var import Var
+from onnxgrad.train.update.emission import ask_for, returned
 
 # places of scale, bias, mean and variance among the operands
 _SCALE, _MEAN, _VARIANCE = 1, 3, 4
@@ -51,15 +50,14 @@ def in_training(b: Binding) -> bool:
     return sum(v is not None for v in b.outputs) > 1
 
 
-def freeze(program: Program) -> None:
-    """Every BatchNormalization in the inference form: normalised by the running statistics."""
-    for block in program.blocks():
-        for b in [b for b in block.bindings if b.is_op("BatchNormalization") and in_training(b)]:
-            for out, running in zip(b.outputs[1:], b.inputs[_MEAN:], strict=False):
-                if out is not None and running is not None:
-                    block.replace(out, running)
-            del b.outputs[1:]
-            b.set_attribute("training_mode", 0)
+def freeze(b: Binding) -> None:
+    """The inference form: normalised by the running statistics."""
+    if in_training(b):
+        for out, running in zip(b.outputs[1:], b.inputs[_MEAN:], strict=False):
+            if out is not None and running is not None:
+                b.block.replace(out, running)
+        del b.outputs[1:]
+        b.set_attribute("training_mode", 0)
 
 
 def train(program: Program, bindings: Sequence[Binding]) -> list[Running]:
@@ -75,7 +73,7 @@ def train(program: Program, bindings: Sequence[Binding]) -> list[Running]:
     values = {v.name: _value(v) for found in roots.values() for v in found}
     by_binding = {b: [v.name for v in found] for b, found in roots.items()}
     now: dict[str, Var] = {}
-    ask_for(program, values)
+    ask_for(block, list(values))
     inputs = {v.name: v for v in block.inputs}
     for b in bindings:
         with emitting(block, sources=(b,), made_by="batch_norm"):
@@ -84,17 +82,7 @@ def train(program: Program, bindings: Sequence[Binding]) -> list[Running]:
             for i, (name, batch) in enumerate(zip(by_binding[b], found, strict=True), 1):
                 now[name] = _moved(now.get(name, inputs[name]), batch, b)
                 block.replace(b.outputs[i] or now[name], now[name])
-    return [Running(name, _returned(block, now[name], name), values[name]) for name in values]
-
-
-def ask_for(program: Program, names: Iterable[str]) -> None:
-    """Make statistics, which may be Constants, inputs of the main graph."""
-    block = program.main
-    made = {v.name: v for b in block.bindings for v in b.outputs if v is not None}
-    for name in names:
-        if name in made:
-            hoist(program, [made[name]])
-        block.ask_for(block.initializers[name])
+    return [Running(n, returned(block, now[n], f"{n}.new"), values[n]) for n in values]
 
 
 def _root(b: Binding, index: int) -> Var:
@@ -192,13 +180,3 @@ def _moved(running: Var, batch: Var, b: Binding) -> Var:
     wide = running if running.dtype == batch.dtype else op.Cast(running, to=batch.dtype)
     moved = wide * momentum + batch * (1.0 - momentum)
     return moved if running.dtype == batch.dtype else op.Cast(moved, to=running.dtype)
-
-
-def _returned(block: BindingBlock, v: Var, of: str) -> str:
-    name = block.program.names.fresh(f"{of}.new")
-    if v.returned:
-        with emitting(block):
-            v = op.Identity(v)
-    v.rename(name)
-    block.add_output(v)
-    return name

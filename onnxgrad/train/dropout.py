@@ -25,7 +25,6 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, TensorType, element_count
 from onnxgrad.ir.var import Var
 
@@ -88,13 +87,11 @@ def decided_by_caller(b: Binding) -> bool:
     return mode is not None and mode.const is None
 
 
-def turn_off(program: Program) -> None:
-    """Every Dropout that the file, or the caller, lets drop passes its operand on."""
-    for block in program.blocks():
-        drops = [b for b in block.bindings if b.is_op("Dropout")]
-        for b in [b for b in drops if in_training(b) or decided_by_caller(b)]:
-            with emitting(block, sources=(b,), made_by="dropout"):
-                _stand_in(b, _operand(b), None)
+def turn_off(b: Binding) -> None:
+    """A Dropout that the file, or the caller, lets drop passes its operand on."""
+    if in_training(b) or decided_by_caller(b):
+        with emitting(b.block, sources=(b,), made_by="dropout"):
+            _stand_in(b, _operand(b), None)
 
 
 def turn_on(block: BindingBlock, bindings: Sequence[Binding], ratio: float | None) -> Var:

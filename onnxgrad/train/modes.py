@@ -8,7 +8,7 @@ touched by either.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,8 +72,8 @@ class Modes:
 
     def infer(self, program: Program) -> Program:
         """Everything in inference, as evaluation wants it; the same program."""
-        batch_normalization.freeze(program)
-        dropout.turn_off(program)
+        _each(program, "BatchNormalization", batch_normalization.freeze)
+        _each(program, "Dropout", dropout.turn_off)
         return program
 
     def apply(self, program: Program) -> Applied:
@@ -83,9 +83,9 @@ class Modes:
         norms = [b for b in block.bindings if b.is_op("BatchNormalization") and self._trains(b)]
         drops = [b for b in block.bindings if b.is_op("Dropout") and self._trains(b)]
         if self.batch_norm == "frozen":
-            batch_normalization.freeze(program)
+            _each(program, "BatchNormalization", batch_normalization.freeze)
         if self.dropout == "off":
-            dropout.turn_off(program)
+            _each(program, "Dropout", dropout.turn_off)
         left = [b for b in block.walk() if b.is_op("Dropout") and dropout.decided_by_caller(b)]
         unseeded = len(set(left).difference(drops))
         statistics = batch_normalization.train(program, norms) if norms else []
@@ -135,6 +135,12 @@ class Modes:
                 return
             for b in calls:
                 open_call(b)
+
+
+def _each(program: Program, operator: str, change: Callable[[Binding], None]) -> None:
+    for block in program.blocks():
+        for b in [b for b in block.bindings if b.is_op(operator)]:
+            change(b)
 
 
 def _add_callers(program: Program, found: set[FunctionKey]) -> None:

@@ -18,7 +18,7 @@ from onnxgrad.grad.checkpointing.choice import Choice
 from onnxgrad.grad.differentiation import Gradient, differentiate
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.stops import Stop
-from onnxgrad.grad.wrt import Wrt, hoist, hoist_requested, is_float_constant, nested_constants
+from onnxgrad.grad.wrt import Wrt, hoist_requested
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import ModelLike, load, load_own
@@ -26,14 +26,20 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
-from onnxgrad.train import batch_normalization
 from onnxgrad.train.export import digest
 from onnxgrad.train.frozen_part import check_apart, check_behind, cut
 from onnxgrad.train.losses import LOSSES, Custom, Loss, Output, Place, parse_loss
 from onnxgrad.train.losses.base import OLDEST_OPSET, OverBatch
 from onnxgrad.train.manifest import Fed, Manifest
 from onnxgrad.train.modes import Applied, Modes
-from onnxgrad.train.update.emission import add_state, add_up, emit_update, fed_of, update_program
+from onnxgrad.train.update.emission import (
+    add_state,
+    add_up,
+    ask_for,
+    emit_update,
+    fed_of,
+    update_program,
+)
 from onnxgrad.train.update.mixed_precision import LossScaling
 from onnxgrad.train.update.options import NORM, UpdateOptions
 from onnxgrad.wording import perhaps
@@ -248,8 +254,8 @@ def _with_update(
     # what only update.onnx takes
     scales = ahead.scales.values()
     block.inputs = [v for v in block.inputs if v.use_count or v.name not in scales]
-    _ask_for(ahead.evaluation.main, [p.name for p in parameters])
-    batch_normalization.ask_for(ahead.evaluation, [s.name for s in applied.statistics])
+    trained = [*(p.name for p in parameters), *(s.name for s in applied.statistics)]
+    ask_for(ahead.evaluation.main, trained)
     manifest = Manifest(
         (*batch, *fed, *_of_modes(values, applied)),
         ahead.target,
@@ -298,14 +304,6 @@ def _batch(v: Var, place: Place) -> Fed:
     classes, ignored = place.classes.get(v.name, (None, None))
     unread = place.unread.get(v.name)
     return replace(fed_of(v, "batch"), classes=classes, ignored=ignored, unread=unread)
-
-
-def _ask_for(block: BindingBlock, names: Sequence[str]) -> None:
-    constants = [v for v in block.vars() if v.definition is not None and is_float_constant(v)]
-    inside = [*constants, *nested_constants(block.program)]
-    hoist(block.program, [v for v in inside if v.name in names])
-    for name in names:
-        block.ask_for(block.initializers[name])
 
 
 def forward(step: TrainingStep) -> Program:

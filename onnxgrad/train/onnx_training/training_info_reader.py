@@ -141,12 +141,14 @@ def _keep_evaluation(
     block: BindingBlock, manifest: Manifest, updates: Mapping[str, str], outputs: Collection[str]
 ) -> None:
     """Make the parameters inputs, the model's outputs and the loss outputs; the rest goes."""
-    parameters = {fed.name for fed in manifest.of_role("parameter")}
+    parameters = [fed.name for fed in manifest.of_role("parameter")]
     for name in parameters:
         block.ask_for(block.initializers[name])
     returned = [v.name for v in block.outputs if v.name in outputs]
     _return(block, [*returned, manifest.loss])
-    others = {*updates, *(fed.name for fed in manifest.of_role("learning_rate"))} - parameters
+    others = {*updates, *(fed.name for fed in manifest.of_role("learning_rate"))}.difference(
+        parameters
+    )
     block.inputs = [v for v in block.inputs if v.name not in others]
     for v in [v for v in block.initializers.values() if v.name in others and not v.use_count]:
         v.is_input = False

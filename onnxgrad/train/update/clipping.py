@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import is_static
 from onnxgrad.options import Positive, checked
-from onnxgrad.train.array_math import element_type
 
 # onnxruntime adds a float32 reduction up in a few running sums: off by 1e-6 for as many elements of
 # one size, by 6e-3 for 40 million
@@ -34,6 +33,13 @@ def sum_of_squares(x: Any, math: Any = op) -> Any:
     first = next((i for i in range(1, len(shape)) if prod(shape[i:]) <= _ACCURATE), len(shape) - 1)
     rows = math.ReduceSum(x * x, list(range(first, len(shape))), keepdims=0)
     return math.ReduceSum(rows, keepdims=0)
+
+
+def element_type(x: Any) -> int:
+    """The ONNX element type of an array, a number of numpy's or a Var."""
+    return (
+        int(x.dtype) if isinstance(x.dtype, int) else int(helper.np_dtype_to_tensor_dtype(x.dtype))
+    )
 
 
 def widest(xs: Sequence[Any]) -> int:

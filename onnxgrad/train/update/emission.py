@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto, helper
 
+from onnxgrad.grad.wrt import hoist, is_float_constant, nested_constants
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
@@ -24,7 +25,7 @@ from onnxgrad.train.update.clipping import (
     in_dtype,
     widest,
 )
-from onnxgrad.train.update.mixed_precision import all_finite, in_float32, kept
+from onnxgrad.train.update.mixed_precision import Master, all_finite, kept
 from onnxgrad.train.update.moving_average import WeightUpdate
 from onnxgrad.train.update.options import Group, UpdateOptions, members
 
@@ -136,7 +137,9 @@ class _Writer:
     def parameter(self, p: Var, g: Var, group: Group) -> Fed:
         """The new weight and states as outputs."""
         start = self.initial[p.name]
-        optimizer, averaging = in_float32(group.optimizer, p.dtype), self.options.average
+        optimizer, averaging = group.optimizer, self.options.average
+        if p.dtype not in (TensorProto.FLOAT, TensorProto.DOUBLE):
+            optimizer = Master(optimizer)
         rule = WeightUpdate(optimizer, group.factor, averaging)
         at = replace(self.at, dtype=p.dtype, learning_rate=rule.rate(self.at.learning_rate, op))
         held = {slot: self._state(p, slot, v) for slot, v in optimizer.state(start).items()}
@@ -170,6 +173,15 @@ def add_state(block: BindingBlock, name: str, value: Array) -> Var:
     """An input for a state that begins with this value."""
     type_ = TensorType(helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
     return block.add_input(block.program.names.fresh(name), type_)
+
+
+def ask_for(block: BindingBlock, names: Sequence[str]) -> None:
+    """Make weights, which may be Constants or in nested blocks, inputs in this order."""
+    constants = [v for v in block.vars() if v.definition is not None and is_float_constant(v)]
+    inside = [*constants, *nested_constants(block.program)]
+    hoist(block.program, [v for v in inside if v.name in names])
+    for name in names:
+        block.ask_for(block.initializers[name])
 
 
 def returned(block: BindingBlock, v: Var, name: str, *, exactly: bool = False) -> str:

@@ -163,10 +163,3 @@ class Master(Optimizer):
         own = {name: value for name, value in s.items() if name != "master"}
         new, kept = self.optimizer.update(master, g, own, wide)
         return at.number(new), {"master": new, **kept}
-
-
-def in_float32(optimizer: Optimizer, dtype: int) -> Optimizer:
-    """The optimiser for parameters of that dtype: itself, or with master weights where they are
-    narrower.
-    """
-    return optimizer if dtype in (TensorProto.FLOAT, TensorProto.DOUBLE) else Master(optimizer)

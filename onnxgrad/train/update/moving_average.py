@@ -11,9 +11,8 @@ from onnx import TensorProto
 
 from onnxgrad.ir.types import Array
 from onnxgrad.options import Share, check_fields
-from onnxgrad.train.array_math import element_type
 from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor
-from onnxgrad.train.update.clipping import in_dtype
+from onnxgrad.train.update.clipping import element_type, in_dtype
 from onnxgrad.train.update.mixed_precision import Master
 
 

@@ -15,6 +15,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
 from onnxgrad.train import array_math
 from onnxgrad.train.optimizers import SGD, Adafactor, AdamW, Moment, NAdam, Optimizer
+from onnxgrad.train.update.clipping import element_type
 from onnxgrad.train.update.mixed_precision import LossScaling, Master, all_finite, kept
 from onnxgrad.verify.running.session import run
 from tests.helpers import parse
@@ -99,7 +100,7 @@ def test_an_overflow_updates_nothing_and_counts_for_nothing() -> None:
         return lambda t: Moment(v["rate"], op.Cast(t, to=11), op, v["p"].dtype)
 
     def moment_of_arrays(t: Any) -> Moment:
-        return Moment(np.float32(0.1), np.float64(t), array_math, array_math.element_type(p))
+        return Moment(np.float32(0.1), np.float64(t), array_math, element_type(p))
 
     graph, arrays, alone, step = (
         start,

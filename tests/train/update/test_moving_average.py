@@ -12,6 +12,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.ops import op
 from onnxgrad.train import array_math
 from onnxgrad.train.optimizers import Moment
+from onnxgrad.train.update.clipping import element_type
 from onnxgrad.train.update.moving_average import ExponentialMovingAverage
 from tests.train.emitted import computed
 
@@ -21,7 +22,7 @@ RECORDED = [[1, -2], [1.5, -1.375], [0.875, -0.03125]]
 
 
 def by_arrays(p: Any, average: Any, step: int) -> Any:
-    at = Moment(np.float64(0.1), np.float64(step), array_math, array_math.element_type(p))
+    at = Moment(np.float64(0.1), np.float64(step), array_math, element_type(p))
     return ExponentialMovingAverage(0.75).update(average, p, at)
 
 
