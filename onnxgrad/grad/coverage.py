@@ -55,13 +55,12 @@ def _of(schema: onnx.defs.OpSchema) -> Coverage:
     rule: GradientRule | None = find(schema.name)
     if rule is not None:
         return _by(rule, schema.since_version)
-    kind = "missing"
+    name, since = schema.name, schema.since_version
     if not (_takes_floats(schema, schema.inputs) and _takes_floats(schema, schema.outputs)):
-        kind = "no gradient"
-    elif schema.has_function or schema.has_context_dependent_function:  # type: ignore[attr-defined]
-        kind = "body"
-    file = "opening.py" if kind == "body" else ""
-    return Coverage(schema.name, schema.since_version, kind, "", file)
+        return Coverage(name, since, "no gradient", "")
+    if schema.has_function or schema.has_context_dependent_function:  # type: ignore[attr-defined]
+        return Coverage(name, since, "body", "", "opening.py")
+    return Coverage(name, since, "missing", "")
 
 
 def _takes_floats(schema: onnx.defs.OpSchema, formal: object) -> bool:

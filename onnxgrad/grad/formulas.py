@@ -84,8 +84,7 @@ def formal_names(domain: str, op: str) -> tuple[list[str] | None, frozenset[str]
     """Input names of the newest schema (None: no schema), attribute names since opset 18,
     whether it is variadic.
     """
-    newest = onnx.defs.onnx_opset_version()
-    versions = [newest, 18] if domain == "" else [_ANY_VERSION]
+    versions = [_ANY_VERSION] if domain else [onnx.defs.onnx_opset_version(), 18]
     inputs: list[str] | None = None
     attributes: set[str] = set()
     variadic = False
@@ -152,8 +151,9 @@ def partials(
         schema = attributes.schema(binding.op, binding.version, binding.domain)
         many = (len(binding.outputs) if schema is None else schema.max_output) > 1
     if rule.fill:
-        both = zip(g, binding.outputs)
-        g = [zeros_like(v) if a is None and v is not None else a for a, v in both]
+        g = [
+            zeros_like(v) if a is None and v is not None else a for a, v in zip(g, binding.outputs)
+        ]
     adjoints: Any = tuple(g) if many else g[0]
     results: Any = Results(binding) if many else binding.out
     if rule.kind == "vjp_all":
@@ -209,10 +209,9 @@ def _arguments(
             arguments.append(tuple(binding.inputs))
         elif p.kind == "operand":
             arguments.append(_operand(binding, p))
-        elif p.kind == "given":
-            named[p.name] = given[p.name]
         else:
-            named[p.name] = binding.attr(p.name, p.default)
+            is_given = p.kind == "given"
+            named[p.name] = given[p.name] if is_given else binding.attr(p.name, p.default)
     return arguments, named
 
 

@@ -204,8 +204,7 @@ def _places(entry: str, v: Var, text: str) -> list[Place]:
         raise InputError(
             f"target '{entry}': the rank of '{v.name}' is unknown, so no part of it can be taken"
         )
-    words = text.split(",")
-    given = [None if w.strip() == "..." else _place(entry, w) for w in words]
+    given = [None if w.strip() == "..." else _place(entry, w) for w in text.split(",")]
     missing = len(v.shape) - sum(p is not None for p in given)
     if missing < 0:
         raise InputError(f"target '{entry}' has {len(given)} places, and '{v.name}' is {v.type}")

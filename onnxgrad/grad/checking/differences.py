@@ -100,23 +100,11 @@ def verdict(name: str, trials: Sequence[Trial], limit: float) -> ValueCheck:
     """The worst of the trials: one that is off, else one that shows that the two agree; not judged
     where none does, as where the doubt of the differences leaves it open.
     """
-    agree = [t for t in trials if t.shown and t.error <= limit]
-    for among in ([t for t in trials if t.off], agree):
-        if among:
-            worst = max(among, key=lambda t: t.error)
-            return ValueCheck(
-                name, worst.got, worst.slope.value, worst.error, True, tolerance=limit
-            )
-    first = trials[0]
-    return ValueCheck(
-        name,
-        first.got,
-        first.slope.value,
-        0.0,
-        False,
-        first.slope.why or TOO_SMALL,
-        tolerance=limit,
-    )
+    judged = [t for t in trials if t.off] or [t for t in trials if t.shown and t.error <= limit]
+    worst = max(judged or trials[:1], key=lambda t: t.error)
+    why, error = ("", worst.error) if judged else (worst.slope.why or TOO_SMALL, 0.0)
+    got, slope = worst.got, worst.slope.value
+    return ValueCheck(name, got, slope, error, bool(judged), why, tolerance=limit)
 
 
 def on_one_scale(trials: Sequence[Trial]) -> list[Trial]:

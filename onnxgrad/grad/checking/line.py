@@ -111,7 +111,7 @@ class Line:
         return _rise(self.at, self._run(h), self._run(-h)) / (2 * h)
 
     def forward(self, h: float) -> float:
-        """(f(h) - f(0)) / h."""
+        """(f(h) - f(0)) / h, to the left where h is negative."""
         return _rise(self.at, self._run(h), self.at.base) / h
 
     def rounding(self, h: float) -> float:
@@ -120,16 +120,16 @@ class Line:
 
     def kink(self, h: float) -> float:
         """By how much the slopes on both sides differ, each extrapolated from two steps."""
-        low, high = self.sides(h)
-        return abs(high - low)
+        left, right = self.sides(h)
+        return abs(right - left)
 
     def sides(self, h: float) -> tuple[float, float]:
         """The slopes to the left and to the right, each extrapolated from two steps."""
 
-        def slope(k: int) -> float:
-            return _rise(self.at, self._run(k * h), self.at.base) / (k * h)
-
-        return 2 * slope(-1) - slope(-2), 2 * slope(1) - slope(2)
+        return (
+            2 * self.forward(-h) - self.forward(-2 * h),
+            2 * self.forward(h) - self.forward(2 * h),
+        )
 
     def bounds(self, h: float) -> tuple[float, float]:
         """Between which slopes lies any that takes for each element of the targets one of its
@@ -198,8 +198,8 @@ class Line:
 
     def _run(self, h: float) -> Mapping[str, Any]:
         if h not in self._known:
-            moved = shaped(h * self.direction, self.at.feeds[self.delta])
-            feeds = {**self.at.feeds, self.delta: moved}
+            delta = shaped(h * self.direction, self.at.feeds[self.delta])
+            feeds = {**self.at.feeds, self.delta: delta}
             self._known[h] = self.at.reference.run(
                 feeds, outputs=list(self.at.weights), moved=(self.at.mark, self.delta)
             )

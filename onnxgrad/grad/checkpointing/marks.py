@@ -79,15 +79,8 @@ class FileMarks:
     @property
     def values(self) -> list[Var]:
         """The marked values."""
-        return [
-            v
-            for b in self._block.bindings
-            for v in b.outputs
-            if v is not None and self._is_marked(v)
-        ]
-
-    def _is_marked(self, v: Var) -> bool:
-        return any(v is other for other, _ in (*self._marks.start, *self._marks.end))
+        marked = {v for v, _ in (*self._marks.start, *self._marks.end)}
+        return [v for b in self._block.bindings for v in b.outputs if v is not None and v in marked]
 
     def now(self) -> Marks:
         """The marks, on what was put in the place of readers that are gone."""

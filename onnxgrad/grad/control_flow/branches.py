@@ -91,8 +91,8 @@ def open_decided(
             left.add(b)
             taken = _value(b.inputs[0]) if any(v in needed for v in b.outputs) else None
             if taken is not None and taken.size == 1:
-                branch = b.blocks["then_branch" if taken.item() else "else_branch"]
-                anchors += _open(b, branch, kept)
+                name = "then_branch" if taken.item() else "else_branch"
+                anchors += _open(b, b.blocks[name], kept)
 
 
 def _open(b: Binding, branch: BindingBlock, kept: Collection[Var]) -> list[Binding]:

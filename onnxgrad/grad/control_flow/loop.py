@@ -56,9 +56,8 @@ def loop_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer
         t = op.Sub(op.Sub(steps, 1), i)
         states = [tape(t) for tape in tapes]
         outs = once.copy(block, [t, constant(np.array(True)), *states])
-        seeds: list[Any] = [None] * count
-        for k, adjoint in zip(floats, adjoints, strict=True):
-            seeds[k] = adjoint
+        arrived = dict(zip(floats, adjoints, strict=True))
+        seeds = [*map(arrived.get, range(count))]
         seeds += [None if scan is None else op.Gather(scan, t, axis=0) for scan in g[count:]]
         found = walk_back(
             block, outs[1 : 1 + len(seeds)], seeds, [*(states[k] for k in floats), *captured]
@@ -175,8 +174,7 @@ def tape_of(b: Binding, state: int, type_: Type | None) -> Tape:
 
 
 def _typed(state: Var, type_: Type | None) -> Var:
-    if type_ is not None:
-        state.type = type_
+    state.type = type_ or state.type
     return state
 
 

@@ -67,7 +67,7 @@ def scan_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer
 
         outs = once.copy(block, [*s_before, *x])
         ds = dict(zip(floats, ds_after, strict=True))
-        seeds = [*(ds.get(k) for k in range(n)), *dy]
+        seeds = [*map(ds.get, range(n)), *dy]
         states, elements = [s_before[k] for k in floats], [x[j] for j in wanted_xs]
         found = walk_back(block, outs[: len(seeds)], seeds, [*states, *elements, *captured])
         for state in states:

@@ -215,18 +215,16 @@ def _carry_over(source: ModelProto, converted: ModelProto) -> None:
     for entry in [e for e in source.opset_import if e.domain != _HIDDEN]:
         version = OPSET if domains.is_default(entry.domain) else entry.version
         converted.opset_import.add(domain=entry.domain, version=version)
-    del converted.metadata_props[:]
-    converted.metadata_props.extend(source.metadata_props)
-    converted.doc_string = source.doc_string
-    converted.graph.doc_string = source.graph.doc_string
-    del converted.graph.metadata_props[:]
-    converted.graph.metadata_props.extend(source.graph.metadata_props)
+    for old, new in ((source, converted), (source.graph, converted.graph)):
+        new.doc_string = old.doc_string
+        del new.metadata_props[:]
+        new.metadata_props.extend(old.metadata_props)
     before = {name: node for node in source.graph.node for name in node.output if name}
     for node in converted.graph.node:
-        old = next((before[name] for name in node.output if name in before), None)
-        if old is not None and not node.metadata_props:
-            node.metadata_props.extend(old.metadata_props)
-            node.doc_string = node.doc_string or old.doc_string
+        origin = next((before[name] for name in node.output if name in before), None)
+        if origin is not None and not node.metadata_props:
+            node.metadata_props.extend(origin.metadata_props)
+            node.doc_string = node.doc_string or origin.doc_string
 
 
 # ---- local functions: onnx.version_converter drops them all --------------------------------------
@@ -245,10 +243,8 @@ def open_changed(program: Program, opset: int) -> list[str]:
     """
     changed: set[FunctionKey] = set()
     for key in functions_callees_first(program):
-        function = program.functions[key]
-        if any(
-            called(b) in changed or changes_meaning(b, opset) is not None for b in function.walk()
-        ):
+        bindings = program.functions[key].walk()
+        if any(called(b) in changed or changes_meaning(b, opset) is not None for b in bindings):
             changed.add(key)
     if not changed:
         return []

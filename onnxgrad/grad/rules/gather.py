@@ -62,15 +62,13 @@ def _only_row(rows: Var) -> int | None:
     """The one row that is meant every time: a table of token types, of which a model uses the
     first.
     """
-    source = rows.definition
     while (
-        source is not None
+        (source := rows.definition) is not None
         and not source.domain
         and source.op in _KEEP_A_FILL
         and source.inputs[0] is not None
     ):
         rows = source.inputs[0]
-        source = rows.definition
     places = rows.const
     if places is None or not places.size or (places != places.reshape(-1)[0]).any():
         return None

@@ -34,8 +34,7 @@ def _cross_entropy(
     """(softmax - onehot) times each sample's share; the adjoint of log_prob, when there is one,
     as for LogSoftmax.
     """
-    log_prob = y[1]
-    probability = op.Exp(log_prob)
+    probability = op.Exp(y[1])
     total: Var | None = None
     if g[0] is not None:
         share, places = sample_share(g[0], scores, labels, weights, reduction, ignore_index)

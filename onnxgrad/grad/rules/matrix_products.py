@@ -205,8 +205,7 @@ def _det(g: Var, y: Var, x: Var, binding: Binding) -> Var:
         return expand_like(adjoint, x)
     rows, signs = _minor_indices(x, n)
     minors = op.Gather(op.Gather(x, rows, axis=lead), rows, axis=lead + 2)
-    batch = list(range(lead))
-    minors = op.Transpose(minors, perm=[*batch, lead, lead + 2, lead + 1, lead + 3])
+    minors = op.Transpose(minors, perm=[*range(lead), lead, lead + 2, lead + 1, lead + 3])
     return adjoint * (op.Det(minors) * signs)
 
 

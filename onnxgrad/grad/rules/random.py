@@ -18,11 +18,8 @@ def _kept_scale(x: Var, ratio: Var | None, training_mode: Var | None) -> Var | N
     if training_mode is None or (training_mode.const is not None and not training_mode.const.any()):
         return None
     if ratio is None or ratio.const is not None:
-        rate = (
-            0.5
-            if ratio is None or ratio.const is None
-            else float(np.asarray(ratio.const, np.float64).reshape(()))
-        )
+        given = None if ratio is None else ratio.const
+        rate = 0.5 if given is None else float(np.asarray(given, np.float64).reshape(()))
         scale = constant(1.0 / (1.0 - rate) if rate < 1.0 else 0.0, x.dtype)
     else:
         share = op.Cast(ratio, to=x.dtype)

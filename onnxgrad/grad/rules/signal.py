@@ -39,9 +39,7 @@ def _fitted(v: Var, axis: Any, n: Any) -> Var:
     own = _size(v, axis)
     if isinstance(own, int) and isinstance(n, int):
         return v if own == n else _padded(v, axis, [n - own])
-    target = constant(np.array([n], np.int64)) if isinstance(n, int) else n
-    have = constant(np.array([own], np.int64)) if isinstance(own, int) else own
-    return _padded(v, axis, op.Sub(target, have))
+    return _padded(v, axis, op.Sub(_vector(n), _vector(own)))
 
 
 def _padded(v: Var, axis: Any, after: Any) -> Var:
@@ -85,10 +83,12 @@ def _dft(
 ) -> Var:
     parts = _parts(x, binding)
     rank = rank_of(x, binding)
-    if isinstance(axis, Var):
-        a: Any = op.Reshape(op.Cast(axis, to=TensorProto.INT64), [1])
-    else:
-        a = (int(axis[0]) if axis is not None else (1 if binding.version < 20 else -2)) % rank
+    usual = 1 if binding.version < 20 else -2
+    a: Any = (
+        op.Reshape(op.Cast(axis, to=TensorProto.INT64), [1])
+        if isinstance(axis, Var)
+        else (usual if axis is None else int(axis[0])) % rank
+    )
     if inverse and onesided:
         # y = irfft(x): bin k stands for itself and its mirror image, but for 0 and n / 2
         n = _size(y, a)
@@ -121,19 +121,16 @@ def _mirror_weights(bins: Var, n: Any, axis: Any) -> Var:
     """How often each bin of the one-sided spectrum counts in the whole: 2, at 0 and n / 2 once."""
     rank = bins.rank or 0
     if isinstance(n, int) and isinstance(axis, int):
-        weights = np.full(n // 2 + 1, 2.0)
-        weights[0] = 1.0
-        if n % 2 == 0:
-            weights[-1] = 1.0
+        bins_ = np.arange(n // 2 + 1)
+        weights = np.where((bins_ == 0) | (2 * bins_ == n), 1.0, 2.0)
         return constant(weights.reshape([-1 if i == axis else 1 for i in range(rank)]), bins.dtype)
     k = op.Range(
         constant(np.int64(0)), op.Squeeze(_vector(_size(bins, axis)), [0]), constant(np.int64(1))
     )
     alone = op.Or(op.Equal(k, constant(np.int64(0))), op.Equal(op.Add(k, k), _vector(n)))
     counted = op.Where(alone, constant(1.0, bins.dtype), constant(2.0, bins.dtype))
-    shape = constant(np.ones(rank, np.int64))
-    place = axis if isinstance(axis, Var) else constant(np.array([axis], np.int64))
-    shape = op.ScatterElements(shape, place, constant(np.array([-1], np.int64)), axis=0)
+    ones = constant(np.ones(rank, np.int64))
+    shape = op.ScatterElements(ones, _vector(axis), _vector(-1), axis=0)
     return op.Reshape(counted, shape)
 
 

@@ -138,11 +138,9 @@ class Correlation:
             )
             flat = flat * size + at
             inside = inside & (at >= 0) & (at < size)
-        found = np.where(inside, flat, prod(long))
-        return found.reshape(prod(short), self.taps)
+        return np.where(inside, flat, prod(long)).reshape(prod(short), self.taps)
 
 
 def channels_last(v: Var) -> Var:
     """(N, C, *D) as (N, *D, C)."""
-    rank = v.rank or 0
-    return op.Transpose(v, perm=[0, *range(2, rank), 1])
+    return op.Transpose(v, perm=[0, *range(2, v.rank or 0), 1])

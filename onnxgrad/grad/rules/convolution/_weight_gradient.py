@@ -49,8 +49,7 @@ def _correlation(long: Var, short: Var, w: Var, geo: Geometry, group: int) -> Co
     if not is_static(lead) or geo.kernel is None:
         return None
     c = Correlation(long, short, geo, group, lead[0], lead[1], geo.kernel)
-    empty = c.sizes is not None and not all(map(prod, c.sizes))
-    return None if empty or not all(c.shape) else c
+    return c if all(c.shape) and (c.sizes is None or all(map(prod, c.sizes))) else None
 
 
 def _form(c: Correlation) -> Form | None:
@@ -78,8 +77,7 @@ def _is_pointwise(c: Correlation) -> bool:
 def _pointwise(c: Correlation) -> Form:
     """A sum of products pays where those are smaller than what would be moved to join images."""
     o = prod(c.sizes[1]) if c.sizes is not None else 0
-    smaller = c.maps * c.channels < o * (c.maps + c.channels)
-    return by_images if smaller else by_joined_images
+    return by_images if c.maps * c.channels < o * (c.maps + c.channels) else by_joined_images
 
 
 def _depthwise(c: Correlation) -> Form | None:

@@ -57,7 +57,11 @@ class Samples:
     @cached_property
     def weights(self) -> Var:
         """A: each pixel's weight in each bin's mean, (R, bins, size)."""
-        return self._onto_pixels(1.0 - self.above, self.above)
+        low = 1.0 - self.above
+        share = self.inside / self.samples
+        lower = as_number(self._is_at(self.low), low) * op.Unsqueeze(low * share, [3])
+        upper = as_number(self._is_at(self.low + 1.0), low) * op.Unsqueeze(self.above * share, [3])
+        return op.ReduceSum(lower + upper, [2], keepdims=0)
 
     def slopes(self, d_weights: Var) -> Var:
         """<dA, how A changes with a sample's position>, (R, bins, S)."""
@@ -76,12 +80,6 @@ class Samples:
     def _is_at(self, pixel: Var) -> Var:
         """Whether a sample's neighbour is each of the pixels, (R, bins, S, size)."""
         return op.Equal(op.Unsqueeze(pixel, [3]), counting(self.size, pixel.dtype))
-
-    def _onto_pixels(self, low: Var, high: Var) -> Var:
-        share = self.inside / self.samples
-        lower = as_number(self._is_at(self.low), low) * op.Unsqueeze(low * share, [3])
-        upper = as_number(self._is_at(self.low + 1.0), low) * op.Unsqueeze(high * share, [3])
-        return op.ReduceSum(lower + upper, [2], keepdims=0)
 
 
 def as_type_of(size: Any, like: Var) -> Var:
@@ -198,11 +196,6 @@ class Candidates:
         places = op.GatherElements(self.pixels, self.first, axis=2)
         empty = zeros(op.Concat(product([n, h, w]), c, axis=0), share)
         flat = [np.array([-1], np.int64), c]
-        added = scatter_elements(
-            empty,
-            op.Reshape(places, op.Concat(*flat, axis=0)),
-            op.Reshape(share, op.Concat(*flat, axis=0)),
-            axis=0,
-            reduction="add",
-        )
+        rows, shares = (op.Reshape(v, op.Concat(*flat, axis=0)) for v in (places, share))
+        added = scatter_elements(empty, rows, shares, axis=0, reduction="add")
         return op.Transpose(reshaped(added, [n, h, w, c]), perm=[0, 3, 1, 2])

@@ -146,8 +146,7 @@ class Sampling:
         """The images' adjoint, (*lead, C, *spatial): w_k g, for cotangents (*lead, C, P), added
         into each neighbour.
         """
-        shape = [*self.lead, channels, product(self.spatial)]
-        empty = zeros(joined(shape), g)
+        empty = zeros(joined([*self.lead, channels, product(self.spatial)]), g)
         updates = reshaped(self.weight * self._beside(g), [*self.lead, channels, self._reads])
         added = scatter_elements(empty, self._places(channels), updates, axis=-1, reduction="add")
         return reshaped(added, [*self.lead, channels, *self.spatial])
@@ -349,11 +348,9 @@ def _affine_grid(
     grid = op.AffineGrid(
         constant(np.eye(d, d + 1, dtype=dtype)[None]), single, align_corners=align_corners
     )
-    points = op.Reshape(op.CastLike(grid, theta), [-1, d])
-    homogeneous = pad(points, [0, 1], [1], 1.0)
-    cotangents = op.Reshape(g, [0, -1, d])
-    found = op.MatMul(op.Transpose(cotangents, perm=[0, 2, 1]), homogeneous)
-    return with_type_of(found, theta)
+    homogeneous = pad(op.Reshape(op.CastLike(grid, theta), [-1, d]), [0, 1], [1], 1.0)
+    cotangents = op.Transpose(op.Reshape(g, [0, -1, d]), perm=[0, 2, 1])
+    return with_type_of(op.MatMul(cotangents, homogeneous), theta)
 
 
 vjp("AffineGrid", _affine_grid)

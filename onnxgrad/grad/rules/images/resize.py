@@ -144,12 +144,12 @@ def _at(v: Var | None, position: int) -> Var:
 
 def _along(g: Var, axis: int, weights: Var, rank: int) -> Var:
     """Sum over the resized axis: g's values times each source's weights."""
-    perm = [*(i for i in range(rank) if i != axis), axis]
-    back = [int(i) for i in np.argsort(perm)]
     if axis == rank - 1:
         return g @ weights.mT
     if axis == rank - 2:
         return weights @ g
+    perm = [*(i for i in range(rank) if i != axis), axis]
+    back = [int(i) for i in np.argsort(perm)]
     return op.Transpose(op.Transpose(g, perm=perm) @ weights.mT, perm=back)
 
 

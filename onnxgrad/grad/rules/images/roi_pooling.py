@@ -65,16 +65,16 @@ class _Regions:
     def g_columns(self) -> Var:
         """G B, (R * bins, C * W)."""
         _, c, _, w = self.sizes
-        product_ = self.g @ op.Unsqueeze(self.columns.weights, [1])
-        flat = op.Transpose(product_, perm=[0, 2, 1, 3])
+        read = self.g @ op.Unsqueeze(self.columns.weights, [1])
+        flat = op.Transpose(read, perm=[0, 2, 1, 3])
         return reshaped(flat, [product([self.count, self._bins(self.rows)]), product([c, w])])
 
     @property
     def g_rows(self) -> Var:
         """Aᵀ G, (R * bins, C * H)."""
         _, c, h, _ = self.sizes
-        product_ = op.Unsqueeze(self.rows.weights, [1]).mT @ self.g
-        flat = op.Transpose(product_, perm=[0, 3, 1, 2])
+        read = op.Unsqueeze(self.rows.weights, [1]).mT @ self.g
+        flat = op.Transpose(read, perm=[0, 3, 1, 2])
         return reshaped(flat, [product([self.count, self._bins(self.columns)]), product([c, h])])
 
     def images(self) -> Var:
@@ -135,8 +135,7 @@ class _Regions:
         rows, columns = self.rows, self.columns
         sides = [_taps(1.0 - a.above, a.above) for a in (rows, columns)]
         steps = constant(np.array([-1.0, 1.0]), self.x.dtype)
-        own = (rows, columns)[axis]
-        sides[axis] = op.Unsqueeze(own.moves, [3]) * steps
+        sides[axis] = op.Unsqueeze((rows, columns)[axis].moves, [3]) * steps
         down, across = self._pairs(*sides)
         slope = down * across * self._outer(rows.inside, columns.inside)
         at = self._pairs(*(op.Unsqueeze(v, [3]) for v in (rows.along, columns.along)))[axis]
