@@ -19,7 +19,7 @@ from onnxgrad.report.parts import (
     Text,
     bytes_text,
     cell,
-    change,
+    changed,
     first_of,
     heading,
     line,
@@ -34,6 +34,9 @@ from onnxgrad.rewrite.trace import BranchNames, Firing, Inexact, Slip
 from onnxgrad.verify import Report
 from onnxgrad.wording import counted, option
 
+_STAGES = {
+    "read": "read", "tune": "tuned", "rewrite": "rewritten", "prove": "proved", "write": "written",
+}  # fmt: skip
 _OPERATORS = 12  # rows of changed operators without -v
 _MISSES = 20  # rows of near misses without -v
 _UNDECIDED = 6  # rows of choices that were not kept, without -v
@@ -95,7 +98,12 @@ class OptimizedModel(Rendered):
         elif found.error is None:
             yield line(f"not proved ({option('--no-verify', 'verify=False')})", "yellow")
         if found.error is None:
-            yield _last_line(found)
+            spent = ", ".join(
+                f"{_STAGES[stage]} in {seconds_text(seconds)}"
+                for stage, seconds in found.seconds.items()
+                if stage in _STAGES and (stage != "write" or found.written)
+            )
+            yield line(f"{spent}{'' if found.written else '; dry run, no model written'}", "dim")
 
 
 def _of_rewriting(found: Outcome, verbose: bool) -> Iterator[Part]:
@@ -107,7 +115,14 @@ def _of_rewriting(found: Outcome, verbose: bool) -> Iterator[Part]:
         yield line(str(found.newer), "dim")
     if verbose:
         yield ""
-        yield _rules(found)
+        counts = sorted(found.trace.counts.items(), key=lambda item: -item[1].seconds)
+        yield table(
+            "rule", ">tried", ">matched", ">applied", ">time",
+            rows=(
+                (cell(name), *map(number, (c.tried, c.matched, c.applied)), seconds_text(c.seconds))
+                for name, c in counts
+            ),
+        )  # fmt: skip
     if found.explain:
         yield ""
         yield from _misses(found, verbose)
@@ -120,42 +135,42 @@ def _of_rewriting(found: Outcome, verbose: bool) -> Iterator[Part]:
 
 
 def _counts(before: Stats, after: Stats, verbose: bool) -> Table:
-    made = table("", ">before", ">after", ">change")
-    for what, a, b, shown in (
-        ("nodes", before.nodes, after.nodes, number),
-        ("parameters", before.parameters, after.parameters, number),
-        ("file size", before.bytes, after.bytes, bytes_text),
-    ):
-        made.add_row(
-            what, shown(a), shown(b), _share(a, b) if shown is bytes_text else change(a, b)
-        )
+    size = (bytes_text(before.bytes), bytes_text(after.bytes), _share(before.bytes, after.bytes))
+    made = table(
+        "", ">before", ">after", ">change",
+        rows=(
+            ("nodes", *changed(before.nodes, after.nodes)),
+            ("parameters", *changed(before.parameters, after.parameters)),
+            ("file size", *size),
+        ),
+    )  # fmt: skip
     made.add_section()
-    names = [
-        n
-        for n in {**before.operators, **after.operators}
-        if before.operators[n] != after.operators[n]
-    ]
-    names.sort(key=lambda n: (-abs(after.operators[n] - before.operators[n]), n))
-    shown_names, more = first_of(names, _OPERATORS, verbose)
-    for name in shown_names:
-        a, b = before.operators[name], after.operators[name]
-        made.add_row(cell(name), number(a), number(b), change(a, b))
+    counts = {
+        n: (before.operators[n], after.operators[n]) for n in before.operators | after.operators
+    }
+    names = [n for n, (a, b) in counts.items() if a != b]
+    names.sort(key=lambda n: (-abs(counts[n][1] - counts[n][0]), n))
+    shown, more = first_of(names, _OPERATORS, verbose)
+    made.rows += [(cell(name), *changed(*counts[name])) for name in shown]
     made.rows += [(left,) for left in more]
     return made
 
 
 def _passes(done: Outcome, verbose: bool) -> Iterator[Part]:
     did = done.rules_by_pass
-    made = table("pass", ">rewrites", "what it did", ">time")
     idle = [p for p in done.passes if not p.firings]
-    for p in done.passes:
-        if p.firings or verbose:
-            rules = ", ".join(
-                f"{rule} ×{count}" for rule, count in did.get(p.name, Counter()).most_common()
-            )
-            made.add_row(
-                cell(p.name), number(p.firings), cell(rules, "dim"), seconds_text(p.seconds)
-            )
+
+    def rules(name: str) -> Text:
+        counts = did.get(name, Counter()).most_common()
+        return cell(", ".join(f"{rule} ×{count}" for rule, count in counts), "dim")
+
+    made = table(
+        "pass", ">rewrites", "what it did", ">time",
+        rows=(
+            (cell(p.name), number(p.firings), rules(p.name), seconds_text(p.seconds))
+            for p in done.passes if p.firings or verbose
+        ),
+    )  # fmt: skip
     yield ""
     if made.rows:
         yield made
@@ -185,19 +200,6 @@ def slips_text(slips: Sequence[Slip], verbose: bool = False) -> str:
     return f"{count} {why}{more}: {shown}; please report this"
 
 
-def _rules(done: Outcome) -> Table:
-    made = table("rule", ">tried", ">matched", ">applied", ">time")
-    for name, c in sorted(done.trace.counts.items(), key=lambda item: -item[1].seconds):
-        made.add_row(
-            cell(name),
-            number(c.tried),
-            number(c.matched),
-            number(c.applied),
-            seconds_text(c.seconds),
-        )
-    return made
-
-
 def _misses(done: Outcome, verbose: bool) -> Iterator[Part]:
     made = table("near miss of", ">times", "why not", "at" if verbose else "first at")
     rows, more = first_of(done.places_of_misses, _MISSES, verbose)
@@ -209,21 +211,6 @@ def _misses(done: Outcome, verbose: bool) -> Iterator[Part]:
         made.add_row(cell(rule), number(len(places)), cell(reason), cell("; ".join(shown), "dim"))
     yield made if rows else line("no near misses", "dim")
     yield from more
-
-
-def _last_line(outcome: Outcome) -> Text:
-    words = {
-        "read": "read",
-        "tune": "tuned",
-        "rewrite": "rewritten",
-        "prove": "proved",
-        "write": "written",
-    }
-    shown = [k for k in words if k != "write" or outcome.written]
-    spent = ", ".join(
-        f"{words[k]} in {seconds_text(s)}" for k, s in outcome.seconds.items() if k in shown
-    )
-    return line(f"{spent}{'' if outcome.written else '; dry run, no model written'}", "dim")
 
 
 # ---- tuning --------------------------------------------------------------------------------------
@@ -240,19 +227,10 @@ def _tuning(data: Mapping[str, Any] | None, verbose: bool = False) -> Iterator[P
     measured = [d for d in decisions if d["kept"] or d["ratio"] is not None]
     others = sorted((d for d in measured if not d["kept"]), key=lambda d: d["ratio"] or 1.0)
     shown = [d for d in measured if d["kept"]] + others[: None if verbose else _UNDECIDED]
-    made = table("choice", ">time", ">spread", "decision")
-    for d in [*shown, *([data["total"]] if data.get("total") else [])]:
-        style = "green" if d["kept"] else "dim"
-        ratio, spread = d["ratio"], d["spread"]
-        made.add_row(
-            cell(d["choice"]),
-            "" if ratio is None else f"{ratio:.3f}",
-            "" if spread is None else f"± {spread:.3f}",
-            cell("kept" if d["kept"] else d.get("why") or "not beyond the noise", style),
-        )
+    shown += [data["total"]] if data.get("total") else []
+    if shown:
+        yield table("choice", ">time", ">spread", "decision", rows=map(_choice, shown))
     where = f"{data['provider']}, {counted(data['threads'], 'thread')}"
-    if made.rows:
-        yield made
     kept = sum(d["kept"] for d in decisions)
     late = sum(d.get("why") == LATE for d in decisions)
     more = f", {late} not measured for want of time" if late else ""
@@ -261,31 +239,35 @@ def _tuning(data: Mapping[str, Any] | None, verbose: bool = False) -> Iterator[P
     )
 
 
+def _choice(decision: Mapping[str, Any]) -> Sequence[Text | str]:
+    ratio, spread = decision["ratio"], decision["spread"]
+    why = cell(decision.get("why") or "not beyond the noise", "dim")
+    return (
+        cell(decision["choice"]),
+        "" if ratio is None else f"{ratio:.3f}",
+        "" if spread is None else f"± {spread:.3f}",
+        cell("kept", "green") if decision["kept"] else why,
+    )
+
+
 # ---- several models ------------------------------------------------------------------------------
 
 
 def summary(outcomes: Sequence[Outcome]) -> Table:
     """One row per model, narrow enough for 80 columns."""
-    made = table("model", ">nodes", ">size", ">proof", ">worst", ">allowed", ">time")
-    for o in outcomes:
-        nodes, size = line(""), line("")
-        if o.before is not None and o.after is not None:
-            a, b = o.before.nodes, o.after.nodes
-            nodes = line(f"{number(a)} → {number(b)}", _style(a, b))
-            size = _share(o.before.bytes, o.after.bytes)
-        worst = None if o.report is None else o.report.worst
-        rel = "" if worst is None else share_text(worst.rel)
-        allowed = "" if worst is None else share_text(worst.tolerance)
-        made.add_row(
-            cell(o.model),
-            nodes,
-            size,
-            _word(o),
-            rel,
-            allowed,
-            seconds_text(sum(o.seconds.values())),
-        )
-    return made
+    names = ("model", ">nodes", ">size", ">proof", ">worst", ">allowed", ">time")
+    return table(*names, rows=map(_row, outcomes))
+
+
+def _row(o: Outcome) -> Sequence[Text | str]:
+    nodes, size, differences = line(""), line(""), ("", "")
+    if o.before is not None and o.after is not None:
+        a, b = o.before.nodes, o.after.nodes
+        nodes = line(f"{number(a)} → {number(b)}", _style(a, b))
+        size = _share(o.before.bytes, o.after.bytes)
+    if o.report is not None and (worst := o.report.worst) is not None:
+        differences = (share_text(worst.rel), share_text(worst.tolerance))
+    return cell(o.model), nodes, size, _word(o), *differences, seconds_text(sum(o.seconds.values()))
 
 
 def _style(before: int, after: int) -> str:
@@ -302,12 +284,8 @@ def _share(before: int, after: int) -> Text:
 
 def _word(outcome: Outcome) -> Text:
     if outcome.report is not None:
-        found = verdict(outcome.report)
-        return (
-            found + line(" in part", "yellow")
-            if outcome.report.ok and outcome.report.gaps
-            else found
-        )
+        part = " in part" if outcome.report.ok and outcome.report.gaps else ""
+        return verdict(outcome.report) + line(part, "yellow")
     if outcome.error is not None:
         return line("refused" if outcome.exit_code == 2 else "failed", "red")
     return line("skipped", "yellow")

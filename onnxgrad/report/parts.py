@@ -6,7 +6,7 @@ parts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TypeAlias, TypeVar
@@ -64,9 +64,12 @@ class Table:
 Part: TypeAlias = Text | Table | str
 
 
-def table(*columns: str, title: str = "") -> Table:
-    """An empty table with these columns."""
-    return Table(columns, title)
+def table(*columns: str, title: str = "", rows: Iterable[Sequence[Text | str]] = ()) -> Table:
+    """A table with these columns and rows."""
+    made = Table(columns, title)
+    for row in rows:
+        made.add_row(*row)
+    return made
 
 
 def line(text: str, style: str = "", indent: int = 0) -> Text:
@@ -131,6 +134,11 @@ def change(before: int, after: int) -> Text:
         return line("=", "dim")
     share = f" ({100 * (after - before) / before:+.0f} %)" if before else ""
     return line(f"{after - before:+,}{share}", "green" if after < before else "yellow")
+
+
+def changed(before: int, after: int) -> tuple[str, str, Text]:
+    """The cells of a count before and after, and its change."""
+    return number(before), number(after), change(before, after)
 
 
 def seconds_text(seconds: float) -> str:
