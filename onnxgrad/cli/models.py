@@ -5,7 +5,8 @@ from __future__ import annotations
 import glob
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
@@ -85,6 +86,15 @@ def _stdin() -> bytes:
     if sys.stdin is None:
         raise InputError("stdin: is closed")
     return sys.stdin.buffer.read(MOST_BYTES)
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Errors inside have the model's name in front."""
+    try:
+        yield
+    except OnnxgradError as error:
+        raise named(error, name) from error
 
 
 def named(error: OnnxgradError, name: str) -> OnnxgradError:

@@ -10,9 +10,13 @@ from typing import Any
 
 import onnx
 
+from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.output import Output
+from onnxgrad.cli.targets import files_read, target_of, writer
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.groups import Bounds
+from onnxgrad.jobs.optimize import Hooks
+from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.tuning.record import write
 from onnxgrad.limits import SECONDS
 from onnxgrad.options import providers_of
@@ -58,6 +62,24 @@ def write_html(args: argparse.Namespace, made: Callable[[], str], out: Output) -
         advance("drawing", None)
         text = made()
     out.write("--html", args.html, text)
+
+
+def converted(
+    args: argparse.Namespace, out: Output, convert: Callable[[Path | bytes, Hooks, Outcome], object]
+) -> Outcome:
+    """Run a job that converts one model, proves the result and writes it. Raises the job's error,
+    which names the model.
+    """
+    target = target_of(args.output, [args.model, *files_read(args)])
+    if args.verify:
+        require_runtime(args.provider)
+    outcome = Outcome(args.model, None if target is None else str(target), shown(args.model))
+    with out.progress(args.command, 1) as advance:
+        advance("running both models", None)
+        convert(source(args.model), Hooks(write=writer(target, out), limits=bounding_us), outcome)
+    if outcome.error is not None:
+        raise named(outcome.error, args.model)
+    return outcome
 
 
 def tuning_of(args: argparse.Namespace) -> Path | float | None:

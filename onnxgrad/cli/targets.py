@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from onnxgrad.cli.models import STDIN
@@ -51,6 +51,16 @@ def write_model(program: Program, target: Path | None, out: Output) -> None:
     data, stdout = to_bytes(program), stdout_for_data("-o -")
     stdout.write(data)
     stdout.flush()
+
+
+def writer(target: Path | None, out: Output) -> Callable[[Program], bool]:
+    """The hook of a job that writes its result to `target`."""
+
+    def write(program: Program) -> bool:
+        write_model(program, target, out)
+        return True
+
+    return write
 
 
 def check_reports(

@@ -26,7 +26,7 @@ from onnxgrad.ir.protobufs import elements, every_node, operator
 from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.ir.types import dtype_name, type_from_proto
 from onnxgrad.report.html.models import diff_page
-from onnxgrad.report.parts import Part, cell, change, first_of, heading, line, number, table
+from onnxgrad.report.parts import Part, cell, changed, first_of, heading, line, number, table
 from onnxgrad.report.rendering import Rendered
 
 _Entry = TypeVar("_Entry")
@@ -360,12 +360,9 @@ class Diff(Rendered):
             yield line("the same", "green")
             return
         if self.operators:
-            made = table("operator", ">A", ">B", ">change")
-            for op, (before, after) in sorted(
-                self.operators.items(), key=lambda item: -abs(item[1][0] - item[1][1])
-            ):
-                made.add_row(cell(op), number(before), number(after), change(before, after))
-            yield made
+            counts = sorted(self.operators.items(), key=lambda item: -abs(item[1][0] - item[1][1]))
+            rows = ((cell(op), *changed(before, after)) for op, (before, after) in counts)
+            yield table("operator", ">A", ">B", ">change", rows=rows)
             yield ""
         for kind, title in _TITLES.items():
             lines: list[str] = getattr(self, kind)

@@ -45,17 +45,14 @@ class GradientMade(Rendered):
             f"gradient of {', '.join(found.targets)} with respect to "
             f"{counted(len(found.adjoints), 'value')}"
         )
-        adjoints = table("value", "adjoint", "type")
         types = {v.name: v.type for v in program.main.outputs}
-        for value, name in list(found.adjoints.items())[: None if verbose else _LISTED]:
-            adjoints.add_row(cell(value), cell(name), cell(types.get(name) or "?"))
-        yield adjoints
+        listed = list(found.adjoints.items())[: None if verbose else _LISTED]
+        rows = ((cell(value), cell(name), cell(types.get(name) or "?")) for value, name in listed)
+        yield table("value", "adjoint", "type", rows=rows)
         if len(found.adjoints) > _LISTED and not verbose:
             yield f"{_LISTED} of {counted(len(found.adjoints), 'value')} (-v lists all)"
-        for target, seed in found.seeds.items():
-            yield cell(f"new input {seed}: the adjoint of {target}")
-        for note in found.notes:
-            yield cell(f"note: {note}")
+        yield from (cell(f"new input {s}: the adjoint of {t}") for t, s in found.seeds.items())
+        yield from (cell(f"note: {note}") for note in found.notes)
         size, after = bytes_text(to_proto(program).ByteSize()), nodes(program)
         grown = f"{number(self.before)} → " if self.before else ""
         built = f"opset {program.opset}, built in {seconds_text(self.seconds)}"

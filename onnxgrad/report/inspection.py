@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -25,6 +24,7 @@ from onnxgrad.report.parts import (
     Table,
     bytes_text,
     cell,
+    entries,
     first_of,
     heading,
     line,
@@ -113,10 +113,9 @@ class Summary(Rendered):
         yield self._interface()
         yield ""
         counts, more = first_of(self.stats.operators.most_common(), _ROWS, verbose)
-        made = table("operator", ">count", ">FLOPs", ">results")
-        for op, count in counts:
-            made.add_row(cell(op), number(count), *_cost_cells(self.costs.operators.get(op)))
-        yield made
+        costs = self.costs.operators
+        rows = ((cell(op), number(count), *_cost_cells(costs.get(op))) for op, count in counts)
+        yield table("operator", ">count", ">FLOPs", ">results", rows=rows)
         yield from more
         yield from _sized("weights", self.costs.weights, verbose)
         yield from _sized("values", self.costs.values, verbose)
@@ -125,12 +124,8 @@ class Summary(Rendered):
         if not self.metadata:
             return
         yield ""
-        made = table("metadata", "value")
-        entries, more = first_of(list(self.metadata.items()), _ROWS, verbose)
-        for key, text in entries:
-            short = text if verbose or len(text) <= _SHORT else f"{text[: _SHORT - 3]}..."
-            made.add_row(cell(key), cell(" ".join(short.split())))
-        yield made
+        shown, more = first_of(list(self.metadata.items()), _ROWS, verbose)
+        yield entries({k: " ".join(v.split()) for k, v in shown}, _SHORT, verbose)
         yield from more
 
     def _facts(self) -> Table:
@@ -152,11 +147,7 @@ class Summary(Rendered):
             "IR version": str(self.ir_version),
             "made by": self.producer,
         }
-        made = Table()
-        for what, text in facts.items():
-            if text:
-                made.add_row(cell(what, "dim"), cell(text))
-        return made
+        return table(rows=((cell(k, "dim"), cell(text)) for k, text in facts.items() if text))
 
     def _total(self) -> str:
         """The operations of one run, and how many nodes are not counted."""
@@ -180,12 +171,10 @@ class Summary(Rendered):
         return f"weights {bytes_text(self.costs.weight_bytes)}, values {values}"
 
     def _interface(self) -> Table:
-        made = table("", "name", "type")
-        for kind, values in (("input", self.inputs), ("output", self.outputs)):
-            for value in values:
-                what = f"{kind} with default" if value.default else kind
-                made.add_row(cell(what, "dim"), cell(value.name), cell(value.type, "cyan"))
-        return made
+        kinds = [(v, "input with default" if v.default else "input") for v in self.inputs]
+        kinds += [(v, "output") for v in self.outputs]
+        rows = ((cell(kind, "dim"), cell(v.name), cell(v.type, "cyan")) for v, kind in kinds)
+        return table("", "name", "type", rows=rows)
 
 
 def count_text(value: int) -> str:
@@ -211,12 +200,11 @@ def _known(text: str, value: int, unknown: int) -> str:
 
 def _sized(what: str, found: list[Sized], verbose: bool) -> Iterator[Part]:
     """A table of the largest ones; nothing if there are none."""
-    made = table(f"largest {what}", "type", ">size")
-    for one in found if verbose else found[:_FEW]:
-        made.add_row(cell(one.name), cell(one.type, "cyan"), bytes_text(one.bytes))
     if found:
         yield ""
-        yield made
+        shown = found if verbose else found[:_FEW]
+        rows = ((cell(s.name), cell(s.type, "cyan"), bytes_text(s.bytes)) for s in shown)
+        yield table(f"largest {what}", "type", ">size", rows=rows)
 
 
 def inspect(model: ModelLike, dims: Mapping[str, int] | None = None) -> Summary:
@@ -296,25 +284,20 @@ class Weights(Rendered):
         for title, found in (("weight", self.weights), ("left out", self.left_out)):
             if not found and title != "weight":
                 return
-            rows = table(f"{title} ({number(len(found))})", "type", "why")
             shown = found if verbose else _first_of_each_reason(found)
-            for v in shown:
-                rows.add_row(cell(v.name), cell(v.type, "cyan"), cell(v.why, "dim"))
-            yield rows
+            rows = ((cell(v.name), cell(v.type, "cyan"), cell(v.why, "dim")) for v in shown)
+            yield table(f"{title} ({number(len(found))})", "type", "why", rows=rows)
             if len(shown) < len(found):
                 yield f"and {number(len(found) - len(shown))} more (-v)"
 
 
 def _first_of_each_reason(values: list[Weighed]) -> list[Weighed]:
     """As many of each reason as fit."""
-    each = max(1, _ROWS // max(1, len({v.why for v in values})))
-    seen: Counter[str] = Counter()
-    found = []
-    for v in values:
-        seen[v.why] += 1
-        if seen[v.why] <= each:
-            found.append(v)
-    return found
+    places: dict[str, list[int]] = {}
+    for i, v in enumerate(values):
+        places.setdefault(v.why, []).append(i)
+    each = max(1, _ROWS // max(1, len(places)))
+    return [values[i] for i in sorted(i for found in places.values() for i in found[:each])]
 
 
 @known_keywords

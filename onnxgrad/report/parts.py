@@ -6,7 +6,7 @@ parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TypeAlias, TypeVar
@@ -102,6 +102,18 @@ def first_of(
     shown = items if verbose else items[:most]
     left = len(items) - len(shown)
     return shown, [line(f"{indent}and {number(left)} more (-v)", "dim")] if left else []
+
+
+def entries(metadata: Mapping[str, str], longest: int, verbose: bool) -> Table:
+    """A table of metadata. Without `verbose` each value is one line of at most `longest`
+    characters.
+    """
+
+    def short(text: str) -> str:
+        return " ".join((text if len(text) <= longest else f"{text[: longest - 3]}...").split())
+
+    rows = ((cell(k), cell(v if verbose else short(v))) for k, v in metadata.items())
+    return table("metadata", "value", rows=rows)
 
 
 def number(value: int) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from onnxgrad.report.parts import Part, Table, Text, cell, first_of, line, number, share_text, table
+from onnxgrad.report.parts import Part, Text, cell, first_of, line, number, share_text, table
 from onnxgrad.verify import Difference, Report
 from onnxgrad.verify.compare import DIFFERENT, EQUAL, NOT_PROVED
-from onnxgrad.verify.report import WITHIN, elements
+from onnxgrad.verify.report import WITHIN, Leg, elements
 from onnxgrad.wording import counted
 
 _STYLES = {EQUAL: "bold green", WITHIN: "bold green", DIFFERENT: "bold red", NOT_PROVED: "bold red"}
@@ -27,11 +27,12 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
     gaps = cell(f"; {report.gaps}" if report.gaps else "", "yellow")
     asked = cell(f" ({report.bounds})" if report.bounds and report.ok else "")
     yield verdict(report) + asked + cell(f" on {report.provider}") + gaps + cell(ran, "dim")
-    for reason in report.unproved:
-        yield cell(f"  {reason}", "red")
-    made = _legs(report)
-    if made.rows:
-        yield made
+    yield from (cell(f"  {reason}", "red") for reason in report.unproved)
+    if report.legs:
+        yield table(
+            "proof", ">runs", ">compared", ">worst difference", ">allowed", "where",
+            rows=map(_row, report.legs.values()),
+        )  # fmt: skip
     yield from _failing(report, verbose)
     for name in report.unstable:
         yield cell(
@@ -40,8 +41,7 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
         )
     for name, count in report.compared.items() if verbose else ():
         yield cell(f"  {name}: {elements(count)}", "dim")
-    for note in report.notes:
-        yield cell(f"note: {note}", "dim")
+    yield from (cell(f"note: {note}", "dim") for note in report.notes)
     yield from _covered(report, verbose)
 
 
@@ -52,29 +52,19 @@ def _covered(report: Report, verbose: bool) -> Iterator[Part]:
     coverage = report.coverage
     if coverage.line:
         yield cell(coverage.line, "yellow" if coverage.why else "dim")
-    for warning in coverage.warnings:
-        yield cell(warning, "yellow")
-    for detail in coverage.details if verbose else ():
-        yield cell(f"  {detail}", "dim")
+    yield from (cell(warning, "yellow") for warning in coverage.warnings)
+    if verbose:
+        yield from (cell(f"  {detail}", "dim") for detail in coverage.details)
 
 
-def _legs(report: Report) -> Table:
-    made = table("proof", ">runs", ">compared", ">worst difference", ">allowed", "where")
-    for leg in report.legs.values():
-        if not leg.ran:
-            made.add_row(leg.name, "0", "", "", "", cell(f"did not run: {leg.why}", "yellow"))
-            continue
-        found = leg.worst
-        place = cell(
-            "bit-identical"
-            if found is None or (found.rel == 0 and not found.found)
-            else place_text(found),
-            "dim",
-        )
-        if leg.why:
-            place += line(f" ({leg.why})", "yellow")
-        made.add_row(leg.name, str(leg.cases), number(leg.compared), *_sizes(found), place)
-    return made
+def _row(leg: Leg) -> Sequence[Text | str]:
+    if not leg.ran:
+        return leg.name, "0", "", "", "", cell(f"did not run: {leg.why}", "yellow")
+    found = leg.worst
+    identical = found is None or (found.rel == 0 and not found.found)
+    place = cell("bit-identical" if found is None or identical else place_text(found), "dim")
+    why = line(f" ({leg.why})" if leg.why else "", "yellow")
+    return leg.name, str(leg.cases), number(leg.compared), *_sizes(found), place + why
 
 
 def _failing(report: Report, verbose: bool) -> Iterator[Part]:

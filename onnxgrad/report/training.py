@@ -6,14 +6,13 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
 
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.report.gradient import check_lines, nodes
-from onnxgrad.report.parts import Part, cell, number, seconds_text, table
+from onnxgrad.report.parts import Part, Text, cell, number, seconds_text, table
 from onnxgrad.report.rendering import Rendered
 from onnxgrad.train.callbacks import History
-from onnxgrad.train.manifest import Role
+from onnxgrad.train.manifest import Fed, Role
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.wording import counted
 
@@ -48,22 +47,16 @@ class StepMade(Rendered):
         """The trained weights, the inputs of a batch, the size, the check."""
         manifest = self.step.manifest
         parameters, states = manifest.of_role("parameter"), manifest.of_role("state")
-        count, kept = (_numbers(self.step, feds) for feds in (parameters, states))
+        initial = self.step.initial
+        count, kept = (sum(initial[f.name].size for f in feds) for feds in (parameters, states))
         yield cell(
             f"{manifest.optimizer['name']} on {counted(len(parameters), 'weight')} of "
             f"{counted(count, 'number')}, {number(kept)} more in {counted(len(states), 'state')}"
         )
-        batch = table("a batch holds", "type")
-        for fed in manifest.of_role("batch"):
-            batch.add_row(cell(fed.name), cell(_type(fed.dtype, fed.shape)))
-        yield batch
+        yield table("a batch holds", "type", rows=map(_typed, manifest.of_role("batch")))
         if verbose:
-            trained = table("trained", "type")
-            for fed in parameters:
-                trained.add_row(cell(fed.name), cell(_type(fed.dtype, fed.shape)))
-            yield trained
-        for note in self.step.notes:
-            yield cell(f"note: {note}")
+            yield table("trained", "type", rows=map(_typed, parameters))
+        yield from (cell(f"note: {note}") for note in self.step.notes)
         yield (
             f"{counted(nodes(self.step.train), 'node')}, opset {self.step.train.opset}, built in "
             f"{seconds_text(self.seconds)}"
@@ -86,16 +79,14 @@ class Fitted(Rendered):
         """A row per epoch: the mean loss of its steps, what the held-out data says."""
         losses, held = self._epochs()
         names = list(dict.fromkeys(name for found in held.values() for name in found))
-        rows = table(">epoch", ">steps", ">loss", *(f">held-out {name}" for name in names))
-        for epoch, found in losses.items():
-            evaluation = held.get(epoch, {})
-            rows.add_row(
-                str(epoch + 1),
-                number(len(found)),
-                f"{math.fsum(found) / len(found):.5g}",
-                *(f"{evaluation[name]:.5g}" if name in evaluation else "" for name in names),
+        columns = (">epoch", ">steps", ">loss", *(f">held-out {name}" for name in names))
+        yield table(*columns, rows=(
+            (
+                str(epoch + 1), number(len(found)), f"{math.fsum(found) / len(found):.5g}",
+                *(f"{held[epoch][n]:.5g}" if n in held.get(epoch, {}) else "" for n in names),
             )
-        yield rows
+            for epoch, found in losses.items()
+        ))  # fmt: skip
         speed = len(self.history.losses) / self.seconds if self.seconds else 0.0
         yield (
             f"{counted(self.steps, 'step')} in all, {number(len(self.history.losses))} now in "
@@ -113,11 +104,7 @@ class Fitted(Rendered):
         return losses, held
 
 
-def _numbers(step: TrainingStep, feds: list[Any]) -> int:
-    return sum(step.initial[fed.name].size for fed in feds)
-
-
-def _type(dtype: str, shape: tuple[int | str | None, ...] | None) -> str:
-    if shape is None:
-        return dtype
-    return f"{dtype}[{', '.join('?' if d is None else str(d) for d in shape)}]"
+def _typed(fed: Fed) -> tuple[Text, Text]:
+    """The name of an input of a step, and its type."""
+    sizes = ", ".join("?" if d is None else str(d) for d in fed.shape or ())
+    return cell(fed.name), cell(fed.dtype if fed.shape is None else f"{fed.dtype}[{sizes}]")

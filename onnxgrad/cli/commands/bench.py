@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import functools
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from onnxgrad.cli.models import STDIN, expand, shown, source
 from onnxgrad.cli.options import require_runtime, within_limits, write_html
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
+from onnxgrad.jobs.declarations import BenchOptions
 from onnxgrad.report.html.models import bench_page
-from onnxgrad.report.parts import Table, cell, file_names, table
+from onnxgrad.report.parts import Table, Text, cell, file_names, table
 from onnxgrad.verify.bench import BenchReport, Spread, Timing, bench
 from onnxgrad.wording import counted
 
@@ -22,7 +25,6 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.require is not None and len(names) < 2:
         raise InputError("--require compares with the first of several models: give two or more")
     require_runtime(args.provider)
-    options = args.options.running()
     labels = file_names([shown(name) if name == STDIN else Path(name) for name in names])
     models = {label: source(name) for label, name in zip(labels, names, strict=True)}
     # the time that was asked for is not what --timeout is there to stop
@@ -33,24 +35,15 @@ def run(args: argparse.Namespace, out: Output) -> int:
         advance("first runs", None)
         report = bench(
             models,
-            seed=args.seed,
-            rounds=args.rounds,
-            seconds=args.seconds,
-            optimize=args.optimize,
             on_round=lambda done: advance(f"round {done + 1} of {args.rounds}", done),
-            **options,
+            **{k: v for k, v in args.options.shared(BenchOptions).items() if k != "require"},
         )
-    slow = [
-        t
-        for t in report.timings[1:]
-        if args.require is not None and t.wall_ratio.median > args.require
-    ]
+    slow = [t for t in report.timings[1:] if t.wall_ratio.median > (args.require or math.inf)]
     code = 1 if slow or report.refused else 0
     rows, missed = _table(report), [_missed(t, report, args) for t in slow]
     out.show(rows)
-    for name, why in report.refused.items():
-        out.complain(f"{name} does not run: {why}")
-    for words in missed:
+    refused = [f"{name} does not run: {why}" for name, why in report.refused.items()]
+    for words in (*refused, *missed):
         out.complain(words)
     write_html(args, functools.partial(bench_page, report, rows, args.require, missed), out)
     out.json({**report.to_dict(), "exit_code": code})
@@ -69,20 +62,21 @@ def _missed(slow: Timing, report: BenchReport, args: argparse.Namespace) -> str:
 def _table(report: BenchReport) -> Table:
     threads = counted(report.threads, "thread")
     sizes = "".join(f", {name}={size}" for name, size in report.dims.items())
-    made = table(
+    return table(
         "model", ">wall ms", ">quartiles", ">CPU ms", ">wall ratio", ">quartiles", ">CPU ratio",
         ">runs", title=f"median time of one run on {report.provider}, {threads}{sizes}, and "
         f"the ratio of the fastest runs to those of {report.timings[0].name}",
+        rows=map(_row, report.timings),
     )  # fmt: skip
-    for t in report.timings:
-        style = "green" if t.wall_ratio.high < 1 else "yellow" if t.wall_ratio.low > 1 else ""
-        made.add_row(
-            cell(t.name), f"{t.wall.median * 1e3:.3f}", _quartiles(t.wall, 1e3),
-            f"{t.cpu.median * 1e3:.3f}", cell(f"{t.wall_ratio.median:.3f}", style),
-            _quartiles(t.wall_ratio, 1), f"{t.cpu_ratio.median:.3f}",
-            str(t.runs),
-        )  # fmt: skip
-    return made
+
+
+def _row(t: Timing) -> Sequence[Text | str]:
+    style = "green" if t.wall_ratio.high < 1 else "yellow" if t.wall_ratio.low > 1 else ""
+    return (
+        cell(t.name), f"{t.wall.median * 1e3:.3f}", _quartiles(t.wall, 1e3),
+        f"{t.cpu.median * 1e3:.3f}", cell(f"{t.wall_ratio.median:.3f}", style),
+        _quartiles(t.wall_ratio, 1), f"{t.cpu_ratio.median:.3f}", str(t.runs),
+    )  # fmt: skip
 
 
 def _quartiles(spread: Spread, factor: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
-from onnxgrad.report.parts import Part, Table, cell, line, table
+from onnxgrad.report.parts import Part, cell, line, table
 from onnxgrad.verify import doctor_report
 from onnxgrad.version import __version__
 
@@ -32,23 +32,22 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _tables(report: dict[str, Any]) -> Iterator[Part]:
-    made = Table()
-    made.add_row(cell("onnxgrad", "dim"), cell(report["onnxgrad"]))
-    made.add_row(cell("python", "dim"), cell(report["python"]))
-    for name, version in report["packages"].items():
-        made.add_row(cell(name, "dim"), cell(version or "not installed", "" if version else "dim"))
-    yield made
+    versions = {name: report[name] for name in ("onnxgrad", "python")} | report["packages"]
+    yield table(
+        rows=(
+            (cell(name, "dim"), cell(version or "not installed", "" if version else "dim"))
+            for name, version in versions.items()
+        )
+    )
     if report["max_ir"] is not None:
         yield cell(
             f"onnxruntime takes models up to IR version {report['max_ir']} and opset "
             f"{report['max_opset']}"
         )
     yield ""
-    made = table("provider", "runs", "why not")
-    for name, found in report["providers"].items():
-        answer = line("yes", "green") if found["works"] else line("no", "yellow")
-        made.add_row(name, answer, cell(found["why"], "dim"))
-    yield made
+    answers = {True: line("yes", "green"), False: line("no", "yellow")}
+    providers = report["providers"].items()
+    rows = ((name, answers[p["works"]], cell(p["why"], "dim")) for name, p in providers)
+    yield table("provider", "runs", "why not", rows=rows)
     if report["onnxruntime"] is not None:
-        for problem in report["problems"]:
-            yield cell(problem, "red")
+        yield from (cell(problem, "red") for problem in report["problems"])

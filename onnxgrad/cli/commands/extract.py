@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from onnxgrad.cli.models import named, shown, source
+from onnxgrad.cli.models import naming, shown, source
 from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import target_of, write_model
-from onnxgrad.errors import NotProved, OnnxgradError
+from onnxgrad.cli.targets import target_of, writer
+from onnxgrad.errors import NotProved
 from onnxgrad.ir.load import load
-from onnxgrad.ir.program import Program
 from onnxgrad.jobs.extract import extract
 from onnxgrad.jobs.optimize import Hooks
 from onnxgrad.report.gradient import nodes
@@ -29,22 +28,14 @@ def run(args: argparse.Namespace, out: Output) -> int:
     model = source(args.model)
     names = {"inputs": _names(args.inputs), "outputs": _names(args.outputs)}
     options = args.options.having(**names)
-
-    def write(program: Program) -> bool:
-        write_model(program, target, out)
-        return True
-
-    try:
-        with out.progress("extract", 1) as advance:
-            advance("the part against the whole", None)
-            found = extract(model, options, Hooks(write=write, limits=bounding_us))
-    except OnnxgradError as error:
-        raise named(error, args.model) from error
+    hooks = Hooks(write=writer(target, out), limits=bounding_us)
+    with naming(args.model), out.progress("extract", 1) as advance:
+        advance("the part against the whole", None)
+        found = extract(model, options, hooks)
     part, report = found.program, found.report
     out.show(heading(shown(args.model)))
-    for what, values in (("input", part.main.inputs), ("output", part.main.outputs)):
-        for v in values:
-            out.show(cell(f"{what} {v.name}: {v.type or '?'}"))
+    out.show(*(cell(f"input {v.name}: {v.type or '?'}") for v in part.main.inputs))
+    out.show(*(cell(f"output {v.name}: {v.type or '?'}") for v in part.main.outputs))
     out.show(f"{number(nodes(load(model)))} → {counted(nodes(part), 'node')}")
     out.json({
         "model": args.model,

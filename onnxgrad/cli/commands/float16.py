@@ -6,17 +6,12 @@ import argparse
 from collections import Counter
 from collections.abc import Iterator
 
-from onnxgrad.cli.models import named, shown, source
-from onnxgrad.cli.options import require_runtime
+from onnxgrad.cli.options import converted
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import files_read, target_of, write_model
-from onnxgrad.ir.program import Program
 from onnxgrad.jobs.float16 import float16
-from onnxgrad.jobs.optimize import Hooks
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.report.optimized import OptimizedModel
-from onnxgrad.report.parts import Part, cell, number, table
-from onnxgrad.verify.running.process_limits import bounding_us
+from onnxgrad.report.parts import Part, cell, first_of, number, table
 from onnxgrad.wording import counted, option
 
 _ROWS = 20
@@ -24,23 +19,10 @@ _ROWS = 20
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Convert, prove and write one model."""
-    target = target_of(args.output, [args.model, *files_read(args)])
-    if args.verify:
-        require_runtime(args.provider)
-    outcome = Outcome(args.model, None if target is None else str(target), shown(args.model))
-
-    def write(program: Program) -> bool:
-        write_model(program, target, out)
-        return True
-
-    with out.progress("float16", 1) as advance:
-        advance("running both models", None)
-        hooks = Hooks(write=write, limits=bounding_us)
-        float16(source(args.model), args.options, hooks, outcome)
-    if outcome.error is not None:
-        raise named(outcome.error, args.model)
-    out.json(OptimizedModel(None, outcome).to_dict())
-    *first, last = OptimizedModel(None, outcome).parts(out.verbose)
+    outcome = converted(args, out, lambda model, *rest: float16(model, args.options, *rest))
+    made = OptimizedModel(None, outcome)
+    out.json(made.to_dict())
+    *first, last = made.parts(out.verbose)
     out.show(*first[:2], *_staying(outcome, out.verbose), *first[2:], last)
     return 0
 
@@ -58,16 +40,17 @@ def _staying(outcome: Outcome, verbose: bool = False) -> Iterator[Part]:
     first = {reason: where for _, where, reason in reversed(list(trace.declined))}
     if why:
         yield ""
-        made = table("stays in float32 because", ">nodes", "such as")
-        for reason, count in why.most_common(None if verbose else _ROWS):
-            made.add_row(cell(reason), number(count), cell(first[reason].split(" = ")[0], "dim"))
-        yield made
+        yield table(
+            "stays in float32 because", ">nodes", "such as",
+            rows=(
+                (cell(reason), number(count), cell(first[reason].split(" = ")[0], "dim"))
+                for reason, count in why.most_common(None if verbose else _ROWS)
+            ),
+        )  # fmt: skip
     if trace.notes:
         yield ""
-        made = table("constant", "what float16 does not have of it")
-        for note in list(trace.notes)[: None if verbose else _ROWS]:
-            name, _, words = note.partition(": ")
-            made.add_row(cell(name), cell(words))
-        yield made
-        if not verbose and len(trace.notes) > _ROWS:
-            yield cell(f"and {len(trace.notes) - _ROWS} more (-v)", "dim")
+        notes, more = first_of(list(trace.notes), _ROWS, verbose)
+        pairs = (note.split(": ", 1) for note in notes)
+        rows = ((cell(name), cell(words)) for name, words in pairs)
+        yield table("constant", "what float16 does not have of it", rows=rows)
+        yield from more

@@ -18,10 +18,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.topic is None:
         titles = {topic: headings(topic)[0] for topic in TOPICS}
         out.json({"topics": titles})
-        made = table("topic", "what it is about")
-        for topic, title in titles.items():
-            made.add_row(cell(topic, "bold cyan"), title)
-        out.show(made, "", cell("`onnxgrad help TOPIC` prints one of them", "dim"))
+        rows = ((cell(topic, "bold cyan"), title) for topic, title in titles.items())
+        listed = table("topic", "what it is about", rows=rows)
+        out.show(listed, "", cell("`onnxgrad help TOPIC` prints one of them", "dim"))
         return 0
     text = page(args.topic)
     out.json({"topic": args.topic, "title": headings(args.topic)[0], "text": text})

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from onnxgrad.cli.models import named, shown, source
+from onnxgrad.cli.models import naming, shown, source
 from onnxgrad.cli.options import within_limits
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, write_model
-from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.program import Program
 from onnxgrad.jobs.metadata import change
-from onnxgrad.report.parts import cell, heading, line, table
+from onnxgrad.report.parts import entries, heading, line
 
 _SHORT = 200  # characters of a value without -v
 
@@ -29,14 +29,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.output is not None and not changes:
         raise InputError("-o, but nothing to change: see --set, --unset and the header's options")
     target = target_of(args.output, [args.model]) if changes else None
-    try:
-        with within_limits(args):
-            program = load(source(args.model))
-            if changes:
-                change(program, values, args.unset, header)
-                write_model(program, target, out)
-    except OnnxgradError as error:
-        raise named(error, args.model) from error
+    with naming(args.model), within_limits(args):
+        program = load(source(args.model))
+        if changes:
+            change(program, values, args.unset, header)
+            write_model(program, target, out)
     out.json({"model": args.model, "metadata": program.metadata, **program.header})
     _show(program, args, out)
     if changes:
@@ -45,10 +42,6 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _show(program: Program, args: argparse.Namespace, out: Output) -> None:
-    made = table("metadata", "value")
-    said = {name: str(value) for name, value in program.header.items() if value}
-    for key, text in (*program.metadata.items(), *((f"({k})", v) for k, v in said.items())):
-        short = text if out.verbose or len(text) <= _SHORT else f"{text[: _SHORT - 3]}..."
-        made.add_row(cell(key), cell(short if out.verbose else " ".join(short.split())))
-    out.show(heading(shown(args.model)))
-    out.show(made if made.rows else line("no metadata", "dim"))
+    header = {f"({name})": str(value) for name, value in program.header.items() if value}
+    made = entries({**program.metadata, **header}, _SHORT, out.verbose)
+    out.show(heading(shown(args.model)), made if made.rows else line("no metadata", "dim"))

@@ -25,14 +25,13 @@ def run(args: argparse.Namespace, out: Output) -> int:
             hint = did_you_mean(name, sorted(known), "`onnxgrad ops` lists them")
             raise InputError(f"unknown operator '{name}': {hint}")
     rows = [r for r in rows if not args.name or r.name in args.name]
-    shown = table("operator", ">since", "gradient", "file", "at kinks, and limits")
-    for r in rows:
-        shown.add_row(
-            cell(r.name), cell(r.since), cell(r.kind, _STYLES[r.kind]), cell(r.file), cell(r.notes)
-        )
+    cells = (
+        (cell(r.name), cell(r.since), cell(r.kind, _STYLES[r.kind]), cell(r.file), cell(r.notes))
+        for r in rows
+    )
     named = ("name", "since", "gradient", "notes", "file")
     out.json(
         {"operators": [dict(zip(named, (r.name, r.since, r.kind, r.notes, r.file))) for r in rows]}
     )
-    out.show(shown)
+    out.show(table("operator", ">since", "gradient", "file", "at kinks, and limits", rows=cells))
     return 0

@@ -70,10 +70,9 @@ def _parts(
         yield ""
         yield line("preset ", "dim") + line(name, "bold") + line(f": {preset.why}")
         if with_reasons:
-            made = table(">", "pass", "why here")
-            for i, step in enumerate(preset.steps, 1):
-                made.add_row(str(i), cell(step.item, "cyan"), cell(step.why, "dim"))
-            yield made
+            steps = enumerate(preset.steps, 1)
+            rows = ((str(i), cell(step.item, "cyan"), cell(step.why, "dim")) for i, step in steps)
+            yield table(">", "pass", "why here", rows=rows)
         else:
             yield line(", ".join(step.item for step in preset.steps), "dim", indent=4)
     if presets and not with_reasons:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
+from collections.abc import Sequence
 
-from onnxgrad.cli.models import named, source
+from onnxgrad.cli.models import naming, source
 from onnxgrad.cli.options import within_limits
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import files_read, target_of, write_model
-from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import load
-from onnxgrad.placement import OPTION, Placement, annotate, called, place, rule, settings
-from onnxgrad.report.parts import bytes_text, cell, heading, number, table
+from onnxgrad.placement import OPTION, Copy, Placement, annotate, place, rule, settings
+from onnxgrad.report.parts import Text, bytes_text, cell, heading, number, table
 from onnxgrad.wording import counted
 
 
@@ -20,16 +19,13 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """Place, report, write."""
     rules = [r for text in args.device for r in rule(text)]
     target = None if args.output is None else target_of(args.output, files_read(args))
-    try:
-        with within_limits(args):
-            program = load(source(args.model))
-            version = program.ir_version
-            placement = place(program, rules, default=args.default, propagate=args.propagate)
-            if args.output is not None:
-                annotate(program, placement, ir=args.ir)
-                write_model(program, target, out)
-    except OnnxgradError as error:
-        raise named(error, args.model) from error
+    with naming(args.model), within_limits(args):
+        program = load(source(args.model))
+        version = program.ir_version
+        placement = place(program, rules, default=args.default, propagate=args.propagate)
+        if args.output is not None:
+            annotate(program, placement, ir=args.ir)
+            write_model(program, target, out)
     if program.ir_version != version:
         out.note(
             f"the IR version went from {version} to {program.ir_version}, which has the "
@@ -41,10 +37,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _show(out: Output, placement: Placement) -> None:
-    nodes = table("device", ">nodes")
-    for device, count in sorted(Counter(placement.devices.values()).items()):
-        nodes.add_row(cell(device), number(count))
-    out.show(nodes, "")
+    nodes = sorted(placement.by_device.items())
+    out.show(table("device", ">nodes", rows=((cell(d), number(n)) for d, n in nodes)), "")
     known = [c.bytes for c in placement.copies if c.bytes is not None]
     total = bytes_text(sum(known)) + (
         "" if len(known) == len(placement.copies) else " and what depends on open sizes"
@@ -57,21 +51,14 @@ def _show(out: Output, placement: Placement) -> None:
     ):
         if not copies:
             continue
-        rows = table("value", "made by", "read by", "from", "to", ">bytes")
-        for c in copies:
-            made = "input" if c.made_by is None else called(c.made_by)
-            readers = ", ".join(called(b) for b in c.readers[:4]) + (
-                " ..." if len(c.readers) > 4 else ""
-            )
-            size = f"{c.count} elements" if c.bytes is None else bytes_text(c.bytes)
-            rows.add_row(
-                cell(c.value.name),
-                cell(made),
-                cell(readers or "output"),
-                cell(c.source),
-                cell(c.target),
-                size,
-            )
+        rows = table("value", "made by", "read by", "from", "to", ">bytes", rows=map(_row, copies))
         out.show(*([heading(title)] if title else []), rows)
     out.show("", heading("session option for onnxruntime"))
     out.text(f"{OPTION} = {settings(placement)}")
+
+
+def _row(copy: Copy) -> Sequence[Text | str]:
+    readers = ", ".join(copy.read_by[:4]) + (" ..." if len(copy.readers) > 4 else "")
+    size = f"{copy.count} elements" if copy.bytes is None else bytes_text(copy.bytes)
+    words = (copy.value_name, copy.maker or "input", readers or "output", copy.source, copy.target)
+    return *map(cell, words), size

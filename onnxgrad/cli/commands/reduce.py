@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shlex
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -19,7 +18,7 @@ from onnxgrad.interpreter import python_command
 from onnxgrad.ir.load import load
 from onnxgrad.ir.storage.external_data import load_weights
 from onnxgrad.limits import SECONDS, limited
-from onnxgrad.report.parts import bytes_text, change, heading, number, table
+from onnxgrad.report.parts import bytes_text, changed, heading, number, table
 from onnxgrad.verify.reducing.reduce import Command, Reduction, reduce
 from onnxgrad.wording import counted
 
@@ -43,9 +42,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
             model, args.model, None if args.fails is None else _FAILURES
         )
         with out.progress("reduce", 1) as advance:
-            found = reduce(
-                model, check.fails, seconds=args.timeout or SECONDS, on_step=_teller(advance)
-            )
+
+            def on_step(step: str, model: ModelProto, checked: int) -> None:
+                nodes, size = counted(len(model.graph.node), "node"), bytes_text(model.ByteSize())
+                advance(f"{nodes}, {size}, {checked} checked, {step}", None)
+
+            found = reduce(model, check.fails, seconds=args.timeout or SECONDS, on_step=on_step)
     write_model(load(found.model), target, out)
     _show(args, out, model, found)
     return 0
@@ -74,31 +76,17 @@ def _own(words: list[str], scratch: Path) -> list[str]:
     return [*command, "-o", str(scratch / "result.onnx")] if writes else command
 
 
-def _teller(advance: Callable[[str, float | None], None]) -> Callable[[str, ModelProto, int], None]:
-    def tell(step: str, model: ModelProto, checked: int) -> None:
-        advance(
-            f"{counted(len(model.graph.node), 'node')}, {bytes_text(model.ByteSize())}, {checked} "
-            f"checked, {step}",
-            None,
-        )
-
-    return tell
-
-
 def _show(args: argparse.Namespace, out: Output, before: onnx.ModelProto, found: Reduction) -> None:
     after = found.model
-    made = table("", ">before", ">after", ">change")
     rows = (
-        ("nodes", len(before.graph.node), len(after.graph.node)),
-        ("inputs", len(before.graph.input), len(after.graph.input)),
-        ("outputs", len(before.graph.output), len(after.graph.output)),
+        ("nodes", *changed(len(before.graph.node), len(after.graph.node))),
+        ("inputs", *changed(len(before.graph.input), len(after.graph.input))),
+        ("outputs", *changed(len(before.graph.output), len(after.graph.output))),
+        ("file size", bytes_text(before.ByteSize()), bytes_text(after.ByteSize()), ""),
     )
-    for what, a, b in rows:
-        made.add_row(what, number(a), number(b), change(a, b))
-    made.add_row("file size", bytes_text(before.ByteSize()), bytes_text(after.ByteSize()), "")
     out.show(
         heading(args.model),
-        made,
+        table("", ">before", ">after", ">change", rows=rows),
         f"{counted(found.checked, 'candidate')} checked, {number(found.invalid)} invalid",
     )
     if not found.finished:

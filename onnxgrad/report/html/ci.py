@@ -99,10 +99,9 @@ def _requirements(outcome: ModelOutcome) -> Section | None:
 
 
 def _changes(outcome: ModelOutcome) -> Section | None:
-    rows = table("changed since the lock", ">before", ">after")
-    for change in outcome.changes:
-        rows.add_row(cell(change.what), _value(change.before), _value(change.after))
-    return table_section("Changes", rows) if rows.rows else None
+    rows = ((cell(c.what), _value(c.before), _value(c.after)) for c in outcome.changes)
+    made = table("changed since the lock", ">before", ">after", rows=rows)
+    return table_section("Changes", made) if made.rows else None
 
 
 def _rewriting(outcome: ModelOutcome, folder: Path) -> list[Section | None]:

@@ -191,10 +191,10 @@ def _singly(outcome: Outcome, refuted: RewriteRefuted | None) -> dict[int, str]:
 
 
 def _misses(outcome: Outcome) -> Section:
-    rows = table("near miss of", ">times", "why not", "first at")
-    for rule, reason, at in outcome.places_of_misses:
-        rows.add_row(cell(rule), number(len(at)), cell(reason), cell(at[0]))
-    return table_section("Near misses", rows)
+    found = outcome.places_of_misses
+    rows = ((cell(rule), number(len(at)), cell(why), cell(at[0])) for rule, why, at in found)
+    made = table("near miss of", ">times", "why not", "first at", rows=rows)
+    return table_section("Near misses", made)
 
 
 def operators(before: Mapping[str, int], after: Mapping[str, int]) -> Section:
