@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import contextlib
 import doctest
@@ -97,6 +98,25 @@ EXAMPLES = {
     for test in [doctest.DocTestParser().get_doctest(text, {}, name, None, None)]
     if test.examples
 }
+
+
+def test_the_guide_to_rules_shows_every_registration() -> None:
+    """Lines joined into a paragraph are no examples any more, and so run nowhere."""
+    guide = EXAMPLES["onnxgrad.grad.rules"].examples
+    shown = {n.id for e in guide for n in ast.walk(ast.parse(e.source)) if isinstance(n, ast.Name)}
+    assert {"vjp", "vjp_all", "body", "zero"} <= shown
+    assert len(guide) == (onnxgrad.grad.rules.__doc__ or "").count(">>>")
+
+
+def test_no_example_is_joined_to_the_line_before() -> None:
+    texts = ((p, p.read_text("utf-8")) for p in sorted((ROOT / "onnxgrad").rglob("*.py")))
+    joined = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path, text in texts
+        for line in (text.splitlines() if ">>>" in text else ())
+        if ">>>" in line.strip()[1:]
+    ]
+    assert joined == []
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

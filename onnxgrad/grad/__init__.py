@@ -10,7 +10,20 @@ from onnxgrad.grad.function_gradient import function_gradient
 from onnxgrad.grad.registry import GradientRule, body, find, vjp, vjp_all, vjp_blocks, zero
 
 __all__ = [
-    "Gradient", "GradientReport", "GradientRule", "backward", "body", "check_gradient",
-    "differentiate", "find", "function_gradient", "gradient", "mark_checkpoints", "rules", "vjp",
-    "vjp_all", "vjp_blocks", "zero",
-]  # fmt: skip
+    "Gradient",
+    "GradientReport",
+    "GradientRule",
+    "backward",
+    "body",
+    "check_gradient",
+    "differentiate",
+    "find",
+    "function_gradient",
+    "gradient",
+    "mark_checkpoints",
+    "rules",
+    "vjp",
+    "vjp_all",
+    "vjp_blocks",
+    "zero",
+]

@@ -31,7 +31,7 @@ class View(Protocol):
 
     @property
     def originals(self) -> Mapping[Var, Var]:
-        """What an operand of a stand-in stands for."""
+        """The forward value that each operand of a stand-in replaces."""
 
     def __call__(self, b: Binding, g: Sequence[Any]) -> Binding:
         """The binding to read for `b`, at which the adjoints `g` have arrived."""
@@ -57,7 +57,7 @@ def backward(
     on is left out.
 
     `wanted` may hold values of enclosing blocks. Raises InputError for an operator without a rule
-    and for a rule that answers what cannot be.
+    and for a rule that returns an impossible partial.
     """
     paths = paths_of(block)
     needed = influenced(block, wanted, paths) & reaching(block, seeds, paths)
@@ -76,10 +76,10 @@ def backward(
         needing = [v for v in paths[b] if v in needed]
         if not needing:
             continue
-        # of what is recomputed, the bindings of a chain are not at hand
-        whole = closed(b, g[0], needed, wanted) if isinstance(view, AsKept) else None
-        if whole is not None:
-            arrived.setdefault(whole[0], []).append(whole[1])
+        # a chain that is recomputed has no bindings at hand
+        chained = closed(b, g[0], needed, wanted) if isinstance(view, AsKept) else None
+        if chained is not None:
+            arrived.setdefault(chained[0], []).append(chained[1])
             continue
         rule = rule_of(b)
         if rule is None:
@@ -98,8 +98,8 @@ def _total(v: Var, arrived: Mapping[Var, list[Any]], adjoints: dict[Var, Any]) -
         at = emitter()
         if v.definition is not None:
             at.sources, at.made_by = (v.definition,), "gradient"
-        whole = add_up_sequences if isinstance(v.type, (SequenceType, OptionalType)) else add_up
-        found = adjoints[v] = whole(arrived[v])
+        add = add_up_sequences if isinstance(v.type, (SequenceType, OptionalType)) else add_up
+        found = adjoints[v] = add(arrived[v])
     return found
 
 

@@ -1,10 +1,10 @@
-"""Chains of bindings that are one function: where the adjoint of their result arrives, one formula
-gives that of their operand, and the walk passes the bindings between over.
+"""Chains of bindings that are one function: one formula computes the operand's adjoint from the
+result's, and the walk skips the bindings between.
 
 Exporters write Gelu by tanh as nine bindings, whose rules together emit eleven; in closed form,
-reading what the forward part computed, it takes eight. `chain` registers one; the answer is for
-`x`. Nothing changes for other readers of what stands between: their adjoints go their own way, and
-add up with these.
+reading the forward values, it takes eight. `chain` registers a formula of the partial of `x`. Other
+readers of the values between are not affected: their adjoints take their own way, and add up with
+these.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def chain(pattern: Pattern) -> Callable[[Formula], Formula]:
 def closed(
     root: Binding, g: Var | None, needed: Collection[Var], wanted: Collection[Var]
 ) -> tuple[Var, Var] | None:
-    """The operand of the chain that ends at `root`, and its partial; None where no chain does, or
+    """The operand of the chain that ends at `root`, and its partial; None if no chain does, or
     if the adjoint of something else in it is needed.
 
     needed: what lies between the values whose adjoints are `wanted` and the targets.

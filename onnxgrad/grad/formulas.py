@@ -140,11 +140,11 @@ def complete_result(binding: Binding, index: int) -> Var:
 def partials(
     rule: GradientRule, binding: Binding, g: Sequence[Var | None], wanted: Sequence[bool]
 ) -> list[Any]:
-    """One partial (or None) per input of `binding`; `g` has one adjoint per output, None where none
+    """One partial (or None) per input of `binding`; `g` has one adjoint per output, None if none
     arrived.
 
-    Raises InputError naming the rule when it answers with a wrong number of partials or asks for an
-    attribute that the binding does not have.
+    Raises InputError naming the rule if it returns a wrong number of partials or reads an attribute
+    that the binding does not have.
     """
     many = rule.many
     if many is None:

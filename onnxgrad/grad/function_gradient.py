@@ -105,16 +105,16 @@ def request(
 def as_model(program: Program, key: FunctionKey, types: list[Type | None]) -> ModelProto:
     """The function's body as the main graph of a model with operands of these types."""
     body = program.functions[key].proto
-    whole = to_proto(program)
-    model = ModelProto(ir_version=whole.ir_version)
-    opsets = {o.domain: o.version for o in whole.opset_import}
+    proto = to_proto(program)
+    model = ModelProto(ir_version=proto.ir_version)
+    opsets = {o.domain: o.version for o in proto.opset_import}
     opsets |= (
         {o.domain: o.version for o in body.opset_import} if isinstance(body, FunctionProto) else {}
     )
     for domain, version in opsets.items():
         model.opset_import.add(domain=domain, version=version)
-    model.functions.extend(whole.functions)
-    source = next(f for f in whole.functions if (f.domain, f.name, f.overload) == key)
+    model.functions.extend(proto.functions)
+    source = next(f for f in proto.functions if (f.domain, f.name, f.overload) == key)
     model.graph.name = source.name
     model.graph.node.extend(source.node)
     model.graph.input.extend(

@@ -77,7 +77,7 @@ def _shape(one: Sequence[int], other: Sequence[int], sizes: Sequence[_Sizes]) ->
 
 
 def _run(b: Binding, sizes: _Sizes) -> list[Any]:
-    """The results of the kernel on ones; nothing where an operand's type is not known, or the
+    """The results of the kernel on ones; nothing if an operand's type is not known, or the
     kernel does not take them.
     """
     operands = [None if v is None else _example(v, sizes) for v in b.inputs]

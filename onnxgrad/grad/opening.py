@@ -122,8 +122,8 @@ def refuse_bomb(block: BindingBlock, calls: Sequence[Binding]) -> None:
     size = len(block.bindings) - len(calls) + expanded_size(calls, sizes)
     if size > MAX_BINDINGS:
         raise InputError(
-            f"opening the calls of '{calls[0].op}' and the like gives graph '{block.name}' {size} "
-            f"nodes, more than {MAX_BINDINGS}: inline less of the model"
+            f"opening the calls of '{calls[0].op}' and the like grows graph '{block.name}' to "
+            f"{size} nodes, more than {MAX_BINDINGS}: inline less of the model"
         )
 
 

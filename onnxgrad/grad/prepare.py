@@ -113,7 +113,7 @@ def prepare(program: Program, request: GradientRequest) -> Prepared:
     """Change `program`, or another in its place where the opset has to be raised, until it can be
     walked back.
 
-    Raises InputError for a request that the program cannot answer.
+    Raises InputError for a request that does not fit the program.
     """
     given_names = set(program.names)
     program, raised = raise_opset(program)

@@ -67,12 +67,12 @@ class GradientRule:
 
     @property
     def formula(self) -> Formula:
-        """The only one."""
+        """The first formula."""
         return cast(Formula, self.formulas[0])
 
     @property
     def module(self) -> str:
-        """The module that defines its formulas; empty where there is none."""
+        """The module that defines its formulas; empty if there is none."""
         return next((f.__module__ for f in self.formulas if f is not None), "")
 
     def has_formula(self, index: int) -> bool:
@@ -97,7 +97,7 @@ class Declaration(TypedDict, total=False):
 
 
 class Convention(Declaration, total=False):
-    """Those of a registration of formulas: what its formulas get and answer."""
+    """Further keywords of a registration of formulas: their arguments and results."""
 
     fill: bool
     many: bool | None
@@ -106,9 +106,14 @@ class Convention(Declaration, total=False):
 
 
 _DEFAULTS: dict[str, Any] = {
-    "since": 1, "notes": "", "replace": False, "fill": False, "many": None, "broadcasts": None,
+    "since": 1,
+    "notes": "",
+    "replace": False,
+    "fill": False,
+    "many": None,
+    "broadcasts": None,
     "compares": False,
-}  # fmt: skip
+}
 
 
 def _registration(keywords: type[Declaration]) -> Callable[[F], F]:
@@ -279,15 +284,14 @@ def naming(rule: GradientRule, binding: Binding) -> Iterator[None]:
     """Name the rule and the binding in an error of a rule that emits what does not type, or
     stumbles over operands.
 
-    Nothing but the operator's own kernels knows what an operator without a schema takes: it may be
-    its operands, and is an InputError. For any other it is an InternalError, as long as nobody
-    finds that the model is not valid.
+    Raises InputError for an operator without a schema, because its operands may be the cause, and
+    InternalError for any other, unless the model turns out to be invalid.
     """
     try:
         yield
     except MemoryError:
         raise
-    except Exception as error:  # a rule is anybody's code
+    except Exception as error:  # a rule is the user's code
         untyped = _untyped(binding)
         if isinstance(error, OnnxgradError) and not isinstance(error, InternalError):
             if untyped and isinstance(error, InputError):

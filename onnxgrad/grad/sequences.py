@@ -1,5 +1,5 @@
-"""Adjoints of sequences: a sequence of the same length, element for element. Of an optional:
-that of its element.
+"""Adjoints of sequences and optionals: a sequence of the same length, element for element; the
+adjoint of an optional is that of its element.
 """
 
 from __future__ import annotations

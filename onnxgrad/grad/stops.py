@@ -53,7 +53,7 @@ def find_stops(block: BindingBlock, stop: Stop, values: Mapping[str, Var]) -> li
     for v in found:
         if any(returning is not v.block for returning in v.blocks_returning()):
             raise InputError(
-                f"stop '{v.name}' is returned by a nested graph: stop at what that gives"
+                f"stop '{v.name}' is returned by a nested graph: stop at the result of that"
             )
     return list(found)
 

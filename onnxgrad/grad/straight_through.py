@@ -43,8 +43,8 @@ _BOUNDS: dict[int, tuple[int, int]] = {
 
 def open_rounding(program: Program) -> tuple[list[Binding], int]:
     """Put a StraightThrough behind each pair that rounds and comes back by the same scale, with
-    integers moved about in between or not; returns the Identities that now define what the pairs
-    did, and how many quantisations pass now.
+    integers moved about in between or not; returns the Identities that now define the pairs'
+    values, and the number of quantisations that pass.
 
     A pair with blocked scales, with a scale per channel of an operand of unknown rank, or of no
     integer type stays as it is, and so does a QuantizeLinear whose integers go elsewhere.
@@ -165,7 +165,7 @@ vjp(f"{INTERNAL}::{SHADOWED}", lambda g, y, shadow, value: g, None)
 
 def open_paths(program: Program) -> list[Binding]:
     """Put the floats' path beside that of the integers before each DequantizeLinear by one scale;
-    returns the Identities that now define what those gave.
+    returns the Identities that now define the values of these.
     """
     anchors = []
     for back in [b for b in program.main.walk() if b.is_op("DequantizeLinear")]:
@@ -271,7 +271,7 @@ def why_zero(
 ) -> str:
     """Which binding between the two stops all adjoints, and what to do about it; "" when nothing
     leads there at all. Raises InputError if gradients are to pass straight through (`ste`) and
-    that binding quantises: the answer would be zeros.
+    that binding quantises, because the gradient would be zero.
     """
     block.schedule()
     sources = list(sources)

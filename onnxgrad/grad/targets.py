@@ -78,7 +78,7 @@ def _outputs(block: BindingBlock) -> str:
 
 
 def target_value(block: BindingBlock, entry: str | int, values: Mapping[str, Var]) -> Var:
-    """The value of that name, or the output of that index. Raises InputError where there is
+    """The value of that name, or the output of that index. Raises InputError if there is
     none.
     """
     outputs = _outputs(block)

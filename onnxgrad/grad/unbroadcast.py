@@ -1,4 +1,4 @@
-"""The adjoint of a tensor is made to fit it: broadcasting is undone once, here."""
+"""Partials are fitted to their operands: cast, and summed over broadcast axes."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_nested_weights_are_listed_and_the_model_is_left_alone() -> None:
     found = weights(model)
     assert [(v.name, v.type, v.is_weight, v.why) for v in found.values] == [
         ("w", "f32[3,3]", True, "matrix of a product"),
-        ("shift", "f32[3]", False, "a table that nobody trained: all 0"),
+        ("shift", "f32[3]", False, "a table that was not trained: all 0"),
     ]
     assert model.SerializeToString() == before
     assert found.to_dict()["left_out"] == [

@@ -42,7 +42,7 @@ class Slope:
 
     @property
     def why(self) -> str:
-        """What the doubt is due to."""
+        """The cause of the doubt."""
         if not np.isfinite(self.value):
             return "the differences are not finite: nothing to compare"
         if self.rounding >= self.doubt / 4:
@@ -208,8 +208,8 @@ class Line:
 
 # ---- elements on a kink: `Relu(h)` where an earlier Relu made h 0 -------------------------------
 #
-# Central differences of any step give the mean of the two slopes there, the gradient gives one of
-# them, or one between them: all are right.
+# Central differences of any step are the mean of the two slopes there. The gradient is one of them,
+# or one between them. All are right.
 
 # how many sets of elements are moved to find those on a kink; each takes five to twenty runs of the
 # model
@@ -220,10 +220,10 @@ _LOOKED_AT = 4
 
 
 def smooth_elements(values: Flat, has_kink: Callable[[Mask], bool]) -> Mask | None:
-    """The elements without a kink; None where `_TRIES` sets of them do not show which those are.
+    """The elements without a kink; None if `_TRIES` sets of them do not show which those are.
 
-    `has_kink` says whether the two slopes differ when only these elements move. What has one value
-    is one element here: a kink mostly lies at a number, 0 or a bound.
+    `has_kink`: whether the two slopes differ when only these elements move. Elements of equal value
+    count as one, because a kink mostly lies at a number, 0 or a bound.
     """
     distinct, group = np.unique(values, return_inverse=True)
     group = group.reshape(values.shape)
@@ -245,7 +245,7 @@ def no_slope_beside(
     g: Flat, at: Line, kinked: Mask, limit: float
 ) -> tuple[float, float, float] | None:
     """The gradient, the nearest slope and the relative error of the worst element on a kink whose
-    gradient is not between the slopes on its two sides; None where all that are looked at are.
+    gradient is not between the slopes on its two sides; None if all that are looked at are.
     """
     places = np.flatnonzero(kinked)
     by_size = places[np.argsort(-np.abs(g.reshape(-1)[places]), kind="stable")]
@@ -263,7 +263,7 @@ def _outside(
     slope: float, at: Line, typical: float, limit: float
 ) -> tuple[float, float, float] | None:
     """The slope of one element, the nearest of those between the two sides, and the error; None
-    where it is one of them at some step.
+    if it is one of them at some step.
     """
     found = None
     for h in (at.step * part for part in SHRINK):

@@ -107,7 +107,7 @@ class Run(Protocol):
 
 
 def runner(model: ModelProto, provider: str) -> tuple[Run, str]:
-    """What runs `model` and its gradient, and what that is called."""
+    """Returns the function that runs `model` and its gradient, and its name."""
 
     def deployed(
         model: ModelProto, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None

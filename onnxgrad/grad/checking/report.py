@@ -1,4 +1,4 @@
-"""What a numeric check of gradients found."""
+"""Results of a numeric check of gradients."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class ValueCheck(Plain):
     """One requested value: the directional derivative both ways, and their difference relative to
     the scale.
 
-    `judged`: the two could be compared; `why` not, or what else is to be said. `unreachable`: no
-    path leads from the value to the target, so 0 is right; `allowed`: the user takes 0 = 0 for an
-    answer. `tolerance`: what the error may be, None for the report's.
+    `judged`: the two could be compared; `why` not, or a remark. `unreachable`: no
+    path leads from the value to the target, so 0 is right; `allowed`: the user accepts 0 = 0.
+    `tolerance`: the largest error allowed, None for the report's.
     """
 
     json_keys = "name gradient difference error judged why zero unreachable tolerance"
@@ -47,7 +47,7 @@ class ValueCheck(Plain):
 
     @property
     def remark(self) -> str:
-        """What a table says beside the value."""
+        """The remark in a table beside the value."""
         if self.zero:
             return "0: no path to the target" if self.unreachable else "0 = 0"
         return "" if self.judged and math.isfinite(self.error) and not self.why else self.why
@@ -87,12 +87,12 @@ class GradientReport(Plain):
         return value.judged and not value.error <= self.allowed(value)
 
     def allowed(self, value: ValueCheck) -> float:
-        """What the error of a value may be."""
+        """The largest error allowed for a value."""
         return self.tolerance if value.tolerance is None else value.tolerance
 
     @property
     def unproved(self) -> str:
-        """Why nothing is known; empty where something is."""
+        """Why nothing is proved; empty if something is."""
         open_values = [v for v in self.values if not v.unreachable and not v.allowed]
         judged = [v for v in open_values if v.judged]
         if not open_values or any(not v.zero for v in judged):

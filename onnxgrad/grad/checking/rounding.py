@@ -66,7 +66,7 @@ class Rounding:
         self, check: ValueCheck, trials: Sequence[Trial], g: Flat, dtype: int, largest: float
     ) -> ValueCheck:
         """The check of a value that is off, with float64's error where onnxruntime's is rounding;
-        unchanged where it is not.
+        unchanged if it is not.
 
         largest: the norm of the model's largest gradient, on whose scale a value is judged that
         the reference cannot run.
@@ -122,7 +122,7 @@ class Rounding:
         # not off by a tenth of the tolerance; that they agree is shown to the tolerance itself
         known = (replace(t, limit=max(t.limit, old.limit)) for old, t in zip(trials, again))
         shown = [t for t in known if t.shown and t.error <= t.limit]
-        if not shown or _NOISES * noise > size:  # no answer of onnxruntime's would be off
+        if not shown or _NOISES * noise > size:  # no result of onnxruntime would be off
             return _small(check)
         worst = max(shown, key=lambda t: t.error)
         got = next(old.got for old in trials if old.line is worst.line)
@@ -209,7 +209,7 @@ _EXACT = 2.0**8
 
 def constants_shifted(graph: ModelProto, source: ModelProto, seed: int) -> ModelProto | None:
     """The gradient `graph` of `source`, for float64, with each number that was rounded in
-    constants that `source` lacks off by one unit of its type, up or down by chance; None where
+    constants that `source` lacks off by one unit of its type, up or down by chance; None if
     there is no such number. Weights that a rewrite transposed or negated were not rounded again.
     """
     theirs = dict(_constants(source))

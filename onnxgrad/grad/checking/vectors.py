@@ -65,7 +65,7 @@ def zero_deltas(
 def values_of(
     model: ModelProto, feeds: Mapping[str, Any], names: Collection[str]
 ) -> dict[str, Any]:
-    """What the float64 reference computes for any values of the model's main graph."""
+    """Returns any values of the model's main graph, computed by the float64 reference."""
     if not names:
         return {}
     probe = ModelProto()

@@ -98,7 +98,7 @@ def _automatic(block: BindingBlock, needed: list[Binding], budget: int | None) -
 
 
 def _refuse_open(forward: _Forward, inside: Mapping[Binding, int | None]) -> None:
-    """Raises InputError where a size is not known beforehand, which no budget can count."""
+    """Raises InputError if a size is not known beforehand, which no budget can count."""
     if any(v.rank is None or not is_static(v.shape) for b in forward.order for v in _results(b)):
         raise InputError(
             "a memory budget needs known sizes, and the model has open dimensions: "
@@ -161,7 +161,7 @@ def _cuts(forward: _Forward, count: int) -> list[int]:
 
 
 def _peak(forward: _Forward, cuts: Sequence[int]) -> int:
-    """What is kept at the boundaries, plus the largest segment."""
+    """The bytes kept at the boundaries, plus the largest segment."""
     kept = sum(map(_size, {v for c in cuts for v in forward.alive[c]}))
     edges = [-1, *cuts, len(forward.order) - 1]
     return kept + max(sum(forward.bytes[a + 1 : b + 1]) for a, b in pairwise(edges))
@@ -191,7 +191,7 @@ _TWICE = 2
 
 
 def footprint(b: Binding) -> int | None:
-    """Bytes that the gradient of `b` keeps or needs at once inside its bodies; None where a size is
+    """Bytes that the gradient of `b` keeps or needs at once inside its bodies; None if a size is
     open.
 
     Sizes are open too where the number of steps is not known beforehand.
@@ -234,7 +234,7 @@ def _scan_tape(b: Binding) -> int | None:
 
 
 def _captured(body: BindingBlock) -> int | None:
-    """What a body reads from outside has a sum of adjoints, before and after a step."""
+    """Each captured value has a sum of adjoints, before and after a step."""
     once = _total([byte_count(v.type) for v in dict.fromkeys(body.captures())])
     return None if once is None else _TWICE * once
 

@@ -51,8 +51,8 @@ def mark(program: Program, wrt: Wrt, target: Target, checkpoint: Choice) -> Mark
     block = program.main
     block.schedule()
     targets = find_targets(block, target, scalar=False)
-    asked = find_wrt(block, wrt, targets, {v.name: v for v in block.vars()})
-    passed = influenced(block, asked) & reaching(block, targets)
+    requested = find_wrt(block, wrt, targets, {v.name: v for v in block.vars()})
+    passed = influenced(block, requested) & reaching(block, targets)
     marks = choose(
         block, checkpoint, [b for b in block.bindings if any(v in passed for v in b.outputs)]
     )
@@ -97,7 +97,7 @@ class FileMarks:
 
 
 def take(block: BindingBlock) -> FileMarks | None:
-    """Read the marks and take them out. InputError for one that is damaged, None where there is
+    """Read the marks and take them out. InputError for one that is damaged, None if there is
     none.
     """
     found: dict[str, set[tuple[Var, Binding]]] = {START: set(), END: set()}

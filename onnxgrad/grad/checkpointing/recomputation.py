@@ -190,10 +190,12 @@ class Recomputation:
 # what stands for a dtype in a Where, which onnxruntime's CPU has for some only; every value comes
 # back as it was
 _CARRIERS: dict[int, int] = {
-    TensorProto.BFLOAT16: TensorProto.FLOAT, TensorProto.INT8: TensorProto.INT32,
-    TensorProto.INT16: TensorProto.INT32, TensorProto.UINT16: TensorProto.INT32,
+    TensorProto.BFLOAT16: TensorProto.FLOAT,
+    TensorProto.INT8: TensorProto.INT32,
+    TensorProto.INT16: TensorProto.INT32,
+    TensorProto.UINT16: TensorProto.INT32,
     TensorProto.UINT32: TensorProto.INT64,
-}  # fmt: skip
+}
 _SELECTED = {
     *FLOAT_DTYPES,
     TensorProto.INT32,

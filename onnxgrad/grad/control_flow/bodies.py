@@ -3,7 +3,7 @@ of their own.
 
 The forward Loop or Scan gets one more result per state, the state before each step, and nothing
 else changes in it. The backward one starts at the last step, reads what was recorded, computes the
-body again and walks it backwards. What a body captures accumulates its adjoint over the steps.
+body again and walks it backwards. Captured values accumulate their adjoints over the steps.
 (Griewank & Walther, Evaluating Derivatives, ch. 3: the reverse sweep of an iteration with its
 states on tape.)
 """
@@ -95,7 +95,9 @@ def return_adjoint(block: BindingBlock, adjoint: Any, like: Var | None) -> None:
         adjoint = zeros_of(like)
     if adjoint.block is not block or adjoint.definition is None:
         adjoint = op.Identity(adjoint)
-    while adjoint.returned:  # onnxruntime gives a value that a body returns twice wrong numbers
+    while (
+        adjoint.returned
+    ):  # onnxruntime computes wrong numbers for a value that a body returns twice
         adjoint = op.Identity(adjoint)
     block.add_output(adjoint)
 

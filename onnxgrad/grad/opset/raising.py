@@ -106,7 +106,7 @@ def _converted(program: Program, source: ModelProto) -> ModelProto:
     """`source` converted by onnx.version_converter, without functions and hidden operators.
 
     Loads the weights of `source`, and leaves the operators of onnxruntime hidden in it. Raises
-    InputError where the converter fails.
+    InputError if the converter fails.
     """
     sparse = take_sparse(source.graph, _HIDDEN)
     load_weights(source, program.folder, program.digests)
@@ -164,7 +164,7 @@ def _align_slopes(program: Program) -> None:
     """PRelu(x, slope): a slope per channel lies along axis 1 of x, where the newer operator
     broadcasts from the last.
 
-    Raises InputError where the ranks are not known.
+    Raises InputError if the ranks are not known.
     """
     for block in program.blocks():
         for b in [b for b in block.bindings if b.is_op("PRelu")]:

@@ -23,8 +23,8 @@ An operator with any number of operands has one function, which returns a list:
 
 >>> vjp_all("my::Sum", lambda g, y, xs: [g for _ in xs])
 
-Where the operator is a composition of others, state what it computes. Where the derivative is zero
-almost everywhere, say so:
+If the operator is a composition of others, state what it computes. If the derivative is zero
+almost everywhere, declare it:
 
 >>> body("my::Square", lambda x, *, scale=1.0: x * x * scale)
 >>> zero("my::Floor", "my::Ceil")
@@ -33,8 +33,8 @@ Rules for operators with nested blocks are functions `f(binding, g, wanted) -> {
 registered by `vjp_blocks`.
 
 `g` is the output's adjoint, `y` the output. When the schema allows several outputs both are tuples:
-`g[i]` is None where no adjoint arrived (`fill=True`: zeros instead), and `y[i]` of an optional
-output that the model leaves out adds it to the forward binding. `many=True` or `many=False` says so
+`g[i]` is None if no adjoint arrived (`fill=True`: zeros instead), and `y[i]` of an optional
+output that the model leaves out adds it to the forward binding. `many=True` or `many=False` decides
 for operators without a schema.
 
 The parameters after `g` and `y` are read by name and position:
@@ -43,16 +43,16 @@ The parameters after `g` and `y` are read by name and position:
   if there is none);
 * `binding`: the forward Binding; `wanted`: a tuple of bools, one per input, for rules that save
   work by it;
-* anything else: the next operand, None when omitted. Operands that say shapes, axes or counts
-  (`formulas.SHAPE_LIKE`) arrive as a tuple of ints when constant, whether the opset has them as
+* anything else: the next operand, None if omitted. Operands that hold shapes, axes or counts
+  (`formulas.SHAPE_LIKE`) arrive as a tuple of ints if constant, whether the opset has them as
   input or attribute, and as a Var otherwise.
 
 A formula emits with `op.X(...)` and Python arithmetic on Vars; a literal takes the dtype of the
 schema's type variable. Equal emissions are shared, so formulas repeat common parts freely. `None`
-as an answer: nothing to add.
+means that nothing is added.
 
 The engine undoes numpy broadcasting (`broadcasts=True`; the default for arithmetic, Where, MatMul,
-Gemm), casts a partial to its operand's dtype, gives it its operand's symbolic shape, and adds
+Gemm), casts a partial to its operand's dtype, sets its operand's symbolic shape, and adds
 partials up. No rule does that. A partial of another shape is an error that names the
 rule. Models come in at opset 18 or above.
 

@@ -28,7 +28,7 @@ class Geometry:
     """Per spatial axis: kernel size, stride, dilation, zeros before and after; `begin` and `end`
     may be int64 Vars.
 
-    `kernel` is None where the size is known at run time only.
+    `kernel` is None if the size is known at run time only.
     """
 
     kernel: tuple[int, ...] | None
@@ -132,7 +132,7 @@ def spatial_rank(kernel: Sequence[int] | None, x: Var, binding: Binding) -> int:
 
 
 def kernel_of(w: Var, binding: Binding) -> tuple[int, ...] | None:
-    """The spatial kernel size: the attribute, or the weight's shape; None where neither says."""
+    """The spatial kernel size: the attribute, or the weight's shape; None if neither says."""
     kernel = binding.attr("kernel_shape")
     return tuple(kernel) if kernel else spatial(w)
 

@@ -17,7 +17,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import element_count, is_static
 from onnxgrad.ir.var import Var
 
-# what gives elements of its first operand and nothing else
+# operators whose result holds elements of their first operand only
 _KEEP_A_FILL = frozenset(
     {"Cast", "Expand", "Gather", "GatherElements", "Reshape", "Slice", "Squeeze", "Unsqueeze"}
 )

@@ -100,10 +100,10 @@ def _slice(
 
 
 def _before_and_after(start: int | None, size: Dim, taken: Dim) -> tuple[int, int] | None:
-    """How many elements of an axis come before and after those taken; None where that shows at run
+    """How many elements of an axis come before and after those taken; None if that shows at run
     time only.
 
-    start: None where the axis is not sliced.
+    start: None if the axis is not sliced.
     """
     if start and not isinstance(size, int):
         return None

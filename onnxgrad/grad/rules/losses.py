@@ -92,7 +92,7 @@ def sample_share(
     # onnxruntime normalises columns of these types
     column = weight is not None and weight.rank == 2 and weight.dtype in _NORMALISED
     if reduction == "mean" and weights is None and column:
-        # one over how many count; nothing where none does, where the mean itself is NaN
+        # one over how many count; nothing if none does, where the mean itself is NaN
         return op.LpNormalization(weight, p=1, axis=0) * g, places
     if reduction == "mean":
         total = (

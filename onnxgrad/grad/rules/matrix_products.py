@@ -118,7 +118,7 @@ def _einsum(
 def explicit(equation: str, xs: Sequence[Var], binding: Binding) -> tuple[list[str], str]:
     """The letters of every operand and of the result, ellipses and implied results spelled out.
 
-    Raises InputError where an ellipsis stands for an unknown number of axes.
+    Raises InputError if an ellipsis stands for an unknown number of axes.
     """
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")

@@ -79,7 +79,7 @@ def _batch_norm_training(
     binding: Binding,
     wanted: Sequence[bool],
 ) -> list[Any]:
-    """Of c = x - mean and r = 1 / sqrt(var + epsilon), n elements per channel:
+    """With c = x - mean, r = 1 / sqrt(var + epsilon) and n elements per channel:
 
         x: scale r (g - sum(g) / n - c r^2 sum(g c) / n),  scale: r sum(g c),  bias: sum(g)
 

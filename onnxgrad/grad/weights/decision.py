@@ -49,11 +49,11 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 
-# what is made of constants alone ends at these
+# values computed from constants alone end at these
 _ENDS = frozenset(WEIGHTS) | {"Sub", "Sqrt"}
-# fewer elements than that prove nothing by themselves; so many of a large matrix are looked at
+# fewer elements prove nothing by themselves; so many of a large matrix are examined
 _FEW, _SAMPLE = 8, 4096
-# what a name says of a module's own values
+# kinds of names that modules use for their own values
 _OWNED = ("parameter", "attribute")
 
 
@@ -79,8 +79,8 @@ def decide(program: Program, candidates: Collection[Var]) -> dict[Var, Decision]
 
 
 class _Constant:
-    """A constant, what its name says, and its elements once somebody asks; None where the file
-    holds them otherwise.
+    """A constant, the evidence of its name, and its elements, read on demand; None if the file
+    stores them otherwise.
     """
 
     def __init__(self, v: Var, fixed: Collection[Var], name: Evidence) -> None:
@@ -113,7 +113,7 @@ class _Constant:
 
 
 def _decide(c: _Constant, exported: str) -> Decision:
-    """A weight if it is one to any reader; what the exporter itself wrote down counts more."""
+    """A weight if it is one to any reader; the exporter's own record counts more."""
     answers = [
         next(
             (answer for role in _ROLES if (answer := role(c, by)) is not None),
@@ -131,7 +131,7 @@ def _decide(c: _Constant, exported: str) -> Decision:
 _no, _yes = partial(Decision, False), partial(Decision, True)
 
 
-# ---- roles: a constant and one of its readers, None where the role is another --------------------
+# ---- roles: a constant and one of its readers, None if the role is another --------------------
 
 
 def _buffer(c: _Constant, by: Reader) -> Decision | None:
@@ -149,7 +149,7 @@ def _no_weight_by_operand(c: _Constant, by: Reader) -> Decision | None:
 
 
 def _initial_state(c: _Constant, by: Reader) -> Decision | None:
-    """A recurrence begins with zeros, mostly; what looks trained was learned."""
+    """Most recurrences begin with zeros; an initial state that looks trained was learned."""
     if not is_state(by.binding, by.slot) and not (
         by.binding.op in ("LSTM", "GRU", "RNN") and by.slot in (5, 6)
     ):
@@ -232,7 +232,7 @@ def _bias_or_scale(c: _Constant, by: Reader) -> Decision | None:
 
 
 def _number(c: _Constant, by: Reader) -> Decision | None:
-    """One element: what a name calls a parameter's, or no formula has."""
+    """One element: a parameter by its name, or a number that no formula has."""
     if not c.one:
         return None
     if c.name in _OWNED:
@@ -270,7 +270,7 @@ def _statistic(c: _Constant, by: Reader) -> Decision | None:
 def _with_a_pattern(c: _Constant, by: Reader) -> Decision | None:
     """Masks, grids, windows, positions."""
     table = c.pattern and not c.named
-    return _no(f"a table that nobody trained: {c.pattern}") if table else None
+    return _no(f"a table that was not trained: {c.pattern}") if table else None
 
 
 _TRAINED = {
@@ -283,7 +283,7 @@ _TRAINED = {
 
 
 Role = Callable[[_Constant, Reader], "Decision | None"]
-# from the certain to the likely: the first that answers decides
+# from the certain to the likely: the first that is not None decides
 _ROLES: tuple[Role, ...] = (
     _buffer,
     _no_weight_by_operand,

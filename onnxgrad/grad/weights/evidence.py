@@ -104,7 +104,7 @@ def declared(graph: onnx.GraphProto) -> dict[str, str]:
 
 # at least this far below zero: what an additive mask hides by
 _HIDING = -1e4
-# how near a float32 comes to a number that somebody wrote down, or to what was computed from one
+# how near a float32 comes to a number that was written down, or to a result computed from one
 _WRITTEN, _COMPUTED = 1.2e-7, 3e-7
 # a number of more digits that many formulas have: GELU's, by tanh
 _KNOWN = (0.044715,)
@@ -140,7 +140,7 @@ def is_formula_number(value: float) -> bool:
 
 
 def pattern(array: Array) -> str:
-    """The pattern that no training leaves, in words; empty where there is none."""
+    """Returns the pattern that no training leaves, in words; empty if there is none."""
     values = array.astype(np.float64)
     if is_hiding(array):
         return "huge negative numbers hide"

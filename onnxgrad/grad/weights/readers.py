@@ -58,8 +58,8 @@ def constants_only(program: Program) -> set[Var]:
 
 
 def readers(v: Var, fixed: Collection[Var], ends: Collection[str]) -> Iterator[Reader]:
-    """Who reads `v`, and what is made of it by moves or, for more than one element, from constants
-    alone.
+    """The readers of `v`, and of the values that moves or, for several elements, operators of
+    constants alone compute from it.
 
     Only readers that pass it a gradient count. `ends`: the operators at which the way ends even if
     all that they read is in `fixed`.
@@ -193,24 +193,38 @@ def operand(by: Reader) -> str:
 
 _PRODUCTS = frozenset(
     {
-        "Conv", "ConvTranspose", "DeformConv", "Einsum", "FusedConv", "FusedGemm", "FusedMatMul",
-        "Gemm", "MatMul", "NhwcConv", "TransposeMatMul",
+        "Conv",
+        "ConvTranspose",
+        "DeformConv",
+        "Einsum",
+        "FusedConv",
+        "FusedGemm",
+        "FusedMatMul",
+        "Gemm",
+        "MatMul",
+        "NhwcConv",
+        "TransposeMatMul",
     }
-)  # fmt: skip
+)
 _NORMALISATIONS = frozenset(
     {
-        "BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization",
-        "LpNormalization", "MeanVarianceNormalization", "RMSNormalization",
+        "BatchNormalization",
+        "GroupNormalization",
+        "InstanceNormalization",
+        "LayerNormalization",
+        "LpNormalization",
+        "MeanVarianceNormalization",
+        "RMSNormalization",
         "SimplifiedLayerNormalization",
     }
-)  # fmt: skip
+)
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
 _REDUCTIONS = frozenset(
     {"ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2", "GlobalAveragePool"}
 )
 _ROOTS = frozenset({"Sqrt", "Pow", "ReduceL2"})
 _ON_THE_WAY = _ROOTS | {"Reciprocal", "Max", "Clip", "Add", "Mul", "Div"}
-# how far is looked
+# bindings to follow
 _STEPS = 12
 
 Kind = Literal["product", "normalisation", ""]
@@ -278,7 +292,7 @@ def makes_angles(v: Var) -> bool:
 
 
 def scaled_again(v: Var, fixed: Collection[Var]) -> bool:
-    """Whether what is multiplied with `v`, moved, is a constant."""
+    """Whether `v`, moved, is multiplied with a constant."""
     return any(b.op == "Mul" and any(w in fixed for w in b.inputs) for b in _behind(v, MOVES))
 
 

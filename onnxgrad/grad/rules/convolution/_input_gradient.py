@@ -1,9 +1,9 @@
 """The gradient of a convolution by its input, in the form that is quickest for its sizes.
 
 `scripts/bench_conv_gradient.py` measures all forms over a grid: scripts/results/conv_gradient.md.
-Of that, in onnxruntime 1.31 on one thread, relative to ConvTranspose, what is chosen in
-brackets (N images, C -> M channels, the image, 3x3 unless noted). The weight is constant,
-or fed: then nothing of it is packed, folded or laid out in blocks before the run.
+Some of these, in onnxruntime 1.31 on one thread, relative to ConvTranspose, the chosen form in
+brackets (N images, C -> M channels, the image, 3x3 unless noted). The weight is constant, or fed:
+then onnxruntime can't pack, fold or lay it out in blocks before the run.
 
 | | flipped Conv | products | fed: flipped | fed: products |
 |---|---|---|---|---|
@@ -83,7 +83,7 @@ def input_gradient(g: Var, w: Var, x: Var, geo: Geometry, group: int) -> Var:
 
 
 def _sizes(g: Var, w: Var, x: Var, geo: Geometry, group: int) -> _Sizes | None:
-    """None where channels or kernel are not known."""
+    """None if channels or kernel are not known."""
     lead = None if w.shape is None else w.shape[:2]
     if not is_static(lead) or geo.kernel is None or not all(lead) or g.shape is None:
         return None

@@ -44,7 +44,7 @@ def weight_gradient(long: Var, short: Var, w: Var, geo: Geometry, group: int) ->
 
 
 def _correlation(long: Var, short: Var, w: Var, geo: Geometry, group: int) -> Correlation | None:
-    """None where channels or kernel are not known, or there is nothing to sum."""
+    """None if channels or kernel are not known, or there is nothing to sum."""
     lead = None if w.shape is None else w.shape[:2]
     if not is_static(lead) or geo.kernel is None:
         return None

@@ -246,7 +246,7 @@ def _polynomial(coefficients: Sequence[np.ndarray[Any, Any]], t: Var) -> Var:
 
 
 def _continued(place: Var, size: Any, padding: str, aligned: bool) -> tuple[Var, Var | None]:
-    """(the index of the pixel that stands at `place`, whether it counts; None where all do)."""
+    """(the index of the pixel that stands at `place`, whether it counts; None if all do)."""
     one, zero = np.array([1], np.int64), np.array([0], np.int64)
     last = op.Sub(size, one)
     # about the centres of the edge pixels if aligned, else about their outer edges

@@ -156,6 +156,6 @@ def _along(g: Var, axis: int, weights: Var, rank: int) -> Var:
 vjp(
     "Resize",
     _resize,
-    notes="nearest: the selected source; scales and roi receive nothing, and are refused when "
-    "asked for by name",
+    notes="nearest: the selected source; scales and roi receive nothing, and are refused if "
+    "requested by name",
 )

@@ -102,10 +102,17 @@ def _fused_conv(x: Var, w: Var, bias: Var | None, z: Var | None, *, binding: Bin
 
 # what the numbers of an activation are called in the standard operator
 _ACTIVATIONS: dict[str, tuple[str, ...]] = {
-    "Elu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "HardSwish": (), "LeakyRelu": ("alpha",),
-    "Relu": (), "Sigmoid": (), "Softplus": (), "Softsign": (), "Tanh": (),
+    "Elu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+    "HardSwish": (),
+    "LeakyRelu": ("alpha",),
+    "Relu": (),
+    "Sigmoid": (),
+    "Softplus": (),
+    "Softsign": (),
+    "Tanh": (),
     "ThresholdedRelu": ("alpha",),
-}  # fmt: skip
+}
 
 
 def _activated(y: Var, numbers: Sequence[float | None], binding: Binding) -> Var:

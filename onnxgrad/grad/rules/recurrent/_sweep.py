@@ -149,10 +149,10 @@ class Recurrent:
 
     def weight(self, v: Var, d: Direction, start: int = 0, stop: int | None = None) -> Var:
         """Rows start to stop of W or R, (rows, features)."""
-        whole = self.of_direction(v, d)
+        rows = self.of_direction(v, d)
         if stop is None or (start == 0 and stop == self.width):
-            return whole
-        return op.Slice(whole, [start], [stop], [0])
+            return rows
+        return op.Slice(rows, [start], [stop], [0])
 
     def of_x(self, d: Direction) -> Var:
         """X W^T + Wb + Rb, (T * B, width)."""
@@ -245,7 +245,7 @@ class Recurrent:
         x, h: the adjoints of what W X and R H amount to, (T, B, width) each; they differ where a
         gate resets R H.
         """
-        made: list[Callable[[], Var] | None] = [
+        partials: list[Callable[[], Var] | None] = [
             lambda: self.x_partial(x),
             lambda: reshape_like(
                 op.Gemm(op.Flatten(self.joined(x), axis=2), self.flat_x, transA=1), self.w
@@ -258,14 +258,15 @@ class Recurrent:
             lambda: self.stacked(p),
         ]
         return [
-            make() if needed and make is not None else None for needed, make in zip(wanted, made)
+            emit() if needed and emit is not None else None
+            for needed, emit in zip(wanted, partials)
         ]
 
     def x_partial(self, by_direction: Sequence[Var]) -> Var:
         """The adjoint of X, from that of what W X amounts to, (T, B, width) each."""
         flat = op.Flatten(self.joined(by_direction), axis=2)
-        whole = op.Reshape(self.w, np.array([len(by_direction) * self.width, -1], np.int64))
-        dx = reshape_like(op.MatMul(flat, whole), self.x)
+        weight = op.Reshape(self.w, np.array([len(by_direction) * self.width, -1], np.int64))
+        dx = reshape_like(op.MatMul(flat, weight), self.x)
         return op.Transpose(dx, perm=[1, 0, 2]) if self.layout else dx
 
     def b_partial(self, of_x: Sequence[Var], of_h: Sequence[Var]) -> Var:
