@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from onnx import ModelProto, ValueInfoProto
 
@@ -47,10 +46,8 @@ def extract(model: ModelLike, options: ExtractOptions, hooks: Hooks | None = Non
         program = load_own(model)
         hooks.on_read(program)
         part = extracted(program, options.inputs, options.outputs)
-        report = None
-        if options.verify:
-            report = proved(model, part, options.provider, options.seed, options.dims)
-        found = Extracted(part, report)
+        proof = (options.provider, options.seed, options.dims)
+        found = Extracted(part, proved(model, part, *proof) if options.verify else None)
         if found.ok and hooks.write is not None:
             hooks.write(part)
     return found
@@ -137,7 +134,8 @@ def proved(
     feeds = feeds_for(whole, seed=seed, dims=sizes)
     starts = [v.name for v in part.main.inputs]
     ends = [v.name for v in part.main.outputs]
-    seen = {**_constants(whole), **feeds}
+    constants = load(whole).main.initializers.values()
+    seen = {**{v.name: v.const for v in constants if v.is_constant}, **feeds}
     between = [n for n in dict.fromkeys([*starts, *ends]) if n not in seen]
     if between:
         seen |= run(_showing(whole, between), feeds, provider=provider, optimize=False)
@@ -147,10 +145,6 @@ def proved(
         inputs={n: seen[n] for n in starts},
         provider=provider,
     )
-
-
-def _constants(model: ModelProto) -> dict[str, Any]:
-    return {v.name: v.const for v in load(model).main.initializers.values() if v.is_constant}
 
 
 def _showing(model: ModelProto, names: Sequence[str]) -> ModelProto:

@@ -53,20 +53,13 @@ def fix(
     for graph in _graphs(made.graph):
         _fix((*graph.input, *graph.output), dims)
         # what follows from the inputs is inferred anew
-        stale = [v for v in graph.value_info if symbols_of(v) & dims.keys()]
-        for value in stale:
-            graph.value_info.remove(value)
-
-
-def symbols_of(value: ValueInfoProto) -> set[str]:
-    """The symbols of a declared shape, those inside expressions too."""
-    return {
-        symbol
-        for kind in tensor_types(value.type)
-        for dim in kind.shape.dim
-        if dim.dim_param
-        for symbol in symbols_in(dim.dim_param)
-    }
+        for value in list(graph.value_info):
+            shapes = (kind.shape.dim for kind in tensor_types(value.type))
+            symbols = (
+                symbols_in(dim.dim_param) for dims in shapes for dim in dims if dim.dim_param
+            )
+            if any(found & dims.keys() for found in symbols):
+                graph.value_info.remove(value)
 
 
 def _fix(values: Iterable[ValueInfoProto], dims: Mapping[str, int]) -> None:

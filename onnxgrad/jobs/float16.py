@@ -17,7 +17,6 @@ from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_bytes, to_proto
-from onnxgrad.ir.var import Var
 from onnxgrad.jobs.declarations import Float16Options
 from onnxgrad.jobs.optimize import Hooks, RewriteRefuted, optimize_program
 from onnxgrad.jobs.outcome import Clock, Outcome
@@ -45,7 +44,13 @@ def float16(
 ) -> Outcome:
     """Convert a model and prove the result; an error of the work is in the outcome."""
     outcome, hooks, clock = outcome or Outcome(), hooks or Hooks(), Clock()
-    proof = bounded_by(options.proof()) if options.verify else None
+    proof = None
+    if options.verify:
+        proof = options.proof()
+        # bounds of single outputs are beside that of float16, those of all outputs replace it
+        metrics = several(options.metric or (), "metric")
+        bounds = Bounds.of(options.atol, options.rtol, metrics)
+        proof["metric"] = [*([] if bounds.common else [FLOAT16_BOUND]), *metrics]
     halving = Float16(names_of(options.keep), options.io, (), names_of(options.convert))
     try:
         with hooks.limits(options.timeout, options.max_memory):
@@ -58,16 +63,6 @@ def float16(
     clock.switch("done")
     outcome.seconds = clock.spent
     return outcome
-
-
-def bounded_by(proof: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of `verify` with the bounds of float16, unless some are given for all outputs: those
-    of single outputs are beside it.
-    """
-    metric = proof.get("metric") or []
-    metrics = [metric] if isinstance(metric, str) else list(metric)
-    bounds = Bounds.of(proof.get("atol"), proof.get("rtol"), metrics)
-    return {**proof, "metric": [*([] if bounds.common else [FLOAT16_BOUND]), *metrics]}
 
 
 def _converted(
@@ -89,20 +84,19 @@ def _converted(
 
     try:
         try:
-            done = made(halving)
+            return made(halving)
         except RewriteRefuted as error:
             fault = _fault(error, proof or {})
             if not fault:
                 raise
             done = made(replace(halving, keep=f"{halving.keep} Transpose"))
             done.trace.notes[f"Transpose: all stay in float32, since {fault}"] = None
+            return done
     except RewriteRefuted as error:
         names = option("--keep NAME", "keep=[NAME]")
         more = option("--metric worst=X", "metric='worst=X'")
-        hint = f"{names} leaves an operator in float32, {more} allows more"
-        error.args = (f"{error}; {hint}",)
+        error.args = (f"{error}; {names} leaves an operator in float32, {more} allows more",)
         raise
-    return done
 
 
 def _fault(refuted: RewriteRefuted, proof: Mapping[str, Any]) -> str:
@@ -139,7 +133,8 @@ def values_beyond(
     """
     program = load_own(to_proto(load(model), weights=True))
     block = program.main
-    values = [v for b in block.bindings for v in b.outputs if v is not None and _is_float(v)]
+    found = (v for b in block.bindings for v in b.outputs if v is not None)
+    values = [v for v in found if v.dtype == TensorProto.FLOAT]
     if program.opset < _OLDEST or not values:
         return []
     asked = {}
@@ -172,7 +167,3 @@ def _large(
     return [
         name for name, at in names.items() if any(float(np.asarray(r[at])) > least for r in found)
     ]
-
-
-def _is_float(v: Var) -> bool:
-    return v.dtype == TensorProto.FLOAT

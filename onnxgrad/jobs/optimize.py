@@ -213,19 +213,12 @@ class RewriteRefuted(NotProved):
         self.culprit = culprit
         self.alone = alone
         self.done = done
-        what = report.summary
-        blame = ""
-        if culprit is not None:
-            which = (
-                "the first rewrite whose two forms differ"
-                if alone
-                else "the first rewrite that changes the result"
-            )
-            blame = (
-                f"; {which} is number {culprit.number}, {culprit.rule} (pass {culprit.pass_name}) "
-                f"at: {culprit.where}"
-            )
-        super().__init__(f"{what}{blame}; nothing was written")
+        why = "whose two forms differ" if alone else "that changes the result"
+        blame = "" if culprit is None else (
+            f"; the first rewrite {why} is number {culprit.number}, {culprit.rule} (pass "
+            f"{culprit.pass_name}) at: {culprit.where}"
+        )  # fmt: skip
+        super().__init__(f"{report.summary}{blame}; nothing was written")
 
 
 class Grown(NotProved):
@@ -318,15 +311,17 @@ def optimize_program(
     if (growth := merged.growth()) > _GROWTH * (size := file_bytes(program)):
         raise Grown(growth, size)
     singly = trace.report if isinstance(trace, EachTrace) else None
+    done = Outcome(rewritten=program, passes=results, trace=trace, each=singly)
     if not prove:
         _proved(pipeline, program)
-        return Outcome(rewritten=program, passes=results, trace=trace, each=singly)
+        return done
     options.setdefault("weights", "rounded" if trace.rounded else "same")
     tell("prove")
     with _original(program) as original:
         with runnable(program) as candidate:
             try:
-                report = verify(_stated(pipeline, original, trace, options), candidate, **options)
+                stated = _stated(pipeline, original, trace, options)
+                report = done.report = verify(stated, candidate, **options)
             except CannotRun as error:
                 skip = option("--no-verify", "verify=False")
                 raise CannotRun(f"{error}, or skip the proof with {skip}") from error
@@ -335,12 +330,9 @@ def optimize_program(
             if report.verdict == DIFFERENT:
                 tell("bisect")
                 culprit = _culprit(model, pipeline, len(trace.firings), original, options)
-            done = Outcome(
-                rewritten=program, passes=results, trace=trace, each=singly, report=report
-            )
             raise RewriteRefuted(report, culprit, done=done)
     _proved(pipeline, program)
-    return Outcome(rewritten=program, passes=results, trace=trace, each=singly, report=report)
+    return done
 
 
 def _proved(pipeline: Pipeline, program: Program) -> None:

@@ -38,6 +38,7 @@ What `require` may say: `jobs.requirements`. An option that the caller sets wins
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping
@@ -56,15 +57,15 @@ from onnxgrad.jobs.declared import Option, json_type, keys_of
 from onnxgrad.jobs.requirements import (
     Held,
     bound_of,
+    check_operators,
     check_quantity,
     facts_of,
     hold,
     left_to_ci,
     operators_of,
-    unknown_operator,
     within_tolerance,
 )
-from onnxgrad.options import checked
+from onnxgrad.options import checked, several
 from onnxgrad.verify import Report
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.coverage.summary import wanted_share
@@ -120,12 +121,9 @@ class Recipe:
         found = self.of(model, found_by)
         return Gates.of({GATES[key].name: value for key, value in found.items() if key in GATES})
 
-    def unmet(self, models: Iterable[str]) -> list[str]:
+    def unmet(self, models: Collection[str]) -> list[str]:
         """The globs that mean none of the models: mistyped, or meant for models of another call."""
-        given = list(models)
-        return [
-            pattern for pattern in self.models if not any(_means(pattern, model) for model in given)
-        ]
+        return [p for p in self.models if not any(_means(p, model) for model in models)]
 
     def left_to_ci(self, model: str) -> list[str]:
         """What is required of a model and not held by `check`."""
@@ -137,11 +135,8 @@ class Recipe:
 
         Of a domain without schemas it may be an operator that the rewrites bring; `check` knows.
         """
-        unknown = unknown_operator(
-            self.of(model).get("require", {}), operators_of(program), others=True
-        )
-        if unknown:
-            raise InputError(f"{self.where}: {unknown}")
+        required = self.of(model).get("require", {})
+        check_operators(required, operators_of(program), self.where, others=True)
 
     def check(self, model: str, program: Program, report: Report | None) -> None:
         """Raises NotProved, exit code 1, when the optimised model misses what the recipe requires,
@@ -150,11 +145,8 @@ class Recipe:
         """
         own = self.of(model)
         required = own.get("require", {})
-        unknown = unknown_operator(
-            required, operators_of(program) | set(stats_of(program.proto).operators)
-        )
-        if unknown:
-            raise InputError(f"{self.where}: {unknown}")
+        known = operators_of(program) | set(stats_of(program.proto).operators)
+        check_operators(required, known, self.where)
         given, result = facts_of(program, program.proto), facts_of(program, to_proto(program))
         later = left_to_ci(required)
         held: list[Held] = [
@@ -184,7 +176,10 @@ def find(config: str | None) -> Recipe | None:
     if config is not None:
         return read(Path(config))
     own = read(Path(OWN_FILE)) if Path(OWN_FILE).is_file() else None
-    table = _of_project(Path("pyproject.toml"))
+    table = None
+    # a file that is missing, or no TOML, is another tool's to mend
+    with contextlib.suppress(OSError, InputError, ValueError, RecursionError):
+        table = _table(tomllib.loads(text_of(Path("pyproject.toml"))))
     if own is not None and table is not None:
         raise InputError(
             f"{OWN_FILE} and [{TABLE}] of pyproject.toml are both here: keep one of them"
@@ -198,29 +193,16 @@ def read(path: Path) -> Recipe:
         data = tomllib.loads(text_of(path))
     except OSError as e:
         raise InputError(f"{path}: {e.strerror or e}") from e
-    except (
-        ValueError,
-        RecursionError,
-    ) as e:  # no TOML; or more digits, deeper arrays than Python reads
+    # no TOML; or more digits, deeper arrays than Python reads
+    except (ValueError, RecursionError) as e:
         why = " ".join(str(e).split())
         if path.suffix == ".onnx":
             why = f'a recipe, such as {OWN_FILE}, names it: [ci] models = ["{path.name}"]'
         raise InputError(f"{path}: not TOML: {why}") from e
     table = _table(data)
-    if table is None:
-        if path.name == "pyproject.toml":
-            raise InputError(f"{path}: has no table [{TABLE}]")
-        table = data
-    return parse(table, str(path))
-
-
-def _of_project(path: Path) -> Any:
-    """The table of somebody's pyproject.toml; None where there is none."""
-    try:
-        return _table(tomllib.loads(text_of(path)))
-    # not there, or somebody else's to mend
-    except (OSError, InputError, ValueError, RecursionError):
-        return None
+    if table is None and path.name == "pyproject.toml":
+        raise InputError(f"{path}: has no table [{TABLE}]")
+    return parse(data if table is None else table, str(path))
 
 
 def _table(data: Mapping[str, Any]) -> Any:
@@ -266,11 +248,10 @@ def _flat(table: Any, where: str, folder: Path, others: Iterable[str] = ()) -> d
     """
     if not isinstance(table, dict):
         raise InputError(f"{where}: is no table")
+    flat = {k: v for k, v in table.items() if k not in (*_SUBTABLES, *others)}
     for name in _SUBTABLES:
         if not isinstance(table.get(name, {}), dict):
             raise InputError(f"{where}: '{name}' is no table")
-    flat = {k: v for k, v in table.items() if k not in (*_SUBTABLES, *others)}
-    for name in _SUBTABLES:
         flat.update((f"{name}.{k}", v) for k, v in table.get(name, {}).items())
     known = {**OPTIONS, **GATES}
     flat = {key: _checked(key, value, known, where, others) for key, value in flat.items()}
@@ -284,10 +265,8 @@ def _flat(table: Any, where: str, folder: Path, others: Iterable[str] = ()) -> d
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     if "verify.inputs" in flat:
-        files = flat["verify.inputs"]
-        flat["verify.inputs"] = [
-            _beside(folder, item) for item in ([files] if isinstance(files, str) else files)
-        ]
+        files = several(flat["verify.inputs"], "inputs")
+        flat["verify.inputs"] = [_beside(folder, item) for item in files]
     return flat
 
 

@@ -17,7 +17,7 @@ import functools
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -188,7 +188,12 @@ def bound_of(name: str, text: Any) -> Bound:
     if name == "legs":
         return _legs(text)
     if name == "interface":
-        return _interface_bound(text)
+        base = "".join(text.split()) if isinstance(text, str) else ""
+        if base not in (f"=={INPUT}", f"=={BASELINE}"):
+            raise InputError(
+                f'cannot hold \'interface\' to {repr(text)[:80]}: write "== input" or "== baseline"'
+            )
+        return Bound("==", base=base.removeprefix("=="))
     if isinstance(text, int) and not isinstance(text, bool):
         return Bound("==", text)
     match = _BOUND.fullmatch(text) if isinstance(text, str) else None
@@ -207,15 +212,6 @@ _LEGAL = (
     'a number or text such as "<= 164", "<= 200MB", "<= -10%" (of the input), "<= input", '
     '"<= baseline +5%"; signs are <= >= == != < >'
 )
-
-
-def _interface_bound(text: Any) -> Bound:
-    base = "".join(text.split()) if isinstance(text, str) else ""
-    if base not in (f"=={INPUT}", f"=={BASELINE}"):
-        raise InputError(
-            f'cannot hold \'interface\' to {repr(text)[:80]}: write "== input" or "== baseline"'
-        )
-    return Bound("==", base=base.removeprefix("=="))
 
 
 def _legs(names: Any) -> Bound:
@@ -258,30 +254,27 @@ def operators_of(program: Program) -> set[str]:
     return {full_name(b.domain, b.op) for block in program.blocks() for b in block.bindings}
 
 
-def unknown_operator(required: Iterable[str], known: set[str], *, others: bool = False) -> str:
-    """What is wrong with the first of the `required` counts of operators that neither a schema has
-    nor `known`; else empty. With `others` those of a domain without schemas pass.
+def check_operators(
+    required: Iterable[str], known: Collection[str], where: str, *, others: bool = False
+) -> None:
+    """Raise InputError for the first of the `required` counts of operators that neither a schema
+    nor `known` has. With `others` operators of a domain without schemas pass.
     """
-    counts = (key for key in required if key not in QUANTITIES)
-    for name in (op.strip() for key in counts for op in key.split("+")):
-        if (
-            name in known
-            or name in _schemas()
-            or (others and name.rpartition("::")[0] not in _domains())
-        ):
-            continue
-        hint = perhaps(name, sorted({*known, *_schemas(), *QUANTITIES}))
-        return f"require names '{name}', which is no operator of the standard or of the model{hint}"
-    return ""
+    domains = {name.rpartition("::")[0] for name in _schemas()}
+    for key in required:
+        for name in () if key in QUANTITIES else map(str.strip, key.split("+")):
+            allowed = others and name.rpartition("::")[0] not in domains
+            if not allowed and name not in known and name not in _schemas():
+                hint = perhaps(name, sorted({*known, *_schemas(), *QUANTITIES}))
+                raise InputError(
+                    f"{where}: require names '{name}', which is no operator of the standard or of "
+                    f"the model{hint}"
+                )
 
 
 @functools.cache
 def _schemas() -> frozenset[str]:
     return frozenset(full_name(s.domain, s.name) for s in onnx.defs.get_all_schemas_with_history())
-
-
-def _domains() -> set[str]:
-    return {name.rpartition("::")[0] for name in _schemas()}
 
 
 def hold(
@@ -301,8 +294,8 @@ def hold(
     if bound.base == BASELINE and baseline is None:
         return replace(missing, why="there is no baseline of it: run `onnxgrad ci --update`")
     if name == "interface":
-        other = given if bound.base == INPUT else baseline
-        same = other is not None and _interface(result) == _interface(other)
+        other = given if baseline is None or bound.base == INPUT else baseline
+        same = _interface(result) == _interface(other)
         return replace(missing, held=same, why="" if same else "inputs or outputs changed")
     value = _value(result, name)
     if value is None:
@@ -314,14 +307,10 @@ def hold(
     ):
         return replace(missing, value=value, why=f"the {bound.base} has no such value")
     limit = bound.number if base is None else reference * (1 + bound.number)
-    if _COMPARE[bound.sign](value, limit):
-        return Held(name, str(bound), value, limit, held=True)
-    return Held(name, str(bound), value, limit, False, _missed(name, bound, value, limit))
-
-
-def _missed(name: str, bound: Bound, value: float, limit: float) -> str:
+    held = _COMPARE[bound.sign](value, limit)
     comes_to = f" ({limit:,.10g})" if bound.base else ""
-    return f"{value:,.10g} {name}, not {bound}{comes_to}"
+    why = "" if held else f"{value:,.10g} {name}, not {bound}{comes_to}"
+    return Held(name, str(bound), value, limit, held, why)
 
 
 def _gaps(wanted: Iterable[str], proof: Report | None) -> str:

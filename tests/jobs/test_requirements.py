@@ -13,11 +13,11 @@ from onnxgrad.jobs.requirements import (
     Held,
     Latency,
     bound_of,
+    check_operators,
     facts_of,
     hold,
     left_to_ci,
     operators_of,
-    unknown_operator,
     within_tolerance,
 )
 from onnxgrad.verify import Report, verify
@@ -128,14 +128,14 @@ def test_the_tolerance_of_the_proof() -> None:
 def test_unknown_operators() -> None:
     known = operators_of(PROGRAM)
     assert known == {"MatMul", "Tanh", "d::f"}
-    assert unknown_operator(["nodes", "bytes", "d::f + MatMul", "Gemm"], known) == ""
-    assert "'Gem', which is no operator" in unknown_operator(["MatMul+Gem"], known)
-    assert "did you mean 'MatMul'" in unknown_operator(["MatMull"], known)
-    assert "did you mean 'parameters'" in unknown_operator(["parameter"], known)
-    assert (
-        unknown_operator(["own::g"], known)
-        and unknown_operator(["own::g"], known, others=True) == ""
-    )
+    check_operators(["nodes", "bytes", "d::f + MatMul", "Gemm"], known, "r.toml")
+    check_operators(["own::g"], known, "r.toml", others=True)
+    for names, wrong in (
+        ("MatMul+Gem", "'Gem', which is no operator"), ("MatMull", "did you mean 'MatMul'"),
+        ("parameter", "did you mean 'parameters'"), ("own::g", "'own::g', which is no operator"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=f"^r.toml: require names .*{wrong}"):
+            check_operators([names], known, "r.toml")
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,14 @@ def read(path: Path) -> Lock | None:
         ) from None
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
         raise InputError(f"{path}: is no lock of onnxgrad; {_AGAIN}")
-    _check_version(data.get("version"), path)
+    version = data.get("version")
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise InputError(f"{path}: 'version' is {repr(version)[:80]}; {_AGAIN}")
+    if version > VERSION:
+        raise NewerLock(
+            f"{path}: is of version {version}, this onnxgrad reads up to {VERSION}: install a "
+            "newer one"
+        )
     whole = _Reader(path, "", data)
     entries = {name: _Reader(path, name, e) for name, e in whole.of("models", dict).items()}
     return Lock(
@@ -94,16 +101,6 @@ def read(path: Path) -> Lock | None:
 
 class NewerLock(InputError):
     """The lock is of a newer version of onnxgrad, which no older one replaces."""
-
-
-def _check_version(found: Any, path: Path) -> None:
-    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-        raise InputError(f"{path}: 'version' is {repr(found)[:80]}; {_AGAIN}")
-    if found > VERSION:
-        raise NewerLock(
-            f"{path}: is of version {found}, this onnxgrad reads up to {VERSION}: install a newer "
-            "one"
-        )
 
 
 def write(path: Path, lock: Lock) -> None:
@@ -183,7 +180,11 @@ def settled(facts: Facts, before: Facts | None) -> Facts:
     """
     if before is None:
         return facts
-    same_memory = _same_memory(facts, before)
+    a, b = facts.memory, before.memory
+    if a is None or b is None:
+        same_memory = a is None  # not measured this time: what was measured stays
+    else:
+        same_memory = facts.memory_on == before.memory_on and abs(a - b) <= _MEMORY * b
     return replace(
         facts,
         worst=before.worst if _same_worst(facts.worst, before.worst) else facts.worst,
@@ -207,13 +208,6 @@ def _same_latency(a: Latency | None, b: Latency | None) -> bool:
     return same and (meet or abs(a.ratio - b.ratio) <= _LATENCY * b.ratio)
 
 
-def _same_memory(facts: Facts, before: Facts) -> bool:
-    a, b = facts.memory, before.memory
-    if a is None or b is None:
-        return a is None  # not measured this time: what was measured stays
-    return facts.memory_on == before.memory_on and abs(a - b) <= _MEMORY * b
-
-
 @dataclass(frozen=True)
 class Change(Plain):
     """`what` (`bytes`, `operators.MatMul`, `inputs.x`) was `before` and is `after`, None where it
@@ -235,18 +229,11 @@ def changes(before: Facts, after: Facts) -> tuple[Change, ...]:
 
 def _changes(key: str, old: Any, new: Any) -> Iterator[Change]:
     if key in ("inputs", "outputs", "opset", "operators"):
-        yield from _of_table(key, old, new)
+        for name in {**old, **new}:
+            if old.get(name) != new.get(name):
+                yield Change(f"{key}.{name}", old.get(name), new.get(name))
         if list(old) != list(new) and sorted(old) == sorted(new) and key != "operators":
             yield Change(f"order of {key}", ", ".join(old), ", ".join(new))
-    elif key == "latency":
-        ratios = [None if timed is None else timed["ratio"] for timed in (old, new)]
-        if old != new:
-            yield Change(key, *ratios)
     elif old != new:
-        yield Change(key, old, new)
-
-
-def _of_table(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
-    for name in {**old, **new}:
-        if old.get(name) != new.get(name):
-            yield Change(f"{key}.{name}", old.get(name), new.get(name))
+        a, b = (x["ratio"] if key == "latency" and x is not None else x for x in (old, new))
+        yield Change(key, a, b)

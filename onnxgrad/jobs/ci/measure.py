@@ -50,12 +50,10 @@ def measured(
         if _latency(gates):
             result = replace(result, latency=_timed(path, folder, made, options, gates))
         if _memory(gates):
-            provider = _provider(options)
-            found = peak_memory(
-                {INPUT: path, _RESULT: made}, provider=provider, **_running(options)
-            )
-            given = replace(given, memory=found[INPUT], memory_on=provider)
-            result = replace(result, memory=found[_RESULT], memory_on=provider)
+            running = _running(options)
+            found, on = peak_memory({INPUT: path, _RESULT: made}, **running), running["provider"]
+            given = replace(given, memory=found[INPUT], memory_on=on)
+            result = replace(result, memory=found[_RESULT], memory_on=on)
     return given, result
 
 
@@ -67,14 +65,10 @@ def _memory(gates: Gates) -> bool:
     return "memory" in (gates.require or {})
 
 
-def _provider(options: OptimizeOptions) -> str:
-    """What is measured runs on the first of the proof's providers."""
-    return providers_of(options.provider)[0]
-
-
 def _running(options: OptimizeOptions) -> dict[str, Any]:
-    """How models are run to be measured: as the proof runs them."""
+    """How models run to be measured: as the proof runs them, on the first of its providers."""
     return {
+        "provider": providers_of(options.provider)[0],
         "seed": options.seeds[0],
         "inputs": options.inputs,
         "dims": options.dims,
@@ -86,10 +80,8 @@ def _timed(path: str, folder: str, made: Path, options: OptimizeOptions, gates: 
     required = gates.require or {}
     other = bound_of("latency", required["latency"]).of if "latency" in required else ""
     against = other or INPUT
-    provider = _provider(options)
     report = bench(
         {against: os.path.join(folder, other) if other else path, _RESULT: made},
-        provider=provider,
         seconds=gates.bench_seconds,
         rounds=gates.bench_rounds,
         **_running(options),
@@ -98,5 +90,6 @@ def _timed(path: str, folder: str, made: Path, options: OptimizeOptions, gates: 
         raise NotProved(f"the result does not run: {report.refused[_RESULT]}")
     timing = report.timings[1]
     # the CPU waits while a device computes
-    clock, ratio = ("CPU", timing.cpu_ratio) if provider == "cpu" else ("wall", timing.wall_ratio)
+    on_cpu = report.provider == "cpu"
+    clock, ratio = ("CPU", timing.cpu_ratio) if on_cpu else ("wall", timing.wall_ratio)
     return Latency(against, ratio.median, ratio.low, ratio.high, clock)

@@ -73,7 +73,7 @@ def _meets(pattern: Sequence[str], parts: Sequence[str]) -> bool:
     return fnmatchcase(parts[0], pattern[0]) and _meets(pattern[1:], parts[1:])
 
 
-_FIELD = re.compile(r"\{[^{}]*\}")
+_FIELD = re.compile(r"(\{[^{}]*\})")
 _FIELDS = ("{name}", "{folder}")  # of `out`: a model's name without suffix, and where it lies
 
 
@@ -253,8 +253,9 @@ def _outputs(recipe: Recipe, folder: Path, names: Sequence[str]) -> dict[str, st
     results: list[str] = []
     models = {os.path.realpath(folder / name): name for name in names}
     for name in names:
-        values = dict(zip(_FIELDS, (Path(name).stem, Path(name).parent.as_posix())))
-        file = _filled(pattern, values)
+        # in one step: a name may have braces
+        parts = {"{name}": Path(name).stem, "{folder}": Path(name).parent.as_posix()}
+        file = "".join(parts.get(part, part) for part in _FIELD.split(pattern))
         place = os.path.realpath(folder / file)
         if place in models:
             raise InputError(
@@ -292,7 +293,3 @@ def _check_pattern(pattern: str, where: str) -> None:
             raise InputError(f"{where}: out = {pattern!r} has '{field}', there are {known}")
     if set("{}") & set(_FIELD.sub("", pattern)):
         raise InputError(f"{where}: out = {pattern!r}: a brace has no partner")
-
-
-def _filled(pattern: str, values: Mapping[str, str]) -> str:
-    return _FIELD.sub(lambda field: values[field[0]], pattern)

@@ -27,10 +27,10 @@ from onnxgrad.jobs.requirements import (
     Facts,
     Held,
     bound_of,
+    check_operators,
     facts_of,
     hold,
     operators_of,
-    unknown_operator,
     within_tolerance,
 )
 from onnxgrad.jobs.tuning.record import digest
@@ -128,9 +128,7 @@ def _carry_out(job: Job, outcome: ModelOutcome, may_write: Callable[[], bool]) -
     def on_read(program: Program) -> None:
         outcome.digest = digest(job.path)
         outcome.given = facts_of(program, program.proto)
-        unknown = unknown_operator(job.required, operators_of(program), others=True)
-        if unknown:
-            raise InputError(f"{job.where}: {unknown}")
+        check_operators(job.required, operators_of(program), job.where, others=True)
 
     def write(program: Program) -> bool:
         if outcome.exit_code or not may_write() or job.output is None:
@@ -155,7 +153,10 @@ def _carry_out(job: Job, outcome: ModelOutcome, may_write: Callable[[], bool]) -
 def _judge(job: Job, outcome: ModelOutcome, done: Outcome) -> None:
     """Measure the result, hold it to what is required, and compare it with the lock."""
     outcome.came_of(done)
-    facts = facts_of(done.program, done.program.proto), _result(done)
+    result = facts_of(done.program, to_proto(done.program))
+    if done.report is not None:
+        result = replace(result, worst=max((d.rel for d in done.report.differences), default=0.0))
+    facts = facts_of(done.program, done.program.proto), result
     wanted = job.options, job.gates
     outcome.given, outcome.result = measured(job.path, job.folder, done.program, wanted, facts)
     outcome.requirements = _held(job, outcome, done)
@@ -190,7 +191,11 @@ def withdraw(job: Job, outcome: ModelOutcome) -> None:
     """Remove the older result of a model that was refused: whoever deploys what lies there would
     deploy what nobody said yes to.
     """
-    if job.output is None or outcome.ok or outcome.status == "skipped" or not _is_model(job.output):
+    if job.output is None or outcome.ok or outcome.status == "skipped":
+        return
+    try:
+        read_proto(Path(job.output))
+    except InputError:  # not an older result: a file of the user
         return
     try:
         remove(job.output, keep=_weights(job))
@@ -199,15 +204,6 @@ def withdraw(job: Job, outcome: ModelOutcome) -> None:
         outcome.fail("error", error.exit_code, f"{outcome.error}; the older result {what}")
     else:
         outcome.removed = _shown(job)
-
-
-def _is_model(path: str) -> bool:
-    """Whether a model lies there, as every older result is one; other files are somebody's."""
-    try:
-        read_proto(Path(path))
-    except InputError:
-        return False
-    return True
 
 
 def _weights(job: Job) -> set[Path]:
@@ -223,21 +219,13 @@ def _shown(job: Job) -> str:
     return os.path.relpath(job.output or "", job.folder).replace(os.sep, "/")
 
 
-def _result(done: Outcome) -> Facts:
-    found = facts_of(done.program, to_proto(done.program))
-    if done.report is None:
-        return found
-    return replace(found, worst=max((d.rel for d in done.report.differences), default=0.0))
-
-
 def _held(job: Job, outcome: ModelOutcome, done: Outcome) -> tuple[Held, ...]:
     """What came of each requirement; while the lock is updated, what it is to say holds."""
     given, result = outcome.given, outcome.result
     if given is None or result is None:
         raise InternalError("requirements are held before the facts are known")
-    unknown = unknown_operator(job.required, {*operators_of(done.program), *given.operators})
-    if unknown:
-        raise InputError(f"{job.where}: {unknown}")
+    known = {*operators_of(done.program), *given.operators}
+    check_operators(job.required, known, job.where)
     baseline = result if job.updating else job.baseline
     held = [
         hold(name, bound_of(name, text), result, given, baseline=baseline, proof=outcome.proof)
