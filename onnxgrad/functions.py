@@ -4,14 +4,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import warnings
 from typing import Any
 
 from onnxgrad.errors import NotProved
+from onnxgrad.grad.checking.report import GradientReport
+from onnxgrad.grad.derivatives.derivative import Derivative
+from onnxgrad.grad.differentiation import Gradient, renamed
 from onnxgrad.ir.load import ModelLike, check_room, load_own, to_kind_of
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.jobs import extract as extracting
 from onnxgrad.jobs import float16 as halving
+from onnxgrad.jobs import gradients as deriving
 from onnxgrad.jobs import optimize as driver
 from onnxgrad.jobs.declarations import (
     ConvertOpsetOptions,
@@ -24,6 +30,18 @@ from onnxgrad.jobs.declarations import (
     VerifyOptions,
 )
 from onnxgrad.jobs.declared import from_keywords
+from onnxgrad.jobs.gradient_declarations import (
+    CasadiOptions,
+    CheckGradientOptions,
+    CheckProductOptions,
+    Chosen,
+    FunctionGradientOptions,
+    GradientOptions,
+    HessianProductOptions,
+    JacobianOptions,
+    JvpOptions,
+    MarkOptions,
+)
 from onnxgrad.jobs.metadata import change
 from onnxgrad.jobs.optimize import Hooks
 from onnxgrad.jobs.outcome import Outcome
@@ -38,6 +56,8 @@ from onnxgrad.report.optimized import OptimizedModel
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.verify import proof
 from onnxgrad.verify.report import Report
+
+_log = logging.getLogger("onnxgrad")
 
 
 @from_keywords(OptimizeOptions)
@@ -114,7 +134,7 @@ def extract(model: ModelLike, *, options: ExtractOptions) -> Any:
     ['linear_2']
     """
     given = settled(model)
-    hooks = Hooks(on_read=lambda program: check_room(program, model))
+    hooks = _with_room(model)
     found = extracting.extract(given, options, hooks)
     if found.report is not None and not found.ok:
         raise NotProved(f"the part: {found.report.summary}; nothing was written")
@@ -221,10 +241,201 @@ def training_step(model: ModelLike, *, options: StepOptions) -> TrainingStep:
     return make_step(model, options)
 
 
+@from_keywords(GradientOptions)
+def gradient(model: ModelLike, *, options: GradientOptions) -> Any:
+    """Returns the model with one more output per requested value: its adjoint, named by `names`.
+
+    `model` is a path, bytes, ModelProto or any other object that `load` accepts. It is not changed,
+    and the result has its type; paths, bytes and streams return a ModelProto.
+    `wrt`: names or globs of inputs, initializers and intermediate values, sequences of tensors
+    among them. None: every floating-point input. "params": every weight that reaches the target;
+    weights of nested graphs move to the main graph. "!GLOB" removes from the names before it.
+    `target`: an output's name or index, any value's name, a part of one such as "logits[:,7]", or a
+    list, whose adjoints add up. None: the only output.
+    `adjoint`: "ones": targets are scalars, and a part is summed. "input": targets have any shape,
+    and each adds a graph input `<target>_grad` of its type. "auto": "ones" if all are scalars.
+    `checkpoint`: a `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see
+    `onnxgrad.grad.checkpointing.choice`). None: the marks in the file, if any.
+    `ste`: if true, QuantizeLinear and DequantizeLinear pass adjoints straight through, which is an
+    estimate; the derivative of rounding is zero.
+
+    Raises InputError for an unknown name, a value that is not floating-point, or no unique target.
+    Warns if no requested value reaches the target, and if `wrt` holds a target with
+    `adjoint="input"`: `y_grad` is then the new input, and the adjoint of `y` is `y_grad_2`.
+
+    >>> model = onnxgrad.gradient("models/training/mlp.onnx", "params,!*.bias", "loss")
+    >>> [v.name for v in model.graph.output]
+    ['loss', '0.weight_grad', '2.weight_grad', '4.weight_grad']
+    """
+    found = _derived(model, options)
+    for value in found.seeds:  # the input of that name is ours: nobody can have seen it coming
+        if value in found.results:
+            text = renamed(value, found.results[value], options.names)
+            warnings.warn(text, stacklevel=3)
+    return to_kind_of(found.program, model)
+
+
+@from_keywords(JvpOptions)
+def jvp(model: ModelLike, *, options: JvpOptions) -> Any:
+    """Returns the model with one more input per value in `wrt`, its tangent, and one more output
+    per target: J v.
+
+    `wrt` and `target` as for `gradient`; targets may have any shape. The result has the type of
+    `model`. Raises InputError as `gradient` does.
+
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[N] x) => (float[N] y) { y = Tanh (x) }''')
+    >>> forward = onnxgrad.jvp(model)
+    >>> [v.name for v in forward.graph.input], [v.name for v in forward.graph.output]
+    (['x', 'x_tangent'], ['y', 'y_tangent'])
+    """
+    return to_kind_of(_derived(model, options).program, model)
+
+
+@from_keywords(HessianProductOptions)
+def hessian_vector_product(model: ModelLike, *, options: HessianProductOptions) -> Any:
+    """Returns the model with one more input per value in `wrt`, v in its shape, and two more
+    outputs per value: the gradient, and its part of H v. H is the Hessian of the target by all of
+    `wrt`.
+
+    `wrt`, `target`, a scalar, and `stop` as for `gradient`. Gradients are named "{}_grad", products
+    by `names`, inputs by `tangents`. The result has the type of `model`. At a jump of the slope
+    (Relu at 0, a maximum at ties) there is no second derivative; if the function is linear on both
+    sides, H is 0. Raises InputError as `gradient` does.
+
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[N] x) => (float y) { c = Mul (x, x)  d = Mul (c, x)
+    ...   y = ReduceSum <keepdims = 0> (d) }''')
+    >>> product = onnxgrad.hessian_vector_product(model)
+    >>> [v.name for v in product.graph.input], [v.name for v in product.graph.output]
+    (['x', 'x_tangent'], ['y', 'x_grad', 'x_hvp'])
+    """
+    return to_kind_of(_derived(model, options).program, model)
+
+
+@from_keywords(JacobianOptions)
+def jacobian(model: ModelLike, *, options: JacobianOptions) -> Any:
+    """Returns the model with one more output per value in `wrt`: the Jacobian of the target by it,
+    of the target's shape followed by the value's.
+
+    `wrt` as for `gradient`; `target` is one floating-point value of any shape, or a part of one.
+    `mode`: "reverse" computes one product per element of the target, "forward" one per element of a
+    value; "auto" chooses the mode with fewer products, or reverse if sizes are unknown.
+    `batched`: the first axis of the target and of each value counts samples that do not influence
+    each other (in a BatchNormalization in training mode they do). The result has the shape
+    (samples, target, value), each without its first axis. The result has the type of `model`.
+    onnxruntime runs no Scan over an empty target or value. Raises InputError as `gradient` does.
+
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[N,3] x) => (float[N,2] y) <float[3,2] w = {1, 2, 3, 4, 5, 6}> {
+    ... y = MatMul (x, w) }''')
+    >>> by_sample = onnxgrad.jacobian(model, batched=True)
+    >>> str(onnxgrad.load(by_sample).main.outputs[1].type)
+    'f32[N,2,3]'
+    """
+    return to_kind_of(_derived(model, options).program, model)
+
+
+@from_keywords(CasadiOptions)
+def casadi_derivative(model: ModelLike, *, options: CasadiOptions) -> Any:
+    """Returns the derivative of a model f.onnx that CasADi reads from the file <kind>_f.onnx beside
+    it.
+
+    "adj": reverse mode, with an input `adj_<output>` per output and an output `adj_<input>` per
+    input, for as many directions as the dimension nadj has. "fwd": forward mode, `fwd_<input>` to
+    `fwd_<output>`, nfwd. Applied to such a derivative it returns the next one: adj_f.onnx with
+    "fwd" becomes fwd_adj_f.onnx, which exact Hessians need; "adj" adds `adj2_<input>`. An r x c
+    matrix has seeds of r x (c nadj). A tensor of rank 1 is a column, of rank 3 and more a column of
+    all its elements.
+
+    `wrt`: inputs, by default all floating-point ones; CasADi treats the others as constants.
+    `target`: outputs, likewise; CasADi must request these alone. The result has the type of
+    `model`. Raises InputError as `gradient` does, for a value of unknown rank, and if a name that
+    CasADi requests is taken.
+
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... f (double[3] x) => (double[3] y) { y = Tanh (x) }''')
+    >>> adjoint = onnxgrad.casadi_derivative(model, "adj")
+    >>> [v.name for v in adjoint.graph.input], [v.name for v in adjoint.graph.output]
+    (['x', 'adj_y'], ['adj_x'])
+    """
+    return to_kind_of(_derived(model, options).program, model)
+
+
+@from_keywords(MarkOptions)
+def mark_checkpoints(model: ModelLike, *, options: MarkOptions) -> Any:
+    """Returns the model with the marks of `checkpoint` for the gradient of `target` by `wrt`.
+
+    `gradient` without a `checkpoint` reads them. The result has the type of `model`. Raises
+    InputError as `gradient` does.
+    """
+    return to_kind_of(deriving.mark_checkpoints(model, options, _with_room(model))[0], model)
+
+
+@from_keywords(FunctionGradientOptions)
+def function_gradient(model: ModelLike, *, options: FunctionGradientOptions) -> Any:
+    """Returns the model with one more function: for `f(x, ...) -> (y, ...)`, called `name` or
+    `domain::name`, `f_grad(x, ..., y_grad, ...) -> (x_grad, ...)`, by every floating-point operand
+    and result. The result has the type of `model`.
+
+    Kinds and ranks are those of the calls; sizes are left open. Raises InputError if no function or
+    more than one has that name, and for a function that nothing calls, with calls of several ranks,
+    or with attributes.
+    """
+    return to_kind_of(deriving.function_gradient(model, options, _with_room(model))[0], model)
+
+
+@from_keywords(CheckGradientOptions)
+def check_gradient(model: ModelLike, *, options: CheckGradientOptions) -> GradientReport:
+    """Check the gradient of a model numerically in random directions.
+
+    Targets that are no scalars, and parts of values, get a random adjoint. A value at which
+    gradients stop is held fixed while what is before it moves. `inputs` are used where given, the
+    rest is generated from `seed` and `dims`. That nothing was proved is in the report: no value
+    could be judged, or 0 = 0 for all of them, but for those that reach no target or are in
+    `allow_empty`. Raises InputError as `gradient` does, `Unsupported` where the float64 reference
+    lacks an operator, NotProved where onnxruntime runs the model and refuses the gradient graph,
+    and RunFailed or LimitReached where `timeout` (seconds for everything, 300) or `max_memory`
+    (half of what there is) does not suffice.
+
+    >>> onnxgrad.check_gradient("models/training/mlp.onnx", "params", "loss").verdict
+    'agrees'
+    """
+    return deriving.check(model, options, Hooks())
+
+
+@from_keywords(CheckProductOptions)
+def check_product(model: ModelLike, *, options: CheckProductOptions) -> GradientReport:
+    """Check what `jvp`, `hessian_vector_product`, `jacobian` or `casadi_derivative` (`of` "jvp",
+    "hvp", "jacobian", or "adj" and "fwd") make of a model, numerically in random directions, as
+    `check_gradient` does gradients.
+
+    `mode` and `batched` as for `jacobian`, everything else as for `check_gradient`. Errors as
+    there.
+
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[N] x) => (float[N] y) { y = Tanh (x) }''')
+    >>> onnxgrad.check_product(model, of="jacobian").verdict
+    'agrees'
+    """
+    return deriving.check(model, options, Hooks())
+
+
+def _derived(model: ModelLike, options: Chosen) -> Gradient | Derivative:
+    found = deriving.derive(model, options, _with_room(model)).found
+    for note in found.notes:
+        _log.info(note)
+    return found
+
+
+def _with_room(model: ModelLike) -> Hooks:
+    return Hooks(on_read=lambda program: check_room(program, model))
+
+
 def _optimized(model: ModelLike, options: OptimizeOptions, report: bool) -> Any:
     name = os.fspath(model) if isinstance(model, (str, os.PathLike)) else ""
     outcome = Outcome(name, None, name or "the model", options.explain)
-    hooks = Hooks(on_read=lambda program: check_room(program, model))
+    hooks = _with_room(model)
     result = to_kind_of(driver.optimize(settled(model), options, hooks, outcome).program, model)
     outcome.written = True
     return OptimizedModel(result, outcome) if report else result

@@ -4,8 +4,10 @@
 # ruff: noqa: I001
 from collections.abc import Mapping
 from collections.abc import Sequence
+from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.jobs.gradient_declarations import Checkpoints
+from onnxgrad.jobs.gradient_declarations import Targets
 from onnxgrad.jobs.groups import Count
 from onnxgrad.jobs.groups import Entries
 from onnxgrad.jobs.groups import InputKind
@@ -15,6 +17,7 @@ from onnxgrad.jobs.groups import Names
 from onnxgrad.jobs.groups import Pairs
 from onnxgrad.jobs.groups import PerOutput
 from onnxgrad.jobs.groups import Positive
+from onnxgrad.jobs.groups import Provider
 from onnxgrad.jobs.groups import Providers
 from onnxgrad.jobs.groups import Seconds
 from onnxgrad.jobs.groups import Seed
@@ -202,3 +205,112 @@ def training_step(
     schedule: ScheduleLike | None = None,
     checkpoint: Checkpoints | None = None,
 ) -> TrainingStep: ...
+def gradient(
+    model: ModelLike,
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    names: str = '{}_grad',
+    ste: bool = False,
+    simplify: bool = True,
+    stop: Names | None = None,
+    adjoint: Literal['auto', 'ones', 'input'] = 'ones',
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    checkpoint: Checkpoints | None = None,
+) -> Any: ...
+def jvp(
+    model: ModelLike,
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    names: str = '{}_tangent',
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> Any: ...
+def hessian_vector_product(
+    model: ModelLike,
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    stop: Names | None = None,
+    names: str = '{}_hvp',
+    tangents: str = '{}_tangent',
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> Any: ...
+def jacobian(
+    model: ModelLike,
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    names: str = '{}_by_{}',
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    mode: Literal['auto', 'forward', 'reverse'] = 'auto',
+    batched: bool = False,
+) -> Any: ...
+def casadi_derivative(
+    model: ModelLike,
+    kind: Literal['adj', 'fwd'],
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> Any: ...
+def mark_checkpoints(
+    model: ModelLike,
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    checkpoint: Checkpoints = 'auto',
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> Any: ...
+def function_gradient(
+    model: ModelLike,
+    name: str,
+    *,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> Any: ...
+def check_gradient(
+    model: ModelLike,
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    names: str = '{}_grad',
+    ste: bool = False,
+    simplify: bool = True,
+    stop: Names | None = None,
+    adjoint: Literal['auto', 'ones', 'input'] = 'auto',
+    tolerance: Positive | None = None,
+    allow_empty: Names = (),
+    seed: Seed = 0,
+    provider: Provider = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    checkpoint: Checkpoints | None = None,
+) -> GradientReport: ...
+def check_product(
+    model: ModelLike,
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    of: Literal['jvp', 'hvp', 'jacobian', 'adj', 'fwd'],
+    mode: Literal['auto', 'forward', 'reverse'] = 'auto',
+    batched: bool = False,
+    tolerance: Positive | None = None,
+    allow_empty: Names = (),
+    seed: Seed = 0,
+    provider: Provider = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> GradientReport: ...

@@ -13,11 +13,20 @@ from onnxgrad.errors import (
     RuleWarning,
 )
 from onnxgrad.functions import (
+    casadi_derivative,
+    check_gradient,
+    check_product,
     convert_opset,
     diff,
     extract,
     float16,
+    function_gradient,
+    gradient,
+    hessian_vector_product,
     inspect,
+    jacobian,
+    jvp,
+    mark_checkpoints,
     optimize,
     set_metadata,
     training_step,
@@ -26,19 +35,11 @@ from onnxgrad.functions import (
 from onnxgrad.grad import (
     GradientReport,
     body,
-    check_gradient,
-    function_gradient,
-    gradient,
-    mark_checkpoints,
     vjp,
     vjp_all,
     zero,
 )
-from onnxgrad.grad.checking.derivatives import check_product
 from onnxgrad.grad.checkpointing.recomputation import Checkpoint
-from onnxgrad.grad.derivatives.casadi import casadi_derivative
-from onnxgrad.grad.derivatives.jacobian import jacobian
-from onnxgrad.grad.derivatives.vector_products import hessian_vector_product, jvp
 from onnxgrad.grad.gradient_pass import GradientPass
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting

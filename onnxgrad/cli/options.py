@@ -1,4 +1,4 @@
-"""What several commands do with their flags: limits, bounds, pages, tuning and gradients."""
+"""What several commands do with their flags: limits, bounds, pages, tuning."""
 
 from __future__ import annotations
 
@@ -14,22 +14,15 @@ from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import files_read, target_of, writer
 from onnxgrad.errors import InputError
-from onnxgrad.jobs.groups import Bounds
 from onnxgrad.jobs.optimize import Hooks
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.tuning.record import write
 from onnxgrad.limits import SECONDS
 from onnxgrad.options import providers_of
 from onnxgrad.verify import open_session
-from onnxgrad.verify.bounds import Bounds as Limits
 from onnxgrad.verify.running.child_process import pooled
 from onnxgrad.verify.running.process_limits import bounding_us
 from onnxgrad.vocabulary import TUNE_FILE, TUNE_SECONDS
-
-
-def checked_bounds(options: Bounds) -> Limits:
-    """Return the bounds that the flags set. Raises InputError."""
-    return Limits.of(options.atol, options.rtol, options.metric)
 
 
 def require_runtime(provider: str) -> None:
@@ -112,13 +105,3 @@ def keep_decisions(
         return
     write(file, data)
     out.wrote(file)
-
-
-def gradient_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `gradient` that the options say."""
-    return {
-        "wrt": args.wrt,
-        "target": args.target,
-        "stop": args.stop,
-        "checkpoint": args.checkpoint,
-    }

@@ -13,6 +13,7 @@ from onnxgrad.jobs import declarations as jobs
 from onnxgrad.jobs import gradient_declarations as gradients
 from onnxgrad.jobs import training_declarations as training
 from onnxgrad.jobs.declared import Declaration, add_flags, group_of, reader
+from onnxgrad.jobs.gradient_declarations import PRODUCTS
 from onnxgrad.jobs.groups import Seconds, Several
 from onnxgrad.vocabulary import TUNE_FILE, TUNE_SECONDS
 
@@ -94,7 +95,6 @@ Exit codes: 0 reduced (or as small as --timeout allowed), 2 when the check does 
 itself.
 
 """
-_PRODUCTS = "products, in place of the gradient"
 _CI = "for machines and pages"
 
 COMMANDS: dict[str, Command] = {
@@ -175,21 +175,17 @@ COMMANDS: dict[str, Command] = {
                 "--checkpoint in it; a grad without --checkpoint reads them"),
             row("--function", metavar="NAME", help="the gradient of this local function, by all "
                 "its operands, as one more function of the model"),
-            row("--jvp", title=_PRODUCTS, either="of", dest="of", action="store_const", const="jvp",
+            row("--jvp", title=PRODUCTS, either="of", dest="of", action="store_const", const="jvp",
                 help="forward mode: J v, with v as new inputs {}_tangent and outputs {}_tangent"),
-            row("--hvp", title=_PRODUCTS, either="of", dest="of", action="store_const", const="hvp",
+            row("--hvp", title=PRODUCTS, either="of", dest="of", action="store_const", const="hvp",
                 help="the gradient, and H v of a scalar target's Hessian, as {}_hvp"),
-            row("--jacobian", title=_PRODUCTS, either="of", dest="of", action="store_const",
+            row("--jacobian", title=PRODUCTS, either="of", dest="of", action="store_const",
                 const="jacobian",
                 help="the Jacobian of one target by each value, as TARGET_by_VALUE"),
-            row("--casadi", title=_PRODUCTS, either="of", dest="of", choices=("adj", "fwd"),
+            row("--casadi", title=PRODUCTS, either="of", dest="of", choices=("adj", "fwd"),
                 help="what CasADi looks for beside f.onnx, in its names and layout: reverse mode "
                 "for adj_f.onnx, forward for fwd_f.onnx; of adj_f.onnx forward for "
                 "fwd_adj_f.onnx"),
-            row("--mode", title=_PRODUCTS, choices=("auto", "forward", "reverse"), default="auto",
-                help="of --jacobian: by columns, by rows; auto (default): whichever are fewer"),
-            row("--batched", title=_PRODUCTS, action="store_true", help="of --jacobian: the first "
-                "axis of all counts samples: one Jacobian for each"),
             custom_ops("proof"),
         ),
         gradients.GradOptions,
@@ -201,7 +197,7 @@ COMMANDS: dict[str, Command] = {
          ("check-grad model.onnx --target loss --input batch.npz --seed 1",
           "on values of your own, in other directions")),
         (MODEL, custom_ops("check")),
-        gradients.CheckGradOptions,
+        gradients.CheckGradientOptions,
     ),
     "train-step": Command(
         "a training step as a folder of plain ONNX files: loss, gradient and update",

@@ -4,9 +4,7 @@ from onnxgrad.grad import rules
 from onnxgrad.grad.backward_walk import backward
 from onnxgrad.grad.checking.check import check_gradient
 from onnxgrad.grad.checking.report import GradientReport
-from onnxgrad.grad.checkpointing.marks import mark_checkpoints
-from onnxgrad.grad.differentiation import Gradient, differentiate, gradient
-from onnxgrad.grad.function_gradient import function_gradient
+from onnxgrad.grad.differentiation import Gradient, differentiate
 from onnxgrad.grad.registry import GradientRule, body, find, vjp, vjp_all, vjp_blocks, zero
 
 __all__ = [
@@ -18,9 +16,6 @@ __all__ = [
     "check_gradient",
     "differentiate",
     "find",
-    "function_gradient",
-    "gradient",
-    "mark_checkpoints",
     "rules",
     "vjp",
     "vjp_all",

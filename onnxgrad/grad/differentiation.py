@@ -1,10 +1,9 @@
-"""`gradient` and `differentiate`: a program and its adjoints, in three acts: prepare the forward
+"""`differentiate`: a program and its adjoints, in three acts: prepare the forward
 part, walk back over it, finish the graph.
 """
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -13,26 +12,21 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.grad.backward_walk import backward
-from onnxgrad.grad.checkpointing.choice import Choice
 from onnxgrad.grad.finish import finish, variable
 from onnxgrad.grad.prepare import Adjoint, GradientRequest, Prepared, prepare
 from onnxgrad.grad.sequences import zeros_of
-from onnxgrad.grad.stops import Stop, cut_off
+from onnxgrad.grad.stops import cut_off
 from onnxgrad.grad.straight_through import why_zero
 from onnxgrad.grad.targets import Target
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import constant, emitting
-from onnxgrad.ir.load import ModelLike, check_room, collector_paused, load_own, to_kind_of
+from onnxgrad.ir.load import collector_paused
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.preflight.invalid_models import blaming
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
-from onnxgrad.limits import limited
-from onnxgrad.options import known_keywords
-
-_log = logging.getLogger("onnxgrad")
 
 
 @dataclass(frozen=True)
@@ -48,76 +42,23 @@ class Gradient:
     notes: tuple[str, ...] = ()
     # where gradients stop
     stops: tuple[str, ...] = ()
+    kind: str = "gradient"
 
+    @property
+    def results(self) -> Mapping[str, str]:
+        """The outputs by the values that they belong to."""
+        return self.adjoints
 
-@known_keywords
-def gradient(
-    model: ModelLike,
-    wrt: Wrt = None,
-    target: Target = None,
-    *,
-    adjoint: Adjoint = "ones",
-    checkpoint: Choice = None,
-    ste: bool = False,
-    stop: Stop = None,
-    simplify: bool = True,
-    names: str = "{}_grad",
-    timeout: float | None = None,
-    max_memory: int | str | None = None,
-) -> Any:
-    """Returns the model with one more output per requested value: its adjoint, named by `names`.
-
-    `model` is a path, bytes, ModelProto or any other object that `load` accepts. It is not changed,
-    and the result has its type; paths, bytes and streams return a ModelProto.
-    `wrt`: names or globs of inputs, initializers and intermediate values, sequences of tensors
-    among them. None: every floating-point input. "params": every weight that reaches the target;
-    weights of nested graphs move to the main graph. "!GLOB" removes from the names before it.
-    `onnxgrad inspect --weights` lists which constants are weights, and why.
-    `target`: an output's name or index, any value's name, a part of one such as "logits[:,7]", or a
-    list, whose adjoints add up. None: the only output.
-    `adjoint`: "ones": targets are scalars, and a part is summed. "input": targets have any shape,
-    and each adds a graph input `<target>_grad` of its type. "auto": "ones" if all are scalars.
-    `checkpoint`: a `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see
-    `onnxgrad.grad.checkpointing.choice`). None: the marks in the file, if any.
-    `ste`: if true, QuantizeLinear and DequantizeLinear pass adjoints straight through, which is an
-    estimate; the derivative of rounding is zero.
-    `stop`: names or globs of computed values that are treated as constants (stop-gradient).
-
-    Raises InputError for an unknown name, a value that is not floating-point, or no unique target.
-    Warns if no requested value reaches the target, and if `wrt` holds a target with
-    `adjoint="input"`: `y_grad` is then the new input, and the adjoint of `y` is `y_grad_2`.
-
-    >>> model = onnxgrad.gradient("models/training/mlp.onnx", "params,!*.bias", "loss")
-    >>> [v.name for v in model.graph.output]
-    ['loss', '0.weight_grad', '2.weight_grad', '4.weight_grad']
-    """
-    with limited(timeout, max_memory), collector_paused():
-        program = load_own(model)
-        check_room(program, model)
-        found = differentiate(
-            program,
-            wrt,
-            target,
-            adjoint=adjoint,
-            checkpoint=checkpoint,
-            ste=ste,
-            stop=stop,
-            simplify=simplify,
-            names=names,
-        )
-    for note in found.notes:
-        _log.info(note)
-    for value in found.seeds:  # the input of that name is ours: nobody can have seen it coming
-        if value in found.adjoints:
-            warnings.warn(renamed(value, found.adjoints[value], names), stacklevel=3)
-    with collector_paused():
-        return to_kind_of(found.program, model)
+    @property
+    def values(self) -> list[str]:
+        """The values that it was formed by."""
+        return list(self.adjoints)
 
 
 def differentiate(
     program: Program, wrt: Wrt = None, target: Target = None, **options: Any
 ) -> Gradient:
-    """`gradient` on a Program, which is changed, or replaced if its opset has to be raised.
+    """Form the gradient of a Program, which is changed, or replaced if its opset has to be raised.
 
     options: the other fields of `GradientRequest`.
     """
@@ -145,7 +86,7 @@ def _walk(task: Prepared) -> Gradient:
             if reason := why_zero(block, task.requested, task.targets, ste=request.ste):
                 text += f" ({reason})"
             notes.append(text)
-            warnings.warn(text, stacklevel=5)  # the caller of gradient, behind `known_keywords`
+            warnings.warn(text, stacklevel=7)  # the caller of `onnxgrad.gradient`
         requested = dict(zip(task.requested_names, task.requested, strict=True))
         if found:
             notes += cut_off(

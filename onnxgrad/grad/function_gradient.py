@@ -10,39 +10,20 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.checking.check import check_gradient
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.differentiation import differentiate
-from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.sequences import is_float
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.function_bodies import called
-from onnxgrad.ir.load import ModelLike, changed, function_block, load
+from onnxgrad.ir.load import function_block, load
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import SequenceType, TensorType, Type, type_to_proto
-from onnxgrad.options import known_keywords
 from onnxgrad.passes.remove_unused import names_function
 
 
-@known_keywords
-def function_gradient(model: ModelLike, name: str) -> Any:
-    """Returns the model with one more function: for `f(x, ...) -> (y, ...)`, called `name` or
-    `domain::name`, `f_grad(x, ..., y_grad, ...) -> (x_grad, ...)`, by every floating-point operand
-    and result. The result has the type of `model`.
-
-    Kinds and ranks are those of the calls; sizes are left open. Raises InputError if no function or
-    more than one has that name, and for a function that nothing calls, with calls of several ranks,
-    or with attributes.
-    """
-
-    def with_function(program: Program) -> Program:
-        raised, _ = raise_opset(program)
-        add_function_gradient(raised, name)
-        return raised
-
-    return changed(model, with_function)
-
-
 def add_function_gradient(program: Program, name: str) -> FunctionKey:
-    """`function_gradient` in place, at opset 18 or above; the new function's key."""
+    """Add the gradient of a function to a program of opset 18 or above; return the key of the new
+    function.
+    """
     key = _find(program, name)
     domain, own, overload = key
     new = (domain, f"{own}_grad", overload)

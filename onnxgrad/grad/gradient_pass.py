@@ -12,7 +12,6 @@ from onnxgrad.errors import InputError, NotProved
 from onnxgrad.grad.checking.check import check_gradient
 from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.opset.raising import OPSET
-from onnxgrad.grad.wrt import PARAMS
 from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.program import Program
 from onnxgrad.passes.base import Pass, register
@@ -84,14 +83,9 @@ class GradientPass(Pass):
             )
 
     def _request(self) -> dict[str, Any]:
-        choice: Any = self.checkpoint.split() or None
-        if choice and len(choice) == 1 and (choice[0] == "auto" or choice[0][:1].isdigit()):
-            choice = choice[0]
-        wrt: Any = PARAMS if self.wrt == PARAMS else self.wrt.split() or None
-        stop = self.stop.split() or None
-        return {
-            "target": self.target.split() or None,
-            "wrt": wrt,
-            "checkpoint": choice,
-            "stop": stop,
-        }
+        names = ("target", "wrt", "checkpoint", "stop")
+        request = {name: getattr(self, name).split() or None for name in names}
+        alone = self.checkpoint.strip()
+        if alone == "auto" or (alone[:1].isdigit() and " " not in alone):
+            request["checkpoint"] = alone
+        return request

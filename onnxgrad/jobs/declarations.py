@@ -115,7 +115,7 @@ class ConvertOpsetOptions(Proof):
     def optimizing(self) -> OptimizeOptions:
         """Return the same as options of `optimize`."""
         passes = {"passes": f"convert-opset{{to={self.to}}}", "verify": self.verify}
-        return OptimizeOptions.of({**self.shared(Proof), **passes})
+        return OptimizeOptions.from_settings({**self.shared(Proof), **passes})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -129,7 +129,7 @@ class Declaration:
         check_fields(self, self.job or type(self).__name__, defaults=False)
 
     @classmethod
-    def of(cls: type[D], given: Mapping[str, Any]) -> D:
+    def from_settings(cls: type[D], given: Mapping[str, Any]) -> D:
         """Return the options with these set by the caller, who wins over a recipe. Raises
         InputError for an unknown option, with the nearest, and for a value of another type.
         """
@@ -146,7 +146,9 @@ class Declaration:
 
     def having(self: D, **more: Any) -> D:
         """Return the same with more options set by the caller."""
-        return type(self).of({**{name: getattr(self, name) for name in self.given}, **more})
+        return type(self).from_settings(
+            {**{name: getattr(self, name) for name in self.given}, **more}
+        )
 
     def shared(self, group: type[Declaration]) -> dict[str, Any]:
         """Return the options of a group that the caller set."""
@@ -242,7 +244,7 @@ def from_keywords(cls: type[Declaration]) -> Callable[[F], F]:
                 given = signature.bind(*args, **keywords).arguments
             except TypeError as error:
                 raise InputError(f"{function.__name__}: {error}") from None
-            options = cls.of({k: v for k, v in given.items() if k in declared})
+            options = cls.from_settings({k: v for k, v in given.items() if k in declared})
             rest = {k: v for k, v in given.items() if k not in declared}
             for name, value in rest.items():
                 kind = resolved(signature.parameters[name].annotation, function.__module__)
@@ -326,7 +328,7 @@ def from_flags(cls: type[D], args: argparse.Namespace, **more: Any) -> D:
     values = vars(args)
     flags = (o for o in options_of(cls) if o.flag is not None and o.name in values)
     given = {o.name: o.joined(values[o.name]) for o in flags}
-    return cls.of({**given, **more})
+    return cls.from_settings({**given, **more})
 
 
 # ---- recipes, Olive, help -----------------------------------------------------------------------

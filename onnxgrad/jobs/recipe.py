@@ -114,12 +114,16 @@ class Recipe:
         if "preset" in options.given:  # of the two, what the caller set alone
             found.pop("passes", None)
         mine = {k: v for k, v in found.items() if k not in options.given}
-        return OptimizeOptions.of({**mine, **{k: getattr(options, k) for k in options.given}})
+        return OptimizeOptions.from_settings(
+            {**mine, **{k: getattr(options, k) for k in options.given}}
+        )
 
     def gates(self, model: str, found_by: Collection[str] = ()) -> Gates:
         """Return what is required of one model."""
         found = self.of(model, found_by)
-        return Gates.of({GATES[key].name: value for key, value in found.items() if key in GATES})
+        return Gates.from_settings(
+            {GATES[key].name: value for key, value in found.items() if key in GATES}
+        )
 
     def unmet(self, models: Collection[str]) -> list[str]:
         """The globs that mean none of the models: mistyped, or meant for models of another call."""

@@ -4,7 +4,7 @@ and the check of its gradient.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from onnxgrad.grad import check_gradient
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.save import to_proto
+from onnxgrad.jobs.gradients import spread
 from onnxgrad.jobs.training_declarations import StepOptions, TrainStepOptions
 from onnxgrad.named_options import read
 from onnxgrad.train.modes import Modes
@@ -25,7 +26,6 @@ from onnxgrad.train.update.options import NORM, UpdateOptions, grouped
 from onnxgrad.verify.feeds.input_files import load_inputs
 
 T = TypeVar("T")
-_SAMPLE = 8  # check-grad looks at all
 
 
 def make_step(model: ModelLike, options: StepOptions) -> TrainingStep:
@@ -74,10 +74,3 @@ def check_step(step: TrainingStep, options: TrainStepOptions) -> GradientReport:
         stop=[v.name for v in program.main.vars() if v.name in step.stops],
         provider=options.provider, dims=options.dims,
     )  # fmt: skip
-
-
-def spread(names: Sequence[str]) -> list[str]:
-    """What a proof looks at of the names: a few, evenly spread, the first and last among them."""
-    if len(names) <= _SAMPLE:
-        return list(names)
-    return [names[round(i * (len(names) - 1) / (_SAMPLE - 1))] for i in range(_SAMPLE)]

@@ -59,7 +59,9 @@ class OnnxgradOptimize(Pass):  # type: ignore[misc]  # Olive ships no types
         by_olives_name = {theirs: ours for ours, theirs in PROVIDERS.items()}
         said["provider"] = by_olives_name.get(self.accelerator_spec.execution_provider, "cpu")
         try:
-            options = OptimizeOptions.of({k: v for k, v in said.items() if v is not None})
+            options = OptimizeOptions.from_settings(
+                {k: v for k, v in said.items() if v is not None}
+            )
             save(optimize(load(source), options).program, target)
         except OnnxgradError as error:
             raise ValueError(f"{source}: {error}") from error

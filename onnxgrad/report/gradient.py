@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from onnxgrad.grad import Gradient
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
@@ -19,8 +19,8 @@ _SHOWN = 8  # checked values without -v
 
 @dataclass(frozen=True)
 class GradientMade(Rendered):
-    """A gradient graph, how many nodes the model had (0: nobody counted), the seconds it took,
-    its check if any.
+    """A gradient graph, the nodes that the model had, the seconds it took, its
+    check if any.
     """
 
     json_keys = (
@@ -28,7 +28,7 @@ class GradientMade(Rendered):
         "notes=gradient.notes nodes=counts seconds check"
     )
 
-    gradient: Gradient
+    gradient: Any  # a Gradient, or another kind of what was formed
     before: int
     seconds: float
     check: GradientReport | None
@@ -39,26 +39,83 @@ class GradientMade(Rendered):
         return {"before": self.before, "after": nodes(self.gradient.program)}
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
-        """The adjoints, the new inputs, the notes, the size, the check."""
-        found, program = self.gradient, self.gradient.program
+        """What was formed, the notes, the size, the check."""
+        program = self.gradient.program
+        yield from self.head(verbose)
+        yield from (cell(f"note: {note}") for note in self.gradient.notes)
+        size, after = bytes_text(to_proto(program).ByteSize()), counted(nodes(program), "node")
+        built = f"opset {program.opset}, built in {seconds_text(self.seconds)}"
+        yield f"{number(self.before)} → {after}, {size}, {built}"
+        if self.check is not None:
+            yield from check_lines(self.check, verbose)
+
+    def head(self, verbose: bool) -> Iterator[Part]:
+        """The adjoints and the new inputs."""
+        found = self.gradient
         yield cell(
             f"gradient of {', '.join(found.targets)} with respect to "
             f"{counted(len(found.adjoints), 'value')}"
         )
-        types = {v.name: v.type for v in program.main.outputs}
+        types = {v.name: v.type for v in found.program.main.outputs}
         listed = list(found.adjoints.items())[: None if verbose else _LISTED]
         rows = ((cell(value), cell(name), cell(types.get(name) or "?")) for value, name in listed)
         yield table("value", "adjoint", "type", rows=rows)
         if len(found.adjoints) > _LISTED and not verbose:
             yield f"{_LISTED} of {counted(len(found.adjoints), 'value')} (-v lists all)"
         yield from (cell(f"new input {s}: the adjoint of {t}") for t, s in found.seeds.items())
-        yield from (cell(f"note: {note}") for note in found.notes)
-        size, after = bytes_text(to_proto(program).ByteSize()), nodes(program)
-        grown = f"{number(self.before)} → " if self.before else ""
-        built = f"opset {program.opset}, built in {seconds_text(self.seconds)}"
-        yield f"{grown}{counted(after, 'node')}, {size}, {built}"
-        if self.check is not None:
-            yield from check_lines(self.check, verbose)
+
+
+@dataclass(frozen=True)
+class ProductMade(GradientMade):
+    """A graph of products with a derivative, and its check if any."""
+
+    json_keys = "of=gradient.kind inputs outputs=gradient.results notes=gradient.notes check"
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """The new inputs by the values that they move, or whose adjoints they are."""
+        return {**self.gradient.tangents, **self.gradient.seeds}
+
+    def head(self, verbose: bool) -> Iterator[Part]:
+        """The new inputs and outputs."""
+        found, main = self.gradient, self.gradient.program.main
+        types = {v.name: v.type or "?" for v in (*main.inputs, *main.outputs)}
+        new = [("input  {}, moves {}", item) for item in found.tangents.items()]
+        new += [("input  {}, adjoints of {}", item) for item in found.seeds.items()]
+        new += [("output {}, of {}", item) for item in found.results.items()]
+        yield from (
+            cell(f"new {words.format(f'{name}: {types[name]}', value)}")
+            for words, (value, name) in new
+        )
+
+
+@dataclass(frozen=True)
+class MarksMade(GradientMade):
+    """Marks of checkpoints in a model."""
+
+    json_keys = "marks"
+
+    @property
+    def marks(self) -> dict[str, list[list[str]]]:
+        """The marked uses of values: the value, and the first result of what reads it."""
+        found = self.gradient.new
+        both = (("start", found.start), ("end", found.end))
+        return {kind: sorted([v.name, b.out.name] for v, b in uses) for kind, uses in both}
+
+    def head(self, verbose: bool) -> Iterator[Part]:
+        """How many there are."""
+        yield " and ".join(counted(len(uses), f"{k} mark") for k, uses in self.marks.items())
+
+
+@dataclass(frozen=True)
+class FunctionMade(GradientMade):
+    """A new function in a model, and its check if any."""
+
+    json_keys = "function=gradient.new check"
+
+    def head(self, verbose: bool) -> Iterator[Part]:
+        """The name."""
+        yield f"new function {self.gradient.new}"
 
 
 def nodes(program: Program) -> int:

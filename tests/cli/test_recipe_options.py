@@ -46,7 +46,9 @@ def test_what_the_user_wrote_wins() -> None:
     recipe = Recipe(
         "r.toml", {"verify.dims": {"N": 2}, "merge": "never", "passes": "clean", "require": {}}
     )
-    made = recipe.options("m.onnx", OptimizeOptions.of({"dims": {"N": 1}, "preset": "default"}))
+    made = recipe.options(
+        "m.onnx", OptimizeOptions.from_settings({"dims": {"N": 1}, "preset": "default"})
+    )
     assert (made.dims, made.merge, made.preset, made.passes) == ({"N": 1}, "never", "default", None)
 
 

@@ -101,7 +101,7 @@ def test_olive_has_it() -> None:
     mine = config_of(More)["turtles"]
     assert (json_type(mine.kind), mine.help) == (int, HELP)
     with pytest.raises(InputError, match="turtles must be from 1 to 9, not 0"):
-        More.of({"turtles": 0})
+        More.from_settings({"turtles": 0})
 
 
 def test_the_help_has_it() -> None:
@@ -157,7 +157,7 @@ def test_words_of_each_kind() -> None:
     assert (made.first, made.flag, made.names) == (2, False, ("a", "b"))
     assert (made.sizes, made.per) == ({"N": 3, "M": 4}, {"y": 1.0, "z": 2.0})
     with pytest.raises(InputError, match="kinds: first is missing"):
-        Kinds.of({})
+        Kinds.from_settings({})
     for name, kind in (("names", Names), ("sizes", Sizes), ("per", PerOutput)):
         with pytest.raises(InputError, match=f"^kinds: {name} must be "):
             checked(kind, 3 if name != "per" else "x", f"kinds: {name}")

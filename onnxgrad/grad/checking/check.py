@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import itertools
 import os
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, TensorProto
 
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad.checking.differences import compare, directions
@@ -30,20 +32,20 @@ from onnxgrad.grad.checking.report import GradientReport, ValueCheck
 from onnxgrad.grad.checking.rounding import TOLERANCES, Rounding, coarsest, coarsest_on_the_way
 from onnxgrad.grad.checking.vectors import Flat, flat, values_of, zero_deltas
 from onnxgrad.grad.checking.zeros import feeds_with_zeros
+from onnxgrad.grad.derivatives.casadi import KINDS, seed_sizes
+from onnxgrad.grad.derivatives.derivative import Derivative
 from onnxgrad.grad.differentiation import Gradient, differentiate
+from onnxgrad.grad.prepare import Adjoint
 from onnxgrad.grad.targets import Target, find_targets, with_parts
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.load import ModelLike, load
-from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import every_node
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import TooLarge
 from onnxgrad.ir.types import SequenceType, numpy_dtype
-from onnxgrad.limits import bounded
-from onnxgrad.options import known_keywords, several
 from onnxgrad.verify.coverage.counters import BRANCHES
 from onnxgrad.verify.feeds.generate import feeds_for
-from onnxgrad.verify.feeds.proof_cases import runnable
+from onnxgrad.verify.feeds.proof_cases import Inputs, runnable, sets_of
 from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.wording import option
@@ -55,86 +57,115 @@ _SAME, _LARGEST = 1000, 0.5
 _COUNTS = itertools.count()
 
 
-@known_keywords
-@bounded
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """Where and how a derivative is checked: the options of `onnxgrad.check_gradient` that are not
+    those of the gradient.
+    """
+
+    seed: int = 0
+    inputs: Inputs | None = None
+    dims: Mapping[str, int] | None = None
+    provider: str = "cpu"
+    threads: int = 1
+    tolerance: float | None = None
+    allow_empty: Collection[str] = ()
+
+
 def check_gradient(
     model: ModelLike,
     wrt: Wrt = None,
     target: Target = None,
     *,
-    seed: int = 0,
-    inputs: Mapping[str, Any] | None = None,
-    dims: Mapping[str, int] | None = None,
-    provider: str = "cpu",
-    tolerance: float | None = None,
-    allow_empty: Collection[str] = (),
-    timeout: float | None = None,
-    max_memory: int | str | None = None,
+    adjoint: Adjoint = "auto",
     **options: Any,
 ) -> GradientReport:
-    """Check `gradient(model, wrt, target, **options)` numerically in random directions.
+    """Check a gradient numerically in random directions; `onnxgrad.check_gradient` says how.
 
-    Targets that are no scalars, and parts of values, get a random adjoint. A value at which
-    gradients stop is held fixed while what is before it moves. `inputs` are used where given, the
-    rest is generated from `seed` and `dims`. That nothing was proved is in the report: no value
-    could be judged, or 0 = 0 for all of them, but for those that reach no target or are in
-    `allow_empty`. Raises InputError as `gradient` does, `Unsupported` where the float64 reference
-    lacks an operator, NotProved where onnxruntime runs the model and refuses the gradient graph,
-    and RunFailed or LimitReached where `timeout` (seconds for everything, 300) or `max_memory`
-    (half of what there is) does not suffice.
-
-    >>> onnxgrad.check_gradient("models/training/mlp.onnx", "params", "loss").verdict
-    'agrees'
+    options: those of `Conditions`, and the other fields of `GradientRequest`.
     """
+    known = [f.name for f in fields(Conditions) if f.name in options]
+    how = Conditions(**{name: options.pop(name) for name in known})
     source, target, parts = with_parts(in_memory(model), target)
     program = load(source)
-    scalar = all(v.shape == () for v in find_targets(program.main, target, scalar=False))
-    dtypes = {v.name: v.dtype for v in program.main.vars()}
+    if adjoint == "auto":
+        found_targets = find_targets(program.main, target, scalar=False)
+        adjoint = "ones" if all(v.shape == () for v in found_targets) else "input"
     sequences = {v.name for v in program.main.vars() if isinstance(v.type, SequenceType)}
-    found = differentiate(
-        program, wrt, target, adjoint="ones" if scalar else "input", excluded=parts, **options
-    )
-    allow_empty = several(allow_empty, "allow_empty")
-    refuse_strange(allow_empty, found.adjoints, "gradient of it")
-    graph = to_proto(found.program, weights=True)
-    names = list(found.adjoints)
-
-    run, where = runner(source, provider)
-    feeds = feeds_of(source, run, seed, inputs, dims)
-    probe = probe_of(source, wrt, names, found.targets, found.stops)
-    dtypes_of = coarsest_on_the_way(found.program, found.adjoints)
-    check = _Check(source, found, graph, probe, run, scalar, sequences, seed, dtypes_of, tolerance)
-    checks = check.at(feeds, given=bool(inputs))
-    for zeros in [] if inputs else feeds_with_zeros(source, feeds, seed):
-        checks = worse(checks, check.at(zeros, given=True))
-    reaching = values_reaching(source, found.targets, dtypes, found.stops)
-    limit = max((c.tolerance for c in checks if c.tolerance is not None), default=1e-4)
-    return GradientReport(
-        marked(checks, reaching, allow_empty), limit, where, found.notes,
-        untaken=branches_not_taken(source, feeds),
-    )  # fmt: skip
+    found = differentiate(program, wrt, target, adjoint=adjoint, excluded=parts, **options)
+    return _GradientCheck(source, source, found, wrt, how, found.stops, sequences).report()
 
 
 @dataclass
-class _Check:
-    """A gradient graph, run by `run`, and the probe whose differences it is held against."""
+class Check(ABC):
+    """A graph of derivatives, and the model `forward` whose differences they are; `source` is what
+    it was formed of.
+    """
 
     source: ModelProto
-    found: Gradient
-    graph: ModelProto
-    probe: Probe
-    run: Run
-    scalar: bool
-    sequences: Collection[str]
-    seed: int
-    dtypes: Mapping[str, int]
-    tolerance: float | None
+    forward: ModelProto
+    found: Gradient | Derivative
+    wrt: Wrt
+    how: Conditions
+    stops: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        found, how = self.found, self.how
+        refuse_strange(how.allow_empty, found)
+        self.graph = to_proto(found.program, weights=True)
+        self.run, self.where = runner(self.forward, how.provider, how.threads)
+        self.probe = probe_of(self.forward, self.wrt, found.values, found.targets, self.stops)
+        self.dtypes = coarsest_on_the_way(found.program, found.results)
+
+    @abstractmethod
+    def at(self, feeds: dict[str, Any], *, given: bool) -> list[ValueCheck]:
+        """Return the check of every value on these feeds, or if they were not `given` and a target
+        is not finite on them, on others like them.
+        """
+
+    @cached_property
+    def limits(self) -> Mapping[str, float]:
+        """The error that each value may have: by the types on its way, else the largest of them."""
+        if self.how.tolerance is not None:
+            return dict.fromkeys(self.found.values, self.how.tolerance)
+        limits = {name: TOLERANCES[dtype] for name, dtype in self.dtypes.items()}
+        largest = max(limits.values(), default=0.0)
+        return {name: limits.get(name, largest) for name in self.found.values}
+
+    def report(self) -> GradientReport:
+        """Return the check of every value, again where factors are zeros."""
+        found, how, source = self.found, self.how, self.source
+        feeds = _feeds(source, self.run, how, found.kind)
+        checks = self.at(feeds, given=bool(how.inputs))
+        for zeros in [] if how.inputs else feeds_with_zeros(source, feeds, how.seed):
+            again = self.at(zeros, given=True)
+            checks = [max(pair, key=_further) for pair in zip(checks, again, strict=True)]
+        dtypes = {v.name: v.dtype for v in load(self.forward).main.vars()}
+        reaching = values_reaching(self.forward, found.targets, dtypes, self.stops)
+        values = (
+            replace(c, unreachable=c.name not in reaching, allowed=c.name in how.allow_empty)
+            for c in checks
+        )
+        limits = [*self.limits.values(), *(c.tolerance or 0.0 for c in checks)]
+        return GradientReport(
+            tuple(values), max(limits, default=TOLERANCES[TensorProto.FLOAT]), self.where,
+            found.notes, found.kind, branches_not_taken(source, feeds),
+        )  # fmt: skip
+
+
+def _further(check: ValueCheck) -> tuple[bool, float, float]:
+    """Of two checks of a value the one that was judged counts, of two such the one further off."""
+    return check.judged, check.error, abs(check.difference)
+
+
+@dataclass
+class _GradientCheck(Check):
+    """A gradient graph and the probe whose differences it is held against."""
+
+    sequences: Collection[str] = ()
 
     def at(self, feeds: dict[str, Any], *, given: bool) -> list[ValueCheck]:
-        """Every value on these feeds, or where they were not `given` and a target is not finite on
-        them, on others like them.
-        """
-        found, probe, names = self.found, self.probe, list(self.found.adjoints)
+        found, probe, names = self.found, self.probe, self.found.values
         reference = Float64(probe.model)
         zeros = {
             probe.deltas[n]: still
@@ -146,30 +177,24 @@ class _Check:
             return {**feeds, **zeros, **{probe.held[name]: value for name, value in held.items()}}
 
         feeds, base = where_finite(reference, probe, unmoved, feeds, given=given)
-        rng = np.random.default_rng(self.seed)
-        weights = {
-            t: _adjoint(rng, base[out], self.scalar, found.program, t)
-            for t, out in probe.outputs.items()
-        }
+        rng = np.random.default_rng(self.how.seed)
+        weights = {t: _adjoint(rng, base[out], found, t) for t, out in probe.outputs.items()}
         given_all = {**feeds, **{found.seeds[t]: weights[t] for t in found.seeds}}
         gradients = self._gradients(feeds, given_all, base)
         onto = {probe.outputs[t]: w for t, w in weights.items()}
         where = place(reference, unmoved(feeds), onto, base)
         checks = []
-        look = Rounding(self.graph, given_all, found.adjoints, self.source)
+        look = Rounding(self.graph, given_all, found.results, self.source)
         largest = _largest(gradients.values())
         for name, g in gradients.items():
             values = flat(base[name])
             size = float(np.abs(values).max(initial=0.0))
             lines = [Line(where, probe.deltas[name], v, size) for v in directions(rng, g)]
-            check, trials = compare(name, g, values, lines, self._limit(name))
+            check, trials = compare(name, g, values, lines, self.limits[name])
             if trials and any(t.off for t in trials):
                 check = look.look(check, trials, g, self.dtypes[name], largest)
             checks.append(check)
         return checks
-
-    def _limit(self, name: str) -> float:
-        return TOLERANCES[self.dtypes[name]] if self.tolerance is None else self.tolerance
 
     def _gradients(
         self, feeds: Mapping[str, Any], given: Mapping[str, Any], base: Mapping[str, Any]
@@ -178,23 +203,13 @@ class _Check:
         found = self.found
         shown = [t for t in found.targets if any(v.name == t for v in found.program.main.outputs)]
         try:
-            results = self.run(self.graph, given, outputs=[*found.adjoints.values(), *shown])
+            results = self.run(self.graph, given, outputs=[*found.results.values(), *shown])
         except RunFailed as error:
             raise _whose_fault(error, lambda: self.run(self.source, feeds)) from error
-        rough = TOLERANCES[coarsest(found.program)] if self.tolerance is None else self.tolerance
+        rough = self.how.tolerance or TOLERANCES[coarsest(found.program)]
         for t in shown:
             _same_function(t, results[t], base[self.probe.outputs[t]], rough)
-        return {n: flat(results[out]) for n, out in found.adjoints.items()}
-
-
-def worse(first: Sequence[ValueCheck], second: Sequence[ValueCheck]) -> list[ValueCheck]:
-    """Of two checks of each value the one that was judged, of two such the one that is further
-    off.
-    """
-    return [
-        max(pair, key=lambda c: (c.judged, c.error, abs(c.difference)))
-        for pair in zip(first, second, strict=True)
-    ]
+        return {n: flat(results[out]) for n, out in found.results.items()}
 
 
 def branches_not_taken(model: ModelProto, feeds: Mapping[str, Any]) -> tuple[str, ...]:
@@ -218,34 +233,26 @@ def _all_nodes(model: ModelProto) -> Iterator[NodeProto]:
         yield from every_node(function.node)
 
 
-def refuse_strange(allow_empty: Collection[str], names: Collection[str], what: str) -> None:
-    """Raises InputError for a name that is none of those asked for."""
-    for strange in (name for name in allow_empty if name not in names):
+def refuse_strange(names: Collection[str], found: Gradient | Derivative) -> None:
+    """Raise InputError for a name that the derivative was not formed by."""
+    for strange in (name for name in names if name not in found.values):
         where = option("--allow-empty", "allow_empty:")
-        raise InputError(f"{where} {strange}: no {what} was asked for")
+        what = "gradient of" if found.kind == "gradient" else "derivative by"
+        raise InputError(f"{where} {strange}: no {what} it was asked for")
 
 
-def feeds_of(
-    source: ModelProto,
-    run: Run,
-    seed: int,
-    inputs: Mapping[str, Any] | None,
-    dims: Mapping[str, int] | None,
-) -> dict[str, Any]:
-    """The inputs where given, the rest generated at sizes at which the model runs."""
-    if not inputs:
-        dims = runnable(source, dims, seed, lambda feeds: run(source, feeds), count=1)[0]
-    return feeds_for(source, seed=seed, dims=dims, given=inputs)
-
-
-def marked(
-    checks: Iterable[ValueCheck], reaching: Collection[str], allow_empty: Collection[str]
-) -> tuple[ValueCheck, ...]:
-    """The checks, with which values reach no target, and which may be 0 throughout."""
-    return tuple(
-        replace(c, unreachable=c.name not in reaching, allowed=c.name in allow_empty)
-        for c in checks
-    )
+def _feeds(source: ModelProto, run: Run, how: Conditions, kind: str) -> dict[str, Any]:
+    """Return the inputs where given, the rest generated at sizes at which the model runs."""
+    if how.inputs:
+        given = sets_of(how.inputs, source)
+        if len(given) > 1:
+            raise InputError(f"inputs: a {kind} is checked on one set of arrays, not {len(given)}")
+        return feeds_for(source, seed=how.seed, dims=how.dims, given=given[0])
+    dims = how.dims
+    if kind in KINDS:
+        dims = {**seed_sizes(load(source)), **(dims or {})}
+    dims = runnable(source, dims, how.seed, lambda feeds: run(source, feeds), count=1)[0]
+    return feeds_for(source, seed=how.seed, dims=dims)
 
 
 def in_memory(model: ModelLike) -> ModelProto:
@@ -322,11 +329,11 @@ def _same_function(target: str, value: Any, expected: Any, limit: float) -> None
 
 
 def _adjoint(
-    rng: np.random.Generator, value: Any, scalar: bool, program: Program, target: str
+    rng: np.random.Generator, value: Any, found: Gradient | Derivative, target: str
 ) -> np.ndarray[Any, Any]:
-    if scalar:
+    if target not in found.seeds:
         return np.ones(())
-    dtype = next(v.dtype for v in program.main.vars() if v.name == target)
+    dtype = next(v.dtype for v in found.program.main.vars() if v.name == target)
     drawn: np.ndarray[Any, Any] = rng.standard_normal(np.shape(value))
     return drawn.astype(numpy_dtype(dtype))
 

@@ -14,28 +14,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.checking.check import (
-    branches_not_taken,
+    Check,
+    Conditions,
     check_gradient,
-    feeds_of,
     in_memory,
-    marked,
-    refuse_strange,
     where_finite,
-    worse,
 )
 from onnxgrad.grad.checking.differences import DIRECTIONS, NO_SIZE, Trial, on_one_scale, verdict
 from onnxgrad.grad.checking.line import Line, place
-from onnxgrad.grad.checking.probe import Probe, probe_of, runner, values_reaching
 from onnxgrad.grad.checking.report import TOO_SMALL, GradientReport, ValueCheck
-from onnxgrad.grad.checking.rounding import TOLERANCES, coarsest_on_the_way
 from onnxgrad.grad.checking.vectors import Flat, flat, middle, side_by_side
-from onnxgrad.grad.checking.zeros import feeds_with_zeros
-from onnxgrad.grad.derivatives.casadi import KINDS as SIBLINGS
-from onnxgrad.grad.derivatives.casadi import seed_sizes, sibling
+from onnxgrad.grad.derivatives.casadi import sibling
 from onnxgrad.grad.derivatives.derivative import Derivative, Kind
 from onnxgrad.grad.derivatives.jacobian import Mode, jacobians
 from onnxgrad.grad.derivatives.vector_products import hessian_products, tangents
@@ -43,20 +35,14 @@ from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.targets import Target, with_parts
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.load import ModelLike, load
-from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import numpy_dtype
-from onnxgrad.limits import bounded
-from onnxgrad.options import known_keywords, several
 from onnxgrad.verify.reference.client import Float64
 
-KINDS = ("jvp", "hvp", "jacobian", *SIBLINGS)
 # of the largest product: what is smaller may be off by onnxruntime's rounding alone
 _FLOOR = 1e-3
 
 
-@known_keywords
-@bounded
 def check_product(
     model: ModelLike,
     wrt: Wrt = None,
@@ -65,62 +51,27 @@ def check_product(
     of: Kind,
     mode: Mode = "auto",
     batched: bool = False,
-    seed: int = 0,
-    inputs: Mapping[str, Any] | None = None,
-    dims: Mapping[str, int] | None = None,
-    provider: str = "cpu",
-    tolerance: float | None = None,
-    allow_empty: Collection[str] = (),
-    timeout: float | None = None,
-    max_memory: int | str | None = None,
+    **conditions: Any,
 ) -> GradientReport:
-    """Check what `jvp`, `hessian_vector_product`, `jacobian` or `casadi_derivative` (`of` "jvp",
-    "hvp", "jacobian", or "adj" and "fwd") make of a model, numerically in random directions, as
-    `check_gradient` does gradients.
-
-    `mode` and `batched` as for `jacobian`, everything else as for `check_gradient`. Errors as
-    there.
-
-    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
-    ... g (float[N] x) => (float[N] y) { y = Tanh (x) }''')
-    >>> onnxgrad.check_product(model, of="jacobian").verdict
-    'agrees'
+    """Check products with a derivative, or a Jacobian, numerically in random directions;
+    `onnxgrad.check_product` says how. conditions: the fields of `Conditions`.
     """
-    if of not in KINDS:
-        raise InputError(f"of={of!r}: choose one of {', '.join(KINDS)}")
-    allow_empty = several(allow_empty, "allow_empty")
-    common: Any = {"seed": seed, "inputs": inputs, "dims": dims, "provider": provider,
-                   "tolerance": tolerance, "allow_empty": allow_empty}  # fmt: skip
     if of == "hvp":  # differences of a wrong gradient would agree with it
-        first = check_gradient(model, wrt, target, **common)
+        first = check_gradient(model, wrt, target, **conditions)
         if not first.ok:
             return first
     source, target, _ = with_parts(in_memory(model), target)
-    made = _made(load(source), wrt, target, of, mode, batched)
-    forward = source
-    if of == "hvp":
-        gradient = differentiate(load(source), wrt, target, names="{}_grad")
-        forward = to_proto(gradient.program, weights=True)
-    check = _Check(made, forward, wrt, provider, allow_empty)
-    refuse_strange(allow_empty, check.names, "derivative by it")
-    if of in SIBLINGS and not inputs:
-        dims = {**seed_sizes(load(source)), **(dims or {})}
-    feeds = feeds_of(source, check.runs, seed, inputs, dims)
-    zeros = [] if inputs else feeds_with_zeros(source, feeds, seed)
-    report = check.run(bool(inputs), feeds, zeros, seed, tolerance)
-    return replace(report, untaken=branches_not_taken(source, feeds))
-
-
-def _made(
-    program: Program, wrt: Wrt, target: Target, of: Kind, mode: Mode, batched: bool
-) -> Derivative:
+    program, forward = load(source), source
     if of == "jvp":
-        return tangents(program, wrt, target)
-    if of == "hvp":
-        return hessian_products(program, wrt, target)
-    if of == "adj" or of == "fwd":
-        return sibling(program, of, wrt, target)
-    return jacobians(program, wrt, target, mode, batched)
+        made = tangents(program, wrt, target)
+    elif of == "hvp":
+        made = hessian_products(program, wrt, target)
+        forward = to_proto(differentiate(load(source), wrt, target).program, weights=True)
+    elif of == "jacobian":
+        made = jacobians(program, wrt, target, mode, batched)
+    else:
+        made = sibling(program, of, wrt, target)
+    return _ProductCheck(source, forward, made, wrt, Conditions(**conditions)).report()
 
 
 @dataclass(frozen=True)
@@ -133,105 +84,60 @@ class _Place:
     feeds: dict[str, Any]
     still: dict[str, Any]
     base: Mapping[str, Any]
-    probe: Probe
 
 
-@dataclass
-class _Check:
-    """The graph of products, and the model whose differences they are."""
+class _ProductCheck(Check):
+    """A graph of products, and the model whose differences they are."""
 
-    made: Derivative
-    forward: ModelProto
-    wrt: Wrt
-    provider: str
-    allow_empty: Collection[str] = ()
+    found: Derivative
 
-    def __post_init__(self) -> None:
-        self.graph = to_proto(self.made.program, weights=True)
-        self.names = list(self.made.tangents or self.made.results)
-        self.runs, self.where = runner(self.forward, self.provider)
-
-    def run(
-        self,
-        given: bool,
-        feeds: dict[str, Any],
-        zeros: list[dict[str, Any]],
-        seed: int,
-        tolerance: float | None,
-    ) -> GradientReport:
-        """Every value in turn; again where factors are `zeros`."""
-        targets = self.made.targets
-        probe = probe_of(self.forward, self.wrt, self.names, targets)
-        limits = self._limits(tolerance)
-        checks = self._at(probe, feeds, seed, limits, given)
-        for changed in zeros:
-            checks = worse(checks, self._at(probe, changed, seed, limits, True))
-        types = {v.name: v.dtype for v in load(self.forward).main.vars()}
-        reaching = values_reaching(self.forward, targets, types)
-        values = marked(checks, reaching, self.allow_empty)
-        limit = max(limits.values(), default=TOLERANCES[TensorProto.FLOAT])
-        return GradientReport(values, limit, self.where, self.made.notes, self.made.kind)
-
-    def _limits(self, tolerance: float | None) -> dict[str, float]:
-        """What the error of each value may be."""
-        if tolerance is not None:
-            return dict.fromkeys(self.names, tolerance)
-        on_the_way = coarsest_on_the_way(self.made.program, self.made.results)
-        limits = {name: TOLERANCES[dtype] for name, dtype in on_the_way.items()}
-        largest = max(limits.values())
-        return {name: limits.get(name, largest) for name in self.names}
-
-    def _at(
-        self, probe: Probe, feeds: dict[str, Any], seed: int, limits: Mapping[str, float],
-        given: bool,
-    ) -> list[ValueCheck]:  # fmt: skip
-        """Every value on these feeds."""
-        reference, rng = Float64(probe.model), np.random.default_rng(seed)
-        still = {d: np.zeros(()) for d in probe.deltas.values()}
-        feeds, base = where_finite(reference, probe, lambda f: {**f, **still}, feeds, given=given)
-        sequence = next((n for n in self.names if isinstance(base[n], list)), None)
+    def at(self, feeds: dict[str, Any], *, given: bool) -> list[ValueCheck]:
+        reference, rng = Float64(self.probe.model), np.random.default_rng(self.how.seed)
+        still = {d: np.zeros(()) for d in self.probe.deltas.values()}
+        feeds, base = where_finite(
+            reference, self.probe, lambda f: {**f, **still}, feeds, given=given
+        )
+        sequence = next((n for n in self.found.values if isinstance(base[n], list)), None)
         if sequence is not None:
             raise InputError(f"'{sequence}' is a sequence: products are checked by tensors alone")
-        at = _Place(reference, feeds, {**feeds, **still}, base, probe)
+        at = _Place(reference, feeds, {**feeds, **still}, base)
         # in a few dimensions two vectors may well be nearly orthogonal, errors with them
-        draws = [self._draw(at, rng, limits) for _ in range(DIRECTIONS)]
+        draws = [self._draw(at, rng) for _ in range(DIRECTIONS)]
         return [
             _judged(name, [trials[name] for trials, _ in draws], max(large for _, large in draws))
-            for name in self.names
+            for name in self.found.values
         ]
 
-    def _draw(
-        self, at: _Place, rng: np.random.Generator, limits: Mapping[str, float]
-    ) -> tuple[dict[str, Trial], float]:
+    def _draw(self, at: _Place, rng: np.random.Generator) -> tuple[dict[str, Trial], float]:
         """Every value, moved in a random direction, by random weights of the targets; and the size
         of the largest product.
         """
-        named = {t: at.probe.outputs[t] for t in self.made.targets}
+        named = {t: self.probe.outputs[t] for t in self.found.targets}
         weights = {
             t: np.asarray(rng.standard_normal(np.shape(at.base[o]))) for t, o in named.items()
         }
         where = place(at.reference, at.still, {named[t]: w for t, w in weights.items()}, at.base)
         moves: dict[str, Flat] = {
-            n: np.asarray(rng.standard_normal(np.shape(at.base[n]))) for n in self.names
+            n: np.asarray(rng.standard_normal(np.shape(at.base[n]))) for n in self.found.values
         }
         trials = {}
-        found = self._found(at.feeds, moves, weights)
+        found = self._slopes(at.feeds, moves, weights)
         for name, (got, size) in found.items():
             largest = float(np.abs(flat(at.base[name])).max(initial=0.0))
-            line = Line(where, at.probe.deltas[name], moves[name], largest)
-            size, limit = max(size, NO_SIZE) if np.isfinite(size) else NO_SIZE, limits[name]
+            line = Line(where, self.probe.deltas[name], moves[name], largest)
+            size, limit = max(size, NO_SIZE) if np.isfinite(size) else NO_SIZE, self.limits[name]
             trials[name] = Trial(line, got, line.slope(limit * size, limit), size, limit)
         sizes = [size for _, size in found.values() if np.isfinite(size)]
         return trials, max(sizes, default=0.0)
 
-    def _found(
+    def _slopes(
         self,
         feeds: Mapping[str, Any],
         directions: Mapping[str, Flat],
         weights: Mapping[str, Flat],
     ) -> dict[str, tuple[float, float]]:
         """Value -> <u, J v>, and how large J v is, or what is multiplied by v."""
-        if self.made.kind == "adj":
+        if self.found.kind == "adj":
             adjoints = self._adjoints(feeds, weights)
             return {
                 n: (float(np.sum(adjoints[n] * v)), _size([adjoints[n]]))
@@ -244,15 +150,15 @@ class _Check:
 
     def _adjoints(self, feeds: Mapping[str, Any], weights: Mapping[str, Flat]) -> dict[str, Flat]:
         """Value -> J'u."""
-        made = self.made
+        made = self.found
         seeds = {made.seeds[t]: side_by_side(w) for t, w in weights.items()}
-        found = self.runs(
+        found = self.run(
             self.graph, {**feeds, **self._typed(seeds)}, outputs=list(made.results.values())
         )
         return {n: middle(flat(found[out]), np.shape(feeds[n])) for n, out in made.results.items()}
 
     def _typed(self, feeds: Mapping[str, Flat]) -> dict[str, Any]:
-        types = {v.name: v.dtype for v in self.made.program.main.inputs}
+        types = {v.name: v.dtype for v in self.found.program.main.inputs}
         return {name: v.astype(numpy_dtype(types[name])) for name, v in feeds.items()}
 
     def _products(
@@ -262,9 +168,9 @@ class _Check:
         weights: Mapping[str, Flat],
     ) -> dict[str, dict[str, Flat]]:
         """Value -> target -> J v, where only that value moves."""
-        made = self.made
+        made = self.found
         if made.kind == "jacobian":
-            found = self.runs(self.graph, feeds, outputs=list(made.results.values()))
+            found = self.run(self.graph, feeds, outputs=list(made.results.values()))
             (target,) = made.targets
             return {
                 n: {target: _contracted(flat(found[made.results[n]]), v, made.batched)}
@@ -277,7 +183,7 @@ class _Check:
         for name in directions:
             only = {n: v if n == name else 0 * v for n, v in directions.items()}
             moved = {made.tangents[n]: side_by_side(v) if packed else v for n, v in only.items()}
-            found = self.runs(self.graph, {**feeds, **self._typed(moved)}, outputs=outputs)
+            found = self.run(self.graph, {**feeds, **self._typed(moved)}, outputs=outputs)
             products[name] = {
                 t: middle(flat(found[out]), weights[t].shape) if packed else flat(found[out])
                 for t, out in by_target.items()

@@ -106,13 +106,13 @@ class Run(Protocol):
     ) -> dict[str, Any]: ...
 
 
-def runner(model: ModelProto, provider: str) -> tuple[Run, str]:
+def runner(model: ModelProto, provider: str, threads: int = 1) -> tuple[Run, str]:
     """Returns the function that runs `model` and its gradient, and its name."""
 
     def deployed(
         model: ModelProto, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None
     ) -> dict[str, Any]:
-        return onnxruntime.run(model, feeds, provider=provider, outputs=outputs)
+        return onnxruntime.run(model, feeds, provider=provider, threads=threads, outputs=outputs)
 
     try:
         if own_operators(model):

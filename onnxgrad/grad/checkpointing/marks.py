@@ -19,31 +19,12 @@ from onnxgrad.grad.targets import Target, find_targets
 from onnxgrad.grad.wrt import Wrt, find_wrt
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.load import ModelLike, changed
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
-from onnxgrad.options import known_keywords
 
 START, END = "onnxgrad.checkpoint.start", "onnxgrad.checkpoint.end"
 # nodes carry metadata from that IR version on
 _METADATA_SINCE = 10
-
-
-@known_keywords
-def mark_checkpoints(
-    model: ModelLike, wrt: Wrt = None, target: Target = None, *, checkpoint: Choice = "auto"
-) -> Any:
-    """Returns the model with the marks of `checkpoint` for the gradient of `target` by `wrt`.
-
-    `gradient` without a `checkpoint` reads them. The result has the type of `model`. Raises
-    InputError as `gradient` does.
-    """
-
-    def marked(program: Program) -> Program:
-        mark(program, wrt, target, checkpoint)
-        return program
-
-    return changed(model, marked)
 
 
 def mark(program: Program, wrt: Wrt, target: Target, checkpoint: Choice) -> Marks:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -35,12 +35,10 @@ from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.emission.emit import emit_with_blocks, emitting, nested_block
-from onnxgrad.ir.load import ModelLike, changed
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, Dim, TensorType, element_count
 from onnxgrad.ir.var import Var
-from onnxgrad.options import known_keywords
 from onnxgrad.passes.remove_unused import RemoveUnused
 from onnxgrad.rewrite.trace import Trace
 
@@ -50,39 +48,8 @@ _REST = np.array([-1], np.int64)
 _SEEDS = re.compile(r"n(adj|fwd)\d*(_x_(\d+|n(adj|fwd)\d*))*")
 
 
-@known_keywords
-def casadi_derivative(
-    model: ModelLike, kind: Sibling, wrt: Wrt = None, target: Target = None
-) -> Any:
-    """Returns the derivative of a model f.onnx that CasADi reads from the file <kind>_f.onnx beside
-    it.
-
-    "adj": reverse mode, with an input `adj_<output>` per output and an output `adj_<input>` per
-    input, for as many directions as the dimension nadj has. "fwd": forward mode, `fwd_<input>` to
-    `fwd_<output>`, nfwd. Applied to such a derivative it returns the next one: adj_f.onnx with
-    "fwd" becomes fwd_adj_f.onnx, which exact Hessians need; "adj" adds `adj2_<input>`. An r x c
-    matrix has seeds of r x (c nadj). A tensor of rank 1 is a column, of rank 3 and more a column of
-    all its elements.
-
-    `wrt`: inputs, by default all floating-point ones; CasADi treats the others as constants.
-    `target`: outputs, likewise; CasADi must request these alone. The result has the type of
-    `model`.
-    Raises InputError as `gradient` does, for a value of unknown rank, and if a name that CasADi
-    requests is taken.
-
-    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
-    ... f (double[3] x) => (double[3] y) { y = Tanh (x) }''')
-    >>> adjoint = onnxgrad.casadi_derivative(model, "adj")
-    >>> [v.name for v in adjoint.graph.input], [v.name for v in adjoint.graph.output]
-    (['x', 'adj_y'], ['adj_x'])
-    """
-    return changed(model, lambda program: sibling(program, kind, wrt, target).program)
-
-
 def sibling(program: Program, kind: Sibling, wrt: Wrt = None, target: Target = None) -> Derivative:
     """`casadi_derivative` on a Program, which is changed or replaced."""
-    if kind not in KINDS:
-        raise InputError(f"kind={kind!r}: choose one of {', '.join(KINDS)}")
     program, _ = raise_opset(program)
     prefix = prefix_of(program.main, kind)
     if target is None:

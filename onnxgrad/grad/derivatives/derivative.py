@@ -38,6 +38,11 @@ class Derivative:
     batched: bool = False
     notes: tuple[str, ...] = ()
 
+    @property
+    def values(self) -> list[str]:
+        """The values that it was formed by."""
+        return list(self.tangents or self.results)
+
 
 def with_target(program: Program, target: Target) -> tuple[Program, Target, list[str]]:
     """The program at an opset that gradients need; the target with its parts as values, which are

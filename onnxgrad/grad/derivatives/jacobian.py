@@ -37,51 +37,13 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.emission.emit import emit_with_blocks, emitting, nested_block
 from onnxgrad.ir.emission.fill_and_reshape import zeros_like
-from onnxgrad.ir.load import ModelLike, changed
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType, element_count
 from onnxgrad.ir.var import Var
-from onnxgrad.options import known_keywords
 from onnxgrad.wording import option
 
 Mode = Literal["auto", "forward", "reverse"]
-_MODES = ("auto", "forward", "reverse")
-
-
-@known_keywords
-def jacobian(
-    model: ModelLike,
-    wrt: Wrt = None,
-    target: Target = None,
-    *,
-    mode: Mode = "auto",
-    batched: bool = False,
-    names: str = "{}_by_{}",
-) -> Any:
-    """Returns the model with one more output per value in `wrt`: the Jacobian of the target by it,
-    of the target's shape followed by the value's.
-
-    `wrt` as for `gradient`; `target` is one floating-point value of any shape, or a part of one.
-    `mode`: "reverse" computes one product per element of the target, "forward" one per element of a
-    value; "auto" chooses the mode with fewer products, or reverse if sizes are unknown.
-    `batched`: the first axis of the target and of each value counts samples that do not influence
-    each other (in a BatchNormalization in training mode they do). The result has the shape
-    (samples, target, value), each without its first axis. `names`: the pattern for target and
-    value. The result has the type of `model`. onnxruntime runs no Scan over an empty target or
-    value.
-    Raises InputError as `gradient` does.
-
-    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
-    ... g (float[N,3] x) => (float[N,2] y) <float[3,2] w = {1, 2, 3, 4, 5, 6}> {
-    ... y = MatMul (x, w) }''')
-    >>> by_sample = onnxgrad.jacobian(model, batched=True)
-    >>> str(onnxgrad.load(by_sample).main.outputs[1].type)
-    'f32[N,2,3]'
-    """
-    return changed(
-        model, lambda program: jacobians(program, wrt, target, mode, batched, names).program
-    )
 
 
 def jacobians(
@@ -94,8 +56,6 @@ def jacobians(
 ) -> Derivative:
     """`jacobian` on a Program, which is changed or replaced."""
     check_names(names, 2)
-    if mode not in _MODES:
-        raise InputError(f"mode={mode!r}: choose one of {', '.join(_MODES)}")
     program, target, parts = with_target(program, target)
     outputs, original = len(program.main.outputs), set(program.main.bindings)
     weights = set(program.main.initializers)

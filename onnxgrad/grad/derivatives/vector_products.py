@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from onnxgrad.grad.derivatives.derivative import (
     Derivative,
     drop_input,
@@ -18,35 +16,13 @@ from onnxgrad.grad.prepare import check_names
 from onnxgrad.grad.stops import Stop
 from onnxgrad.grad.targets import Target
 from onnxgrad.grad.wrt import Wrt
-from onnxgrad.ir.load import ModelLike, changed
 from onnxgrad.ir.program import Program
-from onnxgrad.options import known_keywords
 
 # ---- J v, forward mode: the vjp of the vjp in its seed -------------------------------------------
 #
 # The vjp J'u is linear in u, so its own vjp with respect to u is the map v -> J v (Christianson
 # 1992; the "double backward trick"). What the first vjp computed for u's sake is unused afterwards
 # and goes away; a shape that is still taken from u is the target's, so the target stands in for it.
-
-
-@known_keywords
-def jvp(
-    model: ModelLike, wrt: Wrt = None, target: Target = None, *, names: str = "{}_tangent"
-) -> Any:
-    """Returns the model with one more input per value in `wrt`, its tangent, and one more output
-    per
-    target: J v.
-
-    `wrt` and `target` as for `gradient`; targets may have any shape. `names` names tangents. The
-    result has the type of `model`. Raises InputError as `gradient` does.
-
-    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
-    ... g (float[N] x) => (float[N] y) { y = Tanh (x) }''')
-    >>> forward = onnxgrad.jvp(model)
-    >>> [v.name for v in forward.graph.input], [v.name for v in forward.graph.output]
-    (['x', 'x_tangent'], ['y', 'y_tangent'])
-    """
-    return changed(model, lambda program: tangents(program, wrt, target, names).program)
 
 
 def tangents(program: Program, wrt: Wrt, target: Target, names: str = "{}_tangent") -> Derivative:
@@ -100,38 +76,6 @@ def pushed_forward(backward: Gradient, outputs: int, names: str) -> Derivative:
 # H is the Jacobian of g, and symmetric where the target is twice continuously differentiable, so
 # that H v = d<g, v>/dx: reverse mode over reverse mode, at the cost of one more backward pass and
 # without a matrix (Pearlmutter, "Fast exact multiplication by the Hessian", 1994).
-
-
-@known_keywords
-def hessian_vector_product(
-    model: ModelLike,
-    wrt: Wrt = None,
-    target: Target = None,
-    *,
-    stop: Stop = None,
-    names: str = "{}_hvp",
-    tangents: str = "{}_tangent",
-) -> Any:
-    """Returns the model with one more input per value in `wrt`, v in its shape, and two more
-    outputs per value: the gradient, and its part of H v. H is the Hessian of the target by all of
-    `wrt`.
-
-    `wrt`, `target`, a scalar, and `stop` as for `gradient`. Gradients are named "{}_grad", products
-    by `names`, inputs by `tangents`. The result has the type of `model`. At a jump of the slope
-    (Relu at 0, a maximum at ties) there is no second derivative; if the function is linear on both
-    sides, H is 0. Raises InputError as `gradient` does.
-
-    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
-    ... g (float[N] x) => (float y) { c = Mul (x, x)  d = Mul (c, x)
-    ...   y = ReduceSum <keepdims = 0> (d) }''')
-    >>> product = onnxgrad.hessian_vector_product(model)
-    >>> [v.name for v in product.graph.input], [v.name for v in product.graph.output]
-    (['x', 'x_tangent'], ['y', 'x_grad', 'x_hvp'])
-    """
-    return changed(
-        model,
-        lambda program: hessian_products(program, wrt, target, stop, names, tangents).program,
-    )
 
 
 def hessian_products(

@@ -101,7 +101,7 @@ def choose_cases(
     feeder = feeder or Feeder(model)
     if inputs is not None:
         return [
-            _given_case(feeder, given, dims, seeds[0], attempt) for given in _sets(inputs, model)
+            _given_case(feeder, given, dims, seeds[0], attempt) for given in sets_of(inputs, model)
         ]
     first = _running(feeder, dims, seeds[0], attempt, _PLANS, on_refused)
     plans = [dict(chosen.case.dims) for chosen in first]
@@ -208,7 +208,7 @@ def _given_case(
     return Chosen(Case(bound_by(feeder.model, feeds), None), feeds, results)
 
 
-def _sets(inputs: Inputs, model: onnx.ModelProto) -> list[Mapping[str, Value]]:
+def sets_of(inputs: Inputs, model: onnx.ModelProto) -> list[Mapping[str, Value]]:
     """Each case's arrays. Raises InputError for what holds none, and for what an earlier reading
     would have emptied: the proof would run on generated values and not say so.
     """

@@ -1,0 +1,154 @@
+"""The driver of gradients, of products with derivatives, and of what is written for them: form the
+graph, hold a sample of it against differences, and write it if the caller agrees.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onnxgrad.grad.checking.check import check_gradient, refuse_strange
+from onnxgrad.grad.checking.derivatives import check_product
+from onnxgrad.grad.checking.report import GradientReport, bounded
+from onnxgrad.grad.checkpointing.marks import mark
+from onnxgrad.grad.derivatives.casadi import sibling
+from onnxgrad.grad.derivatives.jacobian import jacobians
+from onnxgrad.grad.derivatives.vector_products import hessian_products, tangents
+from onnxgrad.grad.differentiation import differentiate
+from onnxgrad.grad.function_gradient import add_function_gradient, check_function
+from onnxgrad.grad.opset.raising import raise_opset
+from onnxgrad.ir.load import ModelLike, collector_paused, load, load_own
+from onnxgrad.ir.program import Program
+from onnxgrad.jobs.declared import Declaration, options_of
+from onnxgrad.jobs.gradient_declarations import (
+    CasadiOptions,
+    Checked,
+    CheckGradientOptions,
+    CheckProductOptions,
+    FunctionGradientOptions,
+    GradientOptions,
+    GradOptions,
+    HessianProductOptions,
+    JacobianOptions,
+    JvpOptions,
+    MarkOptions,
+)
+from onnxgrad.jobs.groups import Limits
+from onnxgrad.jobs.optimize import Hooks
+from onnxgrad.verify.bounds import Bounds
+
+_SAMPLE = 8  # values of a proof; a check looks at all
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A program, and what is new in it."""
+
+    program: Program
+    new: Any
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What was formed (a Gradient, a Derivative, a Changed), the seconds that it took, and the
+    check of a sample if any.
+    """
+
+    found: Any
+    seconds: float
+    report: GradientReport | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing speaks against it."""
+        return self.report is None or self.report.ok
+
+
+def _marked(program: Program, **options: Any) -> Changed:
+    return Changed(program, mark(program, **options))
+
+
+def _with_function(program: Program, name: str) -> Changed:
+    program, _ = raise_opset(program)
+    return Changed(program, add_function_gradient(program, name)[1])
+
+
+_FORMED: dict[type[Declaration], Callable[..., Any]] = {
+    GradientOptions: differentiate,
+    JvpOptions: tangents,
+    HessianProductOptions: hessian_products,
+    JacobianOptions: jacobians,
+    CasadiOptions: sibling,
+    MarkOptions: _marked,
+    FunctionGradientOptions: _with_function,
+}
+
+
+def derive(
+    model: ModelLike, options: Limits, hooks: Hooks | None = None, proof: GradOptions | None = None
+) -> Derived:
+    """Form what the type of the options means, check a sample of it as `proof` says, and let the
+    hooks write it if that agrees. Raises InputError as `onnxgrad.gradient`.
+    """
+    hooks, started, report = hooks or Hooks(), time.perf_counter(), None
+    with hooks.limits(options.timeout, options.max_memory):
+        with collector_paused():
+            program = load_own(model)
+            hooks.on_read(program)
+            found = _FORMED[type(options)](program, **_asked(options))
+        seconds = time.perf_counter() - started
+        if proof is not None and proof.verify and not proof.ste:  # no differences of an estimate
+            report = _sample(model, found, options, hooks, proof)
+        made = Derived(found, seconds, report)
+        if made.ok and hooks.write is not None:
+            hooks.write(found.program)
+    return made
+
+
+def check(
+    model: ModelLike, options: CheckGradientOptions | CheckProductOptions, hooks: Hooks
+) -> GradientReport:
+    """Hold a gradient, or a product with a derivative, against differences, value by value. Errors
+    as `onnxgrad.check_gradient`.
+    """
+    checking = check_gradient if isinstance(options, CheckGradientOptions) else check_product
+    with hooks.limits(options.timeout, options.max_memory):
+        return checking(model, **_asked(options))
+
+
+def _asked(options: Declaration) -> dict[str, Any]:
+    """The options but for the limits, by name."""
+    limits = {o.name for o in options_of(Limits)}
+    return {name: value for name, value in options.settings().items() if name not in limits}
+
+
+def _sample(
+    model: ModelLike, found: Any, options: Limits, hooks: Hooks, proof: GradOptions
+) -> GradientReport:
+    """The numeric check of some of the values, in the same request otherwise."""
+    original = load(model)
+    original.digests = found.program.digests  # the weights that are written are those checked
+    if isinstance(options, FunctionGradientOptions):
+        program, _ = raise_opset(original)
+        return check_function(program, options.name, seed=proof.seed, provider=proof.provider)
+    refuse_strange(proof.allow_empty, found)
+    bounds, names = Bounds.of(proof.atol, proof.rtol, proof.metric), spread(found.values)
+    checking = CheckGradientOptions if found.kind == "gradient" else CheckProductOptions
+    given = {**options.settings(), **proof.settings(Checked), "of": found.kind, "wrt": names}
+    given["allow_empty"] = [name for name in proof.allow_empty if name in names]
+    known = {o.name for o in options_of(checking)}
+    hooks.on_stage(f"{found.kind} against differences")
+    report = check(
+        original, checking.from_settings({k: v for k, v in given.items() if k in known}), hooks
+    )
+    return bounded(report, bounds, found.values)
+
+
+def spread(names: Sequence[str]) -> list[str]:
+    """Return a few of the names, evenly spread, the first and last among them."""
+    if len(names) <= _SAMPLE:
+        return list(names)
+    return [names[round(i * (len(names) - 1) / (_SAMPLE - 1))] for i in range(_SAMPLE)]
