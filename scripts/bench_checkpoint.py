@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from onnxgrad.grad import gradient
+from onnxgrad import gradient
 
 CHILD = """
 import json, sys, time

@@ -20,7 +20,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from onnxgrad.grad import gradient  # noqa: E402  # the script runs from a checkout
+from onnxgrad import gradient  # noqa: E402  # the script runs from a checkout
 from scripts.records import write_record  # noqa: E402
 
 FOLDER = ROOT / "models" / "training"

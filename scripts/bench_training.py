@@ -27,7 +27,7 @@ from exporting.losses import MODELS
 from fetch_models import cache_folder
 from reference_gradients import build
 
-from onnxgrad.grad import gradient
+from onnxgrad import gradient
 
 TEN = (
     *("mlp", "bert", "gpt2", "llama", "vit"),

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, ModelProto, TensorProto, numpy_helper
 
-from onnxgrad.grad import gradient
+from onnxgrad import gradient
 from onnxgrad.ir.load import load
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.reference.kernels.registry import Unsupported

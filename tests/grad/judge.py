@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from onnxgrad.grad import gradient
+from onnxgrad import gradient
 from onnxgrad.verify.reference.evaluate import Reference
 from onnxgrad.verify.running.session import run
 from tests.grad.random_models import Drawn

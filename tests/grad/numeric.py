@@ -23,7 +23,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxgrad.grad import find, gradient
+from onnxgrad import gradient
+from onnxgrad.grad import find
 from onnxgrad.ir.domains import full_name
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.session import run

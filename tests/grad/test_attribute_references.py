@@ -9,10 +9,9 @@ import onnx
 import pytest
 from onnx import AttributeProto, helper, numpy_helper
 
-from onnxgrad import verify
+from onnxgrad import check_gradient, gradient, verify
 from onnxgrad.errors import InputError
 from onnxgrad.functions import optimize
-from onnxgrad.grad import check_gradient, gradient
 from onnxgrad.ir.load import load
 
 SPARSE = helper.make_sparse_tensor(

@@ -7,8 +7,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from onnxgrad import gradient
 from onnxgrad.errors import InputError
-from onnxgrad.grad import differentiate, gradient
+from onnxgrad.grad import differentiate
 from onnxgrad.ir.load import load
 from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_model, normal, positive

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnxgrad.grad import chains, gradient
+from onnxgrad import gradient
+from onnxgrad.grad import chains
 from onnxgrad.verify.reference.evaluate import reference
 from tests.grad.numeric import check_model, normal
 from tests.grad.rules.test_chains import NUMBERS, ROOTS, SILU, gelu, root_mean_square

@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxgrad import gradient, jvp
 from onnxgrad.errors import InputError
-from onnxgrad.grad import find, gradient
+from onnxgrad.grad import find
 from onnxgrad.grad.coverage import coverage
-from onnxgrad.grad.derivatives.vector_products import jvp
 from tests.backend_suite import FLOATS, case, clamp_ir
 from tests.grad.numeric import (
     check_model,

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from onnxgrad import gradient
 from onnxgrad.errors import InputError
-from onnxgrad.grad import gradient, vjp, vjp_all
+from onnxgrad.grad import vjp, vjp_all
 from onnxgrad.ir.ops import op
 from tests.grad.numeric import check_model, normal
 from tests.grad.test_backward_walk import parse

@@ -9,9 +9,8 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxgrad import kernel, vjp
+from onnxgrad import check_gradient, gradient, kernel, vjp
 from onnxgrad.errors import InputError
-from onnxgrad.grad import check_gradient, gradient
 from onnxgrad.ir.load import load
 from onnxgrad.ir.protobufs import every_node
 from onnxgrad.verify.reference.evaluate import reference

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxgrad.grad import gradient
+from onnxgrad import gradient
 from onnxgrad.verify.running.session import run
 from tests.grad.numeric import op_model
 

@@ -11,8 +11,9 @@ import pytest
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxgrad import gradient
 from onnxgrad.errors import InputError
-from onnxgrad.grad import differentiate, gradient
+from onnxgrad.grad import differentiate
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
 from onnxgrad.verify.running.session import run

@@ -6,9 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxgrad import body
+from onnxgrad import body, check_gradient, gradient
 from onnxgrad.errors import InputError
-from onnxgrad.grad import check_gradient, gradient
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var

@@ -10,8 +10,8 @@ import onnx
 import onnxruntime
 import pytest
 
+from onnxgrad import gradient
 from onnxgrad.errors import InputError
-from onnxgrad.grad import gradient
 from onnxgrad.verify.running.session import run
 
 MODELS = Path(__file__).resolve().parent.parent.parent / "models"

@@ -8,9 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxgrad import jvp
+from onnxgrad import check_gradient, gradient, jvp
 from onnxgrad.errors import InputError, NotProved
-from onnxgrad.grad import check_gradient, gradient
 from onnxgrad.grad.checking import check
 from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.reference.evaluate import Reference

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from onnxgrad.grad.checking.check import check_gradient
+from onnxgrad import check_gradient
 from onnxgrad.grad.wrt import hoist_requested, parameters
 from onnxgrad.ir.load import load
 from onnxgrad.ir.types import FLOAT_DTYPES

@@ -4,8 +4,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from onnxgrad import gradient
 from onnxgrad.errors import InputError
-from onnxgrad.grad import gradient, vjp
+from onnxgrad.grad import vjp
 from tests.grad.test_backward_walk import parse
 
 

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import ModelProto
 
-from onnxgrad.grad import gradient
+from onnxgrad import gradient
 from onnxgrad.verify.reference.evaluate import Reference
 from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_model, normal, op_model

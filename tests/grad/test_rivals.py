@@ -14,8 +14,8 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+from onnxgrad import gradient
 from onnxgrad.errors import InputError
-from onnxgrad.grad import gradient
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_model, check_op, distinct, normal, op_model, positive

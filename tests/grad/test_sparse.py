@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from onnxgrad import check_gradient, gradient
 from onnxgrad.errors import InputError
-from onnxgrad.grad import check_gradient, gradient
 from onnxgrad.verify.running.session import run
 from tests.grad.numeric import normal
 

@@ -9,8 +9,9 @@ import onnx
 import pytest
 from onnx import helper
 
+from onnxgrad import check_gradient, gradient, mark_checkpoints
 from onnxgrad.errors import InputError
-from onnxgrad.grad import check_gradient, differentiate, gradient, mark_checkpoints
+from onnxgrad.grad import differentiate
 from onnxgrad.ir.load import load
 from onnxgrad.train import training_step
 from onnxgrad.verify.running.session import run

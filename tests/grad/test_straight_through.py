@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxgrad
+from onnxgrad import gradient
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
-from onnxgrad.grad import gradient
 from onnxgrad.ir.load import load
 from onnxgrad.passes.legalize import Legalize
 from onnxgrad.rewrite.trace import Trace

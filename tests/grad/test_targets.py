@@ -8,8 +8,9 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxgrad import check_gradient, gradient
 from onnxgrad.errors import InputError
-from onnxgrad.grad import check_gradient, differentiate, gradient
+from onnxgrad.grad import differentiate
 from onnxgrad.ir.load import load
 from onnxgrad.verify.running.session import run
 from tests.helpers import parse

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxgrad.grad import gradient
+from onnxgrad import gradient
 from onnxgrad.verify.running.session import run
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "models" / "training"

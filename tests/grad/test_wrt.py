@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from onnxgrad import check_gradient, gradient
 from onnxgrad.errors import InputError
-from onnxgrad.grad import differentiate, gradient
-from onnxgrad.grad.checking.check import check_gradient
+from onnxgrad.grad import differentiate
 from onnxgrad.ir.load import load
 from onnxgrad.verify.running.session import run
 from tests.grad.numeric import normal

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxgrad.grad import gradient
+from onnxgrad import gradient
 from onnxgrad.report.inspection import weights
 from tests.helpers import unindented
 from tests.rewriting import Done, apply, model_of

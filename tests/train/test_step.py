@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 import onnxgrad
+from onnxgrad import check_gradient
 from onnxgrad.errors import InputError
-from onnxgrad.grad import check_gradient
 from onnxgrad.ir.save import to_proto
 from onnxgrad.train import MSE, SGD, AdamW, CrossEntropy, TrainingStep, training_step
 from onnxgrad.train.engines.graph import GraphEngine

@@ -8,8 +8,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from onnxgrad import check_gradient
 from onnxgrad.errors import InputError
-from onnxgrad.grad import check_gradient, vjp
+from onnxgrad.grad import vjp
 from onnxgrad.grad.checking.check import branches_not_taken
 from tests.grad.numeric import normal
 from tests.helpers import parse

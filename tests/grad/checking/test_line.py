@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxgrad.grad import check_gradient, vjp
+from onnxgrad import check_gradient
+from onnxgrad.grad import vjp
 from onnxgrad.grad.checking.line import Line, place, smooth_elements
 from onnxgrad.grad.checking.probe import probe_of
 from onnxgrad.grad.checking.report import TOO_SMALL, ValueCheck

@@ -8,8 +8,9 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxgrad import gradient
 from onnxgrad.errors import InputError
-from onnxgrad.grad import gradient, prepare
+from onnxgrad.grad import prepare
 from onnxgrad.grad.checkpointing.recomputation import Checkpoint
 from onnxgrad.grad.registry import find, rules
 from onnxgrad.ir.binding import Binding

@@ -9,9 +9,9 @@ import onnx
 import pytest
 
 import onnxgrad
+from onnxgrad import gradient
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
-from onnxgrad.grad import gradient
 from onnxgrad.grad.checkpointing.marks import END, START
 from onnxgrad.grad.checkpointing.recomputation import Checkpoint
 from onnxgrad.verify.running.session import run

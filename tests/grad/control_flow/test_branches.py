@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxgrad.grad import check_gradient, gradient
+from onnxgrad import check_gradient, gradient
 from onnxgrad.ir.protobufs import every_node
 from onnxgrad.verify.running.session import run
 from tests.helpers import parse

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnxgrad.grad import gradient
+from onnxgrad import gradient
 from tests.grad.numeric import check_model, normal
 from tests.helpers import parse
 

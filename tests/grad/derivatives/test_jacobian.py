@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 import onnxgrad
+from onnxgrad import jacobian
 from onnxgrad.errors import InputError
-from onnxgrad.grad.derivatives.jacobian import jacobian
 from onnxgrad.ir.load import load
 from onnxgrad.verify.running.session import run
 from tests.helpers import parse

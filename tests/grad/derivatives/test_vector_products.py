@@ -9,9 +9,8 @@ import onnx
 import pytest
 
 import onnxgrad
+from onnxgrad import gradient, jvp
 from onnxgrad.errors import InputError
-from onnxgrad.grad import gradient
-from onnxgrad.grad.derivatives.vector_products import jvp
 from onnxgrad.ir.load import load
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.session import run

@@ -10,8 +10,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 import onnxgrad
+from onnxgrad import gradient
 from onnxgrad.errors import InputError
-from onnxgrad.grad import gradient
 from onnxgrad.grad.opening import MAX_BINDINGS
 from onnxgrad.grad.opset.converter_gaps import separate_names
 from onnxgrad.ir.load import load

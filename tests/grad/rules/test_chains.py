@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from onnxgrad.grad import gradient
+from onnxgrad import gradient
 from tests.grad.numeric import check_model, normal, operators, positive
 from tests.helpers import parse
 

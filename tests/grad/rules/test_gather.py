@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from onnxgrad.grad import gradient
+from onnxgrad import gradient
 from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_op, normal, op_model
 

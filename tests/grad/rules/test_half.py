@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from onnxgrad.grad import gradient
+from onnxgrad import gradient
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import run

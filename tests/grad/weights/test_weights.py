@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from onnxgrad.grad import gradient
+from onnxgrad import gradient
 from onnxgrad.grad.weights.decision import Decision
 from onnxgrad.grad.wrt import hoist, nested_constants, weigh
 from onnxgrad.ir.load import load

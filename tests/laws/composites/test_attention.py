@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxgrad.grad import gradient
+from onnxgrad import gradient
 from onnxgrad.verify import run
 from tests.helpers import unindented
 from tests.laws.composites.chains import raised

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxgrad.grad import gradient
+from onnxgrad import gradient
 from onnxgrad.verify.running.session import run
 from tests.backend_suite import case, clamp_ir
 from tests.grad.numeric import check_model, check_op, normal, op_model

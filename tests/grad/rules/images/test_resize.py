@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from onnxgrad import gradient
 from onnxgrad.errors import InputError
-from onnxgrad.grad import gradient
 from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_op, normal, op_model
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnxgrad.grad import gradient
+from onnxgrad import gradient
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.session import run
 from tests.backend_suite import case, clamp_ir

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import helper
 
+from onnxgrad import gradient
 from onnxgrad.errors import InputError
-from onnxgrad.grad import gradient
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_op, normal, op_model

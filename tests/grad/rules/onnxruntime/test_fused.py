@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxgrad import gradient
 from onnxgrad.errors import InputError
-from onnxgrad.grad import gradient
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_model, check_op, normal, op_model, positive

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxgrad.grad import gradient
+from onnxgrad import gradient
 from onnxgrad.grad.rules.recurrent import _gates
 from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_model, check_op, normal, op_model, operators

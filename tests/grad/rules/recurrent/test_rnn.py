@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from onnxgrad import gradient
 from onnxgrad.errors import InputError
-from onnxgrad.grad import gradient
 from tests.grad.numeric import check_model, check_op, normal, op_model
 
 T, B, N, H = 3, 2, 2, 3
