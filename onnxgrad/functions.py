@@ -369,7 +369,7 @@ def mark_checkpoints(model: ModelLike, *, options: MarkOptions) -> Any:
     `gradient` without a `checkpoint` reads them. The result has the type of `model`. Raises
     InputError as `gradient` does.
     """
-    return to_kind_of(deriving.mark_checkpoints(model, options, _with_room(model))[0], model)
+    return to_kind_of(_derived(model, options).program, model)
 
 
 @from_keywords(FunctionGradientOptions)
@@ -382,7 +382,7 @@ def function_gradient(model: ModelLike, *, options: FunctionGradientOptions) -> 
     more than one has that name, and for a function that nothing calls, with calls of several ranks,
     or with attributes.
     """
-    return to_kind_of(deriving.function_gradient(model, options, _with_room(model))[0], model)
+    return to_kind_of(_derived(model, options).program, model)
 
 
 @from_keywords(CheckGradientOptions)

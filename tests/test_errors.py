@@ -220,11 +220,14 @@ def test_every_result_survives_pickling(
         monkeypatch.setattr(cls, "to_dict", noted)
     mlp, data = models_dir / "training" / "mlp.onnx", tmp_path / "d.npz"
     shutil.copy(mlp, "m.onnx")
+    onnx.save(parse(CALLING), "f.onnx")
     np.savez(data, x=np.zeros((4, 16), "f"), target=np.zeros((4, 8), "f"))
     Path("onnxgrad.toml").write_text('[ci]\nmodels = ["m.onnx"]\n')
     calls = (
         "inspect m.onnx", "inspect m.onnx --weights", "diff m.onnx m.onnx", "optimize m.onnx --dry-run --verify each",
-        "grad m.onnx -o g.onnx --target loss", "train-step m.onnx -o step --loss loss", "ci",
+        "grad m.onnx -o g.onnx --target loss", "grad m.onnx -o g.onnx --target loss --jvp --no-verify",
+        "grad m.onnx -o g.onnx --target loss --mark --checkpoint auto",
+        "grad f.onnx -o g.onnx --function f --no-verify", "train-step m.onnx -o step --loss loss", "ci",
         f"fit step --data {data} --original m.onnx -o t.onnx",
     )  # fmt: skip
     for call in calls:
