@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import onnxgrad
@@ -198,6 +199,11 @@ def test_a_pool_that_meets_a_refuted_rewrite_gets_it(kind: str) -> None:
         else:
             with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
                 executor.submit(_refuted).result(timeout=60)
+
+
+CALLING = """<ir_version: 10, opset_import: ["" : 20, "my" : 1]>
+g (float[3] x) => (float[3] y) { y = my.f (x) }
+<domain: "my", opset_import: ["" : 20]> f (a) => (c) { c = Tanh (a) }"""
 
 
 def _rendered(cls: type = Rendered) -> list[type[Rendered]]:

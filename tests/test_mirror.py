@@ -25,10 +25,9 @@ SEEN_THROUGH = {"laws": ("passes",), "report": ("cli", "cli/commands"),
 # reason: module -> the test file that is its home
 HOMES: dict[str, dict[str, str]] = {
     "seen through the command that has these options, reads this model, prints this report": {
-        "cli/commands/check_grad": "cli/commands/test_grad",
         "cli/commands/train_step": "cli/commands/test_fit",
         "report/training": "cli/commands/test_fit",
-        "jobs/gradient_declarations": "cli/commands/test_grad", "cli/commands/extract": "jobs/test_extract",
+        "cli/commands/extract": "jobs/test_extract",
         "verify/running/process_limits": "cli/test_bad_input",
         "cli/models": "cli/test_bad_input",
         "report/proof": "cli/commands/test_verify",

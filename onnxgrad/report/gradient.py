@@ -19,9 +19,7 @@ _SHOWN = 8  # checked values without -v
 
 @dataclass(frozen=True)
 class GradientMade(Rendered):
-    """A gradient graph, the nodes that the model had, the seconds it took, its
-    check if any.
-    """
+    """A gradient graph, the nodes that the model had, the seconds it took, its check if any."""
 
     json_keys = (
         "targets=gradient.targets adjoints=gradient.adjoints inputs=gradient.seeds "

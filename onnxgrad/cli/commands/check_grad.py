@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from onnxgrad.cli.models import named, shown, source
+from onnxgrad.cli.models import naming, shown, source
 from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
-from onnxgrad.errors import OnnxgradError
 from onnxgrad.jobs.gradients import check
 from onnxgrad.jobs.optimize import Hooks
 from onnxgrad.report.gradient import check_lines
@@ -21,12 +20,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """
     require_runtime(args.provider)
     model = source(args.model)
-    try:
-        with out.progress("check-grad", 1) as advance:
-            advance("gradient against differences", None)
-            report = check(model, args.options, Hooks(limits=bounding_us))
-    except OnnxgradError as error:
-        raise named(error, args.model) from error
+    with naming(args.model), out.progress("check-grad", 1) as advance:
+        advance("gradient against differences", None)
+        report = check(model, args.options, Hooks(limits=bounding_us))
     out.json({"model": args.model, **report.to_dict()})
     out.show(heading(shown(args.model)), *check_lines(report, out.verbose))
     return 0 if report.ok else 1

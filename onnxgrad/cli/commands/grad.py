@@ -7,12 +7,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from onnxgrad.cli.models import named, shown, source
+from onnxgrad.cli.models import naming, shown, source
 from onnxgrad.cli.options import require_runtime, write_html
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import check_not_weights, files_read, target_of, write_model
-from onnxgrad.errors import InputError, NotProved, OnnxgradError
-from onnxgrad.ir.program import Program
+from onnxgrad.cli.targets import check_not_weights, files_read, target_of, writer
+from onnxgrad.errors import InputError, NotProved
 from onnxgrad.jobs.declared import options_of
 from onnxgrad.jobs.gradient_declarations import (
     CasadiOptions,
@@ -60,24 +59,17 @@ def run(args: argparse.Namespace, out: Output) -> int:
         require_runtime(args.provider)
     model, before = source(args.model), list[int]()
     check_not_weights(target, model)
-
-    def write(program: Program) -> bool:
-        write_model(program, target, out)
-        return True
-
-    try:
+    with naming(args.model):
         with out.progress("grad", 1) as advance:
             hooks = Hooks(
                 on_stage=lambda stage: advance(stage, None),
                 on_read=lambda program: before.append(nodes(program)),
-                write=write,
+                write=writer(target, out),
                 limits=bounding_us,
             )
             done = derive(model, options, hooks, proof)
         made = shape(done.found, before[0], done.seconds, done.report)
         write_html(args, lambda: _page(args, made, model, options), out)
-    except OnnxgradError as error:
-        raise named(error, args.model) from error
     out.show(heading(shown(args.model)), *made.parts(out.verbose))
     out.json({"model": args.model, "output": args.output, **made.to_dict()})
     if not done.ok:
