@@ -141,7 +141,12 @@ def bench(
     feeds = chosen.feeds
     refused: dict[str, str] = {}
     for name, other in subjects.items():
-        _same_inputs(first, subjects[first].proto, name, other.proto)
+        needed, wanted = _required(subjects[first].proto), _required(other.proto)
+        if needed != wanted:
+            raise InputError(
+                f"{name} has inputs {sorted(wanted)}, {first} has {sorted(needed)}: they cannot "
+                "share feeds"
+            )
         try:
             sessions[name] = sessions.get(name) or open_session(other.source, **options)
             sessions[name].time(feeds, WARM_UP)
@@ -174,15 +179,6 @@ def _open_first(model: ProofModel, options: Mapping[str, Any]) -> Session:
         if error.limit:
             raise
         raise InputError(f"the model does not load in onnxruntime: {error.reason}") from error
-
-
-def _same_inputs(first: str, a: onnx.ModelProto, name: str, b: onnx.ModelProto) -> None:
-    needed = [_required(a), _required(b)]
-    if needed[0] != needed[1]:
-        raise InputError(
-            f"{name} has inputs {sorted(needed[1])}, {first} has {sorted(needed[0])}: they cannot "
-            "share feeds"
-        )
 
 
 def _required(model: onnx.ModelProto) -> set[str]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from onnxgrad.results import Plain
 from onnxgrad.verify.bounds import Bound
-from onnxgrad.verify.tolerance import Allowance, Range, floor, is_float
+from onnxgrad.verify.tolerance import Allowance, Range, floor_of, is_float
 from onnxgrad.wording import counted, told_apart
 
 EQUAL, DIFFERENT, NOT_PROVED = "equal", "different", "not proved"
@@ -92,10 +92,7 @@ def has_finite(value: Any) -> bool:
     """Whether there is anything to compare in a value: an element that is finite, or of an exact
     dtype.
     """
-    if isinstance(value, (list, dict)):
-        return any(map(has_finite, value.values() if isinstance(value, dict) else value))
-    array = np.asarray(value)
-    return value is not None and array.size > 0 and bool(_finite(array).any())
+    return finite_elements(value)[0] > 0
 
 
 def finite_elements(value: Any) -> tuple[int, int]:
@@ -239,7 +236,7 @@ def compare_tensor(
 def _allowance(limit: Limit, dtype: np.dtype[Any]) -> Allowance:
     if isinstance(limit, Allowance):
         return limit
-    return Allowance(limit if isinstance(limit, (int, float)) else floor(dtype))
+    return Allowance(limit if isinstance(limit, (int, float)) else floor_of(dtype.name))
 
 
 def _other_structure(

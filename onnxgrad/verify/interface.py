@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -223,8 +224,7 @@ def _as_named(
     known = {theirs: ours for ours, theirs in names.items()}
     found = []
     for v in b:
-        renamed = onnx.ValueInfoProto()
-        renamed.CopyFrom(v)
+        renamed = copy.deepcopy(v)
         renamed.name = known.get(v.name, v.name)
         found.append(renamed)
     place = {v.name: i for i, v in enumerate(a)}

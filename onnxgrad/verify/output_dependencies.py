@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from onnxgrad.ir.protobufs import elements, every_graph, every_node, reads, scheduled
+from onnxgrad.ir.protobufs import elements, every_graph, every_node, graphs_of, reads, scheduled
 from onnxgrad.verify.feeds.dims import tensor_types
 from onnxgrad.verify.proof_model import ProofModel
 from onnxgrad.verify.reference.client import typed
@@ -197,16 +197,11 @@ def _initializers(graph: GraphProto) -> list[TensorProto]:
     return [tensor for tensor in found if tensor.data_type in _WEIGHT_TYPES]
 
 
-def _of_graph(graph: GraphProto) -> Iterator[TensorProto]:
-    yield from _initializers(graph)
-    yield from _of_nodes(graph.node)
-
-
 def _of_nodes(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
-    for node in nodes:
+    for node in every_node(nodes):
+        for graph in graphs_of(node):
+            yield from _initializers(graph)
         for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs) if _holds_graphs(attribute) else ():
-                yield from _of_graph(graph)
             if attribute.type == AttributeProto.TENSOR and attribute.t.data_type in _WEIGHT_TYPES:
                 yield attribute.t
             elif (
@@ -224,7 +219,3 @@ def _of_nodes(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
                 yield TensorProto(
                     data_type=TensorProto.FLOAT, dims=[len(values)], float_data=values
                 )
-
-
-def _holds_graphs(attribute: AttributeProto) -> bool:
-    return attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS)

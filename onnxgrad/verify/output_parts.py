@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,18 @@ class Joins:
         maker = {name: node for node in model.graph.node for name in node.output}
         found = ((v.name, _join(v.name, maker)) for v in model.graph.output)
         self.joins = {name: join for name, join in found if join is not None}
-        self._sizes: dict[str, tuple[int | None, ...]] | None = None
+
+    @cached_property
+    def _sizes(self) -> dict[str, tuple[int | None, ...]]:
+        graph = typed(self.model).graph
+        shapes: dict[str, tuple[int | None, ...]] = {
+            v.name: tuple(
+                d.dim_value if d.HasField("dim_value") else None
+                for d in v.type.tensor_type.shape.dim
+            )
+            for v in (*graph.value_info, *graph.input, *graph.output)
+        }
+        return shapes | {t.name: tuple(t.dims) for t in graph.initializer}
 
     def parts(self, results: Mapping[str, Value]) -> tuple[list[Part], list[str]]:
         """The small parts of these results, and the outputs with parts of unknown sizes."""
@@ -91,8 +103,6 @@ class Joins:
 
     def _bounds(self, join: _Join, rank: int, total: int) -> list[int] | None:
         """Where the operands end; at most one size is not known."""
-        if self._sizes is None:
-            self._sizes = _shapes(self.model)
         sizes = [self._size(name, join.axis % rank, rank) for name in join.operands]
         if sizes.count(None) > 1:
             return None
@@ -100,7 +110,7 @@ class Joins:
         return [int(n) for n in np.cumsum([rest if size is None else size for size in sizes])]
 
     def _size(self, name: str, axis: int, rank: int) -> int | None:
-        shape = (self._sizes or {}).get(name, ())
+        shape = self._sizes.get(name, ())
         return shape[axis] if len(shape) == rank else None
 
 
@@ -116,17 +126,6 @@ def _join(name: str, maker: Mapping[str, NodeProto]) -> _Join | None:
             return None
         name = node.input[0]
     return None
-
-
-def _shapes(model: onnx.ModelProto) -> dict[str, tuple[int | None, ...]]:
-    graph = typed(model).graph
-    shapes: dict[str, tuple[int | None, ...]] = {
-        v.name: tuple(
-            d.dim_value if d.HasField("dim_value") else None for d in v.type.tensor_type.shape.dim
-        )
-        for v in (*graph.value_info, *graph.input, *graph.output)
-    }
-    return shapes | {t.name: tuple(t.dims) for t in graph.initializer}
 
 
 def _uneven(value: np.ndarray[Any, Any], axis: int) -> bool:

@@ -78,8 +78,7 @@ def verify(
     legs, allow_empty = several(legs, "verify: legs"), several(allow_empty, "verify: allow_empty")
     _check_legs(legs)
     if not len(seeds):
-        where = option("--seed", "seeds")
-        raise InputError(f"{where}: at least one seed is wanted")
+        raise InputError(f"{option('--seed', 'seeds')}: at least one seed is wanted")
     bounds = Bounds.of(atol, rtol, metric)
     providers = providers_of(provider)
     if "onnxruntime" not in legs:
@@ -94,10 +93,12 @@ def verify(
         raise InputError("stored results are compared with one model, and two were given")
     requests = [request, *(request.on(name) for name in providers[1:])]
     first, second = proof_model(a), None if b is None else proof_model(b)
-    if second is None:
-        reports = [against_stored(first, cast(Stored, expect), each) for each in requests]
-    else:
-        reports = [_compared(first, second, each) for each in requests]
+    reports = [
+        against_stored(first, cast(Stored, expect), each)
+        if second is None
+        else _compared(first, second, each)
+        for each in requests
+    ]
     report = reports[0] if len(reports) == 1 else joined(reports, providers)
     return replace(report, bounds=str(bounds))
 
@@ -113,17 +114,10 @@ def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> 
     def nothing_ran(
         why: str, differences: Sequence[Difference] = (), unproved: Sequence[str] = ()
     ) -> Report:
-        skipped = {name: Leg(name, False, why) for name in legs}
-        seconds = time.monotonic() - start
         return Report(
-            False,
-            tuple(differences),
-            skipped,
-            (),
-            provider,
-            seconds=seconds,
-            unproved=tuple(unproved),
-        )
+            False, tuple(differences), {name: Leg(name, False, why) for name in legs}, (), provider,
+            seconds=time.monotonic() - start, unproved=tuple(unproved),
+        )  # fmt: skip
 
     broken = interface_differences(original.proto, seen)
     if broken:
@@ -240,9 +234,9 @@ def _check_outputs(request: Request, outputs: Sequence[str]) -> None:
     request.bounds.check(outputs)
     strange = [name for name in request.allow_empty if name not in outputs]
     if strange:
-        where = option("--allow-empty", "allow_empty:")
         raise InputError(
-            f"{where} {strange[0]}: the model has no such output (outputs: {', '.join(outputs)})"
+            f"{option('--allow-empty', 'allow_empty:')} {strange[0]}: the model has no such output "
+            f"(outputs: {', '.join(outputs)})"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -349,8 +350,7 @@ def _replaced(model: ProofModel, new: Mapping[str, list[NodeProto]]) -> ProofMod
     """The model with other nodes in the place of those with these first results."""
     if not new:
         return model
-    proto = ModelProto()
-    proto.CopyFrom(model.weights())
+    proto = copy.deepcopy(model.weights())
     for graph in every_graph(proto.graph):
         _exchange(graph, new)
     nodes = [*tables(), *proto.graph.node]

@@ -57,8 +57,8 @@ def against_stored(model: ProofModel, stored: Stored, request: Request) -> Repor
     expected = _loaded(stored, model.proto, names)
     asked = _asked(model.proto, expected, names, bounds)
     left = left_random(model.proto, randoms(model.proto))
-    theirs = {theirs: ours for ours, theirs in asked.names.outputs.items()}
-    draws = Draws(model, model, left={theirs.get(n, n): nodes for n, nodes in left.items()})
+    back = {theirs: ours for ours, theirs in asked.names.outputs.items()}
+    draws = Draws(model, model, left={back.get(n, n): nodes for n, nodes in left.items()})
     asked = replace(asked, random=frozenset(draws.left))
     feeds = _feeds(model.proto, request.inputs, asked)
     own = Trial(Case(bound_by(model.proto, feeds), None), feeds, {})
@@ -78,7 +78,6 @@ def against_stored(model: ProofModel, stored: Stored, request: Request) -> Repor
                 f"the model does not run on the given inputs: {error.reason}"
             ) from error
         why = calibrate(model, [own], settings)
-    back = {theirs: ours for ours, theirs in asked.names.outputs.items()}
     noise = {back.get(name, name): size for name, size in own.noise.items()}
     ranges = {back.get(name, name): legal for name, legal in own.ranges.items()}
     given = Trial(own.case, {}, expected, noise=noise, ranges=ranges)

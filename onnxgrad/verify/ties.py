@@ -7,9 +7,11 @@ which it decides move up, down and at random, by what is allowed of a float.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
@@ -63,18 +65,18 @@ class Ties:
 
     original: ProofModel
     seconds: float
-    _made: list[Float64 | None] = field(default_factory=list)
+
+    @cached_property
+    def _evaluator(self) -> Float64 | None:
+        return _doubtful(self.original)
 
     def widen(self, ranges: Ranges, expected: Feeds, feeds: Feeds, amount: float) -> None:
         """Add what exact outputs become where floats move by `amount` of the largest beside them;
         nothing where the reference cannot say.
         """
-        if not self._made:
-            self._made.append(_doubtful(self.original))
-        evaluator = self._made[0]
-        if evaluator is None:
+        if self._evaluator is None:
             return
-        self._run(evaluator, ranges, expected, feeds, amount)
+        self._run(self._evaluator, ranges, expected, feeds, amount)
         for name in _quantized(self.original.proto):
             base = expected.get(name)
             if name in ranges and isinstance(base, np.ndarray) and base.dtype.itemsize == 1:
@@ -130,8 +132,7 @@ def _doubtful(original: ProofModel) -> Float64 | None:
     opset = domains.versions(original.proto.opset_import).get("", 1)
     if opset < _OLDEST or original.proto.ByteSize() > TWO_GB:
         return None
-    proto = ModelProto()
-    proto.CopyFrom(original.weights())
+    proto = copy.deepcopy(original.weights())
     types = value_types(proto)
     found = _Decisions(proto, opset, types)
     if not found.count:
@@ -180,8 +181,7 @@ class _Decisions:
         for node in scheduled(list(graph.node)):
             for inner in (a.g for a in node.attribute if a.HasField("g")):
                 self._graph(inner)
-            moved = NodeProto()
-            moved.CopyFrom(node)
+            moved = copy.deepcopy(node)
             nodes += [*self._before(moved), moved]
             self._note(node)
         del graph.node[:]

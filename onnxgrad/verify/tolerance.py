@@ -121,13 +121,8 @@ def exact(value: Any) -> np.ndarray[Any, Any] | None:
     return value.astype(object) if value.dtype.kind in "US" else value
 
 
-def floor(dtype: np.dtype[Any]) -> float:
-    """The smallest tolerance of a dtype; 0 for what must be equal."""
-    return floor_of(dtype.name)
-
-
 def floor_of(dtype: str) -> float:
-    """`floor`, by numpy's name of the dtype."""
+    """Returns the smallest tolerance of a dtype, by its name; 0 if values must be equal."""
     return FLOOR.get(dtype, COARSE_FLOOR if dtype.startswith("float") else 0.0)
 
 
@@ -139,7 +134,7 @@ def _dtypes(value: Any) -> set[np.dtype[Any]]:
 
 
 def _floor_of(value: Any) -> float:
-    return max(map(floor, _dtypes(value)), default=0.0)
+    return max((floor_of(dtype.name) for dtype in _dtypes(value)), default=0.0)
 
 
 def in_onnxruntime(

@@ -20,7 +20,6 @@ from onnxgrad.verify.output_parts import Part
 from onnxgrad.verify.report import Case, Leg
 from onnxgrad.verify.ties import Ties
 from onnxgrad.verify.tolerance import AT_TIES, Ranges, exact, widened
-from onnxgrad.verify.values import Value
 from onnxgrad.wording import option
 
 _AGREES = 1e-3  # of the largest value, in a case that a proof may do without
@@ -82,7 +81,9 @@ class Trial:
         got = self.with_parts(got)
         found = compare(expected, got, limits, self.ranges)
         wrong = [d.output for d in found if not d.ok and not d.reason and not d.found]
-        amount = max((near.get(n, 0.0) for n in wrong if _exact(expected.get(n))), default=0.0)
+        amount = max(
+            (near.get(n, 0.0) for n in wrong if exact(expected.get(n)) is not None), default=0.0
+        )
         if self.ties is not None and amount:
             found = compare(expected, got, limits, self._ranges_near(self.ties, expected, amount))
         parts = {part.name for part in self.parts}
@@ -95,10 +96,6 @@ class Trial:
             ties.widen(ranges, expected, self.feeds, amount)
             self._doubtful[amount] = ranges
         return self._doubtful[amount]
-
-
-def _exact(value: Value) -> bool:
-    return exact(value) is not None
 
 
 @dataclass

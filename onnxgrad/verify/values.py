@@ -4,6 +4,7 @@ call filled in.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -11,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 
-from onnxgrad.ir.protobufs import elements
+from onnxgrad.ir.protobufs import elements, graphs_of
 
 # a tensor, a sequence, an absent optional
 Value: TypeAlias = "np.ndarray[Any, Any] | list[Any] | None"
@@ -65,23 +66,19 @@ def bind(node: onnx.NodeProto, bound: Mapping[str, onnx.AttributeProto]) -> onnx
     """A node of a function body with references to the function's attributes replaced by
     `bound`; unset ones go.
     """
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    del copy.attribute[:]
+    copied = copy.deepcopy(node)
+    del copied.attribute[:]
     for attribute in node.attribute:
-        if attribute.ref_attr_name:
-            if attribute.ref_attr_name in bound:
-                value = copy.attribute.add()
-                value.CopyFrom(bound[attribute.ref_attr_name])
-                value.name = attribute.name
-            continue
-        copied = copy.attribute.add()
-        copied.CopyFrom(attribute)
-        for graph in (copied.g,) if attribute.type == _A.GRAPH else copied.graphs:
-            nodes = [bind(inner, bound) for inner in graph.node]
-            del graph.node[:]
-            graph.node.extend(nodes)
-    return copy
+        if attribute.ref_attr_name in bound:
+            copied.attribute.append(bound[attribute.ref_attr_name])
+            copied.attribute[-1].name = attribute.name
+        elif not attribute.ref_attr_name:
+            copied.attribute.append(attribute)
+    for graph in graphs_of(copied):
+        nodes = [bind(inner, bound) for inner in graph.node]
+        del graph.node[:]
+        graph.node.extend(nodes)
+    return copied
 
 
 def type_of(value: Any) -> onnx.TypeProto:

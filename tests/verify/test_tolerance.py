@@ -35,7 +35,7 @@ from onnxgrad.verify.tolerance import (
     ],
 )
 def test_what_is_no_float_must_be_equal(dtype: Any, floor: float) -> None:
-    assert tolerance.floor(np.dtype(dtype)) == floor
+    assert tolerance.floor_of(np.dtype(dtype).name) == floor
 
 
 def test_floors_are_wider_than_the_dtypes_last_bit_and_narrower_than_a_hundred() -> None:

@@ -64,9 +64,9 @@ class Compiler(Protocol):
 
     def graph(self, graph: onnx.GraphProto, opsets: Mapping[str, int]) -> Graph: ...
 
-    def fill_defaults(
-        self, domain: str, op_type: str, version: int, attributes: dict[str, Any]
-    ) -> None: ...
+    def defaults(
+        self, domain: str, op_type: str, version: int
+    ) -> dict[str, onnx.AttributeProto]: ...
 
     def implementation(
         self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]
@@ -190,8 +190,9 @@ class Graph:
         domain = domains.canonical(node.domain)
         version = self.opsets.get(domain, self.opsets.get(node.domain, 1))
         subgraphs: list[Graph] = []
-        attributes = {a.name: self._attribute(a, subgraphs) for a in node.attribute}
-        self.owner.fill_defaults(domain, node.op_type, version, attributes)
+        known = self.owner.defaults(domain, node.op_type, version)
+        given = known | {a.name: a for a in node.attribute}
+        attributes = {name: self._attribute(a, subgraphs) for name, a in given.items()}
         call = Call(
             node.op_type, domain, version, attributes, tuple(node.input), tuple(node.output)
         )

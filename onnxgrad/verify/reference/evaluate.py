@@ -9,6 +9,7 @@ integer values keep their type.
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 import warnings
@@ -27,7 +28,7 @@ from onnxgrad.verify.reference.compiled_graph import Clock, Env, Graph, Kept, Ru
 from onnxgrad.verify.reference.kernels import CONTRACTIONS, KERNELS, UNTIL, Call, Unsupported
 from onnxgrad.verify.reference.onnx_reference_kernels import borrow
 from onnxgrad.verify.reference.user_operators import OWN, call_own
-from onnxgrad.verify.values import Feeds, Value, attribute_value, bind, dense, type_of, widen
+from onnxgrad.verify.values import Feeds, Value, bind, dense, type_of, widen
 
 # bytes of the values of a run that others, which differ in one input, begin with
 _MOST_KEPT = 2**28
@@ -44,22 +45,19 @@ def reference(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Value]:
     return Reference(model).run(feeds)
 
 
-def _of_kernel(kernel: Callable[..., Any]) -> Run:
-    def run(call: Call, values: Sequence[Any], clock: Clock) -> tuple[Any, ...]:
-        found = kernel(call, *values)
-        return found if isinstance(found, tuple) else (found,)
+def _run_kernel(
+    kernel: Callable[..., Any], call: Call, values: Sequence[Any], clock: Clock
+) -> tuple[Any, ...]:
+    found = kernel(call, *values)
+    return found if isinstance(found, tuple) else (found,)
 
-    return run
 
-
-def _of_own(function: Callable[..., Any]) -> Run:
-    """An operator of the user's own."""
-
-    def run(call: Call, values: Sequence[Any], clock: Clock) -> tuple[Any, ...]:
-        outputs = max((i for i, name in enumerate(call.outputs, 1) if name), default=0)
-        return tuple(call_own(function, outputs, list(values), call.attributes))
-
-    return run
+def _run_own(
+    function: Callable[..., Any], call: Call, values: Sequence[Any], clock: Clock
+) -> tuple[Any, ...]:
+    """Run an operator of the user's own."""
+    outputs = max((i for i, name in enumerate(call.outputs, 1) if name), default=0)
+    return tuple(call_own(function, outputs, list(values), call.attributes))
 
 
 class _Function:
@@ -231,14 +229,6 @@ class Reference:
                 }
         return self._defaults[key]
 
-    def fill_defaults(
-        self, domain: str, op_type: str, version: int, attributes: dict[str, Any]
-    ) -> None:
-        """Add the schema's default values."""
-        for name, default in self.defaults(domain, op_type, version).items():
-            if name not in attributes:
-                attributes[name] = attribute_value(default)
-
     def implementation(self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]) -> Run:
         """Returns the function that runs a node; raises Unsupported for an operator that nothing
         implements.
@@ -246,12 +236,14 @@ class Reference:
         own = self.functions.get((node.domain, node.op_type, node.overload))
         if own is not None:
             return _Function(self, own, node, opsets, {})
-        if (call.domain, call.op_type) in OWN:
-            return _of_own(OWN[call.domain, call.op_type])
         key = (call.domain, call.op_type)
+        if key in OWN:
+            return functools.partial(_run_own, OWN[key])
         ours = KERNELS.get(key) if call.version <= UNTIL.get(key, call.version) else None
         kernel = ours or borrow(node, call, opsets)
-        return _of_kernel(kernel) if kernel is not None else self._from_schema(node, call, opsets)
+        if kernel is None:
+            return self._from_schema(node, call, opsets)
+        return functools.partial(_run_kernel, kernel)
 
     def _from_schema(self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]) -> Run:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import onnx
 from onnx.reference.ops import aionnx_preview_training, aionnxml, load_op
 from onnx.reference.ops._op_list import _build_registered_operators
 
+from onnxgrad.ir.protobufs import keep
 from onnxgrad.verify.reference.kernels import BY_BODY, Call, Unsupported
 
 # what finds the class of an operator, by domain
@@ -36,7 +38,8 @@ def borrow(
         return None
     # Attention: everything here is float64
     if any(a.name == "softmax_precision" for a in node.attribute):
-        node = _without(node, "softmax_precision")
+        node = copy.deepcopy(node)
+        keep(node.attribute, lambda a: a.name != "softmax_precision")
     parameters = {
         "log": _silent,
         "opsets": dict(opsets),
@@ -62,14 +65,6 @@ def borrow(
         )
 
     return run
-
-
-def _without(node: onnx.NodeProto, name: str) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    del copy.attribute[:]
-    copy.attribute.extend(a for a in node.attribute if a.name != name)
-    return copy
 
 
 def _silent(*_: object) -> None:

@@ -164,18 +164,16 @@ def bit_cast(call: Call, x: Array) -> Array:
     return x.view(target)
 
 
+_KINDS: dict[str, Any] = {"int": np.int64, "flo": np.float64, "str": object}
+
+
 @kernel("Constant", why="memory")
 def constant(call: Call) -> Array:
     for name, value in call.attributes.items():
         if name in ("value", "sparse_value"):
             return np.asarray(value)
         if name.startswith("value_"):
-            kind = {
-                "int": np.dtype(np.int64),
-                "flo": np.dtype(np.float64),
-                "str": np.dtype(object),
-            }[name[6:9]]
-            return np.asarray(value, kind)
+            return np.asarray(value, _KINDS[name[6:9]])
     raise Unsupported(f"the Constant {call.outputs[0]!r} has no value")
 
 
@@ -233,11 +231,7 @@ def dropout(
 
 
 @kernel("Optional", why="wrong")
-def optional(call: Call, x: Any = None) -> tuple[Any]:
-    return (x,)
-
-
 @kernel("Identity", why="memory")
 @kernel("MemcpyToHost", "MemcpyFromHost", why="missing")
-def unchanged(call: Call, x: Any) -> tuple[Any]:
+def unchanged(call: Call, x: Any = None) -> tuple[Any]:
     return (x,)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxgrad.verify.reference.kernels.linear_and_quantization import saturated
 from onnxgrad.verify.reference.kernels.registry import Array, Call, kernel
 
 
@@ -80,16 +81,15 @@ def windows(call: Call, spatial: Sequence[int], kernel: Sequence[int]) -> Window
         ]
         small, large = [t // 2 for t in total], [t - t // 2 for t in total]
         begin, end = (small, large) if mode == "SAME_UPPER" else (large, small)
-        return Windows(tuple(kernel), strides, dilations, tuple(begin), tuple(end), tuple(out))
-    pads = [0] * (2 * rank) if mode == "VALID" or not call["pads"] else call["pads"]
-    begin, end = pads[:rank], pads[rank:]
-    out = []
-    for axis in range(rank):
-        room = spatial[axis] + begin[axis] + end[axis] - extents[axis]
-        steps = -(-room // strides[axis]) if call["ceil_mode"] else room // strides[axis]
-        if call["ceil_mode"] and steps * strides[axis] >= spatial[axis] + begin[axis]:
-            steps -= 1  # a window that would start in the end padding is dropped
-        out.append(max(steps + 1, 0))
+    else:
+        pads = [0] * (2 * rank) if mode == "VALID" or not call["pads"] else call["pads"]
+        begin, end, out = pads[:rank], pads[rank:], []
+        for axis in range(rank):
+            room = spatial[axis] + begin[axis] + end[axis] - extents[axis]
+            steps = -(-room // strides[axis]) if call["ceil_mode"] else room // strides[axis]
+            if call["ceil_mode"] and steps * strides[axis] >= spatial[axis] + begin[axis]:
+                steps -= 1  # a window that would start in the end padding is dropped
+            out.append(max(steps + 1, 0))
     return Windows(tuple(kernel), strides, dilations, tuple(begin), tuple(end), tuple(out))
 
 
@@ -216,8 +216,7 @@ def qlinear_conv(call: Call, *operands: Any) -> Array:
         * (x_scale * w_scale.reshape(shape) if w_scale.size > 1 else x_scale * w_scale.reshape(()))
         / y_scale
     )
-    info = np.iinfo(y_zero.dtype)
-    return np.asarray(np.clip(scaled + y_zero, info.min, info.max), y_zero.dtype)
+    return saturated(scaled + y_zero, y_zero.dtype)
 
 
 @kernel("MaxPool", why="speed")
@@ -304,24 +303,17 @@ def _sum(place: Windows, x: Array) -> Array:
 
 @kernel("LpPool", why="speed")
 def lp_pool(call: Call, x: Array) -> Array:
-    p = call["p"] if call["p"] is not None else 2
-    place = windows(call, x.shape[2:], call["kernel_shape"])
+    p, place = call["p"], windows(call, x.shape[2:], call["kernel_shape"])
     return np.asarray(_sum(place, np.abs(x) ** p) ** (1.0 / p))
 
 
-@kernel("GlobalAveragePool", why="wrong")
-def global_average_pool(call: Call, x: Array) -> Array:
-    return np.asarray(x.mean(axis=tuple(range(2, x.ndim)), keepdims=True))
-
-
-@kernel("GlobalMaxPool", why="wrong")
-def global_max_pool(call: Call, x: Array) -> Array:
-    return np.asarray(x.max(axis=tuple(range(2, x.ndim)), keepdims=True))
+@kernel("GlobalAveragePool", "GlobalMaxPool", why="wrong")
+def global_pool(call: Call, x: Array) -> Array:
+    pool = x.max if call.op_type == "GlobalMaxPool" else x.mean
+    return np.asarray(pool(axis=tuple(range(2, x.ndim)), keepdims=True))
 
 
 @kernel("GlobalLpPool", why="missing")
 def global_lp_pool(call: Call, x: Array) -> Array:
-    p = call["p"] if call["p"] is not None else 2
-    return np.asarray(
-        (np.abs(x) ** p).sum(axis=tuple(range(2, x.ndim)), keepdims=True) ** (1.0 / p)
-    )
+    total = (np.abs(x) ** call["p"]).sum(axis=tuple(range(2, x.ndim)), keepdims=True)
+    return np.asarray(total ** (1.0 / call["p"]))

@@ -139,14 +139,6 @@ def one_hot(call: Call, indices: Array, depth: Array, values: Array) -> Array:
     return chosen.astype(values.dtype)
 
 
-_MODES: dict[str, Any] = {
-    "constant": "constant",
-    "reflect": "reflect",
-    "edge": "edge",
-    "wrap": "wrap",
-}
-
-
 @kernel("Pad", why="wrong")
 def pad(
     call: Call,
@@ -165,9 +157,9 @@ def pad(
         tuple(slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(x.shape, widths, strict=True))
     ]
     grow = [(max(a, 0), max(b, 0)) for a, b in widths]
-    mode = call["mode"] or "constant"
+    mode: Any = call["mode"] or "constant"
     if mode != "constant":
-        return np.pad(x, grow, mode=_MODES[mode])
+        return np.pad(x, grow, mode=mode)
     fill = call["value"] if value is None and pads is None else value
     return np.pad(
         x, grow, constant_values=0 if fill is None else np.asarray(fill).reshape(()).astype(x.dtype)

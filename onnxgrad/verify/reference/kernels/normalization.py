@@ -5,17 +5,17 @@ refuses but one.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from onnxgrad.verify.reference.kernels.registry import Array, Call, axes_of, kernel
 
-_DEFAULT_EPSILON = 1e-5
 
-
-def _epsilon(call: Call) -> float:
-    return _DEFAULT_EPSILON if call["epsilon"] is None else float(call["epsilon"])
+def epsilon_of(call: Call, default: float = 1e-5) -> float:
+    """The attribute `epsilon`; onnxruntime's operators have no schema here that fills it in."""
+    return default if call["epsilon"] is None else float(call["epsilon"])
 
 
 def _softmax_view(call: Call, x: Array) -> tuple[Array, int]:
@@ -66,7 +66,7 @@ def layer_normalization(
     call: Call, x: Array, scale: Array, bias: Array | None = None
 ) -> tuple[Array, Array, Array]:
     first = -1 if call["axis"] is None else call["axis"]
-    y, mean, inverse = _standardise(x, tuple(range(first % x.ndim, x.ndim)), _epsilon(call))
+    y, mean, inverse = _standardise(x, tuple(range(first % x.ndim, x.ndim)), epsilon_of(call))
     return y * scale if bias is None else y * scale + bias, mean, inverse
 
 
@@ -77,7 +77,7 @@ def rms_normalization(call: Call, x: Array, scale: Array) -> tuple[Array, ...]:
     """The result and, which only onnxruntime's SimplifiedLayerNormalization has, the factor."""
     first = -1 if call["axis"] is None else call["axis"]
     axes = tuple(range(first % x.ndim, x.ndim))
-    inverse = 1 / np.sqrt((x * x).mean(axis=axes, keepdims=True) + _epsilon(call))
+    inverse = 1 / np.sqrt((x * x).mean(axis=axes, keepdims=True) + epsilon_of(call))
     return (x * inverse * scale, inverse)[: len(call.outputs)]
 
 
@@ -91,9 +91,7 @@ def skip_layer_normalization(
     bias: Array | None = None,
 ) -> tuple[Any, ...]:
     total = x + skip if bias is None else x + skip + bias
-    y, mean, inverse = _standardise(
-        total, (x.ndim - 1,), 1e-12 if call["epsilon"] is None else call["epsilon"]
-    )
+    y, mean, inverse = _standardise(total, (x.ndim - 1,), epsilon_of(call, 1e-12))
     return y * gamma if beta is None else y * gamma + beta, mean, inverse, total
 
 
@@ -101,7 +99,7 @@ def skip_layer_normalization(
 def group_normalization(call: Call, x: Array, scale: Array, bias: Array) -> Array:
     """Up to opset 20 scale and bias hold one value per group, later one per channel."""
     groups, channels = call["num_groups"], x.shape[1]
-    y = _standardise(x.reshape(x.shape[0], groups, -1), (2,), _epsilon(call))[0].reshape(x.shape)
+    y = _standardise(x.reshape(x.shape[0], groups, -1), (2,), epsilon_of(call))[0].reshape(x.shape)
     if scale.size == groups and groups != channels:
         scale, bias = np.repeat(scale, channels // groups), np.repeat(bias, channels // groups)
     shape = (1, -1, *[1] * (x.ndim - 2))
@@ -122,7 +120,7 @@ def batch_normalization(
         axes = (0, *range(2, x.ndim))
         used_mean, used_var = x.mean(axis=axes), x.var(axis=axes)
     y = (x - used_mean.reshape(shape)) / np.sqrt(
-        used_var.reshape(shape) + _epsilon(call)
+        used_var.reshape(shape) + epsilon_of(call)
     ) * scale.reshape(shape) + bias.reshape(shape)
     if not training:
         return (y,)
@@ -142,36 +140,33 @@ def lrn(call: Call, x: Array) -> Array:
     return np.asarray(x / (call["bias"] + call["alpha"] / size * total) ** call["beta"])
 
 
-def _reduction(name: str, function: Any) -> None:
-    """Register Reduce<name>: axes by attribute or operand, all axes where absent unless
-    noop_with_empty_axes.
-    """
-
-    @kernel(name, why="wrong")
-    def reduce(call: Call, x: Array, axes: Array | None = None) -> Array:
-        chosen = axes_of(call, axes, x.ndim)
-        if chosen is None:
-            chosen = () if call["noop_with_empty_axes"] else tuple(range(x.ndim))
-        result = np.asarray(function(x, chosen))
-        keep = call["keepdims"] is None or bool(call["keepdims"])
-        return (
-            result
-            if keep
-            else result.reshape([n for axis, n in enumerate(result.shape) if axis not in chosen])
-        )
-
-
 def _log_sum_exp(x: Array, axes: tuple[int, ...]) -> Array:
     top = x.max(axis=axes, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0.0)
     return np.asarray(np.log(np.exp(x - top).sum(axis=axes, keepdims=True)) + top)
 
 
-# onnx.reference answers other integers than it was given (int64 for int32), or none, and NaN for
+# onnx.reference returns other integers than its operand's (int64 for int32), or none, and NaN for
 # infinities
-_reduction("ReduceSumSquare", lambda x, axes: (x * x).sum(axis=axes, keepdims=True, dtype=x.dtype))
-_reduction("ReduceLogSum", lambda x, axes: np.log(x.sum(axis=axes, keepdims=True)).astype(x.dtype))
-_reduction("ReduceLogSumExp", _log_sum_exp)
+_REDUCTIONS: dict[str, Callable[[Array, tuple[int, ...]], Array]] = {
+    "ReduceSumSquare": lambda x, axes: (x * x).sum(axis=axes, keepdims=True, dtype=x.dtype),
+    "ReduceLogSum": lambda x, axes: np.log(x.sum(axis=axes, keepdims=True)).astype(x.dtype),
+    "ReduceLogSumExp": _log_sum_exp,
+}
+
+
+@kernel(*_REDUCTIONS, why="wrong")
+def reduce(call: Call, x: Array, axes: Array | None = None) -> Array:
+    """`axes` is an attribute or an operand; without it the reduction is over all axes, or none if
+    `noop_with_empty_axes`.
+    """
+    chosen = axes_of(call, axes, x.ndim)
+    if chosen is None:
+        chosen = () if call["noop_with_empty_axes"] else tuple(range(x.ndim))
+    result = np.asarray(_REDUCTIONS[call.op_type](x, chosen))
+    if call["keepdims"] is None or call["keepdims"]:
+        return result
+    return result.reshape([n for axis, n in enumerate(result.shape) if axis not in chosen])
 
 
 @kernel("LpNormalization", why="wrong")

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.verify.reference.kernels.conv_and_pool import conv
-from onnxgrad.verify.reference.kernels.elementwise import ACTIVATIONS, erf_of, sigmoid_of
-from onnxgrad.verify.reference.kernels.linear_and_quantization import gemm, matmul
+from onnxgrad.verify.reference.kernels.elementwise import ACTIVATIONS, sigmoid_of
+from onnxgrad.verify.reference.kernels.linear_and_quantization import gemm, matmul, saturated
+from onnxgrad.verify.reference.kernels.normalization import epsilon_of
 from onnxgrad.verify.reference.kernels.registry import Array, Call, Unsupported, kernel
 
 _MS = "com.microsoft"
@@ -97,18 +98,6 @@ _ACTIVATIONS: dict[str, tuple[Callable[[Array, float, float], Any], float, float
 }
 
 
-@kernel("BiasGelu", domain=_MS, why="missing")
-def bias_gelu(call: Call, x: Array, bias: Array) -> Array:
-    s = x + bias
-    return np.asarray(0.5 * s * (1 + erf_of(s / math.sqrt(2))))
-
-
-@kernel("FastGelu", domain=_MS, why="missing")
-def fast_gelu(call: Call, x: Array, bias: Array | None = None) -> Array:
-    s = x if bias is None else x + bias
-    return np.asarray(0.5 * s * (1 + np.tanh(math.sqrt(2 / math.pi) * (s + 0.044715 * s**3))))
-
-
 @kernel("QuickGelu", domain=_MS, why="missing")
 def quick_gelu(call: Call, x: Array) -> Array:
     return x * sigmoid_of((1.702 if call["alpha"] is None else call["alpha"]) * x)
@@ -119,7 +108,7 @@ def skip_simplified(
     call: Call, x: Array, skip: Array, gamma: Array, bias: Array | None = None
 ) -> tuple[Array | None, ...]:
     total = x + skip if bias is None else x + skip + bias
-    inverse = 1 / np.sqrt((total * total).mean(axis=-1, keepdims=True) + _epsilon(call))
+    inverse = 1 / np.sqrt((total * total).mean(axis=-1, keepdims=True) + epsilon_of(call, 1e-12))
     return total * inverse * gamma, None, inverse, total
 
 
@@ -137,18 +126,12 @@ def embed_layer_normalization(call: Call, *operands: Any) -> tuple[Array, Array,
     if segment_ids is not None and segment is not None:
         total = total + segment[segment_ids]
     centred = total - total.mean(axis=-1, keepdims=True)
-    y = (
-        centred / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + _epsilon(call)) * gamma
-        + beta
-    )
+    variance = (centred * centred).mean(axis=-1, keepdims=True)
+    y = centred / np.sqrt(variance + epsilon_of(call, 1e-12)) * gamma + beta
     count = (
         np.zeros(len(ids), np.int32) if mask is None else (mask == 1).sum(axis=1).astype(np.int32)
     )
     return y, count, total
-
-
-def _epsilon(call: Call) -> float:
-    return 1e-12 if call["epsilon"] is None else float(call["epsilon"])
 
 
 @kernel("QLinearAdd", "QLinearMul", domain=_MS, why="missing")
@@ -158,10 +141,7 @@ def qlinear_binary(call: Call, *operands: Any) -> Array:
     )
     left, right = (a - a_zero) * a_scale, (b - b_zero) * b_scale
     value = left + right if call.op_type == "QLinearAdd" else left * right
-    dtype = operands[0].dtype
-    info = np.iinfo(dtype)
-    found: Array = np.clip(np.rint(value / y_scale) + y_zero, info.min, info.max).astype(dtype)
-    return found
+    return saturated(np.rint(value / y_scale) + y_zero, operands[0].dtype)
 
 
 @kernel("Attention", domain=_MS, why="missing")

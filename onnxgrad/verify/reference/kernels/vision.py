@@ -10,7 +10,6 @@ import numpy as np
 
 from onnxgrad.verify.reference.kernels.registry import Array, Call, kernel
 
-_CUBIC = -0.75
 _FAR = 2.0**40  # positions beyond it, infinities included, are moved to it
 
 
@@ -120,7 +119,7 @@ def _taps(position: Array, mode: str) -> tuple[Array, Array]:
     base = _whole(low)
     if mode == "linear":
         return np.stack([base, base + 1]), np.stack([1 - t, t])
-    a = _CUBIC
+    a = -0.75  # as in onnxruntime
     far, near = t + 1, 1 - t
     weights = [
         ((a * far - 5 * a) * far + 8 * a) * far - 4 * a,
@@ -212,7 +211,9 @@ def max_roi_pool(call: Call, x: Array, rois: Array) -> Array:
     y = np.zeros((rois.shape[0], x.shape[1], rows, columns), x.dtype)
     for r, roi in enumerate(rois):
         plane = x[int(roi[0])]
-        x1, y1, x2, y2 = (int(_half_away(v * call["spatial_scale"])) for v in roi[1:])
+        scaled = [float(v * call["spatial_scale"]) for v in roi[1:]]
+        # C's round()
+        x1, y1, x2, y2 = (int(math.copysign(math.floor(abs(v) + 0.5), v)) for v in scaled)
         height, width = max(y2 - y1 + 1, 1), max(x2 - x1 + 1, 1)
         for i, j in np.ndindex(rows, columns):
             top, bottom = _bin(i, height, rows, y1, x.shape[2])
@@ -232,11 +233,6 @@ def _bin(place: int, length: int, bins: int, start: int, size: int) -> tuple[int
     return min(max(first, 0), size), min(max(last, 0), size)
 
 
-def _half_away(value: float) -> float:
-    """C's round()."""
-    return math.copysign(math.floor(abs(value) + 0.5), value)
-
-
 @kernel("NonMaxSuppression", why="wrong")
 def non_max_suppression(
     call: Call,
@@ -250,7 +246,10 @@ def non_max_suppression(
     equal scores the first box goes first.
     """
     limit, threshold = int(_number(most)), _number(overlap)
-    corners = _corners(boxes, centred=bool(call["center_point_box"]))
+    one, other = boxes[..., :2], boxes[..., 2:]
+    if call["center_point_box"]:
+        one, other = one - other / 2, one + other / 2
+    corners = np.concatenate([np.minimum(one, other), np.maximum(one, other)], axis=-1)
     found: list[tuple[int, int, int]] = []
     for n, c in np.ndindex(*scores.shape[:2]):
         left = np.argsort(-scores[n, c], kind="stable")
@@ -267,14 +266,6 @@ def non_max_suppression(
 
 def _number(value: Array | None) -> float:
     return 0.0 if value is None else float(np.asarray(value).reshape(-1)[0])
-
-
-def _corners(boxes: Array, *, centred: bool) -> Array:
-    """(N, B, 4) as (low, low, high, high)."""
-    first, second = boxes[..., :2], boxes[..., 2:]
-    if centred:
-        first, second = first - second / 2, first + second / 2
-    return np.concatenate([np.minimum(first, second), np.maximum(first, second)], axis=-1)
 
 
 def _overlaps(box: Array, others: Array) -> Array:
