@@ -12,7 +12,7 @@ from onnxgrad.laws.flatten_products import GEMM_DTYPES
 from onnxgrad.laws.fold_bias import finite_sum
 from onnxgrad.laws.fold_scale_axis.scale import again
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import count, rewrite
 
 p, q = capture("p q")
@@ -32,10 +32,11 @@ def sum_of_gemms(p: Var, q: Var, root: Binding) -> Any:
     outer, inner = p.definition, q.definition
     if outer is None or inner is None or root.out.dtype not in GEMM_DTYPES:
         return None
-    if any(v.sole_user() is not root or v.block is not root.block for v in (p, q)):
-        return decline("a product is read elsewhere as well, or is an output")
-    if not same_shape(p.shape, q.shape):
-        return decline("the products are not known to have one shape")
+    decline_if(
+        any(v.sole_user() is not root or v.block is not root.block for v in (p, q)),
+        "a product is read elsewhere as well, or is an output",
+    )
+    decline_if(not same_shape(p.shape, q.shape), "the products are not known to have one shape")
     c, d = outer.operand(2), inner.operand(2)
     if any(g.operand(2) is not None and g.attr("beta", 1.0) != 1.0 for g in (outer, inner)):
         return decline("a bias has a factor")

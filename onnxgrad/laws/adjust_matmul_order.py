@@ -17,7 +17,7 @@ from onnxgrad.ir.types import Shape
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.product_costs import chain, cost_of_products, fixed
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import Rule, rewrite
 
 x, a, b, c = capture("x a b c")
@@ -27,11 +27,11 @@ _HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 def _check(to_left: bool, values: Sequence[Var], shapes: Sequence[Shape | None], rows: int) -> None:
     """Raises Decline unless the other order is clearly cheaper."""
-    if values[0].dtype in _HALF:
-        raise decline("half precision: the product of the right operands may overflow")
+    decline_if(
+        values[0].dtype in _HALF, "half precision: the product of the right operands may overflow"
+    )
     free = all(map(fixed, values[1:]))
-    if free and fixed(values[0]):
-        raise decline("all operands are constant, and so is the product")
+    decline_if(free and fixed(values[0]), "all operands are constant, and so is the product")
     x, a, b = shapes
     costs = chain(x, a, b, free=free, rows=rows)
     new, old = (costs.left, costs.right) if to_left else (costs.right, costs.left)
@@ -70,8 +70,10 @@ def order_of_products(rows: int) -> list[Rule]:
         """Gemm(Gemm(x, a), b, c) = Gemm(x, Gemm(a, b), c), alphas multiplied, transA and transB
         with their operands
         """
-        if root.attr("transA") or root.version < 7:
-            return decline("the inner product is transposed, or broadcast by an attribute")
+        decline_if(
+            root.attr("transA") or root.version < 7,
+            "the inner product is transposed, or broadcast by an attribute",
+        )
         t = inner.attr("transA"), inner.attr("transB"), root.attr("transB")
         _check(False, [x, a, b], [_turned(v, i) for v, i in zip((x, a, b), t)], rows)
         right = op.Gemm(a, b, transA=t[1], transB=t[2])
@@ -84,8 +86,10 @@ def order_of_products(rows: int) -> list[Rule]:
         """Gemm(x, Gemm(a, b), c) = Gemm(Gemm(x, a), b, c), alphas multiplied, transA and transB
         with their operands
         """
-        if root.attr("transB") or root.version < 7:
-            return decline("the inner product is transposed, or broadcast by an attribute")
+        decline_if(
+            root.attr("transB") or root.version < 7,
+            "the inner product is transposed, or broadcast by an attribute",
+        )
         t = root.attr("transA"), inner.attr("transA"), inner.attr("transB")
         _check(True, [x, a, b], [_turned(v, i) for v, i in zip((x, a, b), t)], rows)
         left = op.Gemm(x, a, transA=t[0], transB=t[1])

@@ -16,7 +16,7 @@ from onnxgrad.ir.types import is_static
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.product_costs import CLEARLY, MOVED, Cost, cost_of_products, fixed, rows_of
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import Rule, rewrite
 
 x, w, p, q, c = capture("x w p q c")
@@ -26,10 +26,8 @@ _HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 def _check(x: Var) -> None:
-    if x.dtype in _HALF:
-        raise decline("half precision: the product of the right operands may overflow")
-    if fixed(x):
-        raise decline("the left operand is constant")
+    decline_if(x.dtype in _HALF, "half precision: the product of the right operands may overflow")
+    decline_if(fixed(x), "the left operand is constant")
 
 
 def _costs(w: Var, p: Var, q: Var) -> tuple[Cost, Cost]:
@@ -38,8 +36,10 @@ def _costs(w: Var, p: Var, q: Var) -> tuple[Cost, Cost]:
     """
     if not (is_static(w.shape) and is_static(p.shape) and is_static(q.shape)):
         raise decline("a size of the matrices is unknown")
-    if len(w.shape) != 2 or len(p.shape) != 2 or w.shape != (p.shape[0], q.shape[-1]):
-        raise decline("the matrices are not of one shape")
+    decline_if(
+        len(w.shape) != 2 or len(p.shape) != 2 or w.shape != (p.shape[0], q.shape[-1]),
+        "the matrices are not of one shape",
+    )
     (k, r), n = p.shape, w.shape[1]
     of_pq = 0 if fixed(p) and fixed(q) else k * r * n
     once = 0 if fixed(w) and not of_pq else of_pq + MOVED * k * n
@@ -58,8 +58,10 @@ def expanded(rows: int) -> list[Rule]:
     def build(x: Var, w: Var, p: Var, q: Var, s: Var | None) -> Any:
         _check(x)
         together, apart = _costs(w, p, q)
-        if not apart.below(together, rows_of(x, rows)):
-            return decline("one product with the sum is not clearly dearer")
+        decline_if(
+            not apart.below(together, rows_of(x, rows)),
+            "one product with the sum is not clearly dearer",
+        )
         return x @ w + _scaled((x @ p) @ q, s)
 
     measure = cost_of_products(rows)
@@ -88,8 +90,10 @@ def contracted(rows: int) -> list[Rule]:
         together, apart = _costs(w, p, q)
         # constants become one weight: fewer nodes, and a smaller file
         enough = CLEARLY if together.once else 10
-        if not together.below(apart, rows_of(x, rows), enough):
-            return decline("two products beside each other are not clearly dearer")
+        decline_if(
+            not together.below(apart, rows_of(x, rows), enough),
+            "two products beside each other are not clearly dearer",
+        )
         y = x @ (w + _scaled(p @ q, s))
         return y if c is None else y + c
 

@@ -15,7 +15,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.laws.combine_parallel.splits import ELEMENTWISE
 from onnxgrad.laws.fold_scale_axis.scale import again
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import count, rewrite
 
 x, w, c, t, y = capture("x w c t y")
@@ -34,8 +34,10 @@ def gemm_of_rows(x: Var, w: Var, c: Var, root: Binding) -> Any:
     """x @ w + c = reshape(Gemm(reshape(x, (-1, K)), w, c), (..., N)), x in a batch, w and c
     constant
     """
-    if root.out.dtype not in GEMM_DTYPES or not (w.is_constant and c.is_constant):
-        return decline("a weight or bias that is computed is not Gemm's")
+    decline_if(
+        root.out.dtype not in GEMM_DTYPES or not (w.is_constant and c.is_constant),
+        "a weight or bias that is computed is not Gemm's",
+    )
     if w.shape is None or len(w.shape) != 2 or c.shape != w.shape[1:]:
         return decline("the weight is no matrix (K, N), or the addend no row (N,)")
     if x.shape is None or len(x.shape) < 3 or root.version < 13:
@@ -51,8 +53,10 @@ def gemm_of_rows(x: Var, w: Var, c: Var, root: Binding) -> Any:
 def _target(shape: Shape) -> Any:
     """The shape as Reshape takes it, one unknown size at most left open. Raises Decline."""
     unknown = [d for d in shape if not isinstance(d, int)]
-    if len(unknown) > 1 or 0 in shape:
-        raise decline("several sizes are unknown: their product would be computed at every run")
+    decline_if(
+        len(unknown) > 1 or 0 in shape,
+        "several sizes are unknown: their product would be computed at every run",
+    )
     return np.array([d if isinstance(d, int) else -1 for d in shape], np.int64)
 
 
@@ -79,8 +83,10 @@ def elementwise_of_rows(y: Var, t: Var, root: Binding) -> Any:
     if None in found.values() or not all(same_shape(r.shape, first.shape) for r in leaves):
         return None
     columns = (first.shape or ())[-1:], t.ints[1:]
-    if not all(_fits(v, found, *columns) for b in region for v in b.inputs):
-        return decline("an operand is broadcast along the rows")
+    decline_if(
+        not all(_fits(v, found, *columns) for b in region for v in b.inputs),
+        "an operand is broadcast along the rows",
+    )
     for b in reversed(region):
         found[b.out] = again(b, [v if v is None else found.get(v, v) for v in b.inputs])
     return found[y]

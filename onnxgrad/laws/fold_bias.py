@@ -12,7 +12,7 @@ from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.fold_scale_axis.scale import again, channel_vector
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import count, rewrite
 
 x, d = capture("x d")
@@ -32,8 +32,10 @@ def bias_of_product(x: Var, d: Var, root: Binding) -> Any:
     b, found = x.definition, channel_vector(d, x)
     if b is None or b.domain != "" or b.op not in _BIASED or found is None:
         return None
-    if x.sole_user() is not root or x.block is not root.block:
-        return decline(f"{x.name} is read elsewhere as well, or is an output")
+    decline_if(
+        x.sole_user() is not root or x.block is not root.block,
+        f"{x.name} is read elsewhere as well, or is an output",
+    )
     channels = x.shape[1] if x.shape is not None and len(x.shape) > 1 else None
     if found[1] not in (None, 1) or not isinstance(channels, int):
         return decline("the addend is not one value per output channel")

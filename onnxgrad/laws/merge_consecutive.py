@@ -19,7 +19,7 @@ from onnxgrad.ir.types import broadcast_shapes, numpy_dtype, same_shape
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.remove_noops import x_or_identity
 from onnxgrad.rewrite.pattern import Each, P, capture
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import count, rewrite
 
 x, a, b, c, d, y, i, j, p, q, w, v, axes = capture("x a b c d y i j p q w v axes")
@@ -67,21 +67,23 @@ def _bounds(clip: Binding) -> _Bounds:
     found = []
     for v in (clip.operand(1), clip.operand(2)):
         value = None if v is None or v.shape not in ((), (1,)) else v.const
-        if v is not None and value is None:
-            raise decline("a bound is no constant")
+        decline_if(v is not None and value is None, "a bound is no constant")
         found.append(None if value is None else value.item())
     return found[0], found[1]
 
 
 def _clipped(x: Var, clip: Binding, inner: _Bounds, outer: _Bounds) -> Any:
     """Clip(x) to both intervals, at the opset of `clip`."""
-    if x.dtype not in _DTYPES:
-        return decline("not a floating-point type whose Clip and Relu are known to agree")
+    decline_if(
+        x.dtype not in _DTYPES, "not a floating-point type whose Clip and Relu are known to agree"
+    )
     lows, highs = ([v for v in pair if v is not None] for pair in zip(inner, outer))
     low, high = max(lows, default=None), min(highs, default=None)
     in_order = all(_in_order(bounds, x.dtype) for bounds in (inner, outer, (low, high)))
-    if not in_order or _signs(lows) > 1 or _signs(highs) > 1:
-        return decline("the intervals do not meet, or zeros of both signs are bounds")
+    decline_if(
+        not in_order or _signs(lows) > 1 or _signs(highs) > 1,
+        "the intervals do not meet, or zeros of both signs are bounds",
+    )
     if clip.version < 11:
         return op.Clip(x, **{name: v for name, v in (("min", low), ("max", high)) if v is not None})
     kind = numpy_dtype(x.dtype)
@@ -114,8 +116,10 @@ def gather_of_gather(x: Var, i: Var, j: Var, p: int, q: int, root: Binding) -> A
     first, second = i.const, j.const
     if first is None or second is None:
         return None
-    if any(not -first.size <= k < first.size for k in second.reshape(-1).tolist()):
-        return decline("an index is out of range")
+    decline_if(
+        any(not -first.size <= k < first.size for k in second.reshape(-1).tolist()),
+        "an index is out of range",
+    )
     return op.Gather(x, np.asarray(first[second]), axis=p)
 
 
@@ -155,8 +159,10 @@ def where_of_constant(c: Var, x: Var, y: Var, root: Binding) -> Any:
     if chooses is None or not chooses.size or (chooses.any() and not chooses.all()):
         return None
     chosen = x if chooses.any() else y
-    if not same_shape(broadcast_shapes([c.shape, x.shape, y.shape]), chosen.shape):
-        return decline("the chosen side may be broadcast")
+    decline_if(
+        not same_shape(broadcast_shapes([c.shape, x.shape, y.shape]), chosen.shape),
+        "the chosen side may be broadcast",
+    )
     return x_or_identity(root, chosen)
 
 
@@ -175,14 +181,19 @@ def pad_into_average(x: Var, pad: Binding, root: Binding) -> Any:
     the spatial axes
     """
     pads = _pads_of_both(pad, root)
-    if root.version < 7 or (any(root.attr("pads") or ()) and not root.attr("count_include_pad")):
-        return decline("its own padding does not count, and that of the Pad does")
-    if root.attr("ceil_mode", 0):
-        return decline("a last window that begins in the padding would be left out")
+    decline_if(
+        root.version < 7 or (any(root.attr("pads") or ()) and not root.attr("count_include_pad")),
+        "its own padding does not count, and that of the Pad does",
+    )
+    decline_if(
+        root.attr("ceil_mode", 0), "a last window that begins in the padding would be left out"
+    )
     kernel = root.attr("kernel_shape")
     # onnxruntime refuses windows that lie in the padding
-    if any(n >= k for n, k in zip(pads, (*kernel, *kernel), strict=True)):
-        return decline("a window would lie in the padding")
+    decline_if(
+        any(n >= k for n, k in zip(pads, (*kernel, *kernel), strict=True)),
+        "a window would lie in the padding",
+    )
     return op.AveragePool(x, **{**root.attrs, "count_include_pad": 1, "pads": pads})
 
 
@@ -197,8 +208,10 @@ def _pads_of_both(pad: Binding, root: Binding) -> list[int]:
     filler = _filler(pad)
     if filler is None or filler != 0 or np.signbit(filler):
         raise decline("it pads with another value")
-    if root.attr("auto_pad", "NOTSET") not in ("NOTSET", b"NOTSET"):
-        raise decline("the padding follows from the size")
+    decline_if(
+        root.attr("auto_pad", "NOTSET") not in ("NOTSET", b"NOTSET"),
+        "the padding follows from the size",
+    )
     own = root.attr("pads") or [0] * (2 * (rank - 2))
     return [m + n for m, n in zip(own, [*pads[2:rank], *pads[rank + 2 :]], strict=True)]
 

@@ -15,7 +15,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.types import Shape, broadcast_shapes, element_count, is_static, same_shape
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.combine_parallel.merging import rows
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import Measure
 
 # What one addition of two matrices in memory costs, in multiplications of a product. Measured with
@@ -71,8 +71,7 @@ def chain(x: Shape | None, a: Shape | None, b: Shape | None, *, free: bool, rows
     """
     if x is None or a is None or b is None:
         raise decline("an operand's rank is unknown")
-    if len(a) < 2 or len(b) < 2 or not x:
-        raise decline("an operand has rank 1")
+    decline_if(len(a) < 2 or len(b) < 2 or not x, "an operand has rank 1")
     k, r, n = a[-2], a[-1], b[-1]
     if not (isinstance(k, int) and isinstance(r, int) and isinstance(n, int)):
         raise decline("an inner size of the chain is unknown")

@@ -17,7 +17,7 @@ from onnxgrad.ir.types import element_count, is_static
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.product_costs import MOVED, PICKED, Cost, cost_of_products, fixed, rows_of
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import Rule, rewrite
 
 x, w, c, i, axis = capture("x w c i axis")
@@ -39,8 +39,7 @@ def _row_axis(x: Var, axis: int, product: Var) -> int:
     if x.rank is None or product.rank is None:
         raise decline("the left operand's rank is unknown")
     at = axis % product.rank
-    if x.rank < 2 or at == product.rank - 1:
-        raise decline("columns are gathered, not rows")
+    decline_if(x.rank < 2 or at == product.rank - 1, "columns are gathered, not rows")
     return at
 
 
@@ -66,20 +65,18 @@ def _check_late(x: Var, w: Var, i: Var, at: int) -> None:
     """Raises Decline unless a table and a weight had better become one table."""
     k, n = _matrix(w)
     if fixed(x) and fixed(w):
-        if fixed(i):
-            raise decline("the product is constant")
+        decline_if(fixed(i), "the product is constant")
         count = element_count(x.shape)
-        if (
+        decline_if(
             x.use_count > 1
             or w.use_count > 1
             or count is None
-            or count // max(k, 1) * n > count + k * n
-        ):
-            raise decline("the file would grow by the product of the table and the weight")
+            or count // max(k, 1) * n > count + k * n,
+            "the file would grow by the product of the table and the weight",
+        )
         return
     size = _size(x, at, 0)
-    if size is None:
-        raise decline("how many rows there are is unknown")
+    decline_if(size is None, "how many rows there are is unknown")
     _check_rows(False, k, n, element_count(i.shape), size)
 
 
@@ -91,8 +88,7 @@ def gathers_of_rows(rows: int) -> list[Rule]:
     def gather_of_product_rows(x: Var, w: Var, i: Var, axis: int, product: Binding) -> Any:
         """Gather(x @ w, i) = Gather(x, i) @ w, along an axis of rows"""
         at = _row_axis(x, axis, product.out)
-        if fixed(product.out):
-            return decline("the product is constant")
+        decline_if(fixed(product.out), "the product is constant")
         _check_rows(True, *_matrix(w), element_count(i.shape), _size(x, at, rows))
         return op.Gather(x, i, axis=at) @ w
 
@@ -100,10 +96,14 @@ def gathers_of_rows(rows: int) -> list[Rule]:
     def gather_of_gemm_rows(x: Var, w: Var, c: Var | None, i: Var, product: Binding) -> Any:
         """Gather(Gemm(x, w, c), i) = Gemm(Gather(x, i), w, c) along the rows, c one row for all"""
         k, n = _matrix(w)[:: -1 if product.attr("transB") else 1]
-        if product.attr("transA") or product.version < 7 or i.rank != 1 or fixed(product.out):
-            return decline("the left operand is transposed, or the index is no vector")
-        if c is not None and c.shape not in ((), (1,), (n,), (1, 1), (1, n)):
-            return decline("the bias is not one row")
+        decline_if(
+            product.attr("transA") or product.version < 7 or i.rank != 1 or fixed(product.out),
+            "the left operand is transposed, or the index is no vector",
+        )
+        decline_if(
+            c is not None and c.shape not in ((), (1,), (n,), (1, 1), (1, n)),
+            "the bias is not one row",
+        )
         _check_rows(True, k, n, element_count(i.shape), _size(x, 0, rows))
         return op.Gemm(op.Gather(x, i, axis=0), w, c, **product.attrs)
 
@@ -127,16 +127,19 @@ def _check_columns(early: bool, x: Var, w: Var, i: Var, rows: int) -> None:
     taken = element_count(i.shape)
     if taken is None or i.rank not in (0, 1) or x.rank is None:
         raise decline("the index is no number or vector of known size")
-    if fixed(x):
-        raise decline("the left operand is constant")
+    decline_if(fixed(x), "the left operand is constant")
     free = fixed(w) and fixed(i)
-    if free and w.is_constant and w.use_count > 1:
-        raise decline("the weight has another reader, so the file would hold columns twice")
+    decline_if(
+        free and w.is_constant and w.use_count > 1,
+        "the weight has another reader, so the file would hold columns twice",
+    )
     first = Cost(0 if free else PICKED * k * taken, k * taken)
     last = Cost(0, k * n + PICKED * taken)
     new, old = (first, last) if early else (last, first)
-    if not new.below(old, rows_of(x, rows)):
-        raise decline(f"taking {taken} of {n} columns is not clearly cheaper in the other order")
+    decline_if(
+        not new.below(old, rows_of(x, rows)),
+        f"taking {taken} of {n} columns is not clearly cheaper in the other order",
+    )
 
 
 def gathers_of_columns(rows: int) -> list[Rule]:
@@ -174,17 +177,20 @@ def product_of_gathered_matrices(x: Var, w: Var, i: Var, root: Binding) -> Any:
     """
     if w.rank != 3 or not is_static(x.shape) or not is_static(w.shape) or i.shape != x.shape[:1]:
         return decline("not one matrix for each batch, of known sizes")
-    if root.version < 12:
-        return decline("a GatherND for each batch needs opset 12")
-    if len(x.shape) != 3 or w.use_count > 1:
-        return decline("the table has another reader, or the batch has more than one axis")
+    decline_if(root.version < 12, "a GatherND for each batch needs opset 12")
+    decline_if(
+        len(x.shape) != 3 or w.use_count > 1,
+        "the table has another reader, or the batch has more than one axis",
+    )
     (batch, m, _), (e, k, n) = x.shape, w.shape
     gathered, together = (
         Cost(0, k * n * (m + MOVED)),
         Cost(0, m * (e * (k + 2 * MOVED) + MOVED) * n),
     )
-    if batch < _BATCHES or not together.below(gathered, batch):
-        return decline(f"one product with all {e} matrices is not clearly cheaper")
+    decline_if(
+        batch < _BATCHES or not together.below(gathered, batch),
+        f"one product with all {e} matrices is not clearly cheaper",
+    )
     columns = op.Reshape(op.Transpose(w, perm=[1, 0, 2]), [k, e * n])
     each = op.Transpose(op.Reshape(x @ columns, [batch, m, e, n]), perm=[0, 2, 1, 3])
     whole = i if i.dtype == TensorProto.INT64 else op.Cast(i, to=TensorProto.INT64)

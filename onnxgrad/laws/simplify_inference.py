@@ -15,7 +15,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import fixed_value
 from onnxgrad.laws.fold_scale_axis.scale import fixed
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import count, rewrite
 
 x, gamma, beta, mean, var, ratio, mode = capture("x gamma beta mean var ratio mode")
@@ -44,8 +44,7 @@ def _axes_beside_channels(x: Var, root: Binding) -> list[int]:
     """The axes that a per-channel vector lacks to line up with axis 1 of `x`. Raises Decline."""
     if x.rank is None or not x.dtype:
         raise decline("the input's rank is unknown")
-    if x.rank < 2:
-        raise decline("the input has no axis of channels")
+    decline_if(x.rank < 2, "the input has no axis of channels")
     if not root.attr("spatial", 1):
         return []  # opset 7 and 8: one statistic per feature, all axes but the batch
     return list(range(1, x.rank - 1))
@@ -123,8 +122,10 @@ def _check_finite(statistics: Sequence[Var], epsilon: float, dtype: int) -> None
     with np.errstate(all="ignore"):
         scale = g / np.sqrt(v + epsilon)
         for name, values in (("scale", scale), ("shift", b - m * scale)):
-            if not np.isfinite(values.astype(numpy_dtype(dtype)).astype(np.float64)).all():
-                raise decline(f"its {name} is not finite")
+            decline_if(
+                not np.isfinite(values.astype(numpy_dtype(dtype)).astype(np.float64)).all(),
+                f"its {name} is not finite",
+            )
 
 
 def _after_product(x: Var) -> bool:
@@ -147,14 +148,14 @@ def batch_norm_after_product(
     x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding
 ) -> Any:
     """BN(x) = x * scale + shift, where x is a product that can take them"""
-    if not _after_product(x):
-        return decline(
-            "its operand is no product that could take the scale: one kernel stays faster than two"
-        )
-    if not all(fixed(v) for v in (gamma, beta, mean, var)):
-        return decline(
-            "a statistic is not fixed by the file: one kernel stays faster than its arithmetic"
-        )
+    decline_if(
+        not _after_product(x),
+        "its operand is no product that could take the scale: one kernel stays faster than two",
+    )
+    decline_if(
+        not all(fixed(v) for v in (gamma, beta, mean, var)),
+        "a statistic is not fixed by the file: one kernel stays faster than its arithmetic",
+    )
     return batch_norm.build(x, gamma, beta, mean, var, root)
 
 
@@ -163,8 +164,7 @@ def _dropout(x: Var, root: Binding) -> Any:
     mask = root.result(1)
     if mask is None or not mask.use_count:
         return x
-    if root.version < 12:
-        return decline("its mask is read, which has no defined value before opset 12")
+    decline_if(root.version < 12, "its mask is read, which has no defined value before opset 12")
     true = helper.make_tensor("value", TensorProto.BOOL, [1], np.ones(1, bool))
     return {root.out: x, mask: op.ConstantOfShape(op.Shape(x), value=true)}
 

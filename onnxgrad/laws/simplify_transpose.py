@@ -14,7 +14,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.remove_noops import x_or_identity
 from onnxgrad.rewrite.pattern import Each, P, capture
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import Measure, count, rewrite
 
 x, a, b, p, q, axis, c, d = capture("x a b p q axis c d")
@@ -49,8 +49,10 @@ def transpose_of_transpose(x: Var, p: Any, q: Any, root: Binding) -> Any:
     inner = root.inputs[0]
     if perm == sorted(perm):
         return x_or_identity(root, x)
-    if inner is None or inner.use_count > 1:
-        return decline("the inner transpose has another reader and would stay")
+    decline_if(
+        inner is None or inner.use_count > 1,
+        "the inner transpose has another reader and would stay",
+    )
     return op.Transpose(x, perm=perm)
 
 
@@ -175,14 +177,14 @@ def concat_of_transposes(x: list[Var], axis: int, root: Binding) -> Any:
         )
     # in a nested block (a loop's body, say) the Concat may run often, and the transposes outside of
     # it once
-    if (
+    decline_if(
         sum(
             b is not None and v.sole_user() is root and v.block is root.block
             for b, v in zip(made, x, strict=True)
         )
-        < 2
-    ):
-        return decline("the transposes have other readers and would stay")
+        < 2,
+        "the transposes have other readers and would stay",
+    )
     inner = [
         _transposed_at_once(v, np.argsort(perm)) if b is None else b.inputs[0]
         for b, v in zip(made, x, strict=True)
@@ -230,8 +232,7 @@ def _transpose_of_matmul(a: Var, b: Var, q: Any) -> Any:
         return None
     if a.rank is None or b.rank is None:
         return decline("an operand's rank is unknown")
-    if a.rank < 2 or b.rank < 2:
-        return decline("a rank-1 operand is never transposed")
+    decline_if(a.rank < 2 or b.rank < 2, "a rank-1 operand is never transposed")
     return transposed(b) @ transposed(a)
 
 
@@ -251,8 +252,10 @@ def _cheap(v: Var) -> bool:
 @rewrite(P.Transpose(P.MatMul(a, b).only, perm=q), shrinks=TRANSPOSES_ABOVE_PRODUCTS)
 def transpose_of_matmul_if_free(a: Var, b: Var, q: Any) -> Any:
     """T(a @ b) = T(b) @ T(a), when at least one operand's transpose costs nothing"""
-    if is_matrix_transpose(q) and not (_cheap(a) or _cheap(b)):
-        return decline("both operands would need a transpose of their own")
+    decline_if(
+        is_matrix_transpose(q) and not (_cheap(a) or _cheap(b)),
+        "both operands would need a transpose of their own",
+    )
     return _transpose_of_matmul(a, b, q)
 
 
@@ -269,8 +272,7 @@ def gemm_of_transpose_right(a: Var, b: Var, c: Var | None, root: Binding) -> Any
 
 
 def _gemm(like: Binding, a: Var, b: Var, c: Var | None, trans_a: int, trans_b: int) -> Any:
-    if like.version < 7:
-        return decline("before opset 7 Gemm broadcasts by an attribute")
+    decline_if(like.version < 7, "before opset 7 Gemm broadcasts by an attribute")
     alpha, beta = like.attr("alpha"), like.attr("beta")
     return op.Gemm(a, b, c, alpha=alpha, beta=beta, transA=trans_a, transB=trans_b)
 
@@ -283,8 +285,10 @@ def transpose_of_gemm(a: Var, b: Var, c: Var | None, product: Binding) -> Any:
     """T(Gemm(a, b, c)) = Gemm(b, a, T(c)), each operand's transposition flipped; a bias (N,)
     becomes (N, 1)
     """
-    if c is not None and (c.shape is None or any(d is None for d in c.shape)):
-        return decline("the bias's shape is unknown")
+    decline_if(
+        c is not None and (c.shape is None or any(d is None for d in c.shape)),
+        "the bias's shape is unknown",
+    )
     if c is not None and c.shape not in ((), (1,), (1, 1)):
         c = transposed(c) if c.rank == 2 else op.Unsqueeze(c, [1])
     return _gemm(product, b, a, c, 1 - product.attr("transB"), 1 - product.attr("transA"))

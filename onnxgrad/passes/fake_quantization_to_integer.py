@@ -22,7 +22,7 @@ from onnxgrad.laws.quantized.islands import (
 from onnxgrad.laws.quantized.through import THROUGH, bounds_of, held
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.attempt import Attempt
-from onnxgrad.rewrite.trace import Inexact, Trace, decline
+from onnxgrad.rewrite.trace import Inexact, Trace, decline, decline_if
 from onnxgrad.rewrite.worklist import apply_rules
 
 _PRODUCTS = ("Conv", "MatMul")
@@ -90,8 +90,10 @@ def _made(b: Binding) -> Binding | None:
 
 def _check_place(root: Binding, chain: list[Binding]) -> None:
     """Raises Decline where something else reads what would go."""
-    if root.version < _SINCE or any(b.has_refs for b in (root, *chain)):
-        raise decline("an attribute is that of the enclosing function, or the opset below 10")
+    decline_if(
+        root.version < _SINCE or any(b.has_refs for b in (root, *chain)),
+        "an attribute is that of the enclosing function, or the opset below 10",
+    )
     for reader, b in zip((root, *chain), chain, strict=False):
         if b.out.sole_user() is not reader or b.block is not root.block:
             raise decline(f"{b.out.name} is read elsewhere as well")
@@ -101,8 +103,10 @@ def _to_float(b: Binding, trace: Trace) -> None:
     """A product of dequantized values whose result stays float."""
 
     def build() -> dict[Var, Var]:
-        if b.has_refs or b.version < _SINCE:
-            raise decline("an attribute is that of the enclosing function, or the opset below 10")
+        decline_if(
+            b.has_refs or b.version < _SINCE,
+            "an attribute is that of the enclosing function, or the opset below 10",
+        )
         return {b.out: in_float(island(b))}
 
     _attempt("matmul_of_dequantize", b, [b], build, trace)

@@ -13,7 +13,7 @@ from onnxgrad.laws.quantized.forms import Form, PlainForm, QdqForm, Shortfall
 from onnxgrad.laws.quantized.legalize import LAWS, WITHOUT_FORM
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.attempt import Attempt
-from onnxgrad.rewrite.trace import Inexact, Trace, decline
+from onnxgrad.rewrite.trace import Inexact, Trace, decline_if
 
 _FORMS: dict[str, Form] = {"qdq": QdqForm(), "float": PlainForm()}
 # these stay in QDQ form
@@ -61,8 +61,7 @@ def _rewrite(b: Binding, form: Form, trace: Trace) -> None:
     notes: list[Shortfall] = []
 
     def build() -> dict[Var, Var]:
-        if b.has_refs:
-            raise decline("its attributes are the enclosing function's")
+        decline_if(b.has_refs, "its attributes are the enclosing function's")
         values = LAWS[b.domain, b.op](b, form, notes.append)
         return {old: new for old, new in zip(b.outputs, values) if old is not None}
 

@@ -34,7 +34,7 @@ from onnxgrad.passes.outlined_functions import (
 )
 from onnxgrad.rewrite.match import match_binding
 from onnxgrad.rewrite.pattern import Call, Capture, Pattern, names_in
-from onnxgrad.rewrite.trace import Decline, Trace, decline
+from onnxgrad.rewrite.trace import Decline, Trace, decline, decline_if
 
 # elements of a constant that the pattern itself names, up to which it becomes part of the body
 _HELD = 64
@@ -106,13 +106,14 @@ def _group(
     position: Mapping[Binding, int],
 ) -> Group:
     calls = {b: key for key, v in _calls(captured) if (b := v.definition) is not None}
-    if any(b not in position or b.blocks for b in calls):
-        raise decline("part of it stands in another block, or holds one")
+    decline_if(
+        any(b not in position or b.blocks for b in calls),
+        "part of it stands in another block, or holds one",
+    )
     members = sorted(calls, key=position.__getitem__)
     _check_inside(root, members)
     named = {n: captured[n] for n in dict.fromkeys(names_in(outlined.pattern)) if n in captured}
-    if outlined.check is not None and not outlined.check(named):
-        raise decline("refused by the check")
+    decline_if(outlined.check is not None and not outlined.check(named), "refused by the check")
     read = outer(members)
     first = [v for v in _values(named.values()) if v in set(read)]
     inside = {v: a for v in read if v not in first and (a := _held(v)) is not None}
@@ -218,11 +219,11 @@ def _function(outlined: OutlinedPattern, group: Group, file: File, known: _Known
     key = (outlined, structure(group, file))
     if key not in known:
         name = _free(program, group.domain, outlined.name)
-        if name != outlined.name and not outlined.body:
-            raise decline(
-                "it differs from an earlier match under the same name: capture the attributes "
-                "that differ, or describe each form by a pattern of its own"
-            )
+        decline_if(
+            name != outlined.name and not outlined.body,
+            "it differs from an earlier match under the same name: capture the attributes "
+            "that differ, or describe each form by a pattern of its own",
+        )
         known[key] = define(group, file, name)
     return known[key][1]
 

@@ -13,8 +13,8 @@ from typing import Any
 from onnxgrad.errors import InputError, InternalError, UnknownDtype
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.emission.emitter import Emitter
+from onnxgrad.ir.emission.emit import emit
+from onnxgrad.ir.emission.emitter import Emitter, in_force
 from onnxgrad.ir.savepoint import Savepoint
 from onnxgrad.ir.types import TensorType, Type
 from onnxgrad.ir.var import Var
@@ -87,9 +87,9 @@ class Attempt:
         """The emitter, and a mapping of values to valid replacements, a Decline, or nothing. Raises
         InternalError for an invalid mapping.
         """
-        with emitting(
-            self.block, share=self.share, sources=self.sources, made_by=self.law
-        ) as emitter:
+        # not by `emitting`, which checks the types of a caller's arguments: it is asked very often
+        known: dict[Any, Binding] | None = {} if self.share else None
+        with in_force(Emitter(self.block, emit, known, self.sources, self.law)) as emitter:
             answer = _unless_declined(build)
         if answer is not None and not isinstance(answer, Decline):
             answer = _unless_declined(lambda: mapping(answer))

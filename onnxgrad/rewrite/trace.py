@@ -31,6 +31,12 @@ def decline(reason: str) -> Decline:
     return Decline(reason)
 
 
+def decline_if(holds: object, reason: str) -> None:
+    """Raises Decline with this reason if `holds` is true: a guard of a law."""
+    if holds:
+        raise Decline(reason)
+
+
 @dataclass(frozen=True, slots=True)
 class Firing:
     """One application of a rule: its number in the run, the pass and rule, the binding it

@@ -18,7 +18,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.laws.combine_parallel.merging import concat, known_size, split
 from onnxgrad.rewrite.combine import Family, Shared, combine
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import Decline, decline
+from onnxgrad.rewrite.trace import Decline, decline, decline_if
 from onnxgrad.rewrite.worklist import count
 
 x, w, c = capture("x w c")
@@ -82,8 +82,7 @@ def window(root: Binding) -> Window | None:
 
 def _shares_input(x: Var, w: Var, root: Binding) -> Hashable | Decline:
     """One bucket: same input, dtype, window and groups; any number of output channels."""
-    if root.has_refs:
-        return decline("an attribute is that of the enclosing function")
+    decline_if(root.has_refs, "an attribute is that of the enclosing function")
     slides = window(root)
     if slides is None or not w.dtype or w.shape is None:
         return decline("the kernel's size is unknown")

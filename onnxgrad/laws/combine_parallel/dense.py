@@ -14,7 +14,7 @@ from onnxgrad.laws.combine_parallel.gemm import row
 from onnxgrad.laws.combine_parallel.merging import stack
 from onnxgrad.rewrite.combine import Family, Shared, combine
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import count
 
 a, b, c = capture("a b c")
@@ -29,16 +29,17 @@ def _of_equal_shapes(a: Var, b: Var, root: Binding) -> Hashable:
     """One bucket: same operator and scalars, both operands of the same shapes, biases all rows
     or all absent. Raises Decline.
     """
-    if not (_known(a.shape) and _known(b.shape)) or not a.dtype:
-        raise decline("an operand's shape is unknown")
-    if root.has_refs:
-        raise decline("an attribute is that of the enclosing function")
-    if a.rank != b.rank:
-        raise decline("the operands have different ranks")
+    decline_if(
+        not (_known(a.shape) and _known(b.shape)) or not a.dtype, "an operand's shape is unknown"
+    )
+    decline_if(root.has_refs, "an attribute is that of the enclosing function")
+    decline_if(a.rank != b.rank, "the operands have different ranks")
     bias = root.operand(2)
     columns = root.out.shape[-1] if root.out.shape else None
-    if bias is not None and bias.shape not in ((), (1,), (columns,), (1, columns), (1, 1)):
-        raise decline("the bias is not one row of N values")
+    decline_if(
+        bias is not None and bias.shape not in ((), (1,), (columns,), (1, columns), (1, 1)),
+        "the bias is not one row of N values",
+    )
     scalars = (root.attr("alpha"), root.attr("beta"), root.attr("transA"), root.attr("transB"))
     return (root.op, a.dtype, a.shape, b.shape, scalars, bias is not None)
 

@@ -23,7 +23,7 @@ from onnxgrad.laws.combine_parallel.merging import (
 )
 from onnxgrad.rewrite.combine import Family, Shared, combine
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import Decline, decline
+from onnxgrad.rewrite.trace import Decline, decline, decline_if
 from onnxgrad.rewrite.worklist import count
 
 x, w, c = capture("x w c")
@@ -110,8 +110,10 @@ def gemms_of_one_left(merge: str, provider: str) -> Family:
         merged = None
         if any(b is not None for b in c):
             rows = [row(b, n, w[0].dtype) for b, n in zip(c, sizes, strict=True)]
-            if any(r is None for r in rows):
-                return decline("a branch without bias has an unknown number of columns")
+            decline_if(
+                any(r is None for r in rows),
+                "a branch without bias has an unknown number of columns",
+            )
             merged = concat([r for r in rows if r is not None], axis=0)
         axis = 0 if trans_b else 1
         product = op.Gemm(

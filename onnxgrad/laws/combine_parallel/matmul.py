@@ -21,7 +21,7 @@ from onnxgrad.laws.combine_parallel.merging import (
 )
 from onnxgrad.rewrite.combine import Family, Shared, combine
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import Decline, decline
+from onnxgrad.rewrite.trace import Decline, decline, decline_if
 from onnxgrad.rewrite.worklist import count
 
 x, w = capture("x w")
@@ -33,8 +33,7 @@ def _shares_left(x: Var, w: Var, root: Binding) -> Hashable | Decline:
     """
     if w.shape is None or not w.dtype:
         return decline("the right operand's rank is unknown")
-    if len(w.shape) < 2:
-        return decline("the right operand has rank 1")
+    decline_if(len(w.shape) < 2, "the right operand has rank 1")
     if any(d is None for d in w.shape[:-1]):
         return decline("a batch or inner size of the right operand is unknown")
     return (x, w.dtype, w.shape[:-1])

@@ -12,7 +12,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.composites.conditions import last_axes, near, require, scalar, unchanged
 from onnxgrad.rewrite.pattern import Either, P, Pattern, capture
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline_if
 from onnxgrad.rewrite.worklist import count, rewrite
 
 x, y, low, high, axes = capture("x y low high axes")
@@ -110,9 +110,10 @@ _EXP = P.Exp(P.Sub(x, P.ReduceMax(x, axes.maybe).only.named("largest")).only.nam
 def softmax(x: Var, y: Var, largest: Binding, sum: Binding, root: Binding) -> Any:
     """exp(x - max x) / sum exp(x - max x) = Softmax(x)"""
     require(root, _SOFTMAX, x, _FLOAT)
-    if y.use_count > 2:
-        return decline("its exponential has other readers and would stay")
+    decline_if(y.use_count > 2, "its exponential has other readers and would stay")
     axis = last_axes(sum, x.rank)
-    if x.rank is None or axis != x.rank - 1 or last_axes(largest, x.rank) != axis:
-        return decline("it is not over the last axis, kept as one")
+    decline_if(
+        x.rank is None or axis != x.rank - 1 or last_axes(largest, x.rank) != axis,
+        "it is not over the last axis, kept as one",
+    )
     return op.Softmax(x, axis=-1)

@@ -25,7 +25,7 @@ from onnxgrad.laws.composites.attention_masks import replaced, spread, together
 from onnxgrad.laws.composites.conditions import require
 from onnxgrad.laws.composites.rotary import rotated_rows
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import count, rewrite
 
 s, p, v, q, k, mask, axis, shape = capture("s p v q k mask axis shape")
@@ -50,8 +50,7 @@ def attention_without_nan(s: Var, p: Var, v: Var, softmax: Binding, root: Bindin
     """p = softmax(scale q k^T + mask), (0 where p is NaN, else p) v = Attention(q, k, v, mask),
     whose rows without anything are 0
     """
-    if p.use_count > 2:
-        return decline("its weights have other readers and would stay")
+    decline_if(p.use_count > 2, "its weights have other readers and would stay")
     return _attention(s, v, softmax, root, repaired=True)
 
 
@@ -59,8 +58,10 @@ def _attention(s: Var, v: Var, softmax: Binding, root: Binding, *, repaired: boo
     if softmax.attr("axis") not in (-1, (s.rank or 0) - 1):
         return None
     scores = scores_of(s)
-    if s.rank != 4 or v.rank != 4:
-        return decline("its scores and values do not have the axes (batch, heads, rows, columns)")
+    decline_if(
+        s.rank != 4 or v.rank != 4,
+        "its scores and values do not have the axes (batch, heads, rows, columns)",
+    )
     require(root, _OPERATOR, v, _DTYPES)
     query, key, scale = query_and_key(scores)
     if not is_a_scale(scale):
@@ -107,19 +108,23 @@ def fit(query: Var, keys: Heads, values: Heads) -> None:
     q, k, v = query.shape, keys.value.shape, values.value.shape
     if q is None or k is None or v is None or not len(q) == len(k) == len(v) == 4:
         raise decline("the axes of its queries, keys and values are not known to be four")
-    if not (same_dim(q[0], k[0]) and same_dim(q[0], v[0])):
-        raise decline("its queries, keys and values are not known to be one batch")
-    if not (same_dim(k[1], v[1]) and same_dim(k[2], v[2]) and same_dim(q[3], k[3])):
-        raise decline("its keys and values do not have the same heads and rows")
+    decline_if(
+        not (same_dim(q[0], k[0]) and same_dim(q[0], v[0])),
+        "its queries, keys and values are not known to be one batch",
+    )
+    decline_if(
+        not (same_dim(k[1], v[1]) and same_dim(k[2], v[2]) and same_dim(q[3], k[3])),
+        "its keys and values do not have the same heads and rows",
+    )
     heads = k[1] * keys.times if isinstance(k[1], int) else k[1] if keys.times == 1 else None
-    if not same_dim(q[1], heads):
-        raise decline("its queries and keys are not known to have the same heads")
+    decline_if(
+        not same_dim(q[1], heads), "its queries and keys are not known to have the same heads"
+    )
 
 
 def mask_of(scores: Scores, query: Var, value: Var, repaired: bool) -> Var | None:
     """The sum of what is added to the scores. Raises Decline."""
-    if scores.replaced is not None and scores.added:
-        raise decline("its scores are replaced and added to")
+    decline_if(scores.replaced is not None and scores.added, "its scores are replaced and added to")
     if scores.replaced is not None:
         total = replaced(scores.replaced, query.dtype, repaired)
     elif scores.added:
@@ -134,8 +139,10 @@ def _no_wider(mask: Var, query: Var) -> None:
     """Raises Decline where the mask has batches or heads that the queries lack."""
     lead = (mask.shape or ())[:-2]
     own = (query.shape or ())[2 - len(lead) : 2]
-    if mask.shape is None or not all(d == 1 or same_dim(d, o) for d, o in zip(lead, own)):
-        raise decline("its mask is not known to have the batch and the heads of its queries")
+    decline_if(
+        mask.shape is None or not all(d == 1 or same_dim(d, o) for d, o in zip(lead, own)),
+        "its mask is not known to have the batch and the heads of its queries",
+    )
 
 
 @rewrite(P.Attention(q, k, v, mask.maybe), shrinks=count("Expand"))
@@ -146,10 +153,13 @@ def attention_of_groups(q: Var, k: Var, v: Var, root: Binding) -> Any:
     keys, values = heads_of(k), heads_of(v)
     if root.has_refs or q.rank != 4 or len(root.outputs) > 1 or keys.times == 1:
         return None
-    if keys.times != values.times:
-        return decline("its keys are repeated and its values are not, or otherwise")
-    if k.sole_user() is None or v.sole_user() is None:
-        return decline("the repeated keys or values have other readers and would stay")
+    decline_if(
+        keys.times != values.times, "its keys are repeated and its values are not, or otherwise"
+    )
+    decline_if(
+        k.sole_user() is None or v.sole_user() is None,
+        "the repeated keys or values have other readers and would stay",
+    )
     fit(q, keys, values)
     return op.Attention(q, keys.value, values.value, root.operand(3), **root.attrs)
 
@@ -168,8 +178,9 @@ def attention_of_rows(q: Var, k: Var, v: Var, shape: Var, heads: Binding, root: 
     if heads.has_refs or len(heads.outputs) > 1 or q.rank != 4 or transposed is None:
         return None
     whole = is_split(root.out.shape, transposed.shape)
-    if not whole and not _joins_rows(shape, root, transposed):
-        return decline("its results are not joined to rows")
+    decline_if(
+        not whole and not _joins_rows(shape, root, transposed), "its results are not joined to rows"
+    )
     found = {u: rows_of(u) or rotated_rows(u) for u in (q, k, v)}
     rows = [x for x in (found[q], found[k], found[v]) if x is not None]
     if len(rows) < 3:

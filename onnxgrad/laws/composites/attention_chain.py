@@ -10,7 +10,7 @@ from onnxgrad.ir.types import Shape, same_dim, same_shape
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.composites.attention_masks import Replaced
 from onnxgrad.laws.composites.conditions import scalar
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,7 @@ def scores_of(v: Var) -> Scores:
     while (b := v.definition) is not None and b.domain == "":
         if b.op == "MatMul":
             return Scores(b, scale, added, swapped)
-        if v.sole_user() is None:
-            raise decline(f"{v.name} has other readers and would stay")
+        decline_if(v.sole_user() is None, f"{v.name} has other readers and would stay")
         if b.op == "Where" and swapped is None and scale == 1.0:
             v, swapped = _where(b)
             continue

@@ -22,7 +22,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype, same_dim
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.composites.conditions import scalar
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 
 # added to a score in place of any number below it: nothing of the score is left
 _FLOOR = -1e30
@@ -53,8 +53,10 @@ def together(masks: Sequence[Var], repaired: bool) -> Var:
     may leave a row without anything, and of the others there is one at most.
     """
     deep = [m for m in masks if not _is_moderate(m)]
-    if len(deep) > 1 and (repaired or sum(m.const is None for m in deep) > 1):
-        raise decline("it has two masks that may leave nothing in a row")
+    decline_if(
+        len(deep) > 1 and (repaired or sum(m.const is None for m in deep) > 1),
+        "it has two masks that may leave nothing in a row",
+    )
     found = [added(m, repaired) for m in masks]
     if len(deep) > 1:
         found = [_at_floor(m) for m in found]
@@ -103,8 +105,7 @@ def replaced(mask: Replaced, dtype: int, repaired: bool) -> Var:
     """The number to be added where the chain replaces scores. Raises Decline."""
     fill = mask.fill
     if fill == -math.inf:
-        if not repaired:
-            raise decline("a row that its mask fills with -inf is NaN, in Attention it is 0")
+        decline_if(not repaired, "a row that its mask fills with -inf is NaN, in Attention it is 0")
     elif fill <= _REPLACED and dtype == TensorProto.FLOAT:
         fill = _FLOOR
     else:
@@ -117,8 +118,10 @@ def replaced(mask: Replaced, dtype: int, repaired: bool) -> Var:
 def _constant(mask: Var, array: np.ndarray, repaired: bool) -> Var:
     """A constant mask, unless a row of it is without anything."""
     wide = array.astype(np.float64)
-    if np.isnan(wide).any() or (wide >= _LARGE).any():
-        raise decline(f"its mask {mask.name} has a number that nothing is added to")
+    decline_if(
+        np.isnan(wide).any() or (wide >= _LARGE).any(),
+        f"its mask {mask.name} has a number that nothing is added to",
+    )
     best = wide.max(axis=-1, initial=-np.inf) if wide.ndim else wide
     if (best > _FLOOR).all() or (repaired and ((best > _FLOOR) | (best == -np.inf)).all()):
         return mask
@@ -132,8 +135,10 @@ def _chosen(where: Binding, keep: Var, repaired: bool) -> Var:
     if any(n is None or not n <= -_FLOOR for n in numbers):
         raise decline(f"its mask {out.name} is not chosen between two numbers")
     known = [n for n in numbers if n is not None]
-    if -math.inf in known and not repaired:
-        raise decline("a row that its mask fills with -inf is NaN, in Attention it is 0")
+    decline_if(
+        -math.inf in known and not repaired,
+        "a row that its mask fills with -inf is NaN, in Attention it is 0",
+    )
     if all(n == -math.inf or n > _FLOOR for n in known):
         return out
     if out.dtype != TensorProto.FLOAT:
@@ -185,15 +190,17 @@ def spread(mask: Var, rows: Var, columns: Var) -> Var:
     """
     if mask.shape is None or rows.shape is None or columns.shape is None or mask.rank is None:
         raise decline("the rank of its mask is unknown")
-    if mask.rank > 4:
-        raise decline(f"its mask has {mask.rank} axes")
+    decline_if(mask.rank > 4, f"its mask has {mask.rank} axes")
     count, width = rows.shape[-2], columns.shape[-2]
-    if mask.rank == 0 or not same_dim(mask.shape[-1], width):
-        raise decline("its mask is not known to have a number for each key")
+    decline_if(
+        mask.rank == 0 or not same_dim(mask.shape[-1], width),
+        "its mask is not known to have a number for each key",
+    )
     if mask.rank > 1 and same_dim(mask.shape[-2], count):
         return mask
-    if mask.rank > 1 and mask.shape[-2] != 1:
-        raise decline("its mask is not known to have a row for each query")
+    decline_if(
+        mask.rank > 1 and mask.shape[-2] != 1, "its mask is not known to have a row for each query"
+    )
     if isinstance(count, int):
         return op.Expand(mask, [count, 1])
     one = constant(np.array([1], np.int64))

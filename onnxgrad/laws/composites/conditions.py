@@ -13,7 +13,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.types import dtype_name, same_shape
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.pattern import Capture, capture
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 
 # how far a constant that a file writes in float32 may be from the number meant
 _NEAR = 1e-6
@@ -24,11 +24,11 @@ def require(root: Binding, needed: tuple[str, int], x: Var, dtypes: frozenset[in
     for the dtype of `x`, rounding as the chain does.
     """
     op, opset = needed
-    if root.version < opset:
-        raise decline(
-            f"{op} needs opset {opset}, the model has {root.version}: raise it with "
-            f"--target-opset {opset}"
-        )
+    decline_if(
+        root.version < opset,
+        f"{op} needs opset {opset}, the model has {root.version}: raise it with "
+        f"--target-opset {opset}",
+    )
     if x.dtype not in dtypes:
         dtype = dtype_name(x.dtype) if x.dtype else "unknown dtypes"
         raise decline(f"onnxruntime has no {op} for {dtype}, or one that rounds otherwise")

@@ -19,7 +19,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import is_static, same_shape
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import count, rewrite
 
 a, b, x, scale, bias, skip, gamma, beta = capture("a b x scale bias skip gamma beta")
@@ -31,10 +31,13 @@ def group_normalization(x: Var, scale: Var, bias: Var, root: Binding) -> Any:
     """GroupNormalization(x, s, b) = n s + b, where n is InstanceNormalization(x) of x in the shape
     (N, groups, elements)
     """
-    if root.has_refs or root.version < 21:
-        return decline("before opset 21 it has one scale for each group")
-    if x.dtype != TensorProto.FLOAT or scale.dtype != x.dtype or bias.dtype != x.dtype:
-        return decline("it computes in float32, and its operands are another dtype")
+    decline_if(
+        root.has_refs or root.version < 21, "before opset 21 it has one scale for each group"
+    )
+    decline_if(
+        x.dtype != TensorProto.FLOAT or scale.dtype != x.dtype or bias.dtype != x.dtype,
+        "it computes in float32, and its operands are another dtype",
+    )
     if x.rank is None or x.rank < 3:
         return decline("the input's rank is unknown, or below 3")
     count = int(root.attr("num_groups"))
@@ -49,8 +52,7 @@ def group_normalization(x: Var, scale: Var, bias: Var, root: Binding) -> Any:
 @rewrite(P.Swish(x), shrinks=count("Swish"))
 def swish(x: Var, root: Binding) -> Any:
     """Swish(x) = x sigmoid(alpha x)"""
-    if root.has_refs:
-        return decline("its alpha is the enclosing function's")
+    decline_if(root.has_refs, "its alpha is the enclosing function's")
     alpha = float(root.attr("alpha"))
     return x * op.Sigmoid(x if alpha == 1 else x * alpha)
 
@@ -63,8 +65,7 @@ def skip_layer_normalization(
     x: Var, skip: Var, gamma: Var, beta: Var | None, bias: Var | None, root: Binding
 ) -> Any:
     """SkipLayerNormalization(x, skip, gamma, beta, bias) = LayerNormalization(x + skip + bias)"""
-    if root.block.opsets.get("", 0) < 17:
-        return decline("LayerNormalization needs opset 17")
+    decline_if(root.block.opsets.get("", 0) < 17, "LayerNormalization needs opset 17")
     total = _sum(x, skip, bias, root)
     normal = op.LayerNormalization(total, gamma, beta, axis=-1, epsilon=_epsilon(root))
     return _with_sum(root, normal, total)
@@ -78,8 +79,7 @@ def skip_simplified_layer_normalization(
     x: Var, skip: Var, gamma: Var, bias: Var | None, root: Binding
 ) -> Any:
     """SkipSimplifiedLayerNormalization(x, skip, gamma, bias) = RMSNormalization(x + skip + bias)"""
-    if root.block.opsets.get("", 0) < 23:
-        return decline("RMSNormalization needs opset 23")
+    decline_if(root.block.opsets.get("", 0) < 23, "RMSNormalization needs opset 23")
     total = _sum(x, skip, bias, root)
     normal = op.RMSNormalization(total, gamma, axis=-1, epsilon=_epsilon(root))
     return _with_sum(root, normal, total)
@@ -90,21 +90,24 @@ def sum_before_normalization(a: Var, b: Var, root: Binding) -> Any:
     """LayerNormalization(a + b) = LayerNormalization(Sum(a, b)), which nothing fuses"""
     if a.dtype != TensorProto.FLOAT or a.is_constant or b.is_constant or root.has_refs:
         return None
-    if not same_shape(a.shape, b.shape):
-        return decline("its summands are not known to have one shape")
+    decline_if(not same_shape(a.shape, b.shape), "its summands are not known to have one shape")
     return {root.inputs[0]: op.Sum(a, b)}
 
 
 def _sum(x: Var, skip: Var, bias: Var | None, root: Binding) -> Var:
     """x + skip + bias. Raises Decline."""
-    if root.has_refs or x.dtype != TensorProto.FLOAT:
-        raise decline("it is not known to compute in float32")
-    if any(v is not None for v in root.outputs[1:3]):
-        raise decline("its mean or its deviation is read")
-    if any(v is not None and v.rank not in (None, 1) for v in root.inputs[2:]):
-        raise decline("its weight or its bias is no vector")
-    if x.rank == 0 or not all(v is None or _fits(v, x) for v in (skip, bias)):
-        raise decline("what is added does not have the sizes of its input")
+    decline_if(
+        root.has_refs or x.dtype != TensorProto.FLOAT, "it is not known to compute in float32"
+    )
+    decline_if(any(v is not None for v in root.outputs[1:3]), "its mean or its deviation is read")
+    decline_if(
+        any(v is not None and v.rank not in (None, 1) for v in root.inputs[2:]),
+        "its weight or its bias is no vector",
+    )
+    decline_if(
+        x.rank == 0 or not all(v is None or _fits(v, x) for v in (skip, bias)),
+        "what is added does not have the sizes of its input",
+    )
     return op.Sum(x, skip) if bias is None else op.Sum(x, skip, bias)
 
 

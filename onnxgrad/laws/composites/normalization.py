@@ -13,7 +13,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.composites.conditions import last_axes, normalises, require, scalar
 from onnxgrad.rewrite.pattern import Call, Either, P, Pattern, capture
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import count, rewrite
 
 x, w, b, d, eps, axes, over, to, wide, a, e = capture("x w b d eps axes over to wide a e")
@@ -55,8 +55,9 @@ def _rms(x: Var, w: Var, eps: Var, mean: Binding, root: Binding) -> Any:
     dtypes = _HALF if mean.out.dtype != x.dtype else _FLOATS
     require(root, _RMS, x, dtypes)
     axis, epsilon = _measured(x, eps, mean)
-    if not normalises(x, axis, w):
-        return decline(f"its weight {w.name} is no vector over the normalised axes")
+    decline_if(
+        not normalises(x, axis, w), f"its weight {w.name} is no vector over the normalised axes"
+    )
     return _widened(op.RMSNormalization(x, w, axis=axis - (x.rank or 0), epsilon=epsilon), eps)
 
 
@@ -70,10 +71,10 @@ def layer_normalization(
     """d / sqrt(mean(d d) + eps) w = LayerNormalization(x, w), where d = x - mean(x)"""
     require(root, _LAYER, x, _FLOATS)
     axis, epsilon = _measured(x, eps, mean)
-    if last_axes(first, x.rank) != axis:
-        return decline("its two means are over different axes")
-    if not normalises(x, axis, w):
-        return decline(f"its weight {w.name} is no vector over the normalised axes")
+    decline_if(last_axes(first, x.rank) != axis, "its two means are over different axes")
+    decline_if(
+        not normalises(x, axis, w), f"its weight {w.name} is no vector over the normalised axes"
+    )
     return _widened(op.LayerNormalization(x, w, axis=axis - (x.rank or 0), epsilon=epsilon), eps)
 
 
@@ -94,8 +95,10 @@ def bias_of_layer_normalization(x: Var, w: Var, b: Var, norm: Binding) -> Any:
     axis = int(norm.attr("axis"))
     if norm.has_refs or not x.rank or b.dtype != w.dtype or norm.result(1) or norm.result(2):
         return None
-    if not normalises(x, axis % x.rank, b):
-        return decline(f"its bias {b.name} is no vector over the normalised axes")
+    decline_if(
+        not normalises(x, axis % x.rank, b),
+        f"its bias {b.name} is no vector over the normalised axes",
+    )
     return op.LayerNormalization(x, w, b, **norm.attrs)
 
 
@@ -130,6 +133,8 @@ def over_root_mean_square(x: Var, mean: Binding, rms: Binding, root: Binding) ->
     over = mean.attr("axes") if axes is None else axes.ints
     if not mean.attr("keepdims", 1) or over is None or not x.rank:
         return decline("the mean is not over the last axis")
-    if [i % x.rank for i in over] != [x.rank - 1] or x.shape != root.out.shape:
-        return decline("the mean is not over the last axis")
+    decline_if(
+        [i % x.rank for i in over] != [x.rank - 1] or x.shape != root.out.shape,
+        "the mean is not over the last axis",
+    )
     return op.Div(x, rms.out)

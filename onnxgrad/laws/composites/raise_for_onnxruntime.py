@@ -33,7 +33,7 @@ from onnxgrad.laws.composites.attention import REPAIRED, WEIGHTS, fit, mask_of, 
 from onnxgrad.laws.composites.attention_chain import Heads, is_split, rows_of, scores_of
 from onnxgrad.laws.composites.conditions import require, unchanged
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import count, rewrite
 
 s, p, v, q, k, mask, shape = capture("s p v q k mask shape")
@@ -56,8 +56,10 @@ def multi_head_attention(s: Var, v: Var, softmax: Binding, root: Binding) -> Any
     if softmax.attr("axis") not in (-1, (s.rank or 0) - 1) or softmax.out.use_count > 2:
         return None
     require(root, _MULTI_HEAD, v, _FLOAT)
-    if joined is None or not is_split(root.out.shape, joined.shape):
-        return decline("its results are not joined to rows")
+    decline_if(
+        joined is None or not is_split(root.out.shape, joined.shape),
+        "its results are not joined to rows",
+    )
     query, key, scale = query_and_key(scores)
     fit(query, Heads(key), Heads(v))
     _require_width((query.shape or (None,))[-1])
@@ -67,8 +69,7 @@ def multi_head_attention(s: Var, v: Var, softmax: Binding, root: Binding) -> Any
         _require_rows(query, key, _MASKED_ROWS, "with a mask MultiHeadAttention pays")
         missing = 4 - (bias.rank or 4)
         bias = op.Unsqueeze(bias, [*range(missing)]) if missing else bias
-    if not scale:
-        return decline("a scale of 0 means another to MultiHeadAttention")
+    decline_if(not scale, "a scale of 0 means another to MultiHeadAttention")
     return _emitted(root, rows, bias, (query.shape or ())[1], scale)
 
 
@@ -78,21 +79,25 @@ def multi_head_attention_of_attention(
 ) -> Any:
     """Attention(q, k, v) = MultiHeadAttention(q, k, v), of rows"""
     heads = root.attr("q_num_heads")
-    if q.rank != 3 or k.rank != 3 or v.rank != 3 or not heads:
-        return decline("its queries, keys and values are not rows")
-    if heads != root.attr("kv_num_heads"):
-        return decline("MultiHeadAttention has no groups of queries")
-    if mask is not None or root.attr("is_causal"):
-        return decline("with a mask Attention is as fast as MultiHeadAttention")
-    if len(root.outputs) > 1 or root.attr("softcap") or "softmax_precision" in root.attrs:
-        return decline("MultiHeadAttention has no softcap, no precision and no second result")
+    decline_if(
+        q.rank != 3 or k.rank != 3 or v.rank != 3 or not heads,
+        "its queries, keys and values are not rows",
+    )
+    decline_if(heads != root.attr("kv_num_heads"), "MultiHeadAttention has no groups of queries")
+    decline_if(
+        mask is not None or root.attr("is_causal"),
+        "with a mask Attention is as fast as MultiHeadAttention",
+    )
+    decline_if(
+        len(root.outputs) > 1 or root.attr("softcap") or "softmax_precision" in root.attrs,
+        "MultiHeadAttention has no softcap, no precision and no second result",
+    )
     require(root, _MULTI_HEAD, q, _FLOAT)
     width = q.shape[2] if q.shape else None
     _require_width(width // heads if isinstance(width, int) else None)
     _require_rows(q, k, _ROWS, "MultiHeadAttention is faster than Attention")
     scale = root.attr("scale")
-    if scale == 0:
-        return decline("a scale of 0 means another to MultiHeadAttention")
+    decline_if(scale == 0, "a scale of 0 means another to MultiHeadAttention")
     return _emitted(root, [q, k, v], None, heads, scale)
 
 
@@ -122,14 +127,15 @@ def _require_rows(query: Var, key: Var, least: int, what: str) -> None:
                 f"{what} from {least} rows on, and it has {n or 'unknown many'}: "
                 "--fix-dim says how many"
             )
-        if n < least:
-            raise decline(f"{what} from {least} rows on, not at {n}")
+        decline_if(n < least, f"{what} from {least} rows on, not at {n}")
 
 
 def _require_width(width: Dim) -> None:
     """Raises Decline unless each head is known to be so wide."""
-    if not isinstance(width, int) or width < _WIDTH:
-        raise decline(f"MultiHeadAttention pays with heads {_WIDTH} wide, and these are {width}")
+    decline_if(
+        not isinstance(width, int) or width < _WIDTH,
+        f"MultiHeadAttention pays with heads {_WIDTH} wide, and these are {width}",
+    )
 
 
 def _emitted(

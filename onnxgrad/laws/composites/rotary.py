@@ -15,7 +15,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.laws.composites.attention_chain import is_split, rows_of
 from onnxgrad.laws.composites.conditions import require, scalar
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import count, rewrite
 
 x, cos, sin, axis = capture("x cos sin axis")
@@ -41,8 +41,10 @@ def rotary_embedding(x: Var, cos: Var, sin: Var, turned: Binding, root: Binding)
     if shape is None or len(shape) != 4 or not isinstance(shape[3], int) or shape[3] % 2:
         return decline(f"{x.name} does not have the axes (batch, heads, rows, width)")
     half = shape[3] // 2
-    if not _is_turned(turned, half):
-        return decline("what the sine is multiplied by is not the second half and the first")
+    decline_if(
+        not _is_turned(turned, half),
+        "what the sine is multiplied by is not the second half and the first",
+    )
     tables = [_table(v, x, half) for v in (cos, sin)]
     return op.RotaryEmbedding(x, *tables)
 
@@ -77,15 +79,15 @@ def _table(v: Var, x: Var, half: int) -> Var:
     shape, own = v.shape, x.shape
     if shape is None or own is None or len(shape) > 4 or not same_dim(shape[-1], own[3]):
         raise decline(f"{v.name} has no number for each element of {x.name}")
-    if len(shape) < 2 or not same_dim(shape[-2], own[2]):
-        raise decline(f"{v.name} has no row for each row of {x.name}")
-    if len(shape) > 2 and shape[-3] != 1:
-        raise decline(f"{v.name} differs from head to head")
+    decline_if(
+        len(shape) < 2 or not same_dim(shape[-2], own[2]),
+        f"{v.name} has no row for each row of {x.name}",
+    )
+    decline_if(len(shape) > 2 and shape[-3] != 1, f"{v.name} differs from head to head")
     batch: Dim = shape[0] if len(shape) == 4 else 1
     if v.const is not None:
         return _constant_table(v, own, batch, half)
-    if not _repeats(v, half):
-        raise decline(f"{v.name} is not known to have two equal halves")
+    decline_if(not _repeats(v, half), f"{v.name} is not known to have two equal halves")
     first = op.Slice(v, [0], [half], [-1])
     rows = op.Squeeze(first, [len(shape) - 3]) if len(shape) > 2 else first
     rows = rows if len(shape) == 4 else op.Unsqueeze(rows, [0]) if len(shape) == 2 else rows

@@ -19,7 +19,7 @@ from onnxgrad.laws.fold_scale_axis.products import PRODUCTS, product_times
 from onnxgrad.laws.fold_scale_axis.scale import REACH, Scale, again, per_channel, read_scale
 from onnxgrad.rewrite.attempt import closes_cycle
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import Rule, rewrite
 
 x = capture("x")
@@ -42,8 +42,10 @@ class _Ascent:
             raise decline(f"{v.name} is an input: there is no product to take the scale")
         if v.block is not self.block or v.sole_user() is None:
             raise decline(f"{v.name} is read elsewhere as well, or is an output")
-        if b in self.seen or len(self.seen) >= REACH or b.blocks or b.has_refs:
-            raise decline(f"{v.name} cannot be scaled alone")
+        decline_if(
+            b in self.seen or len(self.seen) >= REACH or b.blocks or b.has_refs,
+            f"{v.name} cannot be scaled alone",
+        )
         self.seen.add(b)
         if b.domain == "" and b.op in PRODUCTS:
             return product_times(b, scale)
@@ -82,8 +84,7 @@ def _sum(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
 def _multiply(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
     """(a * c) * s = a * (c * s), c constant"""
     constants = [i for i, u in enumerate(b.inputs) if u is not None and u.is_constant]
-    if not constants:
-        raise decline("a product of two activations takes no scale")
+    decline_if(not constants, "a product of two activations takes no scale")
     inputs = list(b.inputs)
     scaled = ascent.operand(inputs[constants[0]], scale, b.out)
     factor = fixed_value(scaled)
@@ -111,14 +112,15 @@ def parts_of(scale: Scale, b: Binding, values: Sequence[Var]) -> list[Scale]:
     rank = values[0].rank
     if scale.axis is None:
         return [scale] * len(values)
-    if not rank:
-        raise decline(f"the rank at {b.op} is unknown")
+    decline_if(not rank, f"the rank at {b.op} is unknown")
     if b.attr("axis", 0) % rank != scale.axis:
         return [scale] * len(values)
     sizes = [None if v.shape is None else v.shape[scale.axis] for v in values]
     known = [d for d in sizes if isinstance(d, int)]
-    if len(known) < len(sizes) or sum(known) != scale.factors.size:
-        raise decline(f"the sizes at {b.op} are unknown")
+    decline_if(
+        len(known) < len(sizes) or sum(known) != scale.factors.size,
+        f"the sizes at {b.op} are unknown",
+    )
     return scale.parts(known)
 
 
@@ -129,12 +131,13 @@ def _split(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
     data, parts = b.inputs[0], [u for u in b.outputs if u is not None]
     if data is None or not data.shape or scale.axis is None or len(parts) < len(b.outputs):
         raise decline("the split value's sizes are unknown")
-    if b.attr("axis", 0) % len(data.shape) != scale.axis:
-        raise decline("Split parts another axis, so the other parts would be scaled too")
+    decline_if(
+        b.attr("axis", 0) % len(data.shape) != scale.axis,
+        "Split parts another axis, so the other parts would be scaled too",
+    )
     sizes = [None if u.shape is None else u.shape[scale.axis] for u in parts]
     known = [n for n in sizes if isinstance(n, int)]
-    if len(known) < len(parts):
-        raise decline("the split value's sizes are unknown")
+    decline_if(len(known) < len(parts), "the split value's sizes are unknown")
     whole = scale.among(parts.index(v), known)
     outs = again(b, [ascent.take(data, whole), *b.inputs[1:]], outputs=len(parts))
     ascent.also.update((u, new) for u, new in zip(parts, outs, strict=True) if u is not v)
@@ -166,8 +169,7 @@ def scale_behind_product(scalars: bool, runtime: bool) -> Rule:
         ascent = _Ascent(root.block)
         moved = ascent.take(x, scale)
         mapping = {root.out: moved, **ascent.also}
-        if closes_cycle(mapping):
-            return decline("another part of the same Split feeds this one")
+        decline_if(closes_cycle(mapping), "another part of the same Split feeds this one")
         return mapping
 
     return scale_of_product

@@ -14,7 +14,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.fold_scale_axis.scale import Scale, kept_axis
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,11 @@ def carry(b: Binding, scale: Scale, forward: bool) -> Carried:
     """
     if b.op == "Clip":
         return _clip(b, scale, forward)
-    if b.op in _POSITIVE and not scale.positive:
-        raise decline(f"a factor is not positive, so it does not pass {b.op}")
-    if len([v for v in b.outputs if v is not None]) > 1:
-        raise decline(f"{b.op} has a second output")
+    decline_if(
+        b.op in _POSITIVE and not scale.positive,
+        f"a factor is not positive, so it does not pass {b.op}",
+    )
+    decline_if(len([v for v in b.outputs if v is not None]) > 1, f"{b.op} has a second output")
     if b.op == "Pad":
         _fills_with_zero(b)
     axis = scale.axis if scale.axis is None else _AXIS[b.op](b, scale.axis, forward)
@@ -52,15 +53,13 @@ def _same(b: Binding, axis: int, forward: bool) -> int:
 
 
 def _pool(b: Binding, axis: int, forward: bool) -> int:
-    if axis > 1:
-        raise decline(f"{b.op} mixes the axis of the scale")
+    decline_if(axis > 1, f"{b.op} mixes the axis of the scale")
     return axis
 
 
 def _transpose(b: Binding, axis: int, forward: bool) -> int:
     perm = b.attr("perm")
-    if perm is None:
-        raise decline("the transposed value's rank is unknown")
+    decline_if(perm is None, "the transposed value's rank is unknown")
     return int(list(perm).index(axis) if forward else perm[axis])
 
 
@@ -76,8 +75,7 @@ def _reduce(b: Binding, axis: int, forward: bool) -> int:
     if x is None or not x.rank or axes is None:
         raise decline(f"{b.op}'s axes are unknown, or all")
     reduced = {int(a) % x.rank for a in axes}
-    if not reduced:
-        raise decline(f"{b.op} without axes")
+    decline_if(not reduced, f"{b.op} without axes")
     kept = (
         list(range(x.rank))
         if b.attr("keepdims", 1)
@@ -96,16 +94,17 @@ def _fills_with_zero(b: Binding) -> None:
     """
     given = b.operand(2)
     value = b.attr("value", 0.0) if given is None else given.const
-    if b.attr("mode") == "constant" and (value is None or np.any(value)):
-        raise decline("Pad fills with a value other than 0")
+    decline_if(
+        b.attr("mode") == "constant" and (value is None or np.any(value)),
+        "Pad fills with a value other than 0",
+    )
 
 
 def _pad(b: Binding, axis: int, forward: bool) -> int:
     pads, axes, x = b.operand(1), b.operand(3), b.inputs[0]
     if pads is None or pads.ints is None or axes is not None or x is None or x.rank is None:
         raise decline("Pad's amounts are known only at run time")
-    if pads.ints[axis] or pads.ints[axis + x.rank]:
-        raise decline("Pad lengthens the axis of the scale")
+    decline_if(pads.ints[axis] or pads.ints[axis + x.rank], "Pad lengthens the axis of the scale")
     return axis
 
 
@@ -135,8 +134,7 @@ def _clip(b: Binding, scale: Scale, forward: bool) -> Carried:
     """Clip(x, lo, hi) * s = Clip(x * s, lo * s, hi * s) for one s > 0; for several when a bound
     is 0 or infinite
     """
-    if not scale.positive:
-        raise decline("a factor is not positive, so it does not pass Clip")
+    decline_if(not scale.positive, "a factor is not positive, so it does not pass Clip")
     outward = scale.inverse if forward else scale
     if b.version < 11:
         attrs = {}
@@ -148,8 +146,7 @@ def _clip(b: Binding, scale: Scale, forward: bool) -> Carried:
         return Carried(scale, b.inputs[1:], attrs)
     rest: list[Var | None] = []
     for v in b.inputs[1:]:
-        if v is not None and v.const is None:
-            raise decline("a bound of Clip is known only at run time")
+        decline_if(v is not None and v.const is None, "a bound of Clip is known only at run time")
         if v is not None and v.const is not None and _moves(v.const, scale):
             rest.append(outward.apply(v, scale.factors.reshape(-1)[0].reshape(())))
         else:

@@ -17,7 +17,7 @@ from onnxgrad.laws.fold_scale_axis.products import PRODUCTS, product_of_scaled
 from onnxgrad.laws.fold_scale_axis.scale import REACH, Scale, again, per_channel, read_scale
 from onnxgrad.rewrite.attempt import closes_cycle
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import Rule, rewrite
 
 x = capture("x")
@@ -33,10 +33,8 @@ class _Descent:
 
     def push(self, old: Var, new: Var, scale: Scale) -> None:
         """`old` is `new * scale`: every reader of `old` must take the scale. Declines."""
-        if old.returned:
-            raise decline(f"{old.name} is an output")
-        if not old.users:
-            raise decline(f"{old.name} is not read")
+        decline_if(old.returned, f"{old.name} is an output")
+        decline_if(not old.users, f"{old.name} is not read")
         for user, slots in list(old.users.items()):
             if (
                 user.block is not self.block
@@ -46,8 +44,9 @@ class _Descent:
                 or user.has_refs
             ):
                 raise decline(f"{old.name} is read by {user.op} in a way that takes no scale")
-            if len(self.seen) >= REACH:
-                raise decline("the products that would take the scale are too far away")
+            decline_if(
+                len(self.seen) >= REACH, "the products that would take the scale are too far away"
+            )
             self.seen.add(user)
             self._into(user, old, new, scale)
 
@@ -78,10 +77,14 @@ class _Descent:
         other = user.inputs[1 - index]
         if other is None or not other.is_constant or other.rank is None or new.rank is None:
             raise decline(f"{user.op} adds what is not scaled alike")
-        if scale.loses_digits:
-            raise decline("a factor is so small that dividing the addend by it would lose digits")
-        if other.rank > new.rank or user.out.shape != new.shape:
-            raise decline(f"{user.op} widens the scaled value")
+        decline_if(
+            scale.loses_digits,
+            "a factor is so small that dividing the addend by it would lose digits",
+        )
+        decline_if(
+            other.rank > new.rank or user.out.shape != new.shape,
+            f"{user.op} widens the scaled value",
+        )
         axis = None if scale.axis is None else scale.axis - (new.rank - other.rank)
         inverse = scale.inverse
         if axis is not None and (axis < 0 or (other.shape or ())[axis] != scale.factors.size):
@@ -100,8 +103,7 @@ class _Descent:
             raise decline("Concat joins it to what is not scaled")
         sizes = [None if v.shape is None else v.shape[scale.axis] for v in values]
         known = [n for n in sizes if isinstance(n, int)]
-        if len(known) < len(values):
-            raise decline("the sizes at Concat are unknown")
+        decline_if(len(known) < len(values), "the sizes at Concat are unknown")
         inputs = [new if i == index else v for i, v in enumerate(values)]
         self.push(user.out, again(user, inputs), scale.among(index, known))
 
@@ -120,8 +122,10 @@ def scale_in_front_of_product(scalars: bool, runtime: bool) -> Rule:
             return None
         descent = _Descent(root.block)
         descent.push(root.out, x, scale)
-        if closes_cycle(descent.done):
-            return decline("one of the products that would take the scale feeds another")
+        decline_if(
+            closes_cycle(descent.done),
+            "one of the products that would take the scale feeds another",
+        )
         return descent.done
 
     return product_of_scale

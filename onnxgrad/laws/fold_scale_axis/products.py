@@ -7,7 +7,7 @@ from __future__ import annotations
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.fold_scale_axis.scale import Scale, again, weight
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
@@ -21,8 +21,9 @@ def product_of_scaled(b: Binding, index: int, new: Var, scale: Scale) -> Var:
     """The product `b`, whose operand `index` is `new * scale`, as the product of `new` and
     scaled weights.
     """
-    if b.op != "MatMul" and index != 0:
-        raise decline(f"the scaled value is not the data operand of {b.op}")
+    decline_if(
+        b.op != "MatMul" and index != 0, f"the scaled value is not the data operand of {b.op}"
+    )
     return _matmul_of(b, index, new, scale) if b.op == "MatMul" else _OF[b.op](b, new, scale)
 
 
@@ -91,8 +92,10 @@ def _grouped(w: Var, scale: Scale, groups: int, across: int) -> Var:
     shape = w.shape
     if shape is None or not isinstance(shape[0], int) or scale.factors.size % groups:
         raise decline("the grouped weight's sizes are unknown")
-    if scale.factors.size // groups != shape[1] or shape[0] % groups:
-        raise decline("the grouped weight does not have these channels")
+    decline_if(
+        scale.factors.size // groups != shape[1] or shape[0] % groups,
+        "the grouped weight does not have these channels",
+    )
     return scale.apply(w, scale.grouped(groups, shape[0] // groups, len(shape) - 2))
 
 

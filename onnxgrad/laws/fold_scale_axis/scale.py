@@ -18,7 +18,7 @@ from onnxgrad.ir.types import FLOAT_DTYPES, Array, Shape, element_count, numpy_d
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import fixed_value, reason_of_rounding
 from onnxgrad.rewrite.pattern import capture
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 
 # x * s + c = (x + c / s) * s loses digits when s is small beside the other factors
 _SPREAD_LIMIT = 2.0**-10
@@ -103,8 +103,9 @@ class Scale:
         """`v` times (or over) `factors`, broadcast. Declines when a fixed `v` would leave its
         dtype's range, and when their sizes are known not to fit.
         """
-        if not _broadcast(v.shape, factors.shape):
-            raise decline(f"{v.name} does not have the sizes of its scale")
+        decline_if(
+            not _broadcast(v.shape, factors.shape), f"{v.name} does not have the sizes of its scale"
+        )
         if isinstance(factors, Var):
             return v * factors
         if _leaf(v) is None:
@@ -159,10 +160,11 @@ def again(
     for `outputs`.
     """
     attrs = {**b.attrs, **changed}
-    if b.has_refs:
-        raise decline(f"an attribute of {b.op} is that of the enclosing function")
-    if any(isinstance(value, tuple) and not value for value in attrs.values()):
-        raise decline(f"{b.op} has an empty attribute")
+    decline_if(b.has_refs, f"an attribute of {b.op} is that of the enclosing function")
+    decline_if(
+        any(isinstance(value, tuple) and not value for value in attrs.values()),
+        f"{b.op} has an empty attribute",
+    )
     at = emitter()
     before = at.sources
     at.sources = [*before, b]
@@ -370,15 +372,14 @@ def _at_run_time(root: Binding, y: Var, s: Var, scalars: bool, runtime: bool) ->
     if len(axes) != 1 or not same_dim(s.shape[axes[0]], y.shape[axes[0] - len(s.shape)]):
         return None
     n = s.shape[axes[0]]
-    if not runtime:
-        raise decline(
-            f"{s.name} is computed at run time: without runtime=true only what the file fixes moves"
-        )
-    if root.op == "Div":
-        raise decline(
-            f"{s.name} is computed at run time and may be zero, so nothing is divided by "
-            "it beforehand"
-        )
+    decline_if(
+        not runtime,
+        f"{s.name} is computed at run time: without runtime=true only what the file fixes moves",
+    )
+    decline_if(
+        root.op == "Div",
+        f"{s.name} is computed at run time and may be zero, so nothing is divided by it beforehand",
+    )
     if not isinstance(n, int):
         raise decline(f"{s.name} is computed at run time and has an unknown number of channels")
     return RunTimeScale.of(s, n, axes[0] - len(s.shape) + len(y.shape))
@@ -399,6 +400,7 @@ def read_scale(root: Binding, y: Var, s: Var, scalars: bool, runtime: bool) -> S
     if axis is None and not scalars:
         return None
     divide = root.op == "Div"
-    if not np.isfinite(factors).all() or (divide and not factors.all()):
-        raise decline("a factor is not finite")
+    decline_if(
+        not np.isfinite(factors).all() or (divide and not factors.all()), "a factor is not finite"
+    )
     return Scale(factors, axis, divide)

@@ -16,7 +16,7 @@ from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.ir.var import Var
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 
 # the dtypes of quantized tensors that these forms know
 LIMITS: dict[int, tuple[int, int]] = {
@@ -94,8 +94,7 @@ def saturated(whole: Any, zero: Var | None, dtype: int, axis: int | None = None)
 
 def rounded(v: Any) -> Var:
     """Ties to even, as QuantizeLinear rounds."""
-    if v.block.opsets[""] < 11:
-        raise decline("rounding by plain operators needs opset 11")
+    decline_if(v.block.opsets[""] < 11, "rounding by plain operators needs opset 11")
     return op.Round(v)
 
 
@@ -128,8 +127,7 @@ def _axis(scale: Var, axis: int | None, opset: int) -> dict[str, int]:
         return {}
     if len(shape) > 1 or axis is None:
         raise decline("scales for each row of each matrix have no QDQ form")
-    if opset < 13:
-        raise decline("one scale per channel needs opset 13 in QDQ form")
+    decline_if(opset < 13, "one scale per channel needs opset 13 in QDQ form")
     return {"axis": axis}
 
 

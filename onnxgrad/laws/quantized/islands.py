@@ -24,7 +24,7 @@ from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.quantized.forms import EXACT, accumulated
 from onnxgrad.laws.quantized.scaled import Scaled, dequantized, quantized
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 
 _CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 _UNIT = 2.0**-24
@@ -59,15 +59,21 @@ def island(b: Binding) -> Island:
         raise decline("an operand is not dequantized from 8 bits, by a constant scale")
     if not x.single or w.value.rank is None:
         raise decline("the left operand has a scale for each slice, or a rank is unknown")
-    if x.dtype == TensorProto.INT8 and w.dtype != TensorProto.INT8:
-        raise decline("signed by unsigned integers, which runtimes have no kernel for")
+    decline_if(
+        x.dtype == TensorProto.INT8 and w.dtype != TensorProto.INT8,
+        "signed by unsigned integers, which runtimes have no kernel for",
+    )
     summed, kept = (range(1, w.value.rank), 0) if b.op == "Conv" else ((w.value.rank - 2,), -1)
     if b.op == "MatMul" and (w.value.rank < 2 or x.value.rank is None or x.value.rank < 2):
         raise decline("an operand has rank 1")
-    if not w.single and (w.axis % w.value.rank != kept % w.value.rank or w.value.rank < 2):
-        raise decline("the scales of the weight do not lie along its output channels")
-    if not w.single and b.op == "MatMul" and w.value.rank > 2:
-        raise decline("a scale for each column of several matrices")
+    decline_if(
+        not w.single and (w.axis % w.value.rank != kept % w.value.rank or w.value.rank < 2),
+        "the scales of the weight do not lie along its output channels",
+    )
+    decline_if(
+        not w.single and b.op == "MatMul" and w.value.rank > 2,
+        "a scale for each column of several matrices",
+    )
     bias = _bias(b, x, w) if b.op == "Conv" else None
     found = accumulated(x.value, x.zero, w.value, w.zero, tuple(summed), bias)
     if found is None:
@@ -101,12 +107,13 @@ def _bias(b: Binding, x: Scaled, w: Scaled) -> Var | None:
 def _rounded_bias(bias: Var, scales: Array) -> Var:
     """A float bias as integers of these scales. Raises Decline where it is none of them exactly."""
     array = bias.const
-    if array is None or bias.rank != 1:
-        raise decline("the bias is neither dequantized nor constant")
+    decline_if(array is None or bias.rank != 1, "the bias is neither dequantized nor constant")
     ratio = np.asarray(array, np.float64) / np.asarray(scales, np.float64).reshape(-1)
     whole = np.rint(ratio)
-    if not np.array_equal(ratio, whole) or np.abs(whole).max(initial=0) >= _INT32:
-        raise decline("the bias is no multiple of the products' scale")
+    decline_if(
+        not np.array_equal(ratio, whole) or np.abs(whole).max(initial=0) >= _INT32,
+        "the bias is no multiple of the products' scale",
+    )
     return constant(whole.astype(np.int32), name=f"{bias.name}_quantized")
 
 
@@ -138,8 +145,10 @@ def _normal(scales: Array) -> bool:
 def in_integers(found: Island, to: Scaled) -> Var:
     """Q(D(x) @ D(w)) = QLinearMatMul(x, w); Q(Conv(D(x), D(w), D(b))) = QLinearConv(x, w, b)"""
     x, w = found.x, found.w
-    if to.dtype != x.dtype or not to.single:
-        raise decline("the result is of other integers than the left operand")
+    decline_if(
+        to.dtype != x.dtype or not to.single,
+        "the result is of other integers than the left operand",
+    )
     operands: list[Any] = [*_operands(x), *_operands(w), to.scale, to.zero_var()]
     if found.product.op == "MatMul":
         return op.QLinearMatMul(*operands)

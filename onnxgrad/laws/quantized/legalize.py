@@ -30,7 +30,7 @@ from onnxgrad.laws.quantized.forms import (
     saturated,
     shortfall,
 )
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 
 Note = Callable[[Shortfall], None]
 
@@ -49,8 +49,9 @@ class QuantizedCall:
 
     def written(self, *names: str) -> dict[str, Any]:
         """Those of the attributes that are written. Declines where the channels come last."""
-        if self.attr("channels_last", 0):
-            raise decline("channels_last is 1, which plain operators do not know")
+        decline_if(
+            self.attr("channels_last", 0), "channels_last is 1, which plain operators do not know"
+        )
         return {n: self.binding.attrs[n] for n in names if n in self.binding.attrs}
 
     def sums(
@@ -88,10 +89,10 @@ def operands_of(
             continue
         if v is None or not v.dtype or v.shape is None:
             raise decline(f"the operand {name} is missing or its type is unknown")
-        if name.endswith("_scale") and v.dtype != TensorProto.FLOAT:
-            raise decline("a scale that is not float32")
-        if f"{name}_zero" in names and v.dtype not in LIMITS:
-            raise decline("not 8 or 16 bit integers")
+        decline_if(
+            name.endswith("_scale") and v.dtype != TensorProto.FLOAT, "a scale that is not float32"
+        )
+        decline_if(f"{name}_zero" in names and v.dtype not in LIMITS, "not 8 or 16 bit integers")
     return found
 
 
@@ -336,8 +337,10 @@ def dequantize(
     call: QuantizedCall, x: Var, x_scale: Var, zero_point: Var | None = None
 ) -> list[Any]:
     """y = (x - zero_point) * x_scale"""
-    if call.attr("block_size", 0) or x.dtype not in (*LIMITS, TensorProto.INT32):
-        raise decline("blocks, or not 8 to 32 bit integers")
+    decline_if(
+        call.attr("block_size", 0) or x.dtype not in (*LIMITS, TensorProto.INT32),
+        "blocks, or not 8 to 32 bit integers",
+    )
     return [PlainForm().dequantize(x, x_scale, zero_point, call.attr("axis", 1))]
 
 
@@ -345,8 +348,9 @@ def dequantize(
 def quantize(call: QuantizedCall, x: Var, y_scale: Var, y_zero: Var | None) -> list[Any]:
     """y = saturate(round(x / y_scale) + y_zero)"""
     dtype = TensorProto.UINT8 if y_zero is None else y_zero.dtype
-    if call.attr("block_size", 0) or call.attr("output_dtype", 0) or dtype not in LIMITS:
-        raise decline("blocks, or not to 8 or 16 bit integers")
-    if x.dtype != TensorProto.FLOAT:
-        raise decline("not from float32")
+    decline_if(
+        call.attr("block_size", 0) or call.attr("output_dtype", 0) or dtype not in LIMITS,
+        "blocks, or not to 8 or 16 bit integers",
+    )
+    decline_if(x.dtype != TensorProto.FLOAT, "not from float32")
     return [PlainForm().quantize(x, y_scale, y_zero, dtype, call.attr("axis", 1))]

@@ -21,7 +21,7 @@ from onnxgrad.laws.fold_scale_axis.scale import again
 from onnxgrad.laws.quantized.forms import LIMITS
 from onnxgrad.laws.quantized.scaled import Scaled, dequantized, quantized, to_integer
 from onnxgrad.rewrite.pattern import Each, P, capture
-from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import Rule, count, rewrite
 
 x, v = capture("x v")
@@ -53,8 +53,10 @@ def _again(y: Var, like: Scaled) -> Var:
 
 def _alone(d: Var, root: Binding) -> None:
     """Raises Decline for a D that would stay, or stands outside of a loop or branch."""
-    if d.sole_user() is not root or d.block is not root.block:
-        raise decline(f"{d.name} is read elsewhere as well")
+    decline_if(
+        d.sole_user() is not root or d.block is not root.block,
+        f"{d.name} is read elsewhere as well",
+    )
 
 
 def _integer(value: int, like: Scaled) -> Var:
@@ -87,8 +89,10 @@ def concat_of_dequantize(v: list[Var], root: Binding) -> Any:
     given = [f for f in found if f is not None]
     if not given or len(set(v)) < 2:
         return None
-    if len(given) < len(found) or not all(f.like(given[0]) for f in given):
-        return decline("not all are of the same scale and zero point")
+    decline_if(
+        len(given) < len(found) or not all(f.like(given[0]) for f in given),
+        "not all are of the same scale and zero point",
+    )
     for one in v:
         if one.returned or set(one.users) != {root}:
             return decline(f"{one.name} is read elsewhere as well")
@@ -105,8 +109,7 @@ def pad_of_dequantize(root: Binding) -> Any:
     operands = [given.value, *root.inputs[1:2]]
     if root.attr("mode") == "constant":
         number = 0.0 if value is None else None if value.const is None else value.const.item()
-        if number != 0:
-            return decline("the padding is not zero")
+        decline_if(number != 0, "the padding is not zero")
         operands.append(_integer(given.at, given))
     elif root.operand(3) is not None:
         operands.append(None)
@@ -120,8 +123,10 @@ def maxpool_of_dequantize(root: Binding) -> Any:
     if given is None or root.inputs[0] is None or not given.single or root.version < _ORDERS_SINCE:
         return None
     _alone(root.inputs[0], root)
-    if len(root.outputs) > 1 or root.attr("ceil_mode") or {*root.attr("dilations", ())} - {1}:
-        return decline("a window may hold padding only, or the places of maxima are asked for")
+    decline_if(
+        len(root.outputs) > 1 or root.attr("ceil_mode") or {*root.attr("dilations", ())} - {1},
+        "a window may hold padding only, or the places of maxima are asked for",
+    )
     return _again(again(root, [given.value]), given)
 
 
@@ -141,8 +146,7 @@ def bounds_of(between: Binding, to: Scaled) -> tuple[int, int]:
     """The integers of `to` between which a Relu or Clip holds its result, Q of its own bounds.
     Raises Decline where these are not constant, or not in order.
     """
-    if between.version < _ORDERS_SINCE:
-        raise decline("before opset 12 integers have no Max and no Clip")
+    decline_if(between.version < _ORDERS_SINCE, "before opset 12 integers have no Max and no Clip")
     if between.op == "Relu":
         return to.at, LIMITS[to.dtype][1]
     ends = [between.operand(i) for i in (1, 2)]
@@ -176,8 +180,10 @@ def quantize_of_bounded(v: Var, between: Binding, root: Binding) -> Any:
     bounds = bounds_of(between, to)
     if given is not None and given.like(to):
         return held(given.value, bounds, to)
-    if bounds != LIMITS[to.dtype]:
-        return decline("the bounds are no limits of the integers, and a product may hold them")
+    decline_if(
+        bounds != LIMITS[to.dtype],
+        "the bounds are no limits of the integers, and a product may hold them",
+    )
     return again(root, [v, *root.inputs[1:]])
 
 
