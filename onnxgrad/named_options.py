@@ -106,3 +106,9 @@ def declared(module: Any, base: Any) -> list[Any]:
         if isinstance(cls, type) and get_origin(cls) is None  # to Python 3.10 list[int] is a type
         and issubclass(cls, base) and cls.__module__ == module.__name__ and not isabstract(cls)
     ]  # fmt: skip
+
+
+def name_of(cls: type) -> str:
+    """Return the name of a class of ours in text; any other has its module in front."""
+    ours = cls.__module__.startswith("onnxgrad.")
+    return cls.__name__.lower() if ours else f"{cls.__module__}:{cls.__name__}"

@@ -78,16 +78,15 @@ def check_needs(
     """
     held_out = option("--validation NPZ", "validation")
     place = option("--folder DIR", "folder")
-    if validation is None and patience is not None:
-        raise InputError(
-            f"{option('--patience', 'patience')} looks at held-out data: give {held_out}"
-        )
-    if validation is None and metrics:
-        raise InputError(
-            f"{option('--accuracy', 'metrics')} looks at held-out data: give {held_out}"
-        )
-    if folder is None and every is not None:
-        raise InputError(f"{option('--every', 'every')} says when to save: give {place}")
+    needs = (
+        ("--patience", "patience", patience is not None, validation, "looks at held-out data",
+         held_out),
+        ("--accuracy", "metrics", metrics, validation, "looks at held-out data", held_out),
+        ("--every", "every", every is not None, folder, "says when to save", place),
+    )  # fmt: skip
+    for flag, keyword, given, needed, what, missing in needs:
+        if given and needed is None:
+            raise InputError(f"{option(flag, keyword)} {what}: give {missing}")
 
 
 @dataclass
@@ -95,14 +94,14 @@ class EarlyStopping:
     """Stop when the loss on the held-out data has not been smaller for so many evaluations."""
 
     patience: int
-    best: float = float("inf")
+    best: float | None = None
     stale: int = 0
 
     def __call__(self, event: Event) -> bool:
         """Whether that is so now."""
         if event.evaluation is None:
             return False
-        if event.evaluation["loss"] < self.best:
+        if self.best is None or event.evaluation["loss"] < self.best:
             self.best, self.stale = event.evaluation["loss"], 0
         else:
             self.stale += 1
@@ -144,16 +143,11 @@ class History:
         figure = Figure(figsize=(7, 4), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
-        steps = [e for e in self.events if e.evaluation is None]
-        axes.plot([e.step for e in steps], [e.loss for e in steps], linewidth=1, label="training")
-        held = [e for e in self.events if e.evaluation is not None]
-        if held:
-            axes.plot(
-                [e.step for e in held],
-                [(e.evaluation or {})["loss"] for e in held],
-                "o-",
-                label="held out",
-            )
+        steps = [e.step for e in self.events if e.evaluation is None]
+        axes.plot(steps, self.losses, linewidth=1, label="training")
+        if self.evaluations:
+            steps = [e.step for e in self.events if e.evaluation is not None]
+            axes.plot(steps, [found["loss"] for found in self.evaluations], "o-", label="held out")
             axes.legend()
         axes.set_xlabel("step")
         axes.set_ylabel("loss")

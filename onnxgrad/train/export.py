@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_help
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir.load import ModelLike, program_of, proto_of, to_kind_of
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import elements
+from onnxgrad.ir.protobufs import elements, keep
 from onnxgrad.ir.save import save
 from onnxgrad.ir.storage import external_data
 from onnxgrad.ir.types import Array, numpy_dtype
@@ -67,8 +68,7 @@ def with_weights(
 ) -> Program:
     """`export` as a Program. Errors likewise."""
     before, folder = proto_of(model)
-    proto = ModelProto()
-    proto.CopyFrom(before)
+    proto = deepcopy(before)
     held: dict[str, list[TensorProto]] = {}
     for name, tensor in _named_tensors(proto.graph):
         held.setdefault(name, []).append(tensor)
@@ -76,9 +76,7 @@ def with_weights(
         _replace(_the_one(held.get(name, []), name), name, value)
     if too_many := sorted(set(changed_weights(before, proto)) - set(values)):
         raise InternalError(f"export changed '{too_many[0]}', which was not trained")
-    entries = [e for e in proto.metadata_props if e.key != KEY]
-    del proto.metadata_props[:]
-    proto.metadata_props.extend(entries)
+    keep(proto.metadata_props, lambda entry: entry.key != KEY)
     proto.metadata_props.add(key=KEY, value=json.dumps({"weights": sorted(values), **(how or {})}))
     return program_of(proto, folder)
 
@@ -147,13 +145,11 @@ def _elements(tensor: TensorProto) -> object:
 
 def bare(model: ModelProto) -> bytes:
     """The model without the elements of its tensors."""
-    bare = ModelProto()
-    bare.CopyFrom(model)
+    bare = deepcopy(model)
     for tensor in external_data.tensors(bare):
         for field in _DATA:
             tensor.ClearField(field)
-    data: bytes = bare.SerializeToString(deterministic=True)
-    return data
+    return bytes(bare.SerializeToString(deterministic=True))
 
 
 def digest(model: ModelLike) -> str:

@@ -20,7 +20,7 @@ from onnxgrad.options import known_keywords
 from onnxgrad.train.data import Arrays, read_npz
 from onnxgrad.train.engines.session import checked, open_session
 from onnxgrad.train.manifest import one_size
-from onnxgrad.train.update.emission import fed_of
+from onnxgrad.train.update.emission import fed_of, prune
 from onnxgrad.wording import perhaps
 
 At: TypeAlias = "str | Sequence[str]"
@@ -42,7 +42,7 @@ def cut(program: Program, at: At) -> set[str]:
             block.remove_output(v)
     if not block.outputs:
         raise InputError(f"nothing of the model comes behind {_listed(at)}: there is no loss")
-    _prune(block)
+    prune(block, lambda v: v.use_count or v.returned)
     if unread := [v.name for v in fed if not v.use_count and not v.returned]:
         raise InputError(f"'{unread[0]}' is read only before the others: leave it out")
     return before
@@ -78,7 +78,7 @@ def first_part(program: Program, at: At) -> None:
         block.remove_output(v)
     for v in values:
         block.add_output(v)
-    _prune(block)
+    prune(block, lambda v: v.use_count or v.returned)
 
 
 def _computed(block: BindingBlock, at: At) -> list[Var]:
@@ -108,15 +108,6 @@ def _fed_in(block: BindingBlock, v: Var) -> Var:
     fed = block.add_input(name, v.type)
     block.replace(v, fed)
     return fed
-
-
-def _prune(block: BindingBlock) -> None:
-    block.remove_unused()
-    block.inputs = [v for v in block.inputs if v.use_count or v.returned]
-    for v in list(block.initializers.values()):
-        if not v.use_count and not v.returned and not v.is_input:
-            block.remove_initializer(v)
-    block.touch()
 
 
 def _ancestors(values: Iterable[Var]) -> set[Var]:

@@ -9,8 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar
 
 from onnxgrad.errors import InputError
 from onnxgrad.options import Range, checked, kinds_of
@@ -169,24 +168,4 @@ def _built(cls: type[T], entry: Any, where: str) -> T:
     for key in needed:
         if key not in entry:
             raise InputError(f"{where} lacks '{key}': it is damaged")
-    return cls(**{k: _value(kinds[k], v, f"{where} '{k}'") for k, v in entry.items()})
-
-
-def _value(kind: Any, value: Any, where: str) -> Any:
-    """A value of its declared type; a mapping is an object whose keys are text."""
-    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    if any(get_origin(part) is Mapping for part in parts):
-        if value is not None or type(None) not in parts:
-            value = object_of(value, where)
-        return value
-    if kind == tuple[Mapping[str, Any], ...]:
-        listed = checked(tuple[Any, ...], value, where)
-        return tuple(object_of(one, f"{where}[{i}]") for i, one in enumerate(listed))
-    return checked(kind, value, where)
-
-
-def object_of(value: Any, where: str) -> Mapping[str, Any]:
-    """An object of JSON's. Raises InputError."""
-    if not isinstance(value, Mapping):
-        raise InputError(f"{where} must be an object, not {repr(value)[:80]}")
-    return value
+    return cls(**{k: checked(kinds[k], v, f"{where} '{k}'") for k, v in entry.items()})

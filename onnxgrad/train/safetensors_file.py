@@ -45,10 +45,8 @@ def to_bytes(arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = N
     # strides would be ignored silently: the library writes memory as it lies
     contiguous = {name: np.require(array, requirements="C") for name, array in arrays.items()}
     # one entry: the library writes several in any order
-    data: bytes = _library().numpy.save(
-        contiguous, {_KEY: json.dumps(dict(metadata or {}), sort_keys=True)}
-    )
-    return data
+    words = {_KEY: json.dumps(dict(metadata or {}), sort_keys=True)}
+    return bytes(_library().numpy.save(contiguous, words))
 
 
 def write(
@@ -99,7 +97,9 @@ class Stored(Mapping[str, Array]):
         self, path: Path, file: BufferedReader, start: int, header: dict[str, Any]
     ) -> None:
         said = header.pop("__metadata__", {})
-        self.metadata = _texts(json.loads(said.get(_KEY, "{}")))
+        self.metadata: dict[str, str] = json.loads(said.get(_KEY, "{}"))
+        if not isinstance(self.metadata, dict) or {*map(type, self.metadata.values())} - {str}:
+            raise ValueError("its metadata of onnxgrad is no object of texts")
         self._path, self._file, self._start, self._header = path, file, start, header
         self.outlines: dict[str, Array] = {
             name: np.broadcast_to(np.zeros((), self._dtype(name)), told["shape"])
@@ -133,12 +133,6 @@ class Stored(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self._header)
-
-
-def _texts(metadata: Any) -> dict[str, str]:
-    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise ValueError("its metadata of onnxgrad is no object of texts")
-    return metadata
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.named_options import declared
+from onnxgrad.named_options import declared, name_of
 from onnxgrad.options import Count, Declared, NonNegative, Positive, Share, check_fields
 from onnxgrad.results import Plain
 from onnxgrad.train import array_math
@@ -52,9 +52,7 @@ class Schedule(Plain, metaclass=Declared):
     @property
     def name(self) -> str:
         """The name in files and in text; a class of your own has its module in front."""
-        cls = type(self)
-        ours = cls.__module__ == __name__
-        return cls.__name__.lower() if ours else f"{cls.__module__}:{cls.__name__}"
+        return name_of(type(self))
 
     @abstractmethod
     def after(self, done: Number, math: Any) -> Number:

@@ -38,6 +38,7 @@ from onnxgrad.train.update.emission import (
     ask_for,
     emit_update,
     fed_of,
+    prune,
     update_program,
 )
 from onnxgrad.train.update.mixed_precision import LossScaling
@@ -256,8 +257,11 @@ def _with_update(
     block.inputs = [v for v in block.inputs if v.use_count or v.name not in scales]
     trained = [*(p.name for p in parameters), *(s.name for s in applied.statistics)]
     ask_for(ahead.evaluation.main, trained)
+    # a running statistic is a state of itself
+    running = [fed_of(values[s.name], "state", s.next, s.name) for s in applied.statistics]
+    seed = [fed_of(values[applied.seed], "seed")] if applied.seed else []
     manifest = Manifest(
-        (*batch, *fed, *_of_modes(values, applied)),
+        (*batch, *fed, *running, *seed),
         ahead.target,
         tuple(ahead.metrics),
         options.optimizer.to_dict(),
@@ -268,12 +272,6 @@ def _with_update(
     )
     notes = (*found.notes, *applied.notes)
     return TrainingStep(program, ahead.evaluation, initial, manifest, update, notes, found.stops)
-
-
-def _of_modes(values: Mapping[str, Var], applied: Applied) -> list[Fed]:
-    """Running statistics, each a state of itself, and the seed."""
-    running = [fed_of(values[s.name], "state", s.next, s.name) for s in applied.statistics]
-    return running + ([fed_of(values[applied.seed], "seed")] if applied.seed else [])
 
 
 def _parameter(v: Var) -> Var:
@@ -314,10 +312,6 @@ def forward(step: TrainingStep) -> Program:
     block = program.main
     for v in [v for v in block.outputs if v.name != manifest.loss]:
         block.remove_output(v)
-    block.remove_unused()
     batch = {fed.name for fed in manifest.of_role("batch")}
-    block.inputs = [v for v in block.inputs if v.use_count or v.name in batch]
-    for v in [v for v in block.initializers.values() if not v.use_count and not v.is_input]:
-        block.remove_initializer(v)
-    block.touch()
+    prune(block, lambda v: v.use_count or v.name in batch)
     return program

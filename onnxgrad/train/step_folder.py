@@ -24,7 +24,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.options import checked, known_keywords
 from onnxgrad.train import safetensors_file
 from onnxgrad.train.engines.flat_buffers import optimizer_of, slot_of
-from onnxgrad.train.manifest import Fed, Manifest, object_of
+from onnxgrad.train.manifest import Fed, Manifest
 from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.schedules import schedule_of
 from onnxgrad.train.step import TrainingStep
@@ -292,5 +292,5 @@ def _schedule(told: Mapping[str, Any]) -> None:
 
 def _group(group: Mapping[str, Any]) -> None:
     checked(str | None, group.get("glob"), "'glob'")
-    _of(object_of(group.get("optimizer"), "'optimizer'"))
+    _of(checked(Mapping[str, Any], group.get("optimizer"), "'optimizer'"))
     checked(float, group.get("factor", 1.0), "'factor'")

@@ -158,7 +158,8 @@ class Trainer:
         source = self._batches(data, batch_size, seed)
         place = None if folder is None else Path(folder) / CHECKPOINT
         self._take_up(place, epochs, steps)
-        history, stopping = History(), self._stopping(patience)
+        history, best = History(), self.progress.best
+        stopping = None if patience is None else EarlyStopping(patience, best, self.progress.stale)
         watching: list[Callback] = [history]
         if self._engine.leads:
             watching += [*([JsonLines(log)] if log is not None else []), *callbacks]
@@ -199,12 +200,6 @@ class Trainer:
         size = (fixed or 32) if size is None else size
         return as_data(data, size, seed, whole=fixed is not None)
 
-    def _stopping(self, patience: int | None) -> EarlyStopping | None:
-        if patience is None:
-            return None
-        best = self.progress.best
-        return EarlyStopping(patience, math.inf if best is None else best, self.progress.stale)
-
     def _tell(self, event: Event, watching: Iterable[Callback]) -> bool:
         """Call every callback; whether one of them ends training."""
         return self._engine.agree(True in [told(event) for told in watching])
@@ -213,8 +208,7 @@ class Trainer:
         self, data: Given | Data, size: int | None, metrics: Mapping[str, Metric]
     ) -> dict[str, float]:
         """The result of `evaluate` on the leading process, for all."""
-        leads = self._engine.leads
-        own = self.evaluate(data, batch_size=size, metrics=metrics) if leads else {}
+        own = self.evaluate(data, batch_size=size, metrics=metrics) if self.leads else {}
         return self._engine.agree(own)
 
     def _done(self, steps: int | None) -> bool:

@@ -70,7 +70,12 @@ def lora(
     program = _own(model)
     chosen = choose(program, targets)
     for site in chosen:
-        _check_rank(site, rank)
+        if rank > min(site.sides):
+            raise InputError(
+                f"rank {rank} is larger than the smaller side of '{site.name}', {site.inputs} to "
+                f"{site.outputs}: choose at most {min(site.sides)}, or take it away with "
+                f"'!{site.name}'"
+            )
     added: list[str] = []
     for site in chosen:
         a, b = _first_values(site, rank, seed)
@@ -184,14 +189,6 @@ def _own(model: ModelLike) -> Program:
         )
     program.ir_version = max(program.ir_version, _IR_VERSION)
     return program
-
-
-def _check_rank(site: Site, rank: int) -> None:
-    if rank > min(site.sides):
-        raise InputError(
-            f"rank {rank} is larger than the smaller side of '{site.name}', {site.inputs} to "
-            f"{site.outputs}: choose at most {min(site.sides)}, or take it away with '!{site.name}'"
-        )
 
 
 def _first_values(site: Site, rank: int, seed: int) -> tuple[Array, Array]:

@@ -9,6 +9,7 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, check_room, load, load_own, program_of, proto_of, to_kind_of
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import keep
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
@@ -93,7 +94,9 @@ def _without(model: ModelLike) -> Program:
             f"'{left[0]}' is read by more than its adapter, or an input: merge into the original, "
             "with `adapters`"
         )
-    return _forgotten(program)
+    proto = to_proto(program)
+    keep(proto.metadata_props, lambda entry: entry.key != KEY)
+    return program_of(proto, program.folder, digests=program.digests)
 
 
 def _unread(program: Program) -> list[Var]:
@@ -104,12 +107,3 @@ def _unread(program: Program) -> list[Var]:
         for v in block.initializers.values()
         if not v.use_count and not v.is_input
     ]
-
-
-def _forgotten(program: Program) -> Program:
-    """Without the note on adapters."""
-    proto = to_proto(program)
-    kept = [e for e in proto.metadata_props if e.key != KEY]
-    del proto.metadata_props[:]
-    proto.metadata_props.extend(kept)
-    return program_of(proto, program.folder, digests=program.digests)

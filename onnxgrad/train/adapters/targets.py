@@ -246,13 +246,10 @@ def sites(program: Program) -> list[Site]:
     """Every constant of the main graph with two axes or more, in the file's order; of integers only
     weights.
     """
-    found = (_site(v) for v in program.main.vars() if _is_stored(v))
+    others = (TensorProto.BOOL, TensorProto.STRING)
+    stored = (v for v in program.main.vars() if v.initializer is not None or v.is_constant)
+    found = (_site(v) for v in stored if (v.rank or 0) >= 2 and v.dtype not in others)
     return [s for s in found if not s.quantised or s.is_matrix]
-
-
-def _is_stored(v: Var) -> bool:
-    sizes = v.initializer is not None or v.is_constant
-    return sizes and (v.rank or 0) >= 2 and v.dtype not in (TensorProto.BOOL, TensorProto.STRING)
 
 
 def _site(v: Var) -> Site:

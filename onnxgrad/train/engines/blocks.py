@@ -31,6 +31,7 @@ from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.optimizers.base import Moment
 from onnxgrad.train.schedules import schedule_of
 from onnxgrad.train.step import TrainingStep
+from onnxgrad.train.update.emission import prune
 
 # numbers per block: with a gradient, two states and the temporaries of a formula they fit into a
 # core's own cache
@@ -74,11 +75,8 @@ def gradient_graph(step: TrainingStep) -> Program:
             with emitting(block):
                 adjoint = op.Identity(adjoint)
         block.add_output(adjoint)
-    block.remove_unused()
     kept = {fed.name for fed in [*manifest.of_role("batch", "seed"), *manifest.of_model()]}
-    block.inputs = [v for v in block.inputs if v.name in kept]
-    for v in [v for v in block.initializers.values() if not v.use_count]:
-        block.remove_initializer(v)
+    prune(block, lambda v: v.name in kept)
     return load(to_proto(program))
 
 

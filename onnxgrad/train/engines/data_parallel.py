@@ -59,28 +59,22 @@ class Shards:
         counts = np.asarray([float(bounds.stop - bounds.start) for bounds in parts])
         if over_batch == "sum":
             return np.asarray(counts > 0, np.float64)
-        labels = [(f, self.split[f.name]) for f in self.inputs if self._has_ignored(f)]
+        of_labels = [f for f in self.inputs if f.ignored is not None and f.name in self.split]
+        labels = [f for f in of_labels if (self.split[f.name] == f.ignored).any()]
         if labels and over_batch == "mixed":
             raise InputError(
-                f"'{labels[0][0].name}' has labels that are ignored, and the loss has other terms, "
+                f"'{labels[0].name}' has labels that are ignored, and the loss has other terms, "
                 "whose means count them: train in one process"
             )
         if labels and over_batch == "labels":
-            counted = [_count_of_labels(*labels[0], bounds) for bounds in parts]
+            fed = labels[0]
+            read: Any = self.split[fed.name]
+            if read.ndim > 1:
+                read = read[..., fed.unread or 0 :]
+            counted = [float((read[bounds] != fed.ignored).sum()) for bounds in parts]
             if sum(counted):  # the mean of nothing is the loss's own affair
                 counts = np.asarray(counted)
         return np.asarray(counts / counts.sum())
-
-    def _has_ignored(self, fed: Fed) -> bool:
-        labels: Any = self.split.get(fed.name)
-        return fed.ignored is not None and labels is not None and (labels == fed.ignored).any()
-
-
-def _count_of_labels(fed: Fed, labels: Any, bounds: slice) -> float:
-    """The labels of a part that belong to a score and are not ignored."""
-    part = labels[bounds]
-    read = part[..., fed.unread or 0 :] if part.ndim > 1 else part
-    return float((read != fed.ignored).sum())
 
 
 def shards(batch: Batch, inputs: Sequence[Fed]) -> Shards:

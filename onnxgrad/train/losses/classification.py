@@ -17,7 +17,7 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import Dim, Shape
+from onnxgrad.ir.types import Dim, Shape, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.options import Range, Share
 from onnxgrad.train.losses.base import (
@@ -233,7 +233,8 @@ class SequenceCrossEntropy(_OfClasses):
             # the labels move, not the scores, which are V times as large
             rank = len(shape) - 1
             moved = op.Slice(labels, [self.shift], [(1 << 31) - 1], [rank - 1])
-            filled = op.Expand(_label(self.ignore_index, labels), op.Shape(labels))
+            ignored = np.array(self.ignore_index, numpy_dtype(labels.dtype))
+            filled = op.Expand(ignored, op.Shape(labels))
             unlabelled = op.Slice(filled, [-self.shift], [(1 << 31) - 1], [rank - 1])
             labels = op.Concat(moved, unlabelled, axis=rank - 1)
         return self._of_indices(in_rows(z, len(shape) - 1), op.Reshape(labels, [-1]), weight)
@@ -245,10 +246,6 @@ def in_rows(z: Var, axis: int) -> Var:
     if axis != rank - 1:
         z = op.Transpose(z, perm=[*(i for i in range(rank) if i != axis), axis])
     return z if rank == 2 else op.Flatten(z, axis=rank - 1)
-
-
-def _label(index: int, labels: Var) -> np.generic:
-    return np.int32(index) if labels.dtype == TensorProto.INT32 else np.int64(index)
 
 
 @dataclass(frozen=True)

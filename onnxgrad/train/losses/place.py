@@ -105,14 +105,10 @@ class Place:
             )
         if dtype not in FLOAT_DTYPES:
             return found
-        found = found if found.is_input else self._detached(found)
+        if not found.is_input:  # gradients stop at a copy: the value's other readers keep theirs
+            found = op.Identity(found)
+            self.detached.append(found.name)
         return op.Cast(found, to=dtype) if found.dtype != dtype else found
-
-    def _detached(self, v: Var) -> Var:
-        """A copy at which gradients stop: the value's other readers keep theirs."""
-        copy: Var = op.Identity(v)
-        self.detached.append(copy.name)
-        return copy
 
     def _listed(self) -> str:
         return ", ".join(f"{v.name}: {v.type or '?'}" for v in self.block.outputs)
@@ -132,14 +128,9 @@ def _may_be(v: Var, wanted: Shape) -> bool:
     """Whether labels can have that shape. A value of the model must also not be broadcast along an
     axis, because no check follows at run time.
     """
-    if v.is_input:
-        return fits(v.shape, wanted)
-    shape = v.shape
-    return shape is not None and fits(shape, wanted) and not _repeats(shape, wanted)
-
-
-def _repeats(shape: Shape, wanted: Shape) -> bool:
-    return any((a == 1) is not (b == 1) for a, b in zip(shape, wanted))
+    known = v.is_input or v.shape is not None
+    repeats = any((a == 1) is not (b == 1) for a, b in zip(v.shape or (), wanted))
+    return known and fits(v.shape, wanted) and (v.is_input or not repeats)
 
 
 def fits(found: Shape | None, wanted: Shape) -> bool:

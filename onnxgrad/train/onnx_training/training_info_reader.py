@@ -9,6 +9,7 @@ which value is the loss, the learning rate or a state: the manifest in the model
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from onnxgrad.train.manifest import Manifest
 from onnxgrad.train.onnx_training.training_info_writer import KEY
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import check_fits
+from onnxgrad.train.update.emission import prune
 from onnxgrad.verify.running.session import run
 
 _JOINED = ("input", "output", "initializer", "sparse_initializer", "node", "value_info")
@@ -39,8 +41,7 @@ def step_from_training_info(model: ModelLike, *, initialize: bool = True) -> Tra
     """
     proto, folder = proto_of(model)
     manifest = _manifest(proto)
-    both = ModelProto()
-    both.CopyFrom(proto)
+    both = deepcopy(proto)
     del both.training_info[:]
     for field in _JOINED:
         getattr(both.graph, field).extend(getattr(proto.training_info[0].algorithm, field))
@@ -104,8 +105,7 @@ def _initialize(proto: ModelProto, held: Mapping[str, TensorProto], folder: Path
     info = proto.training_info[0]
     if not info.initialization_binding:
         return
-    alone = ModelProto()
-    alone.CopyFrom(proto)
+    alone = deepcopy(proto)
     del alone.training_info[:]
     alone.graph.CopyFrom(info.initialization)
     found = run(to_bytes(program_of(alone, folder)), {})
@@ -166,7 +166,4 @@ def _return(block: BindingBlock, names: list[str]) -> None:
         block.remove_output(v)
     for name in dict.fromkeys(names):
         block.add_output(values[name])
-    block.remove_unused()
-    for v in list(block.initializers.values()):
-        if not v.use_count and not v.is_input:
-            block.remove_initializer(v)
+    prune(block, lambda v: True)

@@ -8,7 +8,8 @@ what becomes of them and of the weights. So the forward part stands in the file 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -30,7 +31,7 @@ from onnxgrad.ir.binding import RANDOM_OPS
 from onnxgrad.ir.load import ModelLike, load, load_own, program_of
 from onnxgrad.ir.names import Names
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import every_graph, graphs_of
+from onnxgrad.ir.protobufs import every_graph, graphs_of, keep
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
 from onnxgrad.options import known_keywords
@@ -110,13 +111,10 @@ def _inference(step: TrainingStep, original: ModelLike, weights: list[str]) -> P
         program, _ = raise_opset(program)
     proto = to_proto(program)
     del proto.training_info[:]
-    entries = [e for e in proto.metadata_props if e.key != KEY]
-    del proto.metadata_props[:]
-    proto.metadata_props.extend(entries)
+    keep(proto.metadata_props, lambda entry: entry.key != KEY)
     program = program_of(proto, program.folder, digests=program.digests)
     missing = [name for name in weights if name not in program.main.initializers]
-    if missing:
-        hoist_requested(program, missing)
+    hoist_requested(program, missing)
     for name in missing:
         if name not in program.main.initializers:
             raise InputError(
@@ -193,15 +191,13 @@ def _draws(node: NodeProto) -> bool:
 
 
 def _equal(program: Program, a: TensorProto, b: TensorProto) -> bool:
-    if a.data_type != b.data_type or a.dims != b.dims:
-        return False
-    return program.array(a).tobytes() == program.array(b).tobytes()
+    alike = a.data_type == b.data_type and a.dims == b.dims
+    return alike and program.array(a).tobytes() == program.array(b).tobytes()
 
 
 def _bare(node: NodeProto, *more: str) -> NodeProto:
     """The node without what says nothing of its result, and without `more` fields."""
-    bare = NodeProto()
-    bare.CopyFrom(node)
+    bare = deepcopy(node)
     for field in ("name", "doc_string", "metadata_props", *more):
         bare.ClearField(field)
     return bare
@@ -336,16 +332,15 @@ def reads(node: NodeProto) -> Iterator[str]:
 
 def renamed(graph: GraphProto, new: Mapping[str, str]) -> GraphProto:
     """A copy in which values have their new names, in nested graphs too."""
-    copy = GraphProto()
-    copy.CopyFrom(graph)
+    copy = deepcopy(graph)
     for g in every_graph(copy):
         for named in (*g.input, *g.output, *g.value_info, *g.initializer):
             named.name = new.get(named.name, named.name)
         for sparse in g.sparse_initializer:
             sparse.values.name = new.get(sparse.values.name, sparse.values.name)
         for node in g.node:
-            node.input[:] = _all(node.input, new)
-            node.output[:] = _all(node.output, new)
+            for names in (node.input, node.output):
+                names[:] = [new.get(name, name) for name in names]
     return copy
 
 
@@ -372,7 +367,3 @@ def renamed_manifest(manifest: Manifest, new: Mapping[str, str]) -> Manifest:
         metrics=tuple(new.get(name, name) for name in manifest.metrics),
         gradient_norm=other(manifest.gradient_norm),
     )
-
-
-def _all(names: Iterable[str], new: Mapping[str, str]) -> list[str]:
-    return [new.get(name, name) for name in names]

@@ -17,6 +17,7 @@ from onnx import helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
+from onnxgrad.named_options import name_of
 from onnxgrad.options import Declared, NonNegative, check_fields
 from onnxgrad.results import Plain
 from onnxgrad.train import array_math
@@ -88,12 +89,7 @@ class Optimizer(Plain, metaclass=Declared):
     @property
     def name(self) -> str:
         """The name in files and in text; a class of your own has its module in front."""
-        cls = type(self)
-        return (
-            cls.__name__.lower()
-            if cls.__module__.startswith("onnxgrad.")
-            else f"{cls.__module__}:{cls.__name__}"
-        )
+        return name_of(type(self))
 
     def state(self, parameter: Array) -> dict[str, Array]:
         """Returns the state of one parameter before the first step; nothing by default. Shapes and
@@ -221,9 +217,8 @@ class Custom(Optimizer):
 
 
 def _alike(value: Tensor, before: Tensor) -> bool:
-    if not hasattr(value, "dtype") or value.dtype != before.dtype:
-        return False
-    return value.shape is None or tuple(value.shape) == tuple(before.shape)
+    typed = hasattr(value, "dtype") and value.dtype == before.dtype
+    return typed and (value.shape is None or tuple(value.shape) == tuple(before.shape))
 
 
 def _type(value: Tensor) -> str:

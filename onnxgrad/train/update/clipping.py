@@ -13,10 +13,8 @@ from typing import Any
 
 from onnx import TensorProto, helper
 
-from onnxgrad.errors import InputError
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import is_static
-from onnxgrad.options import Positive, checked
 
 # onnxruntime adds a float32 reduction up in a few running sums: off by 1e-6 for as many elements of
 # one size, by 6e-3 for 40 million
@@ -71,9 +69,8 @@ def global_norm(xs: Sequence[Any], math: Any = op) -> Any:
 def clip_by_value(gs: Sequence[Any], limit: float, math: Any = op) -> list[Any]:
     """Each element within [-limit, limit], NaN as it is: torch.nn.utils.clip_grad_value_.
 
-    gs: Vars, or arrays with `train.array_math`. Raises InputError for a limit that is not above 0.
+    gs: Vars, or arrays with `train.array_math`.
     """
-    limit = checked(Positive, limit, "clipping: limit")
     return [math.Clip(g, -limit, limit) for g in gs]
 
 
@@ -87,12 +84,8 @@ def clip_by_global_norm(
     factor: a scalar by which they are multiplied before, such as 1 / scale or 1 / micro-batches;
     the norm is that of the products. Where the norm is Inf or NaN all gradients become NaN, so that
     nothing passes for a step (PyTorch's error_if_nonfinite). Source: Pascanu, Mikolov and Bengio,
-    "On the difficulty of training recurrent neural networks", 2013. Raises InputError for a limit
-    that is not above 0, and without gradients.
+    "On the difficulty of training recurrent neural networks", 2013.
     """
-    limit = checked(Positive, limit, "clipping: limit")
-    if not gs:
-        raise InputError("there are no gradients to clip")
     dtype = widest(gs)
     norm = global_norm(gs, math)
     if factor is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto, helper
@@ -35,17 +36,6 @@ Scale = Mapping[str, Var]
 
 
 @dataclass(frozen=True)
-class Gradients:
-    """The gradient of each weight as its optimiser reads it; their norm, and whether all are
-    finite, if the step needs them.
-    """
-
-    each: Sequence[Var]
-    norm: Var | None = None
-    finite: Var | None = None
-
-
-@dataclass(frozen=True)
 class Update:
     """The inputs of a graph with an update, and the output that is the gradients' norm."""
 
@@ -73,23 +63,21 @@ def emit_update(
     if scale:  # updates that were left out do not count
         number = number - op.Cast(scale["skipped"], to=TensorProto.DOUBLE)
     learning = options.schedule.emit(step) if options.schedule is not None else rate
-    found = _prepared(options, adjoints, scale)
+    gs, norm, finite = _prepared(options, adjoints, scale)
     group = members(options.groups, [p.name for p in parameters])
     at = Moment(learning, number, op, TensorProto.FLOAT)
-    writer = _Writer(block, options, at, found.finite, initial)
-    fed = [
-        writer.parameter(p, g, group[p.name]) for p, g in zip(parameters, found.each, strict=True)
-    ]
-    norm = None if found.norm is None else returned(block, found.norm, "gradient_norm")
+    writer = _Writer(block, options, at, finite, initial)
+    fed = [writer.parameter(p, g, group[p.name]) for p, g in zip(parameters, gs, strict=True)]
+    name = None if norm is None else returned(block, norm, "gradient_norm")
     fed += writer.states
-    fed += emit_scaling(block, options, scale, found.finite)
+    fed += _scaling(block, options, scale, finite)
     fed.append(fed_of(step, "step"))
     if rate is not None:
         fed.append(fed_of(rate, "learning_rate"))
-    return Update(fed, norm)
+    return Update(fed, name)
 
 
-def emit_scaling(
+def _scaling(
     block: BindingBlock, options: UpdateOptions, scale: Scale, finite: Var | None
 ) -> list[Fed]:
     """The loss scaling's own next state."""
@@ -102,8 +90,12 @@ def emit_scaling(
     ]
 
 
-def _prepared(options: UpdateOptions, adjoints: Sequence[Var], scale: Scale) -> Gradients:
-    """Wide, unscaled, averaged over micro-batches, clipped."""
+def _prepared(
+    options: UpdateOptions, adjoints: Sequence[Var], scale: Scale
+) -> tuple[Sequence[Var], Var | None, Var | None]:
+    """The gradients wide, unscaled, averaged over micro-batches, clipped; their norm, and whether
+    all are finite, if the step needs them.
+    """
     gs: list[Var] = [in_dtype(g, widest([g])) for g in adjoints]
     factor = None if options.accumulate == 1 else np.float64(1 / options.accumulate)
     finite = norm = None
@@ -118,7 +110,7 @@ def _prepared(options: UpdateOptions, adjoints: Sequence[Var], scale: Scale) -> 
         gs, norm = clip_by_global_norm(gs, options.clip_norm, factor=factor)
     elif options.norm:
         norm = global_norm(gs)
-    return Gradients(gs, norm, finite)
+    return gs, norm, finite
 
 
 @dataclass
@@ -155,9 +147,8 @@ class _Writer:
         several = len(self.options.groups) > 1
         return replace(fed, group=self.options.groups.index(group) if several else None)
 
-    def _kept(self, new: Var, old: Var) -> Var:
-        value: Var = new if self.finite is None else kept(self.finite, new, old)
-        return value
+    def _kept(self, new: Var, old: Var) -> Any:
+        return new if self.finite is None else kept(self.finite, new, old)
 
     def _state(self, p: Var, slot: str, value: Array) -> Var:
         v = add_state(self.block, f"{p.name}.{slot}", value)
@@ -182,6 +173,16 @@ def ask_for(block: BindingBlock, names: Sequence[str]) -> None:
     hoist(block.program, [v for v in inside if v.name in names])
     for name in names:
         block.ask_for(block.initializers[name])
+
+
+def prune(block: BindingBlock, kept: Callable[[Var], object]) -> None:
+    """Remove what no output needs, and the inputs that are not kept."""
+    block.remove_unused()
+    block.inputs = [v for v in block.inputs if kept(v)]
+    for v in list(block.initializers.values()):
+        if not v.use_count and not v.returned and not v.is_input:
+            block.remove_initializer(v)
+    block.touch()
 
 
 def returned(block: BindingBlock, v: Var, name: str, *, exactly: bool = False) -> str:
@@ -239,13 +240,9 @@ def update_program(
     with emitting(block, share=True, made_by=options.optimizer.name):
         made = emit_update(block, options, parameters, sums, own, initial)
         for v, fed in zip(sums, accumulated, strict=True):
-            zeros = op.ConstantOfShape(np.array(v.shape, np.int64), value=_zero(v))
+            data = np.zeros(1, numpy_dtype(v.dtype)).tobytes()
+            zero = TensorProto(data_type=v.dtype, dims=[1], raw_data=data)
+            zeros = op.ConstantOfShape(np.array(v.shape, np.int64), value=zero)
             returned(block, zeros, fed.next or "", exactly=True)
     block.remove_unused()
     return program, made
-
-
-def _zero(v: Var) -> TensorProto:
-    tensor = TensorProto(data_type=v.dtype, dims=[1])
-    tensor.raw_data = np.zeros(1, numpy_dtype(v.dtype)).tobytes()
-    return tensor

@@ -25,7 +25,6 @@ from typing import Annotated, Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.errors import InputError
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array
 from onnxgrad.options import Count, Interval, Positive, check_fields
@@ -99,11 +98,7 @@ class LossScaling(Plain):
 def all_finite(gs: Sequence[Any], math: Any = op) -> Any:
     """Whether no element is Inf or NaN, a bool scalar: 0 times a finite number is 0, of others it
     is NaN.
-
-    Raises InputError without gradients.
     """
-    if not gs:
-        raise InputError("there are no gradients to look at")
     dtype = widest(gs)
     total = None
     for g in gs:

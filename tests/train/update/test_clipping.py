@@ -15,6 +15,7 @@ from onnxgrad.train.update.clipping import (
     global_norm,
     sum_of_squares,
 )
+from tests.train.common import step
 from tests.train.emitted import computed
 
 
@@ -125,15 +126,10 @@ def test_by_value() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1.0, float("nan"), float("inf"), "1", True])
-def test_limits_that_are_none(limit: Any) -> None:
-    for clip in (clip_by_value, clip_by_global_norm):
-        with pytest.raises(InputError, match=r"must be a (finite )?number"):
-            clip(GS, limit, array_math)
-
-
-def test_no_gradients() -> None:
-    with pytest.raises(InputError, match="no gradients"):
-        clip_by_global_norm([], 1.0)
+@pytest.mark.parametrize("option", ["clip_value", "clip_norm"])
+def test_limits_that_are_none(option: str, limit: Any) -> None:
+    with pytest.raises(InputError, match=rf"{option} must be a (finite )?number"):
+        step(**{option: limit})
 
 
 @pytest.mark.torch

@@ -76,8 +76,6 @@ def test_all_finite(dtype: Any, bad: float | None, expected: bool) -> None:
     with np.errstate(all="ignore"):
         assert bool(graph) is bool(all_finite([a, b], array_math)) is expected
         assert bool(all_finite([b, a, b], array_math)) is expected
-    with pytest.raises(InputError, match="no gradients"):
-        all_finite([])
 
 
 def update(v: Any, math: Any, moment: Any) -> dict[str, Any]:
