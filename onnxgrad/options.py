@@ -60,21 +60,19 @@ def providers_of(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Range:
-    """The least and the largest value of a number; both may be it, but the least not if `above`."""
+    """The least and the largest value of a number, both allowed; with `above` the least is not.
+    `words` describe the range in messages.
+    """
 
     low: float = -math.inf
     high: float = math.inf
     above: bool = False
+    words: str = ""
 
     def __str__(self) -> str:
         least = f"above {self.low:g}" if self.above else f"at least {self.low:g}"
-        if self.high < math.inf:
-            return (
-                f"{least} and at most {self.high:g}"
-                if self.above
-                else (f"from {self.low:g} to {self.high:g}")
-            )
-        return least
+        both = f"{least} and at most" if self.above else f"from {self.low:g} to"
+        return self.words or (f"{both} {self.high:g}" if self.high < math.inf else least)
 
     def check(self, value: Any, where: str) -> Any:
         """Return the number. Raises InputError if it is out of range."""
@@ -392,21 +390,11 @@ def unknown_keyword(owner: str, name: str, known: Iterable[str]) -> InputError:
     return InputError(f"{owner} has no option '{name}'{perhaps(name, names, 3)}; it has {listed}")
 
 
-@dataclass(frozen=True)
-class Interval(Range):
-    """A range that messages call by its `words`."""
-
-    words: str = ""
-
-    def __str__(self) -> str:
-        return self.words
-
-
 # numbers that objects of several kinds declare; the largest is the largest of float64
 _LEAST, _MOST = math.ulp(0.0), 1.7976931348623157e308
-Finite = Annotated[float, Interval(-_MOST, _MOST, words="a finite number")]
-NonNegative = Annotated[float, Interval(0, _MOST, words="a finite number, at least 0")]
-Positive = Annotated[float, Interval(_LEAST, _MOST, words="a finite number above 0")]
+Finite = Annotated[float, Range(-_MOST, _MOST, words="a finite number")]
+NonNegative = Annotated[float, Range(0, _MOST, words="a finite number, at least 0")]
+Positive = Annotated[float, Range(_LEAST, _MOST, words="a finite number above 0")]
 Share = Annotated[float, Range(0, 1)]
 Count = Annotated[int, Range(1)]
 Natural = Annotated[int, Range(0)]

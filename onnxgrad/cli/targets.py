@@ -160,6 +160,15 @@ def check_not_weights(target: Path | None, model: Path | bytes) -> None:
     external_data.check_not_weights(target, read_proto(model), model.parent)
 
 
+def make_folder(folder: Path, where: str) -> None:
+    """Make a folder for results. Raises InputError that begins with `where`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{where} {folder}: cannot be made: {error.strerror or error}") from error
+    check_folder(folder, folder)
+
+
 def check_folder(folder: Path, what: Path) -> None:
     """Raise InputError when no file can be made in `folder`, or when it does not exist."""
     try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
@@ -39,9 +39,6 @@ class _Listed:
             raise InputError(f"{where} is empty: name at least one, or leave it out")
         return tuple(value)
 
-    def join(self, values: Sequence[Any], _: str) -> tuple[Any, ...]:
-        return tuple(values)
-
 
 class _Text:
     """Text that is not empty."""
@@ -52,33 +49,29 @@ class _Text:
         return value
 
 
-class _Providers:
-    """Providers with commas between them."""
+class _Read:
+    """A value that a function reads, from text too."""
 
-    def check(self, value: Any, where: str) -> str:
+    def __init__(self, reader: Callable[[Any], Any]) -> None:
+        self.reader = reader
+
+    def check(self, value: Any, where: str) -> Any:
         try:
-            return ",".join(providers_of(value))
+            return self.reader(value)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
 
-    def read(self, text: str, flag: str) -> str:
-        return self.check(text, flag)
+    read = check
 
 
-class _Memory:
-    """A number of bytes, or text such as 4GB."""
+class _Table:
+    """Pairs of a name and a value."""
 
-    def check(self, value: Any, where: str) -> int:
-        try:
-            return read_size(value)
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from None
-
-    def read(self, text: str, flag: str) -> int:
-        return self.check(text, flag)
+    def join(self, values: Sequence[tuple[str, Any]], _: str) -> dict[str, Any]:
+        return dict(values)
 
 
-class _Sizes:
+class _Sizes(_Table):
     """Sizes of symbolic dimensions."""
 
     def read(self, text: str, flag: str) -> tuple[str, int]:
@@ -89,11 +82,8 @@ class _Sizes:
             )
         return name, int(size)
 
-    def join(self, values: Sequence[tuple[str, int]], _: str) -> dict[str, int]:
-        return dict(values)
 
-
-class _Pairs:
+class _Pairs(_Table):
     """Text by name, written as `form` says, such as `example`; `empty`: the text may be."""
 
     def __init__(self, form: str, example: str, empty: bool = False) -> None:
@@ -106,9 +96,6 @@ class _Pairs:
                 f"{flag} {text[:80]}: write {self.form}, such as {flag} {self.example}"
             )
         return name, value
-
-    def join(self, values: Sequence[tuple[str, str]], _: str) -> dict[str, str]:
-        return dict(values)
 
 
 class _PerOutput:
@@ -134,7 +121,7 @@ class _PerOutput:
         return common[-1] if common else dict(values)
 
 
-class InputKind:
+class InputKind(Word):
     """Arrays by input name, files, or several such sets."""
 
     json = str | list[str]
@@ -151,9 +138,6 @@ class InputKind:
         for each in value:
             self.check(each, where)
         return value
-
-    def read(self, text: str, _: str) -> str:
-        return text
 
     def join(self, values: Sequence[str], _: str) -> list[str]:
         return list(values)
@@ -173,9 +157,9 @@ class Instance:
 
 Text: TypeAlias = Annotated[str, _Text()]
 Names: TypeAlias = Annotated[str | Sequence[str], Named(), Word()]
-Providers: TypeAlias = Annotated[str, _Providers()]
+Providers: TypeAlias = Annotated[str, _Read(lambda names: ",".join(providers_of(names)))]
 Seconds: TypeAlias = Annotated[float, Range(0, MOST_SECONDS, above=True)]
-Memory: TypeAlias = Annotated[int | str, _Memory()]
+Memory: TypeAlias = Annotated[int | str, _Read(read_size)]
 Sizes: TypeAlias = Annotated[Mapping[str, Annotated[int, Range(0)]], _Sizes()]
 Pairs: TypeAlias = Annotated[Mapping[str, str], _Pairs("NAME=OTHER", "logits=linear")]
 Labels: TypeAlias = Annotated[Mapping[str, str], _Pairs("OUTPUT=LABELS", "logits=labels")]

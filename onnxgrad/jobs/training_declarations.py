@@ -66,7 +66,7 @@ ScalingLike: TypeAlias = (
 Limit: TypeAlias = options.Positive
 Batches: TypeAlias = options.Count
 Ratio: TypeAlias = Annotated[
-    float, options.Interval(0, math.nextafter(1, 0), words="from 0 to below 1")
+    float, options.Range(0, math.nextafter(1, 0), words="from 0 to below 1")
 ]
 
 

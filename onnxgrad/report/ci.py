@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from onnxgrad.errors import NotProved
 from onnxgrad.jobs.ci.lock import Change
 from onnxgrad.jobs.ci.outcome import STATUSES, ModelOutcome
-from onnxgrad.jobs.requirements import Facts, Held
+from onnxgrad.jobs.requirements import SIZES, Facts, Held
 from onnxgrad.report.parts import (
     Part,
     Table,
@@ -37,7 +37,6 @@ SCHEMA = Path(__file__).with_name("ci.schema.json")
 _STYLES = {"passed": "green", "changed": "yellow", "unproved": "yellow", "skipped": "dim"}
 _REFUSED = "bold red"
 _CHANGES = 12  # of each model without -v
-_BYTES = ("bytes", "memory")
 
 
 @dataclass(frozen=True)
@@ -91,12 +90,9 @@ class CiReport(Rendered):
     def lock_state(self) -> dict[str, Any]:
         """The lock, for JSON."""
         return {
-            "path": self.lock,
-            "found": self.locked,
-            "updated": self.updated,
-            "gone": self.gone,
+            "path": self.lock, "found": self.locked, "updated": self.updated, "gone": self.gone,
             "renamed": self.renamed,
-        }
+        }  # fmt: skip
 
     @property
     def verdict(self) -> str:
@@ -138,19 +134,21 @@ class CiReport(Rendered):
 
     def table(self, *, seconds: bool = True) -> Table:
         """A row for each model, the worst first; with the `seconds` that each took, or without."""
-        timed = any(m.result is not None and m.result.latency is not None for m in self.models)
-        cpu = [">latency"] if timed else []
-        took = [">time"] if seconds else []
-        made = table("status", "model", ">nodes", ">size", ">worst", "legs", *cpu, *took)
+        ratios = {m.name: m.result.latency for m in self.models if m.result and m.result.latency}
+        optional = {">latency": bool(ratios), ">time": seconds}
+        names = ["status", "model", ">nodes", ">size", ">worst", "legs"]
+        made = table(*names, *(name for name, there in optional.items() if there))
         for name in () if self.asked else self.gone:
             made.add_row(cell("gone", _REFUSED), cell(name), *[""] * (len(made.columns) - 2))
         for m in self.worst_first:
+            timed = ratios.get(m.name)
+            ratio = "" if timed is None else f"{timed.ratio:.2f} ({timed.clock})"
             made.add_row(
                 cell(m.status, _STYLES.get(m.status, _REFUSED) if m.ok else _REFUSED),
                 cell(m.name),
                 *_sizes(m.given, m.result),
                 legs_text(m),
-                *([_latency(m.result)] if timed else []),
+                *([line(ratio)] if ratios else []),
                 *([seconds_text(m.seconds) if m.seconds else ""] if seconds else []),
             )
         return made
@@ -195,11 +193,6 @@ def refusal(model: ModelOutcome) -> str:
     return f"{model.name}: {model.error}{older}"
 
 
-def _latency(result: Facts | None) -> Text:
-    timed = None if result is None else result.latency
-    return line("" if timed is None else f"{timed.ratio:.2f} ({timed.clock})")
-
-
 def model_lines(model: ModelOutcome, verbose: bool) -> Iterator[Text]:
     """The lines on one model: its error, missed requirements, changes and notes."""
     if model.error and all(held.held for held in model.requirements):
@@ -237,7 +230,7 @@ def _shown(what: str, value: Any) -> str:
 
 
 def _number(what: str, value: float) -> str:
-    if what in _BYTES:
+    if what in SIZES:
         return f"{bytes_text(round(value))} ({round(value):,})"
     return f"{value:.2g}" if what in ("worst", "tolerance") else f"{value:,.10g}"
 
@@ -275,15 +268,12 @@ def _add(suite: Element, report: CiReport, model: ModelOutcome) -> None:
     text = "\n".join(str(part).strip() for part in model_lines(model, verbose=True))
     if model.ok and text:
         SubElement(case, "system-out").text = text
-    if model.ok:
-        return
-    kind = model.status if model.status in ("error", "skipped") else "failure"
-    found = SubElement(case, kind)
-    if kind == "skipped":
-        _set(found, message="a model before it failed")
-        return
-    _set(found, type=model.status, message=model.error or model.status)
-    found.text = text
+    if model.status == "skipped":
+        _set(SubElement(case, "skipped"), message="a model before it failed")
+    elif not model.ok:
+        found = SubElement(case, "error" if model.status == "error" else "failure")
+        _set(found, type=model.status, message=model.error or model.status)
+        found.text = text
 
 
 def _case(suite: Element, report: CiReport, name: str, seconds: float) -> Element:
@@ -307,19 +297,15 @@ def annotation_lines(report: CiReport, root: Path) -> Iterator[str]:
     """
     folder = Path(report.recipe).absolute().parent
     for model in report.worst_first:
-        if model.status in ("passed", "skipped"):
-            continue
-        kind = "warning" if model.ok else "error"
-        yield _line(kind, _from(root, folder / model.name), model.status, _words(model))
+        if model.status not in ("passed", "skipped"):
+            kind, where = "warning" if model.ok else "error", _from(root, folder / model.name)
+            lines = (str(part).strip() for part in model_lines(model, verbose=False))
+            words = "\n".join(lines) or model.error or model.status
+            yield _line(kind, where, model.status, words)
     for name in () if report.updated else report.gone:
         where = _from(root, Path(report.lock).absolute())
         words = f"{report.gone_text(name)}: run `onnxgrad ci --update`"
         yield _line("error", where, "gone", words)
-
-
-def _words(model: ModelOutcome) -> str:
-    lines = [str(part).strip() for part in model_lines(model, verbose=False)]
-    return "\n".join(lines) or model.error or model.status
 
 
 def _from(root: Path, file: Path) -> str:

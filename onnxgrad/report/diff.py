@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import InitVar, asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -206,9 +206,8 @@ def _values(kind: str, a: Iterable[ValueInfoProto], b: Iterable[ValueInfoProto])
 
     x, y = ({v.name: v for v in side} for side in (a, b))
     lines = [f"{kind} {name}{word}" for name, word in _changed(x, y, change)]
-    if not lines and list(x) != list(y):
-        lines.append(f"the {kind}s are in another order")
-    return lines
+    moved = [f"the {kind}s are in another order"] if list(x) != list(y) else []
+    return lines or moved
 
 
 def _by_output(nodes: Iterable[NodeProto]) -> dict[str, NodeProto]:
@@ -313,7 +312,10 @@ class Diff(Rendered):
     empty is equal.
     """
 
-    json_keys = "same *"
+    json_keys = (
+        "same model interface operators added removed replaced rewired attributes node_metadata "
+        "order initializers functions other"
+    )
 
     model: list[str] = field(default_factory=list)
     interface: list[str] = field(default_factory=list)
@@ -328,29 +330,25 @@ class Diff(Rendered):
     initializers: list[str] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
     other: list[str] = field(default_factory=list)
-    # what was compared, for the page: no part of what differs
-    models: InitVar[tuple[ModelLike, ModelLike] | None] = None
-
-    def __post_init__(self, models: tuple[ModelLike, ModelLike] | None) -> None:
-        object.__setattr__(self, "_models", models)
+    # the compared models, for the page
+    models: tuple[ModelLike, ModelLike] | None = field(default=None, repr=False, compare=False)
 
     @property
     def same(self) -> bool:
         """Nothing differs."""
-        return not any(asdict(self).values())
+        return not any(getattr(self, kind) for kind in ("operators", *_TITLES))
 
     def to_html(self) -> str:
         """A page to look at, as one file that needs no network: both graphs with what differs.
 
         Raises InputError when one of the models does not load (`diff` itself asks for less).
         """
-        models: tuple[ModelLike, ModelLike] | None = getattr(self, "_models", None)
-        if models is None:
+        if self.models is None:
             raise InputError("this Diff has no models: only what onnxgrad.diff returns has a page")
         kinds = [
             (title, getattr(self, kind), _STYLES.get(kind, "")) for kind, title in _TITLES.items()
         ]
-        return diff_page(kinds, *models)
+        return diff_page(kinds, *self.models)
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
         """The operators whose count changed as a table, then the lines of each kind under a

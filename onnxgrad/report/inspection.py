@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from onnx import ModelProto, TensorProto
+from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.paths import has_gradient
@@ -155,14 +155,11 @@ class Summary(Rendered):
         known = count_text(costs.flops)
         if not costs.unknown:
             return known
-        why = []
-        if costs.open:
-            why.append(f"sizes open: {', '.join(costs.open)}")
-        if costs.without_formula:
-            why.append(f"no formula for {', '.join(costs.without_formula)}")
+        reasons = {"sizes open:": costs.open, "no formula for": costs.without_formula}
+        why = "; ".join(f"{what} {', '.join(names)}" for what, names in reasons.items() if names)
         nodes = f"unknown for {number(costs.unknown)} of {number(self.stats.nodes)} nodes"
         least = f"at least {known}, " if costs.flops else ""
-        return f"{least}{nodes}" + (f" ({'; '.join(why)})" if why else "")
+        return f"{least}{nodes}{f' ({why})' if why else ''}"
 
     def _memory(self) -> str:
         """Weights, and the values of a run."""
@@ -224,7 +221,15 @@ def inspect(model: ModelLike, dims: Mapping[str, int] | None = None) -> Summary:
         functions=list(program.functions),
         nested=sum(len(b.blocks) for block in program.blocks() for b in block.bindings),
         metadata={entry.key: entry.value for entry in proto.metadata_props},
-        external=_external(proto),
+        external=sorted(
+            {
+                entry.value
+                for tensor in proto.graph.initializer
+                if tensor.data_location == TensorProto.EXTERNAL
+                for entry in tensor.external_data
+                if entry.key == "location"
+            }
+        ),
         stats=stats_of(proto),
         costs=costs_of(program, proto, dims or {}, spare=program is not model),  # last
         given=model,
@@ -233,18 +238,6 @@ def inspect(model: ModelLike, dims: Mapping[str, int] | None = None) -> Summary:
 
 def _value(var: Var, default: bool = False) -> Value:
     return Value(var.name, "?" if var.type is None else str(var.type), default)
-
-
-def _external(proto: ModelProto) -> list[str]:
-    return sorted(
-        {
-            entry.value
-            for tensor in proto.graph.initializer
-            if tensor.data_location == TensorProto.EXTERNAL
-            for entry in tensor.external_data
-            if entry.key == "location"
-        }
-    )
 
 
 @dataclass(frozen=True)

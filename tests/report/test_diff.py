@@ -62,7 +62,7 @@ def edited(edit: Edit) -> ModelProto:
 
 
 def test_every_kind_of_line_has_an_edit() -> None:
-    assert {f.name for f in fields(Diff)} == {*EDITS, "operators"}
+    assert {f.name for f in fields(Diff)} == {*EDITS, "operators", "models"}
 
 
 @pytest.mark.parametrize("kind", EDITS)

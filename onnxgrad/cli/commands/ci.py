@@ -14,7 +14,7 @@ from onnxgrad.cli.ci_dask import each_on
 from onnxgrad.cli.ci_workers import each
 from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import check_folder, check_output, check_reports
+from onnxgrad.cli.targets import check_output, check_reports, make_folder
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.ci import lock as locks
 from onnxgrad.jobs.ci.lock import Lock, settled
@@ -30,21 +30,6 @@ _FILES: dict[str, Callable[[CiReport], str]] = {
     "markdown": lambda report: f"{report.to_markdown()}\n",
     "html": ci_page,
 }
-
-
-def check_outputs(args: argparse.Namespace, plan: Plan) -> None:
-    """Raise InputError, before long work, for a file that has no place or is taken, by what the
-    recipe names too.
-    """
-    check_reports(
-        args,
-        read=[plan.recipe.where, str(plan.lock_path), *(job.path for job in plan.jobs)],
-        written=[
-            ("the recipe's out writes a model", job.output)
-            for job in plan.jobs
-            if job.output is not None
-        ],
-    )
 
 
 def write_outputs(args: argparse.Namespace, report: CiReport, out: Output) -> None:
@@ -103,7 +88,7 @@ def _plan(args: argparse.Namespace, out: Output) -> Plan:
             "there is no onnxgrad.toml here and no [tool.onnxgrad] in a pyproject.toml: write one, "
             'such as [ci] models = ["*.onnx"], or name it: onnxgrad ci CONFIG'
         )
-    setup = Setup(_absolute(args.plugin), _absolute(args.custom_ops))
+    setup = Setup(*(tuple(map(os.path.abspath, f)) for f in (args.plugin, args.custom_ops)))
     ready(setup, args.own_passes)
     plan = plan_of(recipe, updating=args.update, setup=setup)
     if args.config is None:
@@ -112,9 +97,14 @@ def _plan(args: argparse.Namespace, out: Output) -> Plan:
         check_output(plan.lock_path, [recipe.where])
     for job in plan.jobs:
         if job.output is not None:
-            _make_folder(Path(job.output).parent, recipe.where)
+            make_folder(Path(job.output).parent, f"{recipe.where}: out:")
             check_output(Path(job.output), [other.path for other in plan.jobs])
-    check_outputs(args, plan)
+    # what the recipe names counts too
+    check_reports(
+        args,
+        read=[recipe.where, str(plan.lock_path), *(job.path for job in plan.jobs)],
+        written=[("the recipe's out writes a model", j.output) for j in plan.jobs if j.output],
+    )
     running = [job.options for job in plan.jobs if job.runs]
     for provider in dict.fromkeys(options.provider for options in running):
         require_runtime(provider)
@@ -135,18 +125,6 @@ def _check_below(plan: Plan, updating: bool) -> None:
                 f"{where}: {key}: {place} lies outside of {folder}, and this recipe was not named: "
                 f"write below its folder, or name it: onnxgrad ci {where}"
             )
-
-
-def _absolute(files: list[str]) -> tuple[str, ...]:
-    return tuple(map(os.path.abspath, files))
-
-
-def _make_folder(folder: Path, where: str) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{where}: out: {folder}: {error.strerror or error}") from error
-    check_folder(folder, folder)
 
 
 def _outcomes(plan: Plan, args: argparse.Namespace, out: Output) -> list[ModelOutcome]:

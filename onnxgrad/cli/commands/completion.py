@@ -143,9 +143,12 @@ def zsh() -> str:
         f"        ({' | '.join(map(_quoted, keys))}) {_zsh_value(one)}; return ;;"
         for keys, one in _cases()
     )
-    options = "\n".join(
-        f"            ({command}) said=({_described(said)}) ;;"
+    names = {
+        command: " ".join(_quoted(f"{n}:{one.what}") for one in said for n in one.names)
         for command, (_, said) in _table().items()
+    }
+    options = "\n".join(
+        f"            ({command}) said=({described}) ;;" for command, described in names.items()
     )
     places = "\n".join(
         f"        ({command}) compadd -- {' '.join(_positional(command))}; return ;;"
@@ -195,10 +198,6 @@ def _zsh_value(one: _Said) -> str:
         return "_files" if one.files else "_message value"
     lists = "compset -P '*,'; " if "--passes" in one.names else ""
     return f"{lists}compadd -- {' '.join(one.words)}"
-
-
-def _described(said: tuple[_Said, ...]) -> str:
-    return " ".join(_quoted(f"{name}:{one.what}") for one in said for name in one.names)
 
 
 def fish() -> str:

@@ -12,10 +12,10 @@ from onnxgrad.cli.models import STDIN, expand, named, shown, source
 from onnxgrad.cli.options import keep_decisions, require_runtime, tuning_of, write_html
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import (
-    check_folder,
     check_not_weights,
     check_output,
     files_read,
+    make_folder,
     target_of,
     write_model,
 )
@@ -34,7 +34,9 @@ from onnxgrad.verify.running.process_limits import bounding_us
 def run(args: argparse.Namespace, out: Output) -> int:
     """Optimise every model; the worst exit code of them."""
     models = expand(args.model)
-    options = _tuned(args)
+    options: OptimizeOptions = args.options
+    if (tuning := tuning_of(args)) is not None:
+        options = options.having(tune=tuning)
     recipe = find(None if options.recipe is None else str(options.recipe))
     hooks = Hooks(limits=bounding_us, show=out.aside, plugins=args.own_passes)
     jobs = [Job.of(_options(args, options, recipe, name), hooks, recipe, name) for name in models]
@@ -63,13 +65,6 @@ def run(args: argparse.Namespace, out: Output) -> int:
 def _page(outcomes: list[Outcome]) -> str:
     title = outcomes[0].title if len(outcomes) == 1 else f"{len(outcomes)} models"
     return page(title, [optimized(o) for o in outcomes])
-
-
-def _tuned(args: argparse.Namespace) -> OptimizeOptions:
-    """The options of the flags, with what those of tuning ask for."""
-    found: OptimizeOptions = args.options
-    asked = tuning_of(args)
-    return found if asked is None else found.having(tune=asked)
 
 
 def _options(
@@ -124,35 +119,20 @@ def _targets(args: argparse.Namespace, models: list[str]) -> list[Path | None]:
             raise InputError(
                 f"two of the models are called {same}: optimise them into different folders"
             )
-        _make_folder(folder, args.dry_run)
-        if args.dry_run:
-            return [None] * len(targets)
+    if args.dry_run:
+        return [None] * len(models)
+    if args.out_dir is not None:
+        make_folder(folder, "--out-dir")
         for target in targets:
             check_output(target, models)
         return [*targets]
-    if len(models) > 1 and not args.dry_run:
+    if len(models) > 1:
         raise InputError(f"{len(models)} models need --out-dir DIR (or --dry-run)")
-    if args.output is None and not args.dry_run:
+    if args.output is None:
         raise InputError(
             "say where to write: -o OUT or --out-dir DIR, or look first with --dry-run"
         )
-    return (
-        [None] * len(models)
-        if args.dry_run
-        else [target_of(args.output, [*models, *files_read(args)])]
-    )
-
-
-def _make_folder(folder: Path, dry_run: bool) -> None:
-    if dry_run:
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"--out-dir {folder}: cannot be made: {error.strerror or error}"
-        ) from error
-    check_folder(folder, folder)
+    return [target_of(args.output, [*models, *files_read(args)])]
 
 
 def _one(job: Job, target: Path | None, args: argparse.Namespace, out: Output) -> Outcome:
@@ -180,8 +160,7 @@ def _one(job: Job, target: Path | None, args: argparse.Namespace, out: Output) -
             replace(job, hooks=hooks).run(opened, outcome)
     except OnnxgradError as error:
         outcome.error = error
-    if outcome.error is not None:
-        outcome.error = named(outcome.error, name)
+    outcome.error = None if outcome.error is None else named(outcome.error, name)
     for note in outcome.trace.notes:
         out.note(note)
     return outcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from onnx import ModelProto
@@ -63,8 +63,7 @@ class Measuring:
     @property
     def is_cpu_time(self) -> bool:
         """With one thread CPU time says the same as wall time, and does not mind other work."""
-        where = self.options.get("provider", "cpu"), self.options.get("threads", 1)
-        return where == ("cpu", 1)
+        return (self.options.get("provider", "cpu"), self.options.get("threads", 1)) == ("cpu", 1)
 
     def ratio(self, a: ModelProto, b: ModelProto, seconds: float) -> tuple[float, float]:
         """The time of `b` over that of `a`, and how far the median may be off. InputError where
@@ -140,16 +139,12 @@ class _Search:
         if not self.kept:
             return None
         ratio, spread = self._measured(self.static, self.current, 1)
-        kept = ratio < 1
-        if not kept:
-            self.kept = []
+        if ratio >= 1:
+            self.kept, why = [], "all together are not quicker"
             self.decisions = [
-                Decision(d.choice, False, d.ratio, d.spread, "all together are not quicker")
-                if d.kept
-                else d
-                for d in self.decisions
+                replace(d, kept=False, why=why) if d.kept else d for d in self.decisions
             ]
-        return Decision("all that was kept", kept, ratio, spread)
+        return Decision("all that was kept", ratio < 1, ratio, spread)
 
     def _measured(self, a: ModelProto, b: ModelProto, left: int) -> tuple[float, float]:
         share = (self.deadline - time.monotonic()) / (2 * (left + 1))

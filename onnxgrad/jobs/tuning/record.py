@@ -86,22 +86,19 @@ def write(path: Path, data: Mapping[str, Any]) -> None:
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The decisions in a file. Raises InputError for one that is missing or no such file."""
     try:
-        data = json.loads(text_of(Path(path)))
+        data: dict[str, Any] = json.loads(text_of(Path(path)))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON: {' '.join(str(error).split())[:200]}") from error
-    if not isinstance(data, dict) or data.get("format") != _FORMAT or not _is_list(data):
-        raise InputError(f"{path}: no file of decisions of this version: tune again")
-    return data
-
-
-def _is_list(data: Mapping[str, Any]) -> bool:
-    found = data.get("decisions")
-    return isinstance(found, list) and all(
+    found = data.get("decisions") if isinstance(data, dict) else None
+    listed = isinstance(found, list) and all(
         isinstance(d, dict) and isinstance(d.get("choice"), str) and isinstance(d.get("kept"), bool)
         for d in found
     )
+    if not listed or data.get("format") != _FORMAT:
+        raise InputError(f"{path}: no file of decisions of this version: tune again")
+    return data
 
 
 def replayed(model: ModelLike, pipeline: Pipeline, data: Mapping[str, Any], where: str) -> Tuned:

@@ -48,7 +48,9 @@ def _of_torch(text: str) -> Scope | None:
             return None
         if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
             return None
-        found.append(_relative(names[:-1]))
+        # each name without the beginning that it has from the one around it
+        pairs = pairwise(["", *names[:-1]])
+        found.append(tuple(name.removeprefix(f"{outer}.") for outer, name in pairs if name))
     return _common(found)
 
 
@@ -56,11 +58,6 @@ def _common(scopes: Sequence[Scope]) -> Scope:
     """The scopes that all of them begin with."""
     levels = zip(*scopes, strict=False)
     return tuple(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
-
-
-def _relative(names: Sequence[str]) -> Scope:
-    """Each name without the beginning that it has from the one around it."""
-    return tuple(name.removeprefix(f"{outer}.") for outer, name in pairwise(["", *names]) if name)
 
 
 @dataclass

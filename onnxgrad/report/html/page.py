@@ -67,7 +67,12 @@ def page(title: str, reports: Sequence[Mapping[str, Any]]) -> str:
             "form-action 'none'",
         )
     )
-    data = {"version": __version__, "reports": list(reports), "licenses": _licenses()}
+    folder = resources.files(__package__).joinpath("vendor")
+    licenses = [
+        [name, folder.joinpath(f"{name}.LICENSE").read_text(encoding="utf-8").strip()]
+        for name in _LICENSES
+    ]
+    data = {"version": __version__, "reports": list(reports), "licenses": licenses}
     shown = html.escape(printable(title))
     return "\n".join(
         (
@@ -100,8 +105,7 @@ def embedded(data: object) -> str:
 
 
 def _digest(text: str) -> str:
-    found = hashlib.sha256(text.encode()).digest()
-    return f"'sha256-{base64.b64encode(found).decode()}'"
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 @cache
@@ -109,14 +113,6 @@ def _asset(name: str) -> str:
     """A script or style of the package, without the reference to a map that is not there."""
     text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
     return "\n".join(line for line in text.splitlines() if "sourceMappingURL" not in line)
-
-
-def _licenses() -> list[list[str]]:
-    folder = resources.files(__package__).joinpath("vendor")
-    return [
-        [name, folder.joinpath(f"{name}.LICENSE").read_text(encoding="utf-8").strip()]
-        for name in _LICENSES
-    ]
 
 
 Section: TypeAlias = dict[str, Any]
@@ -130,10 +126,9 @@ def report_data(
     sections: Iterable[Section | None],
 ) -> dict[str, Any]:
     """The report of one model, or of several together; sections that are None are left out."""
-    shown_sections = [s for s in sections if s is not None]
     return {
         "title": shown(title), "what": command, "verdict": answer, "cards": list(cards),
-        "sections": shown_sections,
+        "sections": [s for s in sections if s is not None],
     }  # fmt: skip
 
 

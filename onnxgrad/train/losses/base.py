@@ -17,7 +17,7 @@ from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, element_count, is_static
 from onnxgrad.ir.var import Var
-from onnxgrad.options import Declared, Interval, check_fields, checked
+from onnxgrad.options import Declared, Range, check_fields, checked
 from onnxgrad.train.losses.place import Place, wide
 from onnxgrad.wording import option
 
@@ -25,11 +25,11 @@ from onnxgrad.wording import option
 Numbers = Any
 # of float32, in which most models compute
 _LEAST, _LARGEST = math.ulp(0.0), float(np.finfo(np.float32).max)
-Finite = Annotated[float, Interval(-_LARGEST, _LARGEST, words="a finite number")]
-NonNegative = Annotated[float, Interval(0, _LARGEST, words="a finite number, at least 0")]
-Positive = Annotated[float, Interval(_LEAST, _LARGEST, words="a finite number above 0")]
+Finite = Annotated[float, Range(-_LARGEST, _LARGEST, words="a finite number")]
+NonNegative = Annotated[float, Range(0, _LARGEST, words="a finite number, at least 0")]
+Positive = Annotated[float, Range(_LEAST, _LARGEST, words="a finite number above 0")]
 # labels may be of either width
-Index = Annotated[int, Interval(-(1 << 31), (1 << 31) - 1, words="an integer of 32 bits")]
+Index = Annotated[int, Range(-(1 << 31), (1 << 31) - 1, words="an integer of 32 bits")]
 
 
 def check_numbers(loss: str, **arrays: Numbers) -> None:

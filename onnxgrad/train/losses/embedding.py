@@ -13,7 +13,7 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.options import Interval
+from onnxgrad.options import Range
 from onnxgrad.train.losses.base import (
     Finite,
     Index,
@@ -112,7 +112,7 @@ class TripletMargin(Loss):
     positive: str = "positive"
     negative: str = "negative"
     margin: Positive = 1.0
-    p: Annotated[float, Interval(math.ulp(0.0), math.inf, words="a number above 0")] = 2.0
+    p: Annotated[float, Range(math.ulp(0.0), math.inf, words="a number above 0")] = 2.0
     eps: Finite = 1e-6
     swap: bool = False
     reduction: Reduction = "mean"

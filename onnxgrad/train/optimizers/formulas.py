@@ -10,13 +10,13 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array, numpy_dtype
-from onnxgrad.options import Interval, NonNegative, Share
+from onnxgrad.options import NonNegative, Range, Share
 from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor, decayed, zeros
 from onnxgrad.train.update.clipping import sum_of_squares
 
 _MOST = float(np.finfo(np.float64).max)
 # of a moving mean
-Decay = Annotated[float, Interval(0, np.nextafter(1, 0), words="from 0 to 1, not 1 itself")]
+Decay = Annotated[float, Range(0, np.nextafter(1, 0), words="from 0 to 1, not 1 itself")]
 
 
 @dataclass(frozen=True)
@@ -297,9 +297,9 @@ class Adafactor(Optimizer):
     elementwise: ClassVar[bool] = False
 
     lr: NonNegative = 1e-2
-    beta2_decay: Annotated[float, Interval(-_MOST, 0, words="a finite number, at most 0")] = -0.8
+    beta2_decay: Annotated[float, Range(-_MOST, 0, words="a finite number, at most 0")] = -0.8
     eps: tuple[NonNegative | None, NonNegative] = (None, 1e-3)
-    d: Annotated[float, Interval(1, _MOST, words="a finite number, at least 1")] = 1.0
+    d: Annotated[float, Range(1, _MOST, words="a finite number, at least 1")] = 1.0
     weight_decay: NonNegative = 0.0
 
     def state(self, parameter: Array) -> dict[str, Array]:

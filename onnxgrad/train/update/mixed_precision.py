@@ -27,13 +27,13 @@ from onnx import TensorProto
 
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array
-from onnxgrad.options import Count, Interval, Positive, check_fields
+from onnxgrad.options import Count, Positive, Range, check_fields
 from onnxgrad.results import Plain
 from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor
 from onnxgrad.train.update.clipping import in_dtype, widest
 
-_ABOVE_1 = Interval(math.nextafter(1, 2), sys.float_info.max, words="a finite number above 1")
-_BETWEEN = Interval(math.ulp(0.0), math.nextafter(1, 0), words="between 0 and 1")
+_ABOVE_1 = Range(math.nextafter(1, 2), sys.float_info.max, words="a finite number above 1")
+_BETWEEN = Range(math.ulp(0.0), math.nextafter(1, 0), words="between 0 and 1")
 
 
 @dataclass(frozen=True)
