@@ -84,9 +84,8 @@ def sinks_last(block: BindingBlock, forward: Collection[Binding]) -> None:
         for b in depth
         if b not in forward and not any(v is not None and v.users for v in b.outputs)
     ]
-    moved = set(sinks)
-    sinks.sort(key=lambda b: -depth[b])
-    block.bindings = dict.fromkeys(b for b in depth if b not in moved) | dict.fromkeys(sinks)
+    last = dict.fromkeys(sorted(sinks, key=lambda b: -depth[b]))
+    block.bindings = dict.fromkeys(b for b in depth if b not in last) | last
 
 
 # ---- simplification ------------------------------------------------------------------------------

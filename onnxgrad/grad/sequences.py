@@ -69,10 +69,13 @@ def zeros_of(v: Var) -> Var:
 def lengths(sequence: Var, axis: int) -> Var:
     """The int64 vector of the elements' sizes along `axis`."""
 
-    def size(x: Var) -> Var:
-        return op.Shape(x, start=axis, end=axis + 1 if axis != -1 else None)
-
-    sizes = map_elements("sizes", [sequence], size, TensorType(TensorProto.INT64, (1,)))
+    end = axis + 1 if axis != -1 else None
+    sizes = map_elements(
+        "sizes",
+        [sequence],
+        lambda x: op.Shape(x, start=axis, end=end),
+        TensorType(TensorProto.INT64, (1,)),
+    )
     return op.ConcatFromSequence(sizes, axis=0)
 
 

@@ -251,12 +251,11 @@ def no_slope_beside(
     by_size = places[np.argsort(-np.abs(g.reshape(-1)[places]), kind="stable")]
     spread = by_size[_LOOKED_AT :: max(1, (len(by_size) - _LOOKED_AT) // _LOOKED_AT)]
     typical = float(np.linalg.norm(g)) / max(1.0, np.sqrt(g.size))
-    worst = None
-    for place in dict.fromkeys([*by_size[:_LOOKED_AT], *spread[:_LOOKED_AT]]):
-        found = _outside(float(g.flat[place]), at.alone(int(place)), typical, limit)
-        if found is not None and (worst is None or found[2] > worst[2]):
-            worst = found
-    return worst
+    found = [
+        _outside(float(g.flat[place]), at.alone(int(place)), typical, limit)
+        for place in dict.fromkeys([*by_size[:_LOOKED_AT], *spread[:_LOOKED_AT]])
+    ]
+    return max(filter(None, found), key=lambda outside: outside[2], default=None)
 
 
 def _outside(

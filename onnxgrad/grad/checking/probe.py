@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import onnx
@@ -109,11 +110,6 @@ class Run(Protocol):
 def runner(model: ModelProto, provider: str, threads: int = 1) -> tuple[Run, str]:
     """Returns the function that runs `model` and its gradient, and its name."""
 
-    def deployed(
-        model: ModelProto, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None
-    ) -> dict[str, Any]:
-        return onnxruntime.run(model, feeds, provider=provider, threads=threads, outputs=outputs)
-
     try:
         if own_operators(model):
             open_session(model, provider=provider)
@@ -122,7 +118,7 @@ def runner(model: ModelProto, provider: str, threads: int = 1) -> tuple[Run, str
         if not own:
             raise
         return _in_float64, f"in float64, as onnxruntime lacks {own}"
-    return deployed, provider
+    return partial(onnxruntime.run, provider=provider, threads=threads), provider
 
 
 def _in_float64(

@@ -181,9 +181,8 @@ class Recomputation:
             return v
         key = (segment, v)
         if key not in self._barriers:
-            barrier = _held(v, condition)
+            self._barriers[key] = barrier = _held(v, condition)
             barrier.type = v.type
-            self._barriers[key] = barrier
         return self._barriers[key]
 
 
@@ -207,15 +206,12 @@ _SELECTED = {
 
 def _held(v: Var, condition: Var) -> Var:
     """`v`, which waits for `condition`; as it is where its dtype has no way to."""
-    result = v
     if v.dtype == TensorProto.BOOL:
-        result = op.And(v, op.Or(v, condition))
-    elif v.dtype in _CARRIERS:
+        return op.And(v, op.Or(v, condition))
+    if v.dtype in _CARRIERS:
         carried = op.Cast(v, to=_CARRIERS[v.dtype])
-        result = op.Cast(op.Where(condition, carried, carried), to=v.dtype)
-    elif v.dtype in _SELECTED:
-        result = op.Where(condition, v, v)
-    return result
+        return op.Cast(op.Where(condition, carried, carried), to=v.dtype)
+    return op.Where(condition, v, v) if v.dtype in _SELECTED else v
 
 
 def _condition(g: Sequence[Any]) -> Var | None:

@@ -4,8 +4,6 @@ names of nested graphs.
 
 from __future__ import annotations
 
-from typing import Any
-
 from onnx import (
     AttributeProto,
     GraphProto,
@@ -74,18 +72,18 @@ def _over_batch(node: NodeProto, old: NodeProto) -> NodeProto:
     scanned = attributes["num_scan_inputs"].i
     states = len(node.input) - scanned
     stem = node.output[0]
-    options: dict[str, Any] = {"body": body, "num_scan_inputs": scanned}
-    directions = next((list(a.ints) for a in old.attribute if a.name == "directions"), None)
-    if directions is not None:
-        options["scan_input_directions"] = directions
     inner = helper.make_node(
         "Scan",
         [f"{stem}_member_{i}" for i in range(len(node.input))],
         [f"{stem}_of_member_{i}" for i in range(len(body.output))],
-        **options,
+        body=body,
+        num_scan_inputs=scanned,
+        scan_input_directions=next((a.ints for a in old.attribute if a.name == "directions"), None),
     )
-    types = [v.type if i < states else _series(v.type) for i, v in enumerate(body.input)]
-    results = [v.type if i < states else _series(v.type) for i, v in enumerate(body.output)]
+    types, results = (
+        [v.type if i < states else _series(v.type) for i, v in enumerate(values)]
+        for values in (body.input, body.output)
+    )
     outer = helper.make_graph(
         [inner], f"{stem}_batch", _values(inner.input, types), _values(inner.output, results)
     )

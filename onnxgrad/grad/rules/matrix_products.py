@@ -38,11 +38,10 @@ def _matmul(
         g = op.Unsqueeze(g, [-1])
     da = _left(g, left, right) if wanted[0] else None
     db = _right(g, left, right) if wanted[1] else None
-    if da is not None and a.rank == 1:
-        da = op.Squeeze(da, [-2])
-    if db is not None and b.rank == 1:
-        db = op.Squeeze(db, [-1])
-    return [da, db]
+    return [
+        op.Squeeze(da, [-2]) if da is not None and a.rank == 1 else da,
+        op.Squeeze(db, [-1]) if db is not None and b.rank == 1 else db,
+    ]
 
 
 def _left(g: Var, a: Var, b: Var) -> Var:

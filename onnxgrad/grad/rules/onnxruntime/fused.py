@@ -240,11 +240,10 @@ def _matmul_nbits(
     blocks = -(-K // block_size)
     each = [N, blocks, 1]
     zero: Var | float = float(1 << bits - 1)
-    if zero_points is not None and zero_points.dtype == TensorProto.UINT8:
-        padded = op.Reshape(_unpacked(zero_points, bits), [N, -1])
-        zero = op.Cast(op.Slice(padded, [0], [blocks], [1]), to=scales.dtype)
-        zero = op.Reshape(zero, each)
-    elif zero_points is not None:
+    if zero_points is not None:
+        if zero_points.dtype == TensorProto.UINT8:
+            padded = op.Reshape(_unpacked(zero_points, bits), [N, -1])
+            zero_points = op.Cast(op.Slice(padded, [0], [blocks], [1]), to=scales.dtype)
         zero = op.Reshape(zero_points, each)
     q = op.Cast(op.Reshape(_unpacked(b, bits), [N, blocks, block_size]), to=scales.dtype)
     w = op.Reshape((q - zero) * op.Reshape(scales, each), [N, blocks * block_size])
