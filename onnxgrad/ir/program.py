@@ -15,7 +15,6 @@ from onnxgrad.errors import InternalError
 from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.names import Names
 from onnxgrad.ir.protobufs import elements
 from onnxgrad.ir.storage.external_data import Digests, internalize
 from onnxgrad.ir.types import Array
@@ -28,6 +27,42 @@ _WIDEST = 400  # characters of a cell
 FunctionKey = tuple[str, str, str]
 # descriptive fields of a model beside its metadata; unset, they are the empty text, or 0
 HEADER = ("producer_name", "producer_version", "domain", "model_version", "doc_string")
+
+
+class Names(set[str]):
+    """Every name that a program uses or used, of values and nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._spare: dict[str, int] = {}
+        # since the last mark: the hint, its number before, and the new name
+        self._taken: list[tuple[str, int | None, str]] = []
+
+    def fresh(self, hint: str) -> str:
+        """Returns a name that is free, and takes it: `hint`, else `hint_2`, `hint_3`, ..."""
+        before = self._spare.get(hint)
+        name, count = hint, before or 1
+        while name in self:
+            count += 1
+            name = f"{hint}_{count}"
+        self._spare[hint] = count
+        self._taken.append((hint, before, name))
+        self.add(name)
+        return name
+
+    def mark(self) -> None:
+        """From now on, remember the names that are taken."""
+        self._taken.clear()
+
+    def forget(self) -> None:
+        """Free the names that were taken since the last mark, as if they had never been taken."""
+        while self._taken:
+            hint, before, name = self._taken.pop()
+            self.discard(name)
+            if before is None:
+                del self._spare[hint]
+            else:
+                self._spare[hint] = before
 
 
 class Program:

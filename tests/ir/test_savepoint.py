@@ -13,7 +13,7 @@ from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.savepoint import Savepoint
+from onnxgrad.rewrite.attempt import Savepoint
 from tests.helpers import parse
 
 TEXT = """g (bool c, float[2] x) => (float[2] y) {

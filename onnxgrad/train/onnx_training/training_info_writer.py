@@ -29,8 +29,7 @@ from onnxgrad.grad.wrt import hoist_requested
 from onnxgrad.ir import domains
 from onnxgrad.ir.binding import RANDOM_OPS
 from onnxgrad.ir.load import ModelLike, load, load_own, program_of
-from onnxgrad.ir.names import Names
-from onnxgrad.ir.program import Program
+from onnxgrad.ir.program import Names, Program
 from onnxgrad.ir.protobufs import every_graph, graphs_of, keep
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
