@@ -13,7 +13,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission import signature
 from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.raise_opset import Refused
+from onnxgrad.laws.raise_opset import Refused, refuse_if
 
 
 def lower(b: Binding, old: int, new: int) -> None:
@@ -23,8 +23,7 @@ def lower(b: Binding, old: int, new: int) -> None:
     schema = attributes.schema(b.op, old, "")
     if schema is None:
         raise Refused(f"it is new at opset {new}")
-    if b.op in _ANOTHER_MEANING.get(new, ()):
-        raise Refused(f"it means something else before opset {new}")
+    refuse_if(b.op in _ANOTHER_MEANING.get(new, ()), f"it means something else before opset {new}")
     if (own := _LOWERED.get((b.op, new))) is not None:
         own(b, schema)
         return
@@ -79,32 +78,37 @@ def _along_the_last_axis(b: Binding, schema: OpSchema) -> None:
 
 def _in_inference(b: Binding, schema: OpSchema) -> None:
     """The number of results says whether it trains."""
-    if b.attrs.get("training_mode") or len(b.outputs) > 1:
-        raise Refused("it trains")
+    refuse_if(b.attrs.get("training_mode") or len(b.outputs) > 1, "it trains")
     b.drop_attribute("training_mode")
 
 
 def _without_zeros(b: Binding, schema: OpSchema) -> None:
     """A zero is a size that is copied, as it is without allowzero."""
     shape = b.operand(1)
-    if b.attrs.get("allowzero") and (shape is None or shape.ints is None or 0 in shape.ints):
-        raise Refused("a zero in its shape may be a size of zero")
+    refuse_if(
+        b.attrs.get("allowzero") and (shape is None or shape.ints is None or 0 in shape.ints),
+        "a zero in its shape may be a size of zero",
+    )
     b.drop_attribute("allowzero")
 
 
 def _of_integers(b: Binding, schema: OpSchema) -> None:
     """On floats, Mod had to be fmod."""
     x = b.operand(0)
-    if not b.attrs.get("fmod") and (x is None or numpy_dtype(x.dtype).kind not in "iu"):
-        raise Refused("it is not known to be of integers, and of floats it had to be fmod")
+    refuse_if(
+        not b.attrs.get("fmod") and (x is None or numpy_dtype(x.dtype).kind not in "iu"),
+        "it is not known to be of integers, and of floats it had to be fmod",
+    )
 
 
 def _within_its_bits(b: Binding, schema: OpSchema) -> None:
     """By a negative number of bits, or by more than there are, was left open."""
     y = b.operand(1)
     by = None if y is None else y.const
-    if by is None or not np.isin(by, np.arange(8 * by.itemsize)).all():
-        raise Refused("it is not known to shift by fewer bits than there are")
+    refuse_if(
+        by is None or not np.isin(by, np.arange(8 * by.itemsize)).all(),
+        "it is not known to shift by fewer bits than there are",
+    )
 
 
 _LOWERED: dict[tuple[str, int], Callable[[Binding, OpSchema], None]] = {
@@ -144,8 +148,10 @@ def _as_attribute(b: Binding, schema: OpSchema, name: str, v: Var) -> None:
         raise Refused(f"its '{name}' is known at run time only")
     if number.size:
         written = read(signature.attribute(schema, name, number))
-        if not np.array_equal(np.asarray(written).reshape(-1), number.reshape(-1)):
-            raise Refused(f"its '{name}' has more digits than an attribute")
+        refuse_if(
+            not np.array_equal(np.asarray(written).reshape(-1), number.reshape(-1)),
+            f"its '{name}' has more digits than an attribute",
+        )
         b.set_attribute(name, written)
     elif name != "axes" or b.attr("noop_with_empty_axes"):
         raise Refused(f"its '{name}' is empty")
@@ -166,8 +172,7 @@ def _without_defaults(b: Binding, schema: OpSchema, new: int) -> None:
     for name, a in schema.attributes.items():
         if name in b.attrs or name in b.blocks:
             continue
-        if a.required:
-            raise Refused(f"it needs '{name}'")
+        refuse_if(a.required, f"it needs '{name}'")
         if name in defaults and defaults[name] != before.get(name):
             b.set_attribute(name, defaults[name])
 
@@ -176,5 +181,4 @@ def _even_parts(b: Binding) -> None:
     """Raises Refused unless the parts are known to be equal: before, they had to be."""
     sizes = {None if v is None or v.shape is None else v.shape[int(b.attr("axis"))]
              for v in b.outputs}  # fmt: skip
-    if len(sizes) != 1 or None in sizes:
-        raise Refused("its parts are not known to be of one size")
+    refuse_if(len(sizes) != 1 or None in sizes, "its parts are not known to be of one size")

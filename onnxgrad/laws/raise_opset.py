@@ -23,7 +23,13 @@ Adapter = Callable[[Binding, Attributes], None]
 
 
 class Refused(Exception):
-    """Why a binding cannot be what it was."""
+    """Why a binding cannot be converted."""
+
+
+def refuse_if(holds: object, reason: str) -> None:
+    """Raises Refused with this reason if `holds` is true."""
+    if holds:
+        raise Refused(reason)
 
 
 Maker = Callable[[Binding, Attributes, str], Var | None]
@@ -126,8 +132,10 @@ def resize_from_the_corner(b: Binding, was: Attributes) -> None:
     """
     scales, nearest = b.operand(1), was.get("mode") == "nearest"
     smaller, larger = _resized(b)
-    if nearest and smaller and larger:
-        raise Refused("which element is nearest is another question where it enlarges")
+    refuse_if(
+        nearest and smaller and larger,
+        "which element is nearest is another question where it enlarges",
+    )
     b.block.set_operands(b, [b.operand(0), constant(np.zeros(0, np.float32)), scales])
     b.set_attribute("coordinate_transformation_mode", "asymmetric")
     if nearest:
@@ -149,8 +157,10 @@ def _resized(b: Binding) -> tuple[bool, bool]:
 @adapter(13, "Resize")
 def resize_without_a_mode(b: Binding, was: Attributes) -> None:
     """The same, but for a mode that went."""
-    if was.get("coordinate_transformation_mode") == "tf_half_pixel_for_nn":
-        raise Refused("its coordinate_transformation_mode tf_half_pixel_for_nn went")
+    refuse_if(
+        was.get("coordinate_transformation_mode") == "tf_half_pixel_for_nn",
+        "its coordinate_transformation_mode tf_half_pixel_for_nn went",
+    )
 
 
 @adapter(11, "Scatter")
@@ -169,8 +179,7 @@ def along_one_axis(b: Binding, was: Attributes) -> None:
         b.set_attribute("axis", axis)
         return
     y, shape = b.out, op.Shape(x)
-    flat = op.Flatten(x, axis=axis)
-    part = getattr(op, b.op)(flat, axis=-1)
+    part = getattr(op, b.op)(op.Flatten(x, axis=axis), axis=-1)
     b.block.replace(y, op.Reshape(part, shape))
     b.block.remove(b)
 
@@ -178,8 +187,7 @@ def along_one_axis(b: Binding, was: Attributes) -> None:
 @adapter(9, "BatchNormalization")
 def one_statistic_a_channel(b: Binding, was: Attributes) -> None:
     """spatial = 1 is all there is."""
-    if was.get("spatial", 1) != 1:
-        raise Refused("its statistics are one for each element (spatial=0)")
+    refuse_if(was.get("spatial", 1) != 1, "its statistics are one for each element (spatial=0)")
     if "spatial" in b.attrs:
         b.drop_attribute("spatial")
 
@@ -228,8 +236,10 @@ def normalization_of_channels(b: Binding, was: Attributes) -> None:
 @adapter(24, "Attention")
 def attention_without_caps(b: Binding, was: Attributes) -> None:
     """The scores are capped after the mask is added, where it was before."""
-    if was.get("softcap") or b.result(3) is not None:
-        raise Refused("the order of its softcap and its mask changed")
+    refuse_if(
+        was.get("softcap") or b.result(3) is not None,
+        "the order of its softcap and its mask changed",
+    )
 
 
 @adapter(9, "Scan")

@@ -9,9 +9,9 @@ import numpy as np
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.permeable import transposed_constant
 from onnxgrad.laws.remove_noops import x_or_identity
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import decline, decline_if
@@ -108,14 +108,10 @@ def transpose_through_constant(q: Any, between: Binding) -> Any:
 
 
 def _through_two(between: Binding, moved: list[Var | None]) -> Var | None:
-    found = [v for v in moved if v is not None]
-    if (
-        between.version < 7
-        or len(found) < 2
-        or all(v is None or v.is_constant for v in between.inputs)
-    ):
+    constants = all(v is None or v.is_constant for v in between.inputs)
+    if between.version < 7 or None in moved or constants:
         return None
-    made: Var = getattr(op, between.op)(*found)
+    made: Var = getattr(op, between.op)(*moved)
     return made
 
 
@@ -130,20 +126,8 @@ def _untransposed(v: Var | None, q: Any) -> Var | None:
 
 
 def _transposed_at_once(v: Var | None, q: Any) -> Var | None:
-    if (
-        v is None
-        or q is None
-        or not v.is_constant
-        or v.shape is None
-        or len(v.shape) > len(q)
-        or v.use_count > 1
-    ):
-        return None
-    array = v.const
-    if array is None:
-        return None
-    aligned = array.reshape((*[1] * (len(q) - array.ndim), *array.shape))
-    return constant(np.transpose(aligned, q), name=f"{v.name}_transposed")
+    """A constant that is read here only, in the order `q`; None for anything else."""
+    return None if v is None or q is None or v.use_count > 1 else transposed_constant(v, q)
 
 
 def _cancel(p: Any, q: Any) -> bool:
@@ -194,9 +178,11 @@ def concat_of_transposes(x: list[Var], axis: int, root: Binding) -> Any:
 
 def is_matrix_transpose(perm: Sequence[int] | None) -> bool:
     """The permutation swaps the last two axes and keeps the leading ones."""
-    if perm is None or len(perm) < 2:
-        return False
-    return list(perm) == [*range(len(perm) - 2), len(perm) - 1, len(perm) - 2]
+    return (
+        perm is not None
+        and len(perm) >= 2
+        and list(perm) == [*range(len(perm) - 2), len(perm) - 1, len(perm) - 2]
+    )
 
 
 def transposed(v: Var) -> Var:

@@ -219,7 +219,7 @@ def _joined(values: list[Var]) -> Any:
             continue
         whole = op.Concat(*(inner for _, inner, _ in parts), axis=axis)
         rest = [v for v in values if all(v is not part for _, _, part in parts)]
-        return op.Sum(whole, *rest) if len(rest) > 1 else whole + rest[0] if rest else whole
+        return add_up([whole, *rest])
     return None
 
 
@@ -253,14 +253,11 @@ def sum_of_reshapes(x: list[Var], s: list[Var], root: Binding) -> Any:
         return None
     if not all(same_shape(v.shape, x[0].shape) for v in x[1:]):
         return None
-    whole = x[0] + x[1] if len(x) == 2 else op.Sum(*x)
-    return op.Reshape(whole, s[0], allowzero=zeros.pop() or None)
+    return op.Reshape(add_up(x), s[0], allowzero=zeros.pop() or None)
 
 
 def add_up(contributions: Sequence[Var]) -> Var:
     """The sum of the partials of one value."""
-    if len(contributions) == 1:
-        return contributions[0]
-    if len(contributions) == 2:
-        return contributions[0] + contributions[1]
-    return op.Sum(*contributions)
+    if len(contributions) > 2:
+        return op.Sum(*contributions)
+    return contributions[0] if len(contributions) == 1 else contributions[0] + contributions[1]

@@ -25,7 +25,7 @@ from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import dtype_name
 from onnxgrad.laws.lower_opset import lower
-from onnxgrad.laws.raise_opset import ADAPTERS, Refused
+from onnxgrad.laws.raise_opset import ADAPTERS, Refused, refuse_if
 from onnxgrad.passes.base import Count, Pass, register
 from onnxgrad.rewrite.trace import Trace
 
@@ -205,8 +205,7 @@ def _raise(b: Binding, before: int, after: int) -> bool:
     found = ADAPTERS.get((b.op, after))
     if found is None:
         reason = form_changes(b.op, before, after)
-        if reason:
-            raise Refused(f"{reason}, and how that is written since is not known")
+        refuse_if(reason, f"{reason}, and how that is written since is not known")
         return False
     was = _Was({**attributes.schema_defaults(b.op, before, ""), **b.attrs})
     node = b.node
@@ -224,8 +223,9 @@ class _Was(dict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)
-        if isinstance(value, RefAttr):
-            raise Refused(f"its '{name}' is given by calls: inline the function first")
+        refuse_if(
+            isinstance(value, RefAttr), f"its '{name}' is given by calls: inline the function first"
+        )
         return value
 
     def get(self, name: str, default: Any = None) -> Any:

@@ -133,8 +133,7 @@ class EachTrace(Trace):
             before, after, lambda name: not nodes_before[name].isdisjoint(nodes_after[name])
         ):
             try:
-                region = Region(before, after, scope, types.get)
-                context = self._one(region, fired, exact) or context
+                context |= self._one(Region(before, after, scope, types.get), fired, exact)
                 ran = True
             except NoRegion as error:
                 why = str(error)

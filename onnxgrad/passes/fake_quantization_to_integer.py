@@ -77,8 +77,7 @@ def _to_integers(root: Binding, exact: bool, trace: Trace) -> None:
         y = in_integers(found, to)
         return {root.out: y if held_by is None else held(y, bounds_of(held_by, to), to)}
 
-    sources = [b for b in (root, held_by, product) if b is not None]
-    _attempt(rule, root, sources, build, trace)
+    _attempt(rule, root, [b for b in (root, held_by, product) if b is not None], build, trace)
     if not root.is_live and off.quanta:
         trace.inexact.append(Inexact(rule, where, 1.0, off.words))
         trace.rounded = True

@@ -107,7 +107,7 @@ def values_of(
         values: dict[str, Value] = dict(known)
         if asked:
             model = _model_of(block, folded, asked)
-            values.update(run(model, {}, optimize=False, timeout=seconds))
+            values |= run(model, {}, optimize=False, timeout=seconds)
         return [(b, values[b.out.name]) for b in wanted]
     except RunFailed:
         if len(wanted) == 1:

@@ -243,8 +243,7 @@ def _attribute_values(group: Group) -> list[AttributeProto]:
 
 def _mark(node: NodeProto, group: Sequence[Binding], position: Mapping[Binding, int]) -> None:
     """Where the group runs, which all its members agree on, and what made the call."""
-    program = group[0].block.program
-    if program.ir_version >= _METADATA_SINCE:
+    if group[0].block.program.ir_version >= _METADATA_SINCE:
         node.metadata_props.extend(e for e in group[-1].node.metadata_props if e.key == "layer_ann")
         node.metadata_props.add(key=MADE_BY, value=RULE)
         node.metadata_props.add(key=KEY, value=remember(group, position))

@@ -44,8 +44,7 @@ class RemoveUnused(Pass):
                     block.remove_initializer(v)
                 for kind, removed in (("binding", bindings), ("initializer", len(unused))):
                     if removed:
-                        where = f"{removed} in {block.name}"
-                        trace.fired(f"unused_{kind}", where, count=removed)
+                        trace.fired(f"unused_{kind}", f"{removed} in {block.name}", count=removed)
                 # a law meets a constant at its readers; only a branch is looked at as a whole
                 trace.unseen += bool(unused) and block.owner is None
 

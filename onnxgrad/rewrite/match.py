@@ -174,8 +174,7 @@ def _binds(pattern: Capture, value: Any, answer: dict[Any, Any]) -> bool:
 def _attributes(pattern: Call, b: Binding, answer: dict[Any, Any]) -> bool:
     for name, wanted in pattern.attrs:
         value = b.attr(name)
-        fits = _binds(wanted, value, answer) if isinstance(wanted, Capture) else value == wanted
-        if not fits:
+        if not (_binds(wanted, value, answer) if isinstance(wanted, Capture) else value == wanted):
             return False
     return True
 

@@ -62,15 +62,13 @@ def slip(
         if isinstance(error, InternalError):
             raise error
         raise InternalError(f"rule {rule} failed at {where}: {reason}") from error
-    if trace.slipped(rule, where, reason):
-        number = sum(s.rule == rule for s in trace.slips)
-        if number <= _WARNED:
-            warnings.warn(
-                f"rewrite rule {rule} failed at {where}, which stays as it was: {reason}; "
-                "please report this",
-                RuleWarning,
-                stacklevel=2,
-            )
+    if trace.slipped(rule, where, reason) and sum(s.rule == rule for s in trace.slips) <= _WARNED:
+        warnings.warn(
+            f"rewrite rule {rule} failed at {where}, which stays as it was: {reason}; "
+            "please report this",
+            RuleWarning,
+            stacklevel=2,
+        )
 
 
 def guarded(found: Iterator[_T], on_error: Callable[[Exception], None]) -> Iterator[_T]:
@@ -90,9 +88,8 @@ def _place(author: Callable[..., Any], error: Exception) -> tuple[str, int]:
     """File and line of the caller's code that failed; of its function where that only returned
     what cannot be.
     """
-    module = getattr(author, "__module__", None) or ""
-    theirs = module.partition(".")[0] not in _CALLERS
-    code: CodeType | None = getattr(author, "__code__", None) if theirs else None
+    package = (getattr(author, "__module__", None) or "").partition(".")[0]
+    code: CodeType | None = None if package in _CALLERS else getattr(author, "__code__", None)
     frames = [
         (frame.f_code.co_filename, line)
         for frame, line in traceback.walk_tb(error.__traceback__)

@@ -174,5 +174,4 @@ def _may_match(calls: Sequence[Call], value: Any) -> bool:
 
 def _depth(pattern: Pattern) -> int:
     """How many operators a pattern has one above the other."""
-    above = max((_depth(inner) for inner in pattern.inside), default=0)
-    return above + isinstance(pattern, Call)
+    return max(map(_depth, pattern.inside), default=0) + isinstance(pattern, Call)

@@ -76,8 +76,7 @@ def products_of_one_left(merge: str, provider: str) -> Family:
         reason = reason or reason_not_to_split(x[0].rank, sizes, roots[0].version)
         if reason is not None:
             return decline(reason)
-        product = x[0] @ concat(w, axis=-1)
-        return split(product, sizes, w, source_axis=-1, axis=-1)
+        return split(x[0] @ concat(w, axis=-1), sizes, w, source_axis=-1, axis=-1)
 
     return combine_parallel_matmul
 

@@ -81,8 +81,9 @@ def skip_simplified_layer_normalization(
     """SkipSimplifiedLayerNormalization(x, skip, gamma, bias) = RMSNormalization(x + skip + bias)"""
     decline_if(root.block.opsets.get("", 0) < 23, "RMSNormalization needs opset 23")
     total = _sum(x, skip, bias, root)
-    normal = op.RMSNormalization(total, gamma, axis=-1, epsilon=_epsilon(root))
-    return _with_sum(root, normal, total)
+    return _with_sum(
+        root, op.RMSNormalization(total, gamma, axis=-1, epsilon=_epsilon(root)), total
+    )
 
 
 @rewrite(P.LayerNormalization(P.Add(a, b).only, gamma, beta.maybe), shrinks=count("Add"))

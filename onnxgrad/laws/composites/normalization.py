@@ -52,8 +52,7 @@ def rms_normalization_in_float(wide: Var, w: Var, eps: Var, mean: Binding, root:
 
 
 def _rms(x: Var, w: Var, eps: Var, mean: Binding, root: Binding) -> Any:
-    dtypes = _HALF if mean.out.dtype != x.dtype else _FLOATS
-    require(root, _RMS, x, dtypes)
+    require(root, _RMS, x, _HALF if mean.out.dtype != x.dtype else _FLOATS)
     axis, epsilon = _measured(x, eps, mean)
     decline_if(
         not normalises(x, axis, w), f"its weight {w.name} is no vector over the normalised axes"

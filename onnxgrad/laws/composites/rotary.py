@@ -45,8 +45,7 @@ def rotary_embedding(x: Var, cos: Var, sin: Var, turned: Binding, root: Binding)
         not _is_turned(turned, half),
         "what the sine is multiplied by is not the second half and the first",
     )
-    tables = [_table(v, x, half) for v in (cos, sin)]
-    return op.RotaryEmbedding(x, *tables)
+    return op.RotaryEmbedding(x, _table(cos, x, half), _table(sin, x, half))
 
 
 def _is_turned(turned: Binding, half: int) -> bool:
@@ -155,5 +154,4 @@ def rotated_rows(v: Var) -> Var | None:
         return None
     if not is_split(rows.shape, (inner.shape[0], inner.shape[2], inner.shape[1], inner.shape[3])):
         return None
-    given = {**b.attrs, "num_heads": inner.shape[1]}
-    return op.RotaryEmbedding(rows, *b.inputs[1:], **given)
+    return op.RotaryEmbedding(rows, *b.inputs[1:], **{**b.attrs, "num_heads": inner.shape[1]})

@@ -95,8 +95,8 @@ class Conversion:
             return self._constant(v, self.plan.constants[v])
         if (v, block) not in self.narrowed:
             with emitting(block, sources=sources, made_by=LAW):
-                bounded = v in self.plan.far
-                x = op.Clip(v, np.float32(-LARGEST), np.float32(LARGEST)) if bounded else v
+                bounds = (np.float32(-LARGEST), np.float32(LARGEST))
+                x = op.Clip(v, *bounds) if v in self.plan.far else v
                 self.narrowed[v, block] = op.Cast(x, to=_FLOAT16)
         return self.narrowed[v, block]
 

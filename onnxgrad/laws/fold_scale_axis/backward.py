@@ -167,8 +167,7 @@ def scale_behind_product(scalars: bool, runtime: bool) -> Rule:
         if scale is None:
             return None
         ascent = _Ascent(root.block)
-        moved = ascent.take(x, scale)
-        mapping = {root.out: moved, **ascent.also}
+        mapping = {root.out: ascent.take(x, scale)} | ascent.also
         decline_if(closes_cycle(mapping), "another part of the same Split feeds this one")
         return mapping
 

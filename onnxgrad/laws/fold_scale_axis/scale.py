@@ -57,8 +57,7 @@ class Scale:
 
     def parts(self, sizes: Sequence[int]) -> list[Scale]:
         """The scales of consecutive channels, so many each."""
-        pieces = np.split(self.factors, np.cumsum(sizes)[:-1])
-        return [replace(self, factors=piece) for piece in pieces]
+        return [replace(self, factors=f) for f in np.split(self.factors, np.cumsum(sizes)[:-1])]
 
     def among(self, index: int, sizes: Sequence[int]) -> Scale:
         """This scale for part `index` of a value that has so many channels in its parts, 1 for

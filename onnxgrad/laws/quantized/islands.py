@@ -149,15 +149,13 @@ def in_integers(found: Island, to: Scaled) -> Var:
         to.dtype != x.dtype or not to.single,
         "the result is of other integers than the left operand",
     )
-    operands: list[Any] = [*_operands(x), *_operands(w), to.scale, to.zero_var()]
+    operands: list[Any] = [
+        x.value, x.scale, x.zero_var(), w.value, w.scale, w.zero_var(), to.scale, to.zero_var()
+    ]  # fmt: skip
     if found.product.op == "MatMul":
         return op.QLinearMatMul(*operands)
     written = {n: v for n, v in found.product.attrs.items() if n in _CONV}
     return op.QLinearConv(*operands, *([] if found.bias is None else [found.bias]), **written)
-
-
-def _operands(of: Scaled) -> list[Var]:
-    return [of.value, of.scale, of.zero_var()]
 
 
 def in_float(found: Island) -> Any:
