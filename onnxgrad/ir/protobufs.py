@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
@@ -179,15 +179,7 @@ def reads(node: NodeProto) -> Iterable[str]:
     own names are made in them).
     """
     yield from node.input
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs) if attribute.type in _GRAPHS else ():
-            yield from _names(graph)
-
-
-def _names(graph: GraphProto) -> Iterable[str]:
-    yield from (value.name for value in graph.output)
-    for node in graph.node:
-        yield from reads(node)
-
-
-_GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+    for graph in graphs_of(node):
+        yield from (value.name for value in graph.output)
+        for inner in graph.node:
+            yield from reads(inner)

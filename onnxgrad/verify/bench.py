@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import statistics
@@ -161,8 +162,8 @@ def bench(
     timings = tuple(
         Timing(
             name,
-            _all(wall[name]),
-            _all(cpu[name]),
+            Spread.of([*itertools.chain.from_iterable(wall[name])]),
+            Spread.of([*itertools.chain.from_iterable(cpu[name])]),
             ratio_of_fastest(wall[name], wall[first]),
             ratio_of_fastest(cpu[name], cpu[first]),
             sum(map(len, b)),
@@ -182,8 +183,7 @@ def _open_first(model: ProofModel, options: Mapping[str, Any]) -> Session:
 
 
 def _required(model: onnx.ModelProto) -> set[str]:
-    initializers = {t.name for t in model.graph.initializer}
-    return {v.name for v in model.graph.input} - initializers
+    return {v.name for v in model.graph.input} - {t.name for t in model.graph.initializer}
 
 
 _Bursts = dict[str, list[list[tuple[float, float]]]]
@@ -214,16 +214,13 @@ def _bursts(
     return found
 
 
-def _all(bursts: Sequence[Sequence[float]]) -> Spread:
-    return Spread.of([value for burst in bursts for value in burst])
-
-
 def ratio_of_fastest(times: Sequence[Sequence[float]], first: Sequence[Sequence[float]]) -> Spread:
     """Seconds of every run, by round, over those of another model: the ratio of the fastest runs of
     every few rounds. A run of no measurable time counts as equal.
     """
-    pairs = zip(_fastest(times), _fastest(first), strict=True)
-    return Spread.of([a / b if b > 0 else 1.0 for a, b in pairs])
+    return Spread.of(
+        [a / b if b > 0 else 1.0 for a, b in zip(_fastest(times), _fastest(first), strict=True)]
+    )
 
 
 def _fastest(rounds: Sequence[Sequence[float]]) -> list[float]:

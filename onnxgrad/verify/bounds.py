@@ -139,8 +139,9 @@ def _by_output(name: str, given: PerOutput) -> dict[str | None, float]:
     found = dict(given) if isinstance(given, Mapping) else {None: given}
     for value in found.values():
         if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-            where = option(f"--{name}", name)
-            raise InputError(f"{where}: a number from 0 on is wanted, not {value!r}")
+            raise InputError(
+                f"{option(f'--{name}', name)}: a number from 0 on is wanted, not {value!r}"
+            )
     return {output: float(value) for output, value in found.items()}
 
 
@@ -221,8 +222,7 @@ def _worst(a: Array, b: Array, most: float) -> Score:
     largest = float(np.abs(x).max(initial=0.0))
     gap = float(np.abs(x - y).max(initial=0.0))
     off = gap / largest if largest else math.inf if gap else 0.0
-    at = _furthest(a, b)
-    return Score(off, most, at, f"{off:.1e} of max", f"≤ {most:g}", x.size)
+    return Score(off, most, _furthest(a, b), f"{off:.1e} of max", f"≤ {most:g}", x.size)
 
 
 def _top1(a: Array, b: Array, least: float) -> Score:

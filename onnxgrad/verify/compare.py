@@ -129,8 +129,7 @@ def compare(
         if name not in actual:
             found.append(_broken(name, "is missing from the second model's outputs"))
             continue
-        legal = (ranges or {}).get(name)
-        found.extend(_compare_value(name, value, actual[name], limit, legal))
+        found.extend(_compare_value(name, value, actual[name], limit, (ranges or {}).get(name)))
     found.extend(
         _broken(name, "is not an output of the first model")
         for name in actual
@@ -229,8 +228,7 @@ def compare_tensor(
     scale = max(
         np.max(np.abs(x), where=finite, initial=0.0), np.max(np.abs(y), where=finite, initial=0.0)
     )
-    rel = float(gap.max() / scale) if scale else 0.0
-    return _at(name, x, y, gap, rel, limit, compared)
+    return _at(name, x, y, gap, float(gap.max() / scale) if scale else 0.0, limit, compared)
 
 
 def _allowance(limit: Limit, dtype: np.dtype[Any]) -> Allowance:

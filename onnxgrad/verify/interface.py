@@ -59,15 +59,11 @@ def _inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 def _names(what: str, a: list[str], b: list[str]) -> list[str]:
-    if a == b:
-        return []
-    lost, new = [n for n in a if n not in b], [n for n in b if n not in a]
-    if lost or new:
-        return [
-            f"the {what} changed: "
-            + ", ".join([f"{n!r} is missing" for n in lost] + [f"{n!r} is new" for n in new])
-        ]
-    return [f"the {what} changed their order: {a} -> {b}"]
+    changes = [f"{n!r} is missing" for n in a if n not in b]
+    changes += [f"{n!r} is new" for n in b if n not in a]
+    if changes:
+        return [f"the {what} changed: {', '.join(changes)}"]
+    return [] if a == b else [f"the {what} changed their order: {a} -> {b}"]
 
 
 def _type(what: str, a: onnx.TypeProto, b: onnx.TypeProto) -> list[str]:
@@ -191,8 +187,8 @@ def _named(
     names: Mapping[str, str],
 ) -> dict[str, str]:
     """The entries of `names` that speak of these values."""
-    ours = {v.name for v in a}
     theirs = [v.name for v in b]
+    ours = {v.name for v in a}
     found = {x: y for x, y in names.items() if x in ours}
     for y in found.values():
         if y not in theirs:

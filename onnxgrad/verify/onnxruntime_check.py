@@ -126,7 +126,9 @@ def held_against(
             if error.limit:
                 found.unproved.append(limit_reached(f"{asked.of} {how}", error))
                 continue
-            reason = f"{asked.of} does not run {how}: {error.reason}{_fault(error)}"
+            reason = f"{asked.of} does not run {how}: {error.reason}"
+            if error.stage == "killed":
+                reason += f"; this crash is a fault of onnxruntime {versions()['onnxruntime']}"
             found.add(
                 "onnxruntime", [Difference("(model)", None, None, None, math.inf, 0.0, reason)]
             )
@@ -167,13 +169,6 @@ def _hold_at_zero(
             sizes = ", ".join(f"{symbol}=0" for symbol in symbols)
             found.notes.append(f"the models differ {how} at {sizes}")
             found.add("onnxruntime", differences, trial.expected, f"{how}, {sizes}")
-
-
-def _fault(error: RunFailed) -> str:
-    """Returns whose fault a death is."""
-    if error.stage != "killed":
-        return ""
-    return f"; that a model ends the process is a fault of onnxruntime {versions()['onnxruntime']}"
 
 
 def calibrate(

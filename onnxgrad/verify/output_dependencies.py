@@ -184,8 +184,10 @@ def _tensors(model: ModelProto) -> Iterator[_Placed]:
     for node in model.graph.node:
         yield from ((_place(node), t) for t in _of_nodes([node]))
     for function in model.functions:
-        key = (function.domain, function.name, function.overload)
-        yield from ((key, t) for t in _of_nodes(function.node))
+        yield from (
+            ((function.domain, function.name, function.overload), t)
+            for t in _of_nodes(function.node)
+        )
 
 
 def _place(node: NodeProto) -> tuple[str]:

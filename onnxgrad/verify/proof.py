@@ -162,8 +162,7 @@ def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> 
         unproved=draws.reasons(request.bounds),
         random=asked.random,
     )
-    judged = _judged(search, request, asked, found, ran)
-    return replace(judged, seconds=time.monotonic() - start)
+    return replace(_judged(search, request, asked, found, ran), seconds=time.monotonic() - start)
 
 
 def _judged(
@@ -181,8 +180,7 @@ def _judged(
         ran["float64"] = float64_check(oracle, trials, found, computed)
     if not any(leg.ran for leg in ran.values()):
         found.unproved.append(f"the float64 check could not run ({ran['float64'].why})")
-    outputs = [value.name for value in original.proto.graph.output]
-    empty = found.empty(outputs, request.allow_empty)
+    empty = found.empty([value.name for value in original.proto.graph.output], request.allow_empty)
     if empty:
         accept = option(" ".join(f"--allow-empty {n}" for n in empty), f"allow_empty={empty}")
         found.unproved.append(

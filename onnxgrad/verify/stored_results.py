@@ -89,8 +89,9 @@ def against_stored(model: ProofModel, stored: Stored, request: Request) -> Repor
         ran["float64"] = _in_float64(oracle, own, given, asked, found)
     if not any(leg.ran for leg in ran.values()):
         found.unproved.append(f"the float64 check could not run ({ran['float64'].why})")
-    outputs = [back.get(v.name, v.name) for v in model.proto.graph.output]
-    missing = found.empty(outputs, request.allow_empty)
+    missing = found.empty(
+        [back.get(v.name, v.name) for v in model.proto.graph.output], request.allow_empty
+    )
     if missing:
         accept = option(" ".join(f"--allow-empty {n}" for n in missing), f"allow_empty={missing}")
         found.unproved.append(

@@ -133,8 +133,7 @@ def _doubtful(original: ProofModel) -> Float64 | None:
     if opset < _OLDEST or original.proto.ByteSize() > TWO_GB:
         return None
     proto = copy.deepcopy(original.weights())
-    types = value_types(proto)
-    found = _Decisions(proto, opset, types)
+    found = _Decisions(proto, opset, value_types(proto))
     if not found.count:
         return None
     for name, code in ((_SPREAD, 1), (_SHIFT, 1), (_TURN, 7)):

@@ -137,8 +137,9 @@ class Found:
                 self.finite[leg, over, name] = (before[0] + now[0], before[1] + now[1])
         for difference in found:
             if difference.part and difference.answer == NOT_PROVED:
-                words = f"{difference.doubt}: too small beside the rest to be judged"
-                self.small[difference.output] = words
+                self.small[difference.output] = (
+                    f"{difference.doubt}: too small beside the rest to be judged"
+                )
                 continue
             key = (leg, difference.output)
             chosen = worst([self.differences.get(key, difference), difference])

@@ -18,7 +18,7 @@ DECISIONS = (THRESHOLDS, BRANCHES, TURNS, DEFAULTS)
 
 class Item(NamedTuple):
     """One thing to reach: of which kind, where it stands, how much of it was reached, in words what
-    is missing; of a table also which rows (`packed`: eight in a byte).
+    is missing; of a table also which rows (eight in a byte).
     """
 
     kind: str
@@ -44,15 +44,16 @@ def joined(items: Iterable[Item]) -> list[Item]:
         elif item.kind == WEIGHTS:
             found[key] = max(found[key], item, key=lambda one: one.reached)
         elif len(item.rows) == len(found[key].rows):
-            found[key] = _united(found[key], item)
+            rows = bytes(x | y for x, y in zip(found[key].rows, item.rows))
+            found[key] = rows_item(item.where, rows, item.of)
     return [*others, *found.values()]
 
 
-def _united(a: Item, b: Item) -> Item:
-    rows = bytes(x | y for x, y in zip(a.rows, b.rows))
+def rows_item(table: str, rows: bytes, of: int) -> Item:
+    """The item of a table of which these rows were read (eight in a byte)."""
     read = sum(byte.bit_count() for byte in rows)
-    missing = f"{a.of - read:,} rows not read" if read < a.of else ""
-    return a._replace(reached=read, missing=missing, rows=rows)
+    missing = f"{of - read:,} rows not read" if read < of else ""
+    return Item(ROWS, table, read, of, missing, rows)
 
 
 def has_row(item: Item, row: int) -> bool:
@@ -256,14 +257,8 @@ class Rows(Counter):
         return bool(self.read.all())
 
     def items(self) -> list[Item]:
-        read, rows = int(self.read.sum()), self.read.size
-        missing = "" if read == rows else f"{rows - read:,} rows not read"
-        return [Item(ROWS, self.name, read, rows, missing, packed(self.read))] if rows > 1 else []
-
-
-def packed(mask: Array) -> bytes:
-    """A mask of rows as bytes, eight rows in each."""
-    return np.packbits(mask).tobytes()
+        rows = self.read.size
+        return [rows_item(self.name, np.packbits(self.read).tobytes(), rows)] if rows > 1 else []
 
 
 # how an operator's other operand says which elements of a weight it multiplies: that operand, and

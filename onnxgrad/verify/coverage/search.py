@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,14 +118,16 @@ class Search:
     _not_at: dict[str, dict[int, str]] = field(default_factory=dict)
     _not_empty: dict[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self._model = self.original.proto
+    @property
+    def _model(self) -> ModelProto:
+        return self.original.proto
 
     def run(self) -> None:
         """Look for all of them."""
         self._sizes()
         self._override()
-        self._answer()
+        for trial in self.trials:
+            self._answered(trial)
         if self._counts and small(self._model):
             # small numbers, beside which an epsilon is none
             usual = self._feeds(self._plan, self.seeds[0])
@@ -147,9 +149,12 @@ class Search:
         items = oracle.covered("original")
         if not any(trial.exact is not None for trial in self.trials) or oracle.left <= 0:
             return Coverage(sizes=sizes, why=f"the float64 check did not run: {oracle.why}")
-        second = oracle.covered("candidate")
-        unread = {} if given else self._unread(items)
-        return Coverage((*items, *self._defaults), tuple(second), sizes, unread)
+        return Coverage(
+            (*items, *self._defaults),
+            tuple(oracle.covered("candidate")),
+            sizes,
+            {} if given else self._unread(items),
+        )
 
     # ---- one case --------------------------------------------------------------------------------
 
@@ -159,7 +164,7 @@ class Search:
             expected = None if self.session is None else self.session.run(feeds)
         except RunFailed:
             return None
-        exact = None if self.oracle is None else self._exact(self.oracle, feeds)
+        exact = None if self.oracle is None else _tried(self.oracle, self.oracle.original, feeds)
         if expected is None:
             expected = exact
         if expected is None or (self.oracle is not None and self._runs and exact is None):
@@ -170,21 +175,12 @@ class Search:
         agrees = exact is None or trial.agrees(as_computed(exact, expected))
         return trial if agrees else None
 
-    @staticmethod
-    def _exact(oracle: Oracle, feeds: Results) -> Results | None:
-        why = oracle.why
-        found = oracle.original(feeds)
-        if oracle.left > 0:
-            oracle.why = why  # a case that is only tried is no failure of the check
-        return found
-
     def _feeds(self, plan: Mapping[str, int], seed: int, how: Variation | None = None) -> Results:
         return self.feeder.feeds(seed=seed, dims=dict(plan), how=how)
 
     def _add(self, plan: Mapping[str, int], seed: int, how: Variation) -> Trial | None:
         """Try a variation, and take it among the trials."""
-        case = Case(dict(plan), seed, how=str(how))
-        trial = self._try(self._feeds(plan, seed, how), case)
+        trial = self._try(self._feeds(plan, seed, how), Case(dict(plan), seed, how=str(how)))
         if trial is not None:
             self._answered(trial)
             self.trials.append(trial)
@@ -207,17 +203,10 @@ class Search:
         oracle = self.oracle
         return oracle is not None and self._runs and oracle.left > oracle.budget / 2
 
-    def _answer(self) -> None:
-        for trial in self.trials:
-            self._answered(trial)
-
     def _answered(self, trial: Trial) -> None:
         """Run the second model in float64, so that it counts too."""
         if self.oracle is not None and trial.exact is not None and trial.answer is None:
-            why = self.oracle.why
-            trial.answer = self.oracle.candidate(trial.feeds)
-            if self.oracle.left > 0:
-                self.oracle.why = why  # the check runs it again, and says so
+            trial.answer = _tried(self.oracle, self.oracle.candidate, trial.feeds)
 
     def _score(self, then: str = "") -> tuple[int, int]:
         """How much of what both models decide by was reached, and is missing."""
@@ -238,8 +227,7 @@ class Search:
             plan = min(
                 (t.case.dims for t in self.trials), key=lambda dims: math.prod(dims.values())
             )
-        first = max(self.seeds) + 1
-        for seed, how in enumerate(tries, first):
+        for seed, how in enumerate(tries, max(self.seeds) + 1):
             reached, missing = self._score()
             if not missing or not self._counts:
                 return
@@ -262,8 +250,7 @@ class Search:
             wanted = {t: rows for t, rows in self._left().items() if rows}
             if not wanted:
                 return
-            how = Variation(rows=wanted)
-            trial = self._add(plan, self.seeds[0] + turn, how)
+            trial = self._add(plan, self.seeds[0] + turn, Variation(rows=wanted))
             if trial is None or (self._counts and self._left() == wanted):
                 return
 
@@ -271,10 +258,8 @@ class Search:
         """The rows to read yet: up to MOST_ROWS of a table in all."""
         known = _tables_of(self.oracle.covered("original") if self.oracle is not None else [])
         left = {}
-        for table, rows in self._rows.items():
-            item = known.get(table)
-            if item is None:
-                continue
+        for table, rows in ((t, r) for t, r in self._rows.items() if t in known):
+            item = known[table]
             read = sum(has_row(item, row) for row in rows)
             unread = [row for row in chosen(rows) if not has_row(item, row)]
             left[table] = unread[: max(0, min(MOST_ROWS, len(rows)) - read)]
@@ -313,8 +298,9 @@ class Search:
 
     def _with(self, values: Results) -> bool:
         feeds = {**self._feeds(self._plan, self.seeds[0]), **values}
-        case = Case(dict(self._plan), self.seeds[0], how=f"other values of {', '.join(values)}")
-        trial = self._try(feeds, case)
+        trial = self._try(
+            feeds, Case(dict(self._plan), self.seeds[0], how=f"other values of {', '.join(values)}")
+        )
         if trial is not None:
             self.trials.append(trial)
         return trial is not None
@@ -380,6 +366,17 @@ class Search:
             elif zero:
                 ran.add(0)
             yield Sizes(symbol, tuple(sorted(ran)), refused, self._not_empty.get(symbol, ""))
+
+
+def _tried(
+    oracle: Oracle, run: Callable[[Results], Results | None], feeds: Results
+) -> Results | None:
+    """Runs a model for a case that the check can do without: a failure leaves no reason behind."""
+    why = oracle.why
+    found = run(feeds)
+    if oracle.left > 0:
+        oracle.why = why
+    return found
 
 
 def _tables_of(items: Sequence[Item]) -> dict[str, Item]:

@@ -100,7 +100,7 @@ class Coverage(Plain):
         return (
             *(f"{_place(item)}: {item.missing}" for item in self.items if item.missing),
             *(f"second model: {item.where}: {item.missing}" for item in second if item.missing),
-            *(f"{_name(table)}: {counted(n, 'row')} that differ were read by no run"
+            *(f"{table!r}: {counted(n, 'row')} that differ were read by no run"
               for table, n in self.unread.items()),
             *map(str, self.sizes),
         )  # fmt: skip
@@ -155,14 +155,10 @@ def _decided(items: Iterable[Item]) -> list[str]:
 def _tables(items: Iterable[Item]) -> list[str]:
     """The tables of which least was read, and how many there are beside them."""
     found = sorted((i for i in items if i.kind == ROWS), key=lambda i: i.reached / i.of)
-    texts = [f"{i.reached:,} of {i.of:,} rows of {_name(i.where)}" for i in found[:_TABLES]]
+    texts = [f"{i.reached:,} of {i.of:,} rows of {i.where!r}" for i in found[:_TABLES]]
     more = [i for i in found[_TABLES:] if i.reached < i.of]
     return [*texts, f"{counted(len(more), 'more table')} in part"] if more else texts
 
 
 def _place(item: Item) -> str:
-    return f"{item.kind} of {_name(item.where)}" if item.kind in (ROWS, WEIGHTS) else item.where
-
-
-def _name(name: str) -> str:
-    return repr(name)
+    return f"{item.kind} of {item.where!r}" if item.kind in (ROWS, WEIGHTS) else item.where

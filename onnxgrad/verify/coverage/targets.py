@@ -118,8 +118,9 @@ class Targets:
 
     def mark(self) -> None:
         """Remember what was seen, for `back`."""
-        watches = dict.fromkeys(w for w in self.of.values() if w.left)
-        self._marked = [(watch, watch.state()) for watch in watches]
+        self._marked = [
+            (watch, watch.state()) for watch in dict.fromkeys(w for w in self.of.values() if w.left)
+        ]
 
     def back(self) -> None:
         """Forget what was seen since `mark`."""
@@ -144,12 +145,10 @@ class Targets:
     def _nodes(self, nodes: Iterable[NodeProto]) -> None:
         for node in scheduled(list(nodes)):
             level = max((self._level(name) for name in node.input if name), default=_CONSTANT)
-            bodies = graphs_of(node)
-            for body in bodies:
+            for body in graphs_of(node):
                 self._levels.update(dict.fromkeys((v.name for v in body.input), _DATA))
                 self._graph(body)
-                outputs = [v.name for v in body.output]
-                level = max([level, *map(self._level, outputs)])
+                level = max([level, *map(self._level, [v.name for v in body.output])])
             if node.op_type in ("Shape", "Size"):
                 level = min(level, _SIZES)
             elif node.op_type in _DRAWS:
@@ -226,8 +225,9 @@ class Targets:
             name = self._weights.get(node.input[table], (node.input[table], 0))[0]
             fixed = self._level(node.input[table]) == _CONSTANT or name in self._weights
             if fixed and self._level(node.input[index]) == _DATA:
-                first = node.op_type == "GatherND"
-                yield Rows(self._scope + name, table, index, axis_of(node), first)
+                yield Rows(
+                    self._scope + name, table, index, axis_of(node), node.op_type == "GatherND"
+                )
 
     def _elements(self, node: NodeProto) -> Iterator[Counter]:
         if node.op_type in _MOVES:

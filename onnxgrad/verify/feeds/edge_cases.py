@@ -89,8 +89,9 @@ def _switch(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) ->
 
 
 def _whole(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
-    made = slot.low + slot.high - usual
-    return _marked(np.asarray(made).astype(usual.dtype), usual, slot, edges, rng, 1.0)
+    return _marked(
+        np.asarray(slot.low + slot.high - usual).astype(usual.dtype), usual, slot, edges, rng, 1.0
+    )
 
 
 def _real(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
@@ -229,21 +230,15 @@ def varied(usual: Array, slot: Slot, how: Variation) -> Array:
         made = np.abs(usual) * how.sign if how.sign else usual
         return np.asarray(made * how.scale)
     if slot.kind in ("count", "length") and how.count is not None:
-        return np.full_like(usual, min(max(how.count, _least(slot)), _most(slot)))
+        least = int(slot.low) if slot.uses.low > -np.inf else 0
+        most = int(slot.high) if slot.uses.high < np.inf else 1 << 20
+        return np.full_like(usual, min(max(how.count, least), most))
     if slot.kind == "mask" and how.mask is not None:
         return np.full_like(usual, how.mask)
     if slot.kind == "switch":
         known = slot.uses.equal_to
         return np.full_like(usual, known[how.turn % len(known)])
     return usual
-
-
-def _least(slot: Slot) -> int:
-    return int(slot.low) if slot.uses.low > -np.inf else 0
-
-
-def _most(slot: Slot) -> int:
-    return int(slot.high) if slot.uses.high < np.inf else 1 << 20
 
 
 def _inputs(rows: Sequence[int], scale: float, offset: float) -> list[int]:

@@ -137,12 +137,11 @@ class _Picker:
         found = []
         for plan, seed in pairs:
             known = [chosen for chosen in self.ran if chosen.case == Case(plan, seed)]
-            if known:
-                found += known
-                continue
-            feeds = self.feeder.feeds(seed=seed, dims=plan)
-            with contextlib.suppress(RunFailed):
-                found.append(Chosen(Case(plan, seed), feeds, self.attempt(feeds)))
+            if not known:
+                feeds = self.feeder.feeds(seed=seed, dims=plan)
+                with contextlib.suppress(RunFailed):
+                    known = [Chosen(Case(plan, seed), feeds, self.attempt(feeds))]
+            found += known
         return found
 
     def edge(self, plan: dict[str, int], seed: int) -> list[Chosen]:
@@ -280,9 +279,7 @@ def _running(
 
 
 def _advice(model: onnx.ModelProto) -> str:
-    names = [value.name for value in model.graph.input]
-    advice = f"pass real inputs with {input_option(names[0] if names else 'NAME')}"
+    name = model.graph.input[0].name if model.graph.input else "NAME"
     symbols = list(roles(model.graph))[:4]
-    if symbols:
-        advice += f" or sizes with {dim_option(*symbols)}"
-    return advice
+    sizes = f" or sizes with {dim_option(*symbols)}" if symbols else ""
+    return f"pass real inputs with {input_option(name)}{sizes}"

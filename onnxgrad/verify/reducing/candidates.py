@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,6 @@ from onnxgrad.verify.changed_region import reads
 
 Types = Mapping[str, TypeProto]
 Candidates = Iterator[ModelProto]
-
-
-def copied(model: ModelProto) -> ModelProto:
-    """A copy to change."""
-    made = ModelProto()
-    made.CopyFrom(model)
-    return made
 
 
 def pruned(model: ModelProto) -> ModelProto:
@@ -86,15 +80,14 @@ def bypassed(model: ModelProto, types: Types) -> Candidates:
             continue
         for operand in dict.fromkeys(node.input):
             if operand and operand in types and types.get(node.output[0]) == types[operand]:
-                made = copied(model)
+                made = deepcopy(model)
                 del made.graph.node[i]
                 _read_instead(made.graph, node.output[0], operand)
                 yield made
     for path in _places(model):
-        count = len(path(model).node)
-        for i in range(count):
+        for i in range(len(path(model).node)):
             for j in range(len(path(model).node[i].input)):
-                made = copied(model)
+                made = deepcopy(model)
                 graph = path(made)
                 inner = graph.node[i]
                 if len(inner.output) == 1 and inner.input[j]:
@@ -145,7 +138,7 @@ def opened(model: ModelProto, types: Types) -> Candidates:
     """The nodes of a branch in the place of its If; functions in the place of their calls."""
     for i, node in enumerate(model.graph.node):
         for branch in graphs_of(node) if node.op_type == "If" else ():
-            made = copied(model)
+            made = deepcopy(model)
             inner = [*branch.node]
             for given, result in zip(branch.output, node.output):
                 inner.append(NodeProto(op_type="Identity", input=[given.name], output=[result]))
@@ -169,11 +162,11 @@ def plainer_attributes(model: ModelProto, types: Types) -> Candidates:
     for i, node in enumerate(model.graph.node):
         for j, a in enumerate(node.attribute):
             if a.type not in _GRAPHS and node.op_type != "Constant":
-                made = copied(model)
+                made = deepcopy(model)
                 del made.graph.node[i].attribute[j]
                 yield made
         if len(node.input) > 1:
-            made = copied(model)
+            made = deepcopy(model)
             del made.graph.node[i].input[-1]
             yield made
 
@@ -198,7 +191,7 @@ def smaller_sizes(model: ModelProto, types: Types) -> Candidates:
 
 
 def _resized(model: ModelProto, size: int, small: int) -> ModelProto:
-    made = copied(model)
+    made = deepcopy(model)
     for graph in every_graph(made.graph):
         graph.ClearField("value_info")
         for v in [*graph.input, *graph.output]:
@@ -231,7 +224,7 @@ def plainer_numbers(model: ModelProto, types: Types) -> Candidates:
             before = numpy_helper.to_array(tensor)
             after = np.asarray(change(before)).astype(before.dtype)
             if not np.array_equal(before, after):
-                made = copied(model)
+                made = deepcopy(model)
                 made.graph.initializer[i].CopyFrom(numpy_helper.from_array(after, tensor.name))
                 yield made
 
@@ -289,14 +282,14 @@ def without_words(model: ModelProto, types: Types) -> Candidates:
             t.ClearField("doc_string")
         return made
 
-    yield strip(copied(model), names=True)
-    yield strip(copied(model), names=False)
+    yield strip(deepcopy(model), names=True)
+    yield strip(deepcopy(model), names=False)
 
 
 def fewer_outputs(model: ModelProto, types: Types) -> Candidates:
     """Some of the outputs, down to one."""
     for keep in _subsets(len(model.graph.output)):
-        made = copied(model)
+        made = deepcopy(model)
         assign(made.graph.output, [v for i, v in enumerate(made.graph.output) if i in keep])
         yield made
 
@@ -329,7 +322,7 @@ def _subsets(count: int) -> Iterator[set[int]]:
 
 
 def _cut(model: ModelProto, keep: set[int], types: Types) -> ModelProto | None:
-    made = copied(model)
+    made = deepcopy(model)
     graph = made.graph
     nodes = [n for i, n in enumerate(graph.node) if i in keep]
     gone = [n for i, n in enumerate(graph.node) if i not in keep]

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Collection, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from onnxgrad.ir.load import load
 from onnxgrad.ir.protobufs import model_nodes
 from onnxgrad.ir.types import type_to_proto
 from onnxgrad.limits import current
-from onnxgrad.verify.reducing.candidates import STEPS, copied, plainness, pruned
+from onnxgrad.verify.reducing.candidates import STEPS, plainness, pruned
 
 Interesting = Callable[[ModelProto], bool]
 
@@ -70,7 +72,7 @@ class _Reducer:
         deadline: float,
         on_step: Callable[[str, ModelProto, int], None],
     ) -> None:
-        self.found = Reduction(copied(model))
+        self.found = Reduction(deepcopy(model))
         self.interesting = interesting
         self.deadline = deadline
         self.on_step = on_step
@@ -133,26 +135,26 @@ def _size(model: ModelProto) -> tuple[int, ...]:
     # an Identity in the place of something else is progress
     weight = sum(2 if n.op_type == "Identity" else 3 for n in nodes)
     said = sum(len(n.attribute) + len([i for i in n.input if i]) for n in nodes)
-    elements = sum(_count(t.dims) for t in model.graph.initializer)
+    elements = sum(math.prod(t.dims) for t in model.graph.initializer)
     shown = sum(
-        _count([d.dim_value or 1 for d in v.type.tensor_type.shape.dim]) for v in model.graph.input
+        math.prod([d.dim_value or 1 for d in v.type.tensor_type.shape.dim])
+        for v in model.graph.input
     )
-    interface = len(model.graph.output) + len(model.graph.input)
     numbers = sum(plainness(t) for t in model.graph.initializer)
-    return weight, interface, said, elements + shown, numbers, model.ByteSize()
-
-
-def _count(dims: object) -> int:
-    found = 1
-    for d in dims:  # type: ignore[attr-defined]
-        found *= d
-    return found
+    return (
+        weight,
+        len(model.graph.output) + len(model.graph.input),
+        said,
+        elements + shown,
+        numbers,
+        model.ByteSize(),
+    )
 
 
 def _types(model: ModelProto) -> dict[str, TypeProto]:
     """The types of the main graph's values that are known well enough to make inputs of them."""
     try:
-        values = {v.name: type_to_proto(v.type) for v in load(copied(model)).main.vars()}
+        values = {v.name: type_to_proto(v.type) for v in load(deepcopy(model)).main.vars()}
     except Exception:  # noqa: BLE001  # that it cannot be read may be what is looked into: what the file declares will do
         values = {
             v.name: v.type
@@ -171,7 +173,7 @@ def _level(model: ModelProto) -> int:
     finds its types right.
     """
     try:
-        load(copied(model)).main.check()
+        load(deepcopy(model)).main.check()
     except Exception:  # noqa: BLE001  # as in `_types`
         return 0
     for level, full in ((3, True), (2, False)):

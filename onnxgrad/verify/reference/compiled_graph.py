@@ -190,15 +190,20 @@ class Graph:
         domain = domains.canonical(node.domain)
         version = self.opsets.get(domain, self.opsets.get(node.domain, 1))
         subgraphs: list[Graph] = []
-        known = self.owner.defaults(domain, node.op_type, version)
-        given = known | {a.name: a for a in node.attribute}
+        given = self.owner.defaults(domain, node.op_type, version) | {
+            a.name: a for a in node.attribute
+        }
         attributes = {name: self._attribute(a, subgraphs) for name, a in given.items()}
         call = Call(
             node.op_type, domain, version, attributes, tuple(node.input), tuple(node.output)
         )
         captured = tuple(dict.fromkeys(name for graph in subgraphs for name in graph.captured))
-        run = self.owner.implementation(node, call, self.opsets)
-        return Step(call, run, captured, watch=self.owner.watch(node))
+        return Step(
+            call,
+            self.owner.implementation(node, call, self.opsets),
+            captured,
+            watch=self.owner.watch(node),
+        )
 
     def _attribute(self, attribute: onnx.AttributeProto, subgraphs: list[Graph]) -> Any:
         if attribute.type == _A.GRAPH:

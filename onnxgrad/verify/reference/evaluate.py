@@ -128,13 +128,12 @@ class Reference:
     def __init__(self, model: onnx.ModelProto) -> None:
         self.functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         self._defaults: dict[tuple[str, str, int], dict[str, onnx.AttributeProto]] = {}
-        opsets = domains.versions(model.opset_import)
         self.declared = {value.name: value.type for value in model.graph.input}
         self.targets = Targets(model)
         self._counted: object = None
         self._partial: _Partial | None = None
         self._base: tuple[object, Mapping[str, Any]] = (None, {})
-        self.compiled = self.graph(model.graph, opsets)
+        self.compiled = self.graph(model.graph, domains.versions(model.opset_import))
 
     def run(
         self,
@@ -174,8 +173,14 @@ class Reference:
         deadline = None if seconds is None else time.monotonic() + seconds
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            rng = np.random.default_rng(seed)
-            clock = Clock(deadline, seconds or 0.0, jitter, rng, jittered, count is not None)
+            clock = Clock(
+                deadline,
+                seconds or 0.0,
+                jitter,
+                np.random.default_rng(seed),
+                jittered,
+                count is not None,
+            )
             wanted = graph.outputs if outputs is None else tuple(outputs)
             if moved is not None and moved[1]:
                 return dict(zip(wanted, self._behind(moved, wanted).run(arguments, clock)))

@@ -87,11 +87,9 @@ def call_own(
     found = function(*operands, **attributes)
     listed = list(found) if isinstance(found, tuple) else [found]
     if len(listed) < outputs:
-        raise TypeError(f"the kernel gives {len(listed)} of {outputs} outputs")
+        raise TypeError(f"the kernel returns {len(listed)} of {outputs} outputs")
     made = [v if v is None or isinstance(v, list) else np.asarray(v) for v in listed]
-    for value in made:
-        if isinstance(value, np.ndarray) and value.dtype == object and value.size:
-            strings = all(isinstance(item, str) for item in value.flat)
-            if not strings:
-                raise TypeError("the kernel gives something that is no array")
+    objects = [v for v in made if isinstance(v, np.ndarray) and v.dtype == object]
+    if not all(isinstance(item, str) for value in objects for item in value.flat):
+        raise TypeError("the kernel returns something that is no array")
     return made

@@ -59,18 +59,12 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
             return
         try:
             memory.set(limit)
-            answer = _handle(sessions, verb, arguments)
+            answer: tuple[Any, ...] = ("ok", _VERBS[verb](sessions, *arguments))
             del arguments
         except Exception as error:  # noqa: BLE001  # libraries raise their own classes; the parent decides what it means
             answer = ("failed", type(error).__name__, " ".join(str(error).split()))
         send(answers, answer)
         del answer
-
-
-def _handle(sessions: Sessions, verb: str, arguments: list[Any]) -> tuple[Any, ...]:
-    if verb not in _VERBS:
-        raise ValueError(f"unknown request {verb!r}")
-    return ("ok", _VERBS[verb](sessions, *arguments))
 
 
 _parent: list[BinaryIO] = []  # what we read from it, and write to it, while we serve it

@@ -92,8 +92,12 @@ class Child:
         return _resident(self.process.pid)
 
     def peak(self) -> int:
-        """Bytes that it held when it held most; 0 where the system has no /proc."""
-        return _peak(self.process.pid)
+        """Bytes that it held when it held most; 0 if the system has no /proc."""
+        try:
+            lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        except OSError:
+            return 0
+        return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
     def kill(self) -> None:
         """Kill and reap. A fork of the process that started the child leaves it alone."""
@@ -236,16 +240,6 @@ def _resident(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError):
         return 0
-
-
-def _peak(pid: int) -> int:
-    """The most that a process was resident with, in bytes; 0 where the system has no /proc."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    sizes = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
-    return 1024 * int(sizes[0]) if sizes else 0
 
 
 _pool: dict[str, Child] = {}

@@ -10,6 +10,7 @@ import io
 import re
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -125,40 +126,26 @@ class Sessions:
             self._open.popitem(last=False)
 
     def run(self, key: str, feeds: dict[str, Any], outputs: list[str] | None) -> dict[str, Any]:
-        session = self._open[key]
-        self._open.move_to_end(key)
+        session = self._used(key)
         types = {o.name: o.type for o in session.get_outputs()}
         names = list(types) if outputs is None else outputs
-        wanted = {i.name: tensor_kind(i.type) for i in session.get_inputs() if i.name in feeds}
-        wanted |= {
-            i.name: tensor_kind(i.type)
-            for i in session.get_overridable_initializers()
-            if i.name in feeds
-        }
-        exotic = any(kind in EXOTIC for kind in wanted.values())
-        if not exotic and not any(tensor_kind(types[name]) in EXOTIC for name in names):
-            found = session.run(names, feeds)
-            return {n: _of_width(v, types[n]) for n, v in zip(names, found, strict=True)}
-        values = {name: _to_ort(value, wanted[name]) for name, value in feeds.items()}
-        found = session.run_with_ort_values(names, values)
-        return {name: _from_ort(value) for name, value in zip(names, found, strict=True)}
+        run, given = _call(session, names, feeds)
+        found = dict(zip(names, run(names, given), strict=True))
+        if given is feeds:
+            return {name: _of_width(value, types[name]) for name, value in found.items()}
+        return {name: _from_ort(value) for name, value in found.items()}
+
+    def _used(self, key: str) -> Any:
+        self._open.move_to_end(key)
+        return self._open[key]
 
     def time(self, key: str, feeds: dict[str, Any], count: int) -> list[tuple[float, float]]:
         """(wall, CPU) seconds of each of `count` runs; CPU time is that of all threads of this
         process.
         """
-        session = self._open[key]
-        self._open.move_to_end(key)
-        kinds = {i.name: tensor_kind(i.type) for i in session.get_inputs()}
+        session = self._used(key)
         names = [o.name for o in session.get_outputs()]
-        exotic = any(tensor_kind(o.type) in EXOTIC for o in session.get_outputs())
-        if exotic or any(kinds.get(name) in EXOTIC for name in feeds):
-            run, given = (
-                session.run_with_ort_values,
-                {n: _to_ort(v, kinds.get(n, "")) for n, v in feeds.items()},
-            )
-        else:
-            run, given = session.run, feeds
+        run, given = _call(session, names, feeds)
         found = []
         for _ in range(count):
             wall, cpu = time.perf_counter(), time.process_time()
@@ -172,6 +159,22 @@ class Sessions:
         """
         self.time(key, feeds, 1)
         return _most_in_use(self._open.pop(key).end_profiling(), provider)
+
+
+def _call(
+    session: Any, names: Collection[str], feeds: dict[str, Any]
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Returns the method of a session that computes the outputs `names`, and what it takes:
+    `feeds`, or OrtValues if a type is involved that numpy lacks.
+    """
+    inputs = (*session.get_inputs(), *session.get_overridable_initializers())
+    kinds = {i.name: tensor_kind(i.type) for i in inputs if i.name in feeds}
+    results = {tensor_kind(o.type) for o in session.get_outputs() if o.name in names}
+    if EXOTIC.keys().isdisjoint({*kinds.values(), *results}):
+        return session.run, feeds
+    return session.run_with_ort_values, {
+        name: _to_ort(value, kinds[name]) for name, value in feeds.items()
+    }
 
 
 def _most_in_use(path: str, provider: str) -> int | None:

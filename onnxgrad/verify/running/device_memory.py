@@ -65,6 +65,5 @@ def _known_model() -> bytes:
     weight = numpy_helper.from_array(np.ones(_SIDE, np.float32), "w")
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [_SIDE]) for n in "xy")
     graph = helper.make_graph([helper.make_node("Mul", ["x", "w"], ["y"])], "g", [x], [y], [weight])
-    opset = helper.make_opsetid("", 17)
-    model = helper.make_model(graph, ir_version=8, opset_imports=[opset])
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
     return bytes(model.SerializeToString())

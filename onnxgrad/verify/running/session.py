@@ -163,8 +163,7 @@ class Session:
                 f"input {missing[0]!r} got no value; give one with {input_option(missing[0])}"
             )
         wanted = None if outputs is None else list(outputs)
-        found = self._ask(timeout, "run", _all_plain(feeds), wanted)
-        return cast("dict[str, Value]", found)
+        return cast("dict[str, Value]", self._ask(timeout, "run", _all_plain(feeds), wanted))
 
     def time(
         self, feeds: Feeds, count: int, *, timeout: float = SECONDS

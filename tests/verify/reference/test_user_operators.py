@@ -112,8 +112,8 @@ def test_inside_a_loop_a_branch_and_a_function() -> None:
     ("function", "said"),
     [
         (lambda x: 1 / 0, "Cube -> 'c': ZeroDivisionError: division by zero"),
-        (lambda x: (), "TypeError: the kernel gives 0 of 1 outputs"),
-        (lambda x: object(), "TypeError: the kernel gives something that is no array"),
+        (lambda x: (), "TypeError: the kernel returns 0 of 1 outputs"),
+        (lambda x: object(), "TypeError: the kernel returns something that is no array"),
         (lambda: 1, "TypeError: .* takes 0 positional arguments"),
     ],
 )

@@ -4,7 +4,7 @@ Each says in one word why it is ours. They compute in float64 whatever the decla
 attributes and operands of every opset, and never run in onnxruntime.
 """
 
-from onnxgrad.verify.reference.kernels import (
+from onnxgrad.verify.reference.kernels import (  # noqa: F401  # they register their kernels
     control_flow,
     conv_and_pool,
     elementwise,
@@ -50,19 +50,6 @@ BOUNDED = frozenset({
 # operators whose function body in the schema is evaluated although onnx.reference has a class: the
 # class rounds to float32
 BY_BODY = frozenset({"CausalConvWithState", "LinearAttention"})
-_REGISTERED = (
-    control_flow,
-    conv_and_pool,
-    elementwise,
-    indexing,
-    linear_and_quantization,
-    ml_and_training,
-    normalization,
-    onnxruntime_operators,
-    recurrent,
-    vision,
-)
-
 __all__ = [
     "BOUNDED", "BY_BODY", "CONTRACTIONS", "DEPLOYED", "KERNELS", "ROUNDED", "UNTIL", "WHY", "Call",
     "Unsupported",

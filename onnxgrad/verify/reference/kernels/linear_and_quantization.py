@@ -60,8 +60,9 @@ def quantize_linear(call: Call, x: Array, scale: Array, zero: Array | None = Non
     y = x.astype(np.float64) / _spread(call, scale, x)
     if not _is_integer(dtype):
         return cast_to_type(call, y, dtype, code)
-    whole = np.rint(y) + (0.0 if zero is None else _spread(call, zero, x))
-    return np.asarray(saturated(whole, dtype))
+    return np.asarray(
+        saturated(np.rint(y) + (0.0 if zero is None else _spread(call, zero, x)), dtype)
+    )
 
 
 @kernel("DequantizeLinear", why="opset")

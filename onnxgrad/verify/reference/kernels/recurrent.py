@@ -14,15 +14,9 @@ from onnxgrad.verify.reference.kernels.registry import Array, Call, Unsupported,
 
 Activation = Callable[[Array], Array]
 
-# which of alpha and beta an activation reads from the lists
-_TAKES = {
-    "affine": (True, True),
-    "leakyrelu": (True, False),
-    "thresholdedrelu": (True, False),
-    "scaledtanh": (True, True),
-    "hardsigmoid": (True, True),
-    "elu": (True, False),
-}
+# the activations that read an alpha, or a beta, from the lists
+_TAKE_BETA = {"affine", "scaledtanh", "hardsigmoid"}
+_TAKE_ALPHA = _TAKE_BETA | {"leakyrelu", "thresholdedrelu", "elu"}
 
 
 def _activations(
@@ -40,9 +34,8 @@ def _activations(
         if name not in ACTIVATIONS:
             raise Unsupported(f"{call.op_type} with the activation {name!r}")
         function, alpha, beta = ACTIVATIONS[name]
-        takes_alpha, takes_beta = _TAKES.get(name, (False, False))
-        alpha = next(alphas, alpha) if takes_alpha else alpha
-        beta = next(betas, beta) if takes_beta else beta
+        alpha = next(alphas, alpha) if name in _TAKE_ALPHA else alpha
+        beta = next(betas, beta) if name in _TAKE_BETA else beta
         bound = 0.0 if number % len(defaults) == unclipped else float(call["clip"] or 0.0)
         found.append(_activation(function, alpha, beta, bound))
     return found
