@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import select
 import signal
 import subprocess
 import tempfile
@@ -19,6 +20,8 @@ from onnxgrad.interpreter import interrupts_held, python_command
 from onnxgrad.limits import current, size_text
 from onnxgrad.verify.running.wire import receive, send
 from onnxgrad.wording import option
+
+_SOON = 0.05  # seconds in which most answers come
 
 
 class RunFailed(NotProved):
@@ -134,11 +137,10 @@ class Child:
             with watch:
                 # CUDA reserves far more address space than it uses: there only what is resident
                 # counts
-                send(self.requests, (verb, 0 if self.kind == "cuda" else limits.memory, *arguments))
-                status, *answer = receive(self.answers)
+                memory = 0 if self.kind == "cuda" else limits.memory
+                status, *answer = self._exchange((verb, memory, *arguments), watch)
                 while status == "call" and called is not None:
-                    send(self.requests, _answer(called, answer))
-                    status, *answer = receive(self.answers)
+                    status, *answer = self._exchange(_answer(called, answer), watch)
         except (EOFError, BrokenPipeError) as error:
             code = self.process.wait()
             self.log.seek(0)
@@ -159,18 +161,27 @@ class Child:
             raise Refused(*answer)
         return answer[0]
 
+    def _exchange(self, message: Any, watch: _Watch) -> Any:
+        """Send a message and receive the answer. The watch starts if one of them is large or the
+        answer takes its time: starting a thread takes longer than most answers.
+        """
+        send(self.requests, message, large=watch.start)
+        if not _is_readable(self.answers, min(_SOON, watch.seconds)):
+            watch.start()
+        return receive(self.answers, large=watch.start)
+
 
 class _Watch:
-    """Kills a process that takes more than some seconds or bytes; `lost` then says of which
-    ("timeout", "memory").
+    """Kills a process that takes more than some seconds, or once `start` was called more than some
+    bytes; `lost` then is the reason ("timeout", "memory").
     """
 
     def __init__(self, process: subprocess.Popen[bytes], seconds: float, memory: int) -> None:
-        self.lost = ""
+        self.lost, self.seconds = "", seconds
         self._process, self._memory = process, memory
         self._deadline = time.monotonic() + seconds
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread: threading.Thread | None = None
 
     def _look(self) -> None:
         while not self._done.wait(min(0.2, max(0.0, self._deadline - time.monotonic()))):
@@ -182,12 +193,19 @@ class _Watch:
                 self._process.kill()
                 return
 
+    def start(self) -> None:
+        """Watch from now on."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._look, daemon=True)
+            self._thread.start()
+
     def __enter__(self) -> None:
-        self._thread.start()
+        return None
 
     def __exit__(self, *exc: object) -> None:
         self._done.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
 
 class Refused(Exception):
@@ -221,6 +239,15 @@ def _obituary(lost: str, code: int, timeout: float, said: str) -> str:
             name = f"signal {-code}"
         return f"it died of {name}" + (f" ({said})" if said else "")
     return f"it exited with {code}" + (f" ({said})" if said else "")
+
+
+def _is_readable(stream: BinaryIO, seconds: float) -> bool:
+    """Whether bytes can be read within some seconds; False if the system cannot tell."""
+    if not hasattr(select, "poll"):  # Windows
+        return False
+    poll = select.poll()
+    poll.register(stream, select.POLLIN)
+    return bool(poll.poll(1000 * seconds))
 
 
 def _close(descriptor: int) -> None:

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import pickle
 import struct
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
+_PIPE = 1 << 12  # bytes that every pipe holds
 _INSIDE = 4096  # bytes up to which a buffer is pickled with the message: one read less
 
 
-def send(stream: BinaryIO, message: Any) -> None:
-    """Write one message; large array buffers go out of band."""
+def send(stream: BinaryIO, message: Any, *, large: Callable[[], object] = lambda: None) -> None:
+    """Write one message; large array buffers go out of band. `large` is called first if the message
+    is larger than a pipe holds, so that writing may have to wait for the reader.
+    """
     buffers: list[pickle.PickleBuffer] = []
 
     def inside(buffer: pickle.PickleBuffer) -> bool:
@@ -26,6 +30,8 @@ def send(stream: BinaryIO, message: Any) -> None:
 
     body = pickle.dumps(message, protocol=5, buffer_callback=inside)
     views = [buffer.raw() for buffer in buffers]
+    if views or len(body) > _PIPE:
+        large()
     stream.write(
         struct.pack(f"<QI{len(views)}Q", len(body), len(views), *(view.nbytes for view in views))
     )
@@ -35,10 +41,14 @@ def send(stream: BinaryIO, message: Any) -> None:
     stream.flush()
 
 
-def receive(stream: BinaryIO) -> Any:
-    """Read one message. Raises EOFError when the peer is gone."""
+def receive(stream: BinaryIO, *, large: Callable[[], object] = lambda: None) -> Any:
+    """Read one message. `large` is called once it begins to be read, if it is larger than a pipe
+    holds. Raises EOFError when the peer is gone.
+    """
     size, count = struct.unpack("<QI", _exactly(stream, 12))
     sizes = struct.unpack(f"<{count}Q", _exactly(stream, 8 * count))
+    if count or size > _PIPE:
+        large()
     body = _exactly(stream, size)
     return pickle.loads(body, buffers=[_exactly(stream, n) for n in sizes])
 

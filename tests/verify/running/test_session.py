@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -138,6 +139,34 @@ def test_timeout() -> None:
         )
     assert caught.value.stage == "timeout"
     assert time.monotonic() - started < 5
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="signals of POSIX")
+@pytest.mark.parametrize("count", [1, 100_000])
+def test_a_child_that_stands_still_is_killed(count: int) -> None:
+    """Whether it reads the request, which fits into a pipe or does not, or never does."""
+    session, x = open_session(parse(NEG)), np.ones(count, np.float32)
+    session.run({"x": x})
+    os.kill(pooled("cpu").process.pid, signal.SIGSTOP)
+    with pytest.raises(RunFailed, match=r"within 0\.4 s") as caught:
+        session.run({"x": x}, timeout=0.4)
+    assert caught.value.stage == "timeout"
+    assert session.run({"x": x})["y"][0] == -1
+
+
+@pytest.mark.skipif(not hasattr(select, "poll"), reason="without it, each request has a thread")
+def test_quick_answers_start_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, start = open_session(parse(NEG)), threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def counted(thread: threading.Thread) -> None:
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", counted)
+    for _ in range(20):
+        session.run({"x": np.ones(1, np.float32)})
+    assert len(started) < 20  # on a busy machine some answers are late
 
 
 def test_memory_is_limited() -> None:
