@@ -37,7 +37,7 @@ _CHAINS: dict[tuple[str, str], list[Chain]] = {}
 
 
 def chain(pattern: Pattern) -> Callable[[Formula], Formula]:
-    """Register the formula that is decorated; its docstring says what the chain computes."""
+    """Register the formula that is decorated; its docstring states what the chain computes."""
 
     def register(formula: Formula) -> Formula:
         for head in sorted(pattern.heads or ()):

@@ -21,7 +21,7 @@ from onnxgrad.ir.var import Var
 _ANY_VERSION = 1000
 
 
-# operands that say shapes, axes, counts: a tuple of ints when constant (or an attribute), a Var at
+# operands that hold shapes, axes, counts: a tuple of ints when constant (or an attribute), a Var at
 # run time
 SHAPE_LIKE = frozenset(
     {

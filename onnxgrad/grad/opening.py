@@ -55,7 +55,7 @@ def open_calls(
     """Open every call between `sources` and `targets` that has no rule and has a body, and the
     calls in those.
 
-    Calls before a source of unknown shape are opened as well, for its adjoint's type. Where an
+    Calls before a source of unknown shape are opened as well, for its adjoint's type. If an
     opened call defines one of them, or of `others`, an Identity does afterwards; returns these.
     """
     kept: set[Var] = {*targets, *sources, *others}
@@ -109,7 +109,7 @@ def refuse_bomb(block: BindingBlock, calls: Sequence[Binding]) -> None:
     program = block.program
     if not program.functions:
         return
-    # a function whose calls have a rule stays a call, except where it is one of `calls`
+    # a function whose calls have a rule stays a call, unless it is one of `calls`
     ruled = {
         key
         for block_ in (program.main, *program.functions.values())

@@ -110,7 +110,7 @@ class Prepared:
 
 
 def prepare(program: Program, request: GradientRequest) -> Prepared:
-    """Change `program`, or another in its place where the opset has to be raised, until it can be
+    """Change `program`, or another in its place if the opset has to be raised, until it can be
     walked back.
 
     Raises InputError for a request that does not fit the program.
@@ -204,7 +204,7 @@ def _view(
     """The bindings that the backward walk reads: forward ones, or recomputed ones with
     checkpointing.
 
-    The marks of the file count where none are given.
+    The marks of the file count if none are given.
     """
     if checkpoint is None:
         return AsKept() if file_marks is None else Recomputation(block, file_marks.now())

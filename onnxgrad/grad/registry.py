@@ -1,4 +1,4 @@
-"""The table of gradient rules, keyed by domain and operator. `onnxgrad.grad.rules` says how to
+"""The table of gradient rules, keyed by domain and operator. `onnxgrad.grad.rules` shows how to
 write one.
 """
 

@@ -186,7 +186,7 @@ def open_paths(program: Program) -> list[Binding]:
 
 
 def _data(b: Binding) -> list[Var | None]:
-    """The operands that hold the elements; the others say where they go."""
+    """The operands that hold the elements; the others hold their places."""
     return list(b.inputs) if b.op == "Concat" else b.inputs[:1]
 
 

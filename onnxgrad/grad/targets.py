@@ -195,7 +195,7 @@ def _range(place: Place) -> tuple[int, int, int]:
 
 
 def _places(entry: str, v: Var, text: str) -> list[Place]:
-    """One for each axis. InputError as `cut` says."""
+    """One for each axis. Raises InputError as `cut` does."""
     if v.dtype not in FLOAT_DTYPES:
         raise InputError(
             f"target '{entry}' is of {v.type or 'unknown type'}, not of a floating-point tensor"

@@ -1,5 +1,5 @@
-"""One value's gradient against central differences along several lines; where kinks are in the way,
-beside them.
+"""One value's gradient against central differences along several lines, beside kinks if they are in
+the way.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from onnxgrad.grad.checking.report import TOO_SMALL, ValueCheck
 from onnxgrad.grad.checking.vectors import Flat, Mask
 
 DIRECTIONS = 4
-# an error is one where it passes what is allowed by this many times the doubt
+# an error counts if it passes the tolerance by this many times the doubt
 _SURE = 2
 # of a value that does not move anything
 NO_SIZE = 1e-300
@@ -40,8 +40,8 @@ class Trial:
 
     @property
     def shown(self) -> bool:
-        """The difference is known well enough to say that the two agree, or they do, and a kink
-        makes the doubt.
+        """The difference is known well enough to decide that the two agree, or they do, and a kink
+        causes the doubt.
         """
         if self.got == 0.0 == self.slope.value and self.size <= NO_SIZE:
             return True  # 0 = 0, unless another direction shows more
@@ -61,7 +61,7 @@ class Trial:
 
     @property
     def _rounded(self) -> bool:
-        """Rounding makes the doubt."""
+        """Rounding causes the doubt."""
         return self.slope.why == TOO_SMALL
 
     @property
@@ -85,7 +85,7 @@ def compare(
     name: str, g: Flat, values: Flat, lines: Sequence[Line], limit: float
 ) -> tuple[ValueCheck, list[Trial]]:
     """The gradient `g` of `values` against differences along the lines, on the scale of the value
-    itself, beside kinks where they are in the way.
+    itself, beside kinks if they are in the way.
     """
     if not np.isfinite(g).all():
         return _not_finite(name, g, lines[0], limit), []
@@ -97,8 +97,8 @@ def compare(
 
 
 def verdict(name: str, trials: Sequence[Trial], limit: float) -> ValueCheck:
-    """The worst of the trials: one that is off, else one that shows that the two agree; not judged
-    where none does, as where the doubt of the differences leaves it open.
+    """The worst of the trials: one that is off, else one that shows that the two agree. Not judged
+    if none does, because the doubt of the differences is too large.
     """
     judged = [t for t in trials if t.off] or [t for t in trials if t.shown and t.error <= limit]
     worst = max(judged or trials[:1], key=lambda t: t.error)
@@ -108,7 +108,7 @@ def verdict(name: str, trials: Sequence[Trial], limit: float) -> ValueCheck:
 
 
 def on_one_scale(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials of a value, on the scale of its slopes where these are larger than it was."""
+    """The trials of a value, on the scale of its slopes if these are larger than it was."""
     known = [t.slope.value for t in trials if t.slope.doubt <= abs(t.slope.value) / 4]
     scale = float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
     return [replace(t, size=max(t.size, scale)) for t in trials]
@@ -123,9 +123,9 @@ def _tried(g: Flat, lines: Sequence[Line], limit: float) -> list[Trial]:
 
 
 def _trial(g: Flat, line: Line, limit: float, first: Trial | None) -> Trial:
-    """<g, v>, and the slope from one difference where that agrees or is rounding alone, else from
-    as many as it takes: the first of a value on both sides, which says by how much the two differ,
-    and the others too where it took a larger step to show that, or where none did.
+    """<g, v>, and the slope from one difference if that agrees or is rounding alone, else from as
+    many as needed. The first line of a value takes both sides, which shows by how much the two
+    differ; the others do so too if that needed a larger step, or if no step showed it.
     """
     got = float(np.sum(g * line.direction))
     size = max(float(np.linalg.norm(g)), NO_SIZE)
@@ -159,10 +159,10 @@ def _not_finite(name: str, g: Flat, line: Line, limit: float) -> ValueCheck:
 def _beside_kinks(
     name: str, g: Flat, values: Flat, kinked: Trial, trials: Sequence[Trial]
 ) -> tuple[ValueCheck, list[Trial]]:
-    """The check where only elements move that are on no kink, and the trials there; those on one
-    have to have a slope between the two.
+    """The check with only the elements moved that are on no kink, and its trials; the gradient of
+    those on a kink has to lie between the two slopes.
 
-    Not judged where all are on kinks, or it is not known which.
+    Not judged if all are on kinks, or if it is not known which.
     """
     limit, at = kinked.limit, kinked.line
     least = limit / 10 * max(kinked.size, abs(kinked.slope.value))

@@ -111,7 +111,7 @@ class Line:
         return _rise(self.at, self._run(h), self._run(-h)) / (2 * h)
 
     def forward(self, h: float) -> float:
-        """(f(h) - f(0)) / h, to the left where h is negative."""
+        """(f(h) - f(0)) / h, to the left if h is negative."""
         return _rise(self.at, self._run(h), self.at.base) / h
 
     def rounding(self, h: float) -> float:

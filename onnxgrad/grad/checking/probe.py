@@ -109,7 +109,6 @@ class Run(Protocol):
 
 def runner(model: ModelProto, provider: str, threads: int = 1) -> tuple[Run, str]:
     """Returns the function that runs `model` and its gradient, and its name."""
-
     try:
         if own_operators(model):
             open_session(model, provider=provider)
@@ -134,7 +133,7 @@ _FLOATS = {
     TensorProto.BFLOAT16,
     TensorProto.UNDEFINED,
 }
-# constant between their steps: what passes through them alone has the derivative 0
+# constant between their steps: a value that passes through them alone has the derivative 0
 _FLAT = {"Shape", "Size", "Floor", "Ceil", "Round", "Sign"}
 
 

@@ -42,7 +42,7 @@ class ValueCheck(Plain):
 
     @property
     def zero(self) -> bool:
-        """0 against 0: right if no path leads to the target, else it says nothing."""
+        """0 against 0: right if no path leads to the target, else no evidence."""
         return self.judged and self.gradient == 0.0 == self.difference
 
     @property
@@ -56,7 +56,7 @@ class ValueCheck(Plain):
 @dataclass(frozen=True)
 class GradientReport(Plain):
     """The verdict is `ok`, and what the report is as a truth value: every value judged is within
-    the tolerance, and something was judged that is not 0 = 0 (where every value is unreachable, 0
+    the tolerance, and something was judged that is not 0 = 0 (if every value is unreachable, 0
     is the proof). `tolerance` is the largest of its values'; `untaken`: branches of an If that did
     not run, whose rules nothing has shown.
     """

@@ -65,7 +65,7 @@ class Rounding:
     def look(
         self, check: ValueCheck, trials: Sequence[Trial], g: Flat, dtype: int, largest: float
     ) -> ValueCheck:
-        """The check of a value that is off, with float64's error where onnxruntime's is rounding;
+        """The check of a value that is off, with float64's error if onnxruntime's is rounding;
         unchanged if it is not.
 
         largest: the norm of the model's largest gradient, on whose scale a value is judged that
@@ -91,7 +91,7 @@ class Rounding:
             ]
 
     def shifted(self) -> list[Mapping[str, Any]]:
-        """The gradients where the constants that the model lacks are off by one unit."""
+        """The gradients with the constants that the model lacks off by one unit."""
         if self._shifted is None:
             wanted = list(self.adjoints.values())
             shifted = (constants_shifted(self.graph, self.source, i) for i in range(_TRIALS))
@@ -187,7 +187,7 @@ def _inside(program: Program, binding: Binding) -> Iterator[Binding]:
 
 
 def _coarser(dtypes: Iterable[int | None], default: Any) -> Any:
-    """The coarsest of these types of floats; the default where none is there."""
+    """The coarsest of these types of floats; the default if there is none."""
     known = [t for t in dtypes if t in TOLERANCES]
     return max(known, key=TOLERANCES.__getitem__, default=default)
 

@@ -26,7 +26,7 @@ _SHARE = 0.25
 
 
 class _Flow:
-    """Who reads and who makes each value of the main graph."""
+    """The readers and the definition of each value of the main graph."""
 
     def __init__(self, graph: GraphProto) -> None:
         self.readers: dict[str, list[tuple[NodeProto, int]]] = defaultdict(list)
@@ -124,7 +124,7 @@ def feeds_with_zeros(
     model: ModelProto, feeds: Mapping[str, Any], seed: int
 ) -> list[dict[str, Any]]:
     """The feeds with one zero in each factor, and with zeros at a quarter of its elements; nothing
-    where no input is a factor.
+    if no input is a factor.
     """
     flow = _Flow(model.graph)
     factors = [

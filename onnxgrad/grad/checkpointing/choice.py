@@ -194,7 +194,7 @@ def footprint(b: Binding) -> int | None:
     """Bytes that the gradient of `b` keeps or needs at once inside its bodies; None if a size is
     open.
 
-    Sizes are open too where the number of steps is not known beforehand.
+    Sizes are open too if the number of steps is not known beforehand.
     """
     if not b.blocks:
         return 0
@@ -222,8 +222,7 @@ def _loop(b: Binding) -> int | None:
 
 
 def _scan_tape(b: Binding) -> int | None:
-    scanned = b.attr("num_scan_inputs")
-    states = b.inputs[: len(b.inputs) - scanned]
+    states = b.inputs[: len(b.inputs) - b.attr("num_scan_inputs")]
     first = b.inputs[len(states)]
     axis = (b.attr("scan_input_axes") or [0])[0]
     steps = None if first is None or first.shape is None else first.shape[axis]

@@ -11,7 +11,7 @@ second draw would be another one.
 onnxruntime merges equal bindings and may run recomputation early, which undoes it. So a recomputed
 segment reads its operands through `Where(c, x, x)`, whose condition depends on the adjoint that
 arrives there: it is x whatever c is, NaN and Inf included, and it cannot run before that adjoint is
-there. (Where that adjoint is a constant, as next to a loss that is a plain sum, nothing is gained
+there. (If that adjoint is a constant, as next to a loss that is a plain sum, nothing is gained
 by waiting, and folding may undo the segment.)
 """
 
@@ -205,7 +205,7 @@ _SELECTED = {
 
 
 def _held(v: Var, condition: Var) -> Var:
-    """`v`, which waits for `condition`; as it is where its dtype has no way to."""
+    """`v`, which waits for `condition`; unchanged if its dtype has no way to."""
     if v.dtype == TensorProto.BOOL:
         return op.And(v, op.Or(v, condition))
     if v.dtype in _CARRIERS:

@@ -51,7 +51,7 @@ vjp_blocks("If", if_gradient, notes="the branch that was taken; the condition re
 
 
 def _possible(adjoint: Any, out: Var) -> Any:
-    """The adjoint of a branch's result; zeros where its shape cannot be the result's.
+    """The adjoint of a branch's result; zeros if its shape cannot be the result's.
 
     Readers of the If that take one shape only prove that a branch with another is never taken
     (exporters write both ways out of a question about ranks), but its body has to be of one piece
@@ -78,7 +78,7 @@ def open_decided(
     block: BindingBlock, targets: Collection[Var], requested: Collection[Var], others: Iterable[Var]
 ) -> list[Binding]:
     """Replace each If between `requested` and `targets` that always takes one branch by that
-    branch. Where it defined one of these values, or of `others`, an Identity does afterwards;
+    branch. If it defined one of these values, or of `others`, an Identity does afterwards;
     returns these.
     """
     kept, anchors, left = {*targets, *requested, *others}, list[Binding](), set[Binding]()
@@ -112,7 +112,7 @@ def _open(b: Binding, branch: BindingBlock, kept: Collection[Var]) -> list[Bindi
 
 
 def _retype(block: BindingBlock, changed: set[Var]) -> None:
-    """The types of what is computed from `changed`, whatever the file says of it."""
+    """Infer the types of values computed from `changed` anew; types that the file declares go."""
     for b in block.bindings:
         if b.blocks or changed.isdisjoint(b.inputs):
             continue
@@ -127,7 +127,7 @@ def _retype(block: BindingBlock, changed: set[Var]) -> None:
 
 
 def _value(v: Var | None, depth: int = _DEPTH) -> Array | None:
-    """The value of a condition, and of what it is computed from, where sizes and constants tell."""
+    """The value of a condition, or of one of its operands, if sizes and constants decide it."""
     if v is None or depth == 0:
         return None
     if v.const is not None or v.definition is None:

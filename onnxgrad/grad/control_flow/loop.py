@@ -154,7 +154,7 @@ _COUNT = TensorType(TensorProto.INT64, ())
 def tape_of(b: Binding, state: int, type_: Type | None) -> Tape:
     """Record state number `state` of the Loop `b`, which has `type_` before and after every step.
 
-    Stacked where its shape is the same at every step; else a sequence; of a sequence, the elements
+    Stacked if its shape is the same at every step; else a sequence; of a sequence, the elements
     of all steps in one sequence, and how many there were at each.
     """
     initial = b.inputs[2 + state]

@@ -33,7 +33,7 @@ def as_number(mask: Var, like: Var) -> Var:
 
 
 def widened(v: Var) -> Var:
-    """`v`, in float32 where it is bfloat16: onnxruntime's CPU has kernels for few operators there,
+    """`v`, in float32 if it is bfloat16: onnxruntime's CPU has kernels for few operators there,
     and hardly any arithmetic.
     """
     return op.Cast(v, to=TensorProto.FLOAT) if v.dtype == TensorProto.BFLOAT16 else v
@@ -86,7 +86,7 @@ def as_count(sizes: Var, like: Var) -> Var:
 
 
 def divided(g: Var, count: float | Array | Var) -> Var:
-    """g / count, where the dtype of g may be too narrow for the count (a number, an array, or a
+    """g / count, although the dtype of g may be too narrow for the count (a number, an array, or a
     value of the dtype of `counting(g)`).
     """
     if g.dtype != TensorProto.FLOAT16:
@@ -144,7 +144,7 @@ def from_front(axis: int, rank: int) -> int:
 
 
 def plus(first: V, *others: Var | None) -> V:
-    """The sum of those operands that are there; None without any."""
+    """The sum of the operands that are not None; None if all are."""
     given = [v for v in (first, *others) if v is not None]
     return cast(V, reduce(lambda a, b: a + b, given) if given else None)
 

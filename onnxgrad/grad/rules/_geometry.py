@@ -49,7 +49,7 @@ class Geometry:
 
     def missing(self, long: Sequence[int], short: Sequence[int]) -> list[int]:
         """By how many positions the last window reaches past the end of each long axis; negative
-        where it leaves some unread.
+        if it leaves some unread.
         """
         parts = zip(short, self.strides, self.extent, self.fixed_begin, long)
         return [(a - 1) * s + e - b - size for a, s, e, b, size in parts]
@@ -61,7 +61,7 @@ class Geometry:
 
     @property
     def fixed_begin(self) -> tuple[int, ...]:
-        """The zeros before, or none where they are known at run time only."""
+        """The zeros before, or none if they are known at run time only."""
         return (0,) * len(self.strides) if isinstance(self.begin, Var) else self.begin
 
     @property
@@ -82,8 +82,7 @@ def geometry(binding: Binding, kernel: Sequence[int] | None, long: Var, short: V
 
     Raises InputError when the rank is not known, or with auto_pad SAME the kernel's size.
     """
-    n = spatial_rank(kernel, long, binding)
-    geo = of_attributes(binding, kernel, n)
+    geo = of_attributes(binding, kernel, spatial_rank(kernel, long, binding))
     auto = binding.attr("auto_pad", "NOTSET")
     if auto in ("NOTSET", "VALID"):
         return geo
@@ -127,12 +126,12 @@ def known_extent(geo: Geometry, binding: Binding) -> tuple[int, ...]:
 
 
 def spatial_rank(kernel: Sequence[int] | None, x: Var, binding: Binding) -> int:
-    """The number of spatial axes. Raises InputError when nothing says it."""
+    """The number of spatial axes. Raises InputError if they are unknown."""
     return rank_of(x, binding) - 2 if kernel is None else len(kernel)
 
 
 def kernel_of(w: Var, binding: Binding) -> tuple[int, ...] | None:
-    """The spatial kernel size: the attribute, or the weight's shape; None if neither says."""
+    """The spatial kernel size: the attribute, or the weight's shape; None if both are unknown."""
     kernel = binding.attr("kernel_shape")
     return tuple(kernel) if kernel else spatial(w)
 

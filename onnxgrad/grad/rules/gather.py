@@ -170,7 +170,7 @@ vjp(
 
 
 def _gather_nd(g: Var, y: Var, data: Var, indices: Var, batch_dims: int) -> Var:
-    """Gathering the numbers of data's elements says where each element of g belongs."""
+    """Gathering the numbers of data's elements shows the place of each element of g."""
     count = op.Range(np.int64(0), op.Size(data), np.int64(1))
     places = op.GatherND(reshape_like(count, data), indices, batch_dims=batch_dims)
     return reshape_like(

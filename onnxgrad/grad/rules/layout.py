@@ -125,8 +125,7 @@ def _pad_at_run_time(g: Var, x: Var, y: Var, starts: Sequence[int]) -> Var:
         from_end = op.Max(op.Add(size, np.minimum(start, 0)), np.zeros(1, np.int64))
         start = op.Where(start < 0, from_end, start)
     before = op.Min(start, size)
-    after = op.Sub(op.Sub(size, op.Shape(y)), before)
-    return pad(g, op.Concat(before, after, axis=0))
+    return pad(g, op.Concat(before, op.Sub(op.Sub(size, op.Shape(y)), before), axis=0))
 
 
 def _scatter_slice(g: Var, x: Var, binding: Binding) -> Var:

@@ -75,8 +75,8 @@ def sample_share(
 ) -> tuple[Var, Var]:
     """The adjoint of each sample's loss and its label, safe to index with: both (N, 1, d1, ...).
 
-    An ignored sample gets 0 even where all are, and the mean itself is NaN. (Labelled samples that
-    weigh nothing get 0/0, as in PyTorch.)
+    An ignored sample gets 0 even if all are ignored, and the mean itself is NaN. (Labelled samples
+    that weigh nothing get 0/0, as in PyTorch.)
     """
     places, ignored = safe_places(labels, ignore_index, scores)
     weight = None if weights is None else op.Gather(weights, places)
@@ -92,7 +92,7 @@ def sample_share(
     # onnxruntime normalises columns of these types
     column = weight is not None and weight.rank == 2 and weight.dtype in _NORMALISED
     if reduction == "mean" and weights is None and column:
-        # one over how many count; nothing if none does, where the mean itself is NaN
+        # one over how many count; nothing if none does, although the mean itself is NaN
         return op.LpNormalization(weight, p=1, axis=0) * g, places
     if reduction == "mean":
         total = (

@@ -160,8 +160,7 @@ def _instance_norm_x(
 def _instance_norm_scale(
     g: Var, y: Var, x: Var, scale: Var, bias: Var, epsilon: float, binding: Binding
 ) -> Var:
-    rank = rank_of(x, binding)
-    axes = list(range(2, rank))
+    axes = list(range(2, rank_of(x, binding)))
     _, _, along = _instance_parts(g, x, epsilon, axes)
     return multiplied(op.ReduceSum(along, [0, *axes], keepdims=0), reduced_count(x, along, axes))
 
@@ -230,7 +229,7 @@ _WITH_PRODUCTS = (TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
 def _last(x: Var) -> int:
-    """The size of the last axis; 0 where it is not known."""
+    """The size of the last axis; 0 if it is not known."""
     size = x.shape[-1] if x.shape else None
     return size if isinstance(size, int) else 0
 

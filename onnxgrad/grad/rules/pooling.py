@@ -86,8 +86,8 @@ def _one_channel_each(y: Var) -> Any:
 def _window_sizes(
     x: Var, y: Var, geo: Geometry, kernel: Sequence[int], include_pad: bool, ceil: bool
 ) -> Any:
-    """By what each window's sum is divided: a number where that is the same everywhere, else (1,
-    1, short sizes).
+    """The divisor of each window's sum: a number if it is the same everywhere, else (1, 1, short
+    sizes).
     """
     padded = (
         isinstance(geo.begin, Var) or isinstance(geo.end, Var) or any(geo.begin) or any(geo.end)

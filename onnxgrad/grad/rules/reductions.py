@@ -55,7 +55,7 @@ def _reduction(
     **options: Unpack[Convention],
 ) -> None:
     """Register a formula of the adjoint, the result, the operand and the attributes; `untouched`
-    holds where empty axes mean that nothing is reduced.
+    holds if empty axes mean that nothing is reduced.
     """
 
     def partial(
@@ -86,8 +86,7 @@ def _prod(g: Var, y: Var, x: Var, r: _Reduction) -> Var:
 def _l2(g: Var, y: Var, x: Var, r: _Reduction) -> Var:
     """x / |x|, and 0 where the norm is 0."""
     at_zero = op.Equal(y, 0.0)
-    scale = op.Where(at_zero, 0.0, g / op.Where(at_zero, 1.0, y))
-    return x * r.back(scale)
+    return x * r.back(op.Where(at_zero, 0.0, g / op.Where(at_zero, 1.0, y)))
 
 
 _TIES = "equal {} share the adjoint evenly"

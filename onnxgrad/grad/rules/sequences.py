@@ -58,7 +58,7 @@ vjp(
 )
 vjp(
     "SplitToSequence",
-    # the pieces put together again; keepdims speaks only where no split is given
+    # the pieces put together again; keepdims counts only if no split is given
     lambda g, y, x, parts=None, *, axis, keepdims: op.ConcatFromSequence(
         g, axis=axis, new_axis=int(parts is None and not keepdims)
     ),
@@ -68,7 +68,7 @@ vjp("OptionalGetElement", lambda g, y, x: g)
 
 
 def _map(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Mapping[Var, Any]:
-    """y_t = body(x_t), with x_t an element or a whole tensor, c captured: SequenceMap over the
+    """y_t = body(x_t), with x_t an element or a tensor, c captured: SequenceMap over the
     operands and dy.
 
     dx_t, dc_t = dy_t walked back through body(x_t); what all steps read gets the sum over the steps

@@ -52,7 +52,7 @@ def _padded(v: Var, axis: Any, after: Any) -> Var:
 
 
 def _real(v: Var, parts: Any) -> Var:
-    """The real part where the forward operand was real."""
+    """The real part if the forward operand was real."""
     return v if parts == 2 else op.Slice(v, [0], [1], [-1])
 
 
@@ -118,7 +118,7 @@ def _length(given: Any, x: Var, axis: Any) -> Any:
 
 
 def _mirror_weights(bins: Var, n: Any, axis: Any) -> Var:
-    """How often each bin of the one-sided spectrum counts in the whole: 2, at 0 and n / 2 once."""
+    """How often each bin of the one-sided spectrum counts: twice, at 0 and n / 2 once."""
     rank = bins.rank or 0
     if isinstance(n, int) and isinstance(axis, int):
         bins_ = np.arange(n // 2 + 1)

@@ -135,7 +135,7 @@ _no, _yes = partial(Decision, False), partial(Decision, True)
 
 
 def _buffer(c: _Constant, by: Reader) -> Decision | None:
-    """A name tells a buffer anywhere, a statistic where no product reads it."""
+    """A name shows a buffer with any reader, a statistic if no product reads it."""
     is_buffer = c.name == "buffer" or (c.name == "statistic" and operand(by) in ("", TABLE))
     return _no(f"a {c.name} of a module, by its name") if is_buffer else None
 
@@ -160,7 +160,7 @@ def _initial_state(c: _Constant, by: Reader) -> Decision | None:
 
 
 def _idle_normalisation(c: _Constant, by: Reader) -> Decision | None:
-    """Ones and zeros where a normalisation without a scale of its own has to read one."""
+    """Ones and zeros read by a normalisation without a scale or bias of its own."""
     if operand(by) not in NORM.values() or c.name == "parameter" or c.array is None:
         return None
     idle = {NORM[1]: 1.0, NORM[2]: 0.0}[operand(by)]
@@ -254,7 +254,7 @@ def _position_bias(c: _Constant, by: Reader) -> Decision | None:
 
 
 def _statistic(c: _Constant, by: Reader) -> Decision | None:
-    """Means are subtracted and spreads divided by, where weights are added and multiplied with."""
+    """Means are subtracted and spreads are divisors; weights are added and multiplied with."""
     if by.binding.op == "Sqrt" and by.binding.out in c.fixed:
         return _no("under a root: a variance")
     divides = by.binding.op == "Div"

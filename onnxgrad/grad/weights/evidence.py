@@ -169,7 +169,7 @@ def is_sinusoidal(array: Array) -> bool:
     """Whether every column is a sine of the row's number: t[p + 1] + t[p - 1] = 2 cos(f) t[p], with
     one f at least.
 
-    The columns are those of the last axis longer than one; a sample of 8 x 64 x 64 tells.
+    The columns are those of the last axis longer than one; a sample of 8 x 64 x 64 decides.
     """
     long: Any = array.reshape([n for n in array.shape if n > 1])
     if long.ndim < 2 or long.shape[-2] < 4:

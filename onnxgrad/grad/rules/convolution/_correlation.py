@@ -53,18 +53,18 @@ class Correlation:
 
     @property
     def sizes(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """D and O, where both are known and so are the zeros before."""
+        """D and O, if both and the zeros before are known."""
         d, o = spatial(self.long), spatial(self.short)
         return (d, o) if d is not None and o is not None and self.geo.is_fixed else None
 
     @property
     def area(self) -> int:
-        """|D|, where D is known."""
+        """|D|, if D is known."""
         return prod((self.sizes or ((), ()))[0])
 
     @property
     def positions(self) -> int | None:
-        """N |O|, where it is known."""
+        """N |O|, if it is known."""
         batch, o = None if self.short.shape is None else self.short.shape[0], spatial(self.short)
         return batch * prod(o) if isinstance(batch, int) and o is not None else None
 

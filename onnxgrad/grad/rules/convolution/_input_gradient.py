@@ -36,7 +36,7 @@ from onnxgrad.ir.var import Var
 
 # so few channels per group make a slow Conv
 _FEW = 16
-# onnxruntime 1.31's Col2Im is wrong for dilations where the image has not two axes
+# onnxruntime 1.31's Col2Im is wrong for dilations unless the image has two axes
 _PLANE = 2
 # a kernel of three times three
 _SMALL = 9

@@ -75,7 +75,7 @@ def _is_pointwise(c: Correlation) -> bool:
 
 
 def _pointwise(c: Correlation) -> Form:
-    """A sum of products pays where those are smaller than what would be moved to join images."""
+    """A sum of products pays if they are smaller than what joining the images would move."""
     o = prod(c.sizes[1]) if c.sizes is not None else 0
     return by_images if c.maps * c.channels < o * (c.maps + c.channels) else by_joined_images
 
@@ -94,8 +94,8 @@ def _depthwise(c: Correlation) -> Form | None:
 
 
 def _pairs_are_few(c: Correlation) -> bool:
-    """|D| (1 / N + 1 / taps) says how the |D| |O| (N + taps) products of pairs compare with N |O|
-    taps elements, each of which costs several times as much.
+    """|D| (1 / N + 1 / taps) compares the |D| |O| (N + taps) products of pairs with the N |O| taps
+    elements, each of which costs several times as much.
     """
     if c.sizes is None:
         return False
@@ -148,8 +148,7 @@ def by_images(c: Correlation) -> Var:
     """A kernel of one pixel: a product for each image, which moves nothing, and their sum."""
     o = prod((c.sizes or ((), ()))[1])
     short, read = op.Reshape(c.short, [-1, c.maps, o]), op.Reshape(_read(c), [-1, c.channels, o])
-    products = op.MatMul(short, read.mT)
-    return op.Reshape(op.ReduceSum(products, [0], keepdims=0), c.shape)
+    return op.Reshape(op.ReduceSum(short @ read.mT, [0], keepdims=0), c.shape)
 
 
 def by_joined_images(c: Correlation) -> Var:
@@ -170,8 +169,7 @@ def _read(c: Correlation) -> Var:
 
 def by_elements(c: Correlation) -> Var:
     """One channel per group: elementwise products of windows and short, summed over positions."""
-    n = c.axes
-    short, positions = channels_last(c.short), list(range(n + 1))
+    short, positions = channels_last(c.short), list(range(c.axes + 1))
     sums = [
         op.ReduceSum(window * short, positions, keepdims=0)
         for window in c.slices(channels_last(c.long), 1)
@@ -200,7 +198,7 @@ def by_swapped_conv(long: Var, short: Var, w: Var, geo: Geometry, group: int) ->
     """A Conv of `long` by `short` with batch and channel axes swapped, stride and dilation
     swapped.
 
-    The one form that needs no size: `w` says what cannot be known.
+    The only form that needs no known size: the others are read from `w` at run time.
     """
     n = len(geo.strides)
     kernels = _batch_second(short, n)
@@ -229,7 +227,6 @@ def _batch_second(v: Var, n: int) -> Var:
 def _batch_per_group(v: Var, group: int, n: int) -> Var:
     """(N, C, D) as (C / group, group N, D)."""
     shape: Any = shape_of(v)
-    spatial_axes = range(3, n + 3)
     if isinstance(shape, np.ndarray):
         batch, channels, *sizes = (int(d) for d in shape)
         split: Any = np.array([batch, group, channels // group, *sizes], np.int64)
@@ -245,5 +242,5 @@ def _batch_per_group(v: Var, group: int, n: int) -> Var:
             axis=0,
         )
         joined = op.Concat(channels_now, np.array([-1], np.int64), sizes_now, axis=0)
-    swapped = op.Transpose(op.Reshape(v, split), perm=[2, 1, 0, *spatial_axes])
+    swapped = op.Transpose(op.Reshape(v, split), perm=[2, 1, 0, *range(3, n + 3)])
     return op.Reshape(swapped, joined)

@@ -105,7 +105,7 @@ def _col2im(
     g: Var, y: Var, x: Var, image: Any, block: tuple[int, ...] | Var, binding: Binding
 ) -> Var:
     """The patches of g: for each place in the block, a strided slice, or elements by number
-    where it is not known.
+    if the block is not known.
     """
     rank = g.rank if isinstance(block, Var) else len(block) + 2
     if rank is None:

@@ -32,7 +32,7 @@ class Samples:
     `bins` and `count` = S are sizes; `size` is the images' extent. `low` is the pixel below, as a
     number, `above` the distance from it; `taken` is 1 for a region's own samples, `inside` for
     those that read the image; `moves` is 1 where a sample's pixels change with its position;
-    `along` is a sample's position in bins; `samples` (R, 1, 1) says how many there are; `stretches`
+    `along` is a sample's position in bins; `samples` (R, 1, 1) counts them; `stretches`
     (R, 1) is 1 where the bins' size follows the region's.
     """
 

@@ -55,7 +55,7 @@ def divided(size: Any, by: int) -> Var:
 
 
 def joined(sizes: Sequence[Any]) -> Any:
-    """One shape: known where all its sizes are."""
+    """One shape: known if all its sizes are."""
     if any(isinstance(s, Var) for s in sizes):
         return op.Concat(*sizes, axis=0)
     return np.concatenate([np.asarray(s, np.int64) for s in sizes])
@@ -342,7 +342,7 @@ def _affine_grid(
             "declare size's shape"
         )
     d = rank - 2
-    # in a type that onnxruntime has a kernel for: where it opens the body for another it fails on a
+    # in a type that onnxruntime has a kernel for: for another it opens the body, and fails on a
     # constant operand
     dtype = np.float64 if theta.dtype == TensorProto.DOUBLE else np.float32
     grid = op.AffineGrid(

@@ -99,11 +99,11 @@ def _resized(
 
 
 def _with_one_scale(binding: Binding, identity: Var, x: Var, sizes: Var, length: Var) -> Var:
-    """The weights where one scale, the smallest or largest of sizes to operand, holds for all axes.
+    """The weights if one scale, the smallest or largest of sizes to operand, holds for all axes.
 
-    Resize rounds its result's sizes then, but takes their floor when given scales. So it is asked
-    for a longer image, continued by its last pixel, which is where positions beyond an image read
-    anyhow, and the first `length` are kept.
+    Resize then rounds its result's sizes, but takes their floor when given scales. So it resizes a
+    longer image, continued by its last pixel, which positions beyond an image read anyhow, and the
+    first `length` are kept.
     """
     transformation = binding.attr("coordinate_transformation_mode")
     for name, known in (

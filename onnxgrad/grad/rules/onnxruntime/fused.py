@@ -100,7 +100,7 @@ def _fused_conv(x: Var, w: Var, bias: Var | None, z: Var | None, *, binding: Bin
     return _activated(plus(y, z), binding.attr("activation_params", ()), binding)
 
 
-# what the numbers of an activation are called in the standard operator
+# the standard operator's attributes for the numbers of an activation
 _ACTIVATIONS: dict[str, tuple[str, ...]] = {
     "Elu": ("alpha",),
     "HardSigmoid": ("alpha", "beta"),
@@ -127,7 +127,7 @@ def _activated(y: Var, numbers: Sequence[float | None], binding: Binding) -> Var
     return result
 
 
-# onnxruntime's own default of epsilon where it fuses
+# onnxruntime's default of epsilon in fused operators
 _TINY = 1e-12
 
 
@@ -140,7 +140,7 @@ def _layer_norm(
 
 
 def _root_mean_square(x: Var, scale: Var, epsilon: float, axes: Sequence[int]) -> tuple[Var, Var]:
-    """x / sqrt(mean(x^2) + epsilon) scaled, and the factor; in float32 where the data are of
+    """x / sqrt(mean(x^2) + epsilon) scaled, and the factor; in float32 if the data are of
     half precision.
     """
     up = (
@@ -261,8 +261,7 @@ def _unpacked(v: Var, bits: int) -> Var:
         op.BitShift(line, np.uint8(low), direction="RIGHT") if low else line
         for low in range(0, 8, bits)
     ]
-    mask = np.uint8((1 << bits) - 1)
-    return op.Concat(*[op.BitwiseAnd(part, mask) for part in parts], axis=1)
+    return op.Concat(*(op.BitwiseAnd(v, np.uint8((1 << bits) - 1)) for v in parts), axis=1)
 
 
 _BODIES: dict[str, Formula] = {

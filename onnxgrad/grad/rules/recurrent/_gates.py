@@ -144,7 +144,7 @@ class Gate:
 
     @property
     def is_by_value(self) -> bool:
-        """Whether `slope_at` says the slope."""
+        """Whether `slope_at` returns the slope."""
         return not self.clip and self.name in _BY_VALUE
 
     def slope_at(self, y: Var) -> Var:
@@ -162,7 +162,7 @@ def gates(
     onnxruntime does). Raises InputError for an activation that ONNX does not know, or without the
     numbers that it needs.
     """
-    # RNN's schema gives two functions by default even where one direction needs one
+    # RNN's schema gives two functions by default even if one direction needs one
     names = list(binding.attr("activations", None) or list(defaults) * directions)[
         : len(defaults) * directions
     ]
@@ -204,7 +204,7 @@ def is_kept(cell: Recurrent, kinds: Sequence[Sequence[Gate]]) -> bool:
     """Whether a Scan is to take the operator's place: it has work enough, every slope follows from
     what is kept, and no row ends early.
 
-    Not so of an operator that checkpointing leaves where it is and reads through a stand-in.
+    False for an operator that checkpointing keeps and reads through a stand-in.
     """
     binding = cell.binding
     inputs = cell.x.shape[2] if cell.x.shape is not None else None

@@ -31,7 +31,7 @@ Step = Callable[[Sequence[Var], Sequence[Var]], tuple[Sequence[Var], Sequence[Va
 
 @dataclass(frozen=True)
 class Direction:
-    """One direction of a recurrent operator; time-major, `mask` (T, B, 1) says which steps
+    """One direction of a recurrent operator; time-major, `mask` (T, B, 1) marks the steps that
     count.
     """
 
@@ -68,8 +68,7 @@ class Recurrent:
         self.x = op.Transpose(x, perm=[1, 0, 2]) if self.layout else x
         self.flat_x = op.Flatten(self.x, axis=2)
         self.w, self.r = w, r
-        self.steps = self.x.shape[0] if self.x.shape is not None else None
-        self.batch = self.x.shape[1] if self.x.shape is not None else None
+        self.steps, self.batch = self.x.shape[:2] if self.x.shape is not None else (None, None)
         self._y = y
         mask = self._mask(binding.operand(4))
         self.directions = [Direction(d, reverse, mask) for d, reverse in enumerate(self.reverse)]
@@ -295,9 +294,7 @@ def flat_product(a: Var, b: Var) -> Var:
 
 
 def _matrix(type_: Type | None) -> Type | None:
-    """(batch, features) where nothing is known of the shape: onnxruntime wants the ranks in a
-    Scan's body.
-    """
+    """(batch, features) if the shape is unknown: onnxruntime needs the ranks in a Scan's body."""
     if isinstance(type_, TensorType) and type_.shape is None:
         return TensorType(type_.dtype, (None, None))
     return type_
