@@ -186,7 +186,11 @@ def bound_of(name: str, text: Any) -> Bound:
     met, or a list of checks. Raises InputError.
     """
     if name == "legs":
-        return _legs(text)
+        if not isinstance(text, list) or not text or not all(n in LEGS for n in text):
+            raise InputError(
+                f"'legs' cannot be {repr(text)[:80]}: write a list of {', '.join(map(repr, LEGS))}"
+            )
+        return Bound(names=tuple(text))
     if name == "interface":
         base = "".join(text.split()) if isinstance(text, str) else ""
         if base not in (f"=={INPUT}", f"=={BASELINE}"):
@@ -212,14 +216,6 @@ _LEGAL = (
     'a number or text such as "<= 164", "<= 200MB", "<= -10%" (of the input), "<= input", '
     '"<= baseline +5%"; signs are <= >= == != < >'
 )
-
-
-def _legs(names: Any) -> Bound:
-    if not isinstance(names, list) or not names or not all(n in LEGS for n in names):
-        raise InputError(
-            f"'legs' cannot be {repr(names)[:80]}: write a list of {', '.join(map(repr, LEGS))}"
-        )
-    return Bound(names=tuple(names))
 
 
 def _bound(match: re.Match[str]) -> Bound:
@@ -301,7 +297,9 @@ def hold(
     if value is None:
         return replace(missing, why="it could not be measured")
     base = {INPUT: given, BASELINE: baseline}.get(bound.base)
-    reference = 1.0 if base is None else _reference(base, name, bound)
+    # the latency of the input is its ratio to itself
+    to_itself = base is None or (name == "latency" and bound.base == INPUT)
+    reference = 1.0 if base is None or to_itself else _value(base, name)
     if reference is None or (
         bound.base == BASELINE and not _comparable(name, result, baseline or result)
     ):
@@ -323,12 +321,6 @@ def _gaps(wanted: Iterable[str], proof: Report | None) -> str:
 def _interface(facts: Facts) -> list[list[tuple[str, str]]]:
     """Names and types in their order."""
     return [list(facts.inputs.items()), list(facts.outputs.items())]
-
-
-def _reference(base: Facts, name: str, bound: Bound) -> float | None:
-    if name == "latency" and bound.base == INPUT:
-        return 1.0  # the input's ratio to itself
-    return _value(base, name)
 
 
 def _comparable(name: str, result: Facts, base: Facts) -> bool:

@@ -169,9 +169,7 @@ class _Account:
             account.block(branch, times)
             total = sum(c["flops"] for c in account.sums.values())
             tried.append((sum(c["unknown_flops"] for c in account.sums.values()), total, account))
-        if not tried:
-            return
-        dearest = max(tried, key=lambda t: t[:2])[2]
+        dearest = max(tried, key=lambda t: t[:2], default=(0, 0, _Account()))[2]
         for name, counts in dearest.sums.items():
             self.sums.setdefault(name, Counter()).update(counts)
         self.without_formula |= dearest.without_formula
@@ -205,10 +203,10 @@ def _results(b: Binding) -> list[Var]:
 
 
 def _largest(values: Iterable[Var]) -> list[Sized]:
-    sized = [(byte_count(v.type), v) for v in values if isinstance(v.type, TensorType)]
-    known = [(size, v) for size, v in sized if size is not None]
-    known.sort(key=lambda pair: -pair[0])
-    return [Sized(v.name, str(v.type), size) for size, v in known[:_LARGEST]]
+    tensors = [v for v in values if isinstance(v.type, TensorType)]
+    sizes = ((v, byte_count(v.type)) for v in tensors)
+    sized = [Sized(v.name, str(v.type), size) for v, size in sizes if size is not None]
+    return sorted(sized, key=lambda one: -one.bytes)[:_LARGEST]
 
 
 def _peak(block: BindingBlock) -> int | None:

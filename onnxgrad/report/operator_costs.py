@@ -93,23 +93,16 @@ def _shape(v: Var | None) -> tuple[int, ...]:
     return shape
 
 
-def _variadic(b: Binding) -> int:
-    """One operand with the next, element by element."""
-    return max(len(b.inputs) - 1, 1) * _size(b.out)
-
-
 # ---- products ------------------------------------------------------------------------------------
 
 
 def _matmul(b: Binding) -> int:
-    inner = _shape(b.operand(0))[-2 if b.attr("transA") else -1]
-    return 2 * _size(b.out) * inner
+    return 2 * _size(b.out) * _shape(b.operand(0))[-2 if b.attr("transA") else -1]
 
 
 def _gemm(b: Binding) -> int:
-    bias = b.operand(2) is not None
     inner = _shape(b.operand(0))[0 if b.attr("transA") else 1]
-    return _size(b.out) * (2 * inner + bias)
+    return _size(b.out) * (2 * inner + (b.operand(2) is not None))
 
 
 def _einsum(b: Binding) -> int:
@@ -123,10 +116,6 @@ def _einsum(b: Binding) -> int:
     return max(2 * (len(terms) - 1), 1) * prod(sizes.values())
 
 
-def _quantised_matmul(b: Binding) -> int:
-    return 2 * _size(b.out) * _shape(b.operand(0))[-1]
-
-
 # ---- convolutions and pools ----------------------------------------------------------------------
 
 
@@ -134,18 +123,16 @@ def _convolution(weight: int, bias: int | None) -> Formula:
     """Each element of the result is a sum over a window of one group's channels."""
 
     def formula(b: Binding) -> int:
-        window = prod(_shape(b.operand(weight))[1:])
         biased = bias is not None and b.operand(bias) is not None
-        return _size(b.out) * (2 * window + biased)
+        return _size(b.out) * (2 * prod(_shape(b.operand(weight))[1:]) + biased)
 
     return formula
 
 
 def _transposed_convolution(b: Binding) -> int:
     """Each element of the operand goes to a window of one group's channels."""
-    biased = b.operand(2) is not None
-    window = prod(_shape(b.operand(1))[1:])
-    return 2 * _size(b.operand(0)) * window + biased * _size(b.out)
+    bias = 0 if b.operand(2) is None else _size(b.out)
+    return 2 * _size(b.operand(0)) * prod(_shape(b.operand(1))[1:]) + bias
 
 
 def _pool(each: int) -> Formula:
@@ -211,7 +198,7 @@ FORMULAS: dict[str, Formula] = {
     "MatMul": _matmul,
     "com.microsoft::FusedMatMul": _matmul,
     "MatMulInteger": _matmul,
-    "QLinearMatMul": _quantised_matmul,
+    "QLinearMatMul": _matmul,
     "Gemm": _gemm,
     "Einsum": _einsum,
     "MaxPool": _pool(1),
@@ -224,7 +211,10 @@ FORMULAS: dict[str, Formula] = {
     "GRU": _recurrent(3, 5),
     "RNN": _recurrent(1, 0),
     "Attention": _attention,
-    **dict.fromkeys(("Sum", "Mean", "Max", "Min"), _variadic),
+    # one operand with the next, element by element
+    **dict.fromkeys(
+        ("Sum", "Mean", "Max", "Min"), lambda b: max(len(b.inputs) - 1, 1) * _size(b.out)
+    ),
     **dict.fromkeys(_NOTHING.split(), lambda b: 0),
 }
 

@@ -109,7 +109,14 @@ def plan_of(recipe: Recipe, *, updating: bool = False, setup: Setup | None = Non
     outputs = _outputs(recipe, folder, list(found))
     where = Path(recipe.where)
     lock_path = where.parent / recipe.ci.get("lock", locks.default_name(where))
-    lock = _lock(lock_path, updating)
+    try:
+        lock = locks.read(lock_path)
+    except locks.NewerLock:
+        raise
+    except InputError:
+        if not updating:
+            raise
+        lock = None  # a damaged lock is written anew
     if lock is not None:
         _check_owner(lock, lock_path, where, updating)
     known = {} if lock is None else lock.models
@@ -146,17 +153,6 @@ def _check_options(
     other = bound_of("latency", required.get("latency", 0)).of
     if other and not (folder / other).is_file():
         raise InputError(f"{where}: require: latency: {met_nothing(other, folder)}")
-
-
-def _lock(path: Path, updating: bool) -> Lock | None:
-    try:
-        return locks.read(path)
-    except locks.NewerLock:
-        raise
-    except InputError:
-        if updating:
-            return None  # what is damaged is written anew
-        raise
 
 
 def _check_owner(lock: Lock, path: Path, recipe: Path, updating: bool) -> None:
@@ -286,10 +282,9 @@ def _check_next_time(recipe: Recipe, name: str) -> None:
 
 
 def _check_pattern(pattern: str, where: str) -> None:
-    fields = _FIELD.findall(pattern)
-    known = " and ".join(_FIELDS)
-    for field in fields:
+    for field in _FIELD.findall(pattern):
         if field not in _FIELDS:
+            known = " and ".join(_FIELDS)
             raise InputError(f"{where}: out = {pattern!r} has '{field}', there are {known}")
     if set("{}") & set(_FIELD.sub("", pattern)):
         raise InputError(f"{where}: out = {pattern!r}: a brace has no partner")

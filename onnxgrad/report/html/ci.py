@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import load
 from onnxgrad.jobs.ci.outcome import ModelOutcome
 from onnxgrad.jobs.outcome import Outcome
+from onnxgrad.jobs.requirements import Held
 from onnxgrad.report.ci import CiReport
 from onnxgrad.report.html.graph import shown
 from onnxgrad.report.html.optimized import (
@@ -89,13 +90,15 @@ def _cards(outcome: ModelOutcome) -> Iterator[dict[str, Any]]:
 
 
 def _requirements(outcome: ModelOutcome) -> Section | None:
-    rows = table("required", "bound", ">found", ">allowed", "")
-    for held in sorted(outcome.requirements, key=lambda held: held.held):
-        met = line("held", "green") if held.held else line("missed", "red")
-        why = line("") if held.held else cell(f" {held.why}", "dim")
-        found, allowed = _number(held.value), _number(held.limit)
-        rows.add_row(cell(held.name), cell(held.bound), found, allowed, met + why)
-    return table_section("Requirements", rows) if rows.rows else None
+    missed_first = sorted(outcome.requirements, key=lambda held: held.held)
+    made = table("required", "bound", ">found", ">allowed", "", rows=map(_row, missed_first))
+    return table_section("Requirements", made) if made.rows else None
+
+
+def _row(held: Held) -> Sequence[Text | str]:
+    missed = line("missed", "red") + cell(f" {held.why}", "dim")
+    met = line("held", "green") if held.held else missed
+    return cell(held.name), cell(held.bound), _number(held.value), _number(held.limit), met
 
 
 def _changes(outcome: ModelOutcome) -> Section | None:

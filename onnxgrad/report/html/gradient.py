@@ -53,14 +53,14 @@ def live_bytes(block: BindingBlock, sizes: Mapping[str, int]) -> list[tuple[Bind
                 continue
             size = _bytes(v, sizes)
             alive += size
-            last = len(order) if v.returned else max(_reader(u, block, place) for u in v.users)
+            last = len(order) if v.returned else max(_read_at(u, block, place) for u in v.users)
             dying.setdefault(last, []).append(size)
         found.append((b, alive))
         alive -= sum(dying.pop(i, ()))
     return found
 
 
-def _reader(reader: Binding, block: BindingBlock, place: Mapping[Binding, int]) -> int:
+def _read_at(reader: Binding, block: BindingBlock, place: Mapping[Binding, int]) -> int:
     """When a value is read: of a reader in a nested graph, when the binding around it runs."""
     while reader.block is not block and reader.block.owner is not None:
         reader = reader.block.owner
@@ -154,8 +154,7 @@ def _verdict(check: GradientReport | None) -> dict[str, Any]:
 
 
 def _worst(check: GradientReport | None) -> list[dict[str, Any]]:
-    worst = None if check is None else check.worst
-    if check is None or worst is None:
+    if check is None or (worst := check.worst) is None:
         return []
     tone = "bad" if check.is_wrong(worst) else "good"
     note = f"{share_text(check.allowed(worst))} allowed; {worst.name}"

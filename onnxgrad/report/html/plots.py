@@ -38,14 +38,9 @@ def _difference(d: Difference) -> dict[str, Any]:
     value, allowed = _finite(d.rel), _finite(d.tolerance)
     ratio = value / allowed if value is not None and allowed else 0.0 if d.ok else math.inf
     return {
-        "label": shown(d.output),
-        "value": value,
-        "bound": allowed,
-        "ok": d.ok,
-        "leg": d.leg,
-        "note": shown(place_text(d)),
-        "ratio": min(ratio, 1e300),
-    }
+        "label": shown(d.output), "value": value, "bound": allowed, "ok": d.ok, "leg": d.leg,
+        "note": shown(place_text(d)), "ratio": min(ratio, 1e300),
+    }  # fmt: skip
 
 
 def _finite(value: float) -> float | None:
@@ -74,16 +69,16 @@ def choices(data: Mapping[str, Any] | None) -> Section | None:
     if data is None:
         return None
     decided = [*data["decisions"], *([data["total"]] if data.get("total") else [])]
-    rows = []
-    for d in decided:
-        if (ratio := d["ratio"]) is not None:
-            spread = d["spread"] or 0.0
-            why = "kept" if d["kept"] else d.get("why") or "not beyond the noise"
-            row = ratio_row(d["choice"], ratio, ratio - spread, ratio + spread, why)
-            rows.append({**row, "ok": bool(d["kept"])})
+    rows = [_choice(d) for d in decided if d["ratio"] is not None]
     where = f"{data['provider']}, {counted(data['threads'], 'thread')}"
     note = f"The time of each choice over that of the pipeline before it, on {where}."
     return latency(rows, note) if rows else None
+
+
+def _choice(decision: Mapping[str, Any]) -> dict[str, Any]:
+    kept, ratio, spread = bool(decision["kept"]), decision["ratio"], decision["spread"] or 0.0
+    why = "kept" if kept else decision.get("why") or "not beyond the noise"
+    return ratio_row(decision["choice"], ratio, ratio - spread, ratio + spread, why) | {"ok": kept}
 
 
 def bench(report: BenchReport) -> Section | None:
