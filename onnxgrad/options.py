@@ -305,8 +305,8 @@ def known_keywords(function: F) -> F:
 
     @functools.cache
     def kinds() -> dict[str, Any]:
-        said = {p.name: Any if p.annotation is p.empty else p.annotation for p in parameters}
-        return {name: resolved(kind, function.__module__) for name, kind in said.items()}
+        given = {p.name: Any if p.annotation is p.empty else p.annotation for p in parameters}
+        return {name: resolved(kind, function.__module__) for name, kind in given.items()}
 
     @functools.wraps(function)
     def checking(*args: Any, **options: Any) -> Any:
@@ -361,7 +361,7 @@ def _fits(kind: Any, value: Any) -> bool:
     if isinstance(origin, type) and origin not in (*_CALLED, *_SEQUENCES, Mapping, dict, Annotated):
         try:
             return isinstance(value, origin)
-        except TypeError:  # a protocol: whoever calls it finds out
+        except TypeError:  # a protocol: the call decides
             return True
     try:
         checked(kind, value, "")

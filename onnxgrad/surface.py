@@ -1,5 +1,5 @@
 """Every public name, and with them every gradient rule and pass that registers itself: what
-`onnxgrad` loads when somebody asks it for a name.
+`onnxgrad` loads for the first name.
 """
 
 from onnxgrad import train

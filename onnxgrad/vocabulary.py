@@ -1,4 +1,4 @@
-"""The words that options choose from and their defaults, for who parses a command or completes it
+"""The words that options choose from and their defaults, for parsing and completing a command
 before anything heavy is imported.
 
 Some are decided here. scripts/make_tables.py writes the names that others register, from PASSES on.
@@ -7,7 +7,7 @@ Some are decided here. scripts/make_tables.py writes the names that others regis
 from typing import Literal, TypeAlias, get_args
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-MOST_THREADS = 256  # onnxruntime starts as many as it is told, until nothing works any more
+MOST_THREADS = 256  # onnxruntime starts any number, until the machine stalls
 LEGS = ("float64", "onnxruntime")
 # those with operators of their own, and the pass that uses them
 Runtime: TypeAlias = Literal["onnxruntime"]

@@ -47,11 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _outcome(words: Sequence[str], verbose: bool) -> int:
-    """Run one command and turn whatever comes of it into an exit code."""
+    """Run one command and turn its result or error into an exit code."""
     args = None
     try:
         parser = parser_for(words)
-        if not words:  # on stderr: who sends stdout somewhere wanted something else
+        if not words:  # on stderr: a redirected stdout is for results
             parser.print_help(sys.stderr)
             return InputError.exit_code
         args = _understood(parser, words)
@@ -75,7 +75,7 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
 
 
 def _understood(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
-    """The words as arguments: `options` of the command's job, and each of them by its name."""
+    """Return the parsed words, with `options` of the command's job, and each option by its name."""
     args = parser.parse_args(words)
     declared = COMMANDS[args.command].options
     if declared is not None:
@@ -87,7 +87,7 @@ def _understood(parser: argparse.ArgumentParser, words: Sequence[str]) -> argpar
 
 
 def _foreseen(error: BaseException) -> tuple[str, int] | None:
-    """What to say of an end that may come, and the exit code; None for what nobody expected."""
+    """Return the message and the exit code of an expected error; None for any other."""
     if isinstance(error, Stopped):
         return error.words, error.exit_code
     if isinstance(error, KeyboardInterrupt):
@@ -107,7 +107,7 @@ def _foreseen(error: BaseException) -> tuple[str, int] | None:
 
 
 def _ours(error: BaseException, args: argparse.Namespace | None, verbose: bool) -> int:
-    """What nobody expected: the model's fault where it does not run, else our own."""
+    """Report an unexpected error: the model's if onnxruntime refuses it, else an internal error."""
     theirs = None
     if args is not None and isinstance(error, Exception):
         theirs = import_module("onnxgrad.cli.command").blamed(_models(args), error)
@@ -132,7 +132,7 @@ _REPORT = (
 def _failed(message: str, code: int, verbose: bool) -> int:
     if verbose:
         print(_traceback(), file=sys.stderr)
-    with contextlib.suppress(OSError):  # nobody reads it: the exit code is left
+    with contextlib.suppress(OSError):  # stderr is closed: only the exit code is left
         print(fitted(complaint(message), sys.stderr), file=sys.stderr)
     return code
 

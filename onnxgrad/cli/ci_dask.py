@@ -35,10 +35,10 @@ def each_on(
 ) -> Generator[tuple[int, ModelOutcome], None, None]:
     """The outcome of every job with its index, as they come, from the cluster at `address`; without
     `keep_going` of the jobs up to the first that fails, and of others that were done by then: their
-    results are written. Whoever closes the iterator takes back what has not begun; what runs writes
-    its result whole or not at all.
+    results are written. Closing the iterator cancels jobs that have not begun; running jobs write
+    their results completely or not at all.
 
-    Raises InputError where there is no such cluster, or where its workers are not as we are.
+    Raises InputError if there is no such cluster, or if its workers differ from this machine.
     """
     client = _connected(address)
     try:
@@ -90,8 +90,8 @@ def _versions() -> dict[str, str]:
 
 
 def _unlike(wanted: dict[str, str], models: list[str]) -> str:
-    """In what this process is not like the one that asks: a result would have other bytes, or
-    there would be none.
+    """Return how this process differs from the caller, so that a result would have other bytes or
+    none; empty if it does not.
     """
     for name, here in _versions().items():
         if here != wanted[name]:
@@ -141,8 +141,8 @@ def _broken(job: Job, error: BaseException) -> ModelOutcome:
 
 
 def _attempt(job: Job, name: str) -> ModelOutcome:
-    """`work` on a worker, unless it has killed its workers before: Dask gives the job of a dead
-    worker to another one more often than we want.
+    """`work` on a worker, unless the job has killed its workers before: Dask moves the job of a
+    dead worker to another one more often than we want.
     """
     from distributed import get_client
 

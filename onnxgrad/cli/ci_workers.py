@@ -28,7 +28,7 @@ from onnxgrad.jobs.ci.work import Job, work
 from onnxgrad.verify.running.wire import receive, send
 
 ATTEMPTS = 2
-_PATIENCE = 5.0  # seconds that a worker has to clean up when it is told to end
+_PATIENCE = 5.0  # seconds that a worker has to clean up before it is killed
 
 
 def each(
@@ -36,7 +36,7 @@ def each(
 ) -> Generator[tuple[int, ModelOutcome], None, None]:
     """The outcome of every job with its index, as they come, from `count` workers; one alone is
     this process. Without `keep_going` of the jobs up to the first that fails, perhaps of others
-    too, which then wrote nothing. Whoever closes the iterator stops what still runs.
+    too, which then wrote nothing. Closing the iterator stops running jobs.
     """
     if count == 1 or len(jobs) == 1:
         for index, job in enumerate(jobs):
@@ -66,8 +66,8 @@ _GONE = object()  # heard of a worker that ended
 
 @dataclass(eq=False)
 class _Worker:
-    """A process and the index of its job; -1 while it has none. `asks`: it waits for the answer
-    whether it may write.
+    """A process and the index of its job, -1 without one. `asks`: it waits for permission to
+    write.
     """
 
     process: subprocess.Popen[bytes]
@@ -79,7 +79,7 @@ class _Worker:
         send(cast(BinaryIO, self.process.stdin), message)
 
     def hear(self, heard: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
-        """Pass on what the worker sends, to its end."""
+        """Pass on the messages of the worker until it ends."""
         with contextlib.suppress(EOFError):
             while True:
                 heard.put((self, receive(cast(BinaryIO, self.process.stdout))))
@@ -117,21 +117,21 @@ class _Workers:
         for _ in range(count):
             self._start()
         while any(0 <= worker.index < self.end_at for worker in self.all):
-            worker, said = self.heard.get()
+            worker, message = self.heard.get()
             index = worker.index
-            outcome = self._heard(worker, said)
+            outcome = self._heard(worker, message)
             if outcome is not None:
                 self._judge(index, outcome)
                 yield index, outcome
                 self._give(worker)
             self._answer()
 
-    def _heard(self, worker: _Worker, said: Any) -> ModelOutcome | None:
-        """What became of its job; None when the worker asks, or another one gets the job."""
-        if said is _GONE:
+    def _heard(self, worker: _Worker, message: Any) -> ModelOutcome | None:
+        """Return the outcome of its job; None if the worker asks, or if another gets the job."""
+        if message is _GONE:
             index, worker.index, worker.asks = worker.index, -1, False
             return self._lost(worker, index)
-        outcome: ModelOutcome | None = said
+        outcome: ModelOutcome | None = message
         worker.asks = outcome is None
         if outcome is not None:
             worker.index = -1
@@ -145,7 +145,7 @@ class _Workers:
             self.waiting = [i for i in self.waiting if i < self.end_at]
 
     def _answer(self) -> None:
-        """Tell those who ask whether they may write, as soon as that is known."""
+        """Answer waiting workers whether they may write, as soon as that is known."""
         for worker in self.all:
             allowed = self.keep_going or self.passed.issuperset(range(worker.index))
             if worker.asks and (allowed or worker.index > self.end_at):
@@ -188,8 +188,8 @@ class _Workers:
             return
 
     def _lost(self, worker: _Worker, index: int) -> ModelOutcome | None:
-        """What became of the job of a worker that died: nothing the first time, for it gets
-        another.
+        """Return the outcome of the job of a worker that died; None the first time: another worker
+        gets the job.
         """
         worker.reap()
         self.all.remove(worker)
@@ -212,8 +212,8 @@ _SERVE = "from onnxgrad.cli.ci_workers import serve; serve()"
 
 
 def serve() -> None:
-    """The life of a worker: jobs out of stdin, outcomes to stdout, until it is ended. It ends with
-    its parent, however that ends.
+    """Run a worker: jobs from stdin, outcomes to stdout, until it is terminated. It ends with its
+    parent, however that ends.
     """
     ignore_interrupts()
     signal.signal(signal.SIGTERM, _stop)
@@ -224,26 +224,26 @@ def serve() -> None:
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    told: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(requests, told), daemon=True).start()
+    received: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(requests, received), daemon=True).start()
 
-    def asked() -> bool:
+    def may_write() -> bool:
         send(answers, None)
-        return bool(told.get())
+        return bool(received.get())
 
     while True:
-        send(answers, work(told.get(), asked))
+        send(answers, work(received.get(), may_write))
 
 
-def _read(requests: BinaryIO, told: queue.SimpleQueue[Any]) -> None:
+def _read(requests: BinaryIO, received: queue.SimpleQueue[Any]) -> None:
     """Put what the parent sends into a queue; end this process when the parent is gone."""
     try:
         while True:
-            told.put(receive(requests))
+            received.put(receive(requests))
     except EOFError:
         os._exit(1)
 
 
 def _stop(number: int, _: FrameType | None) -> None:
-    """Leave by an exception: what is half written goes."""
+    """Leave by an exception, so that half-written files are removed."""
     sys.exit(128 + number)

@@ -1,4 +1,4 @@
-"""How `--help` reads: wrapped between words at any width, with examples at its end."""
+"""The layout of `--help`: wrapped between words at any width, examples at the end."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _WORD = re.compile(r"(?:-[\w-]+ (?=[^\s|-]))?(?:'[^']*'|\S)+")
 
 
 class Help(argparse.HelpFormatter):
-    """argparse's, that never cuts a word in two. In a text, lines that are indented stay lines: a
-    command, or what it does.
+    """argparse's formatter, without cutting words. Indented lines of a text, commands and their
+    descriptions, stay lines.
     """
 
     def __init__(self, prog: str) -> None:
@@ -24,7 +24,7 @@ class Help(argparse.HelpFormatter):
         super().__init__(prog, max_help_position=8 if narrow else 24)
 
     def _format_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any) -> str:
-        """What must be said; what else can be, the options below tell."""
+        """Return the required arguments; the options are listed below."""
         either = [g for g in groups if g.required]
         apart = [a for g in either for a in g._group_actions]
         words = [self._prog, "[options]"]
@@ -83,7 +83,7 @@ def _joined(words: Iterable[str], width: int, indent: str) -> list[str]:
 
 
 def examples_text(examples: Iterable[tuple[str, str]]) -> str:
-    """The end of a --help: commands, and what each does."""
+    """Return the end of a --help: commands with their descriptions."""
     return "examples:\n" + "\n".join(
         f"  onnxgrad {command}\n      {what}" for command, what in examples
     )

@@ -1,4 +1,4 @@
-"""What several commands do with their flags: limits, bounds, pages, tuning."""
+"""Shared handling of flags: limits, bounds, pages, tuning."""
 
 from __future__ import annotations
 
@@ -38,17 +38,15 @@ def require_runtime(provider: str) -> None:
 
 
 def within_limits(args: argparse.Namespace, extra: float = 0.0) -> AbstractContextManager[None]:
-    """The work on one model, bound by the options; `extra` seconds are asked for and do not
-    count. Raises LimitReached.
+    """The work on one model, bound by the options; `extra` seconds are allowed on
+    top. Raises LimitReached.
     """
     seconds = SECONDS if args.timeout is None else args.timeout
     return bounding_us(seconds + extra, args.max_memory)
 
 
 def write_html(args: argparse.Namespace, made: Callable[[], str], out: Output) -> None:
-    """Make the page and write it, whole or not at all, where --html asks for it. Raises
-    InputError.
-    """
+    """Make the page and write it to the file of --html, if given. Raises InputError."""
     if args.html is None:
         return
     with out.progress(Path(args.html).name, 1) as advance:

@@ -1,4 +1,4 @@
-"""What is printed where: results on stdout, messages and progress on stderr, tables with rich."""
+"""Output of a command: results on stdout, messages and progress on stderr, tables with rich."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def _console(stream: Any, color: str) -> Console:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """The reader of stdout has gone: for `main` to tell, where rich would exit with 1."""
+        """Raise, so that `main` reports that stdout is closed; rich would exit with 1."""
         raise BrokenPipeError
 
 
 def stdout_for_data(option: str) -> BinaryIO:
-    """stdout, when `option` wants data there. Raises InputError where it is closed."""
+    """Return stdout for the data of `option`. Raises InputError if it is closed."""
     if getattr(sys.stdout, "name", "") == os.devnull:  # see `cli.process.open_streams`
         raise InputError(f"{option}: stdout is closed")
     return sys.stdout.buffer
@@ -93,25 +93,25 @@ class Output:
             self.errors.print(printable(text), style="dim", soft_wrap=True)
 
     def complain(self, text: str) -> None:
-        """An error that does not end the run: one line on stderr."""
+        """Print an error that does not end the run as one line on stderr."""
         print(fitted(complaint(text), sys.stderr), file=sys.stderr)
 
     def aside(self, text: str) -> None:
-        """Print text that was asked for on stderr, as it is, however wide."""
+        """Print requested text on stderr, unwrapped."""
         print(printable_lines(text), file=sys.stderr)
 
     def commands(self, lines: Iterable[str]) -> None:
-        """Print lines on stderr that a build server obeys, as they are, however wide."""
+        """Print lines on stderr that a build server obeys, unwrapped."""
         for line in lines:
             print(line, file=sys.stderr)
 
     def text(self, text: str) -> None:
-        """Print text as it is, however wide."""
+        """Print text unwrapped."""
         if not self._silent:
             print(printable_lines(text), file=self.results.file)
 
     def markdown(self, text: str) -> None:
-        """Print Markdown: rendered on a terminal, as it is elsewhere."""
+        """Print Markdown: rendered on a terminal, as source elsewhere."""
         if not self.results.is_terminal:
             self.text(text.rstrip("\n"))
         elif not self._silent:
@@ -123,7 +123,7 @@ class Output:
                 self.results.print(rendered, width=min(self.results.width, _LINE))
 
     def json(self, data: dict[str, Any]) -> None:
-        """Write `data` where --json says, whole or not at all."""
+        """Write `data` to the file of --json, completely or not at all."""
         if self._json is None:
             return
         text = printable_json(data) + "\n"
@@ -133,7 +133,7 @@ class Output:
         self.write("--json", self._json, text)
 
     def write(self, option: str, file: str, text: str) -> None:
-        """Write the text where an option asks for it, whole or not at all. Raises InputError."""
+        """Write the text to the file of an option, completely or not at all. Raises InputError."""
         try:
             write_whole(Path(file), text.encode("utf-8", "backslashreplace"))
         except OSError as error:
@@ -143,11 +143,11 @@ class Output:
         self.wrote(file)
 
     def wrote(self, *files: str | Path | None) -> None:
-        """Remember files that a command wrote; None is stdout, of which there is nothing to say."""
+        """Remember files that a command wrote; None is stdout and is not listed."""
         self._written.update(dict.fromkeys(str(file) for file in files if file is not None))
 
     def finish(self) -> None:
-        """Say last what was written."""
+        """Print the names of the written files."""
         files = list(map(printable, self._written))
         if len(files) > _FILES and not self.verbose:
             files = [*files[:_FILES], f"{len(files) - _FILES} more (-v)"]
@@ -156,10 +156,9 @@ class Output:
 
     @contextmanager
     def progress(self, title: str, total: float) -> Iterator[Callable[[str, float | None], None]]:
-        """A bar on stderr for work of over a second, gone when it ends; yields `advance(what,
-        completed or None)`.
+        """Show a bar on stderr for work of over a second; yields `advance(what, done or None)`.
 
-        Nothing where stderr is no terminal; there -v prints each stage on a line.
+        If stderr is no terminal there is no bar, and -v prints each stage on a line.
         """
         bar = Progress(
             SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(30),
@@ -173,7 +172,7 @@ class Output:
         def advance(what: str, completed: float | None) -> None:
             described = printable(f"{title}: {what}")
             known = completed is not None
-            # the bar pulses where nobody knows how long it takes, and is full only when all is done
+            # the bar pulses if the duration is unknown, and is full only at the end
             bar.update(
                 steps,
                 description=described,

@@ -1,5 +1,5 @@
-"""The parser with the options of every command, and what is said of an error: as little to import
-as `--help` needs.
+"""The parser with the options of every command, and the text of an error. Imports no more than
+`--help` needs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onnxgrad.wording import perhaps, printable
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose complaints are one line that says what was meant."""
+    """argparse whose errors are one line with a suggestion."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False, formatter_class=Help)
@@ -57,10 +57,10 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(
                 action, f"invalid choice: '{value}'{perhaps(value, known)}: {among}"
             )
-        said = f"unknown command '{value}'{perhaps(value, known)}"
+        text = f"unknown command '{value}'{perhaps(value, known)}"
         if value.endswith(".onnx"):
-            said = f"'{value}' is no command: say first what to do, as in onnxgrad inspect {value}"
-        raise argparse.ArgumentError(None, said)
+            text = f"'{value}' is no command: say first what to do, as in onnxgrad inspect {value}"
+        raise argparse.ArgumentError(None, text)
 
 
 def wants(words: Sequence[str], short: str, long: str) -> bool:
@@ -91,13 +91,13 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def complaint(text: str) -> str:
-    """What is wrong, as the one line that it is."""
+    """Return an error as one line."""
     line = f"onnxgrad: {printable(' '.join(text.split()))}"
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
 
 
 def fitted(text: str, stream: TextIO) -> str:
-    """A line as it is printed: on a terminal, which would cut words, wrapped between them."""
+    """Return a line wrapped between words if the stream is a terminal."""
     if not stream.isatty():
         return text
     width = shutil.get_terminal_size().columns

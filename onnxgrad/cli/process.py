@@ -27,7 +27,7 @@ _CLEANING = 1.0  # seconds after a signal in which another one does not disturb 
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked us to end. `exit_code` is what a shell reports for a program that it ended."""
+    """A signal ended the run. `exit_code` is the one that a shell reports after that signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -74,7 +74,7 @@ _before: dict[int, Any] = {}
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Signals do in here what they did before `stoppable`: an error raised in the middle of an
+    """Signals do inside what they did before `stoppable`: an error raised in the middle of an
     import leaves libraries of C half made, which complain. Nor is garbage looked for, which imports
     leave none of: it takes a tenth of their time.
     """
@@ -110,9 +110,7 @@ def _nowhere() -> TextIO:
 
 
 def drop(stream: TextIO) -> None:
-    """What could not be written to a stream is lost; Python would try again when it exits, and
-    complain.
-    """
+    """Discard the rest of a stream; Python would try to write it again at exit, and complain."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

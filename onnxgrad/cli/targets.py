@@ -1,4 +1,4 @@
-"""Where results go, and what is asked of a place before long work."""
+"""Targets of results, and the checks of a target before long work."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ REPORTS = ("json", "junit", "markdown", "html", "tune_file", "log", "plot")
 
 
 def target_of(output: str, models: Iterable[str]) -> Path | None:
-    """Where -o says that the model goes, None for stdout. Raises InputError when it cannot go
-    there.
+    """Return the path that -o names, None for stdout. Raises InputError if the model cannot be
+    written there.
     """
     if output == STDIN:
         stdout_for_data("-o -")
@@ -105,7 +105,7 @@ def _check_report(
 
 
 def files_read(args: argparse.Namespace) -> list[str]:
-    """Every file that the arguments name for reading; what is none is left to who reads it."""
+    """Return every file that the arguments name for reading, whether or not it exists."""
     named: list[str] = []
     for option in READ:
         value = getattr(args, option, None)

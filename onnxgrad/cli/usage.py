@@ -1,5 +1,5 @@
-"""What can be said to each command: the options that its job declares, the flags that only the
-command has, and two examples. As little to import as `--help` needs.
+"""The arguments of each command: the options that its job declares, the flags that only the command
+has, and two examples. Imports no more than `--help` needs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def row(*names: str, title: str = "", either: str = "", **keywords: Any) -> Row:
 
 
 def add_options(parser: argparse.ArgumentParser, command: Command) -> None:
-    """Add what can be said to a command."""
+    """Add the arguments of a command to its parser."""
     either: dict[str, argparse._MutuallyExclusiveGroup] = {}
     if command.options is not None:
         group_of(parser, vars(command.options).get("title", ""))  # the job's own group comes first

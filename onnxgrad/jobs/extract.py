@@ -63,7 +63,7 @@ def extracted(
     starts = None if not inputs else _named(values, inputs, "input")
     for v in starts or ():
         if any(v is end for end in ends):
-            raise InputError(f"'{v.name}' is asked for as input and as output")
+            raise InputError(f"'{v.name}' is requested as input and as output")
     for v in list(block.outputs):
         block.remove_output(v)
     for v in ends:
@@ -90,7 +90,7 @@ def extracted(
 def _named(values: Mapping[str, Var], given: Sequence[str], what: str) -> list[Var]:
     names = several(given, f"{what}s")
     if len(set(names)) < len(names):
-        raise InputError(f"{what} '{max(names, key=list(names).count)}' is asked for twice")
+        raise InputError(f"{what} '{max(names, key=list(names).count)}' is requested twice")
     for name in names:
         if name not in values:
             near = perhaps(name, values, 3)

@@ -137,14 +137,14 @@ def values_beyond(
     values = [v for v in found if v.dtype == TensorProto.FLOAT]
     if program.opset < _OLDEST or not values:
         return []
-    asked = {}
+    maxima = {}
     with emitting(block):
         for v in values:
             size = op.Abs(v)
             near = op.Where(op.Less(size, np.float32(most)), size, np.float32(0))
-            asked[v.name] = op.ReduceMax(near, keepdims=0)
-    names = {name: v.name for name, v in asked.items()}
-    for v in asked.values():
+            maxima[v.name] = op.ReduceMax(near, keepdims=0)
+    names = {name: v.name for name, v in maxima.items()}
+    for v in maxima.values():
         block.add_output(v)
     return _large(to_proto(load(model), weights=True), to_proto(program), names, least, proof)
 

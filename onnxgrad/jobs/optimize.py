@@ -194,7 +194,7 @@ _OF_THE_WHOLE = frozenset(
 
 class RewriteRefuted(NotProved):
     """The optimised model computes something else, or nothing was proved. `report` holds the
-    differences, `culprit` the first bad firing, `done` the program that was refuted, to be looked
+    differences, `culprit` the first bad rewrite, `done` the program that was refuted, to be looked
     at.
 
     `alone`: the report is about the culprit's own operands and results, whatever the whole model
@@ -235,12 +235,12 @@ class Grown(NotProved):
         )
 
 
-# what merging may add to a file without being asked
+# the share that merging may add to a file by default
 _GROWTH = 0.1
 
 
 class _Merged:
-    """By how much passes that merge always let the constants grow; passes on what it is told."""
+    """By how much passes that merge always let the constants grow; forwards the events."""
 
     def __init__(
         self,
@@ -289,11 +289,11 @@ def optimize_program(
     """Run `pipeline` over a fresh reading of `model` and prove the result; `proof` goes to
     `verify.verify`.
 
-    `each` also proves every firing on its own operands, when it happens (see
+    `each` also proves every rewrite on its own operands, when it happens (see
     `passes.each_rewrite`), whatever `prove` says. `on_read` sees the program before any rewrite and
-    may refuse it. `limit` stops after that many rewrites; `on_stage` is told what begins: "read",
+    may refuse it. `limit` stops after that many rewrites; `on_stage` receives the stages: "read",
     each pass by name, "prove", "bisect", and `on_fired` of each pass that changed something. Raises
-    RewriteRefuted (exit code 1) when the proof fails, after bisecting the numbered firings, Grown
+    RewriteRefuted (exit code 1) when the proof fails, after bisecting the numbered rewrites, Grown
     (1) when merging always grows the file by more than a tenth without `allow_growth`, and
     InputError when the model cannot be read, or cannot be run while `prove` is on.
     """
@@ -347,7 +347,7 @@ def _run(
     watch: tuple[Callable[[str], None], Fired | None],
     options: Mapping[str, Any],
 ) -> list[PassResult]:
-    """Run the pipeline. Raises RewriteRefuted for a firing that an EachTrace finds wrong."""
+    """Run the pipeline. Raises RewriteRefuted for a rewrite that an EachTrace finds wrong."""
     if not isinstance(trace, EachTrace):
         return pipeline.run(program, trace, *watch)
     trace.watch(program, {k: v for k, v in options.items() if k not in _OF_THE_WHOLE})
@@ -405,7 +405,7 @@ def runnable(program: Program) -> Iterator[ModelProto | Path]:
 def _culprit(
     model: ModelLike, pipeline: Pipeline, total: int, original: Any, options: Mapping[str, Any]
 ) -> Firing | None:
-    """The first firing after which the result differs."""
+    """Return the first rewrite after which the result differs."""
     if total == 0:
         return None
 
@@ -426,7 +426,7 @@ def _culprit(
 
     try:
         first = bisect(total, good)
-    # a second look disagrees with the first (time ran out, a random operator): nobody to blame
+    # a second look disagrees with the first (time ran out, a random operator)
     except InternalError:
         return None
     return rewritten(first)[1].firings[first - 1]

@@ -64,7 +64,7 @@ class Outcome(Plain):
         if self.error is not None:
             raise self.error
         if self.rewritten is None:
-            raise InternalError("the program is asked for before it was rewritten")
+            raise InternalError("the program is requested before it was rewritten")
         return self.rewritten
 
     @property

@@ -1,4 +1,4 @@
-"""What a recipe requires of the result: bounds on what is known of it.
+"""Requirements of a recipe: bounds on the facts of the result.
 
 MatMul = 72                     # as often as that; "MatMul+Gemm" counts both
 nodes = "<= 1500"
@@ -90,9 +90,7 @@ class Facts(Plain):
 
 
 def facts_of(program: Program, proto: ModelProto) -> Facts:
-    """What can be told of a program, and of the `proto` that it is written as, without running
-    it.
-    """
+    """Return the facts of a program, written as `proto`, without running it."""
     stats = stats_of(proto)
     return Facts(
         inputs={v.name: _type(v, default=v.initializer is not None) for v in program.main.inputs},

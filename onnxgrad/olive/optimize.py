@@ -55,12 +55,12 @@ class OnnxgradOptimize(Pass):  # type: ignore[misc]  # Olive ships no types
     ) -> ONNXModelHandler:
         source = Path(model.model_path)
         target = Path(resolve_onnx_path(output_model_path, source.name))
-        said = {o.name: getattr(config, name) for name, o in OPTIONS.items()}
+        given = {o.name: getattr(config, name) for name, o in OPTIONS.items()}
         by_olives_name = {theirs: ours for ours, theirs in PROVIDERS.items()}
-        said["provider"] = by_olives_name.get(self.accelerator_spec.execution_provider, "cpu")
+        given["provider"] = by_olives_name.get(self.accelerator_spec.execution_provider, "cpu")
         try:
             options = OptimizeOptions.from_settings(
-                {k: v for k, v in said.items() if v is not None}
+                {k: v for k, v in given.items() if v is not None}
             )
             save(optimize(load(source), options).program, target)
         except OnnxgradError as error:

@@ -42,8 +42,8 @@ _CHANGES = 12  # of each model without -v
 @dataclass(frozen=True)
 class CiReport(Rendered):
     """`models` in the order of their names; `gone`: those that only the lock knows, `renamed`: the
-    models that have the bytes of one of them. `lock`: its path, `locked`: it was there, `asked`: it
-    was to be written, `updated`: it was.
+    models that have the bytes of one of them. `lock`: its path, `locked`: it was there, `updating`:
+    it was to be written, `updated`: it was.
     """
 
     json_keys = (
@@ -58,7 +58,7 @@ class CiReport(Rendered):
     models: tuple[ModelOutcome, ...]
     lock: str
     locked: bool = False
-    asked: bool = False
+    updating: bool = False
     updated: bool = False
     gone: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class CiReport(Rendered):
     @property
     def exit_code(self) -> int:
         """The worst of the models', and at least 1 if the lock knows models that are gone."""
-        stale = NotProved.exit_code if self.gone and not self.asked else 0
+        stale = NotProved.exit_code if self.gone and not self.updating else 0
         return max((stale, *(m.exit_code for m in self.models)))
 
     @property
@@ -98,7 +98,7 @@ class CiReport(Rendered):
     def verdict(self) -> str:
         """The answer in a line."""
         bad = sum(not m.ok and m.status != "skipped" for m in self.models)
-        gone = 0 if self.asked else len(self.gone)
+        gone = 0 if self.updating else len(self.gone)
         parts = [
             f"{bad} of {counted(len(self.models), 'model')}" if bad else "",
             f"{counted(gone, 'model')} of the lock gone" if gone else "",
@@ -138,7 +138,7 @@ class CiReport(Rendered):
         optional = {">latency": bool(ratios), ">time": seconds}
         names = ["status", "model", ">nodes", ">size", ">worst", "legs"]
         made = table(*names, *(name for name, there in optional.items() if there))
-        for name in () if self.asked else self.gone:
+        for name in () if self.updating else self.gone:
             made.add_row(cell("gone", _REFUSED), cell(name), *[""] * (len(made.columns) - 2))
         for m in self.worst_first:
             timed = ratios.get(m.name)
@@ -157,9 +157,9 @@ class CiReport(Rendered):
         for name in self.gone:
             what = "taken out of the lock" if self.updated else "run `onnxgrad ci --update`"
             yield cell(f"{self.gone_text(name)}; {what}", "dim" if self.updated else "red")
-        if self.asked and not self.updated:
+        if self.updating and not self.updated:
             yield line(f"{self.lock} not written: not every model passes", "red")
-        elif not self.asked and not self.locked:
+        elif not self.updating and not self.locked:
             yield line(
                 f"no {self.lock} to compare with: `onnxgrad ci --update` writes it", "yellow"
             )

@@ -87,8 +87,8 @@ def costs_of(
     program: Program, proto: ModelProto, dims: Mapping[str, int], *, spare: bool = False
 ) -> Costs:
     """The costs of a program, which `proto` writes, with these sizes of symbols; what functions
-    cost is what their bodies do. spare: nobody reads the program afterwards, so that its calls may
-    be opened in place. Raises InputError for a symbol that there is not.
+    cost is what their bodies do. spare: the program is not used afterwards, so its calls may be
+    opened in place. Raises InputError for a symbol that there is not.
     """
     if spare and not dims:
         program = _opened(program) if program.functions else program
@@ -137,7 +137,7 @@ class _Account:
         return {name: OperatorCost(**counts) for name, counts in self.sums.items()}
 
     def block(self, block: BindingBlock, times: int | None) -> None:
-        """All that a block does in so many runs; None: nobody knows how many."""
+        """Count a block that runs so many times; None: unknown."""
         for b in block.bindings:
             self._binding(b, times)
             if b.is_op("If"):

@@ -25,8 +25,8 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
     ran = f"  {counted(len(report.cases), 'run')}: {cases}" if cases else ""
     # a check that did not run is part of the verdict
     gaps = cell(f"; {report.gaps}" if report.gaps else "", "yellow")
-    asked = cell(f" ({report.bounds})" if report.bounds and report.ok else "")
-    yield verdict(report) + asked + cell(f" on {report.provider}") + gaps + cell(ran, "dim")
+    bounds = cell(f" ({report.bounds})" if report.bounds and report.ok else "")
+    yield verdict(report) + bounds + cell(f" on {report.provider}") + gaps + cell(ran, "dim")
     yield from (cell(f"  {reason}", "red") for reason in report.unproved)
     if report.legs:
         yield table(

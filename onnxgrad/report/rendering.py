@@ -200,7 +200,7 @@ def _rich_table(part: Table, widths: list[int]) -> rich.table.Table:
         made.add_column(
             name.lstrip(">"),
             justify="right" if name.startswith(">") else "left",
-            width=width or None,  # not where nobody needs it: versions of rich pad it otherwise
+            width=width or None,  # only if needed: some versions of rich pad it
             overflow="fold",
         )
     for i, row in enumerate(part.rows, 1):

@@ -20,14 +20,14 @@ from onnxgrad.wording import counted
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Measure, print, and say 1 when a model does not run or exceeds --require."""
+    """Measure and print. Returns 1 if a model does not run or exceeds --require."""
     names = expand(args.model)
     if args.require is not None and len(names) < 2:
         raise InputError("--require compares with the first of several models: give two or more")
     require_runtime(args.provider)
     labels = file_names([shown(name) if name == STDIN else Path(name) for name in names])
     models = {label: source(name) for label, name in zip(labels, names, strict=True)}
-    # the time that was asked for is not what --timeout is there to stop
+    # --timeout bounds the work around the requested time of measuring
     with (
         within_limits(args, extra=len(models) * 2 * args.seconds),
         out.progress("bench", args.rounds) as advance,

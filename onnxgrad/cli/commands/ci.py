@@ -33,19 +33,19 @@ _FILES: dict[str, Callable[[CiReport], str]] = {
 
 
 def write_outputs(args: argparse.Namespace, report: CiReport, out: Output) -> None:
-    """Write what the options ask for; a file appears whole or not at all. Raises InputError."""
+    """Write the requested files, each completely or not at all. Raises InputError."""
     for option, text in _FILES.items():
         name = getattr(args, option)
         if name is not None:
             out.write(f"--{option}", name, text(report))
-    said = args.annotations
-    if os.environ.get("GITHUB_ACTIONS") == "true" if said is None else said:
+    wanted = args.annotations
+    if os.environ.get("GITHUB_ACTIONS") == "true" if wanted is None else wanted:
         root = Path(os.environ.get("GITHUB_WORKSPACE") or ".").absolute()
         out.commands(annotation_lines(report, root))
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Work on every model, show and write what came of it; the worst exit code."""
+    """Process every model, show and write the results. Returns the worst exit code."""
     if args.schema:
         out.text(SCHEMA.read_text(encoding="utf-8").rstrip())
         return 0
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         tuple(outcomes),
         str(plan.lock_path),
         locked=plan.lock is not None,
-        asked=args.update,
+        updating=args.update,
         updated=args.update and all(o.ok for o in outcomes),
         gone=plan.gone,
         renamed=_renamed(plan, outcomes),
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _plan(args: argparse.Namespace, out: Output) -> Plan:
-    """What is to be done; InputError for whatever can be refused before it."""
+    """Return the plan. Raises InputError for everything that can be refused before the work."""
     if args.jobs < 1:
         raise InputError("--jobs: at least 1 is wanted")
     if args.dask is not None and args.jobs > 1:
@@ -112,8 +112,8 @@ def _plan(args: argparse.Namespace, out: Output) -> Plan:
 
 
 def _check_below(plan: Plan, updating: bool) -> None:
-    """Raises InputError where a recipe that nobody named writes outside of its folder: it came with
-    the folder, as models do.
+    """Raise InputError if a recipe that was found by itself writes outside of its folder: it came
+    with the folder, as models do.
     """
     where = plan.recipe.where
     folder = Path(where).absolute().parent.resolve()
@@ -158,7 +158,7 @@ def _outcomes(plan: Plan, args: argparse.Namespace, out: Output) -> list[ModelOu
 
 
 def _refuse(job: Job, outcome: ModelOutcome, out: Output) -> None:
-    """Say why a model is refused; an older result of it goes."""
+    """Print why a model is refused, and remove its older result."""
     if not outcome.ok:
         withdraw(job, outcome)
         out.complain(refusal(outcome))
@@ -174,7 +174,7 @@ def _renamed(plan: Plan, outcomes: list[ModelOutcome]) -> dict[str, str]:
 
 
 def _lock_of(plan: Plan, outcomes: list[ModelOutcome]) -> Lock:
-    """What the lock says from now on."""
+    """Return the new lock."""
     before = {} if plan.lock is None else plan.lock.models
     return Lock(
         {o.name: settled(o.result, before.get(o.name)) for o in outcomes if o.result},

@@ -32,9 +32,9 @@ _FILES = re.compile(r"FILE|OUT$|MODEL|NPZ|DIR|FOLDER|CONFIG|LIB\.so|^[AB]$")
 
 
 @dataclass(frozen=True)
-class _Said:
-    """One thing that can be said to a command: an option's names, none of a positional one; whether
-    it takes a value, which words that may be and whether files.
+class _Argument:
+    """An argument of a command: the names of an option, none for a positional one; whether it
+    takes a value, the words that it may be, and whether it is a file.
     """
 
     names: tuple[str, ...]
@@ -45,28 +45,28 @@ class _Said:
 
 
 @cache
-def _table() -> dict[str, tuple[str, tuple[_Said, ...]]]:
-    """Every command with what it does and what can be said to it."""
+def _table() -> dict[str, tuple[str, tuple[_Argument, ...]]]:
+    """Return every command with its summary and its arguments."""
     parser = parser_for(list(COMMANDS))
     (commands,) = (a.choices for a in parser._actions if isinstance(a.choices, dict))
     return {
-        name: (COMMANDS[name].summary, tuple(_said(name, action) for action in sub._actions))
+        name: (COMMANDS[name].summary, tuple(_argument(name, action) for action in sub._actions))
         for name, sub in commands.items()
     }
 
 
-def _said(command: str, action: argparse.Action) -> _Said:
+def _argument(command: str, action: argparse.Action) -> _Argument:
     key = action.option_strings[-1] if action.option_strings else command
     words = _WORDS.get(key) or tuple(map(str, action.choices or ()))
     files = not words and bool(_FILES.search(str(action.metavar or "")))
     what = re.split(r"[;:(]", (action.help or "").replace("%%", "%"))[0].strip()
-    return _Said(tuple(action.option_strings), action.nargs != 0, words, files, what)
+    return _Argument(tuple(action.option_strings), action.nargs != 0, words, files, what)
 
 
-def _cases() -> Iterator[tuple[list[str], _Said]]:
+def _cases() -> Iterator[tuple[list[str], _Argument]]:
     """The `COMMAND --option` behind which a value comes, with what it may be."""
-    for command, (_, said) in _table().items():
-        for one in said:
+    for command, (_, arguments) in _table().items():
+        for one in arguments:
             if one.takes and one.names:
                 yield [f"{command} {name}" for name in one.names], one
 
@@ -89,8 +89,8 @@ def bash() -> str:
     )
     open_ones = " | ".join(_quoted(k) for keys, one in _cases() if not one.words for k in keys)
     options = "\n".join(
-        f"            {command}) words={_quoted(' '.join(n for one in said for n in one.names))} ;;"
-        for command, (_, said) in _table().items()
+        f"            {command}) words={_quoted(' '.join(n for a in arguments for n in a.names))} ;;"
+        for command, (_, arguments) in _table().items()
     )
     places = "\n".join(
         f"            {command}) words={_quoted(' '.join(_positional(command)))} ;;"
@@ -144,8 +144,8 @@ def zsh() -> str:
         for keys, one in _cases()
     )
     names = {
-        command: " ".join(_quoted(f"{n}:{one.what}") for one in said for n in one.names)
-        for command, (_, said) in _table().items()
+        command: " ".join(_quoted(f"{n}:{one.what}") for one in arguments for n in one.names)
+        for command, (_, arguments) in _table().items()
     }
     options = "\n".join(
         f"            ({command}) said=({described}) ;;" for command, described in names.items()
@@ -193,7 +193,7 @@ if [[ "$funcstack[1]" == _onnxgrad ]]; then _onnxgrad "$@"; else compdef _onnxgr
 """
 
 
-def _zsh_value(one: _Said) -> str:
+def _zsh_value(one: _Argument) -> str:
     if not one.words:
         return "_files" if one.files else "_message value"
     lists = "compset -P '*,'; " if "--passes" in one.names else ""
@@ -204,19 +204,19 @@ def fish() -> str:
     """For fish 3 and later."""
     lines = ["# completion of onnxgrad for fish, made by `onnxgrad completion fish`"]
     start = "complete -c onnxgrad -n"
-    for command, (what, said) in _table().items():
+    for command, (what, arguments) in _table().items():
         lines.append(f"{start} __fish_use_subcommand -f -a {command} -d {_fish(what)}")
         here = f"{start} '__fish_seen_subcommand_from {command}'"
         if words := _positional(command):
             lines.append(f"{here} -f -a {_fish(' '.join(words))}")
-        for one in said:
+        for one in arguments:
             names = " ".join(f"-l {n[2:]}" if n[:2] == "--" else f"-s {n[1:]}" for n in one.names)
             if names:
                 lines.append(f"{here} {names}{_fish_value(one)} -d {_fish(one.what)}")
     return "\n".join(lines) + "\n"
 
 
-def _fish_value(one: _Said) -> str:
+def _fish_value(one: _Argument) -> str:
     if one.words:
         return f" -x -a {_fish(' '.join(one.words))}"
     return "" if not one.takes else " -r" if one.files else " -x"

@@ -12,7 +12,7 @@ from onnxgrad.report.diff import diff
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """0 when the models are the same, 1 when they differ."""
+    """Return 0 if the models are the same, 1 if they differ."""
     if args.a == args.b == STDIN:
         raise InputError("both models cannot come from stdin")
     with within_limits(args):

@@ -21,7 +21,7 @@ from onnxgrad.wording import counted
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Cut the part out, prove that it computes what the whole model does, write it."""
+    """Cut the part out, prove it equal to that part of the model, write it."""
     target = target_of(args.output, [args.model])
     if args.verify:
         require_runtime("cpu")
@@ -52,5 +52,5 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _names(given: Sequence[str] | None) -> list[str] | None:
-    """Several by commas; None where none was said."""
+    """Return the names, split at commas; None if there are none."""
     return [name for text in given or () for name in text.split(",") if name] or None

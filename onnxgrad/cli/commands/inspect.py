@@ -1,4 +1,4 @@
-"""`onnxgrad inspect`: what is in a model; with --weights, what of it training would move."""
+"""`onnxgrad inspect`: the contents of a model; with --weights, which constants training changes."""
 
 from __future__ import annotations
 

@@ -79,9 +79,7 @@ def _options(
 
 
 def _complain(recipe: Recipe, jobs: list[Job], args: argparse.Namespace, out: Output) -> None:
-    """Print what a recipe does that one might not expect: no proof by a folder's own, settings for
-    no model.
-    """
+    """Print surprises of a recipe: no proof by a folder's recipe, settings that match no model."""
     models = [job.name for job in jobs]
     unproved = any(not job.options.proves for job in jobs)
     if unproved and "recipe" not in args.options.given and not args.no_verify:
@@ -96,9 +94,7 @@ def _complain(recipe: Recipe, jobs: list[Job], args: argparse.Namespace, out: Ou
 
 
 def _require_runtimes(jobs: list[Job]) -> None:
-    """Raise InputError if models will be run and onnxruntime, or a provider asked for, is
-    missing.
-    """
+    """Raise InputError if models will be run and onnxruntime or a requested provider is missing."""
     running = [job.options.provider for job in jobs if job.options.verify]
     for provider in dict.fromkeys(running):
         try:

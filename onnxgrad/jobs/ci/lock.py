@@ -1,4 +1,4 @@
-"""The lock: what was known of each model when somebody last looked at it and said yes.
+"""The lock: the facts of each model at the last `onnxgrad ci --update`.
 
 A JSON file that is committed beside its recipe, whose name it has. It is read with care, since
 people mend it by hand and merge it.

@@ -79,8 +79,8 @@ _FIELDS = ("{name}", "{folder}")  # of `out`: a model's name without suffix, and
 
 @dataclass(frozen=True)
 class Plan:
-    """The `jobs` in the order of the models' names; `gone`: models that the `lock` knows and nobody
-    names any more.
+    """The `jobs` in the order of the models' names; `gone`: models that only the `lock`
+    names.
     """
 
     recipe: Recipe

@@ -188,9 +188,7 @@ _UNKNOWN = "the lock does not know this model: run `onnxgrad ci --update`"
 
 
 def withdraw(job: Job, outcome: ModelOutcome) -> None:
-    """Remove the older result of a model that was refused: whoever deploys what lies there would
-    deploy what nobody said yes to.
-    """
+    """Remove the older result of a refused model, so that it is not deployed."""
     if job.output is None or outcome.ok or outcome.status == "skipped":
         return
     try:

@@ -21,12 +21,12 @@ from onnxgrad.vocabulary import TUNE_SECONDS
 # why a choice was not measured
 LATE = "the time was up"
 _ROUNDS = 16
-# a gain below this is not told from none, however quiet the machine
+# a smaller gain counts as none, however quiet the machine
 _LEAST = 0.01
 # of measuring one choice, for each of the two models
 _SHORTEST, _LONGEST = 0.1, 2.0
 
-Told = Callable[[str, float], None]
+OnChoice = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
@@ -78,20 +78,20 @@ class Measuring:
 
 
 def tune(
-    model: ModelLike, pipeline: Pipeline, measuring: Measuring, told: Told | None = None
+    model: ModelLike, pipeline: Pipeline, measuring: Measuring, on_choice: OnChoice | None = None
 ) -> Tuned:
-    """Decide every choice for `model`, greedily in order, within `measuring.seconds`; `told` hears
-    of each choice and which part of the whole is done.
+    """Decide every choice for `model`, greedily in order, within `measuring.seconds`; `on_choice`
+    receives each choice and the share that is done.
 
     A choice is kept where its median ratio is below 1 by more than the spread and than a hundredth.
     If all together are not quicker than the static rule, none is. Raises InputError where the model
     itself does not run.
     """
-    tell = told or (lambda what, part: None)
+    report = on_choice or (lambda what, part: None)
     choices = Choices.of(model, pipeline)
     search = _Search(model, choices, measuring)
     for i, choice in enumerate(choices.all):
-        tell(choice.name, i / len(choices.all))
+        report(choice.name, i / len(choices.all))
         search.decide(choice, len(choices.all) - i)
     total = search.confirmed()
     return Tuned(choices.made(search.kept), tuple(search.decisions), total)

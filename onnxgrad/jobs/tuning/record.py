@@ -19,7 +19,7 @@ from onnxgrad.ir.load import ModelLike, proto_of
 from onnxgrad.ir.storage import external_data
 from onnxgrad.ir.storage.atomic_files import text_of, write_whole
 from onnxgrad.jobs.tuning.choices import Choices, described
-from onnxgrad.jobs.tuning.measure import Decision, Measuring, Told, Tuned, tune
+from onnxgrad.jobs.tuning.measure import Decision, Measuring, OnChoice, Tuned, tune
 from onnxgrad.options import providers_of
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.verify.running.session import versions
@@ -136,19 +136,19 @@ class Tuning:
     where: str = ""
 
     @staticmethod
-    def of(asked: Any) -> Tuning | None:
+    def of(given: Any) -> Tuning | None:
         """Return what `tune` of `optimize` means: true and seconds measure, a file or its contents
         are replayed. Raises InputError.
         """
-        if asked is None or asked is False:
+        if given is None or given is False:
             return None
-        if isinstance(asked, Mapping):
-            return Tuning(replay=asked, where="tune")
-        if isinstance(asked, (str, os.PathLike)):
-            return Tuning(replay=read(asked), where=os.fspath(asked))
-        seconds = TUNE_SECONDS if asked is True else float(asked)
+        if isinstance(given, Mapping):
+            return Tuning(replay=given, where="tune")
+        if isinstance(given, (str, os.PathLike)):
+            return Tuning(replay=read(given), where=os.fspath(given))
+        seconds = TUNE_SECONDS if given is True else float(given)
         if not seconds > 0:
-            raise InputError(f"tune={asked!r}: a positive number of seconds is wanted")
+            raise InputError(f"tune={given!r}: a positive number of seconds is wanted")
         return Tuning(seconds)
 
     def decide(
@@ -156,17 +156,17 @@ class Tuning:
         model: ModelLike,
         pipeline: Pipeline,
         options: Mapping[str, Any],
-        told: Told | None = None,
+        on_choice: OnChoice | None = None,
     ) -> tuple[Pipeline, dict[str, Any]]:
         """Return the pipeline that was decided on for `model`, and the decisions in JSON's types.
 
-        `options`: those of the proof; `told` hears of each choice. Raises InputError for a model
-        that does not run and for decisions that are not about it.
+        `options`: those of the proof; `on_choice` receives each choice. Raises InputError for a
+        model that does not run and for decisions that are not about it.
         """
         if self.replay is not None:
             return replayed(model, pipeline, self.replay, self.where).pipeline, dict(self.replay)
         chosen = {k: v for k, v in options.items() if k in _MEASURED_ON}
         chosen["provider"] = providers_of(chosen.get("provider") or "cpu")[0]
         measuring = Measuring(chosen, self.seconds)
-        found = tune(model, pipeline, measuring, told)
+        found = tune(model, pipeline, measuring, on_choice)
         return found.pipeline, record(model, pipeline, measuring, found)

@@ -48,7 +48,7 @@ def ci_page(found: CiReport) -> str:
 def _overview(found: CiReport) -> dict[str, Any]:
     word, _, text = found.verdict.partition(": ")
     answer = verdict("good" if found.ok else "bad", word, text)
-    noted(answer, map(found.gone_text, found.gone), "plain" if found.asked else "bad")
+    noted(answer, map(found.gone_text, found.gone), "plain" if found.updating else "bad")
     noted(answer, (f"{m.name}: {m.error}" for m in found.worst_first if m.error), "bad")
     cards = [card(status, number(count)) for status, count in found.counts.items()]
     models = table_section("Models", found.table(seconds=False))

@@ -34,7 +34,7 @@ from onnxgrad.report.html.plots import gradient_errors
 from onnxgrad.report.parts import bytes_text, number, share_text
 from onnxgrad.wording import counted
 
-OPEN = 64  # what a size that nobody knows counts as, like where segments are chosen
+OPEN = 64  # an unknown size counts as this, as in the choice of segments
 _MOST = 4000  # points of a curve
 
 
