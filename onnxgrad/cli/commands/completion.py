@@ -89,8 +89,8 @@ def bash() -> str:
     )
     open_ones = " | ".join(_quoted(k) for keys, one in _cases() if not one.words for k in keys)
     options = "\n".join(
-        f"            {command}) words={_quoted(' '.join(n for a in arguments for n in a.names))} ;;"
-        for command, (_, arguments) in _table().items()
+        f"            {command}) words={_quoted(' '.join(n for a in args for n in a.names))} ;;"
+        for command, (_, args) in _table().items()
     )
     places = "\n".join(
         f"            {command}) words={_quoted(' '.join(_positional(command)))} ;;"
