@@ -76,8 +76,8 @@ def test_a_wrong_part_is_found_out() -> None:
         (None, ["hh"], "output 'hh' is no value of the main graph"),
         (["q"], ["y"], "input 'q' is no value of the main graph"),
         (["t"], ["y"], "the outputs depend on 'z' as well, which is no input of the part"),
-        (["t"], ["t"], "'t' is asked for as input and as output"),
-        (["t", "t"], ["u"], "input 't' is asked for twice"),
+        (["t"], ["t"], "'t' is requested as input and as output"),
+        (["t", "t"], ["u"], "input 't' is requested twice"),
     ],
 )
 def test_what_cannot_be_cut_is_refused(
