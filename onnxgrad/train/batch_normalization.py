@@ -140,8 +140,8 @@ def _reads(v: Var) -> Iterable[tuple[Binding, int]]:
 def _use_batch(b: Binding, inputs: Sequence[Var]) -> None:
     """The operator's training form, which has three results.
 
-    onnxruntime writes the last two over the operands that they follow, whoever else reads those:
-    they get memory of their own. What read those results reads our statistics instead.
+    onnxruntime writes the last two over the operands that they follow, even if others read those
+    operands: they get memory of their own. Readers of those results read our statistics instead.
     """
     names = b.block.program.names
     for i, statistic in enumerate(inputs):

@@ -17,7 +17,7 @@ from onnxgrad.wording import install, option, printable_json
 
 @dataclass(frozen=True)
 class Event:
-    """What a callback is told after each step, and once more after each evaluation.
+    """The argument of callbacks, which are called after each step and after each evaluation.
 
     step counts from 1 on, epoch from 0; evaluation: the loss and metrics on the held-out data, or
     None. gradient_norm: of all gradients before they were clipped, where the step clips by it or
@@ -73,9 +73,7 @@ def check_plotting() -> None:
 def check_needs(
     validation: object, folder: object, *, patience: object, metrics: object, every: object
 ) -> None:
-    """Raises InputError for what says something of held-out data, or of a folder, where there is
-    none: it would do nothing.
-    """
+    """Raise InputError for an option that needs held-out data, or a folder, if there is none."""
     held_out = option("--validation NPZ", "validation")
     place = option("--folder DIR", "folder")
     needs = (

@@ -50,10 +50,10 @@ class Progress:
         return {"progress": json.dumps(asdict(self))}
 
     @staticmethod
-    def of(said: Mapping[str, str], where: str) -> Progress:
+    def of(stored: Mapping[str, str], where: str) -> Progress:
         """Returns the progress that `words` wrote. Raises InputError for anything else."""
         try:
-            return Progress(**json.loads(said["progress"]))
+            return Progress(**json.loads(stored["progress"]))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"{where} does not say where training stands ({error!r}): it is no checkpoint"

@@ -36,7 +36,7 @@ class Arrays(Data):
     """Arrays with one first axis of examples, cut into batches; shuffled anew in each epoch where
     there is a seed.
 
-    whole: leave out what is left at the end of an epoch and fills no batch.
+    whole: leave out the examples at the end of an epoch that fill no batch.
     """
 
     arrays: Mapping[str, Array]
@@ -111,7 +111,7 @@ def as_data(given: Given | Data, size: int, seed: int | None, *, whole: bool = F
         )
     if isinstance(given, Iterator):
         raise InputError(
-            "an iterator ends with its first epoch: give a list, or a function that makes one"
+            "an iterator ends with its first epoch: pass a list, or a function that returns one"
         )
     batches: Any = given
     return Repeated(lambda: batches)

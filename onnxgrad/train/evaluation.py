@@ -61,8 +61,7 @@ def _indices(labels: Array, name: str, scores: Array, axis: int) -> Array:
             f"accuracy: '{name}' names several classes at once, or none: measure what you mean by "
             "a metric of your own"
         )
-    found: Array = labels.argmax(axis)
-    return found
+    return np.asarray(labels.argmax(axis))
 
 
 def _named(values: Mapping[str, Array], name: str) -> Array:

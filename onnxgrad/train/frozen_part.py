@@ -49,7 +49,7 @@ def cut(program: Program, at: At) -> set[str]:
 
 
 def check_behind(program: Program, wrt: Wrt, before: set[str], at: At) -> None:
-    """Raise InputError for a weight that is asked for by name and went with what comes before."""
+    """Raise InputError for a weight of `wrt` that the cut removed."""
     left = {v.name for v in program.main.vars()}
     for name in entries_of(wrt, before | left):
         if name in before and name not in left:
@@ -69,7 +69,7 @@ def check_apart(trained: Iterable[str], before: set[str], at: At) -> None:
 
 
 def first_part(program: Program, at: At) -> None:
-    """Make the values `at` the outputs of the program, which keeps only what gives them. Raises
+    """Make the values `at` the outputs of the program, which keeps only what computes them. Raises
     InputError as `cut`.
     """
     block = program.main
@@ -126,7 +126,7 @@ def _ancestors(values: Iterable[Var]) -> set[Var]:
 
 
 def _names(v: Var) -> list[str]:
-    """Its own, and those inside the blocks of what gives it."""
+    """The names of a value and of all values in the nested blocks of its node."""
     nested = [] if v.definition is None else list(v.definition.blocks.values())
     inner = [b for block in nested for b in [block, *(x.block for x in block.walk())]]
     return [v.name, *(x.name for block in inner for x in block.vars())]

@@ -1,5 +1,5 @@
-"""What behaves differently in training: BatchNormalization and Dropout, as asked or as the file
-has them.
+"""BatchNormalization and Dropout, which behave differently in training: as the options or the file
+say.
 
 The graph that trains has them in training, with running statistics as states and a seed; the one
 that evaluates has them in inference. The original file, into which trained values go back, is not
@@ -91,9 +91,11 @@ class Modes:
         statistics = batch_normalization.train(program, norms) if norms else []
         ratio = self.dropout if isinstance(self.dropout, (int, float)) else None
         seed = dropout.turn_on(block, drops, ratio).name if drops else None
-        return Applied(statistics, seed, (*self._notes(norms, drops), *_of_unseeded(unseeded)))
+        return Applied(statistics, seed, self._notes(norms, drops, unseeded))
 
-    def _notes(self, norms: Sequence[Binding], drops: Sequence[Binding]) -> tuple[str, ...]:
+    def _notes(
+        self, norms: Sequence[Binding], drops: Sequence[Binding], unseeded: int
+    ) -> tuple[str, ...]:
         found = [
             f"{len(trained)} {trained[0].op}{'s' * (len(trained) > 1)} in training"
             for trained in (norms, drops)
@@ -109,6 +111,12 @@ class Modes:
             found.append(
                 "there is no Dropout to turn on: files exported for inference have none left; "
                 "export the model in training mode"
+            )
+        if unseeded:
+            found.append(
+                f"{unseeded} Dropout{'s' * (unseeded > 1)} drop{'s' * (unseeded == 1)} when an "
+                "input of the model says so, by draws of the runtime that no seed repeats: choose "
+                'dropout="train" or "off"'
             )
         return tuple(found)
 
@@ -153,15 +161,6 @@ def _add_callers(program: Program, found: set[FunctionKey]) -> None:
             for key, body in program.functions.items()
             if any(called(b) in found for b in body.walk())
         }
-
-
-def _of_unseeded(count: int) -> list[str]:
-    if not count:
-        return []
-    return [
-        f"{count} Dropout{'s' * (count > 1)} drop{'s' * (count == 1)} when an input of the model "
-        'says so, by draws of the runtime that no seed repeats: choose dropout="train" or "off"'
-    ]
 
 
 def _in_training(b: Binding) -> bool:

@@ -52,7 +52,7 @@ def to_bytes(arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = N
 def write(
     path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write the file whole or not at all."""
+    """Write the file, which is replaced at once."""
     write_whole(path, to_bytes(arrays, metadata))
 
 
@@ -70,9 +70,9 @@ def opened(path: Path) -> Iterator[Stored]:
     does.
     """
     with ExitStack() as files:
-        with _told(path):
+        with _reading(path):
             regular(path)
-        with _told(path), _library().safe_open(path, framework="numpy"):  # checks the header
+        with _reading(path), _library().safe_open(path, framework="numpy"):  # checks the header
             file = files.enter_context(open(path, "rb"))
             length = int.from_bytes(file.read(8), "little")
             stored = Stored(path, file, 8 + length, json.loads(file.read(length)))
@@ -88,7 +88,7 @@ def copy(values: Mapping[str, Array], name: str, into: Array) -> None:
 
 
 class Stored(Mapping[str, Array]):
-    """The arrays of an open file: each is read, straight into its memory, when it is asked for.
+    """The arrays of an open file: each is read on access, straight into its memory.
 
     outlines: zeros of their shapes and dtypes, which take no memory. InputError for a damaged one.
     """
@@ -96,24 +96,24 @@ class Stored(Mapping[str, Array]):
     def __init__(
         self, path: Path, file: BufferedReader, start: int, header: dict[str, Any]
     ) -> None:
-        said = header.pop("__metadata__", {})
-        self.metadata: dict[str, str] = json.loads(said.get(_KEY, "{}"))
+        metadata = header.pop("__metadata__", {})
+        self.metadata: dict[str, str] = json.loads(metadata.get(_KEY, "{}"))
         if not isinstance(self.metadata, dict) or {*map(type, self.metadata.values())} - {str}:
             raise ValueError("its metadata of onnxgrad is no object of texts")
         self._path, self._file, self._start, self._header = path, file, start, header
         self.outlines: dict[str, Array] = {
-            name: np.broadcast_to(np.zeros((), self._dtype(name)), told["shape"])
-            for name, told in header.items()
+            name: np.broadcast_to(np.zeros((), self._dtype(name)), entry["shape"])
+            for name, entry in header.items()
         }
 
     def _dtype(self, name: str) -> np.dtype[Any]:
-        told = self._header[name]["dtype"]
-        if told not in _DTYPES:
+        dtype = self._header[name]["dtype"]
+        if dtype not in _DTYPES:
             raise InputError(
-                f"{self._path}: '{name}' is {told}, which is not read: convert it to one of "
+                f"{self._path}: '{name}' is {dtype}, which is not read: convert it to one of "
                 f"{', '.join(_DTYPES)}"
             )
-        return np.dtype(_DTYPES[told])
+        return np.dtype(_DTYPES[dtype])
 
     def __getitem__(self, name: str) -> Array:
         outline = self.outlines[name]
@@ -123,7 +123,7 @@ class Stored(Mapping[str, Array]):
 
     def read(self, name: str, into: Array) -> None:
         """The elements of an array into a flat one of its dtype."""
-        with _told(self._path):
+        with _reading(self._path):
             self._file.seek(self._start + self._header[name]["data_offsets"][0])
             if self._file.readinto(into.view(np.uint8).data) != into.nbytes:
                 raise ValueError(f"'{name}' ends too early")
@@ -136,7 +136,7 @@ class Stored(Mapping[str, Array]):
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _reading(path: Path) -> Iterator[None]:
     """Turns errors of reading the file into InputError."""
     try:
         yield

@@ -9,8 +9,8 @@ scales as its first field. One of your own is a subclass with one method, `after
     schedule(1), schedule(100)            # floats, for the input `learning_rate`
     schedule.emit(step)                   # or the same as a value of the graph
 
-A step with the schedule inside has no input `learning_rate`: what `emit` gives is the learning rate
-of its `Moment`.
+A step with the schedule inside has no input `learning_rate`: the learning rate of its `Moment` is
+the value of `emit`.
 """
 
 from __future__ import annotations
@@ -263,9 +263,9 @@ SCHEDULES: dict[str, type[Schedule]] = {
 }
 
 
-def schedule_of(told: Mapping[str, Any]) -> Schedule | None:
+def schedule_of(entry: Mapping[str, Any]) -> Schedule | None:
     """Returns the schedule of a `to_dict`; None for a class of your own."""
-    given = dict(told)
+    given = dict(entry)
     name = given.pop("name", None)
     if name == "sequential":
         each = [schedule_of(inner) for inner in given["schedules"]]
@@ -287,16 +287,16 @@ def rate_of(manifest: Manifest, given: Rate | None) -> Rate:
     """
     if manifest.schedule is not None:
         if given is not None:
-            raise InputError("the step has its schedule inside: give no learning rate beside it")
+            raise InputError("the step has its schedule inside: pass no learning rate")
         return schedule_of(manifest.schedule) or (lambda number: math.nan)
     if not manifest.of_role("learning_rate"):
         if given is not None:
-            raise InputError("the step takes no learning rate, as its graph has its own: give none")
+            raise InputError("the step takes no learning rate, as its graph has its own: pass none")
         return lambda number: math.nan
     if given is None:
         given = manifest.optimizer.get("lr")
         if given is None:
-            raise InputError("the step's optimiser has no learning rate of its own: give one")
+            raise InputError("the step's optimiser has no learning rate of its own: pass one")
     if not callable(given) and finite_rate(given) < 0:
         raise InputError(f"the learning rate must be at least 0, not {given}")
     return given

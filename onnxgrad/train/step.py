@@ -50,13 +50,13 @@ LossLike: TypeAlias = "Loss | str | Callable[[dict[str, Var]], Var] | None"
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """A step's two graphs, and the values with which training begins.
+    """The graphs of a training step and the values with which training begins.
 
-    train: batch, parameters, states, step and learning rate in; loss, metrics, new parameters and
-    states out. evaluation: batch and parameters in; the model's outputs and the loss out. initial:
-    parameters and states by the names of the inputs. update: where gradients of micro-batches are
-    added up, what comes after so many; `train` then gives their sums in place of new parameters.
-    notes: what to tell the user. stops: the values at which gradients stop.
+    `train` reads batch, parameters, states, step and learning rate, and returns loss, metrics, new
+    parameters and new states. `evaluation` reads batch and parameters, and returns the model's
+    outputs and the loss. `initial` has parameters and states by the names of the inputs. With
+    micro-batches, `train` returns sums of gradients, and `update` returns the new parameters.
+    `notes` are messages for the user. Gradients stop at the values `stops`.
     """
 
     train: Program
@@ -228,7 +228,12 @@ def _with_update(
     """Act three: the optimiser's formula behind each adjoint; weights and states become inputs."""
     program, block, applied = found.program, found.program.main, ahead.applied
     values = {v.name: v for v in block.vars()}
-    parameters = [_parameter(values[name]) for name in found.adjoints]
+    parameters = [values[name] for name in found.adjoints]
+    if absent := [p.name for p in parameters if p.initializer is None]:
+        raise InputError(
+            f"'{absent[0]}' is no weight that the file holds as floating-point numbers: "
+            "leave it out of wrt"
+        )
     adjoints = [values[name] for name in found.adjoints.values()]
     initial = {p.name: np.array(p.const) for p in parameters}
     initial |= {s.name: s.initial for s in applied.statistics}
@@ -274,27 +279,15 @@ def _with_update(
     return TrainingStep(program, ahead.evaluation, initial, manifest, update, notes, found.stops)
 
 
-def _parameter(v: Var) -> Var:
-    """A weight as an initializer of the main graph. Raises InputError for one that is not in the
-    file as floats.
-    """
-    if v.initializer is None:
-        raise InputError(
-            f"'{v.name}' is no weight that the file holds as floating-point numbers: "
-            "leave it out of wrt"
-        )
-    return v
-
-
-def _metrics(asked: Sequence[str], outputs: Sequence[str]) -> list[str]:
+def _metrics(wanted: Sequence[str], outputs: Sequence[str]) -> list[str]:
     """Returns the requested outputs of the model. Raises InputError for any other name."""
-    for name in asked:
+    for name in wanted:
         if name not in (*outputs, NORM):
             raise InputError(
                 f"metric '{name}' is no output of the model{perhaps(name, outputs)}: choose from "
                 f"{', '.join((*outputs, NORM))}"
             )
-    return [name for name in outputs if name in asked]
+    return [name for name in outputs if name in wanted]
 
 
 def _batch(v: Var, place: Place) -> Fed:

@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -221,9 +220,9 @@ def check_fits(step: TrainingStep, where: str) -> None:
 def _check_fed(fed: Fed, taken: Var, groups: int, where: str) -> None:
     """Raises InputError where an input of the step is none as the manifest says."""
     real = fed_of(taken, fed.role)
-    for key, said, found in (("dtype", fed.dtype, real.dtype), ("shape", fed.shape, real.shape)):
-        if said != found:
-            raise InputError(f"{where} '{key}': the step takes {found}, not {said!r}")
+    for key, stated, found in (("dtype", fed.dtype, real.dtype), ("shape", fed.shape, real.shape)):
+        if stated != found:
+            raise InputError(f"{where} '{key}': the step takes {found}, not {stated!r}")
     if fed.role == "parameter" and fed.adjoint is None and fed.gradient is not None:
         raise InputError(f"{where} 'adjoint' of a parameter must be a value of the step")
     if fed.role in ("state", "average", "accumulated") and fed.of is None:
@@ -233,26 +232,25 @@ def _check_fed(fed: Fed, taken: Var, groups: int, where: str) -> None:
 
 
 def _check_update(manifest: Manifest, where: str) -> None:
-    """Raises InputError for an optimiser of ours, a schedule or a scaling that cannot be made."""
+    """Raises InputError for an optimiser of ours, a schedule or a scaling with wrong options."""
     parts = (
         ("average", manifest.average is not None, bool(manifest.of_role("average"))),
         ("loss_scaling", manifest.loss_scaling is not None, bool(manifest.of_role("scaling"))),
         ("accumulate", manifest.accumulate > 1, manifest.update is not None),
         ("schedule", manifest.schedule is not None, not manifest.of_role("learning_rate")),
     )
-    for key, said, found in parts:
-        if said and not found:
+    for key, stated, found in parts:
+        if stated and not found:
             raise InputError(f"{where}: '{key}' is not what the graphs of this step do")
-    told: list[tuple[str, Callable[[], Any]]] = [("optimizer", lambda: _of(manifest.optimizer))]
-    for i, group in enumerate(manifest.groups):
-        told.append((f"groups[{i}]", partial(_group, group)))
-    if manifest.schedule is not None:
-        told.append(("schedule", partial(_schedule, manifest.schedule)))
-    if manifest.loss_scaling is not None:
-        told.append(("loss_scaling", partial(LossScaling, **manifest.loss_scaling)))
-    for key, make in told:
+    entries: list[tuple[str, Callable[[Any], Any], Mapping[str, Any] | None]] = [
+        ("optimizer", _of, manifest.optimizer),
+        *((f"groups[{i}]", _group, group) for i, group in enumerate(manifest.groups)),
+        ("schedule", _schedule, manifest.schedule),
+        ("loss_scaling", lambda entry: LossScaling(**entry), manifest.loss_scaling),
+    ]
+    for key, make, entry in (row for row in entries if row[2] is not None):
         try:
-            make()
+            make(entry)
         except (InputError, TypeError, ValueError, KeyError, AttributeError) as error:
             raise InputError(f"{where}: '{key}': {error}") from None
     _check_slots(manifest, where)
@@ -277,17 +275,17 @@ def _check_slots(manifest: Manifest, where: str) -> None:
             )
 
 
-def _of(told: Mapping[str, Any]) -> None:
-    name = checked(str, told.get("name"), "'name'")
+def _of(entry: Mapping[str, Any]) -> None:
+    name = checked(str, entry.get("name"), "'name'")
     if name in OPTIMIZERS:
-        optimizer_of(told)
-    elif "lr" in told:
-        checked(float, told["lr"], "'lr'")
+        optimizer_of(entry)
+    elif "lr" in entry:
+        checked(float, entry["lr"], "'lr'")
 
 
-def _schedule(told: Mapping[str, Any]) -> None:
-    checked(str, told.get("name"), "'name'")
-    schedule_of(told)
+def _schedule(entry: Mapping[str, Any]) -> None:
+    checked(str, entry.get("name"), "'name'")
+    schedule_of(entry)
 
 
 def _group(group: Mapping[str, Any]) -> None:

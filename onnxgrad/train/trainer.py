@@ -1,6 +1,6 @@
 """`Trainer`: a training step over stock onnxruntime, from the first batch to the trained model.
 
-Where a run stands is one file, written whole or not at all: values, the number of the next step,
+A checkpoint is one file, which is replaced at once: values, the number of the next step,
 and how far the epoch is. Data is the same in each epoch of that number, so a run that was killed
 and taken up again ends with the same bytes.
 """
@@ -49,8 +49,9 @@ class Trainer:
 
     rate: the learning rate, or a function of the step's number, such as a schedule; None: the
     optimiser's own, or the schedule inside the step. threads: of onnxruntime. engine: "graph" runs
-    the step as it is, "blocks" the update beside its gradient, on the CPU, for our elementwise
-    optimisers; "auto" the latter where it can. Both give the same numbers. data_parallel: the
+    the step graph unchanged; "blocks" applies the update in NumPy, on the CPU, for elementwise
+    optimisers of this package; "auto" chooses "blocks" if it can. Both compute the same numbers.
+    data_parallel: the
     processes that mpiexec started share out every batch; the first of them logs, evaluates and
     saves. seed: of what is drawn in the steps (Dropout); a run that is taken up keeps its own.
     Raises InputError for a rate that is not finite, and an engine that cannot run this step.
@@ -77,7 +78,7 @@ class Trainer:
         seed_of(seed, 0)  # refuses one out of range before any step
         self._engine.seed = seed
         self._loss = math.nan  # of the last step: the mean over its micro-batches
-        self._norm: float | None = None  # of its gradients, where it is told
+        self._norm: float | None = None  # of its gradients, if the step returns it
         self._evaluation: Any = None
         self._open: Callable[[], Any] = partial(
             open_session, self.task.evaluation, provider, threads
@@ -147,8 +148,8 @@ class Trainer:
         data: arrays by name (an .npz of them), which are shuffled by `seed` and cut into batches of
         `batch_size` (32, or what the step takes where that is fixed); a list of batches; or a
         function that makes them. Of a step that accumulates, each batch is a micro-batch, those
-        that are left at the end of an epoch belong to the next one's first step, and the loss that
-        is told is their mean. validation: held-out data, evaluated after each epoch with `metrics`;
+        that are left at the end of an epoch belong to the next one's first step, and the loss of a
+        step is their mean. validation: held-out data, evaluated after each epoch with `metrics`;
         with `patience` training ends when its loss was not smaller for so many epochs. log: a file
         for JSON lines. folder: where `save` writes after each epoch, and after each `every` steps;
         a run that finds its own file there goes on from it. Raises InputError and Diverged as
@@ -202,7 +203,7 @@ class Trainer:
 
     def _tell(self, event: Event, watching: Iterable[Callback]) -> bool:
         """Call every callback; whether one of them ends training."""
-        return self._engine.agree(True in [told(event) for told in watching])
+        return self._engine.agree(True in [callback(event) for callback in watching])
 
     def _held_out(
         self, data: Given | Data, size: int | None, metrics: Mapping[str, Metric]
@@ -292,7 +293,7 @@ class Trainer:
         return {**self.weights, **own}
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write where training stands: one file, whole or not at all. Raises InputError after a
+        """Write a checkpoint: one file, which is replaced at once. Raises InputError after a
         step that diverged and took states with it.
         """
         self._check_whole()
@@ -317,9 +318,9 @@ class Trainer:
         """
         empty: tuple[dict[str, Array], dict[str, str]] = ({}, {})
         own = safetensors_file.read(Path(path)) if self._engine.leads else empty
-        values, said = self._engine.agree(own)
-        check_values(values, self.task.manifest, said.get("model", ""), str(path))
-        progress = Progress.of(said, str(path))
+        values, words = self._engine.agree(own)
+        check_values(values, self.task.manifest, words.get("model", ""), str(path))
+        progress = Progress.of(words, str(path))
         self._engine.put(values)
         self._engine.seed, self.progress = progress.seed, progress
 

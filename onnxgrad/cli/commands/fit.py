@@ -158,11 +158,11 @@ def _data(args: argparse.Namespace, path: str | None, folder: bool) -> Any:
 def _shown(
     args: argparse.Namespace, advance: Callable[[str, float | None], None]
 ) -> Callable[[Event], None]:
-    def told(event: Event) -> None:
+    def show(event: Event) -> None:
         part = None if args.steps is None else min(event.step / args.steps, 1.0)
         advance(f"epoch {event.epoch + 1}, step {event.step}, loss {event.loss:.4g}", part)
 
-    return told
+    return show
 
 
 def _rate(text: str) -> Any:

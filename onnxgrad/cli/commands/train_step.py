@@ -54,9 +54,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
                 out.wrote(args.output)
     except OnnxgradError as error:
         raise named(error, args.model) from error
-    made = StepMade(step, seconds, report)
-    out.show(heading(shown(args.model)), *made.parts(out.verbose))
-    out.json({"model": args.model, "output": args.output, **made.to_dict()})
+    result = StepMade(step, seconds, report)
+    out.show(heading(shown(args.model)), *result.parts(out.verbose))
+    out.json({"model": args.model, "output": args.output, **result.to_dict()})
     return 0
 
 

@@ -70,13 +70,13 @@ class Adapters:
         }
 
 
-def of_words(said: Any, values: Mapping[str, Array], where: str) -> Adapters:
+def of_words(words: Any, values: Mapping[str, Array], where: str) -> Adapters:
     """Returns the adapters whose numbers `words` returned. Raises InputError for anything else."""
     try:
-        rank, alpha = said["rank"], float(said["alpha"])
+        rank, alpha = words["rank"], float(words["alpha"])
         if type(rank) is not int or rank < 1:
             raise ValueError(f"a rank of {rank}")
-        return Adapters(rank, alpha, tuple(map(str, said["targets"])), str(said["base"]), values)
+        return Adapters(rank, alpha, tuple(map(str, words["targets"])), str(words["base"]), values)
     except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise InputError(f"{where} does not say what its adapters are: {error!r}") from None
 
@@ -162,7 +162,7 @@ def save_adapters(
     """Write the adapters of a model, or `Adapters`, as a safetensors file: only their numbers,
     with rank, alpha, targets and the digest of the base model.
 
-    values: what training made of them (`Trainer.parameters`). Raises InputError as `adapters_of`
+    values: the trained ones (`Trainer.parameters`). Raises InputError as `adapters_of`
     does, and when the file cannot be written.
     """
     given = model if isinstance(model, Adapters) and values is None else None
@@ -178,9 +178,9 @@ def read_adapters(path: str | PathLike[str]) -> Adapters:
     """Returns the adapters of a file that `save_adapters` wrote. Raises InputError if the file is
     missing, damaged or another tool's.
     """
-    values, said = safetensors_file.read(Path(path))
+    values, metadata = safetensors_file.read(Path(path))
     try:
-        words = json.loads(said[_WORDS])
+        words = json.loads(metadata[_WORDS])
     except (KeyError, ValueError, RecursionError):
         raise InputError(f"{path} holds no adapters that save_adapters wrote") from None
     return of_words(words, values, str(path))

@@ -17,7 +17,6 @@ import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import ModelLike, check_room, load_own, to_kind_of
 from onnxgrad.ir.ops import op
@@ -119,7 +118,9 @@ def _part(site: Site, use: Use, a: Var, b: Var, scale: float) -> Var:
         return left @ _scaled(right @ x, scale)
     if use.kind == "rows":
         return _scaled(op.Gather(left, x), scale) @ right
-    z = op.Conv(x, _filter(right, site), **_places(use.binding))
+    attributes = use.binding.attrs.items()
+    places = {k: v for k, v in attributes if k in ("strides", "pads", "dilations", "auto_pad")}
+    z = op.Conv(x, _filter(right, site), **places)
     return op.Conv(_scaled(z, scale), _filter(left, site))
 
 
@@ -144,15 +145,6 @@ def _filter(m: Var, site: Site) -> Var:
     if not is_static(sizes):
         raise InternalError(f"an adapter of unknown size: {m!r}")
     return op.Reshape(m, [*sizes, *[1] * ones])
-
-
-def _places(conv: Binding) -> dict[str, Any]:
-    """The attributes that say where the filter is put."""
-    return {
-        name: value
-        for name, value in conv.attrs.items()
-        if name in ("strides", "pads", "dilations", "auto_pad")
-    }
 
 
 @known_keywords

@@ -117,8 +117,8 @@ def _config(path: Path) -> dict[str, Any]:
     alpha: Any = found.get("lora_alpha")
     numbers = type(rank) is int and type(alpha) in (int, float)
     if not (numbers and 0 < rank < _MOST and 0 < alpha < _MOST):
-        told = f"r={repr(rank)[:40]}, lora_alpha={repr(alpha)[:40]}"
-        raise InputError(f"{path}: r and lora_alpha must be numbers above 0, not {told}")
+        found_numbers = f"r={repr(rank)[:40]}, lora_alpha={repr(alpha)[:40]}"
+        raise InputError(f"{path}: r and lora_alpha must be numbers above 0, not {found_numbers}")
     if (other := next((k for k, v in found.items() if v and _differs(k, v)), None)) is not None:
         raise InputError(f"{path}: {other}={found[other]!r} is not known here: merge it with PEFT")
     return dict(found)

@@ -46,13 +46,13 @@ def fits(step: TrainingStep) -> bool:
     """Whether a step's update can be computed beside the graph: its optimisers and its schedule are
     ours, element by element, and all that it carries has one dtype and no loss scaling.
     """
-    told = step.manifest
-    optimizers = [told.optimizer, *(group["optimizer"] for group in told.groups)]
-    beside = {fed.name for fed in told.running()}
-    dtypes = {f.dtype for f in told.inputs if f.next is not None and f.name not in beside}
-    if len(dtypes) != 1 or "master" in told.optimizer or told.loss_scaling is not None:
+    manifest = step.manifest
+    optimizers = [manifest.optimizer, *(group["optimizer"] for group in manifest.groups)]
+    beside = {fed.name for fed in manifest.running()}
+    dtypes = {f.dtype for f in manifest.inputs if f.next is not None and f.name not in beside}
+    if len(dtypes) != 1 or "master" in manifest.optimizer or manifest.loss_scaling is not None:
         return False
-    if told.schedule is not None and schedule_of(told.schedule) is None:
+    if manifest.schedule is not None and schedule_of(manifest.schedule) is None:
         return False
     found = [OPTIMIZERS.get(str(o.get("name"))) for o in optimizers]
     return all(cls is not None and cls.elementwise for cls in found)

@@ -33,7 +33,7 @@ Batch = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Shards:
-    """A batch cut along its examples. whole: what has no examples and goes into every part."""
+    """A batch cut along its examples. whole: arrays without examples, which go into every part."""
 
     split: Mapping[str, Array]
     whole: Mapping[str, Array]
@@ -117,8 +117,8 @@ T = TypeVar("T")
 class DataParallel(BlocksEngine):
     """`BlocksEngine` on each rank, the gradients averaged over the flat buffer.
 
-    Every rank receives the whole batch and reads its part of the examples, so that loss and
-    gradient are the whole batch's: the mean by examples, or by labels that count, or the sum, as
+    Every rank receives the batch and reads its part of the examples. Loss and gradient are those
+    of the batch: the mean by examples, or by labels that count, or the sum, as
     the loss declares (`Loss.over_batch`). The model has to treat each example by itself. threads:
     of each rank; by default its share of the cores. Metrics are of this rank's part. Raises
     InputError without MPI, if the ranks were given different steps, and for a loss that declares
@@ -131,7 +131,7 @@ class DataParallel(BlocksEngine):
         self.ranks = ranks or world()
         if step.manifest.running():
             raise InputError(
-                "BatchNormalization in training normalises by the whole batch, of which each "
+                "BatchNormalization in training normalises by the batch, of which each "
                 'process has a part: make the step with batch_norm="frozen"'
             )
         if step.manifest.of_role("seed"):
@@ -147,8 +147,8 @@ class DataParallel(BlocksEngine):
                 "the loss does not say that it is a mean over the batch, of which each process has "
                 f"a part: without weights of classes declare it, as in {how}"
             )
-        told = step.manifest.to_json()
-        if any(said != told for said in self.ranks.all(told)):
+        manifest = step.manifest.to_json()
+        if any(other != manifest for other in self.ranks.all(manifest)):
             raise InputError("the processes were given different training steps")
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         share = max(1, (cores or 1) // self.ranks.on_this_machine)

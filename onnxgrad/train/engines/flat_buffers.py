@@ -1,4 +1,4 @@
-"""Flat buffers in regions, one per parameter group, and gradients made ready in them."""
+"""Flat buffers in regions, one per parameter group, and gradients averaged and clipped in them."""
 
 from __future__ import annotations
 
@@ -41,16 +41,14 @@ class Region:
     slots: frozenset[str]
 
 
-def optimizer_of(told: Mapping[str, Any]) -> Optimizer:
+def optimizer_of(entry: Mapping[str, Any]) -> Optimizer:
     """Returns the optimiser of a manifest's entry. Raises InputError for an unknown name."""
-    given = dict(told)
+    given = dict(entry)
     name = given.pop("name", None)
     if name not in OPTIMIZERS:
         raise InputError(f"the step's optimiser '{name}' is none of {', '.join(OPTIMIZERS)}")
-    hyperparameters: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in given.items()
-    }
-    return OPTIMIZERS[name](**hyperparameters)
+    lists = {k: tuple(v) for k, v in given.items() if isinstance(v, list)}
+    return OPTIMIZERS[name](**{**given, **lists})
 
 
 def slot_of(fed: Fed) -> str:
@@ -60,12 +58,12 @@ def slot_of(fed: Fed) -> str:
 
 def laid_out(manifest: Manifest) -> tuple[dict[str, slice], list[Region], int]:
     """Where each parameter lies, group by group; the groups' regions; how long the buffers are."""
-    told = manifest.groups or ({"optimizer": manifest.optimizer},)
+    entries = manifest.groups or ({"optimizer": manifest.optimizer},)
     average = None if manifest.average is None else ExponentialMovingAverage(manifest.average)
     places: dict[str, slice] = {}
     regions = []
     end = 0
-    for index, group in enumerate(told):
+    for index, group in enumerate(entries):
         start = end
         members = [f for f in manifest.of_role("parameter") if (f.group or 0) == index]
         for fed in members:

@@ -94,8 +94,8 @@ class _File:
     def __post_init__(self) -> None:
         block = self.program.main
         self.values = {v.name: v for v in block.vars()}
-        self.takes = {v.name for v in block.inputs}
-        self.gives = {v.name for v in block.outputs}
+        self.inputs = {v.name for v in block.inputs}
+        self.outputs = {v.name for v in block.outputs}
 
 
 class GraphEngine(Engine):
@@ -123,7 +123,7 @@ class GraphEngine(Engine):
         self._batch = step.manifest.of_role("batch")
         self._carried = [fed for fed in step.manifest.inputs if fed.next is not None]
         self._written = {
-            fed.name: [i for i, file in enumerate(self._files) if fed.next in file.gives]
+            fed.name: [i for i, file in enumerate(self._files) if fed.next in file.outputs]
             for fed in self._carried
         }
         kept = {"none": ("parameter", *_STATES), "states": ("parameter",), "all": ()}[in_place]
@@ -183,14 +183,14 @@ class GraphEngine(Engine):
         binding = file.session.io_binding()
         for fed in self._carried:
             now = self._now(fed.name)
-            if fed.name in file.takes:
+            if fed.name in file.inputs:
                 binding.bind_ortvalue_input(fed.name, self._buffers[now][fed.name])
-            if fed.next in file.gives:
+            if fed.next in file.outputs:
                 binding.bind_ortvalue_output(fed.next, self._buffers[1 - now][fed.name])
         for name, (_, array) in self._given.items():
-            if name in file.takes:
+            if name in file.inputs:
                 binding.bind_ortvalue_input(name, self._host(array))
-        if self.task.manifest.loss in file.gives:
+        if self.task.manifest.loss in file.outputs:
             binding.bind_ortvalue_output(self.task.manifest.loss, self._host(self._loss))
         for name in self._metrics(file):
             binding.bind_output(name, "cpu")
@@ -199,7 +199,7 @@ class GraphEngine(Engine):
     def _metrics(self, file: _File) -> list[str]:
         manifest = self.task.manifest
         names = [*manifest.metrics, *([manifest.gradient_norm] if manifest.gradient_norm else [])]
-        return [name for name in names if name in file.gives]
+        return [name for name in names if name in file.outputs]
 
     def _host(self, array: Array) -> Any:
         import onnxruntime as ort

@@ -20,7 +20,7 @@ T = TypeVar("T")
 # bytes of one Allreduce: large enough that its start-up does not count, small enough for MPI's
 # 32-bit counts
 _BUCKET = 1 << 24
-# the first rank speaks for all where all fail alike; the others give it this long, in seconds
+# if all ranks fail alike, the first one reports: the others wait this long, in seconds
 _FIRST = 0.5
 
 
@@ -81,8 +81,7 @@ class Ranks:
         """An error on any rank ends all of them, with one line and the error's exit code.
 
         The line goes to `say`, by default to stderr. With one process the error is raised as ever.
-        Collective calls cannot be left half-way, so that nobody who waits in one could be told
-        otherwise.
+        A rank that waits in a collective call cannot leave it, so nothing else would reach it.
         """
         try:
             yield

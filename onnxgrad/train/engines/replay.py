@@ -1,10 +1,10 @@
 """An elementwise formula, recorded once a step and replayed block by block into memory that is
 there.
 
-Over arrays numpy gives every intermediate result memory of its own, which costs as much as the
-arithmetic. Here a formula is called with stand-ins that note each function and its operands; over
-the blocks the same functions run in the same order, so that the numbers are the same to the last
-bit, and each is written where one lay that nobody reads any more.
+NumPy allocates memory for every intermediate result, which costs as much as the arithmetic. Here a
+formula is called with stand-ins that note each function and its operands; over the blocks the same
+functions run in the same order, so that the numbers are the same to the last bit, and each result
+is written over one that is not read again.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ class Replay:
 def laid_out(tape: _Tape, becomes: Mapping[int, int]) -> tuple[list[_Call], dict[int, DType]]:
     """The calls over places in memory, and the dtypes of those places that are scratch.
 
-    becomes: the arrays that results are written over, by result. A result goes where nobody reads
-    any more: what becomes an array there if it can, anything else over an operand, else into
+    becomes: the arrays that results are written over, by result. A result goes where nothing is
+    read any more: what becomes an array there if it can, anything else over an operand, else into
     scratch. Those that come too early for their array are copied at the end.
     """
     last = {v: i for i, call in enumerate(tape.calls) for v in call.operands}

@@ -63,9 +63,9 @@ class Loss(metaclass=Declared):
     name: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        made: Any = self
-        if is_dataclass(made):
-            check_fields(made, self.name or type(self).__name__)
+        loss: Any = self
+        if is_dataclass(loss):
+            check_fields(loss, self.name or type(self).__name__)
 
     @property
     def over_batch(self) -> OverBatch | None:

@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: labels whose places in time nobody knows.
+"""Connectionist temporal classification: labels whose places in time are unknown.
 
 Source: Graves et al., "Connectionist temporal classification: labelling unsegmented sequence data
 with recurrent neural networks", 2006. The forward recursion is a Scan in log space; its gradient,

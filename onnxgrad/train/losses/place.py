@@ -20,8 +20,8 @@ from onnxgrad.ir.var import Var
 
 _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32})
 _HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
-# what losses call their labels unless told otherwise: a value of the model that has such a name by
-# chance, as a classifier's answer may, is none
+# default names of labels: a value of the model that has such a name by chance, such as the answer
+# of a classifier, is no label
 _BY_DEFAULT = frozenset({"target", "labels", "other", "input_lengths", "target_lengths"})
 
 

@@ -184,7 +184,7 @@ class LowerTraining(Pass):
 
 
 def _gradient(b: Binding) -> list[Var]:
-    """dy/dxs at the values that the operands give; the forward values are reused where operands
+    """dy/dxs at the values of the operands; the forward values are reused where operands
     are xs themselves.
     """
     block = b.block

@@ -1,6 +1,6 @@
 """A training step in the standard's own form: TrainingInfoProto, inside of the model it trains.
 
-The model stays what it was for who only runs it. Its training graph is the two graphs together, by
+The model computes what it did. Its training graph is the two graphs together, by
 the comments of TrainingInfoProto in onnx.proto: `algorithm` reads values of the inference graph and
 adds loss, gradient and update; states are initializers of `algorithm`, and `update_binding` says
 what becomes of them and of the weights. So the forward part stands in the file once.
@@ -42,7 +42,7 @@ from onnxgrad.train.step import TrainingStep
 KEY = "onnxgrad.training_step"
 # the first that has training_info
 _IR_VERSION = 7
-# what ConstantOfShape gives in every opset from 9 on
+# dtypes of ConstantOfShape in every opset from 9 on
 _FILLED = frozenset({"float16", "float32", "float64", "int32", "int64", "uint8", "bool"})
 
 
@@ -184,7 +184,7 @@ def _says_more(node: NodeProto, same: NodeProto) -> bool:
 
 
 def _draws(node: NodeProto) -> bool:
-    """Whether a second node like it may give something else."""
+    """Whether a second node like it may compute something else."""
     dropout = node.op_type == "Dropout" and len(node.input) > 2
     return bool(node.domain) or dropout or node.op_type in RANDOM_OPS or bool(graphs_of(node))
 

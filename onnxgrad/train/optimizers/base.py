@@ -29,7 +29,7 @@ State = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Moment:
-    """When and with what an update is made.
+    """The step number, learning rate and arithmetic of an update.
 
     learning_rate: a floating-point scalar. step: the number of this update from 1 on, a float64
     scalar: powers such as 0.999^t need its digits. math: `op`, or the same functions over arrays
@@ -70,9 +70,10 @@ class Optimizer(Plain, metaclass=Declared):
     """An update rule. A subclass has its hyperparameters as fields, with PyTorch's names and
     defaults.
 
-    lr: the learning rate of who gives the step none; a formula reads `at.rate`. maximize: go up,
-    not down. elementwise: each element is updated by itself, so that a parameter, with its states
-    of the same shape, may be updated in blocks; a state of shape () is then one number for all.
+    lr: the default learning rate, used when the step receives none; a formula reads `at.rate`.
+    maximize: go up, not down. elementwise: each element is updated by itself, so that a parameter,
+    with its states of the same shape, may be updated in blocks; a state of shape () is then one
+    number for all.
     Raises InputError for a number out of its range.
     """
 
@@ -111,7 +112,7 @@ class Optimizer(Plain, metaclass=Declared):
         """`update` of arrays: new ones, each of the dtype and shape that it had. rate: `lr` by
         default.
 
-        Overflow gives Inf and NaN without a warning, as in a graph.
+        Overflow results in Inf and NaN without a warning, as in a graph.
         """
         dtype = helper.np_dtype_to_tensor_dtype(p.dtype)
         at = Moment(
@@ -152,8 +153,8 @@ class Custom(Optimizer):
     `math.Sqrt(v)`, `math.Where(c, a, b)`. `at.rate` is the learning rate and `at.step` the number
     of the update from 1 on, in float64: `at.number(x)` brings what is computed of it to the dtype
     of p. initial: what is kept of a parameter, as it is before the first step, from its value; a
-    number stands for an array of it like the parameter. elementwise: see Optimizer; only who says
-    so is updated in blocks. Raises InputError when a result has another shape or dtype, or a state
+    number stands for an array of it like the parameter. elementwise: see Optimizer; required for
+    updates in blocks. Raises InputError when a result has another shape or dtype, or a state
     another name.
 
         def momentum(math, p, g, state, at):

@@ -303,8 +303,8 @@ class Adafactor(Optimizer):
     weight_decay: NonNegative = 0.0
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """Rows (..., n, 1) and columns (..., 1, m) of a parameter (..., n, m); the whole of a
-        vector or scalar.
+        """Rows (..., n, 1) and columns (..., 1, m) of a parameter (..., n, m); of a vector or
+        scalar all elements.
         """
         if parameter.ndim < 2:
             return {"variance": np.zeros_like(parameter)}

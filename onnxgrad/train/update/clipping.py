@@ -1,8 +1,8 @@
-"""Gradients made no larger than a limit: each element, or all of them by one factor; and norms.
+"""Gradient clipping, by element or by the norm of all gradients; and norms.
 
 A training step clips between the gradients and the optimiser: unscaling (`mixed_precision`) and the
-mean over micro-batches come first, and their factor can be given here, so that a gradient is
-multiplied once. As every update then waits for all gradients, parameters may be updated in place.
+mean over micro-batches come first. `factor` is theirs, so that each gradient is multiplied once. As
+every update then waits for all gradients, parameters may be updated in place.
 """
 
 from __future__ import annotations

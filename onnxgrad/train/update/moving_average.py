@@ -23,7 +23,7 @@ class ExponentialMovingAverage:
 
     A training step holds one more state per parameter, called `average`, and makes its new value of
     the parameter's new one. Of parameters narrower than float32 the average is kept in float32, for
-    it moves by less than they can hold; with master weights give it those. Source: Polyak and
+    it moves by less than they can hold; with master weights, average those. Source: Polyak and
     Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992. Raises InputError for a
     decay outside of 0 to 1.
     """

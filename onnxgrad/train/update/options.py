@@ -34,7 +34,7 @@ class Group(Plain):
 
 
 def grouped(groups: Groups, default: Optimizer) -> tuple[Group, ...]:
-    """The groups that were asked for, and behind them that of all other weights, whose optimiser is
+    """Return the requested groups and, last, the group of all other weights, whose optimiser is
     `default`.
 
     A group is an optimiser, or the hyperparameters in which it differs from `default`. Its `lr`
@@ -114,7 +114,7 @@ NORM = "gradient_norm"  # among metrics
 
 @dataclass(frozen=True)
 class UpdateOptions:
-    """The update of one step, in the order in which it is made: gradients of `accumulate`
+    """The update of one step, in its order: gradients of `accumulate`
     micro-batches are averaged, unscaled, clipped by value, then by their global norm; each group's
     optimiser makes new weights of them, whose moving average is taken. norm: the global norm is an
     output.
