@@ -9,8 +9,9 @@ nearby (its slope, for a Hessian, a jump) the value is not judged; 0 = 0 for all
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,16 +62,15 @@ def check_product(
         if not first.ok:
             return first
     source, target, _ = with_parts(in_memory(model), target)
-    program, forward = load(source), source
-    if of == "jvp":
-        made = tangents(program, wrt, target)
-    elif of == "hvp":
-        made = hessian_products(program, wrt, target)
+    forward = source
+    if of == "hvp":
         forward = to_proto(differentiate(load(source), wrt, target).program, weights=True)
-    elif of == "jacobian":
-        made = jacobians(program, wrt, target, mode, batched)
-    else:
-        made = sibling(program, of, wrt, target)
+    forming: dict[str, Callable[..., Derivative]] = {
+        "jvp": tangents,
+        "hvp": hessian_products,
+        "jacobian": partial(jacobians, mode=mode, batched=batched),
+    }
+    made = forming.get(of, partial(sibling, kind=of))(load(source), wrt, target)
     return _ProductCheck(source, forward, made, wrt, Conditions(**conditions)).report()
 
 

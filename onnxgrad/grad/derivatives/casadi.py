@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.derivatives.derivative import (
     Derivative,
+    Kind,
     count_of,
     depending_on,
     drop_input,
@@ -42,13 +42,12 @@ from onnxgrad.ir.var import Var
 from onnxgrad.passes.remove_unused import RemoveUnused
 from onnxgrad.rewrite.trace import Trace
 
-Sibling = Literal["adj", "fwd"]
 KINDS = ("adj", "fwd")
 _REST = np.array([-1], np.int64)
 _SEEDS = re.compile(r"n(adj|fwd)\d*(_x_(\d+|n(adj|fwd)\d*))*")
 
 
-def sibling(program: Program, kind: Sibling, wrt: Wrt = None, target: Target = None) -> Derivative:
+def sibling(program: Program, wrt: Wrt = None, target: Target = None, *, kind: Kind) -> Derivative:
     """`casadi_derivative` on a Program, which is changed or replaced."""
     program, _ = raise_opset(program)
     prefix = prefix_of(program.main, kind)
@@ -117,7 +116,7 @@ def seed_sizes(program: Program) -> dict[str, int]:
     }
 
 
-def _one_direction(program: Program, kind: Sibling, wrt: Wrt, target: Target) -> Derivative:
+def _one_direction(program: Program, kind: Kind, wrt: Wrt, target: Target) -> Derivative:
     """The derivative in one direction: seeds by value, and what comes of them."""
     outputs, original = len(program.main.outputs), set(program.main.bindings)
     backward = differentiate(
