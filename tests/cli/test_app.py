@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -115,9 +116,14 @@ def test_colours(run: Run, branches: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "\x1b[" not in run("inspect", branches).out
 
 
-def test_a_terminal_that_knows_only_ascii(branches: Path) -> None:
-    done = process("optimize", branches, "--dry-run", "--merge", "always", PYTHONIOENCODING="ascii")
-    assert done.returncode == 0 and b"MatMul" in done.stdout and done.stderr == b""
+def test_a_terminal_that_knows_only_ascii(branches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = {name: io.BytesIO() for name in ("stdout", "stderr")}
+    for name, stream in streams.items():
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(stream, encoding="ascii"))
+    code = app.main(["optimize", str(branches), "--dry-run", "--merge", "always"])
+    sys.stdout.flush()
+    assert code == 0 and b"MatMul" in streams["stdout"].getvalue()
+    assert streams["stdout"].getvalue().isascii() and streams["stderr"].getvalue() == b""
 
 
 @pytest.fixture
@@ -131,24 +137,42 @@ def without_onnxruntime(tmp_path: Path) -> Path:
     return folder
 
 
+# several commands in one process, which begins as `python -m onnxgrad` does: code, stdout and stderr of each
+SEVERAL = """
+import contextlib, io, json, sys
+from onnxgrad.__main__ import main
+done = []
+for words in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(words)
+    done.append([code, out.getvalue(), err.getvalue()])
+print(json.dumps(done))
+"""
+
+
 def test_without_onnxruntime(without_onnxruntime: Path, branches: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.onnx"
-    refused = process("optimize", branches, "-o", out, path=without_onnxruntime)
-    assert refused.returncode == 2 and refused.stderr.count(b"\n") == 1 and not out.exists()
-    assert b"pip install onnxruntime (or" in refused.stderr and b"--no-verify" in refused.stderr
-    done = process(
-        "optimize",
-        branches,
-        "-o",
-        out,
-        "--no-verify",
-        "--merge",
-        "always",
-        path=without_onnxruntime,
-    )
-    assert done.returncode == 0 and done.stderr == b""
+    out, refused_out = str(tmp_path / "out.onnx"), tmp_path / "refused.onnx"
+    commands = [
+        ["optimize", str(branches), "-o", str(refused_out)],
+        ["optimize", str(branches), "-o", out, "--no-verify", "--merge", "always"],
+        ["inspect", out],
+        ["doctor"],
+    ]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(without_onnxruntime), str(ROOT)])}
+    found = subprocess.run(
+        [sys.executable, "-c", SEVERAL, json.dumps(commands)],
+        capture_output=True, timeout=120, cwd=ROOT, env=env, check=True,
+    )  # fmt: skip
+    assert found.stderr == b""
+    refused, done, inspected, doctor = (Result(*each) for each in json.loads(found.stdout))
+    assert refused.code == 2 and refused.err.count("\n") == 1 and not refused_out.exists()
+    assert "pip install onnxruntime (or" in refused.err and "--no-verify" in refused.err
+    assert done.code == 0 and done.err == ""
     assert [n.op_type for n in onnx.load(out).graph.node].count("MatMul") == 1
-    assert process("inspect", out, path=without_onnxruntime).returncode == 0
+    assert inspected.code == 0
+    assert doctor.code == 2 and doctor.err.count("\n") == 1
+    assert "pip install onnxruntime (or" in doctor.err and "onnxgrad-" not in doctor.err
 
 
 # their constants are such that numpy may not fold all of them
@@ -176,12 +200,6 @@ def test_what_numpy_cannot_fold_stays_without_onnxruntime(
             assert done.err.count("\n") == said
     finally:
         close()
-
-
-def test_doctor_without_onnxruntime(without_onnxruntime: Path) -> None:
-    done = process("doctor", path=without_onnxruntime)
-    assert done.returncode == 2 and done.stderr.count(b"\n") == 1
-    assert b"pip install onnxruntime (or" in done.stderr and b"onnxgrad-" not in done.stderr
 
 
 @pytest.mark.slow
