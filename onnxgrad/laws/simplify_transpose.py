@@ -152,8 +152,10 @@ def concat_of_transposes(x: list[Var], axis: int, root: Binding) -> Any:
     if not perms:
         return None
     for v, b in zip(x, made, strict=True):
-        if b is None and (v.const is None or v.use_count > 1):
-            return decline(f"{v.name} is no Transpose, nor a constant that is read here only")
+        decline_if(
+            b is None and (v.const is None or v.use_count > 1),
+            f"{v.name} is no Transpose, nor a constant that is read here only",
+        )
     perm = perms.pop()
     if perm is None or perms:
         return decline(

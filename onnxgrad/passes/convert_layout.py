@@ -27,10 +27,10 @@ _ORDERS = 8
 class ConvertLayout(Pass):
     """f(Transpose(x)) = Transpose(f'(x)) for whole regions, where fewer elements are transposed.
 
-    Through elementwise operators, Concat, Split, Pad, Slice, Softmax, reductions, Squeeze and
-    quantization with one scale, with axes, pads and constants moved along. Which bindings move is
-    the minimal cut: no other choice transposes fewer elements. Unknown sizes stay, and a choice has
-    to pay whether a symbol stands for one or for many.
+    Transposes move through elementwise operators, Concat, Split, Pad, Slice, Softmax, reductions,
+    Squeeze and quantization with one scale; axes, pads and constants move along. A minimal cut
+    chooses the bindings, so no other choice transposes fewer elements. Values of unknown size stay,
+    and a choice must pay for symbols of size one and of many.
     """
 
     name: ClassVar[str] = "convert-layout"

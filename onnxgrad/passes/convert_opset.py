@@ -266,17 +266,17 @@ def set_opset(root: BindingBlock, version: int) -> None:
 @register
 @dataclass(frozen=True)
 class ConvertOpset(Pass):
-    """f of opset n = f of opset m, written as that wants it; with nested graphs and functions.
+    """f of opset n = f of opset m in that opset's form; nested graphs and functions included.
 
-    `to`: the opset of the result, 0 that of the model. One step for the proof: a model with two
-    opsets is none.
+    `to`: the opset of the result; 0 keeps the model's. The conversion is one rewrite, because a
+    model cannot have two opsets in between.
     """
 
     name: ClassVar[str] = "convert-opset"
     to: Count = 0
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Convert the whole program. InputError for an operator that cannot be converted."""
+        """Convert the program. Raises InputError if an operator cannot be converted."""
         before = program.opset
         trace.of("convert_opset").tried += 1
         if not self.to or not before or self.to == before or trace.stopped:

@@ -16,9 +16,9 @@ from onnxgrad.laws.quantized.islands import (
     in_float,
     in_integers,
     island,
-    quantized_result,
     rounding,
 )
+from onnxgrad.laws.quantized.scaled import quantized
 from onnxgrad.laws.quantized.through import THROUGH, bounds_of, held
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.attempt import Attempt
@@ -36,10 +36,11 @@ _SINCE = 10
 class FakeQuantizationToInteger(Pass):
     """quantize(f(dequantize(x))) = f'(x): 8-bit values are moved, compared, multiplied as integers.
 
-    Moves, MaxPool, Relu, Clip and Concat of equal scales are equal to the bit, and so are products
-    whose scales are powers of two and whose sums stay within 2^24. `exact=false` takes all other
-    products as well: QLinearConv and QLinearMatMul, off by one quantum at most (which is said of
-    each), and MatMulInteger where the result stays float. Scales and zero points must be constants.
+    Moves, MaxPool, Relu, Clip and Concat of equal scales are equal to the bit. So are products
+    whose scales are powers of two and whose sums stay within 2^24. `exact=false` converts all other
+    products too: to QLinearConv and QLinearMatMul, which are off by one quantum at most (the report
+    lists them), or to MatMulInteger if the result stays float. Scales and zero points must be
+    constants.
     """
 
     name: ClassVar[str] = "fake-quantization-to-integer"
@@ -70,10 +71,12 @@ def _to_integers(root: Binding, exact: bool, trace: Trace) -> None:
     def build() -> dict[Var, Var]:
         nonlocal off
         _check_place(root, [b for b in (held_by, product) if b is not None])
-        to, found = quantized_result(root), island(product)
+        to = quantized(root)
+        if to is None:
+            raise decline("not to 8 bits by a constant scale")
+        found = island(product)
         off = rounding(found, to)
-        if exact and off.quanta:
-            raise decline(f"{off.words}: exact=false allows it")
+        decline_if(exact and off.quanta, f"{off.words}: exact=false allows it")
         y = in_integers(found, to)
         return {root.out: y if held_by is None else held(y, bounds_of(held_by, to), to)}
 
@@ -94,8 +97,10 @@ def _check_place(root: Binding, chain: list[Binding]) -> None:
         "an attribute is that of the enclosing function, or the opset below 10",
     )
     for reader, b in zip((root, *chain), chain, strict=False):
-        if b.out.sole_user() is not reader or b.block is not root.block:
-            raise decline(f"{b.out.name} is read elsewhere as well")
+        decline_if(
+            b.out.sole_user() is not reader or b.block is not root.block,
+            f"{b.out.name} is read elsewhere as well",
+        )
 
 
 def _to_float(b: Binding, trace: Trace) -> None:

@@ -24,12 +24,12 @@ from onnxgrad.rewrite.trace import Trace
 class Float16(Pass):
     """f(x) = float32(f16(float16(x))): weights and computations of float32 in float16.
 
-    Stays in float32: what `keep` names (nodes, values, operators, or globs of these, separated by
-    spaces), sums, powers, positions, what has no form in float16, `large` values, which were seen
-    to pass 65504, and what is computed from such values and a few numbers alone; of what `convert`
-    names in the same way only what could not run. `io`: inputs and outputs become float16 as well.
-    Masks beyond 65504 become -65504. Local functions with floats are opened, since their bodies
-    have no types.
+    These stay in float32: sums, powers and positions; operators without a float16 form; `large`
+    values, which passed 65504 in a run; values computed from these and a few numbers alone; and
+    whatever `keep` names (nodes, values, operators or globs of these, separated by spaces).
+    `convert` names bindings to convert anyway, unless they could not run in float16. `io`: convert
+    inputs and outputs too. Masks beyond 65504 become -65504. Local functions with floats are
+    inlined, because their bodies have no types.
     """
 
     name: ClassVar[str] = "float16"

@@ -64,13 +64,12 @@ _SECONDS = 30.0
 @register
 @dataclass(frozen=True)
 class FoldConstant(Pass):
-    """f(c) = its value, for constants c: what depends on constants only is computed now.
+    """f(c) = its value, for constants c: results that depend on constants only are computed now.
 
-    `max_growth`: how many bytes the file may grow by, all foldings together (weights and nodes that
-    go away count against it), and `max_share`: how much of the file that may be at most. Never
-    folded: random draws, control flow, (de)quantization, sequences, results of unknown size.
-    `floats=false` leaves floating-point results alone, so that a model keeps the weights that it is
-    going to be trained with.
+    `max_growth`: bytes that the file may grow by in all (removed weights and nodes count against
+    it). `max_share`: the same as a share of the file. Random draws, control flow,
+    (de)quantization, sequences and results of unknown size are never folded. `floats=false` leaves
+    floating-point results alone, so that a model keeps its weights for training.
     """
 
     name: ClassVar[str] = "fold-constant"

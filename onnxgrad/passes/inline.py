@@ -53,10 +53,10 @@ class Inline(Pass):
     """y = f(x), f marked: the body of f in its place, callees first; the definition goes when no
     call is left.
 
-    Inlined is a function with metadata `onnxgrad.inline=1`, or called for by `names` (names or
-    patterns separated by spaces: `f`, `domain::f`, `*`), when it is not recursive and every
-    function that it calls is inlined as well. A name may also be that of an operator whose schema
-    has a function body. `max_nodes` bounds the result before anything is expanded.
+    A function is inlined if its metadata has `onnxgrad.inline=1` or if `names` matches it (names or
+    patterns separated by spaces: `f`, `domain::f`, `*`), unless it is recursive or calls a function
+    that is not inlined. `names` may also name an operator whose schema has a function body.
+    `max_nodes` bounds the result before anything is expanded.
     """
 
     name: ClassVar[str] = "inline"
@@ -64,7 +64,7 @@ class Inline(Pass):
     max_nodes: Annotated[int, Range(1)] = 200_000
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Inline in every function, then in the main graph. InputError when a graph would pass
+        """Inline in every function, then in the main graph. Raises InputError if a graph would pass
         `max_nodes`.
         """
         order = self._inlinable(program, trace)

@@ -26,10 +26,10 @@ from onnxgrad.rewrite.trace import Trace
 class MergeEqual(Pass):
     """f(x), f(x) = y, y: equal bindings become one, initializers with equal bytes become one.
 
-    Never merged: random draws, operators of unknown domains and calls (they may draw too), control
-    flow, and values that differ in a bit (+0.0 and -0.0). `floats=false` leaves floating-point
-    constants alone: weights that start out equal, such as biases of zeros, are not equal any more
-    after a step of training.
+    Random draws, operators of unknown domains, calls (they may draw too), control flow, and values
+    that differ in a bit (+0.0 and -0.0) are never merged. `floats=false` leaves floating-point
+    constants alone: weights that start out equal, such as biases of zeros, differ after a step of
+    training.
     """
 
     name: ClassVar[str] = "merge-equal"

@@ -258,11 +258,10 @@ class Outline(Pass):
     ends a group.
 
     Groups follow operator kinds and dominance (see `fusion_groups`); equal groups share a function.
-    `max_size` bounds a group, `min_size` leaves smaller ones alone. Nested graphs are outlined like
-    the main one. Bodies of functions are not: values there have no types, so that nothing is known
-    about broadcasting, and a group that reads an attribute of the function would have to hand it
-    on; inline what is to be grouped. From IR version 10 on functions and calls have room for
-    declared types and for names and positions, and `inline` gives back the model as it was.
+    `max_size` bounds a group, `min_size` leaves smaller groups alone. Nested graphs are outlined
+    like the main graph. Bodies of functions are not, because their values have no types and
+    broadcasting is unknown: inline them first. From IR version 10 on, functions and calls can hold
+    declared types, names and positions, and `inline` restores the original model.
     """
 
     name: ClassVar[str] = "outline"
@@ -278,7 +277,7 @@ class Outline(Pass):
             )
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Outline in the main graph and its nested graphs; one firing for each group."""
+        """Outline in the main graph and its nested graphs; one rewrite for each group."""
         if program.ir_version < FUNCTIONS_SINCE:
             trace.missed(
                 _RULE,

@@ -34,7 +34,7 @@ from onnxgrad.passes.outlined_functions import (
 )
 from onnxgrad.rewrite.match import match_binding
 from onnxgrad.rewrite.pattern import Call, Capture, Pattern, names_in
-from onnxgrad.rewrite.trace import Decline, Trace, decline, decline_if
+from onnxgrad.rewrite.trace import Decline, Trace, decline_if
 
 # elements of a constant that the pattern itself names, up to which it becomes part of the body
 _HELD = 64
@@ -146,8 +146,10 @@ def _check_inside(root: Binding, members: Sequence[Binding]) -> None:
     for b in members:
         results = [v for v in b.outputs if v is not None and v.use_count]
         for v in results if b is not root else [v for v in results if v is not root.out]:
-            if b is root or v.returned or not own.issuperset(v.users):
-                raise decline(f"{v.name} is read outside as well")
+            decline_if(
+                b is root or v.returned or not own.issuperset(v.users),
+                f"{v.name} is read outside as well",
+            )
 
 
 def _held(v: Var) -> Array | None:

@@ -21,8 +21,8 @@ from onnxgrad.rewrite.trace import Trace
 @register
 @dataclass(frozen=True)
 class RemoveUnused(Pass):
-    """y = f(x), y read by nobody: gone; so are initializers that nothing reads. Graph inputs
-    always stay.
+    """y = f(x), y unused: removed; so are initializers that nothing reads. Graph inputs always
+    stay.
     """
 
     name: ClassVar[str] = "remove-unused"
@@ -85,11 +85,10 @@ def reachable(program: Program, entries: Iterable[FunctionKey] = ()) -> set[Func
 @register
 @dataclass(frozen=True)
 class RemoveUnusedFunctions(Pass):
-    """A function that no call reaches from the main graph, its nested graphs or training_info:
-    gone.
+    """Removes functions that no call reaches from the main graph, its nested graphs or
+    training_info.
 
-    `keep`: names or patterns, separated by spaces, of functions that are entries of their own and
-    stay.
+    `keep`: names or patterns, separated by spaces, of functions to keep as entries.
     """
 
     name: ClassVar[str] = "remove-unused-functions"

@@ -108,8 +108,8 @@ def remove_noops(floats: bool = True) -> Sequence[Rule]:
     """f(x) = x: Identity, Cast to the same type, Expand, Reshape, Slice that change nothing, Concat
     of one, x - 0, x 1, an initial state of zeros.
 
-    Exact for every value. `floats=false` keeps what only a constant makes a no-op (x 1, x - 0,
-    Where): the constant may be a weight to be trained.
+    Exact for every value. `floats=false` keeps operators that are no-ops because of a constant
+    (x 1, x - 0, Where): the constant may be a weight to train.
     """
     squeezes = [squeeze_of_unsqueeze, unsqueeze_of_squeeze, unsqueeze_of_unsqueeze]
     exact = [*NOOPS, *squeezes, relu_of_relu]
@@ -142,8 +142,8 @@ def simplify_arithmetic(exact: bool = True) -> Sequence[Rule]:
     """-(-x) = x, x + -z = x - z; with exact=false also (x 2) 3 = x 6, a b + a c = a (b + c), Sum of
     Sum.
 
-    `exact`: only the laws that give the same value for every value. The others hold for numbers,
-    and round in another order.
+    `exact`: only the laws that return the same bits for every value. The others are equal for real
+    numbers and round in another order.
     """
     return SIGNS if exact else (*SIGNS, *NUMBERS, add_two_constants, common_factor, sum_of_sums)
 
@@ -165,9 +165,9 @@ def simplify_inference(only_after_products: bool = False) -> Sequence[Rule]:
 def simplify_transpose(always: bool = False, floats: bool = True) -> Sequence[Rule]:
     """T(T(x)) = x, T(f(T(x))) = f(x), T(a @ b) = T(b) @ T(a), Gemm(T(a), b) = Gemm(a, b, transA).
 
-    `always`: push a transpose below a product even when neither operand's transpose cancels or
-    folds, which is what a gradient graph wants; without, only when one of them costs nothing.
-    `floats=false` transposes no constant: it may be a weight to be trained.
+    `always`: push a transpose below a product even if neither operand's transpose cancels or folds,
+    as gradient graphs need; otherwise only if one of them costs nothing. `floats=false` transposes
+    no constant: it may be a weight to train.
     """
     of_matmul = transpose_of_matmul if always else transpose_of_matmul_if_free
     two = transpose_through_constant if floats else transpose_through_two
@@ -231,10 +231,10 @@ def accumulate_gemms() -> Sequence[Rule]:
 def adjust_matmul_order(rows: Count = 0) -> Sequence[Rule]:
     """(x @ a) @ b = x @ (a @ b), whichever takes fewer multiplications for the shapes at hand.
 
-    MatMul with batch axes, and Gemm with transA and transB. What depends on constants only is free:
-    `fold-constant` computes it. With an unknown number of rows only what is cheaper for every
-    number of them is done; `rows`, unless 0, is taken for it. A long chain goes one exchange at a
-    time, each of them for the better. Both orders round differently, so no preset has this pass.
+    It covers MatMul with batch axes and Gemm with transA and transB. A product of constants is
+    free, because `fold-constant` computes it. If the number of rows is unknown, an order must be
+    cheaper for every number of them; `rows`, unless 0, stands for it. A long chain changes one
+    exchange at a time. Both orders round differently, so no preset has this pass.
     """
     return order_of_products(rows)
 
@@ -243,10 +243,10 @@ def adjust_matmul_order(rows: Count = 0) -> Sequence[Rule]:
 def expand_matmul_of_sum(rows: Count = 0) -> Sequence[Rule]:
     """x @ (w + p @ q) = x @ w + (x @ p) @ q, whichever is cheaper.
 
-    Merged where all are constants, apart for few rows where p and q are not. p @ q may be scaled by
-    a number, and a bias may stand between the sums. Matrices without batch axes, of known sizes.
-    With an unknown number of rows only what is cheaper for every number of them is done; `rows`,
-    unless 0, is taken for it. Both forms round differently, so no preset has this pass.
+    Constants are merged; p and q that are computed stay apart for few rows. p @ q may be scaled by
+    a number, and a bias may stand between the sums. The matrices have known sizes and no batch
+    axes. If the number of rows is unknown, a form must be cheaper for every number of them; `rows`,
+    unless 0, stands for it. Both forms round differently, so no preset has this pass.
     """
     return [*expanded(rows), *contracted(rows)]
 
@@ -257,8 +257,8 @@ def reorder_gather_matmul(rows: Count = 0) -> Sequence[Rule]:
 
     Along rows (the last token of a sequence, a table with a weight behind it) and along columns,
     w a matrix of known sizes; and one matrix of a table for each batch (adapters chosen by an
-    index). `rows`, unless 0, is taken for an unknown number of rows; without, only what is cheaper
-    for every number of them is done. Nothing is added up in another order.
+    index). If the number of rows is unknown, a form must be cheaper for every number of them;
+    `rows`, unless 0, stands for it. No sum changes its order.
     """
     return [*gathers_of_rows(rows), *gathers_of_columns(rows), product_of_gathered_matrices]
 
@@ -268,8 +268,8 @@ def flatten_products() -> Sequence[Rule]:
     """x @ w + c = reshape(Gemm(rows of x, w, c)): one Gemm of all rows, whose Reshapes meet those
     beside it.
 
-    onnxruntime makes the same Gemm, but after it has looked for Reshapes that meet: two of them
-    stay at each product. Only where at most one size is unknown; others it leaves alone as well.
+    onnxruntime makes the same Gemm, but only after it has merged Reshapes, so two of them stay at
+    each product. At most one size may be unknown, as in onnxruntime.
     """
     return [gemm_of_rows, reshape_of_reshape, rows_of_rows, elementwise_of_rows]
 
@@ -316,10 +316,10 @@ def raise_composites() -> Sequence[Rule]:
 def raise_for_onnxruntime(provider: Provider = "cpu") -> Sequence[Rule]:
     """softmax(q k^T) v = MultiHeadAttention(q, k, v) of com.microsoft, for onnxruntime on the CPU.
 
-    FastGelu as well, for models below opset 20, which have no Gelu. No preset has this pass:
-    `--for onnxruntime` adds it. The other forms of com.microsoft are made by
-    onnxruntime itself when it loads a model (SkipLayerNormalization, BiasGelu, QuickGelu,
-    FusedConv, FusedMatMul), so writing them gains nothing; `provider=cuda`: none.
+    It also emits FastGelu for models below opset 20, which have no Gelu. No preset has this pass:
+    `--for onnxruntime` adds it. onnxruntime makes the other operators of com.microsoft itself when
+    it loads a model (SkipLayerNormalization, BiasGelu, QuickGelu, FusedConv, FusedMatMul).
+    `provider=cuda`: no rewrite.
     """
     if provider != "cpu":
         return []
@@ -334,9 +334,9 @@ def raise_for_onnxruntime(provider: Provider = "cpu") -> Sequence[Rule]:
 def lower_composites(provider: Provider = "cpu") -> Sequence[Rule]:
     """Swish(x) = x sigmoid(x), and so on: one operator into the chain that is faster on `provider`.
 
-    GroupNormalization, Swish and com.microsoft's SkipLayerNormalization and
-    SkipSimplifiedLayerNormalization on the CPU, and a sum of which onnxruntime would make such a
-    one; `provider=cuda`: none.
+    On the CPU: GroupNormalization, Swish, com.microsoft's SkipLayerNormalization and
+    SkipSimplifiedLayerNormalization, and a sum that onnxruntime would fuse into one of these.
+    `provider=cuda`: no rewrite.
     """
     if provider != "cpu":
         return []

@@ -306,7 +306,8 @@ class _Rewriting:
             roots = _flat(matched.values.values())
             key = self.context.unordered(matched)
             sources = [v.definition for v in roots if v.definition is not None]
-            if key in refused or self._made_any(sources):
+            made = (self.trace.made.get(b) for b in sources)
+            if key in refused or (self.maker is not None and self.maker in made):
                 continue
             self.trace.of(name).matched += 1
             where = ", ".join(v.name for v in roots)
@@ -316,10 +317,6 @@ class _Rewriting:
                 return True
             refused.add(key)
         return False
-
-    def _made_any(self, roots: Iterable[Binding]) -> bool:
-        made = self.trace.made
-        return self.maker is not None and any(made.get(b) == self.maker for b in roots)
 
 
 def _mapping(answer: Any, matched: Matched) -> Mapping[Var, Var]:

@@ -163,7 +163,7 @@ class Trace:
         """Record a near miss, once; `where` becomes text only if near misses are kept."""
         if self.explain:
             place = where if isinstance(where, BranchNames) else str(where)
-            self.declined[(rule, place, reason)] = None
+            self.declined[rule, place, reason] = None
 
     def slipped(self, rule: str, where: object, reason: str) -> bool:
         """Record a rule of this package that failed; whether that is news."""

@@ -18,7 +18,7 @@ from onnxgrad.ir.types import Array, numpy_dtype, same_dim, same_shape
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.combine_parallel.merging import concat, stack
 from onnxgrad.rewrite.attempt import Attempt
-from onnxgrad.rewrite.trace import Trace, decline
+from onnxgrad.rewrite.trace import Trace, decline_if
 
 
 @dataclass(frozen=True)
@@ -292,10 +292,10 @@ def _operation(parts: Parts, trace: Trace) -> Parts | None:
 
     def whole() -> Var:
         joined = parts.join(operands)
-        if joined is None:
-            raise decline(
-                f"what {first.op} takes has sizes that differ, or that would have to be known"
-            )
+        decline_if(
+            joined is None,
+            f"what {first.op} takes has sizes that differ, or that would have to be known",
+        )
         moved: Var = getattr(op, first.op)(parts.whole, joined)
         return moved
 

@@ -64,16 +64,17 @@ def _attention(s: Var, v: Var, softmax: Binding, root: Binding, *, repaired: boo
     )
     require(root, _OPERATOR, v, _DTYPES)
     query, key, scale = query_and_key(scores)
-    if not is_a_scale(scale):
-        return decline(f"onnxruntime's Attention has no scale of {scale:g}, only above 0")
+    decline_if(
+        not is_a_scale(scale), f"onnxruntime's Attention has no scale of {scale:g}, only above 0"
+    )
     keys, values = heads_of(key), heads_of(v)
     if keys.times != values.times:
         keys, values = Heads(key), Heads(v)
-    if keys.value.rank != 4:
-        return decline(
-            f"its keys {keys.value.name} have {keys.value.rank} axes and its values "
-            f"{values.value.rank}"
-        )
+    decline_if(
+        keys.value.rank != 4,
+        f"its keys {keys.value.name} have {keys.value.rank} axes and its values "
+        f"{values.value.rank}",
+    )
     fit(query, keys, values)
     bias = mask_of(scores, query, values.value, repaired)
     return op.Attention(query, keys.value, values.value, bias, scale=scale)

@@ -132,8 +132,10 @@ def _chosen(where: Binding, keep: Var, repaired: bool) -> Var:
     """Where(keep, a, b) of two numbers, of which none is between nothing and too much."""
     numbers = [scalar(v) for v in where.inputs[1:]]
     out = where.out
-    if any(n is None or not n <= -_FLOOR for n in numbers):
-        raise decline(f"its mask {out.name} is not chosen between two numbers")
+    decline_if(
+        any(n is None or not n <= -_FLOOR for n in numbers),
+        f"its mask {out.name} is not chosen between two numbers",
+    )
     known = [n for n in numbers if n is not None]
     decline_if(
         -math.inf in known and not repaired,
@@ -141,10 +143,11 @@ def _chosen(where: Binding, keep: Var, repaired: bool) -> Var:
     )
     if all(n == -math.inf or n > _FLOOR for n in known):
         return out
-    if out.dtype != TensorProto.FLOAT:
-        raise decline(f"its mask {out.name} fills rows with the lowest number of its dtype")
-    if -math.inf in known:
-        raise decline(f"its mask {out.name} fills rows with two kinds of nothing")
+    decline_if(
+        out.dtype != TensorProto.FLOAT,
+        f"its mask {out.name} fills rows with the lowest number of its dtype",
+    )
+    decline_if(-math.inf in known, f"its mask {out.name} fills rows with two kinds of nothing")
     one, other = (np.array(max(n, _FLOOR), np.float32) for n in known)
     return op.Where(keep, one, other)
 

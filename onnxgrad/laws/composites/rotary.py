@@ -92,8 +92,7 @@ def _table(v: Var, x: Var, half: int) -> Var:
     rows = rows if len(shape) == 4 else op.Unsqueeze(rows, [0]) if len(shape) == 2 else rows
     if same_dim(batch, own[0]):
         return rows
-    if batch != 1:
-        raise decline(f"{rows.name} has another batch than what it rotates")
+    decline_if(batch != 1, f"{rows.name} has another batch than what it rotates")
     return op.Expand(rows, op.Concat(op.Shape(x, start=0, end=1), [1, half], axis=0))
 
 

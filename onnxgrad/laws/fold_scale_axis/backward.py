@@ -51,8 +51,10 @@ class _Ascent:
             return product_times(b, scale)
         if carries(b):
             return self._through(b, scale)
-        if b.domain != "" or b.op not in _SPREAD:
-            raise decline(f"{b.op} does not commute with a multiply per channel")
+        decline_if(
+            b.domain != "" or b.op not in _SPREAD,
+            f"{b.op} does not commute with a multiply per channel",
+        )
         return _SPREAD[b.op](self, b, v, scale)
 
     def _through(self, b: Binding, scale: Scale) -> Var:
@@ -70,8 +72,10 @@ class _Ascent:
             raise decline("an operand's rank is unknown")
         axis = None if scale.axis is None else scale.axis - (len(out.shape) - len(v.shape))
         if axis is not None and (axis < 0 or v.shape[axis] != scale.factors.size):
-            if not v.is_constant or element_count(v.shape) != 1:
-                raise decline(f"{v.name} does not have the channel axis in full")
+            decline_if(
+                not v.is_constant or element_count(v.shape) != 1,
+                f"{v.name} does not have the channel axis in full",
+            )
             return scale.apply(v, scale.lined_up(len(out.shape) - 1 - (scale.axis or 0)))
         return scale.times(v, axis) if v.is_constant else self.take(v, scale.at(axis))
 

@@ -36,14 +36,14 @@ class _Descent:
         decline_if(old.returned, f"{old.name} is an output")
         decline_if(not old.users, f"{old.name} is not read")
         for user, slots in list(old.users.items()):
-            if (
+            decline_if(
                 user.block is not self.block
                 or slots != 1
                 or user in self.seen
                 or user.blocks
-                or user.has_refs
-            ):
-                raise decline(f"{old.name} is read by {user.op} in a way that takes no scale")
+                or user.has_refs,
+                f"{old.name} is read by {user.op} in a way that takes no scale",
+            )
             decline_if(
                 len(self.seen) >= REACH, "the products that would take the scale are too far away"
             )
@@ -88,8 +88,10 @@ class _Descent:
         axis = None if scale.axis is None else scale.axis - (new.rank - other.rank)
         inverse = scale.inverse
         if axis is not None and (axis < 0 or (other.shape or ())[axis] != scale.factors.size):
-            if (other.const is None) or other.const.size != 1:
-                raise decline(f"{other.name} does not have the channel axis in full")
+            decline_if(
+                (other.const is None) or other.const.size != 1,
+                f"{other.name} does not have the channel axis in full",
+            )
             divided = inverse.apply(other, scale.lined_up(new.rank - 1 - (scale.axis or 0)))
         else:
             divided = inverse.times(other, axis)

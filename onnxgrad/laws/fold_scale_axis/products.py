@@ -77,10 +77,10 @@ def _matmul_times(b: Binding, scale: Scale) -> Var:
 
 
 def _expect(b: Binding, scale: Scale, axis: int) -> None:
-    if scale.axis not in (None, axis):
-        raise decline(
-            f"the scale lies along axis {scale.axis} of {b.op}, which its weight does not have"
-        )
+    decline_if(
+        scale.axis not in (None, axis),
+        f"the scale lies along axis {scale.axis} of {b.op}, which its weight does not have",
+    )
 
 
 def _grouped(w: Var, scale: Scale, groups: int, across: int) -> Var:

@@ -184,13 +184,12 @@ def weight(v: Var | None, result: Var) -> Var:
     leaf = _leaf(v)
     if leaf is None:
         return v
-    if leaf.definition is not None:
-        raise decline(f"the weight {v.name} is computed from other values")
+    decline_if(leaf.definition is not None, f"the weight {v.name} is computed from other values")
     size, scaled = element_count(v.shape), element_count(result.shape)
-    if size is None or scaled is None or size >= scaled:
-        raise decline(
-            f"the weight {v.name} is not constant and not smaller than what is scaled now"
-        )
+    decline_if(
+        size is None or scaled is None or size >= scaled,
+        f"the weight {v.name} is not constant and not smaller than what is scaled now",
+    )
     return v
 
 

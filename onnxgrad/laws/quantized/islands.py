@@ -23,7 +23,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.quantized.forms import EXACT, accumulated
-from onnxgrad.laws.quantized.scaled import Scaled, dequantized, quantized
+from onnxgrad.laws.quantized.scaled import Scaled, dequantized
 from onnxgrad.rewrite.trace import decline, decline_if
 
 _CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
@@ -128,8 +128,7 @@ def rounding(found: Island, to: Scaled) -> Rounding:
     ratio = float((joint / scales[2]).max())
     # the sum as float32, s_x s_w, its division by s_y, and the product
     quanta = 4 * _UNIT * found.largest * ratio
-    if quanta >= 1:
-        raise decline(f"the result may be off by {quanta:.3g} quanta")
+    decline_if(quanta >= 1, f"the result may be off by {quanta:.3g} quanta")
     return Rounding(
         quanta, f"off by one quantum where the exact result is within {quanta:.2g} of a tie"
     )
@@ -165,11 +164,3 @@ def in_float(found: Island) -> Any:
     both = np.float32(x.scales.item()) * np.asarray(w.scales, np.float32)
     scales = constant(np.asarray(both, np.float32), name="scale")
     return op.Cast(sums, to=TensorProto.FLOAT) * scales
-
-
-def quantized_result(root: Binding) -> Scaled:
-    """The QuantizeLinear at the end of an island. Raises Decline for one of another kind."""
-    to = quantized(root)
-    if to is None:
-        raise decline("not to 8 bits by a constant scale")
-    return to

@@ -94,8 +94,9 @@ def concat_of_dequantize(v: list[Var], root: Binding) -> Any:
         "not all are of the same scale and zero point",
     )
     for one in v:
-        if one.returned or set(one.users) != {root}:
-            return decline(f"{one.name} is read elsewhere as well")
+        decline_if(
+            one.returned or set(one.users) != {root}, f"{one.name} is read elsewhere as well"
+        )
     return _again(again(root, [f.value for f in given]), given[0])
 
 
