@@ -124,13 +124,10 @@ class Output:
 
     def json(self, data: dict[str, Any]) -> None:
         """Write `data` to the file of --json, completely or not at all."""
-        if self._json is None:
-            return
-        text = printable_json(data) + "\n"
         if self._json == "-":
-            print(text, end="", file=sys.stdout)
-            return
-        self.write("--json", self._json, text)
+            print(printable_json(data), file=sys.stdout)
+        elif self._json is not None:
+            self.write("--json", self._json, printable_json(data) + "\n")
 
     def write(self, option: str, file: str, text: str) -> None:
         """Write the text to the file of an option, completely or not at all. Raises InputError."""

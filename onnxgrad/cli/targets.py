@@ -74,8 +74,7 @@ def check_reports(
     `written`: what else writes, and where.
     """
     output: str | None = getattr(args, "output", None)
-    files = [*files_read(args), *read]
-    taken = list(written)
+    files, taken = [*files_read(args), *read], list(written)
     if output not in (None, "", STDIN):
         if os.path.exists(output):
             _refuse_taken(Path(output), files)

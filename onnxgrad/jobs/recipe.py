@@ -129,10 +129,6 @@ class Recipe:
         """The globs that mean none of the models: mistyped, or meant for models of another call."""
         return [p for p in self.models if not any(_means(p, model) for model in models)]
 
-    def left_to_ci(self, model: str) -> list[str]:
-        """What is required of a model and not held by `check`."""
-        return left_to_ci(self.of(model).get("require", {}))
-
     def check_names(self, model: str, program: Program) -> None:
         """Raises InputError for a required operator that neither a schema has nor the model, before
         it is rewritten.

@@ -282,9 +282,12 @@ def hold(
 ) -> Held:
     """Whether the `result` keeps a bound; `given` is the model before it was rewritten."""
     missing = Held(name, str(bound), None, None, held=False)
-    if name == "legs":
-        gaps = _gaps(bound.names, proof)
-        return replace(missing, held=not gaps, why=gaps)
+    if name == "legs" and proof is None:
+        return replace(missing, why="nothing was proved")
+    if name == "legs" and proof is not None:
+        gaps = [f"{n} check was not requested" for n in bound.names if n not in proof.legs]
+        gaps += [leg.gap for leg in proof.legs_of(bound.names) if leg.gap]
+        return replace(missing, held=not gaps, why="; ".join(gaps))
     if bound.base == BASELINE and baseline is None:
         return replace(missing, why="there is no baseline of it: run `onnxgrad ci --update`")
     if name == "interface":
@@ -307,13 +310,6 @@ def hold(
     comes_to = f" ({limit:,.10g})" if bound.base else ""
     why = "" if held else f"{value:,.10g} {name}, not {bound}{comes_to}"
     return Held(name, str(bound), value, limit, held, why)
-
-
-def _gaps(wanted: Iterable[str], proof: Report | None) -> str:
-    if proof is None:
-        return "nothing was proved"
-    missing = [f"{n} check was not requested" for n in wanted if n not in proof.legs]
-    return "; ".join([*missing, *(leg.gap for leg in proof.legs_of(wanted) if leg.gap)])
 
 
 def _interface(facts: Facts) -> list[list[tuple[str, str]]]:

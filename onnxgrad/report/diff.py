@@ -150,8 +150,14 @@ class Comparison:
             self.lines["replaced"].append(f"{name}: {_call(x)} -> {_call(y)}")
         else:
             self._same_operator(name, x, y)
-        for attribute, (g, h) in _graph_pairs(x, y).items():
-            self._graphs(f"{name}/{attribute}/", g, h)
+        before, after = (
+            {a.name: list(a.graphs) or [a.g] for a in n.attribute if a.type in _GRAPHS}
+            for n in (x, y)
+        )
+        for attribute, graphs in before.items():
+            for i, (g, h) in enumerate(zip(graphs, after.get(attribute, ()), strict=False)):
+                place = f"{attribute}[{i}]" if len(graphs) > 1 else attribute
+                self._graphs(f"{name}/{place}/", g, h)
 
     def _same_operator(self, name: str, x: NodeProto, y: NodeProto) -> None:
         if list(x.input) != list(y.input):
@@ -222,17 +228,6 @@ def _nested(node: NodeProto) -> list[GraphProto]:
     return [
         g for a in node.attribute for g in ([a.g] if a.type == AttributeProto.GRAPH else a.graphs)
     ]
-
-
-def _graph_pairs(x: NodeProto, y: NodeProto) -> dict[str, tuple[GraphProto, GraphProto]]:
-    sides = [
-        {a.name: list(a.graphs) or [a.g] for a in n.attribute if a.type in _GRAPHS} for n in (x, y)
-    ]
-    return {
-        f"{name}[{i}]" if len(sides[0][name]) > 1 else name: pair
-        for name in sides[0]
-        for i, pair in enumerate(zip(sides[0][name], sides[1].get(name, ()), strict=False))
-    }
 
 
 def _domain(part: NodeProto | OperatorSetIdProto) -> str:

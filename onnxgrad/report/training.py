@@ -77,7 +77,13 @@ class Fitted(Rendered):
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
         """A row per epoch: the mean loss of its steps, what the held-out data says."""
-        losses, held = self._epochs()
+        losses: dict[int, list[float]] = {}
+        held: dict[int, Mapping[str, float]] = {}
+        for event in self.history.events:
+            if event.evaluation is None:
+                losses.setdefault(event.epoch, []).append(event.loss)
+            else:
+                held[event.epoch] = event.evaluation
         names = list(dict.fromkeys(name for found in held.values() for name in found))
         columns = (">epoch", ">steps", ">loss", *(f">held-out {name}" for name in names))
         yield table(*columns, rows=(
@@ -92,16 +98,6 @@ class Fitted(Rendered):
             f"{counted(self.steps, 'step')} in all, {number(len(self.history.losses))} now in "
             f"{seconds_text(self.seconds)} ({speed:.1f} a second)"
         )
-
-    def _epochs(self) -> tuple[dict[int, list[float]], dict[int, Mapping[str, float]]]:
-        losses: dict[int, list[float]] = {}
-        held: dict[int, Mapping[str, float]] = {}
-        for event in self.history.events:
-            if event.evaluation is None:
-                losses.setdefault(event.epoch, []).append(event.loss)
-            else:
-                held[event.epoch] = event.evaluation
-        return losses, held
 
 
 def _typed(fed: Fed) -> tuple[Text, Text]:

@@ -66,7 +66,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
     folder = Path(plan.recipe.where).parent
     out.wrote(*(folder / o.output for o in outcomes if o.output is not None))
     if report.updated:
-        locks.write(plan.lock_path, _lock_of(plan, outcomes))
+        before = {} if plan.lock is None else plan.lock.models
+        results = {o.name: settled(o.result, before.get(o.name)) for o in outcomes if o.result}
+        digests = {o.name: o.digest for o in outcomes if o.result}
+        where = recipe_from(plan.lock_path, Path(plan.recipe.where))
+        locks.write(plan.lock_path, Lock(results, digests, where))
         out.wrote(plan.lock_path)
     for name in () if args.update else report.gone:
         out.complain(f"{report.gone_text(name)}: run `onnxgrad ci --update`")
@@ -171,13 +175,3 @@ def _renamed(plan: Plan, outcomes: list[ModelOutcome]) -> dict[str, str]:
     new = {o.digest: o.name for o in outcomes if o.digest and o.name not in plan.lock.models}
     digests = {name: plan.lock.digests.get(name, "") for name in plan.gone}
     return {name: new[digest] for name, digest in digests.items() if digest in new}
-
-
-def _lock_of(plan: Plan, outcomes: list[ModelOutcome]) -> Lock:
-    """Return the new lock."""
-    before = {} if plan.lock is None else plan.lock.models
-    return Lock(
-        {o.name: settled(o.result, before.get(o.name)) for o in outcomes if o.result},
-        {o.name: o.digest for o in outcomes if o.result},
-        recipe_from(plan.lock_path, Path(plan.recipe.where)),
-    )

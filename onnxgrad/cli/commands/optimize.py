@@ -25,6 +25,7 @@ from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.optimize import Hooks, Job
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.recipe import Recipe, find
+from onnxgrad.jobs.requirements import left_to_ci
 from onnxgrad.report.html.optimized import optimized
 from onnxgrad.report.html.page import page
 from onnxgrad.report.optimized import OptimizedModel, summary
@@ -86,7 +87,9 @@ def _complain(recipe: Recipe, jobs: list[Job], args: argparse.Namespace, out: Ou
         out.complain(
             f"{recipe.where} of this folder turns the proof off: [tool.onnxgrad.verify] run = false"
         )
-    left = dict.fromkeys(name for model in models for name in recipe.left_to_ci(model))
+    left = dict.fromkeys(
+        name for model in models for name in left_to_ci(recipe.of(model).get("require", {}))
+    )
     if left:
         out.note(f"{recipe.where}: {', '.join(left)}: only `onnxgrad ci` holds what is required")
     for pattern in recipe.unmet(models):

@@ -25,15 +25,6 @@ _FORMAT = "onnxgrad lock"
 _AGAIN = "mend it, or write it anew with `onnxgrad ci --update`"
 
 
-# the recipes that are found by themselves, of which a folder has one
-_FOUND = ("onnxgrad.toml", "pyproject.toml")
-
-
-def default_name(recipe: Path) -> str:
-    """The name of a recipe's lock, unless the recipe says another."""
-    return "onnxgrad.lock.json" if recipe.name in _FOUND else f"{recipe.stem}.lock.json"
-
-
 @dataclass(frozen=True)
 class Lock:
     """The facts of each optimised model by its path from the recipe's folder, the `digests` of the

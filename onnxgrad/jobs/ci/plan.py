@@ -74,6 +74,8 @@ def _meets(pattern: Sequence[str], parts: Sequence[str]) -> bool:
 
 
 _FIELD = re.compile(r"(\{[^{}]*\})")
+# the recipes that are found by themselves; a folder has one of them
+_FOUND = ("onnxgrad.toml", "pyproject.toml")
 _FIELDS = ("{name}", "{folder}")  # of `out`: a model's name without suffix, and where it lies
 
 
@@ -108,7 +110,8 @@ def plan_of(recipe: Recipe, *, updating: bool = False, setup: Setup | None = Non
         _check_options(options, gates, ready(setup), recipe.where, folder)
     outputs = _outputs(recipe, folder, list(found))
     where = Path(recipe.where)
-    lock_path = where.parent / recipe.ci.get("lock", locks.default_name(where))
+    own = "onnxgrad.lock.json" if where.name in _FOUND else f"{where.stem}.lock.json"
+    lock_path = where.parent / recipe.ci.get("lock", own)
     try:
         lock = locks.read(lock_path)
     except locks.NewerLock:

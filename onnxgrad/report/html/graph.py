@@ -149,22 +149,17 @@ class Drawn:
         for v in block.inputs:
             self._value(v)
         for b in block.bindings:
-            own = scope_of(b)
-            scope = (*around, *(self._neighbours(b) if own is None else own))[:_DEEPEST]
+            # without a scope that of the producer of an operand, else of the first reader
+            near = [v.definition for v in b.inputs if v is not None and v.block is b.block]
+            near += [u for v in b.outputs if v is not None for u in v.users]
+            scopes = (scope_of(n) for n in (b, *near) if n is not None)
+            scope = (*around, *next((s for s in scopes if s is not None), ()))[:_DEEPEST]
             if self._known is not None and not around and first_result(b) not in self._known:
                 scope = (self._apart, *scope)
             self.nodes.append(b)
             self.scopes.append(scope)
             for attribute, nested in b.blocks.items():
                 self._block(nested, (*scope, f"{b.op} {first_result(b)}", attribute))
-
-    def _neighbours(self, b: Binding) -> Scope:
-        """The scope of what computes an operand of a binding that has none; else that of its first
-        reader.
-        """
-        near = [v.definition for v in b.inputs if v is not None and v.block is b.block]
-        near += [u for v in b.outputs if v is not None for u in v.users]
-        return next((s for n in near if n is not None and (s := scope_of(n)) is not None), ())
 
     def _value(self, v: Var) -> int:
         return self._values.setdefault(v, len(self._values))

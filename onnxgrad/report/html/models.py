@@ -27,7 +27,7 @@ from onnxgrad.verify.bench import BenchReport
 from onnxgrad.wording import counted
 
 # the titles of a summary's tables, by the name of their first column
-_TABLES = {"": "Interface", "operator": "Operators"}
+_TABLES = {"facts": "About it", "": "Interface", "operator": "Operators"}
 # a kind of difference: its title, its lines, their style
 Kind: TypeAlias = tuple[str, Sequence[str], str]
 
@@ -61,18 +61,12 @@ def model_page(
         card("parameters", number(stats.parameters)),
         card("opset", shown(opsets), f"IR version {version}"),
     ]
+    tables = [(t.columns[0] if t.columns else "facts", t) for t in tables_of(parts)]
     sections = [
         section("graph", "Graph", names=["model"], graphs=[Drawn(load(model)).to_dict()]),
-        *(table_section(_title(t), t) for t in tables_of(parts)),
+        *(table_section(_TABLES.get(n, n.capitalize()), t) for n, t in tables),
     ]
     return page(title, [report_data("inspect", title, verdict("plain", "", ""), cards, sections)])
-
-
-def _title(found: Table) -> str:
-    if not found.columns:
-        return "About it"
-    name = found.columns[0]
-    return _TABLES.get(name, name.capitalize())
 
 
 def bench_page(
