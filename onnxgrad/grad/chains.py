@@ -53,7 +53,7 @@ def closed(
     """The operand of the chain that ends at `root`, and its partial; None if no chain does, or
     if the adjoint of something else in it is needed.
 
-    needed: what lies between the values whose adjoints are `wanted` and the targets.
+    needed: the values between those whose adjoints are `wanted` and the targets.
     """
     for found in _CHAINS.get((root.domain, root.op), ()) if g is not None else ():
         for captured in match_binding(found.pattern, root):
@@ -71,8 +71,8 @@ def closed(
 
 
 def _around(root: Binding, x: Var) -> tuple[list[Var], list[Var]]:
-    """The values between `x` and the result of `root`, and what else they are computed from: the
-    numbers of the chain, and whatever another block defines.
+    """The values between `x` and the result of `root`, and their other operands: the numbers of the
+    chain, and values that another block defines.
     """
     between: dict[Var, None] = {}
     beside: list[Var] = []

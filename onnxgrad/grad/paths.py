@@ -1,4 +1,4 @@
-"""Where adjoints go: the values that receive some from a binding, and what lies between sources and
+"""The ways of adjoints: the values that receive some from a binding, and those between sources and
 targets.
 """
 

@@ -76,7 +76,7 @@ class GradientRule:
         return next((f.__module__ for f in self.formulas if f is not None), "")
 
     def has_formula(self, index: int) -> bool:
-        """Whether operand `index` can receive anything."""
+        """Whether operand `index` can receive a partial."""
         if self.kind in ("vjp_all", "vjp_blocks", "body"):
             return True
         return index < len(self.formulas) and self.formulas[index] is not None
@@ -281,8 +281,7 @@ def missing(binding: Binding) -> InputError:
 
 @contextmanager
 def naming(rule: GradientRule, binding: Binding) -> Iterator[None]:
-    """Name the rule and the binding in an error of a rule that emits what does not type, or
-    stumbles over operands.
+    """Name the rule and the binding in an error of a rule, such as one of types that do not fit.
 
     Raises InputError for an operator without a schema, because its operands may be the cause, and
     InternalError for any other, unless the model turns out to be invalid.

@@ -80,7 +80,7 @@ def lengths(sequence: Var, axis: int) -> Var:
 
 
 def position(index: Var | None, length: Var) -> Var:
-    """A position counted from the front; one that is left out means the end."""
+    """The position counted from the front; the end if it is left out."""
     if index is None:
         return length
     index = op.Cast(index, to=TensorProto.INT64)

@@ -80,7 +80,7 @@ def _named(
 
 
 def stop_at(block: BindingBlock, stops: Iterable[Var]) -> dict[Var, Var]:
-    """Let readers of the values read Stoppeds; these by the values."""
+    """Let readers of the values read a Stopped of each. Returns these by the values."""
     found = {}
     for v in stops:
         readers = list(v.users)

@@ -73,7 +73,7 @@ def open_rounding(program: Program) -> tuple[list[Binding], int]:
 
 
 def _quantized(back: Binding) -> Binding | None:
-    """The binding that rounded what `back` dequantises, when the two belong together."""
+    """The binding that rounded the operand of `back`, if the two belong together."""
     if (
         not back.is_op("DequantizeLinear")
         or back.inputs[0] is None

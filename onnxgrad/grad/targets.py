@@ -114,9 +114,7 @@ Place: TypeAlias = "int | slice"
 
 
 class Cut(NamedTuple):
-    """Targets of which parts are values now; labels: what the request called them, by their
-    names.
-    """
+    """Targets whose parts are values now; labels: names in the request, by the names now."""
 
     target: Target
     labels: Mapping[str, str]

@@ -89,7 +89,7 @@ def _float_inputs(block: BindingBlock) -> list[Var]:
 
 
 def _named(block: BindingBlock, entry: str, values: Mapping[str, Var]) -> list[Var]:
-    """The value of that name, or what a glob matches."""
+    """The value of that name, or those that a glob matches."""
     if entry in values:
         if not is_float(v := values[entry]):
             raise InputError(
@@ -156,7 +156,7 @@ def entries_of(wrt: Wrt, names: Container[str]) -> list[str]:
 
 
 def is_glob(entry: str) -> bool:
-    """Whether it means several names."""
+    """Whether it is a pattern of names."""
     return any(c in entry for c in "*?[")
 
 
@@ -175,10 +175,10 @@ def inside(block: BindingBlock, name: str) -> str:
 def parameters(
     block: BindingBlock, targets: Iterable[Var], values: Mapping[str, Var], *, ste: bool = False
 ) -> list[Var]:
-    """The weights that reach a target, in the model's order, what DequantizeLinear makes of
-    integers among them.
+    """The weights that reach a target, in the model's order, dequantised integers among
+    them.
 
-    Raises InputError when there is none, saying why.
+    Raises InputError with the reason if there is none.
     """
     targets = list(targets)
     decisions = weigh(block, targets, values)
@@ -197,7 +197,7 @@ def weigh(
 
 
 def float_constants(block: BindingBlock, values: Mapping[str, Var]) -> list[Var]:
-    """Initializers, Constants and what DequantizeLinear makes of integer ones."""
+    """Initializers, Constants and integer ones behind a DequantizeLinear."""
     sparse = set(block.sparse)
     return [
         v
@@ -245,7 +245,7 @@ def hoist_requested(program: Program, wrt: Wrt) -> None:
     """Weights of nested graphs that `wrt` means, "params" or by name, become weights of the main
     graph.
 
-    A name that nothing has may be the one that a weight gets there, as one of several called alike.
+    An unknown name may be the new name of a weight there, one of several called alike.
     """
     inner = nested_constants(program)
     outer = {v.name for v in program.main.vars()}

@@ -22,8 +22,8 @@ NO_SIZE = 1e-300
 
 @dataclass(frozen=True)
 class Trial:
-    """<g, v> along a line, and the slope there by differences; `size`: on which scale they are
-    compared.
+    """<g, v> along a line, and the slope there by differences; `size`: the scale of the
+    comparison.
     """
 
     line: Line

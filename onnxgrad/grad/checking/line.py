@@ -85,7 +85,7 @@ def place(
 
 
 def _rise(at: Place, to: Mapping[str, Any], start: Mapping[str, Any]) -> float:
-    """By how much the weighted sum is larger."""
+    """The rise of the weighted sum from `start` to `to`."""
     with np.errstate(invalid="ignore"):  # infinity less infinity
         pairs = ((w, flat(to[t]) - flat(start[t])) for t, w in at.weights.items())
         return sum(float(np.sum(np.float64(w) * moved)) for w, moved in pairs)
@@ -119,7 +119,7 @@ class Line:
         return 2 * self.at.noise / h
 
     def kink(self, h: float) -> float:
-        """By how much the slopes on both sides differ, each extrapolated from two steps."""
+        """The difference of the slopes on both sides, each extrapolated from two steps."""
         left, right = self.sides(h)
         return abs(right - left)
 
@@ -132,8 +132,8 @@ class Line:
         )
 
     def bounds(self, h: float) -> tuple[float, float]:
-        """Between which slopes lies any that takes for each element of the targets one of its
-        two: rules may choose anew at each tie, and weights of both signs follow.
+        """The least and largest slope if each element of the targets takes one of its two: rules
+        may choose anew at each tie, and weights have both signs.
         """
         low = high = 0.0
         for name, weight in self.at.weights.items():
@@ -179,7 +179,7 @@ class Line:
 
     def has_kink(self, least: float) -> bool:
         """Whether the slopes differ by more than `least` at every step: one nearby goes away with
-        small steps, what rounding does with large ones.
+        small steps, the effect of rounding with large ones.
         """
         steps = [self.step * part for part in SHRINK]
         return all(not self.kink(h) <= least + 4 * self.rounding(h) for h in steps)

@@ -101,7 +101,7 @@ class Rounding:
         return self._shifted
 
     def judge(self, check: ValueCheck, trials: Sequence[Trial], dtype: int) -> ValueCheck:
-        """As `look`, of what was run."""
+        """As `look`, from the results of `_run`."""
         name = self.adjoints[check.name]
         exact = flat((self.exact or {})[name])
         size = max(float(np.linalg.norm(exact)), NO_SIZE)
@@ -137,8 +137,8 @@ class Rounding:
 
 
 def _looked_at_closely(trial: Trial) -> Trial:
-    """The trial, where it is off with a slope from smaller and smaller steps: the one that it has
-    may be a quick one, of one side of a kink, that happened to agree with onnxruntime.
+    """The trial; if it is off, with a slope from smaller and smaller steps, because the given one
+    may be a quick one, on one side of a kink, that happened to agree with onnxruntime.
     """
     if not trial.off:
         return trial
@@ -160,7 +160,7 @@ def coarsest(program: Program) -> int:
 
 def coarsest_on_the_way(program: Program, outputs: Mapping[str, str]) -> dict[str, int]:
     """Value -> the coarsest float type in which something is computed that its output of these
-    depends on, in nested graphs and functions too; what a file stores is not rounded again.
+    depends on, in nested graphs and functions too; values stored in the file are not rounded again.
     """
     known: dict[Var, int | None] = {}
     program.main.schedule()

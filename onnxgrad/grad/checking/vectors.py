@@ -1,6 +1,4 @@
-"""Values as vectors: what the numeric check adds to a tensor or to a sequence of them, and takes
-inner products of.
-"""
+"""Tensors and sequences of them as vectors, for sums and inner products of the numeric check."""
 
 from __future__ import annotations
 
@@ -50,9 +48,7 @@ def moved_by(v: Var, delta: Var) -> Var:
 def zero_deltas(
     model: ModelProto, feeds: Mapping[str, Any], names: Iterable[str], sequences: Collection[str]
 ) -> dict[str, Any]:
-    """For each named value what moves it by nothing: a number for a tensor, a sequence of zeros
-    for a sequence.
-    """
+    """A zero to add to each named value: a number, or a sequence of zeros for a sequence."""
     names = list(names)
     unknown = [n for n in names if n in sequences and n not in feeds]
     values = {**feeds, **values_of(model, feeds, unknown)}
@@ -77,7 +73,7 @@ def values_of(
 
 def side_by_side(v: Flat) -> Flat:
     """The matrix of three directions, v in their middle: [rows, 3 columns] of a matrix [rows,
-    columns], [elements, 3] of all else.
+    columns], [elements, 3] of any other shape.
     """
     one = v if v.ndim == 2 else v.reshape(-1, 1)
     first, last = np.random.default_rng(1).standard_normal((2, *one.shape))

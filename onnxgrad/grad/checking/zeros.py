@@ -91,7 +91,7 @@ def _operator(node: NodeProto) -> str:
 
 
 def _chain(flow: _Flow, node: NodeProto, index: int) -> bool:
-    """A Mul that another Mul follows or goes before, or of a value by itself."""
+    """A Mul beside another Mul, or of a value by itself."""
     makers = [flow.makers.get(name) for name in node.input]
     before = any(m is not None and _operator(m) == "Mul" for m in makers)
     after = any(_operator(n) == "Mul" for n, _ in flow.readers[node.output[0]])

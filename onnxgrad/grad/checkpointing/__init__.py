@@ -1,1 +1,1 @@
-"""Checkpointing: what the backward part computes again instead of keeping it."""
+"""Checkpointing: the backward part computes values again instead of keeping them."""

@@ -64,7 +64,7 @@ class FileMarks:
         return [v for b in self._block.bindings for v in b.outputs if v is not None and v in marked]
 
     def now(self) -> Marks:
-        """The marks, on what was put in the place of readers that are gone."""
+        """The marks, moved to the bindings that replaced their readers."""
         return Marks(
             frozenset(self._uses(self._marks.start)), frozenset(self._uses(self._marks.end))
         )
@@ -78,8 +78,8 @@ class FileMarks:
 
 
 def take(block: BindingBlock) -> FileMarks | None:
-    """Read the marks and take them out. InputError for one that is damaged, None if there is
-    none.
+    """Take the marks out and return them; None if there is none. Raises InputError for a damaged
+    one.
     """
     found: dict[str, set[tuple[Var, Binding]]] = {START: set(), END: set()}
     for b in block.bindings:

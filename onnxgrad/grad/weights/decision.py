@@ -104,8 +104,8 @@ class _Constant:
 
     @cached_property
     def named(self) -> bool:
-        """Its name is a parameter's; or a module's own, and all elements are one number, as many
-        parameters start.
+        """Whether its name is a parameter's; or a module's own, and all elements are one number, as
+        many parameters start.
         """
         return self.name == "parameter" or (
             self.name == "attribute" and self.array is not None and is_uniform(self.array)

@@ -91,8 +91,8 @@ def is_scripted(model: onnx.ModelProto) -> bool:
 
 
 def declared(graph: onnx.GraphProto) -> dict[str, str]:
-    """The kinds that torch.export recorded, by name: PARAMETER, BUFFER or CONSTANT_TENSOR. Nothing
-    of what was folded.
+    """The kinds that torch.export recorded, by name: PARAMETER, BUFFER or CONSTANT_TENSOR; no
+    folded values.
     """
     return {
         v.name: entry.value
@@ -161,7 +161,7 @@ def pattern(array: Array) -> str:
 
 
 def is_uniform(array: Array) -> bool:
-    """All elements are one number, which is how many parameters start."""
+    """Whether all elements are one number, as many parameters start."""
     return bool(array.size and np.all(array == array.flat[0]))
 
 
@@ -196,7 +196,7 @@ def are_cos_and_sin(a: Array, b: Array) -> bool:
 
 
 def is_monotone(array: Array) -> bool:
-    """All above zero and in order, ascending or descending: frequencies."""
+    """Whether all elements are above zero and in order, ascending or descending: frequencies."""
     values = array.astype(np.float64).ravel()
     steps = np.diff(values)
     return bool(values.size and values.min() > 0 and (np.all(steps > 0) or np.all(steps < 0)))
@@ -215,7 +215,7 @@ def _in_one_line(values: Array) -> str:
 
 
 def _evenly_spaced(values: Array) -> bool:
-    """Along the last axis, in every row."""
+    """Whether the elements of every row are evenly spaced along the last axis."""
     if values.shape[-1] < 3:
         return False
     bends = np.abs(np.diff(values, n=2))

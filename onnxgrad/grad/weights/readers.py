@@ -1,4 +1,4 @@
-"""Readers of a constant, the operand that it is there, and its surroundings in the graph."""
+"""Readers of a constant, its operand there, and its surroundings in the graph."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _is_of_constants(b: Binding, read: Var, fixed: Collection[Var], ends: Collec
 
 
 def is_one(v: Var) -> bool:
-    """A single element."""
+    """Whether `v` has a single element."""
     return v.shape is not None and all(n == 1 for n in v.shape)
 
 
@@ -112,7 +112,7 @@ def _inside(b: Binding, slot: int) -> Var | None:
 
 
 def is_state(b: Binding, slot: int) -> bool:
-    """Whether a Loop or Scan begins with the operand and goes on with what its body makes of it."""
+    """Whether the operand is an initial state of a Loop or Scan."""
     return (b.is_op("Loop") and slot >= 2) or (
         b.is_op("Scan") and slot < len(b.inputs) - b.attr("num_scan_inputs", 0)
     )
@@ -254,7 +254,7 @@ def before(v: Var, fixed: Collection[Var]) -> tuple[Kind, Binding | None]:
 
 
 def is_spread(v: Var, fixed: Collection[Var]) -> bool:
-    """A root of a mean or sum of squares, or one over it: what a normalisation divides by."""
+    """A root of a mean or sum of squares, or one over it: the divisor of a normalisation."""
     root = False
     for _ in range(_STEPS):
         b = v.definition
@@ -271,7 +271,7 @@ def is_spread(v: Var, fixed: Collection[Var]) -> bool:
 
 
 def columns(product: Binding) -> int | str | None:
-    """How many features the product has."""
+    """The number of features of the product."""
     shape = product.out.shape
     if not shape:
         return None
@@ -332,14 +332,14 @@ def is_rotary(by: Reader, array: Array) -> bool:
 
 
 def _source(v: Var | None) -> Var | None:
-    """The value of which `v` holds the moved elements."""
+    """The value whose moved elements `v` holds."""
     while v is not None and v.definition is not None and moves(v.definition, 0):
         v = v.definition.inputs[0]
     return v
 
 
 def _behind(v: Var, through: Collection[str]) -> Iterator[Binding]:
-    """The readers of `v`, and those of what operators in `through` make of it."""
+    """The readers of `v`, and of the results of operators in `through` behind it."""
     todo, seen = [v], {v}
     for read in todo:
         for b in read.users:
