@@ -12,7 +12,6 @@ from onnxgrad.ir.types import Array
 from onnxgrad.options import known_keywords
 from onnxgrad.train.data import Batch
 from onnxgrad.train.engines.session import checked
-from onnxgrad.train.manifest import Fed
 from onnxgrad.train.step import TrainingStep
 
 # of a model's outputs and a batch: the mean over the batch, and how many examples that is of
@@ -84,11 +83,13 @@ def evaluated(
     InputError for a batch that does not fit, and without any.
     """
     inputs = step.manifest.of_role("batch")
+    fed_names = {fed.name for fed in inputs}
     names = [v.name for v in step.evaluation.main.outputs]
     sums: dict[str, float] = {}
     counts: dict[str, int] = {}
     for batch in batches:
-        more = _beside(batch, inputs) if metrics else {}
+        beside = {name: a for name, a in batch.items() if name not in fed_names}
+        more = {name: np.asarray(a) for name, a in beside.items()} if metrics else {}
         feeds = checked({k: v for k, v in batch.items() if k not in more}, inputs)
         outputs = dict(zip(names, session.run(names, {**feeds, **weights}), strict=True))
         size = len(next(iter(feeds.values()))) if next(iter(feeds.values())).ndim else 1
@@ -103,12 +104,6 @@ def evaluated(
     if not counts:
         raise InputError("the data to evaluate on gave no batch")
     return {name: sums[name] / max(counts[name], 1) for name in sums}
-
-
-def _beside(batch: Batch, inputs: Iterable[Fed]) -> dict[str, Array]:
-    """The arrays of a batch that are no inputs of the step."""
-    taken = {fed.name for fed in inputs}
-    return {name: np.asarray(a) for name, a in batch.items() if name not in taken}
 
 
 class _Noting(Mapping[str, Array]):

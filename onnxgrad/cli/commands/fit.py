@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from onnxgrad.train import Event, Trainer, accuracy, features
 from onnxgrad.train.callbacks import check_plotting
 from onnxgrad.train.data import read_npz
 from onnxgrad.train.engines.processes import world
-from onnxgrad.train.evaluation import Metric
 from onnxgrad.train.schedules import SCHEDULES
 from onnxgrad.verify.running.process_limits import bounding_us
 
@@ -52,16 +52,23 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
     if args.plot is not None:
         _check_plotting()
     rate = _rate(args.rate)
-    metrics = dict(_metric(*pair) for pair in (args.accuracy or {}).items())
+    metrics = {
+        "accuracy" if output == "logits" else f"accuracy of {output}": accuracy(output, labels)
+        for output, labels in (args.accuracy or {}).items()
+    }
     require_runtime(args.provider)
     try:
         began = time.monotonic()
         with within_limits(args):
             step: Any = args.model if folder else make_step(source(args.model), args.options)
             data, validation = (_data(args, path, folder) for path in (args.data, args.validation))
-            trainer = None if args.provider != "cpu" else _trainer(args, step, rate)
+            opening = partial(
+                Trainer, step, rate, provider=args.provider, threads=args.threads,
+                engine=args.engine, data_parallel=args.data_parallel,
+            )  # fmt: skip
+            trainer = None if args.provider != "cpu" else opening()
         # the address space that CUDA reserves is beyond any bound
-        trainer = trainer or _trainer(args, step, rate)
+        trainer = trainer or opening()
         started = time.perf_counter()
         with (
             _naming_what_ended(args, trainer),
@@ -109,13 +116,6 @@ def _check_plotting() -> None:
         os.environ["MPLCONFIGDIR"] = folder = tempfile.mkdtemp(prefix="onnxgrad-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     check_plotting()
-
-
-def _trainer(args: argparse.Namespace, step: Any, rate: Any) -> Trainer:
-    return Trainer(
-        step, rate, provider=args.provider, threads=args.threads, engine=args.engine,
-        data_parallel=args.data_parallel,
-    )  # fmt: skip
 
 
 def _while_training(args: argparse.Namespace, spent: float) -> AbstractContextManager[None]:
@@ -173,7 +173,3 @@ def _rate(text: str) -> Any:
         return float(text)
     except ValueError:
         return read(text, SCHEDULES, "schedule")
-
-
-def _metric(output: str, labels: str) -> tuple[str, Metric]:
-    return "accuracy" if output == "logits" else f"accuracy of {output}", accuracy(output, labels)
