@@ -50,7 +50,6 @@ _ADJOINT = (
     "ones: scalar targets; input: any shape, the targets' adjoints become graph inputs; auto{}: "
     "whichever fits the target"
 )
-_NAMES = "of the adjoints (default: {}_grad)"
 
 
 # ---- what is differentiated ---------------------------------------------------------------------
@@ -106,7 +105,7 @@ class GradientOptions(Request):
     job: ClassVar[str] = "gradient"
     title: ClassVar[str] = ""
 
-    names: str = option("{}_grad", _NAMES, metavar="PATTERN")
+    names: str = option("{}_grad", "of the adjoints (default: {}_grad)", metavar="PATTERN")
     ste: bool = option(
         False, "pass QuantizeLinear - DequantizeLinear pairs straight through: an estimate, not "
         "checked by differences",

@@ -15,14 +15,14 @@ import itertools
 import os
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad.checking.differences import compare, directions
@@ -39,7 +39,7 @@ from onnxgrad.grad.prepare import Adjoint
 from onnxgrad.grad.targets import Target, find_targets, with_parts
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.load import ModelLike, load
-from onnxgrad.ir.protobufs import every_node
+from onnxgrad.ir.protobufs import model_nodes
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import TooLarge
 from onnxgrad.ir.types import SequenceType, numpy_dtype
@@ -185,7 +185,8 @@ class _GradientCheck(Check):
         where = place(reference, unmoved(feeds), onto, base)
         checks = []
         look = Rounding(self.graph, given_all, found.results, self.source)
-        largest = _largest(gradients.values())
+        finite = (g for g in gradients.values() if np.isfinite(g).all())
+        largest = max((float(np.linalg.norm(g)) for g in finite), default=0.0)
         for name, g in gradients.items():
             values = flat(base[name])
             size = float(np.abs(values).max(initial=0.0))
@@ -216,7 +217,7 @@ def branches_not_taken(model: ModelProto, feeds: Mapping[str, Any]) -> tuple[str
     """The branches of every If that did not run on these feeds, in words: differences say nothing
     of what stands there. Those of an If that did not run itself are left out.
     """
-    if not any(n.op_type == "If" for n in _all_nodes(model)):
+    if not any(n.op_type == "If" for n in model_nodes(model)):
         return ()
     reference, count = Float64(model), ("check", os.getpid(), next(_COUNTS))
     reference.run(feeds, count=count)
@@ -225,12 +226,6 @@ def branches_not_taken(model: ModelProto, feeds: Mapping[str, Any]) -> tuple[str
         if item.kind == BRANCHES and not item.reached:
             found[item.where].append(item.missing)
     return tuple(f"{words[0]}: {where}" for where, words in found.items() if len(words) == 1)
-
-
-def _all_nodes(model: ModelProto) -> Iterator[NodeProto]:
-    yield from every_node(model.graph.node)
-    for function in model.functions:
-        yield from every_node(function.node)
 
 
 def refuse_strange(names: Collection[str], found: Gradient | Derivative) -> None:
@@ -285,11 +280,6 @@ def where_finite(
     answers = ((feeds, reference.run(unmoved(feeds))) for feeds in choices)
     first = next(answers)
     return next((answer for answer in chain([first], answers) if finite(answer[1])), first)
-
-
-def _largest(gradients: Iterable[Flat]) -> float:
-    """The norm of the largest gradient without NaN or infinity."""
-    return max((float(np.linalg.norm(g)) for g in gradients if np.isfinite(g).all()), default=0.0)
 
 
 def _whose_fault(error: RunFailed, again: Callable[[], object]) -> OnnxgradError:
