@@ -23,7 +23,7 @@ from onnxgrad.verify.running.session import Session, close_sessions, open_sessio
 WARM_UP = 3
 # of which the fastest run counts: in one round alone it is not always an undisturbed one
 _ROUNDS_PER_RATIO = 4
-# notches of a box plot: the medians of two samples differ where theirs do not meet
+# notches of a box plot: the medians of two samples differ if theirs do not meet
 _NOTCH = 1.57
 _MOST_PER_BURST = 1000
 
@@ -246,8 +246,8 @@ def peak_memory(
     systems that do not tell; on a device they are those of onnxruntime's arena there.
 
     The inputs are those that the first model takes, given or generated from `seed` as for `verify`.
-    `timeout` and `max_memory` as for `verify`. Raises InputError where there is no model, the first
-    does not run, or a device's memory is not counted; RunFailed where another does not run.
+    `timeout` and `max_memory` as for `verify`. Raises InputError if there is no model, the first
+    does not run, or a device's memory is not counted; RunFailed if another does not run.
     """
     if not models:
         raise InputError("peak_memory needs at least one model")

@@ -96,12 +96,12 @@ def _sizes(value: ValueInfoProto) -> list[int | None] | None:
 
 
 def bisect(total: int, good: Callable[[int], bool]) -> int:
-    """The smallest n in 1..total for which `good(n)`, "the first n firings leave the result alone",
-    is false.
+    """The smallest n in 1..total for which `good(n)`, "the first n rewrites leave the result as it
+    is", is false.
 
-    Takes log2(total) + 2 calls. Where good is not monotonic (a later firing repairs the result),
-    the answer is still a firing whose predecessor is good and which itself is bad. Raises
-    InternalError when the ends are not good(0) and not good(total).
+    Takes log2(total) + 2 calls. If good is not monotonic (a later rewrite repairs the result),
+    the answer is still a rewrite whose predecessor is good and which itself is bad. Raises
+    InternalError if the ends are not good(0) and not good(total).
     """
     if total < 1 or good(total):
         raise InternalError(

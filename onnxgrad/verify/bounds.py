@@ -78,11 +78,11 @@ class Bound:
         return found
 
     def __str__(self) -> str:
-        said = [f"{name}={least:g}" for name, least in self.metrics]
+        bounds = [f"{name}={least:g}" for name, least in self.metrics]
         for name in ("atol", "rtol"):
             if getattr(self, name) is not None:
-                said.append(f"{name}={getattr(self, name):g}")
-        return " ".join(said)
+                bounds.append(f"{name}={getattr(self, name):g}")
+        return " ".join(bounds)
 
 
 @dataclass(frozen=True)
@@ -96,16 +96,16 @@ class Bounds:
     def of(atol: PerOutput, rtol: PerOutput, metrics: str | Iterable[str] | None) -> Bounds:
         """From the arguments of `verify`. Raises InputError for what is no bound."""
         texts = [metrics] if isinstance(metrics, str) else list(metrics or ())
-        said: dict[str | None, dict[str, Any]] = {}
+        bounds: dict[str | None, dict[str, Any]] = {}
         for name, given in (("atol", atol), ("rtol", rtol)):
             for output, value in _by_output(name, given).items():
-                said.setdefault(output, {})[name] = value
+                bounds.setdefault(output, {})[name] = value
         for text in texts:
             output, metric = _metric(text)
-            own = said.setdefault(output, {})
+            own = bounds.setdefault(output, {})
             own["metrics"] = (*own.get("metrics", ()), metric)
-        common = said.pop(None, None)
-        named = {str(name): Bound(**own, named=True) for name, own in said.items()}
+        common = bounds.pop(None, None)
+        named = {str(name): Bound(**own, named=True) for name, own in bounds.items()}
         return Bounds(None if common is None else Bound(**common), named)
 
     def check(self, outputs: Collection[str]) -> None:
@@ -122,7 +122,7 @@ class Bounds:
         return self.own.get(output, self.common)
 
     def over(self, limits: Mapping[str, Allowance]) -> dict[str, Allowance | Bound]:
-        """The proof's own tolerances, by output, but where something else is allowed."""
+        """The proof's own tolerances, by output, unless the user allows something else."""
         return {name: self.bound(name) or limit for name, limit in limits.items()}
 
     def __bool__(self) -> bool:
@@ -185,7 +185,7 @@ def _close(a: Array, b: Array, atol: float, rtol: float) -> Score:
     both = np.isfinite(x) & np.isfinite(y)
     gap = np.abs(np.subtract(x, y, where=both, out=np.zeros_like(x)))
     allowed = atol + rtol * np.abs(np.where(both, x, 0.0))
-    # where nothing is allowed, any difference is too much
+    # if nothing is allowed, any difference is too much
     over = np.where(gap > 0, np.inf, 0.0)
     np.divide(gap, allowed, out=over, where=allowed > 0)
     at = int(np.argmax(over)) if over.size else 0

@@ -266,8 +266,8 @@ class Region:
             raise NoRegion("it draws random numbers")
 
     def inputs(self) -> list[str]:
-        """The names that the boundary feeds, of both forms. Raises NoRegion for one whose type
-        nobody knows.
+        """The names that the boundary feeds, of both forms. Raises NoRegion for one of
+        unknown type.
         """
         while True:
             names = {name for side in self.sides for name in side.inside(self.taken)[2]}

@@ -259,7 +259,7 @@ def _other_structure(
 def _other_places(
     name: str, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], limit: Allowance
 ) -> Difference | None:
-    """NaN or infinity where the other has none."""
+    """NaN or infinity at a place at which the other has none."""
     for what, mask in (
         ("NaN", np.isnan(x) != np.isnan(y)),
         ("infinity", _infinite(x) != _infinite(y)),

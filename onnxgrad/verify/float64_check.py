@@ -17,7 +17,7 @@ from onnxgrad.limits import LimitReached, current, size_text
 from onnxgrad.verify.compare import Difference, base_name, noise
 from onnxgrad.verify.coverage.counters import Item
 from onnxgrad.verify.feeds.proof_cases import Results
-from onnxgrad.verify.interface import Asked
+from onnxgrad.verify.interface import Demands
 from onnxgrad.verify.proof_model import ProofModel
 from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.report import Leg
@@ -41,12 +41,16 @@ _counts = itertools.count(1)  # which proof of this process counts what its runs
 
 
 class Oracle:
-    """Results in float64, or None where there are none; then `why` says what happened."""
+    """Results in float64, or None if there are none; then `why` says what happened."""
 
     def __init__(
-        self, original: ProofModel, candidate: ProofModel, budget: float, asked: Asked | None = None
+        self,
+        original: ProofModel,
+        candidate: ProofModel,
+        budget: float,
+        demands: Demands | None = None,
     ) -> None:
-        self.asked = asked or Asked()
+        self.demands = demands or Demands()
         self.subjects = {"original": original, "candidate": candidate}
         self.budget = budget
         self.left = budget
@@ -66,7 +70,7 @@ class Oracle:
 
     def candidate(self, feeds: Results) -> Results | None:
         """The candidate's outputs, by the original's names."""
-        names = self.asked.names
+        names = self.demands.names
         results = self._run("candidate", names.feeds(feeds))
         return None if results is None else names.results(results)
 
@@ -126,8 +130,8 @@ def float64_check(
     """Compare the candidate's float64 results with the original's; as many cases as the budget
     allows.
 
-    `computed`: the float types in which weights on an output's paths were recomputed; without any
-    EXACT is asked for.
+    `computed`: the float types in which weights on an output's paths were recomputed; without any,
+    the tolerance is EXACT.
     """
     types = {dtype for of_output in computed.values() for dtype in of_output}
     most = rounded(types)
@@ -136,22 +140,22 @@ def float64_check(
         if trial.exact is None:
             continue
         got = trial.answer or oracle.candidate(trial.feeds)
-        if got is None and oracle.failed:  # where the original runs
+        if got is None and oracle.failed:  # the original runs
             return _failed(oracle, found, count + 1)
         if got is None:
             break
-        paths = {name: oracle.asked.on_paths(name) for name in trial.exact}
+        paths = {name: oracle.demands.on_paths(name) for name in trial.exact}
         new = {name: computed.get(base_name(name, computed), ()) for name in trial.exact}
         limits = in_float64(trial.exact, trial.noise, new, paths)
         near = {name: max(rounded(new[name]), EXACT) for name in trial.exact}
-        differences = trial.judge(trial.exact, got, oracle.asked.allows(limits), near)
+        differences = trial.judge(trial.exact, got, oracle.demands.allows(limits), near)
         if not all(difference.ok for difference in differences):
             wider = _for_condition(oracle, trial, trial.exact, limits, found)
             if wider is not None:
-                differences = trial.judge(trial.exact, got, oracle.asked.allows(wider), near)
+                differences = trial.judge(trial.exact, got, oracle.demands.allows(wider), near)
         found.add("float64", differences, trial.exact)
         count += 1
-    if most and count and oracle.asked.bounds.common is None:
+    if most and count and oracle.demands.bounds.common is None:
         names = ", ".join(sorted(TensorProto.DataType.Name(dtype).lower() for dtype in types))
         found.notes.append(
             f"weights were recomputed and rounded to their dtype ({names}), so the float64 check "
@@ -163,7 +167,7 @@ def float64_check(
 
 def _failed(oracle: Oracle, found: Found, count: int) -> Leg:
     """The check if a node of the candidate fails on operands that the original's nodes take."""
-    reason = f"{oracle.asked.of} does not run in float64: {oracle.why.partition(': ')[2]}"
+    reason = f"{oracle.demands.of} does not run in float64: {oracle.why.partition(': ')[2]}"
     found.add("float64", [Difference("(model)", None, None, None, math.inf, 0.0, reason)])
     return found.leg("float64", count)
 
@@ -176,7 +180,7 @@ def _for_condition(
     found: Found,
 ) -> dict[str, Allowance] | None:
     """Rerun the original with the last bits of every sum perturbed: what that moves is rounding,
-    not a change, and is noted where it is much. None where the budget does not allow the runs.
+    not a change, and is noted if it is much. None if the budget does not allow the runs.
     """
     runs = [expected]
     for seed in range(_PERTURBED_RUNS):

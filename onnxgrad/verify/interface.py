@@ -113,7 +113,7 @@ class Correspondence:
     wanted: Collection[str] | None = None  # the outputs that are looked at, by these names; or all
 
     def feeds(self, feeds: Feeds) -> dict[str, Value]:
-        """The first model's feeds as the second takes them."""
+        """The first model's feeds as the second accepts them."""
         return {
             self.inputs.get(name, name): _cast(value, self.casts.get(name))
             for name, value in feeds.items()
@@ -129,7 +129,7 @@ class Correspondence:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Demands:
     """The demands on the second model: names, and tolerances."""
 
     names: Correspondence = field(default_factory=Correspondence)
@@ -151,9 +151,9 @@ class Asked:
 
 def correspondence(
     a: onnx.ModelProto, b: onnx.ModelProto, names: Mapping[str, str], bounds: Bounds
-) -> tuple[Asked, onnx.ModelProto]:
-    """How to ask `b` what `a` is asked, and an interface of `b` in `a`'s words, to be compared with
-    `a`'s.
+) -> tuple[Demands, onnx.ModelProto]:
+    """Returns how `b` is run and judged beside `a`, and the interface of `b` by `a`'s names, for a
+    comparison with that of `a`.
 
     `names` says what `b` calls inputs and outputs of `a`; then their order is free. Where `bounds`
     allow something other than equality, so is the width of floats. Raises InputError for a name
@@ -177,7 +177,7 @@ def correspondence(
             [v for v in a.graph.output if v.name == name],
             [v for v in seen.graph.output if v.name == name],
         )
-    return Asked(Correspondence(inputs, outputs, casts), bounds, dtypes=float_types(a)), seen
+    return Demands(Correspondence(inputs, outputs, casts), bounds, dtypes=float_types(a)), seen
 
 
 def _named(
@@ -216,7 +216,7 @@ def _as_named(
     names: Mapping[str, str],
     any_order: bool,
 ) -> list[onnx.ValueInfoProto]:
-    """Values of the second model under the first one's names, where asked for in its order."""
+    """Values of the second model by the first one's names, in its order if `any_order`."""
     known = {theirs: ours for ours, theirs in names.items()}
     found = []
     for v in b:

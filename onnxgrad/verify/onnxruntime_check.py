@@ -15,7 +15,7 @@ from onnxgrad.errors import CannotRun
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.compare import Difference
 from onnxgrad.verify.feeds.proof_cases import Inputs, Results
-from onnxgrad.verify.interface import Asked
+from onnxgrad.verify.interface import Demands
 from onnxgrad.verify.proof_model import Model, ProofModel
 from onnxgrad.verify.report import Leg
 from onnxgrad.verify.running.child_process import RunFailed
@@ -61,7 +61,7 @@ class Request:
     coverage: float | None
 
     def on(self, provider: str) -> Request:
-        """The same on one more provider: in float64 and what runs reach the first has said it."""
+        """The same on one more provider; float64 and coverage are those of the first."""
         settings = replace(self.settings, provider=provider)
         return replace(self, settings=settings, legs=("onnxruntime",), coverage=None)
 
@@ -91,7 +91,7 @@ def onnxruntime_check(
     trials: Sequence[Trial],
     found: Found,
     settings: Settings,
-    asked: Asked,
+    demands: Demands,
     at_zero: Sequence[Trial] = (),
 ) -> Leg:
     """Calibrate on the original, then compare the candidate with optimisations on and off; so far
@@ -99,7 +99,7 @@ def onnxruntime_check(
     """
     agreeing = list(at_zero)
     why = calibrate(original, trials, settings, agreeing)
-    return held_against(candidate, trials, found, settings, asked, why, agreeing)
+    return held_against(candidate, trials, found, settings, demands, why, agreeing)
 
 
 def held_against(
@@ -107,7 +107,7 @@ def held_against(
     trials: Sequence[Trial],
     found: Found,
     settings: Settings,
-    asked: Asked,
+    demands: Demands,
     why: str = "",
     at_zero: Sequence[Trial] = (),
 ) -> Leg:
@@ -120,13 +120,14 @@ def held_against(
         try:
             session = settings.open(candidate.source, optimize=optimize)
             results = [
-                asked.names.results(session.run(asked.names.feeds(trial.feeds))) for trial in trials
+                demands.names.results(session.run(demands.names.feeds(trial.feeds)))
+                for trial in trials
             ]
         except RunFailed as error:
             if error.limit:
-                found.unproved.append(limit_reached(f"{asked.of} {how}", error))
+                found.unproved.append(limit_reached(f"{demands.of} {how}", error))
                 continue
-            reason = f"{asked.of} does not run {how}: {error.reason}"
+            reason = f"{demands.of} does not run {how}: {error.reason}"
             if error.stage == "killed":
                 reason += f"; this crash is a fault of onnxruntime {versions()['onnxruntime']}"
             found.add(
@@ -138,20 +139,20 @@ def held_against(
             placed = ", ".join(f"{count} on {name}" for name, count in session.placement.items())
             found.notes.append(f"nodes {how}: {placed}")
         for trial, got in zip(trials, results):
-            paths = {name: asked.on_paths(name) for name in trial.expected}
+            paths = {name: demands.on_paths(name) for name in trial.expected}
             own = in_onnxruntime(trial.expected, trial.noise, paths)
-            near = {name: at_tie(asked.on_paths(name)) for name in trial.expected}
-            differences = trial.judge(trial.expected, got, asked.allows(own), near)
+            near = {name: at_tie(demands.on_paths(name)) for name in trial.expected}
+            differences = trial.judge(trial.expected, got, demands.allows(own), near)
             found.add("onnxruntime", differences, trial.expected, how)
         if optimize or why:
-            _hold_at_zero(session, at_zero, found, asked, how)
+            _hold_at_zero(session, at_zero, found, demands, how)
     if idle and all(idle):
         found.idle[settings.provider] = None
     return found.leg("onnxruntime", len(trials), why)
 
 
 def _hold_at_zero(
-    session: Session, at_zero: Sequence[Trial], found: Found, asked: Asked, how: str
+    session: Session, at_zero: Sequence[Trial], found: Found, demands: Demands, how: str
 ) -> None:
     """Compare the candidate at empty dimensions. If it does not run there, that is noted: an
     operator may refuse what the chain that it replaces accepts.
@@ -159,12 +160,12 @@ def _hold_at_zero(
     for trial in at_zero:
         symbols = [name for name, size in trial.case.dims.items() if size == 0]
         try:
-            got = asked.names.results(session.run(asked.names.feeds(trial.feeds)))
+            got = demands.names.results(session.run(demands.names.feeds(trial.feeds)))
         except RunFailed as error:
             found.not_at_zero.update(dict.fromkeys(symbols, error.reason))
             continue
-        own = in_onnxruntime(trial.expected, trial.noise, asked.dtypes)
-        differences = trial.judge(trial.expected, got, asked.allows(own), {})
+        own = in_onnxruntime(trial.expected, trial.noise, demands.dtypes)
+        differences = trial.judge(trial.expected, got, demands.allows(own), {})
         if not all(difference.ok for difference in differences):
             sizes = ", ".join(f"{symbol}=0" for symbol in symbols)
             found.notes.append(f"the models differ {how} at {sizes}")
@@ -177,7 +178,7 @@ def calibrate(
     settings: Settings,
     at_zero: list[Trial] | None = None,
 ) -> str:
-    """Widen the noise by the original's other legal runs, and by float64; why not, where it does
+    """Widen the noise by the original's other legal runs, and by float64; why not, if it does
     not run with optimisations on. Of `at_zero` only those stay that run there as well.
     """
     for trial in trials:
@@ -207,7 +208,7 @@ def calibrate(
 
 
 def _widened(trial: Trial, session: Session) -> bool:
-    """Whether a session takes the feeds of a trial and agrees; the trial's noise is then wider."""
+    """Whether a session runs the feeds of a trial and agrees; the trial's noise is then wider."""
     try:
         again = session.run(trial.feeds)
     except RunFailed:

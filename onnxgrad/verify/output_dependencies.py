@@ -122,7 +122,7 @@ def new_weights(a: ProofModel, b: ProofModel, *, claimed: bool = False) -> dict[
     value, other than 0 and 1, of none of a's.
 
     Moved, merged, split or transposed weights are old values, and beside all of a's weights nothing
-    counts as new. With very many elements, or where new values are `claimed` and only their types
+    counts as new. With very many elements, or if new values are `claimed` and only their types
     are asked for, every tensor counts whose contents are not those of one of a's. Raises InputError
     when data is damaged or missing.
     """
@@ -150,10 +150,9 @@ def _by_output(model: ProofModel, changed: list[_Placed]) -> dict[str, set[int]]
     for place, tensor in changed:
         bits[place] = bits.get(place, 0) | 1 << tensor.data_type
     values = {place: mask for place, mask in bits.items() if isinstance(place, str)}
-    functions: dict[Key, int] = {}
-    for place, mask in bits.items():
-        if isinstance(place, tuple) and len(place) == 3:
-            functions[place] = mask
+    functions = {
+        place: mask for place, mask in bits.items() if isinstance(place, tuple) and len(place) == 3
+    }
     marks = Marks(values, lambda node: bits.get(_place(node), 0), functions)
     found = gathered(model.proto, marks) if changed else {}
     return {
@@ -184,10 +183,7 @@ def _tensors(model: ModelProto) -> Iterator[_Placed]:
     for node in model.graph.node:
         yield from ((_place(node), t) for t in _of_nodes([node]))
     for function in model.functions:
-        yield from (
-            ((function.domain, function.name, function.overload), t)
-            for t in _of_nodes(function.node)
-        )
+        yield from ((key_of(function), t) for t in _of_nodes(function.node))
 
 
 def _place(node: NodeProto) -> tuple[str]:

@@ -25,7 +25,7 @@ from onnxgrad.verify.coverage.summary import Coverage, wanted_share
 from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import Attempt, Chosen, Inputs, Results, choose_cases
 from onnxgrad.verify.float64_check import Oracle, float64_check
-from onnxgrad.verify.interface import Asked, correspondence, interface_differences
+from onnxgrad.verify.interface import Demands, correspondence, interface_differences
 from onnxgrad.verify.onnxruntime_check import (
     Request,
     Settings,
@@ -109,7 +109,7 @@ def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> 
     provider, legs = request.settings.provider, request.legs
     outputs = [value.name for value in original.proto.graph.output]
     _check_outputs(request, outputs)
-    asked, seen = correspondence(original.proto, candidate.proto, request.names, request.bounds)
+    demands, seen = correspondence(original.proto, candidate.proto, request.names, request.bounds)
 
     def nothing_ran(
         why: str, differences: Sequence[Difference] = (), unproved: Sequence[str] = ()
@@ -122,11 +122,11 @@ def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> 
     broken = interface_differences(original.proto, seen)
     if broken:
         return nothing_ran("the interfaces differ", broken)
-    draws = same_draws(original, candidate, asked.names.outputs)
+    draws = same_draws(original, candidate, demands.names.outputs)
     original, candidate = draws.original, draws.candidate
-    asked = replace(asked, random=frozenset(draws.left))
+    demands = replace(demands, random=frozenset(draws.left))
     budget = request.budget
-    oracle = Oracle(original, candidate, budget, asked) if "float64" in legs else None
+    oracle = Oracle(original, candidate, budget, demands) if "float64" in legs else None
     session, ran = None, dict[str, Leg]()
     refused: list[tuple[Mapping[str, int], RunFailed]] = []
     feeder = Feeder(original.proto)
@@ -138,9 +138,9 @@ def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> 
             on_refused=lambda plan, error: refused.append((plan, error)), feeder=feeder,
         )  # fmt: skip
     except (RunFailed, InputError) as error:
-        cause = _unproved(error)
-        if cause is None:
-            raise
+        cause = error if isinstance(error, RunFailed) else error.__cause__
+        if not isinstance(cause, RunFailed) or not (cause.limit or cause.stage == _REFERENCE):
+            raise  # the model's own failure; a limit, or our reference's, leaves everything open
         unproved = f"the float64 check could not run ({cause.reason})"
         return nothing_ran(
             cause.reason,
@@ -158,25 +158,25 @@ def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> 
     for trial in search.trials:
         trial.ties = ties
     found = Found(
-        notes=[*draws.notes, *_divided(original, search.trials, asked)],
+        notes=[*draws.notes, *_divided(original, search.trials, demands)],
         unproved=draws.reasons(request.bounds),
-        random=asked.random,
+        random=demands.random,
     )
-    return replace(_judged(search, request, asked, found, ran), seconds=time.monotonic() - start)
+    return replace(_judged(search, request, demands, found, ran), seconds=time.monotonic() - start)
 
 
 def _judged(
-    search: Search, request: Request, asked: Asked, found: Found, ran: dict[str, Leg]
+    search: Search, request: Request, demands: Demands, found: Found, ran: dict[str, Leg]
 ) -> Report:
     """Run the checks on all cases and add what the cases covered."""
     original, candidate, trials = search.original, search.candidate, search.trials
     oracle = search.oracle
     if search.session is not None:
         ran["onnxruntime"] = onnxruntime_check(
-            original, candidate, trials, found, request.settings, asked, search.at_zero
+            original, candidate, trials, found, request.settings, demands, search.at_zero
         )
     if oracle is not None:
-        computed = _recomputed(original, candidate, request.weights, asked.names.outputs)
+        computed = _recomputed(original, candidate, request.weights, demands.names.outputs)
         ran["float64"] = float64_check(oracle, trials, found, computed)
     if not any(leg.ran for leg in ran.values()):
         found.unproved.append(f"the float64 check could not run ({ran['float64'].why})")
@@ -204,7 +204,7 @@ def _uncovered(coverage: Coverage, request: Request) -> list[str]:
 
 
 def _opened(original: ProofModel, request: Request) -> tuple[Session | None, dict[str, Leg]]:
-    """The original in onnxruntime; or that check, which does not run where onnxruntime lacks an
+    """The original in onnxruntime; or that check, which does not run if onnxruntime lacks an
     operator that the user's own kernel computes in float64. Errors as `open_original`.
     """
     try:
@@ -238,27 +238,15 @@ def _check_outputs(request: Request, outputs: Sequence[str]) -> None:
         )
 
 
-def _unproved(error: RunFailed | InputError) -> RunFailed | None:
-    """The failure to run the original that leaves everything open: a limit, or our reference's;
-    None: the model's.
-    """
-    cause = error if isinstance(error, RunFailed) else error.__cause__
-    return (
-        cause
-        if isinstance(cause, RunFailed) and (cause.limit or cause.stage == _REFERENCE)
-        else None
-    )
-
-
 def _trial(chosen: Chosen, session: Session | None, oracle: Oracle | None) -> Trial:
-    """A case with the float64 results of the original, where that check was asked for."""
+    """A case with the float64 results of the original, if that check runs."""
     trial = Trial.of(chosen)
     if oracle is not None:
         trial.exact = trial.expected if session is None else oracle.original(trial.feeds)
     return trial
 
 
-def _divided(original: ProofModel, trials: Sequence[Trial], asked: Asked) -> list[str]:
+def _divided(original: ProofModel, trials: Sequence[Trial], demands: Demands) -> list[str]:
     """Part the outputs that join large and small values, but for those with a bound; notes on
     those that cannot be parted.
     """
@@ -267,7 +255,7 @@ def _divided(original: ProofModel, trials: Sequence[Trial], asked: Asked) -> lis
         free = {
             name: value
             for name, value in trial.expected.items()
-            if asked.bounds.bound(name) is None and name not in asked.random
+            if demands.bounds.bound(name) is None and name not in demands.random
         }
         parts, left = joins.parts(free)
         trial.divide(parts)
@@ -282,7 +270,7 @@ def _recomputed(
     names: Mapping[str, str],
 ) -> dict[str, set[int]]:
     """The dtypes of weights that were computed anew on the paths to each output of the original,
-    as far as is said or seen. `names`: what the candidate calls outputs.
+    as far as the caller says or the weights show. `names`: what the candidate calls outputs.
     """
     if weights == "same":
         return {}
@@ -296,8 +284,8 @@ def _recomputed(
 
 
 def _attempt(session: Session | None, oracle: Oracle | None) -> Attempt:
-    """A run of the original, in onnxruntime where that check was asked for: it shows whether it
-    takes some feeds.
+    """A run of the original, in onnxruntime if that check runs: it shows whether the model accepts
+    some feeds.
     """
 
     def attempt(feeds: Results) -> Results:

@@ -28,8 +28,8 @@ def sendable(payload: bytes | str) -> Any:
 
 
 def source_of(model: Model) -> tuple[str, bytes | str]:
-    """(digest, bytes or absolute path) of a model. A path is known by name, time and size: reading
-    gigabytes twice helps nobody.
+    """(digest, bytes or absolute path) of a model. The digest of a path is its name, time and
+    size, so that gigabytes are not read twice.
     """
     if isinstance(model, onnx.ModelProto):
         if model.ByteSize() > TWO_GB:
@@ -48,7 +48,7 @@ def source_of(model: Model) -> tuple[str, bytes | str]:
 
 
 def _openable(path: Path) -> bytes | str:
-    """The name as onnxruntime takes it, in UTF-8 whatever the locale says; the model's bytes when
+    """The name as onnxruntime accepts it, in UTF-8 in every locale; the model's bytes if
     its name is no UTF-8.
 
     Raises InputError when external data would then be looked for in a folder that has no name.
@@ -77,7 +77,7 @@ class ProofModel:
 
 
 def proof_model(model: Any) -> ProofModel:
-    """The protobuf of a model of any kind that `ir.load` takes. Raises InputError for what is no
+    """The protobuf of a model of any kind that `ir.load` accepts. Raises InputError if it is no
     ONNX model.
     """
     if not isinstance(model, (str, os.PathLike, bytes, onnx.ModelProto)):

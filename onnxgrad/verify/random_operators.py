@@ -149,7 +149,7 @@ def _multinomial(b: Builder, node: NodeProto, attributes: Mapping[str, Any], dty
 
 
 def _dropout(b: Builder, node: NodeProto, attributes: Mapping[str, Any], dtype: int) -> bool:
-    """x * mask / (1 - ratio), and x where the operand `training_mode` is false."""
+    """x * mask / (1 - ratio), and x if the operand `training_mode` is false."""
     x, ratio, training = (*node.input, "", "")[:3]
     if dtype not in _FLOATS or not training:
         return False
@@ -260,9 +260,8 @@ def same_draws(
         left_random(model.proto, [r for r in found if r.name not in side])
         for model, found, side in ((original, ours, new[0]), (candidate, theirs, new[1]))
     ]
-    named = outputs or {}
     both = {
-        v.name: left[0].get(v.name) or left[1].get(named.get(v.name, v.name))
+        v.name: left[0].get(v.name) or left[1].get((outputs or {}).get(v.name, v.name))
         for v in original.proto.graph.output
     }
     return Draws(

@@ -76,10 +76,10 @@ class Case:
 @dataclass(frozen=True)
 class Report(Plain):
     """`ok` is the verdict, and what the report is as a truth value; `differences` holds the worst
-    difference of every output and leg, `compared` the finite elements of each output over all
+    difference of every output and check, `compared` the finite elements of each output over all
     feeds, `unproved` why nothing is known, `unstable` the outputs whose own noise hides a lot,
     `bounds` those of the user's own, `coverage` what the runs reached, `idle` the providers that
-    were asked for and have no kernel for any node of the result.
+    were requested and have no kernel for any node of the result.
     """
 
     json_keys = (
@@ -112,7 +112,7 @@ class Report(Plain):
 
     @property
     def verdict(self) -> str:
-        """`equal` (`within bounds` where the user gave some), `different`, or `not proved`."""
+        """`equal` (`within bounds` if the user set some), `different`, or `not proved`."""
         if any(difference.answer == DIFFERENT for difference in self.differences):
             return DIFFERENT
         if not self.ok:
@@ -138,9 +138,9 @@ class Report(Plain):
         if self.verdict == NOT_PROVED:
             return f"not proved: {'; '.join(self.unproved)}"
         if self.ok:
-            asked = f" ({self.bounds})" if self.bounds else ""
+            bounds = f" ({self.bounds})" if self.bounds else ""
             gaps = f"; {self.gaps}" if self.gaps else ""
-            return f"{self.verdict}{asked} on {self.provider}{gaps}"
+            return f"{self.verdict}{bounds} on {self.provider}{gaps}"
         found = self.worst
         seen = 0 if found is None else self.compared.get(found.output, found.compared)
         return (

@@ -21,7 +21,7 @@ from onnxgrad.verify.feeds.generate import Feeder, bound_by
 from onnxgrad.verify.feeds.input_files import load_inputs
 from onnxgrad.verify.feeds.proof_cases import Inputs
 from onnxgrad.verify.float64_check import Oracle
-from onnxgrad.verify.interface import Asked, correspondence
+from onnxgrad.verify.interface import Demands, correspondence
 from onnxgrad.verify.onnxruntime_check import (
     Request,
     as_computed,
@@ -55,14 +55,14 @@ def against_stored(model: ProofModel, stored: Stored, request: Request) -> Repor
     start, names, bounds = time.monotonic(), request.names, request.bounds
     settings, legs = request.settings, request.legs
     expected = _loaded(stored, model.proto, names)
-    asked = _asked(model.proto, expected, names, bounds)
+    demands = _demands(model.proto, expected, names, bounds)
     left = left_random(model.proto, randoms(model.proto))
-    back = {theirs: ours for ours, theirs in asked.names.outputs.items()}
+    back = {theirs: ours for ours, theirs in demands.names.outputs.items()}
     draws = Draws(model, model, left={back.get(n, n): nodes for n, nodes in left.items()})
-    asked = replace(asked, random=frozenset(draws.left))
-    feeds = _feeds(model.proto, request.inputs, asked)
+    demands = replace(demands, random=frozenset(draws.left))
+    feeds = _feeds(model.proto, request.inputs, demands)
     own = Trial(Case(bound_by(model.proto, feeds), None), feeds, {})
-    found = Found(unproved=draws.reasons(bounds), random=asked.random)
+    found = Found(unproved=draws.reasons(bounds), random=demands.random)
     ran = dict[str, Leg]()
     oracle = Oracle(model, model, request.budget) if "float64" in legs else None
     if oracle is not None:
@@ -82,11 +82,11 @@ def against_stored(model: ProofModel, stored: Stored, request: Request) -> Repor
     ranges = {back.get(name, name): legal for name, legal in own.ranges.items()}
     given = Trial(own.case, {}, expected, noise=noise, ranges=ranges)
     if "onnxruntime" in legs:
-        fed = replace(asked, names=replace(asked.names, inputs={}, casts={}))
+        fed = replace(demands, names=replace(demands.names, inputs={}, casts={}))
         given.feeds = feeds
         ran["onnxruntime"] = held_against(model, [given], found, settings, fed, why)
     if oracle is not None:
-        ran["float64"] = _in_float64(oracle, own, given, asked, found)
+        ran["float64"] = _in_float64(oracle, own, given, demands, found)
     if not any(leg.ran for leg in ran.values()):
         found.unproved.append(f"the float64 check could not run ({ran['float64'].why})")
     missing = found.empty(
@@ -123,11 +123,11 @@ def _covered(oracle: Oracle | None, own: Trial) -> Coverage:
     return Coverage(items=tuple(oracle.covered("original")))
 
 
-def _in_float64(oracle: Oracle, own: Trial, given: Trial, asked: Asked, found: Found) -> Leg:
+def _in_float64(oracle: Oracle, own: Trial, given: Trial, demands: Demands, found: Found) -> Leg:
     if own.exact is None:
         return found.leg("float64", 0, oracle.why)
-    exact = as_computed(asked.names.results(own.exact), given.expected)
-    limits = asked.allows(in_onnxruntime(given.expected, given.noise, asked.dtypes))
+    exact = as_computed(demands.names.results(own.exact), given.expected)
+    limits = demands.allows(in_onnxruntime(given.expected, given.noise, demands.dtypes))
     found.add("float64", compare(given.expected, exact, limits), given.expected)
     return found.leg("float64", 1)
 
@@ -150,12 +150,12 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, list) else np.asarray(value)
 
 
-def _asked(
+def _demands(
     model: onnx.ModelProto,
     expected: Mapping[str, Value],
     names: Mapping[str, str],
     bounds: Bounds,
-) -> Asked:
+) -> Demands:
     """Returns by which names the stored results are the model's. Raises InputError for a name that
     the model lacks.
     """
@@ -176,13 +176,13 @@ def _asked(
     for values, made in ((model.graph.input, stored.graph.input),
                          (model.graph.output, stored.graph.output)):  # fmt: skip
         made.extend(onnx.ValueInfoProto(name=back.get(v.name, v.name), type=v.type) for v in values)
-    asked, _ = correspondence(stored, model, names, bounds)
+    demands, _ = correspondence(stored, model, names, bounds)
     dtypes = {back.get(name, name): on for name, on in float_types(model).items()}
-    return Asked(replace(asked.names, wanted=set(expected)), bounds, _OF, dtypes)
+    return Demands(replace(demands.names, wanted=set(expected)), bounds, _OF, dtypes)
 
 
-def _feeds(model: onnx.ModelProto, inputs: Inputs | None, asked: Asked) -> dict[str, Value]:
-    """The given inputs by the model's names. Raises InputError where one is missing."""
+def _feeds(model: onnx.ModelProto, inputs: Inputs | None, demands: Demands) -> dict[str, Value]:
+    """The given inputs by the model's names. Raises InputError if one is missing."""
     where = option("--input", "inputs=")
     if inputs is None:
         raise InputError(f"stored results need the inputs that gave them: {where}")
@@ -194,7 +194,7 @@ def _feeds(model: onnx.ModelProto, inputs: Inputs | None, asked: Asked) -> dict[
         given = load_inputs(inputs, model)  # type: ignore[arg-type]  # seen above
     else:
         raise InputError(f"stored results belong to one set of inputs: {where} gives several")
-    feeds = asked.names.feeds(given)
+    feeds = demands.names.feeds(given)
     missing = [
         v.name
         for v in model.graph.input
@@ -207,7 +207,7 @@ def _feeds(model: onnx.ModelProto, inputs: Inputs | None, asked: Asked) -> dict[
             f"stored results need all inputs that gave them: {missing[0]!r} is not among "
             f"{', '.join(feeds)}"
         )
-    if asked.bounds:
+    if demands.bounds:
         feeds = {v.name: _as_wide(feeds[v.name], v) for v in model.graph.input if v.name in feeds}
     return Feeder(model).feeds(seed=0, given=feeds)
 

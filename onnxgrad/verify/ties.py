@@ -71,8 +71,8 @@ class Ties:
         return _doubtful(self.original)
 
     def widen(self, ranges: Ranges, expected: Feeds, feeds: Feeds, amount: float) -> None:
-        """Add what exact outputs become where floats move by `amount` of the largest beside them;
-        nothing where the reference cannot say.
+        """Add what exact outputs become if floats move by `amount` of the largest beside them;
+        nothing if the reference fails.
         """
         if self._evaluator is None:
             return
@@ -128,7 +128,7 @@ def _quantized(model: ModelProto) -> set[str]:
 
 
 def _doubtful(original: ProofModel) -> Float64 | None:
-    """The original with movable decisions; None where it has none, or they cannot be moved."""
+    """The original with movable decisions; None if it has none, or they cannot be moved."""
     opset = domains.versions(original.proto.opset_import).get("", 1)
     if opset < _OLDEST or original.proto.ByteSize() > TWO_GB:
         return None

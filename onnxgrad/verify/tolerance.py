@@ -43,7 +43,7 @@ ROUNDED: dict[int, float] = {
     TensorProto.FLOAT16: 4 * 2.0**-11,
     TensorProto.BFLOAT16: 4 * 2.0**-8,
 }
-# or this many times the original's own error against float64, where that is larger
+# or this many times the original's own error against float64, if that is larger
 ROUNDED_FACTOR = 3.0
 
 
@@ -209,7 +209,7 @@ def for_condition(
     """The float64 limits of a model whose outputs move by `moved` when the last bits of every sum
     do.
 
-    Floats are excused up to EXACT_LIMIT, and beyond it only where the model itself moves further
+    Floats are excused up to EXACT_LIMIT, and beyond it only if the model itself moves further
     (values that are rounded to integers on their way).
     """
     wider = {}

@@ -31,10 +31,10 @@ class Trial:
 
     case: Case
     feeds: Results
-    # of onnxruntime with optimisations off; of the reference where that check alone runs
+    # of onnxruntime with optimisations off; of the reference if that check alone runs
     expected: Results
     exact: Results | None = None  # of the float64 reference
-    answer: Results | None = None  # of the second model there, where it ran already
+    answer: Results | None = None  # of the second model there, if it ran already
     noise: dict[str, float] = field(default_factory=dict)
     ranges: Ranges = field(default_factory=dict)  # of exact outputs over the original's own runs
     ties: Ties | None = None
@@ -90,7 +90,7 @@ class Trial:
         return [replace(d, part=d.output in parts) for d in found]
 
     def _ranges_near(self, ties: Ties, expected: Results, amount: float) -> Ranges:
-        """The ranges of exact outputs, widened where a float beside them lies so near to a tie."""
+        """The ranges of exact outputs, widened if a float beside them lies so near to a tie."""
         if amount not in self._doubtful:
             ranges = dict(self.ranges)
             ties.widen(ranges, expected, self.feeds, amount)

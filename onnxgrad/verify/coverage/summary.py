@@ -109,11 +109,11 @@ class Coverage(Plain):
         """Why this is not the share that is wanted; empty if it is."""
         if self.share is not None and self.share >= wanted:
             return ""
-        asked = f"{option('--coverage', 'coverage=')} asks for {wanted:.4g}"
+        wish = f"{option('--coverage', 'coverage=')} asks for {wanted:.4g}"
         if self.share is None:
-            return f"coverage is unknown ({self.why}), and {asked}"
+            return f"coverage is unknown ({self.why}), and {wish}"
         missed = sum(i.of - i.reached for i in self.items if i.kind in DECISIONS)
-        return f"coverage is {self.share:.4g}, and {asked} ({missed:,} not reached; -v lists them)"
+        return f"coverage is {self.share:.4g}, and {wish} ({missed:,} not reached; -v lists them)"
 
 
 NOT_ASKED = "onnxruntime alone ran"

@@ -188,8 +188,7 @@ class _Maker:
         rng: np.random.Generator,
         edge_rng: np.random.Generator,
     ) -> Value:
-        dims = shape_of(name, kind)
-        shape = [] if dims is None else [evaluate(dim, self.sizes) for dim in dims]
+        shape = [evaluate(dim, self.sizes) for dim in shape_of(name, kind) or ()]
         if len(shape) > _MOST_AXES:
             raise InputError(
                 f"input {name!r} has {len(shape)} axes, more than the {_MOST_AXES} of "

@@ -34,11 +34,8 @@ def load_inputs(
 
     Raises InputError naming the file that cannot be read or assigned.
     """
-    listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    found: dict[str, Value] = {}
-    for item in listed:
-        found.update(_load(os.fspath(item), model))
-    return found
+    listed = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    return {name: value for item in listed for name, value in _load(os.fspath(item), model).items()}
 
 
 def _load(item: str, model: onnx.ModelProto) -> dict[str, Value]:

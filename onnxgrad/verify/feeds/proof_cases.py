@@ -145,8 +145,8 @@ class _Picker:
         return found
 
     def edge(self, plan: dict[str, int], seed: int) -> list[Chosen]:
-        """The strongest edge feeds that the original takes; two of them where one leaves nothing
-        finite or varies one data-dependent size alone. Empty where it takes none, or has no inputs.
+        """The strongest edge feeds that the original accepts; two of them if one leaves nothing
+        finite or varies one data-dependent size alone. Empty if it accepts none, or has no inputs.
         """
         found: list[Chosen] = []
         names = [value.name for value in required_inputs(self.feeder.model.graph)]

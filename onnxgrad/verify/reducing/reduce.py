@@ -134,7 +134,7 @@ def _size(model: ModelProto) -> tuple[int, ...]:
     nodes = [*model_nodes(model)]
     # an Identity in the place of something else is progress
     weight = sum(2 if n.op_type == "Identity" else 3 for n in nodes)
-    said = sum(len(n.attribute) + len([i for i in n.input if i]) for n in nodes)
+    attributes = sum(len(n.attribute) + len([i for i in n.input if i]) for n in nodes)
     elements = sum(math.prod(t.dims) for t in model.graph.initializer)
     shown = sum(
         math.prod([d.dim_value or 1 for d in v.type.tensor_type.shape.dim])
@@ -144,7 +144,7 @@ def _size(model: ModelProto) -> tuple[int, ...]:
     return (
         weight,
         len(model.graph.output) + len(model.graph.input),
-        said,
+        attributes,
         elements + shown,
         numbers,
         model.ByteSize(),
@@ -213,18 +213,18 @@ class Command:
         self, model: ModelProto, name: str, statuses: Collection[int] | None = None
     ) -> Command:
         """The command that asks for the failure that `model`, called `name`, shows: with
-        `statuses`, and none asked for, the one of these that it ends with. Raises InputError when
+        `statuses`, and no `status` given, the one of these that it ends with. Raises InputError if
         `model` does not fail, or the command cannot be run.
         """
-        code, said = self.run(model)
-        fails = self._means(code, said) and code != 0
+        code, printed = self.run(model)
+        fails = self._means(code, printed) and code != 0
         if self.status is not None or statuses is None:
-            asked = self
+            command = self
         else:
-            asked, fails = replace(self, status=code), fails and code in statuses
+            command, fails = replace(self, status=code), fails and code in statuses
         if fails:
-            return asked
-        last = " ".join(said.split()[-40:]) if code else ""  # what went well need not be told
+            return command
+        last = " ".join(printed.split()[-40:]) if code else ""  # a success needs no words
         ended = f"took longer than {self.timeout:g} s" if code is None else f"ends with {code}"
         raise InputError(
             f"{name}: the check does not fail on it, so there is nothing to reduce: it {ended}"
@@ -253,16 +253,16 @@ class Command:
             raise InputError(f"--check: cannot run {words[0]}: {reason}") from error
         with process:
             try:
-                said, _ = process.communicate(timeout=min(self.timeout, current().left()))
+                printed, _ = process.communicate(timeout=min(self.timeout, current().left()))
             except subprocess.TimeoutExpired:
                 return None, ""
             finally:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)  # whatever it started
         code = process.returncode
-        return (128 - code if code < 0 else code), said.decode("utf-8", "replace")
+        return (128 - code if code < 0 else code), printed.decode("utf-8", "replace")
 
-    def _means(self, code: int | None, said: str) -> bool:
-        if code is None or self.says not in said:
+    def _means(self, code: int | None, printed: str) -> bool:
+        if code is None or self.says not in printed:
             return False
         return code != 0 if self.status is None else code == self.status

@@ -15,7 +15,7 @@ import onnx
 from onnxgrad.errors import NodeFailed
 from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import scheduled
-from onnxgrad.verify.coverage.targets import Watch
+from onnxgrad.verify.coverage.targets import Targets, Watch
 from onnxgrad.verify.reference.kernels import BOUNDED, CONTRACTIONS, Call, Unsupported
 from onnxgrad.verify.values import attribute_value, widen
 
@@ -62,6 +62,8 @@ Run: TypeAlias = Callable[[Call, Sequence[Any], Clock], "tuple[Any, ...]"]
 class Compiler(Protocol):
     """Knows the model around a graph: its functions, its opsets' schemas, its counters."""
 
+    targets: Targets
+
     def graph(self, graph: onnx.GraphProto, opsets: Mapping[str, int]) -> Graph: ...
 
     def defaults(
@@ -71,8 +73,6 @@ class Compiler(Protocol):
     def implementation(
         self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]
     ) -> Run: ...
-
-    def watch(self, node: onnx.NodeProto) -> Watch | None: ...
 
 
 @dataclass
@@ -202,7 +202,7 @@ class Graph:
             call,
             self.owner.implementation(node, call, self.opsets),
             captured,
-            watch=self.owner.watch(node),
+            watch=self.owner.targets.of.get(id(node)),
         )
 
     def _attribute(self, attribute: onnx.AttributeProto, subgraphs: list[Graph]) -> Any:

@@ -23,7 +23,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import elements
 from onnxgrad.verify.coverage.counters import Item, joined
-from onnxgrad.verify.coverage.targets import Targets, Watch
+from onnxgrad.verify.coverage.targets import Targets
 from onnxgrad.verify.reference.compiled_graph import Clock, Env, Graph, Kept, Run
 from onnxgrad.verify.reference.kernels import CONTRACTIONS, KERNELS, UNTIL, Call, Unsupported
 from onnxgrad.verify.reference.onnx_reference_kernels import borrow
@@ -208,10 +208,6 @@ class Reference:
         if then:
             (self.targets.mark if then == "mark" else self.targets.back)()
         return joined(item for c in self.targets.counters() for item in c.items())
-
-    def watch(self, node: onnx.NodeProto) -> Watch | None:
-        """Returns the counter beside a node."""
-        return self.targets.of.get(id(node))
 
     def graph(self, graph: onnx.GraphProto, opsets: Mapping[str, int]) -> Graph:
         """Compile a graph or subgraph."""

@@ -1,7 +1,7 @@
 """The process that runs models for us, in onnxruntime or in float64.
 
-`process.py` starts it so that it imports neither the package nor onnx: a child is ready in about
-0.2 s. The one for float64 imports onnx and the evaluator, not the rest of the package.
+`child_process.py` starts it so that it imports neither the package nor onnx: a child is ready in
+about 0.2 s. The one for float64 imports onnx and the evaluator, not the rest of the package.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _ask_parent(*call: Any) -> Any:
     status, answer = receive(_parent[0])
     if status != "ok":
         kind, words = answer
-        raise type(kind, (RuntimeError,), {})(words)  # which the node's failure is told by
+        raise type(kind, (RuntimeError,), {})(words)  # the words of the node's failure
     return answer
 
 
@@ -125,7 +125,7 @@ def _end_with_parent(pipe: int) -> None:
     """End this process as soon as the parent's end of `pipe` closes, however the parent died.
 
     The kernel's SIGIO ends us even while a library computes and holds the interpreter's lock; a
-    thread does where there is no such signal, and where the parent had died before we asked for it.
+    thread does where there is no such signal, and if the parent had died before that.
     """
     if hasattr(os, "O_ASYNC"):
         import fcntl

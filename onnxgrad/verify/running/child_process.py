@@ -91,7 +91,7 @@ class Child:
         return self.owner == os.getpid() and self.process.poll() is None
 
     def resident(self) -> int:
-        """Bytes that it holds now; 0 where the system has no /proc."""
+        """Bytes that it holds now; 0 if the system has no /proc."""
         return _resident(self.process.pid)
 
     def peak(self) -> int:
@@ -145,14 +145,14 @@ class Child:
             code = self.process.wait()
             self.log.seek(0)
             lines = self.log.read().decode("utf-8", "replace").strip().splitlines()
-            said = lines[-1][:300] if lines else ""
+            printed = lines[-1][:300] if lines else ""
             self.kill()
             if watch.lost == "timeout" and left <= timeout:
                 raise limits.out_of_time() from error
             lost = watch.lost
-            if not lost and (code == -signal.SIGKILL or "bad_alloc" in said):
+            if not lost and (code == -signal.SIGKILL or "bad_alloc" in printed):
                 lost = "memory"  # the kernel's own watch over memory
-            raise RunFailed(lost or "killed", _obituary(lost, code, timeout, said)) from error
+            raise RunFailed(lost or "killed", _obituary(lost, code, timeout, printed)) from error
         except BaseException:
             # interrupted: what it still answers would be taken for the next request's answer
             self.kill()
@@ -217,17 +217,17 @@ class Refused(Exception):
         self.words = words
 
 
-def _answer(called: Callable[..., Any], asked: list[Any]) -> tuple[str, Any]:
+def _answer(called: Callable[..., Any], call: list[Any]) -> tuple[str, Any]:
     """Returns the result of a user's function, or how it failed: users see that as the node's
     failure.
     """
     try:
-        return "ok", called(*asked)
+        return "ok", called(*call)
     except Exception as error:  # noqa: BLE001  # whatever it raises, the node has no result
         return "failed", (type(error).__name__, " ".join(str(error).split())[:300])
 
 
-def _obituary(lost: str, code: int, timeout: float, said: str) -> str:
+def _obituary(lost: str, code: int, timeout: float, printed: str) -> str:
     if lost == "timeout":
         return f"no answer within {timeout:g} s"
     if lost == "memory":
@@ -237,8 +237,8 @@ def _obituary(lost: str, code: int, timeout: float, said: str) -> str:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
-        return f"it died of {name}" + (f" ({said})" if said else "")
-    return f"it exited with {code}" + (f" ({said})" if said else "")
+        return f"it died of {name}" + (f" ({printed})" if printed else "")
+    return f"it exited with {code}" + (f" ({printed})" if printed else "")
 
 
 def _is_readable(stream: BinaryIO, seconds: float) -> bool:
@@ -262,7 +262,7 @@ def needs_more_memory() -> str:
 
 
 def _resident(pid: int) -> int:
-    """Resident bytes of a process; 0 where the system has no /proc."""
+    """Resident bytes of a process; 0 if the system has no /proc."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError):
@@ -285,7 +285,7 @@ def pooled(kind: str, started: Callable[[Child], object] | None = None) -> Child
                 try:
                     started(child)
                 except BaseException:
-                    child.kill()  # half prepared, it would serve whoever asks next
+                    child.kill()  # half prepared, it would serve the next request
                     raise
             _pool[kind] = child
         return child
@@ -293,8 +293,8 @@ def pooled(kind: str, started: Callable[[Child], object] | None = None) -> Child
 
 @contextmanager
 def held(kind: str, started: Callable[[Child], object] | None = None) -> Iterator[Child]:
-    """The child of `pooled`, alive, and this thread's alone until the block ends: what it was asked
-    to keep is there.
+    """The child of `pooled`, alive, and this thread's alone until the block ends: what it
+    keeps is there.
 
     Threads that wait for it get another one when the one before them lost it.
     """

@@ -194,7 +194,7 @@ def _most_in_use(path: str, provider: str) -> int | None:
 
 
 def _of_width(value: Any, kind: str) -> Any:
-    """The numbers of maps as wide as they were computed: onnxruntime gives Python's floats, which
+    """The numbers of maps as wide as they were computed: onnxruntime returns Python's floats, which
     look like doubles.
     """
     if "map(" not in kind:

@@ -65,7 +65,7 @@ class RuntimeMissing(InputError):
 
 # TF32 rounds float32 products to 10 bits; a proof wants the arithmetic that the file asks for.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cpu": {}, "cuda": {"use_tf32": "0"}}
-_SAID = 4000  # characters of a message that are looked at
+_MOST_CHARACTERS = 4000  # characters of a message that are looked at
 # "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : " and the C++ function that refused: both say less
 # than what follows them
 _CLUTTER = re.compile(
@@ -96,7 +96,7 @@ def cannot_preload(why: str) -> InputError:
 
 
 def _ask(child: Child, timeout: float, stage: str, verb: str, *arguments: Any) -> Any:
-    """`ask` with the child's refusals told in this package's errors."""
+    """`ask`, which raises this package's errors if the child refuses."""
     try:
         return child.ask(timeout, verb, *arguments)
     except Refused as refused:
@@ -110,11 +110,11 @@ def _ask(child: Child, timeout: float, stage: str, verb: str, *arguments: Any) -
         raise RunFailed(stage, _plain_words(refused.words)) from None
 
 
-def _plain_words(said: str) -> str:
+def _plain_words(message: str) -> str:
     """Returns onnxruntime's message without its clutter, cut: it may hold a name of megabytes,
     through which no search goes from each of its letters.
     """
-    return _CLUTTER.sub("", said[:_SAID])[:400]
+    return _CLUTTER.sub("", message[:_MOST_CHARACTERS])[:400]
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,8 @@ class Session:
 
     def peak_memory(self, feeds: Feeds, *, timeout: float = SECONDS) -> int | None:
         """Bytes that loading the model and one run take at most, in a process of its own, beyond
-        what onnxruntime takes without a model: resident ones on the CPU, None on systems that do
-        not tell; those of onnxruntime's arena on a device.
+        what onnxruntime takes without a model: resident ones on the CPU, None on systems without
+        /proc; those of onnxruntime's arena on a device.
 
         Raises RunFailed, and InputError if this onnxruntime does not count a device's memory.
         """

@@ -87,12 +87,11 @@ def scan(call: Call, *operands: Any) -> tuple[Any, ...]:
 
 
 def _scan8(call: Call, lengths: Array | None, *operands: Any) -> tuple[Any, ...]:
-    count = call["num_scan_inputs"]
     if lengths is not None:
         raise Unsupported("Scan of opset 8 with sequence lengths")
     attributes = {
         "body": call["body"],
-        "num_scan_inputs": count,
+        "num_scan_inputs": call["num_scan_inputs"],
         "scan_input_directions": call["directions"],
     }
     one = Call(call.op_type, call.domain, 9, attributes, call.inputs, call.outputs)
