@@ -153,7 +153,7 @@ def where_of_constant(c: Var, x: Var, y: Var, root: Binding) -> Any:
     """Where(true, x, y) = x and Where(false, x, y) = y, for a constant that says the same
     everywhere
 
-    As ONNX has it: onnxruntime 1.31's Where gives 0.0 for a -0.0 that it chooses.
+    This follows ONNX: onnxruntime 1.31's Where returns 0.0 for a chosen -0.0.
     """
     chooses = c.const
     if chooses is None or not chooses.size or (chooses.any() and not chooses.all()):

@@ -128,8 +128,8 @@ def _softmax(b: Binding, perm: Perm) -> Moved | None:
 
 
 def _axes(b: Binding, at: int, since: int, rank: int) -> tuple[list[int] | None, bool]:
-    """The axes, not negative, and whether they stand in operand `at`; None where they are unknown
-    or not said.
+    """The axes, not negative, and whether they stand in operand `at`; None if they are unknown
+    or left out.
     """
     held = b.version >= since
     given = b.operand(at)

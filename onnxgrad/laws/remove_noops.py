@@ -158,7 +158,7 @@ def cast_of_cast(x: Var, root: Binding) -> Any:
 
 
 _T = TensorProto
-# narrow -> wide -> narrow gives every value back, NaN payloads aside
+# narrow -> wide -> narrow keeps every value, NaN payloads aside
 _WIDENS = frozenset({
     (_T.FLOAT16, _T.FLOAT), (_T.BFLOAT16, _T.FLOAT), (_T.FLOAT, _T.DOUBLE), (_T.FLOAT16, _T.DOUBLE),
     (_T.INT32, _T.INT64), (_T.INT8, _T.INT32), (_T.UINT8, _T.INT32), (_T.INT8, _T.INT64),

@@ -91,7 +91,7 @@ class _Move:
         }
 
     def run(self) -> None:
-        """Emit the region anew, hand its results on, and drop what nobody reads any more."""
+        """Emit the region again, replace its results, and remove bindings without readers."""
         with emitting(self.block, made_by=_RULE) as emitter:
             for b in self.members:
                 self._emit(b)
@@ -104,7 +104,7 @@ class _Move:
             emitter.discard()
 
     def _turned(self) -> dict[Binding, None]:
-        """Hand on what there is in the order already; the transposes that nobody needs for it."""
+        """Reuse values that are in the order already. Returns the transposes that this replaces."""
         handed: dict[Var, Var] = {}
         for b, v in self.wanting.items():
             if v in self.moved:

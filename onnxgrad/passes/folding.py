@@ -24,7 +24,7 @@ from onnxgrad.verify.values import Value
 
 def reads_constants(b: Binding, made: Container[Binding | None] = ()) -> bool:
     """Whether it reads nothing but constants and results of `made`."""
-    for v in b.inputs:  # no `all`: it is asked of every binding, and most fail at once
+    for v in b.inputs:  # no `all`: every binding comes here, and most fail at once
         if v is not None and not v.is_constant and v.definition not in made:
             return False
     return True
@@ -99,14 +99,14 @@ def values_of(
         for array in (truncated(b), product_of_zeros(b))
         if array is not None
     }
-    asked = [b for b in wanted if b.out.name not in known]
+    unknown = [b for b in wanted if b.out.name not in known]
     seconds = deadline - time.monotonic()
-    if asked and seconds <= 0:
+    if unknown and seconds <= 0:
         return []
     try:
         values: dict[str, Value] = dict(known)
-        if asked:
-            model = _model_of(block, folded, asked)
+        if unknown:
+            model = _model_of(block, folded, unknown)
             values |= run(model, {}, optimize=False, timeout=seconds)
         return [(b, values[b.out.name]) for b in wanted]
     except RunFailed:

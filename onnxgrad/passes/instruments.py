@@ -23,7 +23,7 @@ from onnxgrad.wording import nearest, option
 def leave_out(pipeline: Pipeline, patterns: Sequence[str]) -> Pipeline:
     """The pipeline without the passes that a pattern means, `inline` of `--inline` among them.
 
-    Raises InputError for a pattern that means no pass, and where nothing is left to run.
+    Raises InputError if a pattern matches no pass, or if no pass is left to run.
     """
     patterns = several(patterns, option("--without", "without"))
     _check(patterns, pipeline.passes, option("--without", "without"))

@@ -24,7 +24,7 @@ class Preset:
 
 
 _CLEAN = (
-    Step("remove-unused", "first, so that nothing below works on what nobody reads"),
+    Step("remove-unused", "first, so that no pass below works on unused bindings"),
     Step("remove-unused-functions", "nor on functions that no call reaches"),
     Step(
         "remove-noops",

@@ -38,7 +38,7 @@ class Attempt:
     metadata of `sources`.
 
     author: the law's function where that may be a caller's. share: equal emissions become one.
-    maker: a law that never fires on what it emitted; it is remembered there.
+    maker: a law that never matches what it emitted; the bindings remember it.
     """
 
     law: str
@@ -87,7 +87,7 @@ class Attempt:
         """The emitter, and a mapping of values to valid replacements, a Decline, or nothing. Raises
         InternalError for an invalid mapping.
         """
-        # not by `emitting`, which checks the types of a caller's arguments: it is asked very often
+        # not by `emitting`, which checks the types of its arguments: too slow for every attempt
         known: dict[Any, Binding] | None = {} if self.share else None
         with in_force(Emitter(self.block, emit, known, self.sources, self.law)) as emitter:
             answer = _unless_declined(build)
@@ -193,7 +193,7 @@ def check(mapping: Mapping[Var, Var]) -> None:
 
 def substitute(mapping: Mapping[Var, Var]) -> list[Binding]:
     """Replace values at once, drop what became unused, and return the bindings whose surroundings
-    changed. The caller has asked `check`.
+    changed. The caller has called `check`.
     """
     neighbours: dict[Binding, None] = {}
     roots = [old.definition for old in mapping if old.definition is not None]

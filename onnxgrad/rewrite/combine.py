@@ -60,7 +60,7 @@ class Family(Law):
     """A law over parallel branches: how one looks, which belong together (`by`), what replaces a
     whole group.
 
-    `accepts` may refuse a group, before anything is built. `shrinks`: why it ends where it may fire
+    `accepts` may refuse a group, before anything is built. `shrinks`: why it ends if it may match
     on what it emitted; None: it never does. `shared`: near misses name branches that `by` parts.
     """
 

@@ -63,7 +63,7 @@ class PatternContext:
     x.
 
     Roots that differ in the names of captures only are interchangeable: a rewriter that leaves them
-    alone in one order is not asked again in another.
+    alone in one order is not called again in another.
     """
 
     def __init__(self, *roots: Pattern) -> None:
@@ -283,7 +283,7 @@ class _Rewriting:
                 pass
 
     def _sweep(self, block: BindingBlock, fuel: Fuel, refused: set[Hashable]) -> bool:
-        """On from each firing, not from the beginning: models are long. Whether any fired."""
+        """Go on after each rewrite, not from the start: models are long. Whether there was any."""
         fired = False
         for first in self.context.starts(block):
             if self.trace.stopped:

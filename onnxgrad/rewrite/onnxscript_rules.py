@@ -183,8 +183,8 @@ def onnxscript_rules(given: Any, name: str = "onnxscript-rule") -> tuple[Onnxscr
 
 
 def apply_onnxscript_rules(program: Program, rules: Iterable[OnnxscriptRule], trace: Trace) -> None:
-    """Fire `rules` in every block until none matches, the first that fires at each node; none
-    fires on what it made itself.
+    """Apply `rules` in every block until none matches: at each node the first that does, and none
+    to nodes that it emitted itself.
 
     Raises InputError where onnx_ir cannot hold the program, RuleFailed for rules that do not end.
     """

@@ -67,7 +67,7 @@ class _LawMatcher:
 
     def _may_match(self, node: Any) -> bool:
         if self.law.shrinks is None and self.law.name in _made_by(node):
-            return False  # it would fire on its own answer for ever
+            return False  # it would rewrite its own answer for ever
         calls = self.law.pattern.calls
         return not calls or any(_may_match(calls, v) for v in node.outputs)
 

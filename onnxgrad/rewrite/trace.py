@@ -22,7 +22,7 @@ class Decline(Exception):
 
 @known_keywords
 def decline(reason: str) -> Decline:
-    """For a law that matched but must not fire, to return or to raise; `--explain` shows the
+    """For a law that matched but must not rewrite, to return or to raise; `--explain` shows the
     reason.
 
     >>> onnxgrad.decline("the weight is no matrix").reason
@@ -139,7 +139,7 @@ class Trace:
 
     @property
     def stopped(self) -> bool:
-        """The limit is reached: nothing may fire any more."""
+        """Whether the limit is reached, so that no rule may rewrite any more."""
         return self.limit is not None and len(self.firings) >= self.limit
 
     def fired(

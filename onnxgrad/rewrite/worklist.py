@@ -99,7 +99,7 @@ def rewrite(
     replacing all outputs of its binding, or a mapping of values to replacements. It leaves the
     match alone by returning None, that value itself, an empty mapping, or `decline("why")`.
     Anything else, and whatever it raises, ends the run with RuleFailed. Without `shrinks` the rule
-    is one-shot: it never fires where it emitted the matched binding itself, in any round. `needs`,
+    is one-shot: it never rewrites a binding that it emitted itself, in any round. `needs`,
     as in ("Gelu", 20), saves the search where the opset is older and the function would decline.
 
     >>> from onnxgrad import P, capture, op, rewrite
@@ -133,10 +133,10 @@ def apply_rules(
     *,
     where: Callable[[Binding], bool] | None = None,
 ) -> int:
-    """Fire `rules` anywhere in `block` and its nested blocks until nothing matches; the number of
-    firings.
+    """Apply `rules` anywhere in `block` and its nested blocks until nothing matches. Returns the
+    number of rewrites.
 
-    `where` limits the roots at which they may fire.
+    `where` limits the roots at which they are tried.
     """
     rules_at, ops = _by_operator(tuple(rules))
     work = _Worklist(block.walk() if ops is None else bindings_of(block, ops))
@@ -187,7 +187,7 @@ def _by_operator(
 
 
 def fire(rule: Rule, binding: Binding, trace: Trace) -> Touched | None:
-    """Try one rule at one binding, in every way that it matches, until one fires."""
+    """Try one rule at one binding, in every way that it matches, until one rewrites it."""
     counts = trace.of(rule.name)
     counts.tried += 1
     if not trace.explain and lacks(rule, binding):

@@ -59,7 +59,7 @@ class Conversion:
         self._forget(before)
 
     def _forget(self, values: Iterable[Var]) -> None:
-        """Drop Casts and constants that nobody reads any more."""
+        """Remove Casts and constants that have no readers left."""
         for v in values:
             if v in self.widened and v.definition is not None:
                 v.block.remove_unused([v.definition])
@@ -111,7 +111,7 @@ class Conversion:
         return self.copies[v]
 
     def _is_only_half(self, v: Var) -> bool:
-        """Whether nobody reads this constant in float32 once all is done."""
+        """Whether no reader of this constant stays in float32."""
         forms = self.plan.forms
         return not v.returned and all(
             user in forms and set(user.places(v)) <= set(forms[user].operands) for user in v.users

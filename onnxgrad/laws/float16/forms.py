@@ -112,12 +112,12 @@ def form_of(b: Binding) -> Form | str:
     if any(v is not None and not isinstance(v.type, TensorType) for v in (*b.inputs, *b.outputs)):
         return "not all that it reads and computes is known to be a tensor"
     formals = signature.formals(b.op, b.domain, schema.since_version)
-    asked: dict[str, list[int]] = {}
+    by_variable: dict[str, list[int]] = {}
     for i, v in enumerate(b.inputs):
         if v is not None and v.dtype == _FLOAT:
             formal = formals[min(i, len(formals) - 1)]
             if _FLOAT16 in formal.dtypes and _FLOAT in formal.dtypes:
-                asked.setdefault(formal.variable, []).append(i)
+                by_variable.setdefault(formal.variable, []).append(i)
     named = _BY_ATTRIBUTE.get(b.op, "") if b.domain == "" else ""
     made = list(schema.outputs)
     last = len(made) - 1
@@ -126,10 +126,10 @@ def form_of(b: Binding) -> Form | str:
         for i, v in enumerate(b.outputs)
         if v is not None
         and v.dtype == _FLOAT
-        and (named or str(made[min(i, last)].type_str) in asked)
+        and (named or str(made[min(i, last)].type_str) in by_variable)
         and "tensor(float16)" in made[min(i, last)].types
     )
-    operands = tuple(sorted(i for places in asked.values() for i in places))
+    operands = tuple(sorted(i for places in by_variable.values() for i in places))
     if not operands and not results:
         return "it has no form in float16"
     form = Form(operands, results, named if results else "")
@@ -139,7 +139,7 @@ def form_of(b: Binding) -> Form | str:
 
 
 def _types(b: Binding, schema: OpSchema, form: Form) -> bool:
-    """Whether, read in float16, it gives what the form says, and the rest as before."""
+    """Whether the operator, fed float16, returns the types of the form and keeps all others."""
     half = set(form.operands)
     read = [
         Var(v.name, v.block, TensorType(_FLOAT16, v.shape)) if v and i in half else v

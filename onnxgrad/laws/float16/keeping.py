@@ -90,14 +90,14 @@ def plan(
     for b in program.main.walk():
         if b.is_op("Constant"):
             continue
-        asked = [pattern for pattern in keep if _means(pattern, b)]
+        kept_by = [pattern for pattern in keep if _means(pattern, b)]
         wanted = [pattern for pattern in convert if _means(pattern, b)]
-        met.update(("keep", p) for p in asked)
+        met.update(("keep", p) for p in kept_by)
         met.update(("convert", p) for p in wanted)
         if not has_floats(b):
             continue
         form, constants = form_of(b), dict[Var, Halved]()
-        why = f"it is to be kept ({asked[0]})" if asked else _why(b, found, large, bool(wanted))
+        why = f"it is to be kept ({kept_by[0]})" if kept_by else _why(b, found, large, bool(wanted))
         if not why:
             constants, why = _constants(b, form)
         if isinstance(form, Form) and not why:
