@@ -24,7 +24,7 @@ from onnxgrad.wording import install
 if TYPE_CHECKING:
     from distributed import Client
 
-# what the bytes of a result depend on
+# packages that decide the bytes of a result
 _PACKAGES = ("onnxgrad", "onnx", "onnxruntime", "numpy")
 _CONNECTING = 20.0  # seconds
 _one = threading.Lock()

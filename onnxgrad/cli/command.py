@@ -1,4 +1,4 @@
-"""What every command does first, once its words are understood."""
+"""The first steps of every command after its arguments are parsed."""
 
 from __future__ import annotations
 

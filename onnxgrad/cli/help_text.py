@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 _NARROW = 70  # columns below which what an option does stands below the option
-# of a command: an option stays with what it takes
+# a word of a command; an option stays with its value
 _WORD = re.compile(r"(?:-[\w-]+ (?=[^\s|-]))?(?:'[^']*'|\S)+")
 
 

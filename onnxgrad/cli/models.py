@@ -20,8 +20,8 @@ STDIN = "-"
 
 
 def expand(patterns: Iterable[str]) -> list[str]:
-    """The models meant by arguments: globs that the shell left alone are expanded. Raises
-    InputError for no match.
+    """Return the models that the arguments name, with globs expanded. Raises InputError if a glob
+    matches nothing.
     """
     found: list[str] = []
     for pattern in patterns:
@@ -39,8 +39,8 @@ def expand(patterns: Iterable[str]) -> list[str]:
 
 
 def source(name: str) -> Path | bytes:
-    """What `load` reads for a command-line name; `-` is all of stdin. Raises InputError where there
-    is no such file.
+    """Return the source of a model for `load`; `-` is all of stdin. Raises InputError if there is
+    no such file.
     """
     return _stdin() if name == STDIN else _there(name)
 
@@ -55,8 +55,8 @@ def _there(name: str) -> Path:
 
 
 def read(name: str) -> tuple[onnx.ModelProto, Path | None]:
-    """A parsed model without its external data, and its folder. Raises InputError for what is no
-    ONNX model.
+    """Return a parsed model without its external data, and its folder. Raises InputError if the
+    file is no ONNX model.
     """
     if name != STDIN:
         return proto_of(_there(name))
@@ -70,19 +70,19 @@ def read(name: str) -> tuple[onnx.ModelProto, Path | None]:
 
 
 def model_of(name: str) -> Path | onnx.ModelProto:
-    """What public functions take for a command-line name: the file itself, since its weights may
-    lie beside it.
+    """Return the model of a command-line name for public functions: the path of a file, since its
+    weights may lie beside it.
     """
     return read(name)[0] if name == STDIN else _there(name)
 
 
 def shown(name: str) -> str:
-    """What a report calls the model of a command-line name."""
+    """Return the name of the model in reports."""
     return "stdin" if name == STDIN else name
 
 
 def _stdin() -> bytes:
-    """All of stdin, but not more than a model can have."""
+    """Return stdin, up to the size that a model can have."""
     if sys.stdin is None:
         raise InputError("stdin: is closed")
     return sys.stdin.buffer.read(MOST_BYTES)
@@ -98,7 +98,7 @@ def naming(name: str) -> Iterator[None]:
 
 
 def named(error: OnnxgradError, name: str) -> OnnxgradError:
-    """The error with the model's name in front, where its words do not have it."""
+    """Return the error with the model's name in front, unless its text has it."""
     if shown(name) not in str(error):
         error.args = (f"{shown(name)}: {error}", *error.args[1:])
     return error

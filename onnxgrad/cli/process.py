@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from onnxgrad.errors import RuleWarning
 from onnxgrad.wording import printable
 
-# what a user or a system sends to end a program
+# signals by which a user or a system ends a program
 _SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )

@@ -1,4 +1,4 @@
-"""A model for one size of a symbolic dimension: its declarations say so, nothing else changes."""
+"""Fixed sizes in the place of symbolic dimensions, in the declarations of a model."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from onnxgrad.wording import did_you_mean, option
 
 @known_keywords
 def fix_dims(model: ModelLike, dims: Mapping[str, int]) -> Any:
-    """The model with these sizes in the place of symbols, in every declared shape; in the kind that
-    was given. `optimize` then folds what it computes from them.
+    """Return the model with these sizes in the place of symbols, in every declared shape, in the
+    type you passed in. `optimize` then folds values that depend on them.
 
-    Raises InputError for a symbol that no input has, and a size that is none.
+    Raises InputError for a symbol that no input has, and for a size below 0.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
     ... g (float[N,3] x) => (float[N,3] y) { y = Tanh (x) }''')
@@ -52,7 +52,7 @@ def fix(
             raise InputError(f"{where}: a whole number from 0 on is wanted")
     for graph in _graphs(made.graph):
         _fix((*graph.input, *graph.output), dims)
-        # what follows from the inputs is inferred anew
+        # other shapes are inferred anew
         for value in list(graph.value_info):
             shapes = (kind.shape.dim for kind in tensor_types(value.type))
             symbols = (

@@ -1,4 +1,4 @@
-"""What a model says about itself, changed, and nothing else with it."""
+"""Changes of a model's metadata and header, and of nothing else."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ class _Merged:
         self.before = self.added = 0
 
     def growth(self) -> int:
-        """What merging added and is still there: other passes add constants, and remove them."""
+        """Return the bytes that merging added and that no other pass removed."""
         if self.added <= 0:
             return 0
         return min(self.added, constant_bytes(self.program) - self.at_first)
@@ -363,9 +363,7 @@ def _run(
 
 @contextlib.contextmanager
 def _original(program: Program) -> Iterator[ModelProto | Path]:
-    """What `program` was read from, as onnxruntime can load it: the file itself when there is
-    one.
-    """
+    """Yield the original of `program` as onnxruntime loads it: its file if there is one."""
     if program.path is not None:
         yield program.path
         return
@@ -380,7 +378,7 @@ def _original(program: Program) -> Iterator[ModelProto | Path]:
 def _stated(
     pipeline: Pipeline, original: ModelProto | Path, trace: Trace, options: Mapping[str, Any]
 ) -> Any:
-    """What the result has to equal: the original, or what a pass that adds outputs says of it."""
+    """Return the reference of the proof: the original, as passes that add outputs extend it."""
     found: Any = original
     for p in pipeline.passes:
         found = p.stated(found, trace, providers_of(options.get("provider") or "cpu")[0])

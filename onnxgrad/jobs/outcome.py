@@ -1,4 +1,4 @@
-"""What became of one model that was optimised: data, which `onnxgrad.report` renders."""
+"""The outcome of one optimised model: data, which `onnxgrad.report` renders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from onnxgrad.verify import Report
 
 @dataclass
 class Outcome(Plain):
-    """What became of one model, which the user knows as `title`; filled in as the work goes on.
+    """The outcome of one model, called `title` in reports; filled in as the work goes on.
 
     `rewritten` is the program once rewriting came to an end, proved or not; `passes`, `trace` and
     `each` are the record of that, `report` is the proof (None without one). `explain`: near misses
@@ -125,7 +125,7 @@ class Outcome(Plain):
                 self.newer = NewerOperators.of(done.rewritten)
 
 
-# of work that is no pass
+# kinds of work that are no pass
 _KINDS = ("read", "tune", "prove", "bisect", "write")
 
 

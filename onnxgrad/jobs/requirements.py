@@ -113,10 +113,10 @@ def rounded(value: float, digits: int) -> float:
 
 
 BASELINE = "baseline"
-# what a requirement may speak of beside counts of operators
+# quantities that a requirement may bound, beside counts of operators
 SIZES = ("bytes", "memory")
 QUANTITIES = ("nodes", "parameters", *SIZES, "opset", "latency", "interface", "legs")
-# what is measured by running models, which `onnxgrad ci` does
+# quantities that `onnxgrad ci` measures by running models
 MEASURED = ("latency", "memory")
 
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
@@ -229,7 +229,7 @@ def _bound(match: re.Match[str]) -> Bound:
 
 
 def _misfit(name: str, bound: Bound, match: re.Match[str]) -> str:
-    """What is wrong with such a bound on this quantity; else empty."""
+    """Return why the bound does not fit the quantity; empty if it does."""
     if match["unit"] and name not in SIZES:
         return f"only {' and '.join(SIZES)} have a unit"
     if bound.of and name != "latency":

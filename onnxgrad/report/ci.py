@@ -116,7 +116,7 @@ class CiReport(Rendered):
         return f"{name}: gone since {self.lock}{same}"
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
-        """The verdict, the table, the lock, what each model misses and what changed in it."""
+        """The verdict, the table, the lock, and the missed requirements and changes of each."""
         yield heading(f"{self.recipe}: ") + line(
             self.verdict, "bold green" if self.ok else _REFUSED
         )

@@ -125,7 +125,7 @@ def check_lines(report: GradientReport, verbose: bool) -> Iterator[Part]:
     """The numeric check as a table, the worst value first."""
     rows = table("value", ">gradient · direction", ">differences", ">error", "")
     worst = report.worst
-    # what could not be judged and the others by their error; of a few the worst must be one
+    # values that could not be judged first, then by error; the worst is always among the shown
     shown = sorted(report.values, key=lambda v: (v.judged, -v.error))
     if not verbose:
         shown = sorted(shown, key=lambda v: v is not worst)[:_SHOWN]

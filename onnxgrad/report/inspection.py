@@ -79,7 +79,7 @@ class Summary(Rendered):
     external: list[str]
     stats: Stats
     costs: Costs = field(default_factory=Costs)
-    # what was looked into, for the page
+    # the model, for the page
     given: ModelLike | None = field(default=None, repr=False, compare=False)
 
     def to_html(self) -> str:

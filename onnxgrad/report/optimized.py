@@ -45,7 +45,7 @@ _UNDECIDED = 6  # rows of choices that were not kept, without -v
 @dataclass(frozen=True)
 class OptimizedModel(Rendered):
     """The result of `optimize(report=True)`: the `model`, in the type that was passed in, and its
-    outcome. `str` of it is what the command prints, `to_dict()` what its `--json` writes.
+    outcome. `str` of it is the text of the command, `to_dict()` the data of its `--json`.
     """
 
     model: Any
@@ -204,7 +204,7 @@ def _misses(done: Outcome, verbose: bool) -> Iterator[Part]:
     made = table("near miss of", ">times", "why not", "at" if verbose else "first at")
     rows, more = first_of(done.places_of_misses, _MISSES, verbose)
     for rule, reason, places in rows:
-        # of groups of branches each is named: which could be one is what a reader asks
+        # every group of branches is named: a reader looks for those that could be merged
         shown = (
             places if verbose else [p for p in places if isinstance(p, BranchNames)] or places[:1]
         )

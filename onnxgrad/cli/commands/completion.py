@@ -13,7 +13,7 @@ from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.help import TOPICS
 from onnxgrad.vocabulary import LOSSES, OPTIMIZERS, PASSES, PRESETS, SCHEDULES
 
-# words of a value by what it is called, where the parser leaves open what it is
+# words of a value whose parser accepts any text, by option or command
 _WORDS: dict[str, tuple[str, ...]] = {
     "--passes": (*PRESETS, *PASSES),
     "--without": PASSES,
@@ -27,7 +27,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "passes": (*PRESETS, *PASSES),
     "help": (*TOPICS, *COMMANDS),
 }
-# what stands for a file in a metavar
+# metavars of files
 _FILES = re.compile(r"FILE|OUT$|MODEL|NPZ|DIR|FOLDER|CONFIG|LIB\.so|^[AB]$")
 
 
@@ -128,7 +128,7 @@ _onnxgrad() {{
 {places}
         esac
     fi
-    # of a list with commas its last word
+    # complete the last word of a list with commas
     if [[ "$previous" == --passes && "$current" == *,* ]]; then begun="${{current%,*}},"; fi
     # nothing here: files, as ever
     COMPREPLY=($(compgen -P "$begun" -W "$words" -- "${{current#"$begun"}}"))

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _staying(outcome: Outcome, verbose: bool = False) -> Iterator[Part]:
-    """What stays in float32, and which numbers float16 does not have."""
+    """Yield the nodes that stay in float32, and the constants that float16 cannot represent."""
     trace = outcome.trace
     opened = sum(f.rule == "inline_call" for f in trace.firings)
     if opened:

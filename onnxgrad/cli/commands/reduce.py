@@ -26,14 +26,14 @@ _FAILURES = (1, 3)  # exit codes of ours that are no fault of the given model or
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """0 once the smallest model is written."""
+    """Return 0 after writing the smallest model."""
     target = Path(args.output)
     if args.output == STDIN:
         raise InputError("reduce writes to a file: -o OUT")
     check_output(target, [args.model])
     model, folder = read(args.model)
     load_weights(model, folder)
-    # what is found when time is up is the answer: only a single check may make it a little longer
+    # at the deadline the smallest model so far is the answer; a check that runs may finish
     with (
         limited((args.timeout or SECONDS) + args.check_timeout, args.max_memory),
         tempfile.TemporaryDirectory(prefix="onnxgrad-") as scratch,
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _check(args: argparse.Namespace, scratch: Path) -> Command:
-    """The check that the options ask for. Raises InputError when its words cannot be read."""
+    """Return the requested check. Raises InputError if the command cannot be read."""
     try:
         words = shlex.split(args.check if args.fails is None else args.fails)
     except ValueError as error:
@@ -70,7 +70,7 @@ _MAIN = "from onnxgrad.__main__ import main; sys.exit(main())"
 
 
 def _own(words: list[str], scratch: Path) -> list[str]:
-    """A command of this program, with what it needs to run on a candidate alone."""
+    """Return a command of this program, completed so that it runs on a candidate alone."""
     command = python_command(_MAIN, *words, package=True)
     writes = words[0] in ("optimize", "grad") and not {"-o", "--output", "--dry-run"} & set(words)
     return [*command, "-o", str(scratch / "result.onnx")] if writes else command

@@ -1,1 +1,1 @@
-"""The step before deployment: which models, what is known of them, what changed since the lock."""
+"""The step before deployment: the models of a recipe, their facts, and changes since the lock."""

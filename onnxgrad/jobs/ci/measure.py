@@ -1,4 +1,4 @@
-"""What only running the models tells: latency and memory, where the recipe asks for them."""
+"""Measured facts: latency and memory, if the recipe requires them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of one model of `onnxgrad ci`: data that travels between processes."""
+"""The outcome of one model of `onnxgrad ci`: data that travels between processes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class ModelOutcome(Plain):
     """`name`: its path from the recipe's folder. `digest`: sha256 of the model with its weights.
     `given`, `result`: what is known of it before and after; `output`: where the result was written,
     if it was, `removed`: where an older one was, in place of a result that was refused. `error`: in
-    one line why it did not come to the end, or what it misses. `done`: what rewriting and its proof
-    came to, without the program. Filled in as the work goes on.
+    one line why it did not come to the end, or what it misses. `done`: the outcome of rewriting and
+    its proof, without the program. Filled in as the work goes on.
     """
 
     json_keys = (

@@ -1,5 +1,5 @@
-"""What `onnxgrad ci` will do: which models a recipe names, where their results go, and what the
-lock says of them.
+"""The plan of `onnxgrad ci`: the models of a recipe, the places of their results, and their entries
+in the lock.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def meets(pattern: str, name: str) -> bool:
 
 
 def met_nothing(pattern: str, folder: Path) -> str:
-    """What to say of a glob without files, with what may have been meant."""
+    """Return the message for a glob without files, with a suggestion."""
     if (folder / pattern).is_dir():
         return f"'{pattern}' is a folder: write such as '{pattern.rstrip('/')}/*.onnx'"
     around = files("**/*.onnx", folder)

@@ -45,7 +45,7 @@ from onnxgrad.wording import in_a_recipe
 
 @dataclass(frozen=True)
 class Setup:
-    """What a process needs before it works: the user's plugins and libraries, by absolute path."""
+    """The user's plugins and libraries, by absolute path, which a process loads before it works."""
 
     plugins: tuple[str, ...] = ()
     custom_ops: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class Job:
 
     @property
     def required(self) -> Mapping[str, Any]:
-        """What the recipe requires of it."""
+        """The requirements of the recipe."""
         return self.gates.require or {}
 
     @property
@@ -218,7 +218,7 @@ def _shown(job: Job) -> str:
 
 
 def _held(job: Job, outcome: ModelOutcome, done: Outcome) -> tuple[Held, ...]:
-    """What came of each requirement; while the lock is updated, what it is to say holds."""
+    """Return the result of each requirement; during an update the new lock is the baseline."""
     given, result = outcome.given, outcome.result
     if given is None or result is None:
         raise InternalError("requirements are held before the facts are known")

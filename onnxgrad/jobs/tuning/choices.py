@@ -1,5 +1,5 @@
-"""What may be chosen: passes that the static rule has or has not, orders of folding, and kinds of
-parallel products that are merged or not.
+"""The choices of `--tune`: passes that the static rule has or has not, orders of folding, and
+kinds of parallel products that are merged or not.
 
 Orders of folding seldom matter: 15 of 23 models in models/ come out the same in every order. Time
 of the others, 1 the static rule's (onnxruntime 1.31.1, one thread; only what differs is named):
@@ -84,7 +84,7 @@ def with_kinds(pipeline: Pipeline, chosen: dict[str, frozenset[str]]) -> Pipelin
 
 def _always(p: FamilyPass, check: Check) -> FamilyPass:
     """The pass with every group that `check` admits, whatever the static rule says."""
-    # those with a static rule have the field; the family of all has not
+    # passes with a static rule have the field, their common base does not
     return replace(p, merge="always", check=check)  # type: ignore[call-arg]
 
 
@@ -167,7 +167,7 @@ class Choices:
 
     @staticmethod
     def of(model: ModelLike, pipeline: Pipeline) -> Choices:
-        """What there is to decide about `model`, beginning with `pipeline`."""
+        """Return the decisions to take about `model`, starting from `pipeline`."""
         named = {p.name for p in pipeline.passes}
         found = [Choice(f"without {name}", without=name) for name in _OPTIONAL if name in named]
         for item, before in _OFFERED:

@@ -23,7 +23,7 @@ LATE = "the time was up"
 _ROUNDS = 16
 # a smaller gain counts as none, however quiet the machine
 _LEAST = 0.01
-# of measuring one choice, for each of the two models
+# seconds to measure one choice, for each of the two models
 _SHORTEST, _LONGEST = 0.1, 2.0
 
 OnChoice = Callable[[str, float], None]
@@ -31,8 +31,8 @@ OnChoice = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class Decision(Plain):
-    """What became of a choice: its time over that of what was kept before it, and how far that may
-    be off; None where it was not measured, and `why` says why not.
+    """A decided choice: its time over that of the pipeline before it, and the uncertainty of that
+    ratio. Both are None if it was not measured; `why` has the reason.
     """
 
     choice: str

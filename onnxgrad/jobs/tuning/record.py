@@ -1,5 +1,5 @@
-"""The file of decisions: what was decided for which model, where and with what, and how it is used
-again without measuring.
+"""The file of decisions: the model, machine and versions that they are for, and their replay
+without measuring.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def digest(model: ModelLike) -> str:
 def record(
     model: ModelLike, pipeline: Pipeline, measuring: Measuring, tuned: Tuned
 ) -> dict[str, Any]:
-    """What the file says, in JSON's types. `pipeline`: the static rule that was begun with."""
+    """Return the content of the file in JSON's types. `pipeline`: that of the static rule."""
     options = measuring.options
     return {
         "format": _FORMAT,

@@ -115,7 +115,7 @@ def _titled(part: Sequence[Group | int]) -> str:
 
 _MADE_BY = "onnxgrad.made_by"
 _SOURCE = "pkg.torch.onnx.stack_trace"
-# what a value is, in the page's numbers
+# kinds of values, as the page numbers them
 _COMPUTED, _INPUT, _CONSTANT = 0, 1, 2
 _DEEPEST = 24  # groups inside each other: a name may have a thousand slashes
 
@@ -190,7 +190,7 @@ class Drawn:
             "i": [-1 if v is None else self._value(v) for v in b.inputs],
             "r": [-1 if v is None else self._value(v) for v in b.outputs],
         }
-        # what nested graphs read comes in by their own nodes; what they return goes here
+        # values that nested graphs return; their nodes list the values that they read
         inner = [self._value(v) for block in b.blocks.values() for v in block.outputs]
         metadata = {e.key: e.value for e in b.node.metadata_props}
         optional = {
