@@ -81,13 +81,15 @@ class Update(Declaration):
         flag="--group", metavar="GLOB=NAME{option=value,...}",
     )  # fmt: skip
     clip_norm: Limit | None = option(None, "limit of the norm of all gradients", metavar="X")
-    clip_value: Limit | None = option(None, "limit of each number of the gradients", metavar="X")
-    accumulate: Batches = option(1, "so many micro-batches make one step", metavar="N")
+    clip_value: Limit | None = option(None, "limit of each element of the gradients", metavar="X")
+    accumulate: Batches = option(1, "micro-batches of one step (default: 1)", metavar="N")
     average: AverageLike | None = option(
         None, "keep a moving average of the weights", metavar="DECAY"
     )
     loss_scale: ScalingLike | None = option(
-        None, "of a float16 model; no step on overflow", metavar="dynamic|NUMBER"
+        None,
+        "loss scale of a float16 model; a step that overflows is skipped",
+        metavar="dynamic|NUMBER",
     )
     schedule: ScheduleLike | None = option(
         None, f"the learning rate, inside the graph: {', '.join(SCHEDULES)}",
@@ -130,10 +132,10 @@ class StepOptions(Update, Checkpointing):
         flag="--metric", metavar="OUTPUT",
     )  # fmt: skip
     batch_norm: Literal["frozen", "train"] | None = option(
-        None, "train: by the batch's statistics, the running ones are states (default: frozen)"
+        None, "train: normalise by the batch; running statistics become states (default: frozen)"
     )
     dropout: Literal["off", "train"] | Ratio | None = option(
-        None, "train: as the model's Dropout nodes say, by a seed for each step (default: off)",
+        None, "train: drop as the model's Dropout nodes say, with a seed per step (default: off)",
         metavar="off|train|RATIO",
     )  # fmt: skip
 
@@ -148,7 +150,7 @@ class TrainStepOptions(StepOptions, Running):
         **StepOptions.titles, "Limits": "proof", "Running": "proof",
     }  # fmt: skip
 
-    seed: Seed = option(0, "of generated values", metavar="N")
+    seed: Seed = option(0, "seed of generated values (default: 0)", metavar="N")
     verify: bool = option(True, "skip the numeric check (needs no onnxruntime)", flag="--no-verify")
 
 
@@ -172,10 +174,10 @@ class FitOptions(StepOptions):
         "(labels or target)", metavar="NPZ",
     )  # fmt: skip
     validation: str | None = option(None, "held-out data, for each epoch's end", metavar="NPZ")
-    epochs: Several = option(1, "default: 1", metavar="N")
-    steps: Several | None = option(None, "so many, not epochs", metavar="N")
+    epochs: Several = option(1, "epochs to train (default: 1)", metavar="N")
+    steps: Several | None = option(None, "steps to train, in place of --epochs", metavar="N")
     batch_size: Several | None = option(
-        None, "default: 32, or what the model takes where that is fixed", metavar="N"
+        None, "examples of a batch (default: 32, or the size that the model fixes)", metavar="N"
     )
     rate: str = option(
         "", "the learning rate (default: the optimiser's), or a schedule such as "
@@ -185,23 +187,25 @@ class FitOptions(StepOptions):
         None, "evaluate the share of labels that the highest score of an output names",
         metavar="OUTPUT=LABELS",
     )  # fmt: skip
-    seed: Seed = option(0, "of the order of the data (default: 0)", metavar="N")
-    shuffle: bool = option(True, "in the order of the data", flag="--no-shuffle")
+    seed: Seed = option(0, "seed of the order of the data (default: 0)", metavar="N")
+    shuffle: bool = option(True, "keep the order of the data", flag="--no-shuffle")
     patience: Several | None = option(
-        None, "stop when the held-out loss was not smaller for so many epochs", metavar="N"
+        None, "stop after this many epochs without a smaller held-out loss", metavar="N"
     )
     folder: str | None = option(
-        None, "save here after each epoch; go on from what is there", metavar="DIR"
+        None, "save here after each epoch; resume from the checkpoint that is there", metavar="DIR"
     )
-    every: Several | None = option(None, "save each N steps too", metavar="N")
+    every: Several | None = option(None, "also save every N steps", metavar="N")
     log: str | None = option(
-        None, "a line of JSON for each step, with the norm of the gradients where --clip-norm or "
-        "--metric gradient_norm asks for it", metavar="FILE",
+        None, "write a line of JSON for each step, with the norm of gradients if --clip-norm or "
+        "--metric gradient_norm is set", metavar="FILE",
     )  # fmt: skip
-    plot: str | None = option(None, "the loss as a picture, a .png", metavar="FILE")
-    data_parallel: bool = option(False, "the processes that mpiexec started share out every batch")
-    provider: Provider = option("cpu", "default: cpu")
-    threads: Threads | None = option(None, "of onnxruntime", metavar="N")
+    plot: str | None = option(None, "plot the loss into a .png", metavar="FILE")
+    data_parallel: bool = option(
+        False, "share out every batch among the processes that mpiexec started"
+    )
+    provider: Provider = option("cpu", "where to train (default: cpu)")
+    threads: Threads | None = option(None, "threads of onnxruntime", metavar="N")
     engine: Literal["auto", "graph", "blocks"] = option(
         "auto", "graph: run the step graph unchanged; blocks: apply the update in NumPy, block by "
         "block (default: auto)",
