@@ -4,8 +4,8 @@
 `onnxgrad help TOPIC` prints one. `help(onnxgrad.optimize)` shows a function with an example;
 `gradient`, `verify`, `training_step`, `rewrite` and `vjp` are others to begin with.
 
-The public names stand in `surface`, which takes a quarter of a second to import: they come with the
-first one asked for (PEP 562), so that `import onnxgrad` and `onnxgrad --help` do not wait for them.
+The public names are in `surface`, which takes a quarter of a second to import. It is imported when
+the first name is used (PEP 562), so that `import onnxgrad` and `onnxgrad --help` are quick.
 """
 
 from onnxgrad import startup as _startup  # noqa: F401  # before all others, which take their time

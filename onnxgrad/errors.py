@@ -5,8 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-# a message that quotes what it was given is cut in its middle beyond this: nobody reads a whole
-# graph in an error
+# a longer message is cut in its middle: it may quote an input such as a graph
 _LONGEST = 2000
 
 
@@ -32,14 +31,14 @@ class OnnxgradError(Exception):
 
 
 def _survivor(value: Any) -> Any:
-    """The value, or None where it does not survive pickling: a pool that cannot read an error
+    """Returns the value, or None if it does not survive pickling: a pool that cannot read an error
     waits for it forever.
     """
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     try:
         pickle.loads(pickle.dumps(value))
-    except Exception:  # noqa: BLE001  # whatever a value raises, the error has to arrive
+    except Exception:  # noqa: BLE001  # whatever a value raises, the error must arrive
         return None
     return value
 
@@ -47,7 +46,7 @@ def _survivor(value: Any) -> Any:
 def _again(
     cls: type[OnnxgradError], args: tuple[Any, ...], attributes: dict[str, Any]
 ) -> OnnxgradError:
-    """An error as it was, without its constructor, whose parameters need not be `args`."""
+    """Returns an error as it was, without its constructor, which may have other parameters."""
     error = cls.__new__(cls, *args)
     error.__dict__.update(attributes)
     return error
@@ -60,12 +59,12 @@ class InputError(OnnxgradError):
 
 
 class CannotRun(InputError):
-    """The model that something is to be proved of does not run, on no inputs that we can make."""
+    """The reference model of a proof does not run on any inputs that we can generate."""
 
 
 class UnknownDtype(InputError):
-    """A constant like a value whose dtype nobody can tell, where no operator makes one; a rule
-    then declines.
+    """A constant needs the dtype of a value whose dtype is unknown, and no operator makes it; rules
+    then decline.
     """
 
 
@@ -82,7 +81,7 @@ class Unsupported(NotProved):
 
 
 class NodeFailed(Unsupported):
-    """A node raises an error in the float64 reference: its kernel does not take these operands."""
+    """A node raises an error in the float64 reference: its kernel refuses these operands."""
 
 
 class RuleFailed(OnnxgradError):
@@ -103,4 +102,4 @@ class RuleWarning(UserWarning):
 
 
 class InternalError(OnnxgradError):
-    """A broken promise of our own code, such as a rule that does not terminate (exit code 3)."""
+    """An error of our own code, such as a rule that does not terminate (exit code 3)."""

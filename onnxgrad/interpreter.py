@@ -1,4 +1,4 @@
-"""How a Python process of our own is started, so that no file of the working folder runs in it.
+"""Starting a Python process of our own, so that no file of the working folder runs in it.
 
 `python -c` and `python -m` search the working folder before everything else. It may hold a
 stranger's `types.py` beside the model.
@@ -23,7 +23,7 @@ spec.loader.exec_module(sys.modules["onnxgrad"])
 
 
 def python_command(statements: str, *words: str, package: bool = False) -> list[str]:
-    """The command line of an isolated Python (`-I`) that runs `statements`, with `words` as
+    """Returns the command line of an isolated Python (`-I`) that runs `statements`, with `words` as
     `sys.argv[1:]`.
 
     It searches modules where this process does, without the working folder. The path is set before
@@ -32,7 +32,7 @@ def python_command(statements: str, *words: str, package: bool = False) -> list[
     """
     path = [entry for entry in sys.path if isinstance(entry, str)]
     here = [entry for entry in path if _is_working_folder(entry)]
-    # an entry that Python's own start brings stays, should the working folder be such a one
+    # an entry that Python adds itself stays, even if it is the working folder
     code = (
         f"import sys\nsys.path[:] = [p for p in {path!a} if p in sys.path or p not in {here!a}]\n"
     )
@@ -62,8 +62,8 @@ def _flags() -> list[str]:
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """A process that is started in here gets no SIGINT before it calls `ignore_interrupts`;
-    this process gets its own when the block ends.
+    """A process started in this block receives no SIGINT before it calls `ignore_interrupts`; this
+    process receives its own when the block ends.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -76,8 +76,8 @@ def interrupts_held() -> Iterator[None]:
 
 
 def ignore_interrupts() -> None:
-    """In a process started under `interrupts_held`: SIGINT, which reaches the whole group, is the
-    parent's to decide on.
+    """Ignores SIGINT in a process started under `interrupts_held`: the signal reaches the process
+    group, and the parent decides.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):

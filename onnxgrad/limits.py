@@ -1,8 +1,7 @@
 """Limits of the work on one model: one deadline, and one bound on memory.
 
-`with limited(timeout, max_memory):` starts the clock. Whatever runs inside, however deep, asks
-`current()`: the child processes for how long and with how much memory they may work, long loops of
-our own whether to go on.
+`with limited(timeout, max_memory):` starts the clock. Inside, at any depth, `current()` returns the
+limits: child processes take their time and memory from it, long loops check whether to go on.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Limits:
     deadline: float
 
     def left(self) -> float:
-        """Seconds left. Raises LimitReached when there are none."""
+        """Returns the seconds left. Raises LimitReached if there are none."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise self.out_of_time()
@@ -83,13 +82,13 @@ _current: ContextVar[Limits | None] = ContextVar("onnxgrad_limits", default=None
 
 
 def current() -> Limits:
-    """The limits in force; outside of any `limited` no deadline, and the default memory."""
+    """Returns the limits in force; by default there is no deadline, and the default memory."""
     return _current.get() or Limits(float("inf"), default_memory(), float("inf"))
 
 
 @contextmanager
 def limited(timeout: float | None = None, max_memory: int | str | None = None) -> Iterator[Limits]:
-    """Bound what runs inside; None is the default. Inside other limits the stricter of both hold.
+    """Limits the code inside; None is the default. Inside other limits the stricter of both hold.
 
     Raises InputError for values that are no limit.
     """
@@ -111,7 +110,7 @@ def limited(timeout: float | None = None, max_memory: int | str | None = None) -
 
 
 def bounded(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """A function that works within the limits that its arguments `timeout` and `max_memory` say."""
+    """Returns the function, limited by its arguments `timeout` and `max_memory`."""
 
     @functools.wraps(function)
     def within(*args: _P.args, **options: _P.kwargs) -> _R:
@@ -123,7 +122,7 @@ def bounded(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def read_size(text: int | str) -> int:
-    """Bytes of 4000000000, "4GB" or "3.5 GiB". Raises InputError."""
+    """Returns the bytes of 4000000000, "4GB" or "3.5 GiB". Raises InputError."""
     if isinstance(text, int) and not isinstance(text, bool) and text > 0:
         return min(text, UNLIMITED)
     match = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
@@ -137,7 +136,7 @@ def read_size(text: int | str) -> int:
 
 
 def size_text(size: int) -> str:
-    """A size of memory in binary units."""
+    """Returns a size of memory in binary units."""
     value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
     while value >= 1024 and len(units) > 1:
         value /= 1024
@@ -147,7 +146,7 @@ def size_text(size: int) -> str:
 
 @functools.cache
 def default_memory() -> int:
-    """Half of what this machine has, or the cgroup that we run in."""
+    """Returns half of the memory of this machine, or of the cgroup that we run in."""
     found = [UNLIMITED]
     if hasattr(os, "sysconf"):
         found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
@@ -156,7 +155,7 @@ def default_memory() -> int:
 
 
 def _cgroup_files() -> Iterator[Path]:
-    """Where version 2 and 1 of cgroups say how much memory there is, for our own group and those
+    """The files in which cgroups, version 2 and 1, limit the memory of our own group and those
     around it.
     """
     root = Path("/sys/fs/cgroup")

@@ -1,4 +1,4 @@
-"""For tests of rules of your own: what they register lasts as long as the test."""
+"""For tests of your own rules: registrations last as long as the test."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from onnxgrad.verify.running.session import LIBRARIES
 @known_keywords
 @contextmanager
 def temporary_rules() -> Iterator[None]:
-    """Gradient rules, passes, kernels of the float64 reference and libraries of custom operators
-    are afterwards what they were before.
+    """Restores gradient rules, passes, kernels of the float64 reference and libraries of custom
+    operators when the block ends.
 
     Those registered inside (`vjp`, `vjp_all`, `zero`, `body`, `register`, `kernel`, `custom_ops`, a
-    plugin that was run) are gone, those replaced are back, whatever was raised. May be nested. The
-    tables are the process's: not for threads that register at the same time. As a fixture for
-    every test::
+    plugin that was run) are removed and replaced ones restored, also after an error. May be nested.
+    The tables belong to the process: not for threads that register at the same time. As a fixture
+    for every test::
 
         @pytest.fixture(autouse=True)
         def rules_of_one_test():

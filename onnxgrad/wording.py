@@ -1,5 +1,5 @@
-"""How messages are worded: an option as its reader wrote it, on the command line, in a recipe or in
-Python; what was meant by a name that there is not; names of strangers as they may be printed.
+"""Parts of messages: options as the reader writes them, on the command line, in a recipe or in
+Python; suggestions for unknown names; names from files made safe to print.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any
 
 _DIGITS = 17  # that a float64 has
-_SHOWN = 0.1  # of a difference may be lost in what is printed of it
+_SHOWN = 0.1  # the share of a difference that printing may lose
 _shell = False  # of the whole process: the threads of a command speak as it does
 # of one thread: others may work for another reader
 _recipe: ContextVar[bool] = ContextVar("onnxgrad_recipe", default=False)
@@ -44,7 +44,7 @@ _PACKAGES = {
 NO_ONNXRUNTIME = (
     f"onnxruntime is not installed: pip install {_PACKAGES['cpu']} (or {_PACKAGES['gpu']})"
 )
-# characters that Python calls printable and nobody sees: Unicode's Default_Ignorable_Code_Point
+# invisible characters that Python calls printable: Unicode's Default_Ignorable_Code_Point
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
@@ -58,7 +58,7 @@ _COMMAND = re.compile(
 
 
 def install(extra: str) -> str:
-    """The command that installs what an extra of ours names."""
+    """Returns the command that installs one of our extras."""
     return f"pip install {_PACKAGES[extra]}"
 
 
@@ -84,8 +84,8 @@ def in_a_recipe() -> Iterator[None]:
 
 
 def option(shell: str, python: str) -> str:
-    """The one that the reader knows: `--no-verify` on the command line, `verify.run = false` in a
-    recipe, `verify=False` in Python.
+    """Returns an option as the reader writes it: `--no-verify` on the command line, `verify.run =
+    false` in a recipe, `verify=False` in Python.
     """
     if _recipe.get():
         return _FLAG.sub(lambda flag: _KEYS.get(flag[0], flag[0]), shell)
@@ -93,14 +93,14 @@ def option(shell: str, python: str) -> str:
 
 
 def input_option(name: str, value: str = "FILE") -> str:
-    """How the value of an input is given."""
+    """Returns the option that sets the value of an input."""
     if _recipe.get():
         return f'verify.inputs = ["{name}={value}"]'
     return option(f"--input {name}={value}", f"inputs={{{name!r}: array}}")
 
 
 def dim_option(*names: str) -> str:
-    """How sizes of symbolic dimensions are given."""
+    """Returns the option that sets sizes of symbolic dimensions."""
     if _recipe.get():
         return f"verify.dims = {{ {', '.join(f'{name} = SIZE' for name in names)} }}"
     shell = " ".join(f"--dim {name}=SIZE" for name in names)
@@ -109,8 +109,8 @@ def dim_option(*names: str) -> str:
 
 def printable(text: str) -> str:
     """Returns `text` as one line that is safe to print: letters of every script stay; newlines,
-    controls, bidi marks and characters that nobody sees are escaped as in Python, and so is the
-    beginning of a command to a build server.
+    controls, bidi marks and invisible characters are escaped as in Python, and so is the beginning
+    of a command to a build server.
 
     Names of models and files pass through here before they reach a terminal, a report or a page.
 
@@ -135,7 +135,7 @@ def escaped(text: str) -> str:
 
 
 def text_html(text: str) -> str:
-    """Text for a notebook as HTML that stands alone, its beginning where it is long."""
+    """Returns HTML of a text for a notebook, or of the beginning of a long text."""
     lines = text.splitlines()
     shown = [line if len(line) <= _WIDEST else f"{line[:_WIDEST]}..." for line in lines[:_ROWS]]
     if len(lines) > _ROWS:
@@ -164,8 +164,8 @@ def _visible(character: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
-    """The known names that `name` was perhaps meant to be, the nearest first: the same in another
-    case, what it begins, what differs by a few letters.
+    """Returns known names that `name` may stand for, the nearest first: equal but for case,
+    beginning with it, or different in a few letters.
     """
     names = list(dict.fromkeys(known))
     if len(alike := [other for other in names if other.lower() == name.lower()]) == 1:
@@ -177,24 +177,24 @@ def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """`did you mean 'x'?` where a known name is near, else what is said `otherwise`."""
+    """Returns `did you mean 'x'?` if a known name is near, else `otherwise`."""
     near = nearest(name, known)
     return f"did you mean '{near[0]}'?" if near else otherwise
 
 
 def perhaps(name: str, known: Iterable[str], most: int = 1) -> str:
-    """The same of up to so many names, in brackets for the middle of a sentence."""
+    """Returns ` (did you mean 'x' or 'y'?)` with up to `most` names, or an empty text."""
     near = [f"'{found}'" for found in nearest(name, known, most)]
     return f" (did you mean {' or '.join(near)}?)" if near else ""
 
 
 def counted(count: int, what: str, several: str = "") -> str:
-    """A number of things: `1 value`, `2,000 values`; `several` where the plural is no -s."""
+    """Returns a number of things: `1 value`, `2,000 values`; `several` is an irregular plural."""
     return f"{count:,} {what if count == 1 else several or f'{what}s'}"
 
 
 def told_apart(a: float, b: float, digits: int = 6) -> tuple[str, str]:
-    """Both numbers with as many digits, from `digits` on, as show how far they are apart.
+    """Returns both numbers with as few digits, at least `digits`, as show their difference.
 
     >>> told_apart(0.5, 0.50000012)
     ('0.5', '0.50000012')

@@ -54,12 +54,12 @@ class Case:
 
     def __str__(self) -> str:
         """`N8 64 -> 128, 16x16, k3 s2`."""
-        said = (
+        text = (
             f"N{self.n} {self.c} -> {self.m}, {'x'.join([str(self.size)] * self.axes)}, k{self.k}"
         )
-        said += f" s{self.stride}" if self.stride > 1 else ""
+        text += f" s{self.stride}" if self.stride > 1 else ""
         depthwise = self.group == self.c == self.m
-        return said + (" depthwise" if depthwise else f" g{self.group}" if self.group > 1 else "")
+        return text + (" depthwise" if depthwise else f" g{self.group}" if self.group > 1 else "")
 
     @property
     def pad(self) -> int:
@@ -251,8 +251,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--write", action="store_true", help="record the result in scripts/results")
     arguments = parser.parse_args()
-    said = "CPU time, one thread, medians of forms in turns; bold is what the rules choose. "
-    lines = [said + f"Load {os.getloadavg()[0]:.0f} at the start."]
+    conditions = "CPU time, one thread, medians of forms in turns; bold is what the rules choose. "
+    lines = [conditions + f"Load {os.getloadavg()[0]:.0f} at the start."]
     for made in tables(arguments.rounds):
         print(made, flush=True)
         lines.append(made)

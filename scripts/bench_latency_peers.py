@@ -71,8 +71,8 @@ def peer(python: str, name: str, model: Path, target: Path, timeout: float) -> s
     except subprocess.TimeoutExpired:
         return f"took over {timeout:g} s"
     if done.returncode or not target.is_file():
-        said = done.stderr.strip().splitlines()
-        return f"exit {done.returncode}: {said[-1][:200] if said else ''}"
+        lines = done.stderr.strip().splitlines()
+        return f"exit {done.returncode}: {lines[-1][:200] if lines else ''}"
     return ""
 
 
@@ -203,11 +203,11 @@ def main() -> None:
 
 def write(args: argparse.Namespace, rows: list[dict[str, Any]], table: list[str]) -> None:
     """Both files, after every model, so that an interrupted run leaves what it found."""
-    asked = (
+    code = (
         "import importlib.metadata as m; print(', '.join(p + ' ' + m.version(p) for p in "
         f"{tuple(PEERS)}))"
     )
-    found = subprocess.run([args.peers_python, "-c", asked], capture_output=True, text=True)
+    found = subprocess.run([args.peers_python, "-c", code], capture_output=True, text=True)
     about = {
         "date": time.strftime("%Y-%m-%d"),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",

@@ -49,8 +49,8 @@ def peak() -> int:
 
     Not getrusage's: that begins with what the parent had when it started this process.
     """
-    told = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in told if line.startswith("VmHWM")).split()[1]) * 1024
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
 
 
 def torch_steps(name: str, cold: bool) -> int:

@@ -37,8 +37,8 @@ def ours(name: str, batch: dict[str, Any], threads: int, engine: Any) -> Callabl
     """One step of a trainer, as a function that returns its CPU seconds."""
     path = cache_folder("training") / f"{name}.onnx"
     with np.load(path.with_suffix(".npz")) as record:
-        asked = [key.removeprefix("grad:") for key in record.files if key.startswith("grad:")]
-    task = train.training_step(path, None, train.AdamW(), [n for n in asked if n not in batch])
+        requested = [key.removeprefix("grad:") for key in record.files if key.startswith("grad:")]
+    task = train.training_step(path, None, train.AdamW(), [n for n in requested if n not in batch])
     trainer = train.Trainer(task, 1e-4, threads=threads, engine=engine)
     return lambda: _timed(lambda: trainer.step(batch))
 

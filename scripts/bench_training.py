@@ -56,9 +56,9 @@ def compare(name: str, rounds: int, threads: int, clock: int) -> str:
     model, inputs = build(MODELS[name], full=True)
     path = cache_folder("training") / f"{name}.onnx"
     with np.load(path.with_suffix(".npz")) as record:
-        asked = [key.removeprefix("grad:") for key in record.files if key.startswith("grad:")]
+        requested = [key.removeprefix("grad:") for key in record.files if key.startswith("grad:")]
     started = time.perf_counter()
-    graph = gradient(path, [n for n in asked if n not in inputs], "loss")
+    graph = gradient(path, [n for n in requested if n not in inputs], "loss")
     built = time.perf_counter() - started
     session = session_of(graph.SerializeToString(), threads)
     forward = session_of(path.read_bytes(), threads)

@@ -4,8 +4,8 @@ class or ONNX's body.
 Every single-node case of ONNX's backend suite whose operator has a kernel runs with it and without
 it, in float64: as the suite has it, with the floats' low bits filled (which shows what rounds to
 float32), scaled by 1e3, with NaN, infinities and zeros among them, as integers where the schema
-allows them, with nothing along the first axis, and in every older opset that the case can be said
-in. Then the case is made larger, and both are timed. The word in front is why the kernel is ours;
+allows them, with nothing along the first axis, and in every older opset that can express the
+case. Then the case is made larger, and both are timed. The word in front is why the kernel is ours;
 one that agrees everywhere and is at most SLOW times quicker should be borrowed.
 
 python scripts/compare_kernels.py [NAME ...]

@@ -144,7 +144,7 @@ def drawn(nodes: list[Node], x: float, y: float) -> Iterable[str]:
         yield f'<text class="op" x="{node.x + x:.0f}" y="{node.y + y + 3:.0f}">{node.op}</text>'
 
 
-def said(x: float, y: float, text: str, kind: str = "") -> str:
+def label(x: float, y: float, text: str, kind: str = "") -> str:
     """Words that begin at a place."""
     style = f' class="{kind}"' if kind else ""
     return f'<text x="{x:.0f}" y="{y:.0f}"{style}>{html.escape(text)}</text>'
@@ -162,12 +162,12 @@ def optimised() -> Iterable[str]:
     sizes = [len(model.graph.node) for model in whole]
     ratio = column("latency_peers.md", "onnxgrad default")["mobilenet_v2.raw.onnx"]
     found = f"mobilenet_v2: {sizes[0]} → {sizes[1]} nodes, {ratio:.2f} of the time; here its head"
-    yield said(16, 24, "optimise", "title")
-    yield said(90, 24, found, "soft")
+    yield label(16, 24, "optimise", "title")
+    yield label(90, 24, found, "soft")
     for graph, end in zip(graphs, (460, 600)):
         before_readers(graph, gap=22)
         yield from drawn(graph, end, 100)
-    yield said(474, 104, "→")
+    yield label(474, 104, "→")
 
 
 def differentiated() -> Iterable[str]:
@@ -182,8 +182,8 @@ def differentiated() -> Iterable[str]:
         f"mlp: {count} → {len(nodes)} nodes, the loss and the gradient of every weight; what is "
         "new runs back below"
     )
-    yield said(16, 204, "differentiate", "title")
-    yield said(122, 204, found, "soft")
+    yield label(16, 204, "differentiate", "title")
+    yield label(122, 204, found, "soft")
     there_and_back(nodes, width=770, gap=22)
     yield from drawn(nodes, 50, 248)
 
@@ -191,14 +191,14 @@ def differentiated() -> Iterable[str]:
 def trained(steps: Mapping[str, float]) -> Iterable[str]:
     """What a step with AdamW takes, over PyTorch's."""
     left, unit = 690, 130  # where the bars begin, and how long PyTorch's would be
-    yield said(630, 24, "train", "title")
-    yield said(672, 24, "AdamW step, CPU time / PyTorch", "soft")
+    yield label(630, 24, "train", "title")
+    yield label(672, 24, "AdamW step, CPU time / PyTorch", "soft")
     for i, (name, ratio) in enumerate(steps.items()):
         y = 44 + 22 * i
-        yield said(630, y + 11, name)
+        yield label(630, y + 11, name)
         width = f"{unit * ratio:.0f}"
         yield f'<rect class="bar" x="{left}" y="{y}" width="{width}" height="14" rx="2"/>'
-        yield said(left + unit * max(ratio, 1.0) + 8, y + 11, f"{ratio:.2f}")
+        yield label(left + unit * max(ratio, 1.0) + 8, y + 11, f"{ratio:.2f}")
     end = 44 + 22 * len(steps)
     yield f'<path class="line" d="M{left + unit} 38 V{end}"/>'
 

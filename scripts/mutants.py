@@ -77,8 +77,8 @@ def learn(reach: Path, tests: list[str]) -> int:
 
 
 def run(plan: Plan, out: Path, chosen: list[Site], seconds: float) -> int:
-    """Try each change; one line of JSON per change goes to `out`, a second one where the first
-    told nothing.
+    """Try each change; one line of JSON per change goes to `out`, a second one if the first
+    was inconclusive.
     """
     for name in _HEAVY:
         importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""Random models through `grad` with every input and weight asked for, at opsets 13 to 25, some with
+"""Random models through `grad` for every input and weight, at opsets 13 to 25, some with
 checkpointing.
 
     python scripts/sweep_gradients.py --minutes 10 --seed 0
@@ -31,7 +31,7 @@ from tests.grad.random_models import OPSETS, Drawn, FromRandom, model  # noqa: E
 
 
 def drawn(seed: int, number: int) -> Drawn:
-    """Model `number` of a sweep, with everything asked for that is differentiable."""
+    """Model `number` of a sweep, differentiated with respect to everything differentiable."""
     rng = Random(f"{seed}/{number}")
     found = model(FromRandom(rng), opset=rng.choice(OPSETS))
     return replace(found, wrt=list(dict.fromkeys([*found.wrt, *found.weights])))
@@ -68,7 +68,7 @@ def sweep(
 
     def judge(number: int, tally: Tally) -> None:
         case = drawn(seed, number)
-        tally.counts["adjoints asked for"] += len(case.wrt)
+        tally.counts["adjoints requested"] += len(case.wrt)
         tally.counts["with checkpointing"] += case.checkpoint is not None
         words = failure(case)
         if words is None:
@@ -96,11 +96,11 @@ def _save(folder: Path, name: str, case: Drawn, words: str) -> None:
 
     smallest = shrink(case.fixed, fails)
     left = smaller(smallest)
-    asked = (
+    request = (
         f"wrt {', '.join(left.wrt)}; targets {', '.join(left.targets)}; checkpoint "
         f"{left.checkpoint}"
     )
-    path = save_failure(folder, name, smallest, left.feeds, f"{words}\n{asked}")
+    path = save_failure(folder, name, smallest, left.feeds, f"{words}\n{request}")
     print(f"  {path}: {len(smallest.graph.node)} nodes", flush=True)
 
 

@@ -106,9 +106,9 @@ class Sweep:
         first = time.monotonic()
         self._until(running, lambda: self._staged() >= self.size)
         full = time.monotonic()
-        _, said = running.communicate()
+        _, errors = running.communicate()
         if running.returncode != 0:
-            raise SystemExit(f"the command fails when nobody ends it: {said.decode()}")
+            raise SystemExit(f"the command fails by itself: {errors.decode()}")
         self.before, self.after = first - started, time.monotonic() - full
 
     def _run(self, source: Path) -> subprocess.Popen[bytes]:
@@ -160,8 +160,8 @@ class Sweep:
         running = self._run(self.source)
         moment = self._reach(running)
         running.send_signal(number)  # nothing happens when it has ended
-        _, said = running.communicate(timeout=60)
-        wrong = self._faults(number, running.returncode, said)
+        _, errors = running.communicate(timeout=60)
+        wrong = self._faults(number, running.returncode, errors)
         version = self.known.get(_digest(_weights(self.out / "o.onnx")), "mixed")
         if version == "mixed" or (running.returncode == 0 and version == "old"):
             wrong.append(f"OUT is {version}")
@@ -173,12 +173,12 @@ class Sweep:
             f"{name} at {moment}: {w}" for w in wrong
         ]
 
-    def _faults(self, number: int, code: int, said: bytes) -> list[str]:
+    def _faults(self, number: int, code: int, errors: bytes) -> list[str]:
         wrong = []
         if code not in (0, -number, 128 + number):
             wrong.append(f"exit code {code}")
-        if b"Traceback" in said:
-            wrong.append(said.decode())
+        if b"Traceback" in errors:
+            wrong.append(errors.decode())
         late = time.monotonic() + 5
         while (left := processes(str(self.out))) and time.monotonic() < late:
             time.sleep(0.05)

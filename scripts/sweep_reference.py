@@ -3,9 +3,9 @@ onnxruntime runs it.
 
     python scripts/sweep_reference.py [--only OP] [--every N]
 
-A case is said in every older version of its operator that can say it, at the first and the last
-opset of that version. Where onnxruntime runs it, the reference must run, and agree with onnxruntime
-or with the suite. Prints what is left, and counts; exit code 1 when something failed.
+A case is written in every older version of its operator that can express it, at the first and the
+last opset of that version. If onnxruntime runs it, the reference must run, and agree with
+onnxruntime or with the suite. Prints failures and counts; exit code 1 if something failed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from onnxgrad.verify.running.session import run  # noqa: E402
 from tests.backend_suite import Case, clamp_ir, usable  # noqa: E402
 from tests.suite_table import any_opset  # noqa: E402
 
-# versions of operators in which no case of the suite can be said: opsets, signature, nodes
+# versions of operators in which no case of the suite can be written: opsets, signature, nodes
 _OLD = "float[2,3,4] x) => (float[A,B,C] y)"
 _IMAGE = "float[1,2,3,4] x, float[4] s, float[0] r) => (float[1,2,H,W] y)"
 _FACTORS = {"s": np.float32([1, 1, 2, 3]), "r": np.zeros(0, np.float32)}
@@ -112,7 +112,7 @@ _WRITTEN: tuple[tuple[tuple[int, ...], str, str], ...] = (
     ((1, 9, 11), "float[2,3,4] x) => (float[A,B] y)", "y = Flatten <axis = 2> (x)"),
 )
 
-_CLOSE = {"float16": 2e-2, "bfloat16": 5e-2}  # of max|y|; what is wider is asked for 1e-4
+_CLOSE = {"float16": 2e-2, "bfloat16": 5e-2}  # of max|y|; wider dtypes must agree to 1e-4
 _DRAWS = {"Bernoulli", "Dropout"}  # onnxruntime draws other numbers
 # onnxruntime deviates here from the suite, at every version
 _DEVIATES = {"Resize"}

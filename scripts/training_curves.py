@@ -151,7 +151,7 @@ def _reference(program: Program) -> tuple[Reference, set[str]]:
 
 
 def compare(
-    name: str, case: Case, told: str, setting: Setting, steps: int, way: str = "float32"
+    name: str, case: Case, title: str, setting: Setting, steps: int, way: str = "float32"
 ) -> str:
     """One row: the largest relative difference, and where. way: float32 or float64, or moved32,
     moved64.
@@ -174,7 +174,7 @@ def compare(
     agrees = bool(off[where] <= (1e-9 if double else 1e-3))
     judged = accuracies(trainer, model, case) if way == "float32" else ""
     return (
-        f"| {name} | {told}{f' ({clipped} steps clipped)' if clipped else ''} | {theirs[0]:.4f} | "
+        f"| {name} | {title}{f' ({clipped} steps clipped)' if clipped else ''} | {theirs[0]:.4f} | "
         f"{theirs[-1]:.5f} | {off[where]:.1e} at {where + 1} | {'yes' if agrees else 'NO'} | "
         f"{judged} |"
     )
@@ -251,8 +251,8 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|---|")
     for name in args.only:
-        for told in args.settings or known:
-            row = compare(name, CASES[name], told, known[told], args.steps, way)
+        for title in args.settings or known:
+            row = compare(name, CASES[name], title, known[title], args.steps, way)
             print(row, flush=True)
 
 

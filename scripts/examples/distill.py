@@ -2,7 +2,7 @@
 
     python scripts/examples/distill.py [-o FOLDER]
 
-Two spirals are told apart by a teacher with two hidden layers; the student has one. Both stand in
+A teacher with two hidden layers separates two spirals; the student has one. Both stand in
 one file. The teacher learns from labels; then the student learns to answer as the teacher does
 (Hinton et al., "Distilling the knowledge in a neural network", 2015). `stop` takes what the teacher
 says as given: without it the teacher would learn from its pupil. With the teacher's answers as

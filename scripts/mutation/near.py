@@ -64,16 +64,16 @@ def _mirrors_of_readers(tree: Path, module: str) -> list[str]:
         ".".join(p.relative_to(tree).with_suffix("").parts): p.read_text(encoding="utf-8")
         for p in sorted((tree / "onnxgrad").rglob("*.py"))
     }
-    asked, seen = [module], {module}
-    while asked:
+    level, seen = [module], {module}
+    while level:
         names = [
-            n for m in asked for n in (f"{m} import", "from {} import {}".format(*m.rsplit(".", 1)))
+            n for m in level for n in (f"{m} import", "from {} import {}".format(*m.rsplit(".", 1)))
         ]
-        asked = [
+        level = [
             m for m, text in sources.items() if m not in seen and any(n in text for n in names)
         ]
-        seen.update(asked)
-        found = [mirror for m in asked for mirror in _mirrors(tree, f"{m.replace('.', '/')}.py")]
+        seen.update(level)
+        found = [mirror for m in level for mirror in _mirrors(tree, f"{m.replace('.', '/')}.py")]
         if found:
             return found
     return []

@@ -216,10 +216,10 @@ def _masked(g: Block, scores: Value) -> Value:
     if roll < 0.85:
         like = replace(scores, dims=(n, m), exact=True)
         made = g.names.constant(g.names.array((n, m), scores.dtype))
-        asked = g.add("Greater", [made, _number(g, like, 0)], replace(like, dtype=BOOL), keep=False)
+        where = g.add("Greater", [made, _number(g, like, 0)], replace(like, dtype=BOOL), keep=False)
         pair = [_scalar(g, scores, 0), _scalar(g, scores, low)]
         g.rng.shuffle(pair)
-        mask = g.add("Where", [asked, *pair], like, keep=False)
+        mask = g.add("Where", [where, *pair], like, keep=False)
         return _mix(g, "Add", scores, mask, scores)
     keep = g.names.constant(causal.reshape(*lead, n, m))
     return g.add("Where", [keep, scores, _scalar(g, scores, low)], scores, keep=False)

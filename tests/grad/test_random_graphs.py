@@ -126,7 +126,7 @@ def test_optimizing_changes_nothing_on_many(drawn: Drawn) -> None:
 def test_a_sweep_with_everything_asked_for() -> None:
     counts, failures = sweep(0, models=12)
     assert not failures
-    assert counts["models"] == 12 and counts["adjoints asked for"] > 60
+    assert counts["models"] == 12 and counts["adjoints requested"] > 60
 
 
 @pytest.mark.slow

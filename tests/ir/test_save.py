@@ -505,7 +505,7 @@ def test_external_data_is_as_long_as_its_sizes_ask_for(tmp_path: Path) -> None:
         onnx.save(model, path)
         with pytest.raises(
             InputError,
-            match=f"said to be {wrong} bytes long, and its sizes ask for {expected.nbytes}",
+            match=f"declared as {wrong} bytes long, and its sizes require {expected.nbytes}",
         ):
             save(load(path), tmp_path / "out.onnx")
 

@@ -90,12 +90,30 @@ def _no_text(message: Any) -> Iterator[str]:
 # operators whose `axis` counts the first operand's axes -> how many more there may be
 _BY_AXIS: dict[str, int] = {
     **dict.fromkeys(
-        ["ArgMax", "ArgMin", "Compress", "Concat", "Gather", "GatherElements", "Hardmax",
-         "LayerNormalization", "LogSoftmax", "LpNormalization", "RMSNormalization", "Scatter",
-         "ScatterElements", "Softmax", "Split", "TopK", "Unique"], 0,
+        [
+            "ArgMax",
+            "ArgMin",
+            "Compress",
+            "Concat",
+            "Gather",
+            "GatherElements",
+            "Hardmax",
+            "LayerNormalization",
+            "LogSoftmax",
+            "LpNormalization",
+            "RMSNormalization",
+            "Scatter",
+            "ScatterElements",
+            "Softmax",
+            "Split",
+            "TopK",
+            "Unique",
+        ],
+        0,
     ),
-    "Flatten": 1, "OneHot": 1,
-}  # fmt: skip
+    "Flatten": 1,
+    "OneHot": 1,
+}
 
 
 def check_axes(program: Program, where: str) -> None:

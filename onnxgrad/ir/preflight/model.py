@@ -19,18 +19,25 @@ _A = AttributeProto
 # protobuf reads a hundred levels: three for each nested graph, some more for messages around them
 MOST_NESTED = 24
 _INT32 = 1 << 31
-# attributes of window operators and the like -> their least value; none may exceed 32 bits
-_LEAST: Mapping[str, int] = {
-    "strides": 1, "dilations": 1, "kernel_shape": 1, "group": 1, "blocksize": 1, "num_groups": 1,
-    "hidden_size": 1, "num_outputs": 1, "num_scan_inputs": 1,
-}  # fmt: skip
+# attributes of window operators and the like that are at least 1, and fit into 32 bits
+_POSITIVE = [
+    "strides",
+    "dilations",
+    "kernel_shape",
+    "group",
+    "blocksize",
+    "num_groups",
+    "hidden_size",
+    "num_outputs",
+    "num_scan_inputs",
+]
 _OWN = "__"  # the prefix of notes of other tools, which onnx and onnxruntime accept
 # attributes that count axes: above the axes of any tensor, onnx's inference wraps around and reads
 # out of bounds
 _AXES = frozenset({"axis", "axes", "perm", "batch_dims", "batch_axis", "time_axis"})
 # the least, and what is too much
 _RANGED: Mapping[str, tuple[int, int]] = {
-    **{name: (least, _INT32) for name, least in _LEAST.items()},
+    **dict.fromkeys(_POSITIVE, (1, _INT32)),
     **dict.fromkeys(_AXES, (-MOST_AXES - 1, MOST_AXES + 1)),
 }
 # looked up once, not for every attribute of a model

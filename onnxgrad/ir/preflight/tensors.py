@@ -33,11 +33,15 @@ _BITS: dict[int, int] = {
 }
 # the field of the elements if there is no raw_data; int32_data holds all other dtypes
 _FIELDS: dict[int, str] = {
-    TensorProto.FLOAT: "float_data", TensorProto.COMPLEX64: "float_data",
-    TensorProto.DOUBLE: "double_data", TensorProto.COMPLEX128: "double_data",
-    TensorProto.INT64: "int64_data", TensorProto.UINT32: "uint64_data",
-    TensorProto.UINT64: "uint64_data", TensorProto.STRING: "string_data",
-}  # fmt: skip
+    TensorProto.FLOAT: "float_data",
+    TensorProto.COMPLEX64: "float_data",
+    TensorProto.DOUBLE: "double_data",
+    TensorProto.COMPLEX128: "double_data",
+    TensorProto.INT64: "int64_data",
+    TensorProto.UINT32: "uint64_data",
+    TensorProto.UINT64: "uint64_data",
+    TensorProto.STRING: "string_data",
+}
 _PARTS: dict[int, int] = {TensorProto.COMPLEX64: 2, TensorProto.COMPLEX128: 2}
 
 

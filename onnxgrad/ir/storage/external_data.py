@@ -84,8 +84,8 @@ def _check_length(tensor: TensorProto) -> None:
         not (e.value.isdecimal() and len(e.value) < 20 and int(e.value) == needed) for e in written
     ):
         raise InputError(
-            f"external data of initializer '{tensor.name}' is said to be {written[0].value[:20]} "
-            f"bytes long, and its sizes ask for {needed}"
+            f"external data of initializer '{tensor.name}' is declared as {written[0].value[:20]} "
+            f"bytes long, and its sizes require {needed}"
         )
 
 
