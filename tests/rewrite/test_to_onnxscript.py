@@ -152,7 +152,7 @@ def test_a_match_has_the_reason_of_a_decline() -> None:
     [
         (["fold-constant"], "fold-constant is no list of laws with one root each"),
         (["combine-parallel-matmul"], "combine-parallel-matmul is no list"),
-        ([3], "int is no list"),
+        ([3], "laws must be a Rule or a RulePass or text"),
         ([], "no law is given"),
     ],
 )
