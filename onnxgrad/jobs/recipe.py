@@ -33,7 +33,8 @@ optimize` has options of its own for it):
     seconds = 2.0
     rounds = 20
 
-What `require` may say: `jobs.requirements`. An option that the caller sets wins over the recipe.
+`jobs.requirements` lists the keys of `require`. An option that the caller sets wins over the
+recipe.
 """
 
 from __future__ import annotations
