@@ -22,7 +22,7 @@ def test_a_preset_gives_its_reasons(run: Run) -> None:
     done = run("passes", "default")
     assert (
         done.code == 0
-        and "first, so that nothing below works" in done.out
+        and "first, so that no pass below works" in done.out
         and "canonical" not in done.out
     )
 
