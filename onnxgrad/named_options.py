@@ -103,9 +103,12 @@ def declared(module: Any, base: Any) -> list[Any]:
     return [
         cls
         for cls in vars(module).values()
-        if isinstance(cls, type) and get_origin(cls) is None  # to Python 3.10 list[int] is a type
-        and issubclass(cls, base) and cls.__module__ == module.__name__ and not isabstract(cls)
-    ]  # fmt: skip
+        if isinstance(cls, type)
+        and get_origin(cls) is None  # to Python 3.10 list[int] is a type
+        and issubclass(cls, base)
+        and cls.__module__ == module.__name__
+        and not isabstract(cls)
+    ]
 
 
 def name_of(cls: type) -> str:

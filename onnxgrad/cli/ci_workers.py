@@ -166,8 +166,9 @@ class _Workers:
         with interrupts_held():
             process = subprocess.Popen(
                 python_command(_SERVE, package=True),
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
         worker = _Worker(process)
         self.all.append(worker)
         threading.Thread(target=worker.hear, args=(self.heard,), daemon=True).start()

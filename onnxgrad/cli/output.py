@@ -158,9 +158,13 @@ class Output:
         If stderr is no terminal there is no bar, and -v prints each stage on a line.
         """
         bar = Progress(
-            SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(30),
-            TimeElapsedColumn(), console=self.errors, transient=True,
-        )  # fmt: skip
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(30),
+            TimeElapsedColumn(),
+            console=self.errors,
+            transient=True,
+        )
         steps, pulse = (
             bar.add_task(printable(title), total=total),
             bar.add_task("", total=None, visible=False),

@@ -84,10 +84,13 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         "-v", "--verbose", action="store_true", help="print more; a traceback with errors"
     )
     parser.add_argument(
-        "--plugin", action="append", default=[], metavar="FILE.py",
+        "--plugin",
+        action="append",
+        default=[],
+        metavar="FILE.py",
         help="a Python file with rules, families, passes or gradient rules of your own; it runs "
-             "with your rights",
-    )  # fmt: skip
+        "with your rights",
+    )
 
 
 def complaint(text: str) -> str:

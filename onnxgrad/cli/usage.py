@@ -79,9 +79,13 @@ HTML = row("--html", metavar="FILE", help=_PAGE)
 def custom_ops(title: str) -> Row:
     """The row of every command that has onnxruntime run something."""
     return row(
-        "--custom-ops", title=title, action="append", default=[], metavar="LIB.so",
+        "--custom-ops",
+        title=title,
+        action="append",
+        default=[],
+        metavar="LIB.so",
         help="a library of custom operators for onnxruntime; it runs with your rights",
-    )  # fmt: skip
+    )
 
 
 _REDUCING = """\

@@ -45,9 +45,11 @@ class OptimizeOptions(Proof):
 
     preset: Preset = option("default", "the passes to run; see `onnxgrad passes`")
     passes: str | Sequence[str | Pass | Law] | None = option(
-        None, "run these passes in this order: a,b{option=value}; a preset's name stands for its "
-        "passes", metavar="LIST", once=True,
-    )  # fmt: skip
+        None,
+        "run these passes in this order: a,b{option=value}; a preset's name stands for its passes",
+        metavar="LIST",
+        once=True,
+    )
     without: Names = option(
         (), "leave out this pass, or those that a glob matches; may repeat", metavar="PASS"
     )
@@ -55,42 +57,66 @@ class OptimizeOptions(Proof):
         "auto", "merge parallel products: where it pays (auto, the default), everywhere, or nowhere"
     )
     target_opset: Count | None = option(
-        None, "convert the model to opset N first; passes may then use its operators, such as "
-        "Attention of 23 (default: the model's)", metavar="N",
-    )  # fmt: skip
+        None,
+        "convert the model to opset N first; passes may then use its operators, such as "
+        "Attention of 23 (default: the model's)",
+        metavar="N",
+    )
     for_: Runtime | None = option(
-        None, "use this runtime's own operators if they are faster, such as onnxruntime's "
-        "MultiHeadAttention; no other runtime runs the result", metavar="RUNTIME",
-    )  # fmt: skip
+        None,
+        "use this runtime's own operators if they are faster, such as onnxruntime's "
+        "MultiHeadAttention; no other runtime runs the result",
+        metavar="RUNTIME",
+    )
     allow_growth: bool = option(False, "let --merge always grow the file by more than 10 %")
     inline: Names = option(
-        (), "first replace calls of this function, or of an operator that has a function body, by "
-        "the body", metavar="NAME", toml=None,
-    )  # fmt: skip
+        (),
+        "first replace calls of this function, or of an operator that has a function body, by "
+        "the body",
+        metavar="NAME",
+        toml=None,
+    )
     recipe: str | os.PathLike[str] | None = option(
-        None, "a recipe: options and requirements as TOML (default: onnxgrad.toml in this folder, "
-        "or [tool.onnxgrad] of pyproject.toml)", flag="--config", metavar="FILE", toml=None,
-    )  # fmt: skip
+        None,
+        "a recipe: options and requirements as TOML (default: onnxgrad.toml in this folder, "
+        "or [tool.onnxgrad] of pyproject.toml)",
+        flag="--config",
+        metavar="FILE",
+        toml=None,
+    )
     fix_dims: Sizes | None = option(
-        None, "replace a symbolic dimension by a fixed size in the output model (--dim: in the "
-        "proof only)", flag="--fix-dim", metavar="NAME=SIZE", toml=None,
-    )  # fmt: skip
+        None,
+        "replace a symbolic dimension by a fixed size in the output model (--dim: in the "
+        "proof only)",
+        flag="--fix-dim",
+        metavar="NAME=SIZE",
+        toml=None,
+    )
     max_rewrites: Count | None = option(None, "stop after N rewrites", metavar="N", toml=None)
     explain: bool = option(False, "list declined rewrites with the reason", toml=None, olive=False)
     print_after: Names = option(
-        (), "print the program as text on stderr, or write it to a file in DIR, each time this "
+        (),
+        "print the program as text on stderr, or write it to a file in DIR, each time this "
         "pass, or one that a glob matches, changed it; may repeat",
-        metavar="PASS[=DIR]", toml=None, olive=False,
-    )  # fmt: skip
+        metavar="PASS[=DIR]",
+        toml=None,
+        olive=False,
+    )
     tune: bool | float | str | os.PathLike[str] | Mapping[str, Any] | None = option(
-        None, "measure which rewrites pay, in onnxruntime on the provider, threads and inputs of "
+        None,
+        "measure which rewrites pay, in onnxruntime on the provider, threads and inputs of "
         "the proof, and keep those that win beyond the noise: true, the seconds to measure, or the "
-        "decisions of an earlier call", flag=None, toml=None,
-    )  # fmt: skip
+        "decisions of an earlier call",
+        flag=None,
+        toml=None,
+    )
     verify: bool | Literal["each", "only each"] = option(
-        True, "prove the result against the original; each: also every rewrite on its own "
-        "operands; only each: the rewrites alone", flag=None, toml="verify.run",
-    )  # fmt: skip
+        True,
+        "prove the result against the original; each: also every rewrite on its own "
+        "operands; only each: the rewrites alone",
+        flag=None,
+        toml="verify.run",
+    )
 
     @property
     def proves(self) -> bool:
@@ -125,19 +151,22 @@ class VerifyOptions(Proof):
     job: ClassVar[str] = "verify"
 
     weights: Literal["auto", "same", "rounded"] = option(
-        "auto", "same: B's weights are A's, so float64 results may differ by 1e-9 of the largest "
+        "auto",
+        "same: B's weights are A's, so float64 results may differ by 1e-9 of the largest "
         "value; rounded: they were computed anew, so results may differ by the rounding of their "
         "type (1e-6 in float32) or 3 times A's own error; auto (default): compare the weights",
-    )  # fmt: skip
+    )
     float64_budget: Positive = option(20.0, "seconds for the float64 check", flag=None)
     map: Pairs | None = option(
         None, "A's input or output NAME is called OTHER in B", metavar="NAME=OTHER"
     )
     expect: str | os.PathLike[str] | Mapping[str, Any] | None = option(
-        None, "compare A on --input with stored results (an .npz with the outputs' names) instead "
+        None,
+        "compare A on --input with stored results (an .npz with the outputs' names) instead "
         "of B; with --map, NAME is the name in FILE, OTHER the name in A",
-        metavar="FILE", once=True,
-    )  # fmt: skip
+        metavar="FILE",
+        once=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,13 +177,17 @@ class Float16Options(Proof):
     words: ClassVar[Mapping[str, str]] = {"BOUNDS": FLOAT16_BOUND}
 
     keep: Names = option(
-        (), "leave a node, value or operator, or those that a glob matches, in float32, beside "
-        "values that pass 65504 or need their digits; may repeat", metavar="NAME",
-    )  # fmt: skip
+        (),
+        "leave a node, value or operator, or those that a glob matches, in float32, beside "
+        "values that pass 65504 or need their digits; may repeat",
+        metavar="NAME",
+    )
     convert: Names = option(
-        (), "convert such a name to float16 even if its kind usually stays (sums, powers, "
-        "positions); --keep wins; may repeat", metavar="NAME",
-    )  # fmt: skip
+        (),
+        "convert such a name to float16 even if its kind usually stays (sums, powers, "
+        "positions); --keep wins; may repeat",
+        metavar="NAME",
+    )
     io: bool = option(False, "convert inputs and outputs to float16 too")
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
 
@@ -167,13 +200,17 @@ class ExtractOptions(Limits):
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
 
     inputs: Names | None = option(
-        None, "values of the main graph (default: the model's inputs)",
-        metavar="NAME,...", positional=True,
-    )  # fmt: skip
+        None,
+        "values of the main graph (default: the model's inputs)",
+        metavar="NAME,...",
+        positional=True,
+    )
     outputs: Names | None = option(
-        None, "values of the main graph (default: the model's outputs)",
-        metavar="NAME,...", positional=True,
-    )  # fmt: skip
+        None,
+        "values of the main graph (default: the model's outputs)",
+        metavar="NAME,...",
+        positional=True,
+    )
     provider: Providers = option("cpu", "where to run (default: cpu)", flag=None)
     dims: Sizes | None = option(None, "sizes of symbolic dimensions in the proof", flag=None)
     seed: Seed = option(0, "seed of generated values (default: 0)", metavar="N")
@@ -188,9 +225,11 @@ class InspectOptions(Limits):
     titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
 
     dims: Sizes | None = option(
-        None, "the size of a symbolic dimension, for FLOPs and memory",
-        flag="--dim", metavar="NAME=SIZE",
-    )  # fmt: skip
+        None,
+        "the size of a symbolic dimension, for FLOPs and memory",
+        flag="--dim",
+        metavar="NAME=SIZE",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,9 +300,10 @@ class BenchOptions(Running):
         True, "switch off onnxruntime's own optimisations", flag="--no-optimize"
     )
     require: Positive | None = option(
-        None, "exit with 1 if a model takes longer than RATIO x the first (of two or more)",
+        None,
+        "exit with 1 if a model takes longer than RATIO x the first (of two or more)",
         metavar="RATIO",
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,10 +314,11 @@ class PlaceOptions(Limits):
     titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
 
     device: Names = option(
-        (), "run nodes whose name or operator matches there: cuda='Conv*,op:Gemm,name:head*'; may "
+        (),
+        "run nodes whose name or operator matches there: cuda='Conv*,op:Gemm,name:head*'; may "
         "repeat, the first match decides; without a match, marks in the model stay",
         metavar="DEVICE=PATTERN",
-    )  # fmt: skip
+    )
     default: str = option("cpu", "device of all other nodes (default: cpu)", metavar="DEVICE")
     propagate: bool = option(
         False, "place unmarked nodes on the device of their operands, or else of their readers"
@@ -299,9 +340,11 @@ class Gates(Declaration):
         False, "let `onnxgrad ci` accept a result that was not proved", flag=None
     )
     tolerance: Annotated[float, Range(0, FINITE)] | None = option(
-        None, "the largest difference that is accepted, in addition to the proof's tolerance",
-        flag=None, toml="verify.tolerance",
-    )  # fmt: skip
+        None,
+        "the largest difference that is accepted, in addition to the proof's tolerance",
+        flag=None,
+        toml="verify.tolerance",
+    )
     bench: bool = option(
         False, "measure latency even if no requirement needs it", flag=None, toml="bench.run"
     )

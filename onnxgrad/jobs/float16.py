@@ -155,9 +155,12 @@ def _large(
     provider = providers_of(proof.get("provider") or "cpu")[0]
     try:
         cases = choose_cases(
-            model, proof.get("inputs"), proof.get("dims"), proof.get("seeds", (0, 1)),
+            model,
+            proof.get("inputs"),
+            proof.get("dims"),
+            proof.get("seeds", (0, 1)),
             lambda feeds: run(model, feeds, provider=provider, optimize=False),
-        )  # fmt: skip
+        )
         found = [
             run(asking, case.feeds, provider=provider, optimize=False, outputs=[*names.values()])
             for case in cases

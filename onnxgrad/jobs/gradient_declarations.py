@@ -62,15 +62,20 @@ class Chosen(Limits):
     title: ClassVar[str] = "gradient"
 
     wrt: Names | None = option(
-        None, "values to differentiate with respect to: inputs, weights, intermediate values; "
+        None,
+        "values to differentiate with respect to: inputs, weights, intermediate values; "
         "params: every weight that reaches the target (`inspect --weights` lists them); !GLOB "
         "takes away; several by commas; default: every floating-point input",
-        metavar="NAME|GLOB", positional=True,
-    )  # fmt: skip
+        metavar="NAME|GLOB",
+        positional=True,
+    )
     target: Targets | None = option(
-        None, "default: the only output; several add up; parts as in 'logits[:,7]', whose "
-        "elements are summed", metavar="NAME|INDEX", positional=True,
-    )  # fmt: skip
+        None,
+        "default: the only output; several add up; parts as in 'logits[:,7]', whose "
+        "elements are summed",
+        metavar="NAME|INDEX",
+        positional=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +85,11 @@ class Checkpointing(Declaration):
     title: ClassVar[str] = "gradient"
 
     checkpoint: Checkpoints | None = option(
-        None, "recompute instead of keep: auto, a memory budget such as 512MB, or marks "
-        "[start:|end:]NAME[@READER]", metavar="auto|SIZE|MARK",
-    )  # fmt: skip
+        None,
+        "recompute instead of keep: auto, a memory budget such as 512MB, or marks "
+        "[start:|end:]NAME[@READER]",
+        metavar="auto|SIZE|MARK",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +99,10 @@ class Request(Chosen, Checkpointing):
     title: ClassVar[str] = "gradient"
 
     stop: Names | None = option(
-        None, "treat these computed values as constants: no gradient flows on to the values before "
-        "them", metavar="NAME|GLOB",
-    )  # fmt: skip
+        None,
+        "treat these computed values as constants: no gradient flows on to the values before them",
+        metavar="NAME|GLOB",
+    )
     adjoint: Literal["auto", "ones", "input"] = option("ones", _ADJOINT.format(""))
 
 
@@ -107,9 +115,10 @@ class GradientOptions(Request):
 
     names: str = option("{}_grad", "of the adjoints (default: {}_grad)", metavar="PATTERN")
     ste: bool = option(
-        False, "pass QuantizeLinear - DequantizeLinear pairs straight through: an estimate, not "
+        False,
+        "pass QuantizeLinear - DequantizeLinear pairs straight through: an estimate, not "
         "checked by differences",
-    )  # fmt: skip
+    )
     simplify: bool = option(
         True, "leave the graph as the backward walk made it", flag="--no-simplify"
     )
@@ -197,9 +206,10 @@ class Checked(Running):
     title: ClassVar[str] = "proof"
 
     allow_empty: Names = option(
-        (), "this value's gradient may be 0 throughout: without it, 0 = 0 for all values is exit 1",
+        (),
+        "this value's gradient may be 0 throughout: without it, 0 = 0 for all values is exit 1",
         metavar="NAME",
-    )  # fmt: skip
+    )
     seed: Seed = option(0, "of generated values and directions", metavar="N")
 
 

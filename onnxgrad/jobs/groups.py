@@ -186,13 +186,18 @@ class Limits(Declaration):
     title: ClassVar[str] = "limits"
 
     timeout: Seconds | None = option(
-        None, f"seconds for all work on one model (default: {SECONDS:g})",
-        metavar="SECONDS", toml="verify.timeout",
-    )  # fmt: skip
+        None,
+        f"seconds for all work on one model (default: {SECONDS:g})",
+        metavar="SECONDS",
+        toml="verify.timeout",
+    )
     max_memory: Memory | None = option(
-        None, "memory of each process that works on the model, such as 4GB (default: half of the "
-        "memory of the machine or its cgroup)", metavar="SIZE", toml="verify.max_memory",
-    )  # fmt: skip
+        None,
+        "memory of each process that works on the model, such as 4GB (default: half of the "
+        "memory of the machine or its cgroup)",
+        metavar="SIZE",
+        toml="verify.max_memory",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,14 +208,21 @@ class Running(Limits):
         "cpu", "where to run (default: cpu)", toml="verify.provider", olive=False
     )
     inputs: Annotated[Inputs | None, InputKind()] = option(
-        None, ".npz, .npy or .pb with values to run on, or a folder of input_*.pb (default: "
-        "generated values)", flag="--input", metavar="[NAME=]FILE", toml="verify.inputs",
-    )  # fmt: skip
+        None,
+        ".npz, .npy or .pb with values to run on, or a folder of input_*.pb (default: "
+        "generated values)",
+        flag="--input",
+        metavar="[NAME=]FILE",
+        toml="verify.inputs",
+    )
     dims: Sizes | None = option(
-        None, "the size of a symbolic dimension when models run; a written file keeps the "
+        None,
+        "the size of a symbolic dimension when models run; a written file keeps the "
         "symbol, except with `optimize --fix-dim`",
-        flag="--dim", metavar="NAME=SIZE", toml="verify.dims",
-    )  # fmt: skip
+        flag="--dim",
+        metavar="NAME=SIZE",
+        toml="verify.dims",
+    )
     threads: Threads = option(1, "threads of onnxruntime (default: 1)", toml="verify.threads")
 
     def running(self) -> dict[str, Any]:
@@ -228,17 +240,25 @@ class Bounds(Declaration):
     words: ClassVar[Mapping[str, str]] = {"BOUNDS": "the proof's own"}
 
     atol: PerOutput | None = option(
-        None, "accept |a - b| <= atol + rtol |a|, for all outputs of floats or for one output "
-        "(default: <BOUNDS>)", metavar="[OUTPUT=]X", toml="verify.atol",
-    )  # fmt: skip
+        None,
+        "accept |a - b| <= atol + rtol |a|, for all outputs of floats or for one output "
+        "(default: <BOUNDS>)",
+        metavar="[OUTPUT=]X",
+        toml="verify.atol",
+    )
     rtol: PerOutput | None = option(
-        None, "see --atol; for all outputs of floats or for one output (default: <BOUNDS>)",
-        metavar="[OUTPUT=]X", toml="verify.rtol",
-    )  # fmt: skip
+        None,
+        "see --atol; for all outputs of floats or for one output (default: <BOUNDS>)",
+        metavar="[OUTPUT=]X",
+        toml="verify.rtol",
+    )
     metric: Names | None = option(
-        None, "accept at least cosine=0.999, psnr=40 (dB) or top1=0.99 (share of rows), or at most "
-        "worst=0.01 (of the largest value)", metavar="[OUTPUT:]METRIC=X", toml="verify.metric",
-    )  # fmt: skip
+        None,
+        "accept at least cosine=0.999, psnr=40 (dB) or top1=0.99 (share of rows), or at most "
+        "worst=0.01 (of the largest value)",
+        metavar="[OUTPUT:]METRIC=X",
+        toml="verify.metric",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,9 +269,12 @@ class Proof(Running, Bounds):
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof", "Running": "proof"}
 
     provider: Providers = option(  # type: ignore[assignment]  # several, with commas
-        "cpu", "where to run; cpu,cuda runs on both (default: cpu)",
-        metavar="{cpu,cuda,...}", toml="verify.provider", olive=False,
-    )  # fmt: skip
+        "cpu",
+        "where to run; cpu,cuda runs on both (default: cpu)",
+        metavar="{cpu,cuda,...}",
+        toml="verify.provider",
+        olive=False,
+    )
     seeds: Seeds = option(
         (0, 1),
         "seed of generated values; may repeat",
@@ -260,18 +283,24 @@ class Proof(Running, Bounds):
         toml="verify.seeds",
     )
     legs: Legs = option(
-        LEGS, "run this check only (default: both, each with its own tolerance)",
-        flag="--leg", toml="verify.legs",
-    )  # fmt: skip
+        LEGS,
+        "run this check only (default: both, each with its own tolerance)",
+        flag="--leg",
+        toml="verify.legs",
+    )
     coverage: str | float | None = option(
-        None, "the least share of thresholds, branches, loop turns and defaults that the runs "
+        None,
+        "the least share of thresholds, branches, loop turns and defaults that the runs "
         "must reach, such as '>= 95%'; less is exit code 1 (default: none)",
-        metavar="SHARE", toml="verify.coverage",
-    )  # fmt: skip
+        metavar="SHARE",
+        toml="verify.coverage",
+    )
     allow_empty: Names = option(
-        (), "accept an output with no finite values; otherwise verification fails",
-        metavar="NAME", toml="verify.allow_empty",
-    )  # fmt: skip
+        (),
+        "accept an output with no finite values; otherwise verification fails",
+        metavar="NAME",
+        toml="verify.allow_empty",
+    )
 
     def proof(self) -> dict[str, Any]:
         """Return the arguments of `verify` that differ from its defaults."""

@@ -214,10 +214,14 @@ class RewriteRefuted(NotProved):
         self.alone = alone
         self.done = done
         why = "whose two forms differ" if alone else "that changes the result"
-        blame = "" if culprit is None else (
-            f"; the first rewrite {why} is number {culprit.number}, {culprit.rule} (pass "
-            f"{culprit.pass_name}) at: {culprit.where}"
-        )  # fmt: skip
+        blame = (
+            ""
+            if culprit is None
+            else (
+                f"; the first rewrite {why} is number {culprit.number}, {culprit.rule} (pass "
+                f"{culprit.pass_name}) at: {culprit.where}"
+            )
+        )
         super().__init__(f"{report.summary}{blame}; nothing was written")
 
 

@@ -120,9 +120,13 @@ QUANTITIES = ("nodes", "parameters", *SIZES, "opset", "latency", "interface", "l
 MEASURED = ("latency", "memory")
 
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
-    "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
     ">": operator.gt,
-}  # fmt: skip
+}
 _BOUND = re.compile(
     r"\s*(?P<sign><=|>=|==|!=|<|>)\s*"
     r"(?:(?P<base>baseline|input)?\s*(?P<percent>[+-]\s*\d{1,9}(?:\.\d{1,9})?)\s*%"

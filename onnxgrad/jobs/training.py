@@ -70,7 +70,12 @@ def check_step(step: TrainingStep, options: TrainStepOptions) -> GradientReport:
     if given is not None:
         values |= dict(load_inputs(given, model))
     return check_gradient(
-        model, spread(names), manifest.loss, seed=options.seed, inputs=values,
+        model,
+        spread(names),
+        manifest.loss,
+        seed=options.seed,
+        inputs=values,
         stop=[v.name for v in program.main.vars() if v.name in step.stops],
-        provider=options.provider, dims=options.dims,
-    )  # fmt: skip
+        provider=options.provider,
+        dims=options.dims,
+    )

@@ -77,9 +77,11 @@ class Update(Declaration):
     title: ClassVar[str] = "update"
 
     groups: GroupsLike | None = option(
-        None, "another optimiser for these weights; the first group that fits decides",
-        flag="--group", metavar="GLOB=NAME{option=value,...}",
-    )  # fmt: skip
+        None,
+        "another optimiser for these weights; the first group that fits decides",
+        flag="--group",
+        metavar="GLOB=NAME{option=value,...}",
+    )
     clip_norm: Limit | None = option(None, "limit of the norm of all gradients", metavar="X")
     clip_value: Limit | None = option(None, "limit of each element of the gradients", metavar="X")
     accumulate: Batches = option(1, "micro-batches of one step (default: 1)", metavar="N")
@@ -92,9 +94,10 @@ class Update(Declaration):
         metavar="dynamic|NUMBER",
     )
     schedule: ScheduleLike | None = option(
-        None, f"the learning rate, inside the graph: {', '.join(SCHEDULES)}",
+        None,
+        f"the learning rate, inside the graph: {', '.join(SCHEDULES)}",
         metavar="NAME{option=value,...}",
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,38 +109,50 @@ class StepOptions(Update, Checkpointing):
     titles: ClassVar[Mapping[str, str]] = {"Checkpointing": "training step"}
 
     loss: LossLike | None = option(
-        None, "NAME{option=value,...}, terms with + and factors with *: "
+        None,
+        "NAME{option=value,...}, terms with + and factors with *: "
         f"{', '.join(sorted(LOSSES))}; or a scalar of the model; default: its only output. Labels "
         "are inputs, or values of the model held fixed: mse{output=a,target=b}",
-        metavar="LOSS", positional=True,
-    )  # fmt: skip
+        metavar="LOSS",
+        positional=True,
+    )
     optimizer: OptimizerLike | None = option(
-        None, f"{', '.join(OPTIMIZERS)} (default: adamw)",
-        metavar="NAME{option=value,...}", positional=True,
-    )  # fmt: skip
+        None,
+        f"{', '.join(OPTIMIZERS)} (default: adamw)",
+        metavar="NAME{option=value,...}",
+        positional=True,
+    )
     wrt: Names | None = option(
-        ("params",), "the weights to train; params (default): all of them; !GLOB takes away",
-        metavar="NAME|GLOB", positional=True,
-    )  # fmt: skip
-    stop: Names | None = option(
-        None, "values at which gradients stop: the weights before them are frozen",
+        ("params",),
+        "the weights to train; params (default): all of them; !GLOB takes away",
         metavar="NAME|GLOB",
-    )  # fmt: skip
+        positional=True,
+    )
+    stop: Names | None = option(
+        None,
+        "values at which gradients stop: the weights before them are frozen",
+        metavar="NAME|GLOB",
+    )
     inputs_at: Names = option(
-        (), "values that become the inputs: what comes before them is frozen and no part of the "
-        "step (fit runs it once over the data)", metavar="NAME",
-    )  # fmt: skip
+        (),
+        "values that become the inputs: what comes before them is frozen and no part of the "
+        "step (fit runs it once over the data)",
+        metavar="NAME",
+    )
     metrics: Names = option(
-        (), "an output of the model that the step returns beside the loss",
-        flag="--metric", metavar="OUTPUT",
-    )  # fmt: skip
+        (),
+        "an output of the model that the step returns beside the loss",
+        flag="--metric",
+        metavar="OUTPUT",
+    )
     batch_norm: Literal["frozen", "train"] | None = option(
         None, "train: normalise by the batch; running statistics become states (default: frozen)"
     )
     dropout: Literal["off", "train"] | Ratio | None = option(
-        None, "train: drop as the model's Dropout nodes say, with a seed per step (default: off)",
+        None,
+        "train: drop as the model's Dropout nodes say, with a seed per step (default: off)",
         metavar="off|train|RATIO",
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,8 +162,10 @@ class TrainStepOptions(StepOptions, Running):
     job: ClassVar[str] = "train-step"
     title: ClassVar[str] = "proof"
     titles: ClassVar[Mapping[str, str]] = {
-        **StepOptions.titles, "Limits": "proof", "Running": "proof",
-    }  # fmt: skip
+        **StepOptions.titles,
+        "Limits": "proof",
+        "Running": "proof",
+    }
 
     seed: Seed = option(0, "seed of generated values (default: 0)", metavar="N")
     verify: bool = option(True, "skip the numeric check (needs no onnxruntime)", flag="--no-verify")
@@ -162,17 +179,23 @@ class FitOptions(StepOptions):
     title: ClassVar[str] = "run"
 
     timeout: Seconds | None = option(
-        None, f"for everything, the training included; default: {SECONDS:g} for reading and "
-        "opening alone", metavar="SECONDS",
-    )  # fmt: skip
+        None,
+        f"for everything, the training included; default: {SECONDS:g} for reading and "
+        "opening alone",
+        metavar="SECONDS",
+    )
     max_memory: Memory | None = option(
-        None, "likewise, such as 4GB; default: half of what the machine or its cgroup has, for "
-        "reading and opening alone", metavar="SIZE",
-    )  # fmt: skip
+        None,
+        "likewise, such as 4GB; default: half of what the machine or its cgroup has, for "
+        "reading and opening alone",
+        metavar="SIZE",
+    )
     data: str = option(
-        REQUIRED, "arrays by the names of the model's inputs, and of what the loss compares with "
-        "(labels or target)", metavar="NPZ",
-    )  # fmt: skip
+        REQUIRED,
+        "arrays by the names of the model's inputs, and of what the loss compares with "
+        "(labels or target)",
+        metavar="NPZ",
+    )
     validation: str | None = option(None, "held-out data, for each epoch's end", metavar="NPZ")
     epochs: Several = option(1, "epochs to train (default: 1)", metavar="N")
     steps: Several | None = option(None, "steps to train, in place of --epochs", metavar="N")
@@ -180,13 +203,16 @@ class FitOptions(StepOptions):
         None, "examples of a batch (default: 32, or the size that the model fixes)", metavar="N"
     )
     rate: str = option(
-        "", "the learning rate (default: the optimiser's), or a schedule such as "
-        f"cosine{{lr=1e-3,T_max=1000}}: {', '.join(SCHEDULES)}", metavar="NUMBER|SCHEDULE",
-    )  # fmt: skip
+        "",
+        "the learning rate (default: the optimiser's), or a schedule such as "
+        f"cosine{{lr=1e-3,T_max=1000}}: {', '.join(SCHEDULES)}",
+        metavar="NUMBER|SCHEDULE",
+    )
     accuracy: Labels | None = option(
-        None, "evaluate the share of labels that the highest score of an output names",
+        None,
+        "evaluate the share of labels that the highest score of an output names",
         metavar="OUTPUT=LABELS",
-    )  # fmt: skip
+    )
     seed: Seed = option(0, "seed of the order of the data (default: 0)", metavar="N")
     shuffle: bool = option(True, "keep the order of the data", flag="--no-shuffle")
     patience: Several | None = option(
@@ -197,9 +223,11 @@ class FitOptions(StepOptions):
     )
     every: Several | None = option(None, "also save every N steps", metavar="N")
     log: str | None = option(
-        None, "write a line of JSON for each step, with the norm of gradients if --clip-norm or "
-        "--metric gradient_norm is set", metavar="FILE",
-    )  # fmt: skip
+        None,
+        "write a line of JSON for each step, with the norm of gradients if --clip-norm or "
+        "--metric gradient_norm is set",
+        metavar="FILE",
+    )
     plot: str | None = option(None, "plot the loss into a .png", metavar="FILE")
     data_parallel: bool = option(
         False, "share out every batch among the processes that mpiexec started"
@@ -207,6 +235,7 @@ class FitOptions(StepOptions):
     provider: Provider = option("cpu", "where to train (default: cpu)")
     threads: Threads | None = option(None, "threads of onnxruntime", metavar="N")
     engine: Literal["auto", "graph", "blocks"] = option(
-        "auto", "graph: run the step graph unchanged; blocks: apply the update in NumPy, block by "
+        "auto",
+        "graph: run the step graph unchanged; blocks: apply the update in NumPy, block by "
         "block (default: auto)",
-    )  # fmt: skip
+    )

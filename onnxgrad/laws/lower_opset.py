@@ -179,6 +179,7 @@ def _without_defaults(b: Binding, schema: OpSchema, new: int) -> None:
 
 def _even_parts(b: Binding) -> None:
     """Raises Refused unless the parts are known to be equal: before, they had to be."""
-    sizes = {None if v is None or v.shape is None else v.shape[int(b.attr("axis"))]
-             for v in b.outputs}  # fmt: skip
+    sizes = {
+        None if v is None or v.shape is None else v.shape[int(b.attr("axis"))] for v in b.outputs
+    }
     refuse_if(len(sizes) != 1 or None in sizes, "its parts are not known to be of one size")

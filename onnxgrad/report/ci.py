@@ -90,9 +90,12 @@ class CiReport(Rendered):
     def lock_state(self) -> dict[str, Any]:
         """The lock, for JSON."""
         return {
-            "path": self.lock, "found": self.locked, "updated": self.updated, "gone": self.gone,
+            "path": self.lock,
+            "found": self.locked,
+            "updated": self.updated,
+            "gone": self.gone,
             "renamed": self.renamed,
-        }  # fmt: skip
+        }
 
     @property
     def verdict(self) -> str:

@@ -135,9 +135,12 @@ def check_lines(report: GradientReport, verbose: bool) -> Iterator[Part]:
         verdict = f"WRONG {v.why}".rstrip() if wrong else v.remark
         gradient, difference = told_apart(v.gradient, v.difference)
         rows.add_row(
-            cell(v.name), cell(gradient), cell(difference), cell(f"{v.error:.1e}", style),
+            cell(v.name),
+            cell(gradient),
+            cell(difference),
+            cell(f"{v.error:.1e}", style),
             cell(verdict, style),
-        )  # fmt: skip
+        )
     yield rows
     if len(shown) < len(report.values):
         yield f"{len(shown)} of {counted(len(report.values), 'value')} (-v shows all)"

@@ -35,8 +35,12 @@ from onnxgrad.verify import Report
 from onnxgrad.wording import counted, option
 
 _STAGES = {
-    "read": "read", "tune": "tuned", "rewrite": "rewritten", "prove": "proved", "write": "written",
-}  # fmt: skip
+    "read": "read",
+    "tune": "tuned",
+    "rewrite": "rewritten",
+    "prove": "proved",
+    "write": "written",
+}
 _OPERATORS = 12  # rows of changed operators without -v
 _MISSES = 20  # rows of near misses without -v
 _UNDECIDED = 6  # rows of choices that were not kept, without -v
@@ -117,12 +121,16 @@ def _of_rewriting(found: Outcome, verbose: bool) -> Iterator[Part]:
         yield ""
         counts = sorted(found.trace.counts.items(), key=lambda item: -item[1].seconds)
         yield table(
-            "rule", ">tried", ">matched", ">applied", ">time",
+            "rule",
+            ">tried",
+            ">matched",
+            ">applied",
+            ">time",
             rows=(
                 (cell(name), *map(number, (c.tried, c.matched, c.applied)), seconds_text(c.seconds))
                 for name, c in counts
             ),
-        )  # fmt: skip
+        )
     if found.explain:
         yield ""
         yield from _misses(found, verbose)
@@ -137,13 +145,16 @@ def _of_rewriting(found: Outcome, verbose: bool) -> Iterator[Part]:
 def _counts(before: Stats, after: Stats, verbose: bool) -> Table:
     size = (bytes_text(before.bytes), bytes_text(after.bytes), _share(before.bytes, after.bytes))
     made = table(
-        "", ">before", ">after", ">change",
+        "",
+        ">before",
+        ">after",
+        ">change",
         rows=(
             ("nodes", *changed(before.nodes, after.nodes)),
             ("parameters", *changed(before.parameters, after.parameters)),
             ("file size", *size),
         ),
-    )  # fmt: skip
+    )
     made.add_section()
     counts = {
         n: (before.operators[n], after.operators[n]) for n in before.operators | after.operators
@@ -165,12 +176,16 @@ def _passes(done: Outcome, verbose: bool) -> Iterator[Part]:
         return cell(", ".join(f"{rule} ×{count}" for rule, count in counts), "dim")
 
     made = table(
-        "pass", ">rewrites", "what it did", ">time",
+        "pass",
+        ">rewrites",
+        "what it did",
+        ">time",
         rows=(
             (cell(p.name), number(p.firings), rules(p.name), seconds_text(p.seconds))
-            for p in done.passes if p.firings or verbose
+            for p in done.passes
+            if p.firings or verbose
         ),
-    )  # fmt: skip
+    )
     yield ""
     if made.rows:
         yield made

@@ -30,9 +30,14 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
     yield from (cell(f"  {reason}", "red") for reason in report.unproved)
     if report.legs:
         yield table(
-            "proof", ">runs", ">compared", ">worst difference", ">allowed", "where",
+            "proof",
+            ">runs",
+            ">compared",
+            ">worst difference",
+            ">allowed",
+            "where",
             rows=map(_row, report.legs.values()),
-        )  # fmt: skip
+        )
     yield from _failing(report, verbose)
     for name in report.unstable:
         yield cell(

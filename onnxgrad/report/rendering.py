@@ -191,9 +191,13 @@ def _rich_table(part: Table, widths: list[int]) -> rich.table.Table:
 
     if part.columns:
         made = RichTable(
-            box=box.SIMPLE_HEAD, title=part.title or None, title_justify="left",
-            title_style="bold", pad_edge=False, show_edge=False,
-        )  # fmt: skip
+            box=box.SIMPLE_HEAD,
+            title=part.title or None,
+            title_justify="left",
+            title_style="bold",
+            pad_edge=False,
+            show_edge=False,
+        )
     else:
         made = RichTable.grid(padding=(0, 3, 0, 0))
     for name, width in zip(heads(part, len(widths)), widths, strict=True):

@@ -86,13 +86,18 @@ class Fitted(Rendered):
                 held[event.epoch] = event.evaluation
         names = list(dict.fromkeys(name for found in held.values() for name in found))
         columns = (">epoch", ">steps", ">loss", *(f">held-out {name}" for name in names))
-        yield table(*columns, rows=(
-            (
-                str(epoch + 1), number(len(found)), f"{math.fsum(found) / len(found):.5g}",
-                *(f"{held[epoch][n]:.5g}" if n in held.get(epoch, {}) else "" for n in names),
-            )
-            for epoch, found in losses.items()
-        ))  # fmt: skip
+        yield table(
+            *columns,
+            rows=(
+                (
+                    str(epoch + 1),
+                    number(len(found)),
+                    f"{math.fsum(found) / len(found):.5g}",
+                    *(f"{held[epoch][n]:.5g}" if n in held.get(epoch, {}) else "" for n in names),
+                )
+                for epoch, found in losses.items()
+            ),
+        )
         speed = len(self.history.losses) / self.seconds if self.seconds else 0.0
         yield (
             f"{counted(self.steps, 'step')} in all, {number(len(self.history.losses))} now in "

@@ -196,16 +196,19 @@ def check_fits(step: TrainingStep, where: str) -> None:
     carried = {fed.name for fed in manifest.inputs if fed.next is not None}
     outputs = {v.name for v in step.train.main.outputs}
     named: list[tuple[str, str | None, Collection[str]]] = [
-        ("'loss'", manifest.loss, outputs), ("'gradient_norm'", manifest.gradient_norm, given),
+        ("'loss'", manifest.loss, outputs),
+        ("'gradient_norm'", manifest.gradient_norm, given),
         *(("'metrics'", name, given) for name in manifest.metrics),
-    ]  # fmt: skip
+    ]
     for i, fed in enumerate(manifest.inputs):
         at = f"inputs[{i}]"
         named += [
-            (f"{at} 'name'", fed.name, taken), (f"{at} 'next'", fed.next, given),
-            (f"{at} 'of'", fed.of, carried), (f"{at} 'gradient'", fed.gradient, inside),
+            (f"{at} 'name'", fed.name, taken),
+            (f"{at} 'next'", fed.next, given),
+            (f"{at} 'of'", fed.of, carried),
+            (f"{at} 'gradient'", fed.gradient, inside),
             (f"{at} 'adjoint'", fed.adjoint, inside),
-        ]  # fmt: skip
+        ]
     for key, name, names in named:
         if name is not None and name not in names:
             near = perhaps(name, names)

@@ -115,9 +115,14 @@ def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> 
         why: str, differences: Sequence[Difference] = (), unproved: Sequence[str] = ()
     ) -> Report:
         return Report(
-            False, tuple(differences), {name: Leg(name, False, why) for name in legs}, (), provider,
-            seconds=time.monotonic() - start, unproved=tuple(unproved),
-        )  # fmt: skip
+            False,
+            tuple(differences),
+            {name: Leg(name, False, why) for name in legs},
+            (),
+            provider,
+            seconds=time.monotonic() - start,
+            unproved=tuple(unproved),
+        )
 
     broken = interface_differences(original.proto, seen)
     if broken:
@@ -134,9 +139,14 @@ def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> 
         if "onnxruntime" in legs:
             session, ran = _opened(original, request)
         chosen = choose_cases(
-            original.proto, request.inputs, request.dims, request.seeds, _attempt(session, oracle),
-            on_refused=lambda plan, error: refused.append((plan, error)), feeder=feeder,
-        )  # fmt: skip
+            original.proto,
+            request.inputs,
+            request.dims,
+            request.seeds,
+            _attempt(session, oracle),
+            on_refused=lambda plan, error: refused.append((plan, error)),
+            feeder=feeder,
+        )
     except (RunFailed, InputError) as error:
         cause = error if isinstance(error, RunFailed) else error.__cause__
         if not isinstance(cause, RunFailed) or not (cause.limit or cause.stage == _REFERENCE):

@@ -173,8 +173,10 @@ def _demands(
     bounds.check(list(expected))
     stored = onnx.ModelProto()  # what it was stored from, as far as names go
     back = {b: a for a, b in names.items()}
-    for values, made in ((model.graph.input, stored.graph.input),
-                         (model.graph.output, stored.graph.output)):  # fmt: skip
+    for values, made in (
+        (model.graph.input, stored.graph.input),
+        (model.graph.output, stored.graph.output),
+    ):
         made.extend(onnx.ValueInfoProto(name=back.get(v.name, v.name), type=v.type) for v in values)
     demands, _ = correspondence(stored, model, names, bounds)
     dtypes = {back.get(name, name): on for name, on in float_types(model).items()}

@@ -73,10 +73,15 @@ def _table(report: BenchReport) -> Table:
 def _row(t: Timing) -> Sequence[Text | str]:
     style = "green" if t.wall_ratio.high < 1 else "yellow" if t.wall_ratio.low > 1 else ""
     return (
-        cell(t.name), f"{t.wall.median * 1e3:.3f}", _quartiles(t.wall, 1e3),
-        f"{t.cpu.median * 1e3:.3f}", cell(f"{t.wall_ratio.median:.3f}", style),
-        _quartiles(t.wall_ratio, 1), f"{t.cpu_ratio.median:.3f}", str(t.runs),
-    )  # fmt: skip
+        cell(t.name),
+        f"{t.wall.median * 1e3:.3f}",
+        _quartiles(t.wall, 1e3),
+        f"{t.cpu.median * 1e3:.3f}",
+        cell(f"{t.wall_ratio.median:.3f}", style),
+        _quartiles(t.wall_ratio, 1),
+        f"{t.cpu_ratio.median:.3f}",
+        str(t.runs),
+    )
 
 
 def _quartiles(spread: Spread, factor: float) -> str:

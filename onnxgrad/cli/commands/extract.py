@@ -37,13 +37,15 @@ def run(args: argparse.Namespace, out: Output) -> int:
     out.show(*(cell(f"input {v.name}: {v.type or '?'}") for v in part.main.inputs))
     out.show(*(cell(f"output {v.name}: {v.type or '?'}") for v in part.main.outputs))
     out.show(f"{number(nodes(load(model)))} → {counted(nodes(part), 'node')}")
-    out.json({
-        "model": args.model,
-        "output": args.output,
-        "inputs": [v.name for v in part.main.inputs],
-        "outputs": [v.name for v in part.main.outputs],
-        "proof": None if report is None else report.to_dict(),
-    })  # fmt: skip
+    out.json(
+        {
+            "model": args.model,
+            "output": args.output,
+            "inputs": [v.name for v in part.main.inputs],
+            "outputs": [v.name for v in part.main.outputs],
+            "proof": None if report is None else report.to_dict(),
+        }
+    )
     if report is not None:
         out.show(*proof_lines(report, out.verbose))
         if not report.ok:

@@ -63,9 +63,14 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
             step: Any = args.model if folder else make_step(source(args.model), args.options)
             data, validation = (_data(args, path, folder) for path in (args.data, args.validation))
             opening = partial(
-                Trainer, step, rate, provider=args.provider, threads=args.threads,
-                engine=args.engine, data_parallel=args.data_parallel,
-            )  # fmt: skip
+                Trainer,
+                step,
+                rate,
+                provider=args.provider,
+                threads=args.threads,
+                engine=args.engine,
+                data_parallel=args.data_parallel,
+            )
             trainer = None if args.provider != "cpu" else opening()
         # the address space that CUDA reserves is beyond any bound
         trainer = trainer or opening()
@@ -150,9 +155,13 @@ def _data(args: argparse.Namespace, path: str | None, folder: bool) -> Any:
     if folder or not args.inputs_at or all(name in arrays for name in args.inputs_at):
         return arrays
     return features(
-        source(args.model), args.inputs_at, arrays, batch_size=args.batch_size,
-        provider=args.provider, threads=args.threads,
-    )  # fmt: skip
+        source(args.model),
+        args.inputs_at,
+        arrays,
+        batch_size=args.batch_size,
+        provider=args.provider,
+        threads=args.threads,
+    )
 
 
 def _shown(

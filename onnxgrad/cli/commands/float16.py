@@ -41,12 +41,14 @@ def _staying(outcome: Outcome, verbose: bool = False) -> Iterator[Part]:
     if why:
         yield ""
         yield table(
-            "stays in float32 because", ">nodes", "such as",
+            "stays in float32 because",
+            ">nodes",
+            "such as",
             rows=(
                 (cell(reason), number(count), cell(first[reason].split(" = ")[0], "dim"))
                 for reason, count in why.most_common(None if verbose else _ROWS)
             ),
-        )  # fmt: skip
+        )
     if trace.notes:
         yield ""
         notes, more = first_of(list(trace.notes), _ROWS, verbose)

@@ -94,8 +94,13 @@ def _show(args: argparse.Namespace, out: Output, before: onnx.ModelProto, found:
     nodes = {"before": len(before.graph.node), "after": len(after.graph.node)}
     out.json(
         {
-            "model": args.model, "output": args.output, "nodes": nodes, "finished": found.finished,
+            "model": args.model,
+            "output": args.output,
+            "nodes": nodes,
+            "finished": found.finished,
             "bytes": {"before": before.ByteSize(), "after": after.ByteSize()},
-            "checked": found.checked, "invalid": found.invalid, "steps": found.steps,
+            "checked": found.checked,
+            "invalid": found.invalid,
+            "steps": found.steps,
         }
-    )  # fmt: skip
+    )

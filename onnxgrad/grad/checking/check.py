@@ -148,9 +148,13 @@ class Check(ABC):
         )
         limits = [*self.limits.values(), *(c.tolerance or 0.0 for c in checks)]
         return GradientReport(
-            tuple(values), max(limits, default=TOLERANCES[TensorProto.FLOAT]), self.where,
-            found.notes, found.kind, branches_not_taken(source, feeds),
-        )  # fmt: skip
+            tuple(values),
+            max(limits, default=TOLERANCES[TensorProto.FLOAT]),
+            self.where,
+            found.notes,
+            found.kind,
+            branches_not_taken(source, feeds),
+        )
 
 
 def _further(check: ValueCheck) -> tuple[bool, float, float]:

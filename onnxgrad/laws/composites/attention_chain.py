@@ -135,9 +135,11 @@ def _keeps_matrices(reshape: Binding) -> bool:
     x = reshape.inputs[0]
     before, after = None if x is None else x.shape, reshape.out.shape
     return (
-        before is not None and after is not None and min(len(before), len(after)) >= 2
+        before is not None
+        and after is not None
+        and min(len(before), len(after)) >= 2
         and same_shape(before[-2:], after[-2:])
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -211,6 +213,9 @@ def is_split(joined: Shape | None, split: Shape | None) -> bool:
         return False
     heads, width = split[2:]
     return (
-        isinstance(heads, int) and isinstance(width, int) and joined[2] == heads * width
-        and same_dim(joined[0], split[0]) and same_dim(joined[1], split[1])
-    )  # fmt: skip
+        isinstance(heads, int)
+        and isinstance(width, int)
+        and joined[2] == heads * width
+        and same_dim(joined[0], split[0])
+        and same_dim(joined[1], split[1])
+    )

@@ -54,10 +54,13 @@ def _is_turned(turned: Binding, half: int) -> bool:
     second = None if negative is None or negative.inputs[0] is None else negative.inputs[0]
     at_end = turned.attr("axis") in (-1, 3)
     return (
-        at_end and second is not None and second.definition is not None and plain is not None
+        at_end
+        and second is not None
+        and second.definition is not None
+        and plain is not None
         and _bounds(second.definition, 2 * half) == (half, 2 * half)
         and _bounds(plain, 2 * half) == (0, half)
-    )  # fmt: skip
+    )
 
 
 def _bounds(b: Binding, size: int) -> tuple[int, int] | None:

@@ -166,9 +166,13 @@ def _dtype(zero: Var | None, like: Var) -> int:
 @_law("QLinearConv", "")
 @_law("QLinearConv")
 def qlinear_conv(
-    call: QuantizedCall, x: Quantized, w: Quantized, y_scale: Var, y_zero: Var | None,
+    call: QuantizedCall,
+    x: Quantized,
+    w: Quantized,
+    y_scale: Var,
+    y_zero: Var | None,
     bias: Var | None = None,
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     """y = quantize(conv(x - x_zero, w - w_zero) + bias) * x_scale w_scale / y_scale"""
     form, attrs, dtype = call.form, call.written(*_CONV), _dtype(y_zero, x.value)
     if isinstance(form, PlainForm):
@@ -241,9 +245,13 @@ def matmul_integer_to_float(
 
 @_law("QGemm")
 def qgemm(
-    call: QuantizedCall, a: Quantized, b: Quantized, c: Var | None = None,
-    y_scale: Var | None = None, y_zero: Var | None = None,
-) -> list[Any]:  # fmt: skip
+    call: QuantizedCall,
+    a: Quantized,
+    b: Quantized,
+    c: Var | None = None,
+    y_scale: Var | None = None,
+    y_zero: Var | None = None,
+) -> list[Any]:
     """y = quantize(alpha a_scale b_scale ((a - a_zero) (b - b_zero) + c)), a and b transposed as
     asked; float without y_scale
     """

@@ -127,9 +127,12 @@ def report_data(
 ) -> dict[str, Any]:
     """The report of one model, or of several together; sections that are None are left out."""
     return {
-        "title": shown(title), "what": command, "verdict": answer, "cards": list(cards),
+        "title": shown(title),
+        "what": command,
+        "verdict": answer,
+        "cards": list(cards),
         "sections": [s for s in sections if s is not None],
-    }  # fmt: skip
+    }
 
 
 def section(kind: str, title: str, **data: Any) -> Section:

@@ -38,9 +38,14 @@ def _difference(d: Difference) -> dict[str, Any]:
     value, allowed = _finite(d.rel), _finite(d.tolerance)
     ratio = value / allowed if value is not None and allowed else 0.0 if d.ok else math.inf
     return {
-        "label": shown(d.output), "value": value, "bound": allowed, "ok": d.ok, "leg": d.leg,
-        "note": shown(place_text(d)), "ratio": min(ratio, 1e300),
-    }  # fmt: skip
+        "label": shown(d.output),
+        "value": value,
+        "bound": allowed,
+        "ok": d.ok,
+        "leg": d.leg,
+        "note": shown(place_text(d)),
+        "ratio": min(ratio, 1e300),
+    }
 
 
 def _finite(value: float) -> float | None:

@@ -28,9 +28,11 @@ _PREFIX = "base_model.model."
 _MOST = 1e9  # a rank or an alpha
 # by what a module's matrices are called: of a layer, of an embedding
 _SUFFIXES = {
-    ".lora_A.weight": LORA_A, ".lora_B.weight": LORA_B,
-    ".lora_embedding_A": LORA_A, ".lora_embedding_B": LORA_B,
-}  # fmt: skip
+    ".lora_A.weight": LORA_A,
+    ".lora_B.weight": LORA_B,
+    ".lora_embedding_A": LORA_A,
+    ".lora_embedding_B": LORA_B,
+}
 # what else a configuration may ask for, and changes what an adapter computes
 _OTHER = (
     "alpha_pattern", "arrow_config", "lora_bias", "layer_replication", "modules_to_save",

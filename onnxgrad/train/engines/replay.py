@@ -157,12 +157,15 @@ def laid_out(tape: _Tape, becomes: Mapping[int, int]) -> tuple[list[_Call], dict
         wanted = (*over, *scratch)
         target = next(
             (
-                p for p in wanted
-                if p in owner and owner[p] not in becomes and last.get(owner[p], i) <= i
+                p
+                for p in wanted
+                if p in owner
+                and owner[p] not in becomes
+                and last.get(owner[p], i) <= i
                 and tape.values[p].dtype == dtype
             ),
             None,
-        )  # fmt: skip
+        )
         if target is None:
             target = result
             scratch[result] = dtype

@@ -146,13 +146,15 @@ SIDES: dict[str, Callable[..., list[Side]]] = {
         lambda a: (1 - a.get("beta", 0.5)) / (a.get("alpha", 0.2) or 1.0),
     ),
     "HardSwish": _at(lambda a: -3.0, lambda a: 3.0),
-    "Clip": _clip, "Max": _extreme, "Min": _extreme,
+    "Clip": _clip,
+    "Max": _extreme,
+    "Min": _extreme,
     **dict.fromkeys(
         ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"),
         lambda attributes, operands, results: _truth(results[0]),
     ),
     "Where": lambda attributes, operands, results: _truth(operands[0]),
-}  # fmt: skip
+}
 
 
 class Thresholds(Counter):
@@ -224,8 +226,12 @@ class Turns(Counter):
         return all(self.seen.values())
 
     def items(self) -> list[Item]:
-        words = {"0": "never 0 turns", "1": "never 1 turn", "many": "never several turns",
-                 "any": "did not run"}  # fmt: skip
+        words = {
+            "0": "never 0 turns",
+            "1": "never 1 turn",
+            "many": "never several turns",
+            "any": "did not run",
+        }
         most = f"at most {self.most}"
         return [
             Item(TURNS, f"{self.where} ({most})", int(seen), 1, "" if seen else words[name])

@@ -100,10 +100,12 @@ class Coverage(Plain):
         return (
             *(f"{_place(item)}: {item.missing}" for item in self.items if item.missing),
             *(f"second model: {item.where}: {item.missing}" for item in second if item.missing),
-            *(f"{table!r}: {counted(n, 'row')} that differ were read by no run"
-              for table, n in self.unread.items()),
+            *(
+                f"{table!r}: {counted(n, 'row')} that differ were read by no run"
+                for table, n in self.unread.items()
+            ),
             *map(str, self.sizes),
-        )  # fmt: skip
+        )
 
     def lacks(self, wanted: float) -> str:
         """Why this is not the share that is wanted; empty if it is."""

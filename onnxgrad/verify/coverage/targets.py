@@ -40,14 +40,21 @@ _FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorPro
            TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4, TensorProto.UINT4}  # fmt: skip
 # (operator, operand that is a weight) -> the operand that it meets, along which axis
 _FACTORS: dict[tuple[str, int], Factor] = {
-    ("MatMul", 1): (0, -1), ("MatMul", 0): (1, -2), ("Conv", 1): (0, 1),
-    ("ConvTranspose", 1): (0, 1), ("Mul", 0): (1, None), ("Mul", 1): (0, None),
-}  # fmt: skip
+    ("MatMul", 1): (0, -1),
+    ("MatMul", 0): (1, -2),
+    ("Conv", 1): (0, 1),
+    ("ConvTranspose", 1): (0, 1),
+    ("Mul", 0): (1, None),
+    ("Mul", 1): (0, None),
+}
 # operator -> (table, index) of each lookup
 LOOKUPS = {
-    "Gather": ((0, 1),), "GatherElements": ((0, 1),), "GatherND": ((0, 1),),
-    "GatherBlockQuantized": ((0, 1),), "EmbedLayerNormalization": ((2, 0), (4, 1)),
-}  # fmt: skip
+    "Gather": ((0, 1),),
+    "GatherElements": ((0, 1),),
+    "GatherND": ((0, 1),),
+    "GatherBlockQuantized": ((0, 1),),
+    "EmbedLayerNormalization": ((2, 0), (4, 1)),
+}
 
 
 def axis_of(node: NodeProto) -> int:
@@ -102,8 +109,10 @@ class Targets:
         for function in model.functions:
             self._scope = f"{function.name}: "
             self._levels, self._makers, self._weights = (
-                dict.fromkeys(function.input, _DATA), {}, {},
-            )  # fmt: skip
+                dict.fromkeys(function.input, _DATA),
+                {},
+                {},
+            )
             self._nodes(function.node)
 
     def counters(self) -> Iterator[Counter]:

@@ -177,9 +177,14 @@ def _tips(slot: Slot, edges: Edges, beside: float) -> list[float]:
 _OF_SIZES = ("count", "length", "switch")  # kinds that stay as they are unless sizes may change
 _BY_KIND: dict[str, Callable[[Array, Slot, Edges, np.random.Generator], Array]] = {
     "mask": lambda usual, slot, edges, rng: np.asarray(1 - usual),
-    "count": _count, "length": _length, "switch": _switch, "whole": _whole,
-    "real": _real, "text": _text, "complex": _complex,
-}  # fmt: skip
+    "count": _count,
+    "length": _length,
+    "switch": _switch,
+    "whole": _whole,
+    "real": _real,
+    "text": _text,
+    "complex": _complex,
+}
 
 
 @dataclass(frozen=True)
@@ -222,8 +227,11 @@ SEARCH = (
 
 def varied(usual: Array, slot: Slot, how: Variation) -> Array:
     """The usual value of a slot, varied, in its shape and within its bounds."""
-    wanted = [row for table, scale, offset in slot.uses.tables
-              for row in _inputs(how.rows.get(table, ()), scale, offset)]  # fmt: skip
+    wanted = [
+        row
+        for table, scale, offset in slot.uses.tables
+        for row in _inputs(how.rows.get(table, ()), scale, offset)
+    ]
     if wanted and usual.size and slot.kind in ("whole", "real", "position"):
         return np.resize(np.asarray(wanted), usual.shape).astype(usual.dtype)
     if slot.kind == "real" and not slot.uses.bounded:

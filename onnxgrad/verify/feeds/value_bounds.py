@@ -192,9 +192,11 @@ def _inferred(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 # operator: the attribute with the words that it knows
 _WORDS = {
-    "CategoryMapper": "cats_strings", "LabelEncoder": "keys_strings",
-    "OneHotEncoder": "cats_strings", "TfIdfVectorizer": "pool_strings",
-}  # fmt: skip
+    "CategoryMapper": "cats_strings",
+    "LabelEncoder": "keys_strings",
+    "OneHotEncoder": "cats_strings",
+    "TfIdfVectorizer": "pool_strings",
+}
 _TREES = {"TreeEnsembleClassifier", "TreeEnsembleRegressor"}
 _MOST = 8
 
@@ -243,9 +245,11 @@ _CONDITIONS = {("Where", 0), ("If", 0), ("Compress", 1)}
 # operands that choose elements of operand 0 along the attribute `axis`, or along this axis
 _CHOOSE_ALONG = {("Gather", 1), ("GatherElements", 1), ("ScatterElements", 1), ("Scatter", 1)}
 _CHOOSE: dict[tuple[str, int], int] = {
-    ("NegativeLogLikelihoodLoss", 1): 1, ("SoftmaxCrossEntropyLoss", 1): 1,
-    ("ArrayFeatureExtractor", 1): -1, ("RoiAlign", 2): 0,
-}  # fmt: skip
+    ("NegativeLogLikelihoodLoss", 1): 1,
+    ("SoftmaxCrossEntropyLoss", 1): 1,
+    ("ArrayFeatureExtractor", 1): -1,
+    ("RoiAlign", 2): 0,
+}
 _LENGTHS = {("LSTM", 4), ("GRU", 4), ("RNN", 4), ("ReverseSequence", 1)}
 _KINKS = {"Relu", "LeakyRelu", "PRelu", "Elu", "Celu", "Selu", "Abs", "ThresholdedRelu"}
 _LARGEST = 3e38  # a bound from here on is no bound: exporters write the largest float32

@@ -74,9 +74,11 @@ class Child:
             with interrupts_held():
                 self.process = subprocess.Popen(
                     python_command(_start(), kind, str(watched)),
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self.log,
                     pass_fds=() if watched < 0 else (watched,),
-                )  # fmt: skip
+                )
         except BaseException:  # an interrupt too leaves no pipe
             _close(self.life)
             raise

@@ -370,7 +370,12 @@ def run(
     exceeds `timeout` seconds.
     """
     return run_many(
-        model, [feeds], provider=provider, optimize=optimize, threads=threads, outputs=outputs,
+        model,
+        [feeds],
+        provider=provider,
+        optimize=optimize,
+        threads=threads,
+        outputs=outputs,
         timeout=timeout,
         session_options=session_options,
-    )[0]  # fmt: skip
+    )[0]

@@ -146,10 +146,15 @@ def qlinear_binary(call: Call, *operands: Any) -> Array:
 
 @kernel("Attention", domain=_MS, why="missing")
 def attention(
-    call: Call, x: Array, weights: Array, bias: Array | None = None, mask: Array | None = None,
-    past: Array | None = None, attention_bias: Array | None = None,
+    call: Call,
+    x: Array,
+    weights: Array,
+    bias: Array | None = None,
+    mask: Array | None = None,
+    past: Array | None = None,
+    attention_bias: Array | None = None,
     past_length: Array | None = None,
-) -> tuple[Array, Array | None]:  # fmt: skip
+) -> tuple[Array, Array | None]:
     """x (B, S, E), weights (E, D + D + D_v)."""
     if past is not None or past_length is not None or call["do_rotary"]:
         raise Unsupported("com.microsoft::Attention with a cache or rotary embedding")
@@ -166,10 +171,15 @@ def attention(
 
 @kernel("MultiHeadAttention", domain=_MS, why="missing")
 def multi_head_attention(
-    call: Call, query: Array, key: Array | None = None, value: Array | None = None,
-    bias: Array | None = None, mask: Array | None = None, attention_bias: Array | None = None,
+    call: Call,
+    query: Array,
+    key: Array | None = None,
+    value: Array | None = None,
+    bias: Array | None = None,
+    mask: Array | None = None,
+    attention_bias: Array | None = None,
     *cache: Array | None,
-) -> tuple[Array, ...]:  # fmt: skip
+) -> tuple[Array, ...]:
     """query (B, S, D), key (B, L, D) and value (B, L, D_v), or both (B, N, L, H); the bias in
     one piece.
     """

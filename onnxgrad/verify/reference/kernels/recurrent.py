@@ -105,9 +105,14 @@ def _biases(b: Array | None, w: Array) -> tuple[Array, Array]:
 
 @kernel("RNN", why="opset")
 def rnn(
-    call: Call, x: Array, w: Array, r: Array, b: Array | None = None, lengths: Array | None = None,
+    call: Call,
+    x: Array,
+    w: Array,
+    r: Array,
+    b: Array | None = None,
+    lengths: Array | None = None,
     h0: Array | None = None,
-) -> tuple[Array, ...]:  # fmt: skip
+) -> tuple[Array, ...]:
     wb, rb = _biases(b, w)
     functions = _activations(call, ["Tanh"], len(r))
 
@@ -119,9 +124,14 @@ def rnn(
 
 @kernel("GRU", why="wrong")
 def gru(
-    call: Call, x: Array, w: Array, r: Array, b: Array | None = None, lengths: Array | None = None,
+    call: Call,
+    x: Array,
+    w: Array,
+    r: Array,
+    b: Array | None = None,
+    lengths: Array | None = None,
     h0: Array | None = None,
-) -> tuple[Array, ...]:  # fmt: skip
+) -> tuple[Array, ...]:
     """Gates in the order z, r, h."""
     wb, rb = _biases(b, w)
     functions = _activations(call, ["Sigmoid", "Tanh"], len(r))
