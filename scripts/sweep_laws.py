@@ -195,7 +195,7 @@ class _Judged:
         self.law.apply(program, trace)
         self._check(program, trace)
         self.matched = int(sum(c.matched for c in trace.counts.values()) > 0)
-        self.fired = int(bool(trace.firings))
+        self.fired = int(bool(trace.rewrites))
 
     def _whole(self) -> None:
         program, trace = load(self.model), Trace()
@@ -204,7 +204,7 @@ class _Judged:
 
     def _check(self, program: Program, trace: Trace) -> None:
         self.failures += [f"slip: {slip}" for slip in trace.slips]
-        if not trace.firings:
+        if not trace.rewrites:
             return
         for block in program.blocks():
             block.schedule()

@@ -24,20 +24,20 @@ from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.report.rendering import Rendered
-from onnxgrad.rewrite.trace import Firing
+from onnxgrad.rewrite.trace import Rewrite
 from onnxgrad.verify import Difference, Report, RunFailed
 from tests.helpers import parse
 
 REPORT = Report(False, (Difference("y", (0,), 1.0, 2.0, 0.5, 1e-6, ""),), {}, ())
-FIRING = Firing(3, "clean", "law", "y = Neg(x)")
+FIRING = Rewrite(3, "clean", "law", "y = Neg(x)")
 # by annotation: what a constructor that asks for more than a message is given
 GIVEN: dict[str, Any] = {
     "int": 7,
     "float": 0.5,
     "bool": True,
     "Report": REPORT,
-    "Firing": FIRING,
-    "Firing | None": FIRING,
+    "Rewrite": FIRING,
+    "Rewrite | None": FIRING,
 }
 
 

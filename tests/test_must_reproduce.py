@@ -174,21 +174,21 @@ def test_optimizing_again_changes_nothing() -> None:
         program = load(after(name))
         trace = Trace()
         Pipeline.of(merge="always").run(program, trace)
-        assert not trace.firings, [f.rule for f in trace.firings][:5]
+        assert not trace.rewrites, [f.rule for f in trace.rewrites][:5]
 
 
 @pytest.mark.parametrize("name", ["lstmcell.onnx", "mobilenet_v2.raw.onnx"])
 def test_stopping_after_n_rewrites_gives_the_first_n(name: str) -> None:
     """What bisection stands on: a limit changes nothing but the end."""
 
-    def firings(limit: int | None) -> list[tuple[str, str, str]]:
+    def rewrites(limit: int | None) -> list[tuple[str, str, str]]:
         trace = Trace(limit=limit)
         Pipeline.of(merge="always").run(load(MODELS_DIR / name), trace)
-        return [(f.pass_name, f.rule, f.where) for f in trace.firings]
+        return [(f.pass_name, f.rule, f.where) for f in trace.rewrites]
 
-    every = firings(None)
+    every = rewrites(None)
     for limit in (1, len(every) // 3, len(every) - 1):
-        assert firings(limit) == every[:limit]
+        assert rewrites(limit) == every[:limit]
 
 
 def test_the_argument_is_never_changed() -> None:

@@ -1,3 +1,1 @@
-"""The command line: a file per command, and one of the same name in `usage` for what can be said to
-it; `app` finds them, `output` prints.
-"""
+"""The command line: a file per command; `usage` has their help, `app` finds them."""

@@ -46,7 +46,7 @@ class GradientPass(Pass):
         raises it.
         """
         where = f"{self.target or 'the output'} by {self.wrt or 'every input'}"
-        if any(f.rule == _RULE and f.where == where for f in trace.firings):
+        if any(f.rule == _RULE and f.where == where for f in trace.rewrites):
             return
         if program.opset < OPSET:
             raise InputError(
@@ -62,7 +62,7 @@ class GradientPass(Pass):
 
         Raises NotProved when they do not.
         """
-        if not any(f.rule == _RULE for f in trace.firings):
+        if not any(f.rule == _RULE for f in trace.rewrites):
             return model
         report = check_gradient(load(model), provider=provider, **self._request())
         if not report.ok:

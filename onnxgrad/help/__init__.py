@@ -40,7 +40,7 @@ def headings(topic: str) -> list[str]:
 
 
 def _hint(word: str) -> str:
-    """What somebody may have meant who asked for `word`."""
+    """The topics that somebody may mean by `word`."""
     if meant := did_you_mean(word, TOPICS):
         return meant
     for topic in TOPICS:

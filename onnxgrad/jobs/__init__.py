@@ -1,4 +1,4 @@
-"""The jobs: what can be asked of onnxgrad. A job is one declaration of its options and one driver.
+"""The jobs of onnxgrad. A job is one declaration of its options and one driver.
 
 `declarations.py` declares the options of each job as fields of a frozen dataclass; groups that jobs
 share (`groups.py`) are base classes:

@@ -295,7 +295,7 @@ def add_flags(parser: argparse.ArgumentParser, cls: type[Declaration]) -> None:
 
 
 def group_of(parser: argparse.ArgumentParser, title: str) -> argparse._ActionsContainer:
-    """Return the group of this title, made when it is first asked for; without one the parser."""
+    """Return the group of this title, made at its first use; without a title the parser."""
     if not title:
         return parser
     known = {group.title: group for group in parser._action_groups}

@@ -141,8 +141,8 @@ def _sample(
     given["allow_empty"] = [name for name in proof.allow_empty if name in names]
     known = {o.name for o in options_of(checking)}
     hooks.on_stage(f"{found.kind} against differences")
-    asked = checking.from_settings({k: v for k, v in given.items() if k in known})
-    report = check(original, asked, Hooks())  # within the limits that hold already
+    sample = checking.from_settings({k: v for k, v in given.items() if k in known})
+    report = check(original, sample, Hooks())  # within the limits that hold already
     return bounded(report, bounds, found.values)
 
 

@@ -34,7 +34,7 @@ from onnxgrad.passes.folding import constant_bytes, file_bytes
 from onnxgrad.passes.inline import Inline, check_names
 from onnxgrad.passes.instruments import PrintAfter, leave_out, to_stderr
 from onnxgrad.passes.pipeline import Fired, PassResult, Pipeline
-from onnxgrad.rewrite.trace import Firing, Trace
+from onnxgrad.rewrite.trace import Rewrite, Trace
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.blame import bisect
 from onnxgrad.verify.compare import DIFFERENT
@@ -204,7 +204,7 @@ class RewriteRefuted(NotProved):
     def __init__(
         self,
         report: Report,
-        culprit: Firing | None,
+        culprit: Rewrite | None,
         *,
         alone: bool = False,
         done: Outcome | None = None,
@@ -333,7 +333,7 @@ def optimize_program(
             culprit = None
             if report.verdict == DIFFERENT:
                 tell("bisect")
-                culprit = _culprit(model, pipeline, len(trace.firings), original, options)
+                culprit = _culprit(model, pipeline, len(trace.rewrites), original, options)
             raise RewriteRefuted(report, culprit, done=done)
     _proved(pipeline, program)
     return done
@@ -361,7 +361,7 @@ def _run(
     except FiringDiffers as error:
         # the program is complete: it was between rewrites
         done = Outcome(rewritten=program, trace=trace, each=trace.report)
-        raise RewriteRefuted(error.report, error.firing, alone=True, done=done) from None
+        raise RewriteRefuted(error.report, error.rewrite, alone=True, done=done) from None
     return results
 
 
@@ -406,7 +406,7 @@ def runnable(program: Program) -> Iterator[ModelProto | Path]:
 
 def _culprit(
     model: ModelLike, pipeline: Pipeline, total: int, original: Any, options: Mapping[str, Any]
-) -> Firing | None:
+) -> Rewrite | None:
     """Return the first rewrite after which the result differs."""
     if total == 0:
         return None
@@ -431,4 +431,4 @@ def _culprit(
     # a second look disagrees with the first (time ran out, a random operator)
     except InternalError:
         return None
-    return rewritten(first)[1].firings[first - 1]
+    return rewritten(first)[1].rewrites[first - 1]

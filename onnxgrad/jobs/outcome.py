@@ -76,8 +76,8 @@ class Outcome(Plain):
     def rules_by_pass(self) -> dict[str, Counter[str]]:
         """How often each rule applied, by pass."""
         found: dict[str, Counter[str]] = {}
-        for firing in self.trace.firings:
-            found.setdefault(firing.pass_name, Counter())[firing.rule] += 1
+        for rewrite in self.trace.rewrites:
+            found.setdefault(rewrite.pass_name, Counter())[rewrite.rule] += 1
         return found
 
     @property
@@ -87,7 +87,7 @@ class Outcome(Plain):
         return [
             {
                 "name": p.name,
-                "rewrites": p.firings,
+                "rewrites": p.rewrites,
                 "rules": rules.get(p.name, {}),
                 "seconds": round(p.seconds, 4),
             }

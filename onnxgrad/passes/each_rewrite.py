@@ -23,7 +23,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import load_weights
 from onnxgrad.ir.types import type_to_proto
 from onnxgrad.results import Plain
-from onnxgrad.rewrite.trace import Firing, Trace
+from onnxgrad.rewrite.trace import Rewrite, Trace
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.changed_region import NoRegion, Region, scopes
 from onnxgrad.verify.compare import DIFFERENT
@@ -67,9 +67,9 @@ class EachReport(Plain):
 class FiringDiffers(NotProved):
     """Both forms of a rewrite ran on its boundary and differ; never leaves `optimize_program`."""
 
-    def __init__(self, firing: Firing, report: Report) -> None:
-        super().__init__(firing, report)
-        self.firing = firing
+    def __init__(self, rewrite: Rewrite, report: Report) -> None:
+        super().__init__(rewrite, report)
+        self.rewrite = rewrite
         self.report = report
 
 
@@ -103,9 +103,9 @@ class EachTrace(Trace):
 
     def settle(self) -> None:
         """Prove the rewrites since the last time."""
-        if self.program is None or self._before is None or len(self.firings) == self._settled:
+        if self.program is None or self._before is None or len(self.rewrites) == self._settled:
             return
-        fired, self._settled = self.firings[self._settled :], len(self.firings)
+        fired, self._settled = self.rewrites[self._settled :], len(self.rewrites)
         after = _snapshot(self.program)
         rounded, self.rounded = self.rounded or self.rounding, False
         self._prove(fired, self._before, after, exact=not rounded)
@@ -119,7 +119,7 @@ class EachTrace(Trace):
 
     def _prove(
         self,
-        fired: list[Firing],
+        fired: list[Rewrite],
         old: tuple[ModelProto, _Nodes],
         new: tuple[ModelProto, _Nodes],
         *,
@@ -145,7 +145,7 @@ class EachTrace(Trace):
         else:
             self.report.alone += len(fired)
 
-    def _one(self, region: Region, fired: list[Firing], exact: bool) -> bool:
+    def _one(self, region: Region, fired: list[Rewrite], exact: bool) -> bool:
         """Whether the region had to be widened until its forms agree."""
         report, why, program = None, "", self.program
         # where the weights of the program lie, and what they were

@@ -109,7 +109,7 @@ class PassResult:
     """One pass over all rounds: rewrites, bindings before and after, seconds."""
 
     name: str
-    firings: int
+    rewrites: int
     before: int
     after: int
     seconds: float
@@ -196,9 +196,9 @@ class Pipeline:
         idle: dict[Pass, int] = {}
         bindings = _bindings(program)
         # how many there were when types were last those of a fresh reading
-        read = len(trace.firings)
+        read = len(trace.rewrites)
         for _ in range(_ROUNDS):
-            fired = len(trace.firings)
+            fired = len(trace.rewrites)
             for p in self.passes:
                 if trace.stopped:
                     break
@@ -207,13 +207,13 @@ class Pipeline:
                 on_stage(p.name)
                 result = _run_one(p, program, trace, bindings)
                 bindings = result.after
-                if not result.firings:
+                if not result.rewrites:
                     idle[p] = trace.seen
                 else:
                     on_fired(p.name, program)
                 known = done.get(p.name)
                 done[p.name] = result if known is None else _sum(known, result)
-            if len(trace.firings) == fired:
+            if len(trace.rewrites) == fired:
                 if fired == read or trace.stopped or not types_of_a_fresh_reading(program):
                     break
                 read = fired
@@ -235,10 +235,10 @@ def _for_runtime(passes: list[Pass], runtime: str, provider: str) -> list[Pass]:
 
 def _run_one(p: Pass, program: Program, trace: Trace, before: int) -> PassResult:
     trace.pass_name = p.name
-    fired, started = len(trace.firings), time.perf_counter()
+    fired, started = len(trace.rewrites), time.perf_counter()
     p.run(program, trace)
-    seconds, firings = time.perf_counter() - started, len(trace.firings) - fired
-    return PassResult(p.name, firings, before, _bindings(program) if firings else before, seconds)
+    seconds, rewrites = time.perf_counter() - started, len(trace.rewrites) - fired
+    return PassResult(p.name, rewrites, before, _bindings(program) if rewrites else before, seconds)
 
 
 def _bindings(program: Program) -> int:
@@ -246,7 +246,9 @@ def _bindings(program: Program) -> int:
 
 
 def _sum(a: PassResult, b: PassResult) -> PassResult:
-    return replace(a, firings=a.firings + b.firings, after=b.after, seconds=a.seconds + b.seconds)
+    return replace(
+        a, rewrites=a.rewrites + b.rewrites, after=b.after, seconds=a.seconds + b.seconds
+    )
 
 
 # ---- "a,b{option=value;option=value}" ------------------------------------------------------------

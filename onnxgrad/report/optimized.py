@@ -30,7 +30,7 @@ from onnxgrad.report.parts import (
 )
 from onnxgrad.report.proof import proof_lines, verdict
 from onnxgrad.report.rendering import Rendered
-from onnxgrad.rewrite.trace import BranchNames, Firing, Inexact, Slip
+from onnxgrad.rewrite.trace import BranchNames, Inexact, Rewrite, Slip
 from onnxgrad.verify import Report
 from onnxgrad.wording import counted, option
 
@@ -56,9 +56,9 @@ class OptimizedModel(Rendered):
     outcome: Outcome = field(repr=False)
 
     @property
-    def rewrites(self) -> list[Firing]:
+    def rewrites(self) -> list[Rewrite]:
         """Every rewrite in order: its number, pass, rule, and the statement that it replaced."""
-        return self.outcome.trace.firings
+        return self.outcome.trace.rewrites
 
     @property
     def near_misses(self) -> list[tuple[str, str, str]]:
@@ -169,7 +169,7 @@ def _counts(before: Stats, after: Stats, verbose: bool) -> Table:
 
 def _passes(done: Outcome, verbose: bool) -> Iterator[Part]:
     did = done.rules_by_pass
-    idle = [p for p in done.passes if not p.firings]
+    idle = [p for p in done.passes if not p.rewrites]
 
     def rules(name: str) -> Text:
         counts = did.get(name, Counter()).most_common()
@@ -181,15 +181,15 @@ def _passes(done: Outcome, verbose: bool) -> Iterator[Part]:
         "what it did",
         ">time",
         rows=(
-            (cell(p.name), number(p.firings), rules(p.name), seconds_text(p.seconds))
+            (cell(p.name), number(p.rewrites), rules(p.name), seconds_text(p.seconds))
             for p in done.passes
-            if p.firings or verbose
+            if p.rewrites or verbose
         ),
     )
     yield ""
     if made.rows:
         yield made
-    if not done.trace.firings:
+    if not done.trace.rewrites:
         yield line("nothing to rewrite", "yellow")
     elif idle and not verbose:
         yield line(f"{counted(len(idle), 'other pass', 'other passes')} found nothing to do", "dim")

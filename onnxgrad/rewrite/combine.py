@@ -116,12 +116,12 @@ def apply_family(
     buckets = _buckets(block, family, trace)
     if trace.explain:
         _explain_too_few(family, buckets, min_branches, trace)
-    fired = len(trace.firings)
+    fired = len(trace.rewrites)
     for (_, key), members in buckets.items():
         left, alone = members, ""
         while len(left) >= min_branches and not trace.stopped:
             branches = left
-            if len(trace.firings) > fired:
+            if len(trace.rewrites) > fired:
                 branches = _still(family, left, key, trace)
             taken = independent([branch.root for branch in branches])
             group = [branch for branch in branches if branch.root in taken]

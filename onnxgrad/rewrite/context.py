@@ -298,7 +298,7 @@ class _Rewriting:
 
     def _first(self, block: BindingBlock, refused: set[Hashable], first: Binding | None) -> bool:
         """Rewrite the first match that the rewriter accepts; False when there is none. A refused
-        one is not asked again.
+        one is not tried again.
         """
         name, author, program = self.name, self.rewriter, block.program
         failed = partial(slip, self.trace, name, first or block.name, program, author=author)

@@ -38,7 +38,7 @@ def decline_if(holds: object, reason: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Firing:
+class Rewrite:
     """One application of a rule: its number in the run, the pass and rule, the binding it
     rewrote (as text), and the names of the first results of bindings that it matched and
     emitted, if the rule records them.
@@ -122,7 +122,7 @@ class Trace:
     rounded: bool = False
     rounding: bool = False
     grown: int = 0
-    firings: list[Firing] = field(default_factory=list)
+    rewrites: list[Rewrite] = field(default_factory=list)
     counts: dict[str, RuleCounts] = field(default_factory=dict)
     inexact: list[Inexact] = field(default_factory=list)
     declined: dict[tuple[str, str, str], None] = field(default_factory=dict)
@@ -135,12 +135,12 @@ class Trace:
     @property
     def seen(self) -> int:
         """How many rewrites may have enabled a pass."""
-        return len(self.firings) - self.unseen
+        return len(self.rewrites) - self.unseen
 
     @property
     def stopped(self) -> bool:
         """Whether the limit is reached, so that no rule may rewrite any more."""
-        return self.limit is not None and len(self.firings) >= self.limit
+        return self.limit is not None and len(self.rewrites) >= self.limit
 
     def fired(
         self,
@@ -154,9 +154,9 @@ class Trace:
         names of their first results.
         """
         self.of(rule).applied += count
-        number = len(self.firings) + 1
-        self.firings.append(
-            Firing(number, self.pass_name, rule, where, tuple(matched), tuple(emitted))
+        number = len(self.rewrites) + 1
+        self.rewrites.append(
+            Rewrite(number, self.pass_name, rule, where, tuple(matched), tuple(emitted))
         )
 
     def missed(self, rule: str, where: object, reason: str) -> None:

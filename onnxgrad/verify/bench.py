@@ -117,7 +117,7 @@ def bench(
     on_round: Callable[[int], None] | None = None,
 ) -> BenchReport:
     """Measure models, by label, on one set of inputs; `seconds` for each, over `rounds` rounds;
-    ratios to the first. `on_round` is told how many rounds are done, from 0 on.
+    ratios to the first. `on_round` receives the number of rounds done, from 0 on.
 
     Feeds as for `verify`: the user's own or generated from `seed`. On a GPU a time includes the
     copies of inputs and outputs. `timeout` and `max_memory` as for `verify`. Raises InputError when

@@ -23,8 +23,8 @@ _SHOWN = 600  # characters of what it leads to here
 
 
 def blamed(models: Iterable[str], error: Exception) -> InputError | None:
-    """Returns what is wrong with one of these models, None if onnxruntime runs them all or cannot
-    be asked. Anything that is no file is skipped.
+    """Return the fault of one of these models; None if onnxruntime runs them all or is missing.
+    Skips names that are no files.
     """
     for name in models:
         if not Path(name).is_file():

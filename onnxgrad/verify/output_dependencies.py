@@ -123,7 +123,7 @@ def new_weights(a: ProofModel, b: ProofModel, *, claimed: bool = False) -> dict[
 
     Moved, merged, split or transposed weights are old values, and beside all of a's weights nothing
     counts as new. With very many elements, or if new values are `claimed` and only their types
-    are asked for, every tensor counts whose contents are not those of one of a's. Raises InputError
+    are read, every tensor counts whose contents are not those of one of a's. Raises InputError
     when data is damaged or missing.
     """
     if a.source == b.source:

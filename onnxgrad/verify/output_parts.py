@@ -63,7 +63,7 @@ class _Join:
 
 
 class Joins:
-    """The outputs of a model that end in a Concat; sizes are inferred when one is asked for."""
+    """The outputs of a model that end in a Concat; sizes are inferred when one is read."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = model

@@ -109,7 +109,7 @@ class Found:
     counts: dict[tuple[str, str, str], int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     unproved: list[str] = field(default_factory=list)
-    random: Collection[str] = ()  # outputs whose doubts are said already
+    random: Collection[str] = ()  # outputs whose doubts are listed already
     excuses: dict[tuple[str, str, str], int] = field(default_factory=dict)  # as counts
     # (leg, which pass, output) -> its finite elements, and all of them
     finite: dict[tuple[str, str, str], tuple[int, int]] = field(default_factory=dict)

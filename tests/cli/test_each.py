@@ -1,4 +1,4 @@
-"""`optimize --verify each`: counts in the tables and the JSON, exit 1 that names the firing."""
+"""`optimize --verify each`: counts in the tables and the JSON, exit 1 that names the rewrite."""
 
 from __future__ import annotations
 

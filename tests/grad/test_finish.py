@@ -1,4 +1,4 @@
-"""onnxgrad/grad/finish.py: each law on a small graph, and that every firing shrinks its rule's measure."""
+"""onnxgrad/grad/finish.py: each law on a small graph, and that every rewrite shrinks its rule's measure."""
 
 from collections import Counter
 from pathlib import Path
@@ -101,7 +101,7 @@ def test_every_firing_shrinks_its_measure(name: str) -> None:
     differentiate(program, "params", simplify=False)
     trace = Trace(check_measures=True)
     simplify(program, [], forward, trace)
-    assert trace.firings
+    assert trace.rewrites
     program.main.check()
 
 

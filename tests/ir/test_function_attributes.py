@@ -192,7 +192,7 @@ def test_a_number_in_an_untyped_body_without_castlike_is_a_decline() -> None:
     a, trace = capture("a"), Trace(explain=True)
     rewrite_call(P.Neg(a), lambda a: op.Mul(a, -1.0), model, trace=trace)
     ((_, _, reason),) = trace.declined
-    assert "function 'F': the dtype of 'x' is that of each call" in reason and not trace.firings
+    assert "function 'F': the dtype of 'x' is that of each call" in reason and not trace.rewrites
 
 
 @pytest.mark.parametrize("ir_version", [3, 4])

@@ -82,7 +82,7 @@ def test_without_the_proof_it_would_go_through() -> None:
 @pytest.mark.parametrize("limit", [0, 1, 2, 3])
 def test_max_rewrites(limit: int) -> None:
     done = optimize_program(network(), Pipeline.of("clean"), limit=limit)
-    assert [f.number for f in done.trace.firings] == list(range(1, limit + 1))
+    assert [f.number for f in done.trace.rewrites] == list(range(1, limit + 1))
     assert sum(b.op == "Identity" for b in done.program.main.bindings) == 3 - limit
     assert done.report is not None and done.report.ok
 
@@ -107,7 +107,7 @@ def test_what_each_pass_did() -> None:
     done = optimize_program(network(), Pipeline.of("clean"), prove=False)
     results = {r.name: r for r in done.passes}
     assert (
-        results["remove-noops"].firings,
+        results["remove-noops"].rewrites,
         results["remove-noops"].before,
         results["remove-noops"].after,
     ) == (3, 8, 3)
@@ -146,7 +146,7 @@ def test_a_constant_that_nothing_read_is_not_missed(unread: str, expected: list[
     )
     assert not program.main.initializers
     assert calls == expected
-    assert trace.firings[-1].rule == "unused_initializer"
+    assert trace.rewrites[-1].rule == "unused_initializer"
 
 
 def test_the_list_of_passes_as_text() -> None:

@@ -56,7 +56,7 @@ def test_constants_of_low_rank_stay_two() -> None:
     sizes = weights(a=(64, 4), b=(4, 64))
     apart = ordered(f"g (float[N,64] x) => (float[N,64] y) {{ {LEFT} }}", sizes)
     assert (
-        not apart.trace.firings and "not clearly cheaper for any number of rows" in apart.declined
+        not apart.trace.rewrites and "not clearly cheaper for any number of rows" in apart.declined
     )
     joined = ordered(f"g (float[N,64] x) => (float[N,64] y) {{ {RIGHT} }}", sizes)
     assert joined.fired("product_of_product_right") == 1
@@ -79,13 +79,13 @@ def test_constants_of_low_rank_stay_two() -> None:
 )
 def test_by_shapes(x: str, a: str, b: str, y: str, body: str, fires: bool) -> None:
     done = ordered(given(x, a, b, y, body))
-    assert bool(done.trace.firings) is fires
+    assert bool(done.trace.rewrites) is fires
 
 
 def test_rows_that_the_user_knows() -> None:
     text = given("N,8", "8,64", "64,8", "N,8", LEFT)
-    assert ordered(text, passes="adjust-matmul-order{rows=1000}").trace.firings
-    assert not ordered(text, passes="adjust-matmul-order{rows=1}").trace.firings
+    assert ordered(text, passes="adjust-matmul-order{rows=1000}").trace.rewrites
+    assert not ordered(text, passes="adjust-matmul-order{rows=1}").trace.rewrites
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_rows_that_the_user_knows() -> None:
 )
 def test_batch_axes(x: str, a: str, b: str, y: str, fires: bool) -> None:
     done = ordered(given(x, a, b, y, LEFT))
-    assert bool(done.trace.firings) is fires
+    assert bool(done.trace.rewrites) is fires
 
 
 @pytest.mark.parametrize(
@@ -116,12 +116,12 @@ def test_batch_axes(x: str, a: str, b: str, y: str, fires: bool) -> None:
 @pytest.mark.parametrize("body", [LEFT, RIGHT])
 def test_what_shapes_do_not_tell(x: str, a: str, b: str, y: str, reason: str, body: str) -> None:
     done = apply(model_of(given(x, a, b, y, body)), ORDER)
-    assert not done.trace.firings and reason in done.declined
+    assert not done.trace.rewrites and reason in done.declined
 
 
 def test_half_precision_is_left_alone() -> None:
     done = apply(model_of(given("2,64", "64,8", "8,64", "2,64", RIGHT, "float16")), ORDER)
-    assert not done.trace.firings and "half precision" in done.declined
+    assert not done.trace.rewrites and "half precision" in done.declined
 
 
 @pytest.mark.parametrize("opset", [13, 17, 23])
@@ -134,15 +134,15 @@ def test_dtypes_and_opsets(dtype: str, opset: int) -> None:
 def test_what_others_read_stays() -> None:
     outputs = "=> (float[64,8] y, float[64,64] p)"
     text = given("64,8", "8,64", "64,8", "64,8", LEFT).replace("=> (float[64,8] y)", outputs)
-    assert not ordered(text).trace.firings
+    assert not ordered(text).trace.rewrites
     twice = "g (float[64,8] x, float[8,64] a, float[64,8] b) => (float[64,8] y, float[64,64] z) { p = MatMul(x, a) y = MatMul(p, b) z = Relu(p) }"
-    assert not ordered(twice).trace.firings
+    assert not ordered(twice).trace.rewrites
 
 
 def test_one_value_three_times() -> None:
     assert not ordered(
         "g (float[8,8] x) => (float[8,8] y) { p = MatMul(x, x) y = MatMul(p, x) }"
-    ).trace.firings
+    ).trace.rewrites
 
 
 def test_a_longer_chain_goes_step_by_step() -> None:
@@ -159,7 +159,7 @@ def test_a_chain_of_constants_is_no_matter_of_order() -> None:
         "g (float[64,64] x) => (float[64,64] y) { p = MatMul(a, b) q = MatMul(p, c) y = Add(q, x) }"
     )
     done = ordered(text, weights(a=(64, 2), b=(2, 64), c=(64, 64)))
-    assert not done.trace.firings and "all operands are constant" in done.declined
+    assert not done.trace.rewrites and "all operands are constant" in done.declined
 
 
 def test_inside_if_and_loop() -> None:
@@ -180,7 +180,7 @@ def test_an_inner_product_of_an_outer_block_stays() -> None:
       o = If (k) <
         then_branch = t () => (float[64,8] r) { r = MatMul(p, b) },
         else_branch = e () => (float[64,8] s) { s = Identity(x) }> }"""
-    assert not ordered(text).trace.firings
+    assert not ordered(text).trace.rewrites
 
 
 @pytest.mark.parametrize("turns", list(product((0, 1), repeat=3)))
@@ -216,7 +216,7 @@ def test_gemm(turns: tuple[int, int, int], bias: str) -> None:
 def test_gemm_stays(body: str) -> None:
     text = f"g (float[64,8] x, float[8,64] a, float[64,8] b, float[64] c) => (float[64,8] y) {{ {body} }}"
     done = ordered(text)
-    assert not done.trace.firings
+    assert not done.trace.rewrites
 
 
 def test_empty_products() -> None:

@@ -56,7 +56,7 @@ def test_constants_are_merged_for_any_number_of_rows() -> None:
 
 def test_constants_that_a_file_adds_up_stay_added() -> None:
     done = done_of(f"g (float[2,64] x) => (float[2,64] y) {{ {SUM} }}", LORA)
-    assert not done.trace.firings and "not clearly dearer" in done.declined
+    assert not done.trace.rewrites and "not clearly dearer" in done.declined
 
 
 @pytest.mark.parametrize("order", ["a, h", "h, a"])
@@ -98,13 +98,13 @@ def test_every_form_of_a_sum(scale: str, order: str) -> None:
     ],
 )
 def test_by_rows(body: str, rows: str, fires: bool) -> None:
-    assert bool(done_of(adapters(body, rows), w_only()).trace.firings) is fires
+    assert bool(done_of(adapters(body, rows), w_only()).trace.rewrites) is fires
 
 
 def test_rows_that_the_user_knows() -> None:
     text = adapters(SUM, "N")
-    assert done_of(text, w_only(), "expand-matmul-of-sum{rows=4}").trace.firings
-    assert not done_of(text, w_only(), "expand-matmul-of-sum{rows=4000}").trace.firings
+    assert done_of(text, w_only(), "expand-matmul-of-sum{rows=4}").trace.rewrites
+    assert not done_of(text, w_only(), "expand-matmul-of-sum{rows=4000}").trace.rewrites
 
 
 @pytest.mark.parametrize("opset", [13, 18, 23])
@@ -126,30 +126,30 @@ def test_dtypes_and_opsets(dtype: str, opset: int) -> None:
 )  # fmt: skip
 def test_what_stays(text: str, reason: str) -> None:
     done = apply(model_of(text), EXPAND)
-    assert not done.trace.firings and reason in done.declined
+    assert not done.trace.rewrites and reason in done.declined
 
 
 def test_what_others_read_stays() -> None:
     for extra in ("d", "v"):
         text = adapters(SUM, more=", float[64,64] w")
         text = text.replace("=> (float[2,64] y)", f"=> (float[2,64] y, float[64,64] {extra})")
-        assert not done_of(text).trace.firings
+        assert not done_of(text).trace.rewrites
     for extra in ("a", "l", "h"):
         width = 4 if extra == "l" else 64
         text = f"g (float[N,64] x) => (float[N,64] y, float[N,{width}] {extra}) {{ {APART} }}"
-        assert not done_of(text, LORA).trace.firings
+        assert not done_of(text, LORA).trace.rewrites
 
 
 def test_products_of_different_left_operands_stay() -> None:
     text = "g (float[N,64] x, float[N,64] z) => (float[N,64] y) { a = MatMul(z, w) l = MatMul(x, p) h = MatMul(l, q) y = Add(a, h) }"
-    assert not done_of(text, LORA).trace.firings
+    assert not done_of(text, LORA).trace.rewrites
 
 
 def test_both_passes_come_to_rest() -> None:
     """What one takes apart the other does not put together again."""
     text = adapters(SUM, "32")
     done = apply(model_of(text, w_only()), "expand-matmul-of-sum,adjust-matmul-order", rounds=4)
-    assert len(done.trace.firings) == 1
+    assert len(done.trace.rewrites) == 1
     assert_same_results(done)
 
 

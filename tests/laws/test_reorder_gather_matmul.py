@@ -29,7 +29,7 @@ def done_of(
 
 
 def fired(done: Done) -> set[str]:
-    return {f.rule for f in done.trace.firings} & (EARLY | LATE)
+    return {f.rule for f in done.trace.rewrites} & (EARLY | LATE)
 
 
 def test_the_last_token_alone_is_multiplied() -> None:
@@ -245,7 +245,7 @@ def test_inside_if_and_loop() -> None:
           z = Gather(x, i)
           s = Loop (n, yes, z) <body = l (int64 j, bool c, float[1,8] h) => (bool d, float[1,8] v) {
             d = Identity(c) q = MatMul(x, w) u = Gather(q, i) v = Add(u, h) }> }> }"""
-    assert sum(f.rule in EARLY for f in done_of(text, weights(w=(8, 8))).trace.firings) == 2
+    assert sum(f.rule in EARLY for f in done_of(text, weights(w=(8, 8))).trace.rewrites) == 2
 
 
 def test_both_directions_come_to_rest() -> None:
@@ -256,4 +256,4 @@ def test_both_directions_come_to_rest() -> None:
         rounds=4,
     )
     assert_same_results(done)
-    assert done.count("Gather") == 1 and len(done.trace.firings) < 5
+    assert done.count("Gather") == 1 and len(done.trace.rewrites) < 5

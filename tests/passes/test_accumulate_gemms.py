@@ -43,7 +43,7 @@ def test_gemms_that_stay_apart(a: str, b: str, more: str, reason: str) -> None:
     arrays = {**weights({"v": (3, 4)}), "e": np.full(4, 3e38, np.float32)}
     model = model_of(CELL.format(a=a, b=b, more=more), {**arrays, "high": arrays["e"]})
     done = apply(model, "accumulate-gemms")
-    assert done.trace.firings == []
+    assert done.trace.rewrites == []
     assert reason in done.declined
 
 
@@ -56,10 +56,10 @@ def test_gemms_that_stay_apart(a: str, b: str, more: str, reason: str) -> None:
 )
 def test_a_gemm_with_another_reader_stays(text: str) -> None:
     done = apply(model_of(text, weights({"v": (3, 4)})), "accumulate-gemms")
-    assert done.trace.firings == [] and "read elsewhere" in done.declined
+    assert done.trace.rewrites == [] and "read elsewhere" in done.declined
 
 
 def test_integers_stay_apart() -> None:
     text = "g (int32[2,3] x, int32[2,3] h) => (int32[2,4] y) { a = Gemm(x, v)  b = Gemm(h, v)  y = Add(a, b) }"
     done = apply(model_of(text, {"v": np.ones((3, 4), np.int32)}), "accumulate-gemms")
-    assert done.trace.firings == []
+    assert done.trace.rewrites == []

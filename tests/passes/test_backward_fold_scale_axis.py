@@ -199,7 +199,7 @@ def test_inside_a_branch_of_if() -> None:
       y = If(k) <then_branch = t () => (float[1,2,6,6] a) { c = Conv(x, w)  a = Mul(c, s) },
                  else_branch = e () => (float[1,2,6,6] b) { b = Conv(x, w) }> }"""
     done = apply(model_of(text, weights({"w": (2, 1, 3, 3), "s": (2, 1, 1)})), PASS)
-    assert len(done.trace.firings) == 1
+    assert len(done.trace.rewrites) == 1
     done.prove()
 
 
@@ -239,7 +239,7 @@ def test_what_keeps_a_scale_in_place(body: str, reason: str) -> None:
             18, 9, np.float32
         ).tobytes()
     done = apply(model, PASS)
-    assert done.trace.firings == []
+    assert done.trace.rewrites == []
     assert reason in done.declined
     assert done.after == model
 
@@ -247,19 +247,19 @@ def test_what_keeps_a_scale_in_place(body: str, reason: str) -> None:
 def test_the_product_is_an_output() -> None:
     text = "g (float[1,1,8,8] x) => (float[1,2,6,6] c, float[1,2,6,6] y) { c = Conv(x, w)  y = Mul(c, s) }"
     done = apply(model_of(text, weights({"w": (2, 1, 3, 3), "s": (2, 1, 1)})), PASS)
-    assert done.trace.firings == []
+    assert done.trace.rewrites == []
     assert "is an output" in done.declined
 
 
 def test_a_scale_known_only_at_run_time_is_no_scale() -> None:
     text = "g (float[1,1,8,8] x, float[2,1,1] s) => (float[1,2,6,6] y) { c = Conv(x, w)  y = Mul(c, s) }"
-    assert apply(model_of(text, weights({"w": (2, 1, 3, 3)})), PASS).trace.firings == []
+    assert apply(model_of(text, weights({"w": (2, 1, 3, 3)})), PASS).trace.rewrites == []
 
 
 def test_a_scale_that_widens_the_result_is_no_scale() -> None:
     text = "g (float[1,1,8,8] x) => (float[3,1,6,6] y) { c = Conv(x, w)  y = Mul(c, s) }"
     assert (
-        apply(model_of(text, weights({"w": (1, 1, 3, 3), "s": (3, 1, 1, 1)})), PASS).trace.firings
+        apply(model_of(text, weights({"w": (1, 1, 3, 3), "s": (3, 1, 1, 1)})), PASS).trace.rewrites
         == []
     )
 
@@ -269,7 +269,7 @@ def test_scalars_only_on_request() -> None:
       { c = MatMul(x, w)  d = Reshape(c, s)  e = Mul(d, half)  y = Reshape(e, t) }"""
     text = text.replace("<float half", "<int64[1] s = {8}, int64[2] t = {2, 4}, float half")
     model = model_of(text, weights({"w": (3, 4)}))
-    assert apply(model, PASS).trace.firings == []
+    assert apply(model, PASS).trace.rewrites == []
     done = apply(model, PASS + "{scalars=true},fold-constant,remove-unused")
     assert done.ops == ["MatMul", "Reshape", "Reshape"]
     done.prove()
@@ -325,7 +325,7 @@ def test_how_far_a_scale_is_carried(
     chain = "".join(f"n{i + 1} = Neg(n{i})  " for i in range(between))
     text = f"g (float[1,1,8,8] x) => (float[1,2,6,6] y) {{ n0 = Conv(x, w)  {chain}y = Mul(n{between}, s) }}"
     done = apply(model_of(text, weights({"w": (2, 1, 3, 3), "s": (2, 1, 1)})), PASS)
-    assert bool(done.trace.firings) is folded
+    assert bool(done.trace.rewrites) is folded
     done.prove()
 
 
@@ -336,7 +336,7 @@ def test_one_number_is_a_vector_where_there_is_one_channel(
     channels: int, shape: tuple[int, ...], folded: bool
 ) -> None:
     done = apply(conv("y = Mul(c, one)", channels, f"1,{channels},10,10", one=shape), PASS)
-    assert bool(done.trace.firings) is folded
+    assert bool(done.trace.rewrites) is folded
     done.prove()
 
 

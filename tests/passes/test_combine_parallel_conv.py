@@ -345,7 +345,7 @@ def _merged(path: Path) -> tuple[int, int, int]:
     program, trace = load(path), Trace()
     before = sum(b.op == "Conv" for b in program.main.walk())
     Pipeline.of(passes="combine-parallel-conv", merge="always").run(program, trace)
-    groups = sum(f.rule == "combine_parallel_conv" for f in trace.firings)
+    groups = sum(f.rule == "combine_parallel_conv" for f in trace.rewrites)
     return before, sum(b.op == "Conv" for b in program.main.walk()), groups
 
 
@@ -368,7 +368,7 @@ def test_counts_on_trained_models(fetched: Callable[[str], Path], name: str, gro
     program, trace = load(fetched(name)), Trace()
     passes = "remove-noops,fold-constant,merge-equal,combine-parallel-conv"
     Pipeline.of(passes=passes, merge="always").run(program, trace)
-    assert sum(f.rule == "combine_parallel_conv" for f in trace.firings) == groups
+    assert sum(f.rule == "combine_parallel_conv" for f in trace.rewrites) == groups
 
 
 def test_the_merged_weight_is_one_initializer() -> None:

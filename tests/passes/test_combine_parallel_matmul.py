@@ -631,7 +631,7 @@ def test_every_group_that_is_left_alone_has_a_near_miss(seed: int) -> None:
         named = " ".join(
             f"{where.replace(',', ' ')} " for _, where, _ in done.trace.declined
         ).split()
-        merged = {name for f in done.trace.firings for name in f.matched}
+        merged = {name for f in done.trace.rewrites for name in f.matched}
         for op in ("MatMul", "Gemm", "Conv"):
             readers: dict[str, list[str]] = {}
             for n in before.values():

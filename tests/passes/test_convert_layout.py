@@ -57,7 +57,7 @@ def test_a_wider_value_is_not_transposed_in_place_of_a_narrow_one() -> None:
     assert done.count("Transpose") == 1 and done.block.bindings
     narrow = f"""g (float[2,3,8,8] x, float[2,8,8,9] z) => (float[2,8,8,12] y) {{
       a = {TO_NHWC}(x) y = Concat<axis=3>(a, z) }}"""
-    assert not done_of(narrow).trace.firings
+    assert not done_of(narrow).trace.rewrites
 
 
 def test_one_transpose_serves_all_readers() -> None:
@@ -111,7 +111,7 @@ def test_other_orders(x: str, there: str, back: str) -> None:
 def test_transposes_of_another_order_are_in_the_way() -> None:
     text = f"""g (float[2,3,4,4] x) => (float[2,3,4,4] y) {{
       a = {TO_NHWC}(x) b = Relu(a) t = Transpose<perm=[0,2,1,3]>(b) c = Neg(t) y = {TO_NCHW}(c) }}"""
-    assert not done_of(text).trace.firings
+    assert not done_of(text).trace.rewrites
 
 
 def test_a_choice_pays_for_one_and_for_many() -> None:
@@ -127,7 +127,7 @@ def test_unknown_ranks_stay() -> None:
     text = f"g (float[] x) => (float[] y) {{ a = {TO_NHWC}(x) b = Relu(a) y = {TO_NCHW}(b) }}"
     model = model_of(text)
     model.graph.input[0].type.tensor_type.ClearField("shape")
-    assert not apply(model, PASSES).trace.firings
+    assert not apply(model, PASSES).trace.rewrites
 
 
 def test_a_large_constant_with_another_reader_counts_as_a_value() -> None:

@@ -23,7 +23,7 @@ def test_one_firing() -> None:
 @pytest.mark.parametrize("to", [0, 12])
 def test_its_own_opset_changes_nothing(to: int) -> None:
     done = apply(model_of(TEXT, opset=12), ConvertOpset(to=to))
-    assert not done.trace.firings and done.before == done.after
+    assert not done.trace.rewrites and done.before == done.after
 
 
 def test_in_a_pipeline_with_its_proofs() -> None:

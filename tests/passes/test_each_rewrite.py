@@ -1,4 +1,4 @@
-"""`--verify each`: both forms of every firing run on its boundary, so a law that the whole model hides is found."""
+"""`--verify each`: both forms of every rewrite run on its boundary, so a law that the whole model hides is found."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_every_firing_is_counted() -> None:
     done = each(model_of(text, weights(w1=(4, 4), w2=(4, 4))), prove=True)
     assert done.each is not None and done.report is not None and done.report.ok
     found = done.each
-    assert found.alone + found.in_context + len(found.skipped) == len(done.trace.firings) > 3
+    assert found.alone + found.in_context + len(found.skipped) == len(done.trace.rewrites) > 3
     assert (
         set(found.skipped.values()) <= {"nothing that is read has changed"}
         and found.in_context >= 1
@@ -141,7 +141,7 @@ def test_every_firing_of_a_pass_that_rounds_may_round() -> None:
     done = optimize_program(
         model_of(text, weights(**shapes)), Pipeline.of(passes="accumulate-gemms"), each=True
     )
-    assert len(done.trace.firings) == 2 and done.each is not None
+    assert len(done.trace.rewrites) == 2 and done.each is not None
 
 
 @pytest.mark.parametrize(

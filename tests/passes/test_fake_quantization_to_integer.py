@@ -158,7 +158,7 @@ def test_what_stays(text: str) -> None:
 
 def test_what_others_read_stays() -> None:
     text = island("r = Transpose(d)").replace("(uint8[] y)", "(uint8[] y, float[] d)")
-    assert not apply(model_of(text, scaled()), EXACT).trace.firings
+    assert not apply(model_of(text, scaled()), EXACT).trace.rewrites
     text = island("r = Relu(d)").replace("(uint8[] y)", "(uint8[] y, float[] r)")
     done = apply(model_of(text, scaled()), EXACT)  # the Relu is one of integers, r what it means
     assert done.ops == ["Max", "DequantizeLinear"]
@@ -345,7 +345,7 @@ def test_a_product_that_stays_float() -> None:
     text = """g (uint8[B,5,16] x) => (float[B,5,8] y) { d = DequantizeLinear(x, s, z)
       dw = DequantizeLinear<axis=1>(w, sw, zw) y = MatMul(d, dw) }"""
     model = model_of(text, products(0.03, 0.01, 0.4, columns=True))
-    assert not apply(model, EXACT).trace.firings or apply(model, EXACT).count("MatMul") == 1
+    assert not apply(model, EXACT).trace.rewrites or apply(model, EXACT).count("MatMul") == 1
     done = apply(model, NEAREST)
     assert done.ops == ["MatMulInteger", "Cast", "Mul"]
     done.prove()

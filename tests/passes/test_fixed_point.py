@@ -30,7 +30,7 @@ def optimized(model: onnx.ModelProto | Path, preset: str) -> tuple[onnx.ModelPro
 def assert_fixed(path: Path, preset: str) -> onnx.ModelProto:
     once, _ = optimized(path, preset)
     twice, trace = optimized(once, preset)
-    assert not [str(firing) for firing in trace.firings]
+    assert not [str(rewrite) for rewrite in trace.rewrites]
     assert twice == once
     return once
 

@@ -1,4 +1,4 @@
-"""onnxgrad/passes/float16.py: one firing for each binding, whole after each; inputs and outputs; the suite."""
+"""onnxgrad/passes/float16.py: one rewrite for each binding, whole after each; inputs and outputs; the suite."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_whole_after_each_step() -> None:
         done = optimize_program(
             model, Pipeline((Float16(),)), limit=limit, proof={"metric": "worst=0.005"}
         )
-        assert len(done.trace.firings) == limit and done.report is not None and done.report.ok
+        assert len(done.trace.rewrites) == limit and done.report is not None and done.report.ok
 
 
 def test_again_finds_nothing() -> None:
     once = apply(model_of(TEXT, weights(w=(4, 3))), Float16())
     again = apply(once.after, Float16())
-    assert len(once.trace.firings) == 3
-    assert not again.trace.firings and again.after == once.after
+    assert len(once.trace.rewrites) == 3
+    assert not again.trace.rewrites and again.after == once.after
 
 
 def test_inputs_and_outputs_too() -> None:

@@ -135,13 +135,13 @@ def test_parts_of_a_split_and_of_a_concat() -> None:
 def test_what_keeps_it_in_place(body: str, s: tuple[int, ...], reason: str) -> None:
     text = f"g (float[1,1,8,8] x) => (float[1,2,6,6] y) <float zero = {{0}}> {{ {body} }}"
     done = at_run_time(text, {"w": (2, 1, 3, 3)}, s, "fold-scale-axis{runtime=true}")
-    assert done.trace.firings == [] and reason in done.declined
+    assert done.trace.rewrites == [] and reason in done.declined
 
 
 def test_an_addend_in_front_of_a_product_is_not_divided_by_it() -> None:
     text = "g (float[2,3] x) => (float[2,5] y) { m = Mul(x, s)  a = Add(m, k)  y = MatMul(a, w) }"
     done = at_run_time(text, {"w": (3, 5), "k": (3,)}, (3,))
-    assert done.trace.firings == [] and "lose digits" in done.declined
+    assert done.trace.rewrites == [] and "lose digits" in done.declined
 
 
 def test_one_factor_for_all_where_scalars_are_asked_for() -> None:
@@ -155,7 +155,7 @@ def test_a_scale_computed_from_the_product_itself_stays() -> None:
     text = """g (float[1,2,8,8] x) => (float[1,2,8,8] y)
       { c = Conv(x, w)  p = GlobalAveragePool(c)  s = Sigmoid(p)  y = Mul(c, s) }"""
     done = apply(model_of(text, weights({"w": (2, 2, 1, 1)})), RUNTIME)
-    assert done.trace.firings == [] and "is read elsewhere" in done.declined
+    assert done.trace.rewrites == [] and "is read elsewhere" in done.declined
     done.prove()
 
 
@@ -167,7 +167,7 @@ def test_every_opset_and_dtype(opset: int, dtype: str) -> None:
     constants = {name: array.astype(NUMPY[dtype]) for name, array in weights(w=(3, 4)).items()}
     done = apply(model_of(text, constants, opset=opset, ir_version=8), RUNTIME)
     (product,) = [n for n in done.after.graph.node if "y" in n.output]
-    assert len(done.trace.firings) == 2 and product.op_type == "MatMul" and product.input[0] == "x"
+    assert len(done.trace.rewrites) == 2 and product.op_type == "MatMul" and product.input[0] == "x"
     shapes = {
         v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in done.before.graph.input
     }
@@ -178,4 +178,4 @@ def test_every_opset_and_dtype(opset: int, dtype: str) -> None:
 def test_two_inputs_of_one_size_do_not_hand_a_scale_to_and_fro() -> None:
     text = "g (float[4,2] x, float[2,4] v) => (float[4,4] y) { a = Mul(x, s)  y = MatMul(a, v) }"
     done = apply(model_of(text, weights({"s": (2,)})), "fold-scale-axis")
-    assert done.trace.firings == [] and "not smaller than what is scaled" in done.declined
+    assert done.trace.rewrites == [] and "not smaller than what is scaled" in done.declined

@@ -152,21 +152,21 @@ def test_what_keeps_a_scale_in_place(body: str, reason: str) -> None:
     constants = "<float one = {1}, float[2,1,1] s = {-2, 3}, float[2,1,1] tiny = {1e-6, 3}>"
     text = f"g (float[1,2,6,6] x) => (float[1,3,A,6] y) {constants} {{ {body} }}"
     done = apply(model_of(text, weights({"w": (3, 2, 1, 1), "width": (6,)})), PASS)
-    assert done.trace.firings == []
+    assert done.trace.rewrites == []
     assert reason in done.declined
 
 
 def test_a_reshape_to_an_unknown_number_of_axes_keeps_a_scale_in_place() -> None:
     text = "g (float[2,4,6] x, int64[R] to) => (float[A,3] y) { m = Mul(x, s)  r = Reshape(m, to)  y = MatMul(r, w) }"
     done = apply(model_of(text, weights({"s": (6,), "w": (6, 3)})), PASS)
-    assert done.trace.firings == []
+    assert done.trace.rewrites == []
     assert "rank is unknown" in done.declined
 
 
 def test_the_scaled_value_is_an_output() -> None:
     text = "g (float[1,2,6,6] x) => (float[1,2,6,6] m, float[1,3,6,6] y) { m = Mul(x, s)  y = Conv(m, w) }"
     done = apply(model_of(text, weights({"w": (3, 2, 1, 1), "s": (2, 1, 1)})), PASS)
-    assert done.trace.firings == []
+    assert done.trace.rewrites == []
     assert "m is an output" in done.declined
 
 
@@ -184,7 +184,7 @@ def test_an_activation_is_no_weight() -> None:
     text = """g (float[2,5,3] x, float[2,3,4] q) => (float[2,5,4] y)
       { k = Tanh(q)  m = Mul(x, s)  y = MatMul(m, k) }"""
     done = apply(model_of(text, weights({"s": (3,)})), PASS)
-    assert done.trace.firings == []
+    assert done.trace.rewrites == []
     assert "computed from other values" in done.declined
 
 

@@ -51,8 +51,8 @@ def test_batch_norms_of_trained_models_are_folded(
     done = optimize_program(fetched(name), Pipeline.of(passes=BACKWARD), proof={"seeds": (0,)})
     after = count(done.program)
     assert (after["Conv"], after["BatchNormalization"]) == (convs, 0)
-    assert sum(f.rule == "batch_norm" for f in done.trace.firings) == folded
-    assert sum(f.rule == "scale_of_product" for f in done.trace.firings) == folded
+    assert sum(f.rule == "batch_norm" for f in done.trace.rewrites) == folded
+    assert sum(f.rule == "scale_of_product" for f in done.trace.rewrites) == folded
 
 
 @pytest.mark.slow

@@ -222,7 +222,7 @@ def test_per_channel_in_qdq_form_needs_opset_13() -> None:
     model.ir_version = 7
     done = apply(model, "legalize")
     assert done.after == model and "opset 13" in done.declined
-    assert apply(model, "legalize{to=float}").trace.firings
+    assert apply(model, "legalize{to=float}").trace.rewrites
 
 
 def test_unused_outputs_of_dynamic_quantization() -> None:

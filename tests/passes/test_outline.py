@@ -154,7 +154,7 @@ def test_before_ir_8_there_are_no_functions() -> None:
 def round_trip(path: Path) -> None:
     model = onnx.load(path)
     outlined = apply(model, "outline{min_size=2}")
-    assert outlined.trace.firings
+    assert outlined.trace.rewrites
     again = apply(outlined.after, "inline{names=onnxgrad::*}")
     if (
         model.ir_version < 10
@@ -254,7 +254,7 @@ def test_inline_is_the_inverse_on_the_whole_suite() -> None:
     for case in usable():
         model = clamp_ir(case.model)
         outlined = apply(model, "outline")
-        if outlined.trace.firings:
+        if outlined.trace.rewrites:
             again = apply(outlined.after, "inline{names=onnxgrad::*}").after
             # before IR version 10 nothing has room for the note, so names, order and declarations are made anew
             same = canonical if model.ir_version < 10 else sorted_declarations

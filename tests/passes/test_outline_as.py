@@ -59,7 +59,7 @@ def test_two_matches_share_a_function() -> None:
           return h
         }
     """)
-    assert [f.rule for f in done.trace.firings] == ["outline_as LinearRelu"] * 2
+    assert [f.rule for f in done.trace.rewrites] == ["outline_as LinearRelu"] * 2
 
 
 def test_inline_is_the_exact_way_back() -> None:
@@ -146,7 +146,7 @@ def test_operands_that_may_be_left_out() -> None:
 )  # fmt: skip
 def test_what_cannot_be_cut_out(text: str, reason: str) -> None:
     done = outlined(LINEAR, text, W)
-    assert not done.trace.firings and reason in done.declined
+    assert not done.trace.rewrites and reason in done.declined
 
 
 def test_the_users_check() -> None:
@@ -187,7 +187,7 @@ def test_the_file_has_a_function_of_the_name() -> None:
 
 def test_models_without_functions_stay() -> None:
     done = apply(model_of(TEXT, W, ir_version=7, opset=13), UserLaws((LINEAR,)))
-    assert not done.trace.firings and "IR version 7" in done.declined
+    assert not done.trace.rewrites and "IR version 7" in done.declined
 
 
 @pytest.mark.parametrize(

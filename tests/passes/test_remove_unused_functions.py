@@ -64,7 +64,7 @@ def test_a_function_that_only_dead_functions_call_goes() -> None:
         "remove-unused-functions",
     )
     assert left(done) == []
-    assert len(done.trace.firings) == 2
+    assert len(done.trace.rewrites) == 2
 
 
 def test_overloads_are_different_functions() -> None:

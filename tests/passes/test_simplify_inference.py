@@ -237,4 +237,4 @@ def test_by_default_statistics_that_are_no_constants_stay(before: str, constant:
     sizes = {**found, **({"w": (3, 3, 3, 3)} if "Conv" in before else {})}
     done = apply(model_of(text, weights(sizes, positive="var")), "default", merge="auto", rounds=2)
     assert done.ops == [before.split()[2].partition("(")[0], "BatchNormalization"]
-    assert not done.trace.firings
+    assert not done.trace.rewrites

@@ -96,7 +96,7 @@ def test_without_a_perm_a_matrix_is_reversed_and_a_cube_is_not_matrix_transposed
         and simplified(two).block.outputs[0].definition.op == "MatMul"
     )
     three = "g (float[5,2,3] a, float[5,3,4] b) => (float[4,2,5] o) { p = MatMul(a, b) o = Transpose(p) }"
-    assert not simplified(three).trace.firings
+    assert not simplified(three).trace.rewrites
 
 
 def test_broadcast_batch_axes() -> None:
@@ -126,13 +126,13 @@ def test_broadcast_batch_axes() -> None:
 )
 def test_unknown_ranks_and_vectors_are_left_alone(text: str, reason: str) -> None:
     done = apply(parse(text), ALWAYS)
-    assert not done.trace.firings and reason in done.reasons("transpose_of_matmul")[0]
+    assert not done.trace.rewrites and reason in done.reasons("transpose_of_matmul")[0]
     assert done.after == done.before, "not a byte changed"
 
 
 def test_a_permutation_of_batch_axes_is_left_alone() -> None:
     text = "g (float[5,2,3] a, float[5,3,4] b) => (float[2,5,4] o) { p = MatMul(a, b) o = Transpose<perm=[1,0,2]>(p) }"
-    assert not simplified(text).trace.firings
+    assert not simplified(text).trace.rewrites
 
 
 def test_a_product_with_another_reader_is_never_computed_twice() -> None:
@@ -141,7 +141,7 @@ def test_a_product_with_another_reader_is_never_computed_twice() -> None:
         assert simplified(text).count("MatMul") == 1
     output = "g (float[2,3] a, float[3,4] b) => (float[4,2] o, float[2,4] p) { p = MatMul(a, b) o = Transpose(p) }"
     done = simplified(output)
-    assert not done.trace.firings
+    assert not done.trace.rewrites
     loop = """g (int64 n, bool k, float[2,3] a, float[3,4] b) => (float[4,2] o) {
       p = MatMul(a, b) s = Transpose(p)
       o = Loop (n, k, s) <body = l (int64 i, bool c, float[4,2] v) => (bool d, float[4,2] r) {
@@ -160,7 +160,7 @@ def test_a_product_outside_of_a_loop_does_not_move_into_it() -> None:
 
 def test_by_default_only_what_costs_nothing() -> None:
     text = "g (float[2,3] a, float[3,4] b) => (float[4,2] o) { p = MatMul(a, b) o = Transpose(p) }"
-    assert not simplified(text, always=False).trace.firings
+    assert not simplified(text, always=False).trace.rewrites
     cancels = "g (float[3,2] a, float[3,4] b) => (float[4,2] o) { ta = Transpose(a) p = MatMul(ta, b) o = Transpose(p) }"
     assert lines(simplified(cancels, always=False)) == [
         "Transpose(b, perm=[1, 0])",
@@ -252,7 +252,7 @@ def test_a_transpose_that_others_read_still_folds_into_gemm() -> None:
 
 def test_a_gemm_that_others_read_and_old_gemms_stay() -> None:
     text = "g (float[2,3] a, float[3,4] b) => (float[4,2] o, float[2,4] p) { p = Gemm(a, b) o = Transpose(p) }"
-    assert not simplified(text).trace.firings
+    assert not simplified(text).trace.rewrites
     old = "g (float[3,2] a) => (float[2,4] o) { t = Transpose<perm=[1,0]>(a) o = Gemm<broadcast=1>(t, w, c) }"
     done = apply(model_of(old, weights(w=(3, 4), c=(4,)), opset=6, ir_version=7), ALWAYS)
     assert done.count("Transpose") == 1
@@ -264,5 +264,5 @@ def test_a_function_whose_attributes_its_caller_gives_is_left_alone() -> None:
     <domain: "my", opset_import: ["" : 20]> f <k> (u, v) => (r) {
       t = Transpose<perm=[1,0]>(u) r = Gemm<transA: int = @k>(t, v) }"""
     done = apply(parse(text), ALWAYS)
-    assert not done.trace.firings
+    assert not done.trace.rewrites
     assert_same_results(done)

@@ -46,7 +46,7 @@ def test_a_constant_of_one_branch() -> None:
           return y
         }""")
     done.prove()
-    assert apply(done.after, "sink-constants").trace.firings == []
+    assert apply(done.after, "sink-constants").trace.rewrites == []
 
 
 def test_as_deep_as_it_can() -> None:
@@ -72,14 +72,14 @@ def test_as_deep_as_it_can() -> None:
     ],
 )  # fmt: skip
 def test_what_others_read_stays(text: str) -> None:
-    assert sunk(text).trace.firings == []
+    assert sunk(text).trace.rewrites == []
 
 
 def test_what_a_loop_reads_stays() -> None:
     text = """g (float[2] x) => (float[2] y) {
         n = Constant <value_int = 3> ()  t = Constant <value = bool {1}> ()
         y = Loop (n, t, x) <body = l (int64 i, bool k, float[2] s) => (bool q, float[2] r) { q = Identity (k)  r = Add (s, c) }> }"""
-    assert sunk(text).trace.firings == []
+    assert sunk(text).trace.rewrites == []
 
 
 def test_what_is_large_or_outside_or_old_stays() -> None:
@@ -89,7 +89,7 @@ def test_what_is_large_or_outside_or_old_stays() -> None:
         onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims)
         for t in model.graph.initializer
     )
-    assert apply(model, "sink-constants").trace.firings == []
+    assert apply(model, "sink-constants").trace.rewrites == []
     large = {**ARRAYS, "w": np.zeros((2, 131073), np.float32)}
     text = graph("m = MatMul (x, w)  a = Slice (m, zero, two, one)")
     number = {n: np.array([v]) for n, v in (("zero", 0), ("two", 2), ("one", 1))}

@@ -35,7 +35,7 @@ def rewritten(model: ModelProto, passes: str) -> tuple[ModelProto, int]:
     program, fired = load(model), 0
     pipeline = Pipeline.of(passes=passes)
     for p in pipeline.passes:
-        fired += sum(r.firings for r in Pipeline((p,)).run(program))
+        fired += sum(r.rewrites for r in Pipeline((p,)).run(program))
     for block in program.blocks():
         block.check()
     return to_proto(program), fired
@@ -61,7 +61,7 @@ def failures(cases: list[Case], passes: str) -> tuple[dict[str, str], int]:
         elif fired and not _is_right(c, after):
             found[c.name] = "another result"
         elif not fired and after != model:
-            found[c.name] = "changed without a firing"
+            found[c.name] = "changed without a rewrite"
     return found, changed
 
 

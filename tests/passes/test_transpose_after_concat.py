@@ -75,7 +75,7 @@ def test_an_operand_that_is_no_transpose_keeps_all_and_is_named() -> None:
     """SPEC, added after a second reading, S5: a near miss is loud."""
     text = "g (float[2,3] a, float[3,2] b) => (float[6,2] o) { s = Transpose(a) o = Concat<axis=0>(s, b) }"
     done = apply(parse(text), PASSES)
-    assert not done.trace.firings
+    assert not done.trace.rewrites
     assert done.reasons("concat_of_transposes") == [
         "b is no Transpose, nor a constant that is read here only"
     ]
@@ -92,7 +92,7 @@ def test_transposes_outside_of_a_loop_stay_outside() -> None:
       t = Transpose(a) u = Transpose(b)
       o = Loop (n, k, s) <body = l (int64 i, bool c, float[6,2] v) => (bool d, float[6,2] r) {
         d = Identity(c) w = Concat<axis=0>(t, u) r = Add(v, w) }> }"""
-    assert not apply(parse(text), PASSES).trace.firings
+    assert not apply(parse(text), PASSES).trace.rewrites
 
 
 def test_composition_with_combining_on_graph_inputs() -> None:
@@ -156,4 +156,4 @@ def test_a_constant_among_them_is_transposed_at_once() -> None:
 def test_a_constant_that_is_read_elsewhere_stays() -> None:
     text = """g (float[2,3] a, float[2,3] b) => (float[8,2] o, float[2,2] n) {
         s = Transpose(a) t = Transpose(b) o = Concat<axis=0>(s, k, t) n = Neg(k) }"""
-    assert not apply(model_of(text, {"k": np.ones((2, 2), np.float32)}), PASSES).trace.firings
+    assert not apply(model_of(text, {"k": np.ones((2, 2), np.float32)}), PASSES).trace.rewrites

@@ -49,7 +49,7 @@ def test_an_answer_is_put_in_and_what_was_there_goes() -> None:
     assert ops(block) == ["Sin", "Relu"]
     assert touched is not None and [b.op for b in touched.emitted] == ["Sin"]
     assert {b.op for b in touched.neighbours} == {"Relu"}
-    assert [f.rule for f in trace.firings] == ["law"] and trace.counts["law"].applied == 1
+    assert [f.rule for f in trace.rewrites] == ["law"] and trace.counts["law"].applied == 1
 
 
 def test_what_was_emitted_and_not_used_is_taken_back() -> None:
@@ -77,7 +77,7 @@ def declined_late(v: dict[str, Any]) -> Any:
 )
 def test_without_an_answer_all_is_as_it_was(build: Any, reason: str | None) -> None:
     block, touched, trace = attempted(build)
-    assert touched is None and not trace.firings and trace.counts.get("law") is None
+    assert touched is None and not trace.rewrites and trace.counts.get("law") is None
     assert ops(block) == ["Neg", "Exp", "Relu"] and not block.initializers
     assert list(trace.declined) == ([] if reason is None else [("law", "b", reason)])
 

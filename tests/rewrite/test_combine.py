@@ -52,7 +52,7 @@ def test_branches_with_one_key_become_one() -> None:
     main = block("a = MatMul(x, w) b = MatMul(x, v) c = MatMul(z, w)", "a b c")
     trace = run(main)
     assert products(main) == 2 and trace.counts["side_by_side"].applied == 1
-    assert trace.firings[0].where == "2 branches: a, b"
+    assert trace.rewrites[0].where == "2 branches: a, b"
     assert [v.name for v in main.outputs] == ["a", "b", "c"]
 
 
@@ -66,7 +66,7 @@ def test_any_number_of_branches(n: int) -> None:
 
 def test_fewer_than_min_branches_stay() -> None:
     main = block("a = MatMul(x, w) b = MatMul(x, v)", "a b")
-    assert not run(main, min_branches=3).firings and products(main) == 2
+    assert not run(main, min_branches=3).rewrites and products(main) == 2
 
 
 def test_a_branch_that_depends_on_another_does_not_merge() -> None:
@@ -79,7 +79,7 @@ def test_a_branch_that_depends_on_another_does_not_merge() -> None:
             }"""
         )
     ).main
-    assert not run(main).firings and products(main) == 2
+    assert not run(main).rewrites and products(main) == 2
 
 
 def test_the_independent_ones_merge_around_a_dependent_one() -> None:
@@ -97,7 +97,7 @@ def test_the_independent_ones_merge_around_a_dependent_one() -> None:
         )
     ).main
     trace = run(main)
-    assert [f.where for f in trace.firings] == [
+    assert [f.where for f in trace.rewrites] == [
         "2 branches: a, c",
         "2 branches: b, d",
     ] and products(main) == 2
@@ -122,7 +122,7 @@ def test_two_groups_that_would_close_a_cycle_together() -> None:
         )
     ).main
     trace = run(main)
-    assert len(trace.firings) == 1 and products(main) == 3
+    assert len(trace.rewrites) == 1 and products(main) == 3
 
 
 def test_operands_defined_after_the_first_branch_are_hoisted_chains_too() -> None:
@@ -191,14 +191,14 @@ def test_blocks_are_apart() -> None:
         )
     ).main
     trace = run(main)
-    assert [f.where for f in trace.firings] == ["2 branches: p, q"] and products(main) == 3
+    assert [f.where for f in trace.rewrites] == ["2 branches: p, q"] and products(main) == 3
 
 
 def test_the_limit_stops_between_groups() -> None:
     main = block("a = MatMul(x, w) b = MatMul(x, v) c = MatMul(z, w) d = MatMul(z, v)", "a b c d")
     trace = Trace(limit=1)
     apply_family(main, side_by_side, trace)
-    assert len(trace.firings) == 1 and products(main) == 3
+    assert len(trace.rewrites) == 1 and products(main) == 3
 
 
 def test_roots_are_bindings() -> None:

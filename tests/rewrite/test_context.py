@@ -126,7 +126,7 @@ def test_endless_rewriting_names_the_rewriter() -> None:
         rewrite_bindings(PatternContext(neg), flip_for_ever, model, shrinks=count("Neg"))
     trace = Trace()
     rewrite_bindings(PatternContext(neg), flip_for_ever, model, trace=trace)
-    assert len(trace.firings) == 1, "without a measure its own Neg is no match"
+    assert len(trace.rewrites) == 1, "without a measure its own Neg is no match"
 
 
 def test_call_rewriting_in_place() -> None:

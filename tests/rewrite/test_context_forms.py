@@ -47,7 +47,7 @@ def test_three_roots_that_share_an_operand() -> None:
         "s",
         "t",
     ]
-    assert trace.counts["fused"].applied == 1 and trace.firings[0].where == "p, s, t"
+    assert trace.counts["fused"].applied == 1 and trace.rewrites[0].where == "p, s, t"
 
 
 def test_roots_are_different_bindings_and_all_must_match() -> None:

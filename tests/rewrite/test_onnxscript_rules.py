@@ -38,8 +38,8 @@ def test_a_rule_rewrites() -> None:
           return y
         }""")
     assert done.fired("own") == 1
-    assert done.trace.firings[0].where == "y: f32[2,3] = Abs(n)"
-    assert done.trace.firings[0].matched == ("n", "y")
+    assert done.trace.rewrites[0].where == "y: f32[2,3] = Abs(n)"
+    assert done.trace.rewrites[0].matched == ("n", "y")
     assert_same_results(done)
 
 

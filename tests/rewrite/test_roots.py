@@ -92,7 +92,7 @@ def test_two_outputs_of_one_binding_may_be_two_roots() -> None:
 def test_a_rewriter_may_leave_the_match_alone(answer: Any) -> None:
     trace = Trace()
     assert ops(rewrite_call(P.Relu(P.Neg(a)), answer, parse(RELU), trace=trace)) == ["Neg", "Relu"]
-    assert not trace.firings
+    assert not trace.rewrites
 
 
 @pytest.mark.parametrize("answer", [lambda m: {}, lambda m: None, lambda m: {m[NEG]: m[NEG]}])
@@ -102,7 +102,7 @@ def test_a_block_rewriter_may_leave_the_match_alone(answer: Any) -> None:
         "Neg",
         "Relu",
     ]
-    assert not trace.firings
+    assert not trace.rewrites
 
 
 NEG = P.Neg(a)

@@ -77,7 +77,7 @@ def test_a_law_of_ours_is_declined_and_leaves_every_byte(build: Any, lenient: No
     program.main.check()
     (slip,) = trace.slips
     assert (slip.rule, slip.pass_name, slip.where) == (build.__name__, "p", "r: f32[2,4] = Relu(b)")
-    assert slip.reason and not trace.firings
+    assert slip.reason and not trace.rewrites
     # the same place in a later round is no news
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -238,7 +238,7 @@ def test_inner_nodes_may_be_a_rules_own_and_a_measure_allows_all() -> None:
     model = parse("g (float[2] x) => (float[2] y) { a = Neg(x) b = Neg(a) c = Neg(b) y = Neg(c) }")
     trace = Trace()
     apply_rules(load(model).main, [halves], trace)
-    made = len(trace.firings)
+    made = len(trace.rewrites)
     assert 2 <= made <= 3, "a later Neg of the file may stand on a Neg of the rule's"
 
     @rewrite(P.Neg(P.Neg(x)), shrinks=count("Neg"))
@@ -247,7 +247,7 @@ def test_inner_nodes_may_be_a_rules_own_and_a_measure_allows_all() -> None:
 
     trace = Trace(check_measures=True)
     apply_rules(load(model).main, [gone], trace)
-    assert len(trace.firings) == 2
+    assert len(trace.rewrites) == 2
 
 
 def test_several_roots_none_of_which_may_be_its_own() -> None:
@@ -263,7 +263,7 @@ def test_several_roots_none_of_which_may_be_its_own() -> None:
     for rewriter in (again, one):
         trace = Trace()
         rewrite_bindings(PatternContext(a, b), rewriter, model, trace=trace)
-        assert len(trace.firings) == 1
+        assert len(trace.rewrites) == 1
     with pytest.raises(RuleFailed, match="until the fuel"):
         rewrite_bindings(PatternContext(a, b), one, model, shrinks=count("Sin"))
 
@@ -279,4 +279,4 @@ def test_apply_family_takes_no_branch_that_it_made() -> None:
     )
     apply_family(block, inserted, trace)
     apply_family(block, inserted, trace)
-    assert len(trace.firings) == 1
+    assert len(trace.rewrites) == 1

@@ -12,7 +12,7 @@ def test_firings_are_numbered_and_know_their_pass() -> None:
     for pass_name, rule in (("one", "a"), ("one", "b"), ("two", "a")):
         trace.pass_name = pass_name
         trace.fired(rule, "y = Relu(x)")
-    assert [(f.number, f.pass_name, f.rule) for f in trace.firings] == [
+    assert [(f.number, f.pass_name, f.rule) for f in trace.rewrites] == [
         (1, "one", "a"),
         (2, "one", "b"),
         (3, "two", "a"),

@@ -57,7 +57,7 @@ def test_rewriting_goes_on_until_nothing_matches() -> None:
     main = block(body)
     trace = run(main, neg_of_neg)
     assert ops(main) == ["Relu"] and main.outputs[0].name == "o"
-    assert trace.counts["neg_of_neg"].applied == 5 == len(trace.firings)
+    assert trace.counts["neg_of_neg"].applied == 5 == len(trace.rewrites)
 
 
 def test_one_rules_result_is_anothers_match() -> None:
@@ -159,7 +159,7 @@ def test_answers_a_value_a_tuple_a_mapping_or_nothing() -> None:
         run(main, Rule(rule.name, rule.pattern, rule.build, None), limit=1)
         assert ops(main) == expected
     main = block(body, inputs, outputs)
-    assert not run(main, by_nothing).firings and ops(main) == ["Split", "Add"]
+    assert not run(main, by_nothing).rewrites and ops(main) == ["Split", "Add"]
 
 
 def test_constants_of_a_declined_rule_are_taken_back() -> None:
@@ -217,11 +217,9 @@ def test_counts_firings_and_reasons() -> None:
     trace = run(main, picky, explain=True)
     counts = trace.counts["picky"]
     assert (counts.matched, counts.applied) == (2, 1) and counts.tried >= 4 and counts.seconds > 0
-    (firing,) = trace.firings
+    (done,) = trace.rewrites
     assert (
-        firing.number == 1
-        and firing.rule == "picky"
-        and firing.where.startswith("m: f32[2,3] = Neg(n")
+        done.number == 1 and done.rule == "picky" and done.where.startswith("m: f32[2,3] = Neg(n")
     )
     ((name, where, reason),) = trace.declined
     assert (name, reason) == ("picky", "not an input") and where.startswith("o: f32[2,3] = Neg(s")
@@ -237,10 +235,10 @@ def test_max_rewrites_stops_and_numbers_stay_the_same() -> None:
         + " o = Relu(n6)"
     )
     full = run(block(body), neg_of_neg)
-    for limit in range(len(full.firings) + 1):
+    for limit in range(len(full.rewrites) + 1):
         main = block(body)
         trace = run(main, neg_of_neg, limit=limit)
-        assert trace.firings == full.firings[:limit] and trace.stopped
+        assert trace.rewrites == full.rewrites[:limit] and trace.stopped
         assert ops(main).count("Neg") == 6 - 2 * limit
 
 

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 def _staying(outcome: Outcome, verbose: bool = False) -> Iterator[Part]:
     """Yield the nodes that stay in float32, and the constants that float16 cannot represent."""
     trace = outcome.trace
-    opened = sum(f.rule == "inline_call" for f in trace.firings)
+    opened = sum(f.rule == "inline_call" for f in trace.rewrites)
     if opened:
         yield cell(
             f"{counted(opened, 'call')} of functions opened, whose bodies have no types; "

@@ -237,7 +237,7 @@ def refuse_strange(names: Collection[str], found: Gradient | Derivative) -> None
     for strange in (name for name in names if name not in found.values):
         where = option("--allow-empty", "allow_empty:")
         what = "gradient of" if found.kind == "gradient" else "derivative by"
-        raise InputError(f"{where} {strange}: no {what} it was asked for")
+        raise InputError(f"{where} {strange}: no {what} it was formed")
 
 
 def _feeds(source: ModelProto, run: Run, how: Conditions, kind: str) -> dict[str, Any]:

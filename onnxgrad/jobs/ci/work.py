@@ -103,9 +103,8 @@ def ready(setup: Setup, passes: Sequence[Pass] | None = None) -> tuple[Pass, ...
 
 
 def work(job: Job, may_write: Callable[[], bool] = lambda: True) -> ModelOutcome:
-    """Optimise, prove, measure, hold to what is required, compare with the lock, and write where
-    the result passes and `may_write`, asked last, agrees. Whatever goes wrong with the model is in
-    the outcome.
+    """Optimise, prove, measure, hold to what is required, compare with the lock, and write if
+    the result passes and `may_write`, called last, agrees. The outcome holds any error.
     """
     began = time.monotonic()
     outcome = ModelOutcome(job.name)

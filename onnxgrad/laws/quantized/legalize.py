@@ -252,8 +252,8 @@ def qgemm(
     y_scale: Var | None = None,
     y_zero: Var | None = None,
 ) -> list[Any]:
-    """y = quantize(alpha a_scale b_scale ((a - a_zero) (b - b_zero) + c)), a and b transposed as
-    asked; float without y_scale
+    """y = quantize(alpha a_scale b_scale ((a - a_zero) (b - b_zero) + c)), a and b transposed by
+    transA and transB; float without y_scale
     """
     columns, alpha = 0 if call.attr("transB", 0) else 1, float(call.attr("alpha", 1.0))
     form, turned = call.form, call.written("transA", "transB")

@@ -126,7 +126,7 @@ def maxpool_of_dequantize(root: Binding) -> Any:
     _alone(root.inputs[0], root)
     decline_if(
         len(root.outputs) > 1 or root.attr("ceil_mode") or {*root.attr("dilations", ())} - {1},
-        "a window may hold padding only, or the places of maxima are asked for",
+        "a window may hold padding only, or the places of maxima are read",
     )
     return _again(again(root, [given.value]), given)
 

@@ -110,7 +110,7 @@ def _changes(outcome: ModelOutcome) -> Section | None:
 def _rewriting(outcome: ModelOutcome, folder: Path) -> list[Section | None]:
     """Both graphs with their rewrites, or the places of these alone; and the passes."""
     done = outcome.done
-    if done is None or not (done.passes or done.trace.firings):
+    if done is None or not (done.passes or done.trace.rewrites):
         return []
     graphs = _graphs(outcome, done, folder)
     return [graphs, passes(done), places(done.trace) if graphs is None else None]

@@ -17,7 +17,7 @@ from onnxgrad.ir.domains import full_name
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 from onnxgrad.report.parts import LONGEST, cell
-from onnxgrad.rewrite.trace import Firing
+from onnxgrad.rewrite.trace import Rewrite
 from onnxgrad.wording import printable_lines
 
 Scope: TypeAlias = tuple[str, ...]
@@ -229,13 +229,13 @@ def first_result(b: Binding) -> str:
 _GONE, _NEW, _CHANGED = "removed", "added", "changed"
 
 
-def compared(before: Drawn, after: Drawn, firings: Sequence[Firing] = ()) -> list[dict[str, Any]]:
+def compared(before: Drawn, after: Drawn, rewrites: Sequence[Rewrite] = ()) -> list[dict[str, Any]]:
     """Both graphs in JSON's types, each node with what became of it and the numbers of its
     rewrites. Nodes are matched by their first result.
     """
     sides = [{first_result(b): b for b in side.nodes} for side in (before, after)]
     graphs = [before.to_dict(), after.to_dict()]
-    numbers = _rewrites(firings)
+    numbers = _rewrites(rewrites)
     for drawn, graph, other, word in zip(
         (before, after), graphs, reversed(sides), (_GONE, _NEW), strict=True
     ):
@@ -255,10 +255,10 @@ def _call(b: Binding) -> tuple[Any, ...]:
     return b.domain, b.op, b.node.overload, inputs, b.attribute_texts()
 
 
-def _rewrites(firings: Sequence[Firing]) -> Mapping[str, dict[int, None]]:
+def _rewrites(rewrites: Sequence[Rewrite]) -> Mapping[str, dict[int, None]]:
     """The rewrites, in order, that matched or emitted each node, by its first result's name."""
     found: dict[str, dict[int, None]] = {}
-    for firing in firings:
-        for name in (*firing.matched, *firing.emitted):
-            found.setdefault(name, {})[firing.number] = None
+    for rewrite in rewrites:
+        for name in (*rewrite.matched, *rewrite.emitted):
+            found.setdefault(name, {})[rewrite.number] = None
     return found

@@ -26,7 +26,7 @@ from onnxgrad.report.html.page import (
 from onnxgrad.report.html.plots import choices, differences
 from onnxgrad.report.parts import cell, number, share_text, table
 from onnxgrad.report.proof import place_text, proof_lines
-from onnxgrad.rewrite.trace import Firing, Trace
+from onnxgrad.rewrite.trace import Rewrite, Trace
 from onnxgrad.verify import Report
 from onnxgrad.wording import counted
 
@@ -38,20 +38,20 @@ def rewrites(
 
     `singly`: the proof of each rewrite alone, by its number, beside that of the model.
     """
-    laws = list(dict.fromkeys((f.rule, f.pass_name) for f in trace.firings))
+    laws = list(dict.fromkeys((f.rule, f.pass_name) for f in trace.rewrites))
     place = {law: i for i, law in enumerate(laws)}
     bounds: dict[tuple[str, str], dict[str, None]] = {}
     for i in trace.inexact:
         bounds.setdefault((i.rule, i.where), {})[i.reason] = None
     known = singly or {}
 
-    def proof(f: Firing) -> str:
+    def proof(f: Rewrite) -> str:
         return "; ".join(filter(None, (known.get(f.number), *bounds.get((f.rule, f.where), ()))))
 
     return {
         "laws": [[shown(rule), shown(name), _law(trace, rule, name)] for rule, name in laws],
         "rewrites": [
-            [place[f.rule, f.pass_name], shown(f.where), shown(proof(f))] for f in trace.firings
+            [place[f.rule, f.pass_name], shown(f.where), shown(proof(f))] for f in trace.rewrites
         ],
         "whole": "" if report is None else f"with the whole model: {shown(report.summary)}",
     }
@@ -63,14 +63,14 @@ def passes(outcome: Outcome) -> Section:
         [shown(name), rules.total(), [[shown(rule), n] for rule, n in rules.most_common()]]
         for name, rules in outcome.rules_by_pass.items()
     ]
-    idle = [shown(p.name) for p in outcome.passes if not p.firings]
+    idle = [shown(p.name) for p in outcome.passes if not p.rewrites]
     return section("passes", "Passes", rows=rows, idle=idle)
 
 
 def places(trace: Trace) -> Section | None:
     """The rules with their places, if no graph shows them; None without rewrites."""
     found: dict[tuple[str, str], list[str]] = {}
-    for f in trace.firings:
+    for f in trace.rewrites:
         found.setdefault((f.rule, f.pass_name), []).append(shown(f"{f.number}  {f.where}"))
     groups = []
     for (rule, name), lines in sorted(found.items(), key=lambda item: -len(item[1])):
@@ -136,9 +136,9 @@ def _cards(outcome: Outcome) -> Iterator[dict[str, Any]]:
     if report is not None:
         yield worst_card(report)
     if outcome.rewritten is not None:
-        busy = counted(sum(p.firings > 0 for p in outcome.passes), "pass", "passes")
+        busy = counted(sum(p.rewrites > 0 for p in outcome.passes), "pass", "passes")
         note = f"by {busy}, opset {outcome.rewritten.opset}"
-        yield card("rewrites", number(len(outcome.trace.firings)), note)
+        yield card("rewrites", number(len(outcome.trace.rewrites)), note)
 
 
 def worst_card(report: Report) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def graph_section(
     before: Program, after: Program, done: Outcome, singly: Mapping[int, str] | None = None
 ) -> Section:
     """Both graphs with their rewrites; `singly`: the proof of each rewrite alone, by its number."""
-    graphs = compared(Drawn(before), Drawn(after), done.trace.firings)
+    graphs = compared(Drawn(before), Drawn(after), done.trace.rewrites)
     known = rewrites(done.trace, done.report, singly)
     return section("graph", "Graph", names=["before", "after"], graphs=graphs, **known)
 
@@ -177,7 +177,7 @@ def _singly(outcome: Outcome, refuted: RewriteRefuted | None) -> dict[int, str]:
     found, each = {}, outcome.each
     if each is not None:
         equal = "equal on its own operands"
-        found = {firing.number: equal for firing in outcome.trace.firings}
+        found = {rewrite.number: equal for rewrite in outcome.trace.rewrites}
         found |= dict.fromkeys(each.widened, f"{equal}, with the nodes that compute them")
         found |= {number: f"not run on its own: {why}" for number, why in each.skipped.items()}
     if refuted is not None and refuted.culprit is not None:

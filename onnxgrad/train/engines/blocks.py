@@ -197,8 +197,8 @@ class BlocksEngine(Engine):
         return {name: value.numpy() for name, value in zip(names, returned, strict=True)}
 
     def _update(self, number: int, rate: float) -> None:
-        """The optimisers' formulas, block by block, in place; nothing but the sum before the last
-        micro-batch, and nothing where the norm that was asked for is no number.
+        """Apply the optimisers' formulas in place, block by block. Before the last micro-batch only
+        the sum is formed. A norm that is no number changes nothing.
         """
         if "accumulated" in self._s:
             total = self._s["accumulated"]

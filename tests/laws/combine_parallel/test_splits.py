@@ -84,12 +84,12 @@ def test_an_operation_and_then_a_function_and_another_operation() -> None:
         "p2 = Mul(p, c) q2 = Mul(q, d) p3 = Relu(p2) q3 = Relu(q2) a = Add(p3, u) b = Add(q3, v)"
     )
     assert sorted(found) == ["Add", "Concat", "Mul", "Relu", "Split"] and found[-1] == "Split"
-    assert len(trace.firings) == 3
+    assert len(trace.rewrites) == 3
 
 
 def test_a_limit_stops_it() -> None:
     found, trace = lifted("p2 = Neg(p) q2 = Neg(q) a = Relu(p2) b = Relu(q2)", limit=1)
-    assert len(trace.firings) == 1 and found == ["Neg", "Split", "Relu", "Relu"]
+    assert len(trace.rewrites) == 1 and found == ["Neg", "Split", "Relu", "Relu"]
 
 
 @pytest.mark.parametrize("op", sorted(ELEMENTWISE - {"Clip", "Sqrt", "Swish"}))
@@ -112,7 +112,7 @@ def test_every_elementwise_function(op: str) -> None:
 )
 def test_what_stays(body: str) -> None:
     constants = {"lo": np.float32(-1), "hi": np.float32(0)}
-    assert not lifted(body, constants)[1].firings
+    assert not lifted(body, constants)[1].rewrites
 
 
 def test_an_equal_clip_moves() -> None:
@@ -126,7 +126,7 @@ def test_before_opset_7_an_attribute_broadcasts() -> None:
     block = load(model_of(text, {"c": C2, "d": C3}, opset=6)).main
     trace = Trace()
     lift_above_split(list(block.bindings), trace)
-    assert not trace.firings
+    assert not trace.rewrites
 
 
 def test_a_part_that_nobody_may_move_keeps_all() -> None:
@@ -136,4 +136,4 @@ def test_a_part_that_nobody_may_move_keeps_all() -> None:
     block = load(model_of(text, {"n": np.array([2, 3])})).main
     trace = Trace()
     lift_above_split(list(block.bindings), trace)
-    assert not trace.firings
+    assert not trace.rewrites

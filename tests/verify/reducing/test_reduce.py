@@ -48,7 +48,7 @@ def miscompiled(rule: Rule) -> Callable[[ModelProto], bool]:
     def check(model: ModelProto) -> bool:
         program = load(model)
         apply_rules(program.main, [rule], trace := Trace())
-        if not trace.firings:
+        if not trace.rewrites:
             return False
         try:
             return verify(model, to_proto(program), legs=("float64",)).verdict == "different"

@@ -69,7 +69,7 @@ def div(call: Call, a: Array, b: Array) -> Array:
 
 
 def _legacy(call: Call, operation: Any, a: Array, b: Array) -> Array:
-    """Before opset 7 broadcasting was asked for by attributes: b's axes start at `axis` of a."""
+    """Before opset 7 attributes chose broadcasting: b's axes start at `axis` of a."""
     if call.version < 7 and call["broadcast"]:
         axis = call["axis"] if call["axis"] is not None else a.ndim - b.ndim
         b = b.reshape(b.shape + (1,) * (a.ndim - axis % max(a.ndim, 1) - b.ndim))
