@@ -151,8 +151,12 @@ def test_integers_wrap_the_same_way() -> None:
 ROW, COLUMN, WHOLE = np.ones(3), np.full((2, 1), 0.5), np.arange(1, 7).reshape(2, 3)
 
 
+NAUGHT = np.array([0.0, 1, 1])
+TINY = NAUGHT, np.array([1e-35, 1, 1])
+
+
 @pytest.mark.parametrize(
-    ("c", "d"), [(ROW, ROW), (ROW, WHOLE), (WHOLE, COLUMN), (COLUMN, np.float64(2))]
+    ("c", "d"), [(NAUGHT, NAUGHT), (ROW, ROW), (ROW, WHOLE), (WHOLE, COLUMN), (COLUMN, np.float64(2))]
 )
 @pytest.mark.parametrize("dtype", ["float16", "float", "double", "int32", "int64"])
 def test_constants_added_in_a_row_are_added_at_once(c: Any, d: Any, dtype: str) -> None:
@@ -171,6 +175,8 @@ def test_constants_added_in_a_row_are_added_at_once(c: Any, d: Any, dtype: str) 
         (ROW, -ROW, ""),  # (x + c) - c is not x for large c
         (ROW * 3e38, ROW * 3e38, ""),
         (ROW, ROW, "p = Neg(c)"),
+        # a sum so small that its digits are lost, one of its terms being 0 or none
+        *((c, d, "") for c in TINY for d in TINY if c[0] or d[0]),
     ],
 )
 def test_constants_that_are_not_added_at_once(c: Any, d: Any, more: str) -> None:

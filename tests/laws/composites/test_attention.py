@@ -83,6 +83,19 @@ def test_keys_transposed_as_a_stack_of_matrices() -> None:
     assert "Softmax" in raised(stays).ops
 
 
+@pytest.mark.parametrize("other", ["Neg", "Relu", "Exp"])
+@pytest.mark.parametrize("behind", [True, False])
+def test_keys_that_something_else_changes_around_their_transpose(other: str, behind: bool) -> None:
+    """Only reshapes around the transpose leave the keys as they are."""
+    after, before = (other, "Reshape") if behind else ("Reshape", other)
+    body = f"""m = {before}(k{", same" if behind else ""}) u = Transpose <perm = [0, 1, 3, 2]> (m)
+        t = {after}(u{"" if behind else ", back"}) s = MatMul(q, t) p = Softmax <axis = -1> (s) y = MatMul(p, v)"""
+    shapes = "<int64[4] same = {2, 4, 6, 4}, int64[4] back = {2, 4, 4, 6}>"
+    done = raised(f"g {HEADS.format('')} {shapes} {{ {body} }}".replace("T,4", "6,4"))
+    assert other in done.ops
+    done.prove()
+
+
 MASKS = {
     "of true and false, lowest": ("m = Where(keep, zero, low) z = Add(s, m)", BOOL, ["Where"]),
     "moderate": ("m = Where(keep, zero, some) z = Add(m, s)", BOOL, ["Where"]),

@@ -35,6 +35,14 @@ def test_constant_tables(lead: tuple[int, ...], opset: int) -> None:
     done.prove()
 
 
+@pytest.mark.parametrize(("axis", "last"), [(3, 3), (3, -1), (-1, -1)])
+def test_the_last_axis_in_either_spelling(axis: int, last: int) -> None:
+    numbers = NUMBERS.replace("last = {3}", f"last = {{{last}}}")
+    body = BODY.replace("axis = -1", f"axis = {axis}")
+    done = raised(f"g (float[3,2,5,4] x) => (float[3,2,5,4] y) {numbers} {{ {body} }}", tables())
+    assert done.ops == ["RotaryEmbedding"]
+
+
 @pytest.mark.parametrize("batch", ["B", "1", "3"])
 def test_tables_of_the_run(batch: str) -> None:
     text = f"g (float[{batch},2,S,4] x, float[1,S,2] f) => (float[{batch},2,S,4] y) {NUMBERS} {{ {ANGLES} {BODY} }}"

@@ -197,6 +197,15 @@ def test_again_keeps_the_attributes_and_the_source() -> None:
     assert out.definition is not None and out.definition.attr("pads") == (0, 0, 0, 0)
 
 
+@pytest.mark.parametrize("name", ["pads", "strides", "dilations"])
+def test_an_empty_attribute_is_not_repeated(name: str) -> None:
+    text = "g (float[1,2,5,5] x, float[3,2,1,1] w) => (float[1,3,5,5] y) { y = Conv (x, w) }"
+    block = load(parse(text)).main
+    b = block.outputs[0].definition
+    with emitting(block), pytest.raises(Decline, match="empty attribute"):
+        again(b, b.inputs, {name: ()})
+
+
 def test_an_attribute_of_the_enclosing_function_is_not_repeated() -> None:
     text = """<ir_version: 10, opset_import: ["" : 20, "f" : 1]> g (float[2] x) => (float[2] y) { y = f.l <a = 0.5> (x) }
       <domain: "f", opset_import: ["" : 20]> l <a> (x) => (y) { y = LeakyRelu <alpha: float = @a> (x) }"""
