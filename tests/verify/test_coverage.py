@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from onnx import numpy_helper
 from onnxgrad.errors import InputError
 from onnxgrad.functions import optimize
 from onnxgrad.verify import Report, verify
-from onnxgrad.verify.coverage.counters import Item, has_row, joined
+from onnxgrad.verify.coverage.counters import Elements, Item, has_row, joined
 from onnxgrad.verify.coverage.search import differing_rows
 from onnxgrad.verify.coverage.summary import Coverage, Sizes, wanted_share
 from onnxgrad.verify.proof_model import proof_model
@@ -249,6 +250,21 @@ def test_weights_that_meet_zeros_do_not_matter(body: str, size: tuple[int, int])
 
 
 # ---- sizes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("other", [(), (1,), (3,), (2, 1), (1, 3), (2, 3), (4, 2, 3)])
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 1), (1, 3), (2, 3), (1, 2, 1)])
+def test_elements_of_a_broadcast_weight(shape: tuple[int, ...], other: tuple[int, ...]) -> None:
+    """An element can matter if one of the elements that it is multiplied by is not 0."""
+    rng = np.random.default_rng(len(shape) + 7 * len(other))
+    for _ in range(5):
+        x, counter = rng.integers(0, 2, other), Elements("w", prod(shape), 1, (0, None))
+        counter.see({}, [x, np.ones(shape)], [], 0)
+        owner = np.broadcast_to(
+            np.arange(prod(shape)).reshape(shape), np.broadcast_shapes(shape, other)
+        )
+        met = np.unique(owner[np.broadcast_to(x, owner.shape) != 0])
+        assert counter.met.shape == shape and np.flatnonzero(counter.met).tolist() == met.tolist()
 
 
 def test_a_size_that_does_not_run_is_said() -> None:

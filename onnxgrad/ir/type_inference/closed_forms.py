@@ -210,7 +210,7 @@ def _unsqueeze(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
         return None
     rank = len(shape) + len(axes)
     new = {a % rank for a in axes if -rank <= a < rank}
-    if len(new) != len(axes) or None in shape:
+    if len(new) != len(axes):
         return None
     rest = iter(shape)
     return TensorType(inputs[0].dtype, tuple(1 if i in new else next(rest) for i in range(rank)))

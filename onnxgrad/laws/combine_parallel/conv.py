@@ -120,10 +120,7 @@ def reason_to_stay_apart(
     if not all(v.is_constant and v.use_count == 1 for v in weights):
         return "a weight is not constant or has another reader"
     limit = NARROW if max(slides.kernel) > 1 else NARROW_POINT
-    channels = [
-        0 if v.shape is None or not isinstance(v.shape[0], int) else v.shape[0] for v in weights
-    ]
-    if not all(0 < n <= limit for n in channels):
+    if any(v.const is None or len(v.const) > limit for v in weights):
         return (
             f"a branch has more than {limit} output channels: on CPU the Split costs more than "
             "merging saves"

@@ -319,7 +319,5 @@ def _reduced(mask: Array, shape: tuple[int, ...]) -> Array:
     """A mask of a broadcast result, on the axes of one operand."""
     mask = np.broadcast_to(mask, np.broadcast_shapes(mask.shape, shape))
     extra = mask.ndim - len(shape)
-    axes = tuple(range(extra)) + tuple(
-        extra + i for i, n in enumerate(shape) if n == 1 and mask.shape[extra + i] != 1
-    )
+    axes = (*range(extra), *(extra + i for i, n in enumerate(shape) if n == 1))
     return np.asarray(mask.any(axis=axes)).reshape(shape)

@@ -239,8 +239,8 @@ def varied(usual: Array, slot: Slot, how: Variation) -> Array:
         return np.asarray(made * how.scale)
     if slot.kind in ("count", "length") and how.count is not None:
         least = int(slot.low) if slot.uses.low > -np.inf else 0
-        most = int(slot.high) if slot.uses.high < np.inf else 1 << 20
-        return np.full_like(usual, min(max(how.count, least), most))
+        most = int(slot.high) if slot.uses.high < np.inf else None
+        return np.full_like(usual, np.clip(how.count, least, most))
     if slot.kind == "mask" and how.mask is not None:
         return np.full_like(usual, how.mask)
     if slot.kind == "switch":
