@@ -228,6 +228,14 @@ def test_to_proto_takes_what_was_loaded() -> None:
         onnxgrad.to_proto(ONNXProgram(parse(TEXT)))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("found", [None, b"model", {"graph": 1}, onnx.GraphProto()], ids=type)
+@pytest.mark.parametrize("kind", [ONNXProgram, OnnxFunction])
+def test_a_kind_that_gives_something_else_than_a_model(kind: Any, found: Any) -> None:
+    words = f"the {kind.__name__} gives a {type(found).__name__}, not a ModelProto"
+    with pytest.raises(InputError, match=words):
+        onnxgrad.load(kind(found))
+
+
 def test_an_onnxscript_function_that_gives_no_model() -> None:
     class Untyped(OnnxFunction):
         def to_model_proto(self) -> onnx.ModelProto:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import pytest
@@ -27,7 +28,7 @@ from onnxgrad.jobs.declared import (
     options_of,
     table_of,
 )
-from onnxgrad.jobs.groups import Names, PerOutput, Sizes
+from onnxgrad.jobs.groups import InputKind, Names, PerOutput, Sizes
 from onnxgrad.options import Range, checked
 from scripts import make_stubs
 
@@ -161,3 +162,29 @@ def test_words_of_each_kind() -> None:
     for name, kind in (("names", Names), ("sizes", Sizes), ("per", PerOutput)):
         with pytest.raises(InputError, match=f"^kinds: {name} must be "):
             checked(kind, 3 if name != "per" else "x", f"kinds: {name}")
+
+
+GOOD_INPUTS = [
+    None,
+    "a.npz",
+    Path("a.npy"),
+    {"x": 1},
+    [],
+    ["a.npz", {"x": 1}],
+    ({"x": 1},),
+    [["a.npz"]],
+]
+BAD_INPUTS = [3, 0.5, b"a.npz", bytearray(b"a")]
+
+
+@pytest.mark.parametrize("value", GOOD_INPUTS, ids=repr)
+def test_sets_of_inputs(value: Any) -> None:
+    assert InputKind().check(value, "verify: inputs") is value
+
+
+@pytest.mark.parametrize("around", [lambda v: v, lambda v: [v], lambda v: ["a.npz", [v]]])
+@pytest.mark.parametrize("value", BAD_INPUTS, ids=repr)
+def test_what_is_no_set_of_inputs(value: Any, around: Any) -> None:
+    """However deep it lies among others."""
+    with pytest.raises(InputError, match=f"^verify: inputs must be files .*{type(value).__name__}"):
+        InputKind().check(around(value), "verify: inputs")

@@ -214,3 +214,16 @@ def test_a_row_of_heads_is_no_row_of_the_matrix(row: tuple[int, ...], op: str) -
     assert ("Reshape" not in done.ops) is fires
     assert fires or "broadcast along the rows" in done.declined
     assert_same_results(done)
+
+
+@pytest.mark.parametrize("target", ["3, 8", "2, 3, 4", "24", None])
+def test_reshapes_to_something_else(target: str | None) -> None:
+    """The shape of x alone is undone; one that the run decides may be any."""
+    given, known = (
+        (", int64[2] t", "")
+        if target is None
+        else ("", f", int64[{target.count(',') + 1}] t = {{{target}}}")
+    )
+    text = f"""g (float[6,4] x{given}) => (float[] y) <int64[3] s = {{2, 3, 4}}{known}> {{
+        r = Reshape(x, s) n = Neg(r) e = Exp(n) y = Reshape(e, t) }}"""
+    assert apply(model_of(text), PASSES).ops == ["Reshape", "Neg", "Exp", "Reshape"]

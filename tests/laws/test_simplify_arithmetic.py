@@ -156,7 +156,8 @@ TINY = NAUGHT, np.array([1e-35, 1, 1])
 
 
 @pytest.mark.parametrize(
-    ("c", "d"), [(NAUGHT, NAUGHT), (ROW, ROW), (ROW, WHOLE), (WHOLE, COLUMN), (COLUMN, np.float64(2))]
+    ("c", "d"),
+    [(NAUGHT, NAUGHT), (ROW, ROW), (ROW, WHOLE), (WHOLE, COLUMN), (COLUMN, np.float64(2))],
 )
 @pytest.mark.parametrize("dtype", ["float16", "float", "double", "int32", "int64"])
 def test_constants_added_in_a_row_are_added_at_once(c: Any, d: Any, dtype: str) -> None:

@@ -260,3 +260,15 @@ def test_the_function_runs() -> None:
 def test_each_match_is_proved_by_itself() -> None:
     onnxgrad.optimize(parse(TEXT.replace("(float[N,4] x)", "(float[N,4] x, float[4,4] u, float[4,4] v, float[4] c)")),
                       passes=[LINEAR], verify="each")  # fmt: skip
+
+
+@pytest.mark.parametrize("results", ["{}", "{}, unread", "{}, unread, also", "{}, , also"])
+@pytest.mark.parametrize("inner", [True, False])
+def test_results_that_are_absent_or_not_read(results: str, inner: bool) -> None:
+    """Only a result that something reads outside keeps a binding where it is."""
+    norm = P.LayerNormalization(P.Neg(x), w)
+    composite = outline_as("f", P.Relu(norm) if inner else norm)
+    name = "b" if inner else "y"
+    text = f"""g (float[N,4] x) => (float[N,4] y) {{
+      a = Neg(x) {results.format(name)} = LayerNormalization(a, c) {"y = Relu(b)" if inner else ""} }}"""
+    assert outlined(composite, text, W).ops == ["f"]

@@ -71,11 +71,16 @@ def test_below_ir_4_weights_are_listed_and_no_inputs() -> None:
     assert "'w' is missing" in str(interface_differences(fed, new)[0])
 
 
+@pytest.mark.parametrize("atol", [None, 1e-3])
 @pytest.mark.parametrize("which", [0, 1])
-def test_an_output_may_lack_a_type_in_either(which: int) -> None:
+def test_an_output_may_lack_a_type_in_either(which: int, atol: float | None) -> None:
     pair = [parse(BASE), parse(BASE)]
     pair[which].graph.output[0].ClearField("type")
     assert interface_differences(*pair) == []
+    assert (
+        interface_differences(pair[0], correspondence(*pair, {}, Bounds.of(atol, None, None))[1])
+        == []
+    )
 
 
 SINGLE = """g (float[N,3] x, int64[N] ids) => (float[N,4] logits, int64[N] best)

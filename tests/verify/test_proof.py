@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,10 @@ from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.verify import feeds_for, verify
+from onnxgrad.verify.compare import Difference
+from onnxgrad.verify.report import Leg
 from onnxgrad.verify.tolerance import EXACT, EXACT_LIMIT
+from onnxgrad.wording import counted
 from tests.helpers import parse
 
 TINY = "g (float[N] x) => (float[N] y) { y = %s }"
@@ -399,3 +404,28 @@ def test_weights_that_would_not_fit_in_float64_skip_that_leg() -> None:
         not report.ok
         and "in float64, more than 181 MiB (max_memory=)" in report.legs["float64"].why
     )
+
+
+def test_a_proof_takes_as_long_as_it_takes() -> None:
+    """Also one of interfaces that differ, of which nothing runs."""
+    other = parse("g (float[N] x) => (double[N] y) { y = Cast <to = 11> (x) }")
+    for candidate, ran in ((other, False), (parse(TINY % "Exp(x)"), True)):
+        started = time.monotonic()
+        report = verify(parse(TINY % "Exp(x)"), candidate, legs=["float64"])
+        assert 0 <= report.seconds <= time.monotonic() - started
+        assert [leg.ran for leg in report.legs.values()] == [ran]
+
+
+@pytest.mark.parametrize(("cases", "compared"), [(0, 0), (1, 1), (2, 30)])
+@pytest.mark.parametrize(
+    ("rel", "found"), [(None, ""), (0.0, ""), (0.0, "0.9"), (1e-9, ""), (1.0, "")]
+)
+def test_the_line_of_a_check(cases: int, compared: int, rel: float | None, found: str) -> None:
+    assert str(Leg("float64", False, "no time")) == "float64 check: did not run (no time)"
+    assert (Leg("float64", False).cases, Leg("float64", False).compared) == (0, 0)
+    worst = None if rel is None else Difference("y", (0,), 1.0, 2.0, rel, 1e-5, found=found)
+    leg = Leg("float64", True, cases=cases, worst=worst, compared=compared)
+    result = f"worst {worst}" if rel or found else "bit-identical"
+    counts = f"{counted(cases, 'case')}, {counted(compared, 'finite element')} compared"
+    assert str(leg) == f"float64 check: {counts}, {result}"
+    assert str(replace(leg, why="in part")) == f"{leg} (in part)"

@@ -45,6 +45,26 @@ def test_a_model_that_computes_something_else_differs() -> None:
     assert verify(parse(TEXT), expect=wide, inputs=X, rtol=1e-5, atol=1e-6).ok
 
 
+WIDTHS = {
+    "float16": ("float[3] x", "a = Cast <to = 1> (x)"),
+    "float64": ("float[3] x", "a = Cast <to = 1> (x)"),
+    "int32": ("int32[3] x", "a = Cast <to = 1> (x)"),
+    "float32": ("seq(float[3]) x", "a = SequenceAt (x, k)"),
+}
+
+
+@pytest.mark.parametrize("kind", WIDTHS)
+def test_inputs_in_another_width_go_with_bounds(kind: str) -> None:
+    """Floats are fed in the width that the model takes; nothing else is cast."""
+    takes, body = WIDTHS[kind]
+    model = parse(f"g ({takes}) => (float[3] y) <int64 k = {{0}}> {{ {body} y = Exp (a) }}")
+    x: Any = np.array([0, 1, 2], kind)
+    if "seq" in takes:
+        x = [x]
+    found = {"y": np.exp(np.array([0, 1, 2], np.float32))}
+    assert verify(model, expect=found, inputs={"x": x}, atol=1e-3).verdict == "within bounds"
+
+
 def test_names_of_the_framework() -> None:
     theirs = {"logits": stored()["y"], "total": stored()["z"]}
     pixels = {"pixels": X["x"]}

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from onnxgrad.verify import verify
 from onnxgrad.verify.proof_model import proof_model
-from onnxgrad.verify.ties import Ties
+from onnxgrad.verify.ties import Ties, _doubtful
 from onnxgrad.verify.tolerance import Ranges
 from tests.helpers import parse
 
@@ -149,3 +149,16 @@ def test_a_decision_in_a_branch_is_seen() -> None:
     x["x"][0, 2] = 0.75
     report = verify(*made, inputs=x, legs=["onnxruntime"])
     assert report.verdict == "equal" and any("at ties" in n for n in report.notes), str(report)
+
+
+@pytest.mark.parametrize("kind", ["float", "float16", "double", "int32", "bool"])
+@pytest.mark.parametrize("like", [False, True])
+@pytest.mark.parametrize("name", ["p", "x"])
+def test_a_cast_decides_if_it_rounds_to_integers(kind: str, like: bool, name: str) -> None:
+    """Only of a number that was rounded before: p, not x."""
+    code = getattr(onnx.TensorProto, kind.upper())
+    node = f"CastLike ({name}, k)" if like else f"Cast <to = {code}> ({name})"
+    made = model(f"i = {node}", 1.0, declared=f"{kind}[N,4] i")
+    k = np.ones((), onnx.helper.tensor_dtype_to_np_dtype(code))
+    made.graph.initializer.append(numpy_helper.from_array(k, "k"))
+    assert (_doubtful(proof_model(made)) is not None) == (kind in ("int32", "bool") and name == "p")

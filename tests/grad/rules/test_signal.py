@@ -48,6 +48,23 @@ def test_inverse_of_a_one_sided_spectrum(length: int | None) -> None:
     )
 
 
+@pytest.mark.parametrize("fed", ["", "n", "a", "na"])
+@pytest.mark.parametrize("attributes", [*ATTRIBUTES, "<inverse = 1, onesided = 1>"])
+def test_what_only_the_run_knows(attributes: str, fed: str) -> None:
+    """The sizes of the operand, the length of the transform, its axis."""
+    known = {"a": np.array(-2, np.int64), "n": np.array(6, np.int64)}
+    parts = 1 if attributes == "<onesided = 1>" else 2
+    check_op(
+        f"y = DFT {attributes} (x, n, a)",
+        {"x": normal(2, 4, parts), **{k: v for k, v in known.items() if k in fed}},
+        wrt=["x"],
+        constants={k: v for k, v in known.items() if k not in fed},
+        symbolic=False,
+        onnxruntime=False,
+        seeds=(0,),
+    )
+
+
 def test_axis_is_an_attribute_before_opset_20() -> None:
     check_op(
         "y = DFT <axis = 2> (x)", {"x": normal(1, 2, 6, 1)}, opset=18, symbolic=False, seeds=(0,)

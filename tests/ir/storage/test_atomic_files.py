@@ -19,7 +19,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import save
 from onnxgrad.ir.storage import atomic_files
-from onnxgrad.ir.storage.atomic_files import Staging, write_whole
+from onnxgrad.ir.storage.atomic_files import Staging, regular, write_whole
 from tests.helpers import ROOT, parse
 from tests.ir.test_save import external_model, values
 
@@ -203,3 +203,15 @@ def test_an_empty_one_is_given_time_to_be_locked(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_looked_into(tmp_path: Path) -> None:
     atomic_files.sweep(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 11])
+@pytest.mark.parametrize("most", [None, 0, 10])
+def test_a_file_of_so_many_bytes_and_no_more(tmp_path: Path, size: int, most: int | None) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * size)
+    if most is None or size <= most:
+        assert regular(path, most) == path
+        return
+    with pytest.raises(InputError, match=f"has {size} bytes, more than the {most} that are read"):
+        regular(path, most)

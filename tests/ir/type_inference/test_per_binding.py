@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from onnxgrad.errors import InternalError
@@ -19,7 +20,7 @@ from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.type_inference import closed_forms, per_binding
+from onnxgrad.ir.type_inference import closed_forms, per_binding, symbolic_shapes
 from onnxgrad.ir.type_inference.per_binding import retype
 from onnxgrad.ir.types import Shape, TensorType, TypeMismatch, broadcast_shapes
 from onnxgrad.ir.var import Var
@@ -300,7 +301,7 @@ def test_conv_agrees_with_onnx(x: str, w: str, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("opset", [11, 20])
-@pytest.mark.parametrize("shape", ["3,4", "N,4", ""])
+@pytest.mark.parametrize("shape", ["3,4", "N,4", "?,4", ""])
 @pytest.mark.parametrize("axes", [[0], [-1, 1], [2, 0], [1, 1], [9]])
 def test_unsqueeze_agrees_with_onnx(opset: int, shape: str, axes: list[int]) -> None:
     block = load(parse(f"g (float[{shape}] x) => (float[1] y) {{ y = Neg (x) }}", opset=opset)).main
@@ -422,3 +423,57 @@ def test_scan_stacks_its_results_along_their_axis(axis: int, expected: str) -> N
         "{ t = Identity (s) o = Neg (e) }> (h, x)"
     )
     assert found["all"] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "domain"),
+    [("SequenceMap", ""), *((name, "other") for name in ("SequenceMap", "If", "Loop", "Scan"))],
+)
+def test_only_control_flow_has_the_types_of_its_bodies(name: str, domain: str) -> None:
+    """Another operator may have a body too, and one of another domain a name of ONNX's."""
+    body = helper.make_graph(
+        [helper.make_node("Neg", ["e"], ["f"])],
+        "b",
+        [helper.make_tensor_value_info("e", TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info("f", TensorProto.FLOAT, [2])],
+    )
+    model = parse("g (seq(float[2]) x) => (seq(float[2]) y) { y = Identity (x) }")
+    node = helper.make_node(name, ["x"], ["y"], domain=domain, body=body)
+    model.graph.node[0].CopyFrom(node)
+    if domain:
+        model.opset_import.add(domain=domain, version=1)
+    block = load(model).main
+    retype(block)
+    assert per_binding.types_of_bodies(next(iter(block.walk()))) == []
+    assert str(block.outputs[0].type) == str(block.inputs[0].type)
+
+
+SIZES = (-3, -1, 0, 1, 2, 7)
+
+
+@pytest.mark.parametrize("name", ["Add", "Sub", "Mul", "Div", "Max", "Min"])
+def test_arithmetic_of_sizes(name: str) -> None:
+    """Of numbers as ONNX computes, with symbols only what holds for every size."""
+    of: dict[str, Callable[[Any, Any], Any]] = {
+        "Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "Max": max, "Min": min,
+        "Div": lambda p, q: p // q if q > 0 and p >= 0 else None,  # ONNX rounds towards 0
+    }  # fmt: skip
+    for p in SIZES:
+        for q in SIZES:
+            assert symbolic_shapes.calculate(name, p, q) == of[name](p, q)
+        right = p == (1 if name in ("Mul", "Div") else 0) and name not in ("Max", "Min")
+        assert symbolic_shapes.calculate(name, "N", p) == ("N" if right else None)
+        left = right and name in ("Add", "Mul")
+        assert symbolic_shapes.calculate(name, p, "N") == ("N" if left else None)
+    assert symbolic_shapes.calculate(name, "N", "N") == ("N" if name in ("Max", "Min") else None)
+    assert symbolic_shapes.calculate(name, "N", "M") is None
+
+
+@pytest.mark.parametrize("more", [-1, 0])
+def test_sizes_are_followed_so_far_and_no_further(more: int) -> None:
+    block = load(parse("g (float[N,4] x) => (float[1] y) { y = Neg (x) }")).main
+    with emitting(block):
+        v = op.Shape(block.inputs[0])
+        for _ in range(symbolic_shapes._DEPTH + more):
+            v = op.Identity(v)
+    assert symbolic_shapes.sizes(v) == (("N", 4) if more < 0 else (None, None))

@@ -19,6 +19,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir import attributes
 from onnxgrad.ir.load import load
+from onnxgrad.ir.type_inference.whole_model import _light_tensor
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.verify.running.session import run
@@ -165,3 +166,14 @@ def test_trees_behind_an_operator_that_onnx_does_not_know() -> None:
     model.graph.node.insert(0, made)
     model.opset_import.append(onnx.helper.make_opsetid("my.domain", 1))
     assert load(model).main.bindings
+
+
+@pytest.mark.parametrize(("count", "whole"), [(0, True), (1, True), (512, True), (513, False)])
+def test_tensors_of_more_than_512_elements_are_typed_without_their_data(
+    count: int, whole: bool
+) -> None:
+    tensor = onnx.numpy_helper.from_array(np.zeros(count, np.uint8), "t")
+    light = _light_tensor(tensor)
+    assert (light is tensor) is whole
+    assert (light.name, light.data_type, light.dims) == ("t", tensor.data_type, [count])
+    assert whole or not light.raw_data

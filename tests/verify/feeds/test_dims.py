@@ -64,6 +64,15 @@ def test_a_cache_adds_up() -> None:
         )
 
 
+def test_sizes_that_models_want_are_tried() -> None:
+    """Of pictures and patches, channels, powers of two, and a second of sound, each
+    with a batch of 2 and of 1.
+    """
+    wanted = [2**n for n in (1, 2, *range(4, 11), 12)] + [3, 224, 320, 640, 1536, 16000]
+    plans = dim_plans(parse("g (float[b, 3, h] x) => (float[b, 3, h] y) { y = Neg(x) }"))
+    assert {(p["b"], p["h"]) for p in plans} >= {(b, n) for n in wanted for b in (1, 2)}
+
+
 def test_fixed_by_the_user() -> None:
     model = parse("g (float[N, M] x) => (float[N, M] y) { y = Neg(x) }")
     assert all(plan["M"] == 37 for plan in dim_plans(model, {"M": 37}))

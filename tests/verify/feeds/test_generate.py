@@ -161,6 +161,23 @@ def test_other_kinds() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "node",
+    [
+        "Tile (x, n)",
+        "Pad (x, n)",
+        "Expand (x, n)",
+        "ConstantOfShape (n)",
+        "Split (x, n)",
+        "TopK (x, n)",
+    ],
+)
+def test_counts_are_1(node: str) -> None:
+    """The least that is not empty; other counts are the edges."""
+    made = feeds(f"g (float[4] x, int64[2] n) => (float[K] y) {{ y = {node} }}")
+    assert made["n"].tolist() == [1, 1]
+
+
 def test_scalar_and_empty_shapes() -> None:
     made = feeds("g (float x, float[0,3] z) => (float y) { y = Neg(x) }")
     assert made["x"].shape == () and made["z"].shape == (0, 3)

@@ -73,6 +73,22 @@ def test_runs_that_differ_in_one_input_compute_what_is_behind_it(
             assert list(found) == ["y"] and np.array_equal(found["y"], reference(model, feeds)["y"])
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_step_is_late_if_it_follows_the_input_that_moves(count: int, swapped: bool) -> None:
+    """However many steps lie between, and whichever of two branches they are on."""
+    names = ("d", "x") if swapped else ("x", "d")
+    body = "".join(f"a{i + 1} = Tanh (a{i}) b{i + 1} = Exp (b{i}) " for i in range(count))
+    model = parse(
+        f"g (float[3] x, float[3] d) => (float[3] y) {{ a0 = Neg ({names[0]}) b0 = Abs ({names[1]}) {body}"
+        f" y = Add (a{count}, b{count}) }}"
+    )
+    early, late = Reference(model).compiled.split(["d"], ["y"])
+    branch = ["Abs", *["Exp"] * count], ["Neg", *["Tanh"] * count]
+    assert [s.call.op_type for s in early.steps] == branch[not swapped]
+    assert [s.call.op_type for s in late.steps] == [*branch[swapped], "Add"]
+
+
 def test_rounding_everywhere_moves_the_terms_of_sums_and_onnxruntimes_tanh_by_four_units() -> None:
     """What cancels was rounded too: a sum of nothing is not exact."""
     model = parse(

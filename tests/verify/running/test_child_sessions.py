@@ -6,12 +6,14 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from onnxgrad.verify.running.child_sessions import (
     CACHED_SESSIONS,
+    EXOTIC,
     Sessions,
     pack,
     tensor_kind,
@@ -52,3 +54,13 @@ def test_sessions_are_dropped_oldest_first() -> None:
 
 def test_kinds() -> None:
     assert tensor_kind("tensor(bfloat16)") == "bfloat16" and tensor_kind("seq(tensor(float))") == ""
+
+
+@pytest.mark.parametrize("kind", EXOTIC)
+def test_types_are_onnxs_own(kind: str) -> None:
+    code, name, bits = EXOTIC[kind]
+    assert getattr(TensorProto, kind.upper()) == code
+    dtype = helper.tensor_dtype_to_np_dtype(code)
+    assert dtype == np.dtype(getattr(ml_dtypes, name)) and dtype.name == name
+    array = np.zeros(8, dtype)
+    assert len(numpy_helper.from_array(array).raw_data) == bits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,12 @@ def test_a_profile_that_ends_early_has_no_count(tmp_path: Path) -> None:
 )
 def test_a_count_is_believed_if_it_is_right_of_a_known_model(beside: Any, said: str | None) -> None:
     """The CPU stands for a device that counts so much `beside` the values."""
-    sessions = Sessions()
+    sessions, folders = Sessions(), set[Path]()
 
     def ask(_: str, verb: str, *arguments: Any) -> Any:
         if verb == "open":
+            folders.add(Path(arguments[-1]["profile"]).parent)
+            assert all(folder.is_dir() for folder in folders)
             return sessions.open(*arguments)
         found = sessions.peak(*arguments)
         assert verb == "peak" and found is not None
@@ -65,6 +68,10 @@ def test_a_count_is_believed_if_it_is_right_of_a_known_model(beside: Any, said: 
     count = (ask, model.SerializeToString(), CONFIG, SQUARE, "1.99")
     if said is None:
         assert peak_on_device(*count) == 3 * 256 * 256 * 4
-        return
-    with pytest.raises(InputError, match=f"onnxruntime 1.99 {said}.*require memory in a recipe"):
-        peak_on_device(*count)
+    else:
+        with pytest.raises(InputError, match=f"runtime 1.99 {said}.*require memory in a recipe"):
+            peak_on_device(*count)
+    # the profiles lay in a folder of their own
+    assert len(folders) == 1 and not any(
+        f.exists() or f == Path(tempfile.gettempdir()) for f in folders
+    )

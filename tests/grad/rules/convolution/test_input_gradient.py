@@ -68,6 +68,7 @@ CHOSEN: list[tuple[Sizes, str, str, str]] = [
     ((2, 1, 16, 3, [axis(5, 3, 1, 3)]), "", "ConvTranspose", "ConvTranspose"),  # only zeros read
     ((2, 5, 1, 1, [axis(5), axis(6)]), "d", "Conv", "Conv"),
     ((2, 5, 1, 1, [axis(7, 5), axis(9, 7)]), "d", "Conv", "ConvTranspose"),
+    ((2, 5, 1, 1, [axis(7, 2), axis(9, 5)]), "d", "Conv", "ConvTranspose"),  # ten taps
     ((2, 2, 16, 3, [axis(5), axis(6)]), "", "Conv", "ConvTranspose"),
     ((2, 1, 3, 32, [axis(2), axis(2)]), "", "Col2Im", "Col2Im"),
     ((2, 1, 3, 32, [axis(2), axis(2)]), "n", "Col2Im", "Col2Im"),
