@@ -40,9 +40,6 @@ HOMES: dict[str, dict[str, str]] = {
         "ir/reader": "ir/test_load",
         "verify/changed_region": "passes/test_each_rewrite",
     },
-    "two of three ways to one answer, which that file compares": {
-        "ir/type_inference/symbolic_shapes": "ir/type_inference/test_per_binding",
-    },
     "operators of one family, in one file": {
         "grad/rules/recurrent/lstm": "grad/rules/recurrent/test_rnn",
     },
@@ -52,7 +49,6 @@ HOMES: dict[str, dict[str, str]] = {
     "parts of one proof, which only a whole one shows to work": {
         "verify/trials": "verify/test_proof",
         "verify/onnxruntime_check": "verify/test_proof",
-        "verify/report": "verify/test_proof",
     },
     "what a run of a step needs, seen where it runs": {
         "train/engines/session": "train/test_trainer",
