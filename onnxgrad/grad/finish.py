@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
-from onnxgrad.grad.opening import fold
 from onnxgrad.grad.prepare import Prepared
 from onnxgrad.grad.registry import INTERNAL
 from onnxgrad.grad.stops import STOPPED
@@ -20,6 +19,7 @@ from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 from onnxgrad.laws import shapes, simplify_arithmetic, simplify_transpose, sums
+from onnxgrad.laws.constant_values import folded
 from onnxgrad.laws.remove_noops import NOOPS, times_one, transpose_in_order
 from onnxgrad.laws.simplify_arithmetic import NUMBERS, SIGNS
 from onnxgrad.passes.base import roots
@@ -154,7 +154,7 @@ def _fold_constants(block: BindingBlock, forward: Collection[Binding]) -> None:
     block.schedule()
     with emitting(block, share=True):
         for b in [b for b in block.bindings if b not in forward and len(b.outputs) == 1]:
-            value = fold(b)
+            value = folded(b)
             if value is not None:
                 block.replace(b.out, value)
                 block.remove(b)

@@ -6,9 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-import numpy as np
-from onnx import TensorProto
-
 from onnxgrad.errors import InputError
 from onnxgrad.grad.formulas import build_body
 from onnxgrad.grad.paths import influenced, paths_of, reaching
@@ -17,7 +14,7 @@ from onnxgrad.grad.sequences import is_float
 from onnxgrad.grad.unbroadcast import contradict
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.emission.emit import constant, emitting
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.emission.fill_and_reshape import with_type_of
 from onnxgrad.ir.function_bodies import (
     body_of,
@@ -32,14 +29,9 @@ from onnxgrad.ir.function_bodies import (
 from onnxgrad.ir.identity_barrier import insert_barrier
 from onnxgrad.ir.program import FunctionKey
 from onnxgrad.ir.type_inference.per_binding import retype
-from onnxgrad.ir.type_inference.symbolic_shapes import sizes
-from onnxgrad.ir.types import (
-    Array,
-    TensorType,
-    element_count,
-)
+from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.constant_values import evaluate
+from onnxgrad.laws.constant_values import folded
 
 # opening calls stops here: a chain of functions that call each other twice doubles the graph at
 # each level
@@ -151,11 +143,11 @@ def open_call(binding: Binding) -> None:
     # what is folded has no gradient, and a weight of the caller wants one
     weights = {v for v in binding.inputs if v is not None and v.is_constant and is_float(v)}
 
-    def folded(b: Binding) -> Var | None:
-        return None if weights.intersection(v for v in b.inputs if v is not None) else fold(b)
+    def kept_or_folded(b: Binding) -> Var | None:
+        return None if weights.intersection(v for v in b.inputs if v is not None) else folded(b)
 
     with emitting(block, share=True):
-        _, stands = splice(binding, body, prefix=f"{binding.op.lower()}_", fold=folded)
+        _, stands = splice(binding, body, prefix=f"{binding.op.lower()}_", fold=kept_or_folded)
     for out, new in stands.items():
         if new.definition is not None and not contradict(new.type, out.type):
             with_type_of(new, out)
@@ -195,42 +187,3 @@ def _refuse_recursion(binding: Binding, start: FunctionKey) -> None:
             if key is not None and key not in seen:
                 seen.add(key)
                 work.append(key)
-
-
-# larger constants of a body are left for the runtime to compute
-_FOLDED_BYTES = 1 << 12
-
-
-def fold(b: Binding) -> Var | None:
-    """The small constant that a binding amounts to once sizes are known: shape arithmetic,
-    numbers; None otherwise.
-    """
-    if b.blocks or b.domain != "" or b.out.returned or not isinstance(b.out.type, TensorType):
-        return None
-    array: Array | None = None
-    if b.op == "Constant":
-        array = b.out.const
-    elif b.op == "Size" and b.inputs[0] is not None:
-        count = element_count(b.inputs[0].shape)
-        array = None if count is None else np.array(count, np.int64)
-    elif b.out.dtype == TensorProto.INT64 and b.out.rank in (0, 1):
-        known = sizes(b.out)
-        if known is not None and all(isinstance(d, int) for d in known):
-            array = np.array(known, np.int64).reshape([len(known)] if b.out.rank else [])
-    if array is None and all(v is None or v.is_constant for v in b.inputs) and _is_small(b):
-        array = evaluate(b)
-    return (
-        None
-        if array is None or array.dtype == object or array.nbytes > _FOLDED_BYTES
-        else constant(array)
-    )
-
-
-def _is_small(b: Binding) -> bool:
-    """Evaluating may not build what is too large to keep; a result of unknown length is a Range
-    or the like.
-    """
-    counts = [element_count(v.shape) for v in b.inputs if v is not None]
-    return all(
-        n is not None and n <= _FOLDED_BYTES for n in (*counts, element_count(b.out.shape) or 0)
-    )

@@ -6,7 +6,7 @@ the same at the call, and put copies of its bindings in the call's place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,7 +24,7 @@ from onnxgrad.ir.load import function_block
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.protobufs import keep
 from onnxgrad.ir.topological_order import callees_first
-from onnxgrad.ir.types import type_to_proto
+from onnxgrad.ir.types import TensorType, type_to_proto
 from onnxgrad.ir.var import Var
 
 
@@ -268,6 +268,54 @@ def splice(
         stands[out] = new
     block.remove(binding)
     return opened, stands
+
+
+def open_in_place(
+    binding: Binding,
+    body: Body,
+    *,
+    prefix: str = "",
+    fold: Callable[[Binding], Var | None] | None = None,
+    without: Collection[str] = (),
+) -> tuple[list[Binding], set[Var]]:
+    """As `splice`; the results keep their names, and the copies get the call's metadata, except for
+    the keys in `without`. Returns the copies and the values that stand for the results.
+    """
+    metadata = [(e.key, e.value) for e in binding.node.metadata_props if e.key not in without]
+    names = {out: out.name for out in binding.outputs if out is not None}
+    opened, stands = splice(binding, body, prefix=prefix, fold=fold)
+    copies = set(opened)
+    for out, new in stands.items():
+        if new.type is None:
+            new.type = out.type
+        if new.definition in copies and not new.returned:
+            out.rename(new.name)
+            new.rename(names[out])
+    for copy in opened:
+        known = {e.key for e in copy.node.metadata_props}
+        for key, value in metadata:
+            if key not in known:
+                copy.node.metadata_props.add(key=key, value=value)
+    return opened, set(stands.values())
+
+
+def wrong_rank(binding: Binding, body: Body) -> str | None:
+    """Returns why a schema's body with nested graphs does not fit the call's operands; None if it
+    fits.
+
+    The body was written for operands of the schema's ranks. onnxruntime's kernels may accept others
+    (Range: one element for a scalar, which onnx's own body of AffineGrid relies on); the body does
+    not.
+    """
+    if body.key is not None or not any(inner.blocks for inner in body.block.bindings):
+        return None
+    tensors = [v for v in binding.inputs if v is not None and isinstance(v.type, TensorType | None)]
+    unknown = next((v for v in tensors if v.rank is None), None)
+    if unknown is not None:
+        return f"its body has nested graphs, and the rank of operand '{unknown.name}' is unknown"
+    if binding.is_op("Range") and any(v is not None and v.rank for v in binding.inputs):
+        return "its body is for scalars, and an operand has an axis"
+    return None
 
 
 def _bound(binding: Binding, body: Body) -> dict[str, AttributeProto]:

@@ -14,7 +14,16 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.types import Array, byte_count, is_static, numpy_dtype
+from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.type_inference.symbolic_shapes import sizes
+from onnxgrad.ir.types import (
+    Array,
+    TensorType,
+    byte_count,
+    element_count,
+    is_static,
+    numpy_dtype,
+)
 from onnxgrad.ir.var import Var
 
 _Operands = Sequence[Any]
@@ -275,3 +284,57 @@ def fixed_value(v: Var, reach: int = _REACH) -> Array | None:
     if any(u is not None and a is None for u, a in zip(b.inputs, operands, strict=True)):
         return None
     return evaluate(b, operands)
+
+
+# larger constants of a body are left for the runtime to compute
+_FOLDED_BYTES = 1 << 12
+
+
+def folded(b: Binding) -> Var | None:
+    """The small constant that a binding amounts to once sizes are known: shape arithmetic,
+    numbers; None otherwise.
+    """
+    if b.blocks or b.domain != "" or b.out.returned or not isinstance(b.out.type, TensorType):
+        return None
+    array: Array | None = None
+    if b.op == "Constant":
+        array = b.out.const
+    elif b.op == "Size" and b.inputs[0] is not None:
+        count = element_count(b.inputs[0].shape)
+        array = None if count is None else np.array(count, np.int64)
+    elif b.op == "CastLike" and b.inputs[0] is not None and b.out.dtype:
+        array = _as_dtype(b.inputs[0].const, b.out.dtype) if _is_short(b.inputs[0]) else None
+    elif b.out.dtype == TensorProto.INT64 and b.out.rank in (0, 1):
+        known = sizes(b.out)
+        if known is not None and all(isinstance(d, int) for d in known):
+            array = np.array(known, np.int64).reshape([len(known)] if b.out.rank else [])
+    if array is None and all(v is None or v.is_constant for v in b.inputs) and _is_small(b):
+        array = evaluate(b)
+    return (
+        None
+        if array is None or array.dtype == object or array.nbytes > _FOLDED_BYTES
+        else constant(array)
+    )
+
+
+def _is_small(b: Binding) -> bool:
+    """Evaluating may not build what is too large to keep; a result of unknown length is a Range
+    or the like.
+    """
+    size = element_count(b.out.shape) or 0
+    return size <= _FOLDED_BYTES and all(v is None or _is_short(v) for v in b.inputs)
+
+
+def _is_short(v: Var) -> bool:
+    size = element_count(v.shape)
+    return size is not None and size <= _FOLDED_BYTES
+
+
+def _as_dtype(array: Array | None, dtype: int) -> Array | None:
+    """The same numbers in another dtype, None unless it holds each of them exactly."""
+    target = numpy_dtype(dtype)
+    if array is None or array.dtype.kind not in "biuf" or target.kind not in "biufV":
+        return None
+    with np.errstate(all="ignore"):
+        cast = array.astype(target)
+    return cast if np.array_equal(cast.astype(array.dtype), array) else None

@@ -11,9 +11,13 @@ from onnxgrad.ir import attributes
 from onnxgrad.ir.attributes import read
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission import signature
-from onnxgrad.ir.types import numpy_dtype
+from onnxgrad.ir.emission.emit import constant, emitting
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.type_inference.symbolic_shapes import sizes
+from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.raise_opset import Refused, refuse_if
+from onnxgrad.laws.constant_values import fixed_value
+from onnxgrad.laws.raise_opset import CAPS_A_MASK, Refused, caps_a_mask, refuse_if
 
 
 def lower(b: Binding, old: int, new: int) -> None:
@@ -64,7 +68,6 @@ _ANOTHER_MEANING: dict[int, frozenset[str]] = {
     16: frozenset({"RoiAlign"}),
     20: frozenset({"GridSample", "DFT"}),
     21: frozenset({"GroupNormalization"}),
-    24: frozenset({"Attention"}),
 }
 
 
@@ -85,8 +88,9 @@ def _in_inference(b: Binding, schema: OpSchema) -> None:
 def _without_zeros(b: Binding, schema: OpSchema) -> None:
     """A zero is a size that is copied, as it is without allowzero."""
     shape = b.operand(1)
+    known = _known(shape) if b.attrs.get("allowzero") else None
     refuse_if(
-        b.attrs.get("allowzero") and (shape is None or shape.ints is None or 0 in shape.ints),
+        b.attrs.get("allowzero") and (known is None or 0 in known),
         "a zero in its shape may be a size of zero",
     )
     b.drop_attribute("allowzero")
@@ -103,12 +107,62 @@ def _of_integers(b: Binding, schema: OpSchema) -> None:
 
 def _within_its_bits(b: Binding, schema: OpSchema) -> None:
     """By a negative number of bits, or by more than there are, was left open."""
-    y = b.operand(1)
-    by = None if y is None else y.const
+    by = _known(b.operand(1))
     refuse_if(
         by is None or not np.isin(by, np.arange(8 * by.itemsize)).all(),
         "it is not known to shift by fewer bits than there are",
     )
+
+
+def _without_caps(b: Binding, schema: OpSchema) -> None:
+    """A softcap, which came after the mask before, is the same without a mask."""
+    _operands_as_attributes(b, schema)
+    refuse_if(caps_a_mask(b), CAPS_A_MASK)
+
+
+def _slice_of_sizes(b: Binding, schema: OpSchema) -> None:
+    """Shape<start, end>(x) = Slice(Shape(x), start, end)"""
+    bounds = [b.attrs.get("start", 0), b.attrs.get("end", _LAST)]
+    for name in ("start", "end"):
+        b.drop_attribute(name)
+    if bounds == [0, _LAST]:
+        return
+    old = b.out
+    with emitting(b.block, sources=(b,), made_by="convert-opset"):
+        whole = op.Shape(b.operand(0))
+        part = op.Slice(whole, bounds[:1], bounds[1:], [0])
+    b.block.replace(old, part)
+    b.block.remove(b)
+    if not part.returned:
+        old.swap_names(part)
+
+
+def _pads_of_all_axes(b: Binding, schema: OpSchema) -> None:
+    """Pad(x, p, v, axes) = Pad(x, q, v), where q is p at the axes and 0 elsewhere."""
+    x, pads, axes = b.operand(0), b.operand(1), b.operand(3)
+    if axes is not None:
+        listed = _known(axes)
+        refuse_if(
+            x is None or x.rank is None or listed is None, "its axes are not known, or its rank"
+        )
+        rank = x.rank if x is not None and x.rank is not None else 0
+        own = [] if listed is None else [int(a) % rank for a in listed.reshape(-1)]
+        # behind the pads is a zero
+        places = np.full(2 * rank, 2 * len(own), np.int64)
+        for i, axis in enumerate(own):
+            places[[axis, axis + rank]] = i, i + len(own)
+        amounts = _known(pads)
+        with emitting(b.block, sources=(b,), made_by="convert-opset"):
+            if amounts is None:
+                wide = op.Gather(op.Concat(pads, [0], axis=0), places)
+            else:
+                wide = constant(np.append(amounts, 0).astype(np.int64)[places])
+        b.block.set_operands(b, [x, wide, b.operand(2)])
+    _without_defaults(b, schema, 18)
+
+
+# the end of an axis, however long
+_LAST = 2**63 - 1
 
 
 _LOWERED: dict[tuple[str, int], Callable[[Binding, OpSchema], None]] = {
@@ -117,8 +171,11 @@ _LOWERED: dict[tuple[str, int], Callable[[Binding, OpSchema], None]] = {
     ("Hardmax", 13): _along_the_last_axis,
     ("BatchNormalization", 14): _in_inference,
     ("Reshape", 14): _without_zeros,
+    ("Pad", 18): _pads_of_all_axes,
+    ("Shape", 15): _slice_of_sizes,
     ("Mod", 28): _of_integers,
     ("BitShift", 28): _within_its_bits,
+    ("Attention", 24): _without_caps,
 }
 
 
@@ -136,14 +193,27 @@ def _operands_as_attributes(b: Binding, schema: OpSchema) -> None:
     if len(kept) > schema.max_input:
         raise Refused(f"it takes {len(kept)} operands")
     if len(kept) < len(b.inputs):
+        before = [v.definition for v in b.inputs if v is not None and v.definition is not None]
         b.block.set_operands(b, kept)
+        b.block.remove_unused(before)
     for i, formal in enumerate(schema.inputs):
         if formal.option == OpSchema.FormalParameterOption.Single and b.operand(i) is None:
             raise Refused(f"it needs '{formal.name}'")
 
 
+def _known(v: Var | None) -> Array | None:
+    """Its value if that is fixed: a constant, or computed from constants and known sizes."""
+    array = None if v is None else fixed_value(v)
+    if v is None or array is not None or v.rank is None:
+        return array
+    elements = sizes(v)
+    if elements is None or not all(isinstance(d, int) for d in elements):
+        return None
+    return np.array(elements, numpy_dtype(v.dtype)).reshape([len(elements)] * v.rank)
+
+
 def _as_attribute(b: Binding, schema: OpSchema, name: str, v: Var) -> None:
-    number = v.const
+    number = _known(v)
     if number is None:
         raise Refused(f"its '{name}' is known at run time only")
     if number.size:

@@ -17,6 +17,7 @@ from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import is_static, numpy_dtype
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.constant_values import fixed_value
 
 Attributes = Mapping[str, Any]
 Adapter = Callable[[Binding, Attributes], None]
@@ -145,7 +146,7 @@ def resize_from_the_corner(b: Binding, was: Attributes) -> None:
 def _resized(b: Binding) -> tuple[bool, bool]:
     """Whether it may make an axis smaller, and whether larger: by its scales, or by its sizes."""
     x, scales = b.inputs[:2]
-    factors: Any = None if scales is None else scales.const
+    factors: Any = None if scales is None else fixed_value(scales)
     before, after = None if x is None else x.shape, b.out.shape
     if factors is None and is_static(before) and is_static(after):
         factors = np.array(after) / np.maximum(before, 1)
@@ -233,13 +234,23 @@ def normalization_of_channels(b: Binding, was: Attributes) -> None:
             b.block.set_operand(b, i, op.Reshape(wide, [channels]))
 
 
+CAPS_A_MASK = "the order of its softcap and its mask changed"
+
+
+def caps_a_mask(b: Binding) -> bool:
+    """Whether it has a softcap and a mask, which version 24 applies in another order, or returns
+    the scores in between.
+    """
+    masked = b.operand(3) is not None or b.operand(6) is not None or bool(b.attr("is_causal"))
+    return b.result(3) is not None or (bool(b.attr("softcap")) and masked)
+
+
 @adapter(24, "Attention")
 def attention_without_caps(b: Binding, was: Attributes) -> None:
     """The scores are capped after the mask is added, where it was before."""
-    refuse_if(
-        was.get("softcap") or b.result(3) is not None,
-        "the order of its softcap and its mask changed",
-    )
+    if b.has_refs:
+        _ = was.get("softcap"), was.get("is_causal")  # raises Refused where calls give them
+    refuse_if(caps_a_mask(b), CAPS_A_MASK)
 
 
 @adapter(9, "Scan")

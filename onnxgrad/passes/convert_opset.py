@@ -1,14 +1,17 @@
 """A program at another opset of the default domain, step by step, in place.
 
 Each step of the versions changes the operators that are new in it, by `laws.raise_opset` and
-`laws.lower_opset`; an operator that changed and has no rule there is refused. Nested graphs have
-the opset of the graph they stand in, functions one of their own, which is converted as well.
+`laws.lower_opset`. An operator that has no form there is opened by `laws.opened_operators`: its
+function body stands in its place, and is converted on. An operator without a body is refused.
+Nested graphs have the opset of the graph they stand in, functions one of their own, which is
+converted as well.
 """
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -23,8 +26,9 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import dtype_name
+from onnxgrad.ir.types import SequenceType, TensorType, Type, dtype_name
 from onnxgrad.laws.lower_opset import lower
+from onnxgrad.laws.opened_operators import open_operator
 from onnxgrad.laws.raise_opset import ADAPTERS, Refused, refuse_if
 from onnxgrad.passes.base import Count, Pass, register
 from onnxgrad.rewrite.trace import Trace
@@ -82,6 +86,16 @@ def _formal_changes(kind: str, old: list[Formal], new: list[Formal]) -> Iterator
         yield f"a {kind} came"
 
 
+def _type_name(type_: Type | None) -> str:
+    """A type as schemas name it; "" if it is not known."""
+    if isinstance(type_, TensorType):
+        return _DTYPES.get(type_.dtype, "") if type_.dtype else ""
+    if isinstance(type_, SequenceType):
+        inner = _type_name(type_.elem)
+        return f"seq({inner})" if inner else ""
+    return ""
+
+
 def dtype_lost(b: Binding, version: int) -> str:
     """The first operand or result of a dtype that the operator has no more at `version`."""
     schema = attributes.schema(b.op, version, "")
@@ -89,10 +103,13 @@ def dtype_lost(b: Binding, version: int) -> str:
         return ""
     for values, formals in ((b.inputs, schema.inputs), (b.outputs, schema.outputs)):
         for i, v in enumerate(values):
-            if v is None or not v.dtype or not formals:
+            name = None if v is None else _type_name(v.type)
+            if v is None or not name or not formals:
                 continue
-            if _DTYPES.get(v.dtype, "") not in formals[min(i, len(formals) - 1)].types:
-                return f"it takes no {dtype_name(v.dtype)} as '{v.name}'"
+            if name not in formals[min(i, len(formals) - 1)].types:
+                return (
+                    f"it takes no {v.type if v.dtype == 0 else dtype_name(v.dtype)} as '{v.name}'"
+                )
     return ""
 
 
@@ -106,12 +123,24 @@ _WEIGHTS_ARE_NO_INPUTS = 4
 _COMMON_IR = 8
 
 
-def convert(program: Program, to: int) -> list[str]:
-    """Bring the program, its nested graphs and its functions to opset `to`; what was written anew,
-    in words.
+@dataclass
+class Done:
+    """What was written anew, in words, and how often each operator was opened."""
 
-    Raises InputError for an operator that cannot be what it was, and for opsets that are not
-    between 7 and 28. The program is not to be used after that.
+    rewritten: list[str] = field(default_factory=list)
+    opened: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Done) -> None:
+        """Add what was done elsewhere."""
+        self.rewritten += other.rewritten
+        self.opened += other.opened
+
+
+def convert(program: Program, to: int) -> Done:
+    """Bring the program, its nested graphs and its functions to opset `to`.
+
+    Raises InputError for an operator that can be neither what it was nor its body, and for opsets
+    that are not between 7 and 28. The program is not to be used after that.
     """
     if not OLDEST <= to <= NEWEST:
         raise InputError(
@@ -123,17 +152,17 @@ def convert(program: Program, to: int) -> list[str]:
             f"the model's opset {program.opset} is below {OLDEST}, from where on operators are "
             "converted: export it again at a newer opset"
         )
-    done: list[str] = []
+    done = Done()
     if to > program.opset:
         hide_weight_inputs(program)
         program.ir_version = max(program.ir_version, ir_version_of(to))
     start = program.opsets.setdefault("", to)
-    done += _convert_block(program.main, to)
+    done.add(_convert_block(program.main, to))
     for function in program.functions.values():
         own = function.opsets.get("")
         # one that is beyond already stays there
         if own is not None and (own < to if start < to else own > to):
-            done += _convert_block(function, to)
+            done.add(_convert_block(function, to))
     return done
 
 
@@ -157,47 +186,89 @@ def hide_weight_inputs(program: Program) -> None:
     block.touch()
 
 
-def _convert_block(root: BindingBlock, to: int) -> list[str]:
+def _convert_block(root: BindingBlock, to: int) -> Done:
     """One graph or function with all that is nested in it."""
-    done: list[str] = []
+    done = Done()
     start = root.opsets.get("", to)
     set_opset(root, start)
-    by_operator: dict[str, list[Binding]] = {}
+    waiting: _Waiting = {}
     for b in root.walk():
-        if b.domain == "" and called(b) is None:
-            by_operator.setdefault(b.op, []).append(b)
+        _wait(b, waiting)
     step = 1 if to > start else -1
     for version in range(start, to, step):
         set_opset(root, version + step)
-        for name in list(by_operator):
-            changed = max(version, version + step)
-            if since(name, changed) == since(name, changed - 1):
-                continue
-            for b in by_operator[name]:
-                if b.is_live and _at(b, version, version + step):
-                    done.append(f"{name} of opset {version} at {version + step}: {b}")
-            for b in [
-                b for b in by_operator.pop(name) if b.is_live
-            ]:  # it may have another name now
-                by_operator.setdefault(b.op, []).append(b)
+        _convert_step(waiting, version, version + step, done)
     return done
 
 
-def _at(b: Binding, before: int, after: int) -> bool:
-    """Make `b` what it was; whether it is written otherwise. Raises InputError."""
+# bindings of the default domain by operator: a step looks at operators that changed
+_Waiting = dict[str, list[Binding]]
+
+
+def _wait(b: Binding, waiting: _Waiting) -> None:
+    if b.domain == "" and called(b) is None:
+        waiting.setdefault(b.op, []).append(b)
+
+
+def _convert_step(waiting: _Waiting, before: int, after: int, done: Done) -> None:
+    changed = max(before, after)
+    work = deque(b for n in list(waiting) if _changes(n, changed) for b in waiting.pop(n))
+    while work:
+        b = work.popleft()
+        if not b.is_live:
+            continue
+        name, opened = b.op, _at(b, before, after, done)
+        done.opened.update([name] if opened else [])
+        if b.is_live:  # it may have another name now
+            _wait(b, waiting)
+        for inner in opened:
+            if _changes(inner.op, changed):
+                work.append(inner)
+            else:
+                _wait(inner, waiting)
+
+
+def _changes(op: str, version: int) -> bool:
+    return since(op, version) != since(op, version - 1)
+
+
+def _at(b: Binding, before: int, after: int, done: Done) -> list[Binding]:
+    """Make `b` what it was, or else the operators that it stands for, which are returned: they are
+    of opset `before`. Raises InputError.
+    """
+    name, node, operands = b.op, b.node, list(b.inputs)
+    opened: list[Binding] | None = None
     try:
-        if after > before:
-            changed = _raise(b, before, after)
-        else:
-            node = b.node
-            lower(b, after, before)
-            changed = b.node is not node
-        if b.is_live and (lost := dtype_lost(b, after)):
-            raise Refused(lost)
+        try:
+            changed = _rewritten(b, before, after)
+        except (Refused, UnknownDtype):
+            if not b.is_live or b.node is not node or b.inputs != operands:
+                raise  # it is neither what it was nor what it is to be
+            opened = open_operator(b, before)
+            if opened is None:
+                raise
+            changed = True
+            lost = next((x for inner in opened if (x := dtype_lost(inner, before))), "")
+            refuse_if(lost, f"its body cannot stand for it: {lost}")
     except (Refused, UnknownDtype) as reason:
         raise InputError(
             f"'{b}' of opset {before} cannot be converted to {after}: {reason}"
         ) from None
+    if changed:
+        done.rewritten.append(f"{name} of opset {before} at {after}: {b}")
+    return opened or []
+
+
+def _rewritten(b: Binding, before: int, after: int) -> bool:
+    """Make `b` what it was; whether it is written otherwise. Raises Refused."""
+    if after > before:
+        changed = _raise(b, before, after)
+    else:
+        node = b.node
+        lower(b, after, before)
+        changed = b.node is not node
+    if b.is_live and (lost := dtype_lost(b, after)):
+        raise Refused(lost)
     return changed
 
 
@@ -282,5 +353,9 @@ class ConvertOpset(Pass):
         if not self.to or not before or self.to == before or trace.stopped:
             return
         trace.of("convert_opset").matched += 1
-        convert(program, self.to)
-        trace.fired("convert_opset", f"opset {before} -> {self.to}")
+        done = convert(program, self.to)
+        # bodies have constants of their own, in the dtype of the operands
+        trace.rounded |= bool(done.opened)
+        opened = ", ".join(f"{n} {op}" for op, n in done.opened.items())
+        where = f"opset {before} -> {self.to}"
+        trace.fired("convert_opset", f"{where}; opened {opened}" if opened else where)

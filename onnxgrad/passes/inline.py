@@ -23,7 +23,8 @@ from onnxgrad.ir.function_bodies import (
     expanded_sizes,
     functions_callees_first,
     has_schema_body,
-    splice,
+    open_in_place,
+    wrong_rank,
 )
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.protobufs import every_node
@@ -186,24 +187,16 @@ def _open(b: Binding, trace: Trace) -> tuple[list[Binding], set[Var]] | None:
         trace.missed(_RULE, where, str(e))
         return None
     trace.of(_RULE).matched += 1
-    reason = conflict(b, body) or _unbound(b, body) or _untyped(b, body)
+    reason = conflict(b, body) or _unbound(b, body) or wrong_rank(b, body)
     if reason is not None:
         trace.missed(_RULE, where, reason)
         return None
-    metadata = [(e.key, e.value) for e in b.node.metadata_props if e.key not in (MADE_BY, KEY)]
-    names = {out: out.name for out in b.outputs if out is not None}
-    opened, stands = splice(b, body)
+    opened, ends = open_in_place(b, body, without=(MADE_BY, KEY))
     # a schema's body writes its constants (sqrt(2/pi), ...) in the operand's dtype
     trace.rounded |= body.key is None
-    _keep_names(names, stands, set(opened))
     declare_copies(body.block, opened)
-    for copy in opened:
-        known = {e.key for e in copy.node.metadata_props}
-        for key, value in metadata:
-            if key not in known:
-                copy.node.metadata_props.add(key=key, value=value)
     trace.fired(_RULE, where)
-    return opened, set(stands.values())
+    return opened, ends
 
 
 def _unbound(b: Binding, body: Body) -> str | None:
@@ -229,33 +222,6 @@ def _unbound(b: Binding, body: Body) -> str | None:
         if lost
         else None
     )
-
-
-def _untyped(b: Binding, body: Body) -> str | None:
-    """A schema's body with nested graphs was written for operands of the schema's ranks.
-    onnxruntime's kernels may take others (Range: one element for a scalar, which onnx's own body of
-    AffineGrid relies on), such a body does not."""
-    if body.key is not None or not any(inner.blocks for inner in body.block.bindings):
-        return None
-    unknown = next((v for v in b.inputs if v is not None and v.rank is None), None)
-    if unknown is not None:
-        return f"its body has nested graphs, and the rank of operand '{unknown.name}' is unknown"
-    if b.is_op("Range") and any(v is not None and v.rank for v in b.inputs):
-        return "its body is for scalars, and an operand has an axis"
-    return None
-
-
-def _keep_names(names: dict[Var, str], stands: dict[Var, Var], opened: set[Binding]) -> None:
-    """Let results keep the names that the call gave them, so that only what was inside gets new
-    ones.
-    """
-    for out, new in stands.items():
-        if new.type is None:
-            new.type = out.type
-        if new.definition in opened and not new.returned:
-            spare, name = new.name, names[out]
-            out.rename(spare)
-            new.rename(name)
 
 
 def put_in_place(

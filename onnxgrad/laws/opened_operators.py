@@ -1,0 +1,142 @@
+"""Operators that an opset lacks, or knows with another meaning, as the operators they stand for:
+the function body of their schema at the opset that they were written for, or an equation here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.binding import Binding, draws
+from onnxgrad.ir.emission.emit import constant, emitting
+from onnxgrad.ir.function_bodies import (
+    body_of,
+    conflict,
+    has_schema_body,
+    open_in_place,
+    wrong_rank,
+)
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.type_inference.per_binding import retype
+from onnxgrad.ir.var import Var
+from onnxgrad.laws.constant_values import folded
+from onnxgrad.laws.raise_opset import Refused, refuse_if
+
+MADE_BY = "convert-opset"
+# a branch of its body that is not taken does not load, because its operands have another rank
+_NOT_RUN = frozenset({"AffineGrid"})
+_PROVENANCE_SINCE = 10
+
+
+def open_operator(b: Binding, version: int) -> list[Binding] | None:
+    """Replace an operator of opset `version` by the operators that it stands for, of that opset;
+    returns them, None if no body is known.
+
+    The block has another opset already, and has it again afterwards. Raises Refused for a body that
+    cannot stand here.
+    """
+    opsets: Any = b.block.root.opsets
+    now = opsets[""]
+    opsets[""] = version
+    try:
+        equation = _EQUATIONS.get(b.op)
+        if equation is None and not has_schema_body(b):
+            return None
+        refuse_if(b.has_refs, "its attributes are given by calls: inline the function first")
+        refuse_if(draws(b), "its body draws other random numbers")
+        refuse_if(b.op in _NOT_RUN, "onnxruntime does not run its body")
+        return _from_schema(b) if equation is None else _from_equation(b, equation)
+    finally:
+        opsets[""] = now
+
+
+def _from_schema(b: Binding) -> list[Binding]:
+    reason: str | None
+    if any(v is not None and v.type is None for v in b.inputs):
+        retype(b.block.root)  # behind a loop of a body that was opened before
+    try:
+        body = body_of(b)
+        reason = conflict(b, body) or wrong_rank(b, body)
+    except InputError as e:
+        reason = str(e)
+    refuse_if(reason, f"its body cannot stand for it: {reason}")
+    with emitting(b.block, share=True):
+        copies, _ = open_in_place(b, body, prefix=f"{b.op.lower()}_", fold=folded)
+    if b.block.program.ir_version >= _PROVENANCE_SINCE:
+        for copy in copies:
+            if all(e.key != "onnxgrad.made_by" for e in copy.node.metadata_props):
+                copy.node.metadata_props.add(key="onnxgrad.made_by", value=MADE_BY)
+    kept = [copy for copy in copies if not _is_vain(copy)]
+    b.block.remove_unused(kept)
+    kept = [copy for copy in kept if copy.is_live]
+    return [inner for copy in kept for inner in _with_nested(copy)]
+
+
+def _is_vain(b: Binding) -> bool:
+    """Remove a Cast to the dtype that its operand has; whether it was one."""
+    x = b.operand(0)
+    if not b.is_op("Cast") or x is None or not x.dtype or x.dtype != b.attr("to") or b.out.returned:
+        return False
+    b.block.replace(b.out, x)
+    b.block.remove(b)
+    return True
+
+
+def _with_nested(b: Binding) -> list[Binding]:
+    return [b, *(inner for block in b.blocks.values() for inner in block.walk())]
+
+
+def _from_equation(b: Binding, equation: Callable[[Binding], Var]) -> list[Binding]:
+    block, out = b.block, b.out
+    with emitting(block, sources=(b,), made_by=MADE_BY) as at:
+        new = equation(b)
+    name, spare = out.name, new.name
+    block.replace(out, new)
+    block.remove(b)
+    if not new.returned:
+        out.rename(spare)
+        new.rename(name)
+    kept: list[Binding] = []
+    for emitted in at.emitted:  # what depends on known sizes alone becomes a constant
+        value = None
+        with emitting(block, share=True):
+            value = folded(emitted)
+        if value is None:
+            kept.append(emitted)
+        else:
+            block.replace(emitted.out, value)
+    block.remove_unused(at.emitted)
+    return [b for b in kept if b.is_live]
+
+
+def trilu(b: Binding) -> Var:
+    """Trilu(x, k) = Where(row + k > column, 0, x); lower: Where(column > row + k, 0, x)"""
+    x, k = b.operand(0), b.operand(1)
+    if x is None or x.rank is None or x.dtype in (0, TensorProto.STRING):
+        raise Refused("the rank or the dtype of its operand is not known, or it is of text")
+    columns, rows = _positions(x, -1), op.Unsqueeze(_positions(x, -2), [1])
+    start = rows if k is None else rows + k
+    dropped = op.Greater(start, columns) if b.attr("upper", 1) else op.Greater(columns, start)
+    return op.Where(dropped, x.dtype != TensorProto.BOOL and 0, x)
+
+
+def _positions(x: Var, axis: int) -> Var:
+    """0, 1, ... along an axis."""
+    size = op.Gather(op.Shape(x), constant(np.array(axis + (x.rank or 0), np.int64)))
+    return op.Range(constant(np.array(0, np.int64)), size, constant(np.array(1, np.int64)))
+
+
+def is_inf(b: Binding) -> Var:
+    """IsInf(x) = IsInf(Cast(x)) for a float that is narrower than float32"""
+    x = b.operand(0)
+    if x is None or x.dtype not in _NARROW:
+        raise Refused("its dtype is not known, or no float that float32 holds")
+    return op.IsInf(op.Cast(x, to=TensorProto.FLOAT), **b.attrs)
+
+
+_NARROW = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+_EQUATIONS: dict[str, Callable[[Binding], Var]] = {"IsInf": is_inf, "Trilu": trilu}

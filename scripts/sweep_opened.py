@@ -1,0 +1,183 @@
+"""Every operator of the default domain with a function body (and Trilu), converted from its opset
+down to each older one.
+
+    python scripts/sweep_opened.py [--only OP] [--every N]
+
+The models are the node cases of ONNX's backend suite, in each older version of the operator that
+can express them, in their own dtype and with float32 as float16. A result is compared with
+onnxruntime's of the original, or with the suite's where onnxruntime does not run the original.
+Prints what differs and counts for each operator; exit code 1 if something is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from sweep_reference import forms  # noqa: E402  # runs from a checkout
+
+from onnxgrad.errors import InputError, OnnxgradError  # noqa: E402
+from onnxgrad.ir.load import load  # noqa: E402
+from onnxgrad.ir.save import to_proto  # noqa: E402
+from onnxgrad.passes.convert_opset import NEWEST, OLDEST, convert  # noqa: E402
+from onnxgrad.verify.running.session import run  # noqa: E402
+from tests.backend_suite import Case, usable  # noqa: E402
+from tests.suite_table import any_opset  # noqa: E402
+
+_CLOSE = {"float16": 2e-2, "bfloat16": 5e-2}  # of max|y|; wider dtypes must agree to 1e-4
+
+
+def has_body(op: str, opset: int) -> bool:
+    """Whether `convert-opset` can open the operator at this opset."""
+    if op == "Trilu" or not onnx.defs.has(op, max_inclusive_version=opset, domain=""):
+        return op == "Trilu"
+    schema: Any = onnx.defs.get_schema(op, opset, "")
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def halved(model: onnx.ModelProto, feeds: dict[str, Any]) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """The model with float16 for float32, and its feeds."""
+    half = onnx.ModelProto()
+    half.CopyFrom(model)
+    for value in (*half.graph.input, *half.graph.output):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return half, {
+        n: v.astype(np.float16) if getattr(v, "dtype", None) == np.float32 else v
+        for n, v in feeds.items()
+    }
+
+
+def twins(
+    case: Case,
+) -> Iterator[tuple[int, onnx.ModelProto, dict[str, Any], list[Any] | None, bool]]:
+    """(opset, model, feeds, the suite's results, whether in half precision), unless invalid."""
+    for opset, model, feeds, own in forms(case):
+        if opset > NEWEST or not has_body(case.model.graph.node[0].op_type, opset):
+            continue
+        if not is_valid(model):
+            continue
+        yield opset, model, feeds, case.outputs if own else None, False
+        if any(getattr(v, "dtype", None) == np.float32 for v in feeds.values()):
+            half, narrow = halved(model, feeds)
+            if is_valid(half):
+                yield opset, half, narrow, case.outputs if own else None, True
+
+
+def is_valid(model: onnx.ModelProto) -> bool:
+    """Whether onnx's checker accepts the model."""
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+        return False
+    return True
+
+
+def results(model: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any] | None:
+    """Onnxruntime's, None if it does not run the model."""
+    try:
+        return list(run(model, feeds, timeout=60.0).values())
+    except OnnxgradError:
+        return None
+
+
+def differ(got: list[Any], want: list[Any], half: bool) -> bool:
+    """Whether results differ by more than rounding; integers at most by one."""
+    for a, b in zip(got, want, strict=True):
+        if isinstance(a, list) and isinstance(b, list):
+            if differ(a, b, half):
+                return True
+            continue
+        x, y = (np.asarray(v) for v in (a, b))
+        if x.shape != y.shape or x.dtype.kind != y.dtype.kind:
+            return True
+        if x.dtype.kind in "OUSb":
+            if not np.array_equal(x, y):
+                return True
+            continue
+        limit = 2e-2 if half else _CLOSE.get(x.dtype.name, 1e-4)
+        p, q = x.astype(np.float64), y.astype(np.float64)
+        scale = max(1e-3, float(np.abs(q[np.isfinite(q)]).max(initial=0.0)))
+        if not np.allclose(p, q, rtol=0, atol=limit * scale, equal_nan=True):
+            return True
+    return False
+
+
+def judged(
+    model: onnx.ModelProto, to: int, feeds: dict[str, Any], want: list[Any] | None, half: bool
+) -> str:
+    """What became of one conversion: right, refused, unjudged or WRONG."""
+    try:
+        program = load(model)
+        convert(program, to)
+    except InputError as reason:
+        inner = re.search(r"= (\w+)\(", str(reason))
+        why = str(reason).rpartition(": ")[2]
+        return f"refused {inner[1] if inner else ''}: {re.sub('[0-9]+', 'N', why)}"
+    for block in program.blocks():
+        block.schedule()
+        block.check()
+    made = to_proto(program)
+    if not is_valid(made):
+        return "WRONG: onnx's checker refuses the result"
+    got = results(made, feeds)
+    if got is None:
+        return "unjudged: onnxruntime does not run the result"
+    if want is None:
+        return "unjudged: onnxruntime does not run the original"
+    if model.graph.node[0].op_type == "Bernoulli":
+        return "right"  # it draws other numbers at each run
+    return "WRONG" if differ(got, want, half) else "right"
+
+
+def main() -> int:
+    """1 if something is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--only", default="", metavar="OP")
+    parser.add_argument("--every", type=int, default=1, help="only each so many-th case")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    reasons: Counter[str] = Counter()
+    newest = {s.name for s in onnx.defs.get_all_schemas() if s.domain == ""}
+    able = {op for op in newest if any(has_body(op, v) for v in range(OLDEST, NEWEST + 1))}
+    cases = [c for c in usable() if c.kind == "node" and len(c.model.graph.node) == 1]
+    cases = [c for c in cases if (n := c.model.graph.node[0]).op_type in able and not n.domain]
+    cases = [c for c in cases if given.only in ("", c.model.graph.node[0].op_type)]
+    with any_opset():
+        for case in cases[:: given.every]:
+            op = case.model.graph.node[0].op_type
+            for opset, model, feeds, suite, half in twins(case):
+                want = results(model, feeds) or suite
+                for to in range(opset - 1, OLDEST - 1, -1):
+                    found = judged(model, to, feeds, want, half)
+                    counts[op][found.split()[0].rstrip(":")] += 1
+                    if found.startswith("WRONG"):
+                        print(f"{case.name} {'half ' * half}{opset} -> {to}: {found}", flush=True)
+                    if found.startswith("refused"):  # and so are older opsets
+                        reasons[f"{op} {found}"] += 1
+                        counts[op]["refused"] += to - OLDEST
+                        break
+    for op, of in sorted(counts.items()):
+        print(f"{op}: {', '.join(f'{n} {k}' for k, n in sorted(of.items()))}")
+    for reason, n in sorted(reasons.items()):
+        print(f"  {n} {reason}")
+    print(f"all {len(counts)} operators: {dict(sum(counts.values(), Counter()))}")
+    return 1 if any(of["WRONG"] for of in counts.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
