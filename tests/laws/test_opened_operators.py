@@ -80,7 +80,7 @@ def test_only_where_the_opset_lacks_it() -> None:
     done = opened(text, 20, 17)
     ops = [b.op for b in done.block.bindings]
     assert ops[0] == "LayerNormalization" and "Gelu" not in ops
-    assert [f.where for f in done.trace.firings] == ["opset 20 -> 17; opened 1 Gelu"]
+    assert [r.where for r in done.trace.rewrites] == ["opset 20 -> 17; opened 1 Gelu"]
     done.prove()
 
 
