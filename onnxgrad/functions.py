@@ -9,7 +9,6 @@ import os
 import warnings
 from typing import Any
 
-from onnxgrad.errors import NotProved
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.derivatives.derivative import Derivative
 from onnxgrad.grad.differentiation import Gradient, renamed
@@ -18,6 +17,7 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.jobs import extract as extracting
 from onnxgrad.jobs import float16 as halving
 from onnxgrad.jobs import gradients as deriving
+from onnxgrad.jobs import open_batch as opening
 from onnxgrad.jobs import optimize as driver
 from onnxgrad.jobs.declarations import (
     ConvertOpsetOptions,
@@ -26,6 +26,7 @@ from onnxgrad.jobs.declarations import (
     Float16Options,
     InspectOptions,
     MetadataOptions,
+    OpenBatchOptions,
     OptimizeOptions,
     VerifyOptions,
 )
@@ -133,12 +134,20 @@ def extract(model: ModelLike, *, options: ExtractOptions) -> Any:
     >>> [v.name for v in part.graph.output]
     ['linear_2']
     """
-    given = settled(model)
-    hooks = _with_room(model)
-    found = extracting.extract(given, options, hooks)
-    if found.report is not None and not found.ok:
-        raise NotProved(f"the part: {found.report.summary}; nothing was written")
-    return to_kind_of(found.program, model)
+    found = extracting.extract(settled(model), options, _with_room(model))
+    return to_kind_of(found.proved("the part"), model)
+
+
+@from_keywords(OpenBatchOptions)
+def open_batch(model: ModelLike, *, options: OpenBatchOptions) -> Any:
+    """Return the model with a batch of any size in place of its fixed batch of 1, in its type.
+
+    Row i of a result is what the model computes from row i of `inputs`; other inputs are shared.
+    Remarks are logged. Raises InputError that names the node if rows depend on each other (batch
+    statistics, dynamic quantisation, random draws), NotProved if a row differs or no rows do.
+    """
+    found = opening.open_batch(settled(model), options, _with_room(model))
+    return to_kind_of(found.proved("the opened model"), model)
 
 
 @from_keywords(MetadataOptions)

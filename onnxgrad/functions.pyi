@@ -23,6 +23,7 @@ from onnxgrad.jobs.groups import Seconds
 from onnxgrad.jobs.groups import Seed
 from onnxgrad.jobs.groups import Seeds
 from onnxgrad.jobs.groups import Sizes
+from onnxgrad.jobs.groups import Text
 from onnxgrad.jobs.groups import Threads
 from onnxgrad.jobs.training_declarations import AverageLike
 from onnxgrad.jobs.training_declarations import Batches
@@ -130,6 +131,19 @@ def extract(
     outputs: Names | None = None,
     *,
     provider: Providers = 'cpu',
+    dims: Sizes | None = None,
+    seed: Seed = 0,
+    verify: bool = True,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> Any: ...
+def open_batch(
+    model: ModelLike,
+    inputs: Names | None = None,
+    *,
+    symbol: Text = 'batch',
+    strict: bool = False,
+    provider: Provider = 'cpu',
     dims: Sizes | None = None,
     seed: Seed = 0,
     verify: bool = True,

@@ -46,6 +46,7 @@ COMMANDS: dict[str, set[str]] = {
     "convert-opset m.onnx --to 20 -o c.onnx": {"c.onnx"},
     "float16 m.onnx -o h.onnx": {"h.onnx"},
     "extract m.onnx --outputs h -o e.onnx": {"e.onnx"},
+    "open-batch b.onnx -o x.onnx": {"x.onnx"},
     "metadata m.onnx --set author=me -o d.onnx": {"d.onnx"},
     "diff m.onnx n.onnx": set(),
     "bench m.onnx --rounds 2 --seconds 0.05": set(),
@@ -92,6 +93,7 @@ def prepare(folder: Path) -> None:
     onnx.save(model, folder / "m.onnx")
     onnx.save(parse("g (float[N] x) => (float y) { a = Exp(x) y = ReduceSum<keepdims = 0>(a) }"),
               folder / "n.onnx")  # fmt: skip
+    onnx.save(parse("g (float[1,3] x) => (float[1,3] y) { y = Exp(x) }"), folder / "b.onnx")
     np.savez(folder / "data.npz", **examples(40))
     np.savez(
         folder / "stored.npz", x=np.zeros((2, 8), np.float32), logits=np.zeros((2, 3), np.float32)

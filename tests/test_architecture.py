@@ -32,6 +32,7 @@ LAYERS = [
     "laws",
     "passes",
     "grad",
+    "transform",
     "train",
     "jobs",
     "testing",

@@ -289,6 +289,14 @@ COMMANDS: dict[str, Command] = {
         (MODEL, NEEDED),
         jobs.ExtractOptions,
     ),
+    "open-batch": Command(
+        "a dynamic batch in the place of a fixed batch of 1 (rebatch), proved row by row",
+        (("open-batch fixed.onnx -o out.onnx", "a batch of any size"),
+         ("open-batch fixed.onnx --inputs x --symbol N -o out.onnx",
+          "rows in these inputs; the others are shared by all rows")),
+        (MODEL, NEEDED, custom_ops("proof")),
+        jobs.OpenBatchOptions,
+    ),
     "metadata": Command(
         "what a model says about itself: list it, set and unset entries",
         (("metadata model.onnx", "what the model says about itself"),

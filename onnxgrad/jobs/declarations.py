@@ -19,6 +19,7 @@ from onnxgrad.jobs.groups import (
     Pairs,
     Positive,
     Proof,
+    Provider,
     Providers,
     Running,
     Seconds,
@@ -214,6 +215,31 @@ class ExtractOptions(Limits):
     provider: Providers = option("cpu", "where to run (default: cpu)", flag=None)
     dims: Sizes | None = option(None, "sizes of symbolic dimensions in the proof", flag=None)
     seed: Seed = option(0, "seed of generated values (default: 0)", metavar="N")
+    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenBatchOptions(Limits):
+    """Options of `open_batch`."""
+
+    job: ClassVar[str] = "open_batch"
+    titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
+
+    inputs: Names | None = option(
+        None, "inputs whose first axis, of size 1, counts rows; others are shared by all rows "
+        "(default: every input of rank 2 or more whose first axis is 1)",
+        metavar="NAME,...", positional=True,
+    )  # fmt: skip
+    symbol: Text = option("batch", "name of the new size (default: batch)", metavar="NAME")
+    strict: bool = option(
+        False, "refuse a node that works along the batch, such as a reduction over an axis of "
+        "size 1, instead of a warning",
+    )  # fmt: skip
+    provider: Provider = option("cpu", "where to run the proof (default: cpu)")
+    dims: Sizes | None = option(
+        None, "the size of a symbolic dimension in the proof", flag="--dim", metavar="NAME=SIZE"
+    )
+    seed: Seed = option(0, "seed of generated rows (default: 0)", metavar="N")
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
 
 

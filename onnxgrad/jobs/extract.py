@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from onnx import ModelProto, ValueInfoProto
 
-from onnxgrad.errors import InputError
+from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
@@ -35,6 +35,12 @@ class Extracted:
     def ok(self) -> bool:
         """Whether nothing speaks against it."""
         return self.report is None or self.report.ok
+
+    def proved(self, what: str) -> Program:
+        """The program. Raises NotProved, which calls it `what`, if its proof failed."""
+        if self.report is not None and not self.ok:
+            raise NotProved(f"{what}: {self.report.summary}; nothing was written")
+        return self.program
 
 
 def extract(model: ModelLike, options: ExtractOptions, hooks: Hooks | None = None) -> Extracted:

@@ -81,6 +81,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         rounded = numpy_helper.to_array(tensor).astype(np.float16).astype(np.float32)
         tensor.CopyFrom(numpy_helper.from_array(rounded, tensor.name))
     onnx.save(model, tmp_path / "half.onnx")
+    fixed = onnxgrad.extract(onnxgrad.fix_dims(model, {"N": 1}), outputs=["logits"])
+    onnx.save(fixed, tmp_path / "fixed.onnx")
     rng = np.random.default_rng(0)
     batch = {"x": rng.random((8, 4), np.float32), "t": rng.random((8, 3), np.float32)}
     np.savez(tmp_path / "batch.npz", **batch)

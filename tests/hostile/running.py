@@ -46,6 +46,7 @@ QUICK: dict[str, tuple[list[str], set[str]]] = {
         ["grad", "model.onnx", "-o", "out.onnx", "--no-verify", "--checkpoint", "auto", "--ste", "--adjoint", "input"],
         {"out.onnx"},
     ),
+    "open-batch": (["open-batch", "model.onnx", "-o", "out.onnx", "--no-verify"], {"out.onnx"}),
     "reduce": (["reduce", "model.onnx", "-o", "out.onnx", "--check", "false"], {"out.onnx"}),
 }  # fmt: skip
 PROVING: dict[str, tuple[list[str], set[str]]] = {

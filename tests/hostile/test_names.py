@@ -104,6 +104,7 @@ def calls() -> dict[str, list[str]]:
         "convert-opset": ["convert-opset", FILE, "--to", "21", "-o", "c.onnx", "-v"],
         "float16": ["float16", FILE, "-o", "h.onnx", "--metric", "worst=1"],
         "extract": ["extract", FILE, "--outputs", name("t"), "-o", "e.onnx"],
+        "open-batch": ["open-batch", "batch.onnx", "-o", "e.onnx", "-v", "--json", "-"],
         "reduce": ["reduce", FILE, "-o", "r.onnx", "--check", "false"],
         "bench": ["bench", FILE, "other.onnx", "--rounds", "1", "--seconds", "0.01", *page],
         "place": ["place", FILE, "--device", "cuda=op:Mat*", "-o", "p.onnx"],
@@ -148,6 +149,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     weight.CopyFrom(numpy_helper.from_array(array, weight.name))
     other.graph.node[5].op_type = "Sin"
     onnx.save(other, "other.onnx")
+    fixed = hostile()
+    for value in (*fixed.graph.input, *fixed.graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_value = 1
+    onnx.save(fixed, "batch.onnx")
     rng = np.random.default_rng(0)
     np.savez("data.npz", **{name("x"): rng.random((4, 4), np.float32)})
     recipe = '[ci]\nmodels = ["f*.onnx"]\nout = "built"\n'

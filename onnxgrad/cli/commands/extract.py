@@ -26,7 +26,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.verify:
         require_runtime("cpu")
     model = source(args.model)
-    names = {"inputs": _names(args.inputs), "outputs": _names(args.outputs)}
+    names = {"inputs": names_of(args.inputs), "outputs": names_of(args.outputs)}
     options = args.options.having(**names)
     hooks = Hooks(write=writer(target, out), limits=bounding_us)
     with naming(args.model), out.progress("extract", 1) as advance:
@@ -53,6 +53,6 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def _names(given: Sequence[str] | None) -> list[str] | None:
+def names_of(given: Sequence[str] | None) -> list[str] | None:
     """Return the names, split at commas; None if there are none."""
     return [name for text in given or () for name in text.split(",") if name] or None

@@ -1,0 +1,53 @@
+"""The driver of `open_batch`: a fixed batch of 1 becomes one of any size, proved row by row."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from onnxgrad.ir.load import ModelLike, load, load_own
+from onnxgrad.ir.model_kinds import settled
+from onnxgrad.ir.save import to_proto
+from onnxgrad.jobs.declarations import OpenBatchOptions
+from onnxgrad.jobs.extract import Extracted
+from onnxgrad.jobs.optimize import Hooks
+from onnxgrad.options import several
+from onnxgrad.transform.open_batch import Opened, open_rows
+from onnxgrad.verify.rows import RowProof
+
+_log = logging.getLogger("onnxgrad")
+
+
+@dataclass(frozen=True)
+class OpenedModel(Extracted):
+    """An opened model, the report of its proof, and what it took."""
+
+    opened: Opened
+
+
+def open_batch(
+    model: ModelLike, options: OpenBatchOptions, hooks: Hooks | None = None
+) -> OpenedModel:
+    """Open the batch, prove every row, and let the hooks write the result. Raises InputError that
+    names the node if rows depend on each other or no rule applies.
+    """
+    hooks = hooks or Hooks()
+    with hooks.limits(options.timeout, options.max_memory):
+        model = settled(model)
+        program = load_own(model)
+        hooks.on_read(program)
+        names = None if options.inputs is None else several(options.inputs, "inputs")
+        opened = open_rows(program, names, symbol=options.symbol, strict=options.strict)
+        report = None
+        if options.verify:
+            hooks.on_stage("prove")
+            report = RowProof(
+                to_proto(load(model), weights=True), to_proto(opened.program, weights=True),
+                opened.inputs, opened.outputs, options.provider, options.dims, options.seed,
+            ).report()  # fmt: skip
+        for remark in (*opened.warnings, *opened.notes):
+            _log.info(remark)
+        found = OpenedModel(opened.program, report, opened)
+        if found.ok and hooks.write is not None:
+            hooks.write(found.program)
+    return found

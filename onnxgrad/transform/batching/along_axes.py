@@ -1,0 +1,94 @@
+"""Rules in place for operators along axes: the rows must stand on another one."""
+
+from __future__ import annotations
+
+from onnxgrad.transform.batching.layout import Dependent, Layout, Refused
+from onnxgrad.transform.batching.registry import in_place
+from onnxgrad.transform.batching.site import Site
+
+REDUCTIONS = (
+    "ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare "
+    "ReduceLogSumExp ReduceLogSum"
+)
+
+
+def axes_of(at: Site) -> list[int]:
+    """The axes that a reduction or an ArgMax goes over, counted from the front."""
+    rank = at.rank(0)
+    if at.op.startswith("Arg"):
+        return [at.axis("axis", 0, rank)]
+    axes = at.ints(1, "axes")
+    if not axes:
+        return [] if at.attr("noop_with_empty_axes", 0) else list(range(rank))
+    return [a % rank for a in axes]
+
+
+@in_place(f"{REDUCTIONS} ArgMax ArgMin")
+def reduction(at: Site) -> Layout:
+    """Rows keep their axis, if it is not reduced."""
+    layout, axes = at.only_first(), axes_of(at)
+    if layout.axis in axes:
+        raise Refused("it reduces over the rows", along=at.sizes(0)[layout.axis] == 1)
+    before = 0 if at.attr("keepdims", 1) else sum(a < layout.axis for a in axes)
+    return Layout(layout.axis - before, layout.outer)
+
+
+def flattens(at: Site) -> bool:
+    """Whether Softmax and its like work on all axes from one on, as they did before opset 13."""
+    return at.version < 13
+
+
+@in_place("Softmax LogSoftmax Hardmax")
+def softmax(at: Site) -> Layout:
+    """Rows keep their axis, if it is not normalised."""
+    layout, rank = at.only_first(), at.rank(0)
+    axis = at.axis("axis", 1 if flattens(at) else -1, rank)
+    if layout.axis >= axis if flattens(at) else layout.axis == axis:
+        raise Refused("it normalises over the rows", along=True)
+    return layout
+
+
+@in_place("LayerNormalization RMSNormalization SimplifiedLayerNormalization")
+def layer_normalization(at: Site) -> Layout:
+    """Rows stay before the normalised axes."""
+    layout = at.only_first()
+    if layout.axis >= at.axis("axis", -1, at.rank(0)):
+        raise Refused("it normalises over the rows", along=True)
+    return layout
+
+
+@in_place("CumSum LpNormalization Normalizer")
+def along(at: Site) -> Layout:
+    """Rows keep their axis, if the operator does not go along it."""
+    layout, rank = at.only_first(), at.rank(0)
+    if at.op == "CumSum":
+        axis = (at.ints(1) or [0])[0] % rank
+    else:
+        axis = at.axis("axis", -1, rank)
+    if layout.axis == axis:
+        raise Refused("it goes along the rows", along=True)
+    return layout
+
+
+@in_place("MeanVarianceNormalization")
+def mean_variance(at: Site) -> Layout:
+    """Rows keep their axis, if it has no part in the statistics."""
+    layout, rank = at.only_first(), at.rank(0)
+    if layout.axis in [a % rank for a in at.attr("axes", (0, 2, 3))]:
+        raise Dependent("MeanVarianceNormalization has statistics over the batch")
+    return layout
+
+
+@in_place("BatchNormalization")
+def batch_normalization(at: Site) -> Layout:
+    """Each row by itself, on stored statistics."""
+    kept = sum(v is not None for v in at.binding.outputs)
+    trains = (
+        at.attr("training_mode", 0)
+        if at.version >= 14
+        else (kept > 1 if at.version >= 7 else not at.attr("is_test", 0))
+    )
+    if trains:
+        raise Dependent("BatchNormalization in training mode has statistics over the batch")
+    at.only_first()
+    return at.leading(0)

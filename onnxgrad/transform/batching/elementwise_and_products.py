@@ -1,0 +1,189 @@
+"""Rules in place: elementwise operators fall out of broadcasting; products keep the rows on an axis
+that they do not contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnxgrad.ir.ops import op
+from onnxgrad.transform.batching.layout import Dependent, Layout, Refused
+from onnxgrad.transform.batching.registry import in_place
+from onnxgrad.transform.batching.site import Site
+
+UNARY = (
+    "Identity Cast Relu LeakyRelu Sigmoid Tanh Exp Log Sqrt Neg Abs Erf Gelu Clip "
+    "HardSigmoid HardSwish Elu Selu Softplus Softsign Reciprocal Floor Ceil Round Sign Not Sin Cos "
+    "Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Swish Mish Dropout IsNaN IsInf ThresholdedRelu "
+    "Celu Shrink BitwiseNot Scaler ms:Gelu ms:FastGelu ms:QuickGelu"
+)
+BROADCASTING = (
+    "Add Sub Mul Div Pow Min Max Sum Mean Mod And Or Xor Equal Greater GreaterOrEqual Less "
+    "LessOrEqual Where PRelu BitwiseAnd BitwiseOr BitwiseXor BitShift"
+)
+
+
+@in_place(UNARY)
+def unary(at: Site) -> Layout:
+    """Rows stay where they are."""
+    return at.only_first()
+
+
+@in_place("CastLike")
+def cast_like(at: Site) -> list[Layout | None]:
+    """Only the dtype of the second operand counts."""
+    x, like = at.operands[0], at.operands[1]
+    if x is None or like is None or not like.dtype or like.dtype in range(17, 21):
+        raise Refused("its dtype is not known")
+    at.replaced = [(op.Cast(x, to=like.dtype), at.at(0))]
+    return []
+
+
+@in_place("QuantizeLinear DequantizeLinear")
+def quantization(at: Site) -> Layout:
+    """Rows stay where they are, unless the scales stand along them."""
+    layout, scale = at.only_first(), at.rank(1)
+    if scale > 1:
+        raise Refused("its scales stand in blocks")
+    if scale == 1 and at.sizes(1) != (1,) and at.axis("axis", 1, at.rank(0)) == layout.axis:
+        raise Refused("its scales stand along the rows")
+    return layout
+
+
+@in_place(BROADCASTING)
+def broadcasting(at: Site) -> Layout:
+    """Rows meet on one axis of the result."""
+    if at.version < 7 and at.op not in ("Sum", "Mean", "Min", "Max", "PRelu"):
+        _same_shapes(at)
+    if at.op == "PRelu" and at.at(0) is None:
+        raise Refused("the slope differs from row to row, and its operand does not")
+    rank = len(at.result())
+    return aligned(at, {k: rank - at.rank(k) for k in at.present()})
+
+
+def _same_shapes(at: Site) -> None:
+    """Before opset 7 an attribute broadcasts the second operand."""
+    if at.sizes(0) != at.sizes(1):
+        raise Refused("it broadcasts by attributes")
+
+
+def aligned(at: Site, before: dict[int, int], end: int | None = None) -> Layout:
+    """Bring the rows of all operands to one axis of the result. `before`: the axes of the result in
+    front of each operand; `end`: rows must be before this axis.
+    """
+    spots = [_spot(at, k, before[k]) for k in at.batched()]
+    wanted, size = max(spots, key=lambda spot: spot[1])
+    if end is not None and wanted.axis >= end:
+        raise Refused("rows stand on an axis of the matrices")
+    for k in before:
+        place = Layout(wanted.axis - before[k], wanted.outer)
+        if at.at(k) is None:
+            _shared(at, k, place)
+            continue
+        if place.axis < 0 or at.sizes(k)[place.axis] != size or not at.moved(k, place):
+            raise Refused("rows stand on two axes")
+    return wanted
+
+
+def _spot(at: Site, k: int, before: int) -> tuple[Layout, int]:
+    layout = at.at(k)
+    if layout is None:
+        raise Refused(f"operand {k} is shared")
+    return Layout(layout.axis + before, layout.outer), at.sizes(k)[layout.axis]
+
+
+def _shared(at: Site, k: int, place: Layout) -> None:
+    """A shared operand broadcasts along the rows if its size there is 1."""
+    if place.axis >= 0 and at.sizes(k)[place.axis] != 1:
+        raise Refused("a shared operand has several elements along the rows")
+
+
+@in_place("MatMul")
+def matmul(at: Site) -> Layout:
+    """Rows stay on a leading axis, or on an axis of a matrix that is not contracted."""
+    ranks, rank = (at.rank(0), at.rank(1)), len(at.result())
+    if min(ranks) < 2:
+        raise Refused("one operand is a vector")
+    a, b = at.at(0), at.at(1)
+    if b is None and a is not None and a.axis == ranks[0] - 2:
+        return Layout(rank - 2, a.outer)
+    if a is None and b is not None and b.axis == ranks[1] - 1:
+        return Layout(rank - 1, b.outer)
+    for k in at.batched():
+        _off_the_matrix(at, k)
+    return aligned(at, {k: rank - ranks[k] for k in (0, 1)}, rank - 2)
+
+
+def _off_the_matrix(at: Site, k: int) -> None:
+    """Rows on the first axis of a matrix move to a leading axis of size 1 before it."""
+    layout, rank = at.at(k), at.rank(k)
+    if layout is not None and layout.axis == rank - 2 and rank > 2 and at.sizes(k)[rank - 3] == 1:
+        at.moved(k, Layout(rank - 3))
+
+
+@in_place("Gemm")
+def gemm(at: Site) -> Layout:
+    """Rows stay on the axis of one matrix that is not contracted."""
+    a, b = at.at(0), at.at(1)
+    if (a is None) == (b is None):
+        raise Refused("rows in both matrices, or in the bias alone")
+    k, kept = (0, int(bool(at.attr("transA")))) if a else (1, 1 - int(bool(at.attr("transB"))))
+    layout = a or b
+    if layout is None or layout.axis != kept:
+        raise Refused("it contracts the rows")
+    return _with_bias(at, Layout(k, layout.outer))
+
+
+def _with_bias(at: Site, layout: Layout) -> Layout:
+    if at.operand(2) is None:
+        return layout
+    place = Layout(layout.axis - (2 - at.rank(2)), layout.outer)
+    if at.at(2) is None:
+        _shared(at, 2, place)
+    elif at.at(2) != place or at.sizes(2)[place.axis] != at.result()[layout.axis]:
+        raise Refused("the bias has its rows elsewhere")
+    return layout
+
+
+@in_place("Einsum")
+def einsum(at: Site) -> Layout:
+    """Rows stay on an index that the result has, in every operand that has it."""
+    equation = at.attr("equation")
+    text = (equation.decode() if isinstance(equation, bytes) else equation).replace(" ", "")
+    if "." in text or "->" not in text:
+        raise Refused("its equation has no explicit indices")
+    left, right = text.split("->")
+    terms = left.split(",")
+    found = {(terms[k][layout.axis], layout.outer) for k, layout in _placed(at)}
+    if len(found) != 1:
+        raise Refused("rows stand on two indices")
+    ((index, outer),) = found
+    if index not in right or any(term.count(index) > 1 for term in terms):
+        raise Refused(f"it contracts index {index}, on which the rows stand")
+    for k, term in enumerate(terms):
+        if index in term and at.at(k) is None:
+            raise Refused("a shared operand has the index of the rows")
+    return Layout(right.index(index), outer)
+
+
+def _placed(at: Site) -> Sequence[tuple[int, Layout]]:
+    found = ((k, at.at(k)) for k in at.batched())
+    return [(k, layout) for k, layout in found if layout is not None]
+
+
+DEPENDENT = {
+    "DynamicQuantizeLinear": "one scale for all rows",
+    "ms:DynamicQuantizeLSTM": "one scale for all rows",
+    "ms:DynamicQuantizeMatMul": "one scale for all rows",
+    "NonZero": "a result whose size depends on values",
+    "Compress": "a result whose size depends on values",
+    "Unique": "a result whose size depends on values",
+    "NonMaxSuppression": "a result whose size depends on values",
+}
+
+
+@in_place(" ".join(DEPENDENT))
+def dependent(at: Site) -> Layout:
+    """Rows depend on each other."""
+    key = at.op if at.binding.domain == "" else f"ms:{at.op}"
+    raise Dependent(f"{at.op} has {DEPENDENT[key]}")

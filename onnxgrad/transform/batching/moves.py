@@ -1,0 +1,257 @@
+"""Rules in place for operators that move elements: shapes, joins, parts, indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.ir.emission.emit import constant
+from onnxgrad.transform.batching.layout import Layout, Refused, places, stride
+from onnxgrad.transform.batching.registry import in_place
+from onnxgrad.transform.batching.site import Site
+
+FAR = 2**63 - 1
+
+
+@in_place("Shape Size")
+def shape(at: Site) -> list[Layout | None]:
+    """The sizes of one row are the same in every row."""
+    sizes = at.sizes(0)
+    if at.op == "Size":
+        found = np.array(np.prod(sizes, dtype=np.int64))
+    else:
+        found = np.array(sizes[at.attr("start", 0) : at.attr("end")], np.int64)
+    at.replaced = [(constant(found), None)]
+    return []
+
+
+@in_place("Transpose")
+def transpose(at: Site) -> Layout:
+    """Rows go with their axis."""
+    layout = at.first()
+    return Layout(list(at.attr("perm")).index(layout.axis), layout.outer)
+
+
+@in_place("Reshape Flatten Squeeze Unsqueeze")
+def reshape(at: Site) -> Layout:
+    """Rows go to the axis that has the same place in memory."""
+    layout, sizes, wanted = at.only_first(), at.sizes(0), at.result()
+    found = places(wanted, stride(sizes, layout))
+    if not found:
+        raise Refused("it splits the rows, or moves them into another axis")
+    best = max(found, key=lambda p: _likely(p, wanted, layout))
+    x = at.operand(0)
+    if x is None:
+        raise Refused("it has no operand")
+    if not _as_it_is(at, layout, best):
+        at.replaced = [(at.reshape(x, at.placed(wanted, best)), best)]
+    return best
+
+
+def _likely(place: Layout, sizes: tuple[int, ...], before: Layout) -> tuple[bool, bool, bool, int]:
+    """Of equal places in memory: an axis of size 1, the same axis, the nearest."""
+    gap = abs(place.axis - before.axis)
+    return sizes[place.axis] == 1, gap == 0, place.outer == 1, -gap
+
+
+def _as_it_is(at: Site, layout: Layout, place: Layout) -> bool:
+    """Whether the node itself does so at any number of rows."""
+    sizes, wanted = at.sizes(0), at.result()
+    if at.op == "Squeeze":
+        axes = at.ints(1, "axes")
+        if axes is None or layout.axis in [a % len(sizes) for a in axes]:
+            return False
+        return place.axis == layout.axis - sum(a % len(sizes) < layout.axis for a in axes)
+    if at.op == "Unsqueeze":
+        new = [a % len(wanted) for a in at.ints(1, "axes") or []]
+        return place.axis == [j for j in range(len(wanted)) if j not in new][layout.axis]
+    if at.op == "Flatten":
+        split = int(at.attr("axis", 1))
+        split += len(sizes) if split < 0 else 0
+        return place.axis == (0 if layout.axis < split else 1)
+    target = at.operand(1)
+    if target is not None and target.const is None:
+        return False
+    written = at.ints(1, "shape") or []
+    zeros = [j for j, size in enumerate(written) if size == 0]
+    if at.attr("allowzero", 0) or len(written) != len(wanted):
+        return False
+    if any(j != place.axis and j == layout.axis for j in zeros):
+        return False
+    copied = place.axis in zeros and place == layout and sizes[layout.axis] == wanted[place.axis]
+    return written[place.axis] == -1 or copied
+
+
+@in_place("Expand")
+def expand(at: Site) -> Layout:
+    """Rows keep their axis, if it is not expanded."""
+    layout, sizes, wanted = at.only_first(), at.sizes(0), at.result()
+    axis = layout.axis + len(wanted) - len(sizes)
+    if wanted[axis] != sizes[layout.axis]:
+        raise Refused("it expands the axis of the rows", along=sizes[layout.axis] == 1)
+    target = [1 if j == axis else size for j, size in enumerate(wanted)]
+    if _expands(at, axis):
+        at.operands[1] = constant(np.array(target, np.int64))
+    return Layout(axis, layout.outer)
+
+
+def _expands(at: Site, axis: int) -> bool:
+    """Whether its target may hold the rows' axis at a size other than 1."""
+    target, rank = at.operands[1], len(at.result())
+    if target is None or target.const is None:
+        return True
+    k = axis - (rank - target.const.size)
+    return k >= 0 and target.const[k] != 1
+
+
+@in_place("Tile")
+def tile(at: Site) -> Layout:
+    """Whole axes repeat: each repeat holds all rows."""
+    layout = at.only_first()
+    if at.version < 6:
+        raise Refused("Tile of an old opset")
+    repeats = at.ints(1) or []
+    if not repeats or not repeats[layout.axis]:
+        raise Refused("it repeats nothing")
+    return Layout(layout.axis, layout.outer * repeats[layout.axis])
+
+
+@in_place("Concat")
+def concat(at: Site) -> Layout:
+    """Rows stand on the same axis of all operands, which is not joined; shared operands repeat."""
+    axis = at.axis("axis", 1, len(at.result()))
+    for k in at.batched():
+        found = at.at(k)
+        if found is not None and found.axis == axis:
+            raise Refused("it joins along the rows", along=at.sizes(k)[axis] == 1)
+    return _meeting(at, at.present())
+
+
+def _meeting(at: Site, operands: Iterable[int]) -> Layout:
+    """Bring the rows of operands of one shape to one axis, and repeat shared operands there."""
+    first = at.batched()[0]
+    layout = at.at(first)
+    if layout is None:
+        raise Refused("no rows")
+    size = at.sizes(first)[layout.axis]
+    for k in operands:
+        if at.at(k) is None:
+            at.tile(k, layout)
+        elif at.sizes(k)[layout.axis] != size or not at.moved(k, layout):
+            raise Refused("rows stand on two axes")
+    return layout
+
+
+@in_place("Split")
+def split(at: Site) -> Layout:
+    """Rows keep their axis, if it is not split."""
+    layout = at.only_first()
+    _off(at, layout, at.axis("axis", 0, at.rank(0)), "it splits")
+    return layout
+
+
+def _off(at: Site, layout: Layout, axis: int, what: str) -> None:
+    if layout.axis == axis:
+        raise Refused(f"{what} along the rows", along=True)
+
+
+@in_place("Slice")
+def slice_(at: Site) -> Layout:
+    """Rows keep their axis, if it is not sliced; the end of a whole axis becomes open."""
+    layout, sizes = at.only_first(), at.sizes(0)
+    starts, ends = at.ints(1, "starts") or [], at.ints(2, "ends") or []
+    axes = at.ints(3, "axes") or list(range(len(starts)))
+    steps = at.ints(4) or [1] * len(starts)
+    size = sizes[layout.axis]
+    for i, axis in enumerate(axes):
+        if axis % len(sizes) != layout.axis:
+            continue
+        if steps[i] != 1 or starts[i] != 0 or ends[i] < size:
+            raise Refused("it cuts the axis of the rows", along=size == 1)
+        if ends[i] < 2**31 - 1:
+            ends[i] = FAR
+            _end(at, ends)
+    return layout
+
+
+def _end(at: Site, ends: list[int]) -> None:
+    if at.version < 10:
+        at.attributes["ends"] = ends
+        return
+    before = at.operands[2]
+    if before is None or before.const is None:
+        raise Refused("its ends are computed")
+    most = FAR if before.dtype == TensorProto.INT64 else 2**31 - 1
+    at.operands[2] = constant(np.minimum(ends, most), before.dtype)
+
+
+@in_place("Gather")
+def gather(at: Site) -> Layout:
+    """Rows of the data keep their axis; those of the indices stand where the indices go."""
+    axis, rank = at.axis("axis", 0, at.rank(0)), at.rank(1)
+    data, indices = at.at(0), at.at(1)
+    if data is not None and indices is not None:
+        raise Refused("rows of the data at indices that differ from row to row")
+    if data is None:
+        if indices is None:
+            raise Refused("no rows")
+        return Layout(axis + indices.axis, indices.outer)
+    _off(at, data, axis, "it gathers")
+    return Layout(data.axis if data.axis < axis else data.axis + rank - 1, data.outer)
+
+
+@in_place("GatherElements ScatterElements Scatter")
+def elements(at: Site) -> Layout:
+    """Rows stand on the same axis of all operands, and it is not indexed."""
+    layout = _meeting(at, at.present())
+    _off(at, layout, at.axis("axis", 0, at.rank(0)), "it indexes")
+    sizes = {at.sizes(k)[layout.axis] for k in at.present()}
+    if len(sizes) != 1:
+        raise Refused("its operands have several sizes along the rows")
+    return layout
+
+
+@in_place("OneHot")
+def one_hot(at: Site) -> Layout:
+    """Rows of the indices go round the new axis."""
+    layout, rank = at.only_first(), len(at.result())
+    axis = at.axis("axis", -1, rank)
+    return Layout(layout.axis + (layout.axis >= axis), layout.outer)
+
+
+@in_place("Pad")
+def pad(at: Site) -> Layout:
+    """Rows keep their axis, if it is not padded."""
+    layout, rank = at.only_first(), at.rank(0)
+    pads = (at.ints(1, "pads") if at.version >= 11 else list(at.attr("pads") or ())) or []
+    axes = [a % rank for a in (at.ints(3) or range(rank))]
+    for i, axis in enumerate(axes):
+        if axis == layout.axis and (pads[i] or pads[i + len(axes)]):
+            raise Refused("it pads the axis of the rows", along=True)
+    return layout
+
+
+@in_place("Trilu")
+def trilu(at: Site) -> Layout:
+    """Rows stay before the matrices."""
+    layout = at.only_first()
+    if layout.axis >= at.rank(0) - 2:
+        raise Refused("rows stand on an axis of the matrices")
+    return layout
+
+
+@in_place("TopK")
+def top_k(at: Site) -> Layout:
+    """Rows keep their axis, if it is not ordered."""
+    layout = at.only_first()
+    _off(at, layout, at.axis("axis", -1, at.rank(0)), "it orders")
+    return layout
+
+
+@in_place("DepthToSpace SpaceToDepth")
+def depth(at: Site) -> Layout:
+    """Each image by itself."""
+    at.only_first()
+    return at.leading(0)

@@ -1,0 +1,47 @@
+"""The last resort: the node once per row, in a Scan."""
+
+from __future__ import annotations
+
+from onnxgrad.errors import InternalError
+from onnxgrad.ir.binding import draws
+from onnxgrad.ir.clone import clone_bindings
+from onnxgrad.ir.emission.emit import emit_with_blocks, nested_block
+from onnxgrad.ir.types import TensorType, is_static
+from onnxgrad.ir.var import Var
+from onnxgrad.transform.batching.layout import Dependent, Refused
+from onnxgrad.transform.batching.site import Site
+
+_OLDEST = 9  # opset whose Scan has no batch axis of its own
+
+
+def by_rows(at: Site) -> None:
+    """Run the node for each row. Raises Refused if a result is no tensor of known shape."""
+    b = at.binding
+    if b.block.opsets.get("", 0) < _OLDEST:
+        raise Refused(f"a Scan needs opset {_OLDEST}")
+    for nested in (inner for block in b.blocks.values() for inner in block.walk()):
+        if draws(nested):
+            raise Dependent(f"{nested.op} in its body draws random numbers")
+    results = [v for v in b.outputs if v is not None]
+    for v in results:
+        if not isinstance(v.type, TensorType) or not is_static(v.shape):
+            raise Refused(f"the shape of '{v.name}' is not known")
+    rows = [v for v in dict.fromkeys(b.reads()) if at.layouts.get(v) is not None]
+    operands = [at.fronted(v) for v in rows]
+    body = nested_block(f"{b.op}_of_a_row")
+    inside: dict[Var, Var | None] = {}
+    for v in rows:
+        name = body.program.names.fresh(f"{v.name}_row")
+        inside[v] = body.add_input(name, TensorType(v.dtype, at.sizes_of(v)))
+    clone_bindings([b], body, inside)
+    for v in results:
+        made = inside[v]
+        if made is None:
+            raise InternalError(f"no copy of '{v.name}'")
+        body.add_output(made)
+    types = [TensorType(v.dtype, (1, *at.sizes_of(v))) for v in results]
+    made_rows = emit_with_blocks(
+        "Scan", operands, {"body": body}, types, num_scan_inputs=len(operands)
+    )
+    found = iter(made_rows)
+    at.back(tuple(None if v is None else next(found) for v in b.outputs))

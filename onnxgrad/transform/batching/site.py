@@ -1,0 +1,249 @@
+"""One node whose operands hold rows: what a batching rule reads, and how it changes operands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.errors import InternalError
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.emit import emit
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import is_static
+from onnxgrad.ir.var import Var
+from onnxgrad.transform.batching.layout import FRONT, OWN, Layout, Refused, joined, stride
+
+# a result under its layout: None: shared by all rows
+Placed = tuple[Var, Layout | None]
+
+
+@dataclass
+class Site:
+    """A node, the layouts of its operands, and what a rule makes of it.
+
+    A rule either changes `operands` and `attributes` and returns the layouts of the results, or
+    returns new results with `replaced`. Nothing is changed in the program until it returns.
+    """
+
+    binding: Binding
+    layouts: dict[Var, Layout | None]
+    rows: Callable[[], Var]
+    operands: list[Var | None] = field(init=False)
+    attributes: dict[str, Any] = field(default_factory=dict)
+    replaced: list[Placed] | None = None
+    found: list[Layout | None] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.operands = list(self.binding.inputs)
+
+    def restart(self) -> None:
+        """Forget what a rule began."""
+        self.operands, self.replaced = list(self.binding.inputs), None
+        self.attributes.clear()
+
+    # ---- reading ---------------------------------------------------------------------------------
+
+    @property
+    def op(self) -> str:
+        """The operator."""
+        return self.binding.op
+
+    @property
+    def version(self) -> int:
+        """The opset version of its domain."""
+        return self.binding.version
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute, with the schema's default."""
+        return self.binding.attr(name, default)
+
+    def operand(self, k: int) -> Var | None:
+        """Operand `k`, None if omitted."""
+        return self.operands[k] if k < len(self.operands) else None
+
+    def at(self, k: int) -> Layout | None:
+        """The layout of operand `k`, None if it is shared or omitted."""
+        v = self.operand(k)
+        return None if v is None else self.layouts.get(v)
+
+    def first(self) -> Layout:
+        """The layout of operand 0. Raises Refused if it is shared."""
+        found = self.at(0)
+        if found is None:
+            raise Refused("its first operand is shared by all rows")
+        return found
+
+    def batched(self) -> list[int]:
+        """The operands that hold rows."""
+        return [k for k in range(len(self.operands)) if self.at(k) is not None]
+
+    def present(self) -> list[int]:
+        """The operands that are not omitted."""
+        return [k for k, v in enumerate(self.operands) if v is not None]
+
+    def only_first(self, *others: int) -> Layout:
+        """The layout of operand 0, if no operand but it and `others` holds rows."""
+        more = [k for k in self.batched() if k and k not in others]
+        if more:
+            raise Refused(f"operand {more[0]} differs from row to row")
+        return self.first()
+
+    def sizes(self, k: int) -> tuple[int, ...]:
+        """The shape of operand `k` in one row."""
+        v = self.operand(k)
+        if v is None:
+            raise Refused(f"operand {k} is missing")
+        return self.sizes_of(v)
+
+    def sizes_of(self, v: Var) -> tuple[int, ...]:
+        """The shape of a value in one row. Raises Refused if it is not known."""
+        shape, layout = v.shape, self.layouts.get(v)
+        if not is_static(shape):
+            raise Refused(f"the shape of '{v.name}' is not known")
+        if layout is not None and 0 in shape:
+            raise Refused(f"'{v.name}' is empty")
+        return shape[1:] if layout is not None and layout.own else shape
+
+    def rank(self, k: int) -> int:
+        """The rank of operand `k` in one row."""
+        v = self.operand(k)
+        rank = None if v is None else v.rank
+        if rank is None:
+            raise Refused(f"the rank of operand {k} is not known")
+        layout = self.at(k)
+        return rank - 1 if layout is not None and layout.own else rank
+
+    def result(self, k: int = 0) -> tuple[int, ...]:
+        """The shape of a result in one row."""
+        v = self.binding.result(k)
+        if v is None:
+            raise Refused(f"result {k} is omitted")
+        return self.sizes_of(v)
+
+    def axis(self, name: str, default: int, rank: int) -> int:
+        """An axis attribute, counted from the front."""
+        return int(self.attr(name, default)) % max(rank, 1)
+
+    def ints(self, k: int, name: str = "") -> list[int] | None:
+        """Integers that are operand `k`, or the attribute `name` of an older opset; None if they
+        are omitted. Raises Refused if they are computed.
+        """
+        v = self.operand(k)
+        if v is None:
+            written = self.attr(name) if name else None
+            return None if written is None else [int(i) for i in written]
+        if v.const is None:
+            raise Refused(f"operand {k} is computed")
+        return [int(i) for i in np.ravel(v.const)]
+
+    # ---- changing --------------------------------------------------------------------------------
+
+    def put(self, k: int, v: Var, layout: Layout | None) -> None:
+        """Read another value as operand `k`."""
+        self.layouts[v] = layout
+        self.operands[k] = v
+
+    def reshape(self, v: Var, sizes: Sequence[int]) -> Var:
+        """`v` in another shape, with one -1."""
+        made: Var = op.Reshape(v, np.array(sizes, np.int64))
+        return made
+
+    def placed(self, sizes: Sequence[int], layout: Layout) -> list[int]:
+        """A shape with -1 on the axis of the rows."""
+        return [*sizes[: layout.axis], -1, *sizes[layout.axis + 1 :]]
+
+    def moved(self, k: int, to: Layout) -> bool:
+        """Whether operand `k` now has this layout, by a Reshape that moves nothing in memory."""
+        v, layout = self.operand(k), self.at(k)
+        if v is None or layout is None or layout.own:
+            return False
+        if layout == to:
+            return True
+        sizes = self.sizes(k)
+        if not 0 <= to.axis < len(sizes) or sizes[to.axis] % to.outer:
+            return False
+        if stride(sizes, layout) != stride(sizes, to):
+            return False
+        self.put(k, self.reshape(v, self.placed(sizes, to)), to)
+        return True
+
+    def tile(self, k: int, layout: Layout) -> None:
+        """Repeat shared operand `k` over the rows, at this place."""
+        v, sizes = self.operand(k), self.sizes(k)
+        if v is None or self.at(k) is not None:
+            raise InternalError(f"operand {k} has rows already: {self.binding}")
+        if layout.outer != 1:
+            raise Refused(f"operand {k} would repeat inside an axis")
+        repeats = self.repeats(layout.axis, len(sizes) - layout.axis - 1)
+        self.put(k, op.Tile(v, repeats), layout)
+
+    def repeats(self, before: int, after: int) -> Var:
+        """The number of rows among ones: what Tile reads."""
+        parts: list[Any] = [np.ones(before, np.int64), self.rows(), np.ones(after, np.int64)]
+        kept = [p for p in parts if isinstance(p, Var) or len(p)]
+        found: Var = op.Concat(*kept, axis=0) if len(kept) > 1 else kept[0]
+        return found
+
+    def front(self, k: int, rank: int | None = None) -> Var:
+        """Operand `k` with the rows on an axis of their own in front, padded to `rank` axes behind
+        it; a shared operand as it is.
+        """
+        v = self.operand(k)
+        if v is None:
+            raise Refused(f"operand {k} is missing")
+        return v if self.at(k) is None else self.fronted(v, rank)
+
+    def fronted(self, v: Var, rank: int | None = None) -> Var:
+        """As `front`, of any value that holds rows."""
+        layout, sizes = self.layouts[v], self.sizes_of(v)
+        if layout is None:
+            raise InternalError(f"'{v.name}' holds no rows")
+        ones = [1] * ((len(sizes) if rank is None else rank) - len(sizes))
+        wanted = [-1, *ones, *sizes]
+        if layout.own:
+            return self.reshape(v, wanted) if ones else v
+        before = math.prod(sizes[: layout.axis]) * layout.outer
+        if before != 1:
+            v = self.reshape(v, [before, -1, stride(sizes, layout)])
+            v = op.Transpose(v, perm=[1, 0, 2])
+        return self.reshape(v, wanted)
+
+    def leading(self, k: int) -> Layout:
+        """Bring the rows of operand `k` to axis 0, whatever is there."""
+        v, layout = self.operand(k), self.at(k)
+        if v is None or layout is None:
+            raise Refused(f"operand {k} is shared by all rows")
+        if layout.own or layout.axis:
+            sizes = self.sizes(k)
+            if not sizes:
+                raise Refused(f"operand {k} is a scalar in each row")
+            if sizes[0] != 1 or not self.moved(k, FRONT):
+                self.put(k, self.reshape(self.front(k), [-1, *sizes[1:]]), FRONT)
+        return self.at(k) or FRONT
+
+    def again(self, *operands: Any, **attributes: Any) -> Any:
+        """The same node on other operands, with attributes changed (None: left out)."""
+        b = self.binding
+        outputs = [v is not None for v in b.outputs]
+        many = {} if len(outputs) == 1 else {"outputs": outputs}
+        return emit(b.op, operands, {**b.attrs, **attributes, **many}, domain=b.domain)
+
+    def back(self, made: Any) -> None:
+        """Use results that have the rows in front; they join an axis of each shape."""
+        results = made if isinstance(made, tuple) else (made,)
+        self.replaced = [
+            self._joined(old, new)
+            for old, new in zip(self.binding.outputs, results)
+            if old is not None and new is not None
+        ]
+
+    def _joined(self, old: Var, new: Var) -> Placed:
+        sizes = self.sizes_of(old)
+        if not sizes:
+            return new, OWN
+        layout = joined(sizes)
+        return self.reshape(new, self.placed(sizes, layout)), layout

@@ -1,0 +1,118 @@
+"""Rules in place for operators whose first axis counts samples: convolutions, pools, Resize, and
+recurrent operators and attention, whose sample axis is known.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxgrad.ir.ops import op
+from onnxgrad.transform.batching.layout import FRONT, Layout, Refused
+from onnxgrad.transform.batching.registry import in_place
+from onnxgrad.transform.batching.site import Site
+
+SAMPLES = (
+    "Conv ConvTranspose MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool "
+    "InstanceNormalization GroupNormalization LRN ConvInteger QLinearConv ms:FusedConv"
+)
+
+
+@in_place(SAMPLES)
+def samples(at: Site) -> Layout:
+    """Each sample by itself: rows join the first axis."""
+    at.only_first()
+    if at.op == "MaxPool" and at.binding.result(1) is not None:
+        raise Refused("its indices count through the batch")
+    return at.leading(0)
+
+
+@in_place("Resize Upsample")
+def resize(at: Site) -> Layout:
+    """Each sample by itself, if the first axis keeps its size."""
+    at.only_first()
+    sizes, result = at.sizes(0), at.result()
+    axes = [a % len(sizes) for a in at.attr("axes") or range(len(sizes))]
+    if at.attr("coordinate_transformation_mode") in ("tf_crop_and_resize", b"tf_crop_and_resize"):
+        raise Refused("it crops")
+    if 0 not in axes:
+        return at.leading(0)
+    if len(axes) < len(sizes) or sizes[0] != result[0] or not _keeps_samples(at):
+        raise Refused("it resizes the first axis")
+    layout = at.leading(0)
+    if at.operand(3) is not None:
+        one = sizes[0] == 1
+        rows = at.rows() if one else op.Mul(at.rows(), np.array([sizes[0]], np.int64))
+        at.operands[3] = op.Concat(rows, np.array(result[1:], np.int64), axis=0)
+    return layout
+
+
+def _keeps_samples(at: Site) -> bool:
+    """Whether the scale of the first axis is 1: a scale of 1.2 leaves its size, too."""
+    if at.operand(3) is not None:
+        return at.attr("keep_aspect_ratio_policy", "stretch") in ("stretch", b"stretch")
+    place = 2 if at.op == "Resize" and at.version >= 11 else 1
+    scales = at.operand(place)
+    found = at.attr("scales") if scales is None else scales.const
+    return found is not None and len(found) > 0 and float(found[0]) == 1.0
+
+
+@in_place("LSTM GRU RNN")
+def recurrent(at: Site) -> list[Layout | None]:
+    """Rows are the samples, on axis 1; initial states that are shared repeat."""
+    if at.attr("layout", 0):
+        raise Refused("its samples stand in front")
+    if any(at.at(k) is not None for k in (1, 2, 3, 7)):
+        raise Refused("its weights differ from row to row")
+    if at.at(0) is None or not at.moved(0, Layout(1)):
+        raise Refused("its samples are not the rows")
+    for k, place in ((4, FRONT), (5, Layout(1)), (6, Layout(1))):
+        if at.operand(k) is None:
+            continue
+        if at.at(k) is None:
+            at.tile(k, place)
+        elif not at.moved(k, place):
+            raise Refused("its states have their rows elsewhere")
+    places: list[Layout | None] = [Layout(2), Layout(1), Layout(1)]
+    return places[: len(at.binding.outputs)]
+
+
+@in_place("Attention")
+def attention(at: Site) -> Layout:
+    """Each sample by itself: queries, keys, values and caches in front."""
+    if at.binding.domain or at.version < 23:
+        raise Refused("another Attention")
+    for k in (0, 1, 2, 4, 5):
+        if at.operand(k) is None:
+            continue
+        if at.at(k) is None:
+            at.tile(k, FRONT)
+        elif not at.moved(k, FRONT):
+            raise Refused("its rows are not in front")
+    mask = at.operand(3)
+    if mask is not None:
+        _masked(at)
+    if at.operand(6) is not None:
+        raise Refused("it has lengths")
+    return FRONT
+
+
+def _masked(at: Site) -> None:
+    """A shared mask broadcasts if it has no axis of samples, or one of size 1."""
+    sizes = at.sizes(3)
+    if at.at(3) is None:
+        if len(sizes) == 4 and sizes[0] != 1:
+            raise Refused("its mask has several samples")
+        return
+    if len(sizes) != 4 or not at.moved(3, FRONT):
+        raise Refused("the rows of its mask are not in front")
+
+
+@in_place("GridSample")
+def two_samples(at: Site) -> Layout:
+    """Images and grids, sample by sample."""
+    for k in (0, 1):
+        if at.at(k) is None:
+            at.tile(k, FRONT)
+        elif at.leading(k) != FRONT:
+            raise Refused("its rows are not in front")
+    return FRONT

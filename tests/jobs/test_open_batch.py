@@ -1,0 +1,58 @@
+"""`open-batch`: the command and the function."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+
+import onnxgrad
+from onnxgrad.cli.app import main
+from onnxgrad.errors import InputError, NotProved
+from tests.helpers import parse
+
+TEXT = "g (float[1,3] x) => (float[1,3] y, float[3] z) { y = Exp (x)  q = Squeeze (x)  z = Softmax <axis = 0> (q) }"
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, out, report = (tmp_path / name for name in ("m.onnx", "o.onnx", "r.json"))
+    onnx.save(parse(TEXT), model)
+    assert (
+        main(
+            ["open-batch", str(model), "-o", str(out), "--json", str(report), "--symbol", "N", "-v"]
+        )
+        == 0
+    )
+    printed = capsys.readouterr().out
+    assert "output y: f32[N,3]" in printed and "warning: Softmax" in printed
+    assert "output 'z' has 3 entries per row" in printed and "independence" in printed
+    found = json.loads(report.read_text())
+    assert found["inputs"] == ["x"] and found["outputs"]["z"] == {
+        "axis": 0, "outer": 1, "size": 3, "own": False
+    }  # fmt: skip
+    assert found["proof"]["verdict"] == "equal" and found["shifted"]
+    assert main(["open-batch", str(model), "-o", str(out), "--strict"]) == 2
+    assert "Softmax" in capsys.readouterr().err
+
+
+def test_nothing_is_written_without_a_proof(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, out = tmp_path / "m.onnx", tmp_path / "o.onnx"
+    onnx.save(parse("g (float[1,3] x) => (float[1,3] y) { z = Sub (x, x)  y = Exp (z) }"), model)
+    assert main(["open-batch", str(model), "-o", str(out)]) == 1
+    assert "every row has the same y" in capsys.readouterr().err and not out.exists()
+    assert main(["open-batch", str(model), "-o", str(out), "--no-verify"]) == 0 and out.exists()
+
+
+def test_the_function() -> None:
+    model = onnxgrad.open_batch(parse(TEXT), inputs="x")
+    assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+    with pytest.raises(NotProved, match="every row has the same y"):
+        onnxgrad.open_batch(
+            parse("g (float[1,3] x) => (float[1,3] y) { z = Sub (x, x)  y = Exp (z) }")
+        )
+    with pytest.raises(InputError, match="no input"):
+        onnxgrad.open_batch(parse(TEXT), inputs=["w"])

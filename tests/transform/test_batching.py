@@ -1,0 +1,163 @@
+"""Each batching rule, by what it does to a small model: rows stay in place, get an axis of their own, or a Scan."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.load import load_own
+from onnxgrad.ir.save import to_proto
+from onnxgrad.transform.batching.layout import Layout, joined, places, stride
+from onnxgrad.transform.open_batch import Opened, open_rows
+from onnxgrad.verify import feeds_for, run
+from tests.helpers import parse
+
+W = "<float[3,2] w = {1,-2, 0.5,0.3, -0.4,0.7}, int64[2] i = {2, 0}>"
+
+
+def opened(
+    model: onnx.ModelProto, inputs: list[str] | None = None, *, strict: bool = False
+) -> Opened:
+    """The opened model, each row of which is what the model computes of that row alone."""
+    done = open_rows(load_own(model), inputs, strict=strict)
+    made = to_proto(done.program)
+    onnx.checker.check_model(made, full_check=True)
+    rows = [feeds_for(model, seed=seed) for seed in range(3)]
+    shared = {n: v for n, v in rows[0].items() if n not in done.inputs}
+    rows = [{**row, **shared} for row in rows]
+    stacked = {
+        n: np.concatenate([row[n] for row in rows]) if n in done.inputs else v
+        for n, v in rows[0].items()
+    }
+    results = run(made, stacked)
+    for k, row in enumerate(rows):
+        for name, value in run(model, row).items():
+            mine = done.outputs[name].row(np.asarray(results[name]), k, len(rows))
+            np.testing.assert_allclose(
+                np.reshape(mine, np.shape(value)), value, rtol=1e-5, atol=1e-6, err_msg=name
+            )
+    return done
+
+
+IN_PLACE = [
+    "g (float[1,3] x) => (float[1,3] y) { y = Relu (x) }",
+    "g (float[1,3] x, float[1,3] z) => (float[1,3] y) { y = Add (x, z) }",
+    "g (float[1,2,3] x) => (float[1,2,2] y) W { y = MatMul (x, w) }",
+    "g (float[1,2,3] x, float[1,3,4] z) => (float[1,2,4] y) { y = MatMul (x, z) }",
+    "g (float[1,3] x) => (float[2,1] y) W { y = Gemm <transA = 1, transB = 1> (w, x) }",
+    "g (float[1,4,3] x) => (float[3,4,1] y) { y = Transpose (x) }",
+    "g (float[1,4,3] x) => (float[4,3] y) { s = Constant <value_ints = [4, 3]> ()  y = Reshape (x, s) }",
+    "g (float[1,4,3] x) => (float[12] y) { s = Constant <value_ints = [-1]> ()  y = Reshape (x, s) }",
+    "g (float[1,4] x) => (float[2,2] y) { s = Constant <value_ints = [2, 2]> ()  y = Reshape (x, s) }",
+    "g (float[1,4,3] x) => (float[1,12] y) { y = Flatten (x) }",
+    "g (float[1,4] x) => (float[4] y) { y = Squeeze (x) }",
+    "g (float[1,4] x) => (float[1,1,4] y) { a = Constant <value_ints = [0]> ()  y = Unsqueeze (x, a) }",
+    "g (float[1,4] x) => (float[2,1,4] y) { s = Constant <value_ints = [2, 1, 4]> ()  y = Expand (x, s) }",
+    "g (float[1,4] x) => (float[1,8] y) { s = Constant <value_ints = [1, 2]> ()  y = Tile (x, s) }",
+    "g (float[1,4] x) => (float[1,6] y) { c = Constant <value_floats = [1.0, 2.0]> () a = Constant <value_ints = [0]> ()"
+    " d = Unsqueeze (c, a)  y = Concat <axis = 1> (x, d) }",
+    "g (float[1,4] x) => (float[1,2] y, float[1,2] z) { y, z = Split <axis = 1, num_outputs = 2> (x) }",
+    "g (float[1,4] x) => (float[1,4] y) { b = Constant <value_ints = [0]> () e = Constant <value_ints = [1]> ()"
+    " y = Slice (x, b, e, b) }",
+    "g (float[1,4] x) => (float[1,2] y) W { y = Gather <axis = 1> (x, i) }",
+    "g (int64[1,2] ids) => (float[1,2,2] y) W { c = Constant <value_ints = [3]> () d = Mod (ids, c) y = Gather (w, d) }",
+    "g (float[1,4] x) => (float[1,1] y) { a = Constant <value_ints = [1]> ()  y = ReduceSum (x, a) }",
+    "g (float[1,4] x) => (int64[1,1] y) { y = ArgMax <axis = 1> (x) }",
+    "g (float[1,4] x) => (float[1,4] y) { y = Softmax (x) }",
+    "g (float[1,4] x) => (float[1,4] y) { a = Constant <value_int = 1> ()  y = CumSum (x, a) }",
+    "g (float[1,4] x) => (float[1,2] y, int64[1,2] z) { k = Constant <value_ints = [2]> ()  y, z = TopK (x, k) }",
+    "g (float[1,4] x) => (float[1,6] y) { p = Constant <value_ints = [0, 1, 0, 1]> ()  y = Pad (x, p) }",
+    "g (float[1,4,4] x) => (float[1,4,4] y) { y = Trilu (x) }",
+    "g (float[1,2,5,5] x) => (float[1,2,3,3] y) { y = MaxPool <kernel_shape = [3, 3]> (x) }",
+    "g (float[1,2,3,3] x) => (float[1,2,6,6] y) { s = Constant <value_ints = [1, 2, 6, 6]> ()  y = Resize (x, , , s) }",
+    "g (float[1,2,3,3] x) => (float[1,2,6,6] y) { s = Constant <value_floats = [1.0, 1.0, 2.0, 2.0]> ()"
+    "  y = Resize (x, , s) }",
+    "g (float[1,3] x) => (float[1,2] y) W { y = Einsum <equation = \"bi,ij->bj\"> (x, w) }",
+    "g (float[1,8,2,2] x) => (float[1,2,4,4] y) { y = DepthToSpace <blocksize = 2> (x) }",
+    "g (float[1,3] x) => (float[1,3] y) { s = Shape (x)  c = ConstantOfShape <value = float[1] {2}> (s)  y = Mul (x, c) }",
+    "g (float[1,3] x) => (float[3] y) { c = Constant <value_floats = [1.0, 2.0, 3.0]> ()  y = CastLike (c, x) }",
+]  # fmt: skip
+SHIFTED = [
+    "g (float[1,3] x) => (float[3,2] y) W { s = Constant <value_ints = [3, 1]> () r = Reshape (x, s) y = Add (r, w) }",
+    "g (float[1,3] x) => (float y) { y = ReduceSum <keepdims = 0> (x) }",
+    "g (float[1,3] x) => (float[1,3] y) { m = ReduceSum <keepdims = 0> (x)  n = Exp (m) y = Div (x, n) }",
+    "g (float[1,6] x) => (float[2,3] y) { s = Constant <value_ints = [2, 3]> ()  r = Reshape (x, s)  t = Transpose (r)"
+    "  y = Reshape (t, s) }",
+    "g (float[1,3] x) => (float[2] y) W { q = Squeeze (x)  y = MatMul (q, w) }",
+    "g (float[1,3] x, float[1,2] z) => (float[3,2] y) { y = Gemm <transA = 1, alpha = 0.5> (x, z) }",
+    "g (float[1,6] x) => (float[6] y) { q = Squeeze (x)  y = Softmax <axis = 0> (q) }",
+    "g (float[1,6] x) => (float[2] y) W { q = Squeeze (x)  y = Gather (q, i) }",
+    "g (float[1,6] x) => (float[3] y) { q = Squeeze (x)  b = Constant <value_ints = [1]> () e = Constant <value_ints = [4]> ()"
+    "  y = Slice (q, b, e) }",
+    "g (float[1,6] x) => (float[12] y) { q = Squeeze (x)  y = Concat <axis = 0> (q, q) }",
+    "g (float[1,6] x) => (float[2] y, int64[2] z) { q = Squeeze (x)  k = Constant <value_ints = [2]> ()  y, z = TopK (q, k) }",
+    "g (float[1,6] x) => (float[6] y) { q = Squeeze (x)  a = Constant <value_int = 0> ()  y = CumSum (q, a) }",
+    "g (float[1,6] x) => (float[8] y) { q = Squeeze (x)  p = Constant <value_ints = [1, 1]> ()  y = Pad (q, p) }",
+    "g (float[1,3] x) => (float[3,3] y) { q = Transpose (x) y = Einsum <equation = \"ij,kj->ik\"> (q, q) }",
+    "g (float[1,3] x) => (int64 y) { q = Squeeze (x)  y = ArgMax <axis = 0, keepdims = 0> (q) }",
+]  # fmt: skip
+SCANNED = [
+    "g (float[1,2,3,3] x, float[1,2,2,2] k) => (float[1,1,2,2] y) { y = Conv (x, k) }",
+    "g (float[1,3] x, bool[1] c) => (float[1,3] y) { q = Squeeze (c) y = If (q) <"
+    " then_branch = a () => (float[1,3] t) { t = Neg (x) }, else_branch = b () => (float[1,3] u) { u = Exp (x) }> }",
+]  # fmt: skip
+
+
+def model_of(text: str) -> onnx.ModelProto:
+    return parse(text.replace(" W {", f" {W} {{"))
+
+
+@pytest.mark.parametrize("text", IN_PLACE)
+def test_rows_stay_in_place(text: str) -> None:
+    done = opened(model_of(text))
+    assert not done.scanned and not done.shifted and not done.warnings
+
+
+@pytest.mark.parametrize("text", SHIFTED)
+def test_rows_get_an_axis_of_their_own(text: str) -> None:
+    done = opened(model_of(text))
+    assert done.shifted and not done.scanned
+
+
+@pytest.mark.parametrize("text", SCANNED)
+def test_a_node_without_a_rule_runs_once_per_row(text: str) -> None:
+    model = model_of(text)
+    done = opened(model, [v.name for v in model.graph.input])
+    assert sum(done.scanned.values()) == 1
+
+
+def test_recurrent_states_repeat() -> None:
+    text = """g (float[1,5,2] x) => (float[5,1,1,3] y, float[1,1,3] h)
+      <float[1,9,2] w = {W18}, float[1,9,3] r = {W27}, float[1,1,3] s = {0.1, 0.2, 0.3}> {
+        t = Transpose <perm = [1, 0, 2]> (x)  y, h = GRU <hidden_size = 3> (t, w, r, , , s) }"""
+    for size in (18, 27):
+        numbers = np.linspace(-0.5, 0.5, size).round(3)
+        text = text.replace(f"W{size}", ", ".join(map(str, numbers)))
+    done = opened(parse(text))
+    assert not done.scanned and done.outputs["y"].axis == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("g (float[1,3] x) => (int64[2,?] y) { y = NonZero (x) }", "NonZero.*size depends"),
+        ("g (float[1,3] x) => (float[1,3] y) { r = RandomNormalLike (x)  y = Add (x, r) }", "random"),
+        ("g (float[1,3] x) => (float[1,3] y) { q, s, z = DynamicQuantizeLinear (x)"
+         "  y = DequantizeLinear (q, s, z) }", "DynamicQuantizeLinear.*one scale"),
+        ("g (float[1,2,3,3] x) => (float[1,2,3,3] y) { y = MeanVarianceNormalization (x) }", "statistics"),
+        ("g (float[1,N] x) => (float[N] y) { s = Constant <value_ints = [-1]> ()  y = Reshape (x, s) }", "not known"),
+    ],
+)  # fmt: skip
+def test_refused_by_name(text: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        open_rows(load_own(parse(text)))
+
+
+def test_places_in_memory() -> None:
+    assert stride((2, 3, 4), Layout(1)) == 12
+    assert places((6, 4), 12) == [Layout(0, 2)]
+    assert places((2, 1, 3, 4), 12) == [Layout(0, 2), Layout(1), Layout(2)]
+    assert places((5, 5), 12) == []
+    assert joined((1, 3)) == Layout(0) and joined((3, 1)) == Layout(0)

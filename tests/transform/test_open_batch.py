@@ -1,0 +1,118 @@
+"""A model with a batch of any size: which inputs, what the interface says, and models whose rows depend on each other."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+import onnxgrad
+from onnxgrad.errors import InputError
+from onnxgrad.ir.load import load_own
+from onnxgrad.transform.open_batch import open_rows
+from tests.helpers import parse
+from tests.transform.test_batching import opened
+
+BN = "float[2] s = {1, 2}, float[2] b = {0, 1}, float[2] m = {0.5, 0}, float[2] v = {1, 2}"
+# name: (model, the node that is to blame; empty: each row by itself is what was asked)
+ADVERSARIAL = {
+    "statistics of a batch in training": (
+        f"g (float[1,2,3] x) => (float[1,2,3] y) <{BN}> {{ y, p, q = BatchNormalization <training_mode = 1> (x, s, b, m, v) }}",
+        "BatchNormalization.*statistics"),
+    "dynamic quantisation": (
+        "g (float[1,3] x) => (float[1,3] y) { q, s, z = DynamicQuantizeLinear (x)  y = DequantizeLinear (q, s, z) }",
+        "DynamicQuantizeLinear"),
+    "random draws": (
+        "g (float[1,3] x) => (float[1,3] y) { r = RandomNormal <shape = [1, 3]> ()  y = Add (x, r) }", "RandomNormal"),
+    "a -1 that swallows the batch": (
+        "g (float[1,3] x) => (float[3] y) { s = Constant <value_ints = [-1]> ()  r = Reshape (x, s)  y = Softmax <axis = 0> (r) }", ""),
+    "a softmax over a flattened batch": (
+        "g (float[1,2,3] x) => (float[6] y) { s = Constant <value_ints = [6]> ()  r = Reshape (x, s)  y = Softmax (r) }", ""),
+    "a reduction over the batch": (
+        "g (float[1,3] x) => (float[1,3] y) { a = Constant <value_ints = [0]> ()  m = ReduceMean (x, a)  e = Exp (x)"
+        "  y = Sub (e, m) }", ""),
+    "a row of the batch by its index": (
+        "g (float[1,3] x) => (float[3] y) { i = Constant <value_int = 0> ()  y = Gather (x, i) }", ""),
+    "a join along the batch": (
+        "g (float[1,3] x) => (float[2,3] y) { n = Neg (x)  y = Concat <axis = 0> (x, n) }", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ADVERSARIAL)
+def test_rows_that_may_depend_on_each_other(name: str) -> None:
+    text, reason = ADVERSARIAL[name]
+    model = parse(text)
+    with pytest.raises(InputError, match=reason or "along the rows|over the rows"):
+        open_rows(load_own(model), strict=True)
+    if reason:
+        with pytest.raises(InputError, match=reason):
+            open_rows(load_own(model))
+    else:  # exact, row by row, and said
+        assert opened(model).warnings
+
+
+def test_the_interface() -> None:
+    model = parse("""g (float[1,4] x, float[1] t, float[1,4] z) => (float[1,4] y, float s, float[8] k, float[1] u)
+      { a = Add (x, z)  y = Mul (a, t)  s = ReduceSum <keepdims = 0> (x)  c = Concat <axis = 1> (x, z)
+        f = Constant <value_ints = [-1]> ()  k = Reshape (c, f)  u = Neg (t) }""")
+    done = opened(model)
+    assert done.inputs == ("x", "z")
+    main = done.program.main
+    assert [str(v.type) for v in main.inputs] == ["f32[batch,4]", "f32[1]", "f32[batch,4]"]
+    assert [str(v.type) for v in main.outputs] == [
+        "f32[batch,4]", "f32[batch]", "f32[8*batch]", "f32[1]"
+    ]  # fmt: skip
+    assert [note.partition("'")[2] for note in done.notes] == [
+        "t' of shape [1] is shared by all rows; name it in inputs if it has rows",
+        "s' is a scalar in each row: its only axis counts rows",
+        "k' has 8 entries per row on axis 0",
+        "u' is the same for all rows",
+    ]
+    every = opened(model, ["x", "t", "z"])
+    assert str(every.program.main.outputs[3].type) == "f32[batch]"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "symbol", "reason"),
+    [
+        (["q"], "batch", "'q' is no input"),
+        (["w"], "batch", "not of size 1"),
+        (None, "N", "exists already"),
+    ],
+)
+def test_bad_choices(inputs: list[str] | None, symbol: str, reason: str) -> None:
+    model = parse("g (float[1,4] x, float[N,4] w) => (float[N,4] y) { y = Mul (x, w) }")
+    with pytest.raises(InputError, match=reason):
+        open_rows(load_own(model), inputs, symbol=symbol)
+
+
+def test_no_batch_of_one() -> None:
+    with pytest.raises(
+        InputError, match=r"no input has a first axis of size 1 \(inputs: x f32\[2,4\]\)"
+    ):
+        open_rows(load_own(parse("g (float[2,4] x) => (float[2,4] y) { y = Neg (x) }")))
+
+
+def test_an_old_file_and_functions() -> None:
+    old = parse("g (float[1,6] x) => (float[3,2] y) { s = Constant <value_ints = [3, 2]> ()  y = Reshape (x, s) }",
+                ir_version=3)  # fmt: skip
+    assert opened(old).program.ir_version == 3
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 20, "d" : 1]>
+      g (float[1,4] x) => (float[1,4] y) { y = d.f (x) }
+      <domain: "d", opset_import: ["" : 20]> f (a) => (b) { e = Exp (a)  b = Neg (e) }""")
+    assert opened(model).in_place == 2
+
+
+def test_an_output_whose_declared_shape_lies() -> None:
+    model = parse("g (float[1,4] x) => (float[N,M] y) { y = Exp (x) }")
+    assert str(opened(model).program.main.outputs[0].type) == "f32[batch,4]"
+
+
+@pytest.mark.parametrize("name", ["resnet18", "clip", "vit", "t5", "whisper", "lstmcell"])
+@pytest.mark.slow
+def test_real_models(name: str) -> None:
+    path = f"models/{name}.onnx"
+    if name == "lstmcell":  # a batch of 4
+        with pytest.raises(InputError, match="no input has"):
+            onnxgrad.open_batch(path)
+        return
+    assert not opened(onnx.load(path)).scanned
