@@ -70,6 +70,7 @@ HOMES: dict[str, dict[str, str]] = {
         "laws/composites/attention_masks": "laws/composites/test_attention",
         "laws/composites/attention_chain": "laws/composites/test_attention",
         "laws/composites/conditions": "laws/composites/test_normalization",
+        "laws/quantized/calls": "passes/test_legalize",
         "laws/quantized/islands": "passes/test_fake_quantization_to_integer",
         "laws/quantized/scaled": "passes/test_fake_quantization_to_integer",
         "laws/quantized/through": "passes/test_fake_quantization_to_integer",

@@ -39,7 +39,8 @@ def finish(task: Prepared) -> None:
     program, block = task.program, task.block
     _lift_internal(program)
     for identity in task.anchors:
-        remove_barrier(identity, task.model_names)
+        if identity.is_live:  # the floats' path of moved integers goes once adjoints have taken it
+            remove_barrier(identity, task.model_names)
     block.remove_unused()
     if task.request.simplify:
         simplify(program, task.requested, task.forward)

@@ -16,7 +16,7 @@ from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.quantized.legalize import WITHOUT_FORM
+from onnxgrad.laws.quantized.calls import WITHOUT_FORM
 from onnxgrad.options import known_keywords
 from onnxgrad.wording import option
 

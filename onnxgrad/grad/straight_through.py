@@ -143,16 +143,16 @@ vjp(
 
 # ---- integers between QuantizeLinear and DequantizeLinear ----------------------------------------
 #
-# An operator that moves elements or picks the largest commutes with DequantizeLinear by one
-# positive scale: D(f(q)) = f(D(q)). So while the gradient is formed the same path stands in the
-# graph once more, in floats, and adjoints take that.
+# An operator that moves elements, picks the largest or interpolates commutes with DequantizeLinear
+# by one positive scale: D(f(q)) = f(D(q)), but for the rounding of an interpolation. So while the
+# gradient is formed the same path stands in the graph once more, in floats, and adjoints take that.
 
 
 _MOVES = frozenset(
     {
         "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity",
-        "MaxPool", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose",
-        "Unsqueeze",
+        "MaxPool", "Pad", "Reshape", "Resize", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile",
+        "Transpose", "Unsqueeze",
     }
 )  # fmt: skip
 
@@ -185,9 +185,12 @@ def open_paths(program: Program) -> list[Binding]:
     return anchors
 
 
-def _data(b: Binding) -> list[Var | None]:
-    """The operands that hold the elements; the others hold their places."""
-    return list(b.inputs) if b.op == "Concat" else b.inputs[:1]
+def _data(b: Binding) -> dict[int, Var | None]:
+    """The operands that hold the elements, by their places; the others say where these go."""
+    if b.op == "Concat":
+        return dict(enumerate(b.inputs))
+    value = b.operand(2) if b.op == "Pad" else None
+    return {0: b.inputs[0]} if value is None else {0: b.inputs[0], 2: value}
 
 
 def _passes(q: Var, back: Binding) -> bool:
@@ -206,7 +209,7 @@ def _passes(q: Var, back: Binding) -> bool:
                 return False
             rounded = True
             continue
-        moved = [v for v in _data(b) if v is not None]
+        moved = [v for v in _data(b).values() if v is not None]
         moves = b.op == "Concat" or (
             b.op in _MOVES and not (b.op == "MaxPool" and b.result(1) is not None)
         )
@@ -233,7 +236,7 @@ def _in_floats(q: Var, back: Binding, made: dict[Var, Var]) -> Var:
             work.pop()
         elif b is None or b.op == "Constant" or b.op in _ROUNDS:
             made[v] = op.DequantizeLinear(v, back.inputs[1], back.operand(2))
-        elif missing := [x for x in _data(b) if x is not None and x not in made]:
+        elif missing := [x for x in _data(b).values() if x is not None and x not in made]:
             work += missing
         else:
             _copy(b, made)
@@ -241,8 +244,8 @@ def _in_floats(q: Var, back: Binding, made: dict[Var, Var]) -> Var:
 
 
 def _copy(b: Binding, made: dict[Var, Var]) -> None:
-    block, data = b.block, len(_data(b))
-    inputs = [made[v] if v is not None and i < data else v for i, v in enumerate(b.inputs)]
+    block, data = b.block, _data(b)
+    inputs = [made[v] if v is not None and i in data else v for i, v in enumerate(b.inputs)]
     node = NodeProto()
     node.CopyFrom(b.node)
     node.name = block.program.names.fresh(f"{b.op.lower()}_of_floats")
@@ -250,7 +253,7 @@ def _copy(b: Binding, made: dict[Var, Var]) -> None:
     node.output[:] = [
         "" if v is None else block.program.names.fresh(f"{v.name}_float") for v in b.outputs
     ]
-    first = next(made[v] for v in _data(b) if v is not None)
+    first = next(made[v] for v in data.values() if v is not None)
     types = [
         None if v is None else TensorType(first.dtype or TensorProto.FLOAT, v.shape)
         for v in b.outputs

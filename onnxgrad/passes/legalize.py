@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.type_inference.per_binding import type_again
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.quantized.calls import WITHOUT_FORM, Note
+from onnxgrad.laws.quantized.dequantized_weights import scaled_product, table_of_integers
 from onnxgrad.laws.quantized.forms import Form, PlainForm, QdqForm, Shortfall
-from onnxgrad.laws.quantized.legalize import LAWS, WITHOUT_FORM
+from onnxgrad.laws.quantized.legalize import LAWS
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.attempt import Attempt
 from onnxgrad.rewrite.trace import Inexact, Trace, decline_if
 
 _FORMS: dict[str, Form] = {"qdq": QdqForm(), "float": PlainForm()}
+_PRODUCTS = frozenset({("", "MatMulInteger"), ("", "ConvInteger")})
 # these stay in QDQ form
 _QDQ = frozenset({("", "QuantizeLinear"), ("", "DequantizeLinear")})
 
@@ -37,6 +42,14 @@ class Legalize(Pass):
     def run(self, program: Program, trace: Trace) -> None:
         """Rewrite every quantized operator in the form `to`."""
         form = _FORMS[self.to]
+        self._operators(program, trace, form)
+        if self.to == "qdq":
+            for root in roots(program):
+                for b in list(root.walk()):
+                    if not trace.stopped and b.is_op("DequantizeLinear"):
+                        _rewrite(b, trace, partial(_table, b, form))
+
+    def _operators(self, program: Program, trace: Trace, form: Form) -> None:
         for root in roots(program):
             for b in list(root.walk()):
                 key = (b.domain, b.op)
@@ -50,22 +63,31 @@ class Legalize(Pass):
                     # its operands may be typed now, behind an operator that no schema types
                     type_again(b)
                 if key in LAWS and not (self.to == "qdq" and key in _QDQ):
-                    _rewrite(b, form, trace)
+                    _rewrite(b, trace, partial(_definition, b, form))
                 elif key in WITHOUT_FORM:
                     trace.missed(f"legalize_{b.op}", str(b), WITHOUT_FORM[key])
 
 
-def _rewrite(b: Binding, form: Form, trace: Trace) -> None:
+def _table(b: Binding, form: Form, note: Note) -> dict[Var, Var]:
+    return table_of_integers(b, form)
+
+
+def _definition(b: Binding, form: Form, note: Note) -> dict[Var, Var]:
+    """The results by other operators, or that of the chain that scales a product of integers."""
+    decline_if(b.has_refs, "its attributes are the enclosing function's")
+    if (b.domain, b.op) in _PRODUCTS and isinstance(form, QdqForm):
+        chain = scaled_product(b, form)
+        if chain:
+            return chain
+    values = LAWS[b.domain, b.op](b, form, note)
+    return {old: new for old, new in zip(b.outputs, values) if old is not None}
+
+
+def _rewrite(b: Binding, trace: Trace, build: Callable[[Note], dict[Var, Var]]) -> None:
     rule, where = f"legalize_{b.op}", str(b)
     trace.of(rule).tried += 1
     notes: list[Shortfall] = []
-
-    def build() -> dict[Var, Var]:
-        decline_if(b.has_refs, "its attributes are the enclosing function's")
-        values = LAWS[b.domain, b.op](b, form, notes.append)
-        return {old: new for old, new in zip(b.outputs, values) if old is not None}
-
-    if Attempt(rule, where, b.block, [b], share=True)(trace, build) is None:
+    if Attempt(rule, where, b.block, [b], share=True)(trace, lambda: build(notes.append)) is None:
         return
     trace.of(rule).matched += 1
     trace.rounded = True

@@ -228,7 +228,7 @@ def between_floats(name: str) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize("name", [n for n in CASES if "dynamic" not in n])
+@pytest.mark.parametrize("name", [n for n in CASES if "dynamic" not in n and "microsoft" not in n])
 def test_after_legalize_straight_through_reaches_the_input_or_is_refused(name: str) -> None:
     """A gradient of zeros would train nothing, and say nothing."""
     model = between_floats(name)
@@ -238,7 +238,7 @@ def test_after_legalize_straight_through_reaches_the_input_or_is_refused(name: s
         graph = gradient(legal, wrt, "float_result", adjoint="input", ste=True)
     except InputError as error:
         assert "no gradient passes straight through" in str(error)
-        assert name.startswith(("matmul integer", "conv integer", "to float"))
+        assert name.startswith(("matmul integer", "conv integer"))
         return
     rng = np.random.default_rng(0)
     feeds = {}

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.verify.running.session import run
@@ -131,6 +131,17 @@ CASES: dict[str, tuple[ModelProto, Arrays]] = {
         "a": u8(4, 7), "b": i8(7, 5), "sa": f32(0.03), "sb": f32(0.02), "za": np.uint8(99).reshape(()), "zb": None,
         "bias": np.arange(5, dtype=np.float32),
     }),
+    "dynamic matmul": contrib("DynamicQuantizeMatMul", {
+        "a": RNG.standard_normal((4, 7)).astype(np.float32), "b": i8(7, 5), "sb": f32(0.02), "zb": np.int8(3).reshape(()),
+        "bias": np.arange(5, dtype=np.float32),
+    }),
+    "dynamic matmul plain": contrib("DynamicQuantizeMatMul", {
+        "a": RNG.standard_normal((4, 7)).astype(np.float32), "b": u8(7, 5), "sb": f32(0.02, 0.01, 0.03, 0.02, 0.01),
+    }),
+    "microsoft's quantize": contrib("QuantizeLinear", {
+        "a": RNG.standard_normal((4, 7)).astype(np.float32), "sy": f32(0.02), "zy": np.uint8(99).reshape(()),
+    }),
+    "microsoft's dequantize": contrib("DequantizeLinear", {"a": i8(4, 7), "s": f32(0.02), "z": np.int8(9).reshape(())}),
 }  # fmt: skip
 # the same integers as the kernel's, bit for bit: it multiplies and rounds exact sums once
 EXACT = {"conv", "conv per tensor", "conv uint8 weight", "matmul", "matmul per column", "matmul batch", "matmul integer",
@@ -153,11 +164,12 @@ def test_against_onnxruntimes_kernels(name: str, form: str) -> None:
     model, feeds = CASES[name]
     done = apply(model, f"legalize{{to={form}}}")
     left = {b.op for b in done.program.main.bindings if any(q in b.op for q in QUANTIZED)}
+    assert "com.microsoft" not in {b.domain for b in done.program.main.bindings}
     assert left <= ({"QuantizeLinear", "DequantizeLinear"} if form == "qdq" else set())
     (node,) = model.graph.node
     assert done.trace.counts[f"legalize_{node.op_type}"].applied == 1
     for distance, out in zip(distances(done, feeds), done.after.graph.output):
-        floating = out.name == "y1" or name in ("gemm float", "to float")
+        floating = out.type.tensor_type.elem_type == TensorProto.FLOAT
         assert distance <= (1e-5 if floating else 0 if name in EXACT and form == "float" else 1)
 
 
@@ -178,6 +190,38 @@ def test_a_matmul_with_scales_of_rows(rows: str, batch: tuple[int, ...], form: s
     (got,) = run(apply(model, f"legalize{{to={form}}}").after, feeds, optimize=False).values()
     near_tie = np.abs(exact - np.floor(exact) - 0.5) < 1e-4
     assert ((got == want) | near_tie).all() and not near_tie.all()
+
+
+@pytest.mark.parametrize("form", ["qdq", "float"])
+def test_a_mean_which_no_kernel_computes(form: str) -> None:
+    """onnxruntime declares QLinearReduceMean and has no kernel of it on the CPU."""
+    data = pair("a", u8(2, 3, 4), 128)
+    model, feeds = contrib("QLinearReduceMean", {**data, **OUT}, axes=[1], keepdims=0)
+    mean = (np.float32(data["sa"]) * (data["a"].astype(np.float32) - 128)).mean(axis=1)
+    want = np.clip(np.rint(mean / np.float32(0.05)) + 100, 0, 255)
+    found = run(apply(model, f"legalize{{to={form}}}").after, feeds)["y0"]
+    assert found.dtype == np.uint8 and np.abs(found - want).max() <= 1
+
+
+def test_sixteen_bits_need_opset_21() -> None:
+    x = RNG.standard_normal((4, 7)).astype(np.float32)
+    model, _ = contrib("QuantizeLinear", {"a": x, "sy": f32(0.02), "zy": np.uint16(99).reshape(())})
+    assert "16 bits need opset 21" in apply(model, "legalize").declined
+    assert apply(model, "legalize{to=float}").trace.rewrites
+    model.opset_import[0].version = 21
+    assert distances(apply(model, "legalize"), {"a": x}) == [0.0]
+
+
+def test_softmax_of_another_opset() -> None:
+    """Before opset 13 along all axes from one on, so that only the last one means the same."""
+    out = {"sy": f32(1 / 256), "zy": np.uint8(0).reshape(())}
+    for axis, known in ((1, False), (2, True)):
+        model, feeds = contrib(
+            "QLinearSoftmax", {**pair("a", u8(3, 8, 4), 128), **out}, axis=axis, opset=12
+        )
+        done = apply(model, "legalize")
+        assert bool(done.trace.rewrites) == known and ("another axis" in done.declined) != known
+        assert not known or distances(done, feeds)[0] <= 1
 
 
 def test_the_two_forms_of_a_matmul(golden: Callable[[str, str], None]) -> None:

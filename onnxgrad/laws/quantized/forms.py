@@ -49,7 +49,12 @@ class QdqForm(Form):
     """
 
     def dequantize(self, x: Var, scale: Var, zero: Var | None, axis: int | None = None) -> Var:
-        return op.DequantizeLinear(x, scale, zero, **_axis(scale, axis, x.block.opsets[""]))
+        y = op.DequantizeLinear(x, scale, zero, **_axis(scale, axis, x.block.opsets[""]))
+        # a weight, by a name that can be asked for
+        if x.is_constant and y.name.startswith("dequantizelinear"):
+            name = f"{x.name.removesuffix('_quantized')}_dequantized"
+            y.rename(x.block.program.names.fresh(name))
+        return y
 
     def quantize(
         self, y: Any, scale: Var, zero: Var | None, dtype: int, axis: int | None = None

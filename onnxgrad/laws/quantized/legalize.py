@@ -1,170 +1,52 @@
 """The definition of each quantized operator in terms of `Form`: the laws behind `legalize`.
 
-A law takes the operands by the names that their operator gives them, with `_zero` for
-`_zero_point`, and returns the new value of each output, in order. The definitions are those of the
-ONNX schemas and of onnxruntime's contrib operators (docs/ContribOperators.md there).
+The definitions are those of the ONNX schemas and of onnxruntime's contrib operators
+(docs/ContribOperators.md there).
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import element_count
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.quantized.calls import (
+    CONTRIB,
+    Quantized,
+    QuantizedCall,
+    dtype_of,
+    grouped,
+    keep,
+    law,
+    operands_of,
+    triple,
+)
+from onnxgrad.laws.quantized.calls import LAWS as LAWS
 from onnxgrad.laws.quantized.forms import (
     LIMITS,
-    Form,
     PlainForm,
-    Shortfall,
-    accumulated,
     along,
     centred,
     rounded,
     saturated,
-    shortfall,
 )
 from onnxgrad.rewrite.trace import decline, decline_if
-
-Note = Callable[[Shortfall], None]
-
-
-@dataclass(frozen=True)
-class QuantizedCall:
-    """One operator to be put in another form; `note` takes what float32 may not hold exactly."""
-
-    binding: Binding
-    form: Form
-    note: Note
-
-    def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute as written, else the schema's default, else `default`."""
-        return self.binding.attr(name, default)
-
-    def written(self, *names: str) -> dict[str, Any]:
-        """Those of the attributes that are written. Declines where the channels come last."""
-        decline_if(
-            self.attr("channels_last", 0), "channels_last is 1, which plain operators do not know"
-        )
-        return {n: self.binding.attrs[n] for n in names if n in self.binding.attrs}
-
-    def sums(
-        self,
-        x: Var,
-        x_zero: Var | None,
-        w: Var,
-        w_zero: Var | None,
-        axes: tuple[int, ...],
-        bias: Var | None = None,
-    ) -> None:
-        """Note that products of `x` with `w` are summed in float32 over these axes of `w`, where
-        it may round them.
-        """
-        short = shortfall(accumulated(x, x_zero, w, w_zero, axes, bias))
-        if short is not None:
-            self.note(short)
-
-
-def operands_of(
-    b: Binding, names: Sequence[str], optional: Collection[str] = ()
-) -> list[Var | None]:
-    """The operands in the order of their names, which say what they are.
-
-    `x_scale` is float32, `x_zero` may be absent, an `x` that has one is of 8 or 16 bits, and
-    everything but what is `optional` must be there and typed. Declines where it is not so.
-    """
-    found = []
-    for i, name in enumerate(names):
-        v = b.operand(i)
-        found.append(v)
-        if name.endswith("_zero") or (
-            name in optional and (v is None or not name.endswith("_scale"))
-        ):
-            continue
-        if v is None or not v.dtype or v.shape is None:
-            raise decline(f"the operand {name} is missing or its type is unknown")
-        decline_if(
-            name.endswith("_scale") and v.dtype != TensorProto.FLOAT, "a scale that is not float32"
-        )
-        decline_if(f"{name}_zero" in names and v.dtype not in LIMITS, "not 8 or 16 bit integers")
-    return found
-
-
-CONTRIB = "com.microsoft"
-LAWS: dict[tuple[str, str], Callable[[Binding, Form, Note], list[Any]]] = {}
-# operators that no graph of other operators computes: why, and what to do. Measured with
-# onnxruntime 1.31: a batch of 2 to 64 rows moves by 0.007 to 0.19 between one and two threads; one
-# thread quantises all rows of a step alike.
-WITHOUT_FORM: dict[tuple[str, str], str] = {
-    (CONTRIB, "DynamicQuantizeLSTM"): "onnxruntime quantises the state anew at every step, by "
-    "those rows of the batch that a thread of it has: the result depends on the number of threads, "
-    "and no graph of other operators computes it; take the float model with LSTM that it was made "
-    "from",
-}
 
 _CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 _POOL = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
 
-Law = Callable[..., list[Any]]
-
-
-class Quantized(NamedTuple):
-    """Integers, their scale and their zero point: three operands."""
-
-    value: Var
-    scale: Var
-    zero: Var | None
-
-
-# the names of the operands that one parameter of a law stands for: one, or three of a Quantized
-Names = tuple[str, ...]
-
-
-def _triple(name: str) -> Names:
-    return (name, f"{name}_scale", f"{name}_zero")
-
-
-def _grouped(values: Sequence[Any], groups: Sequence[Names]) -> list[Any]:
-    left = iter(values)
-    return [next(left) if len(g) == 1 else Quantized(*islice(left, 3)) for g in groups]
-
-
-def _law(name: str, domain: str = CONTRIB) -> Callable[[Law], Law]:
-    def keep(law: Law) -> Law:
-        _, *parameters = inspect.signature(law).parameters.values()
-        groups = [_triple(p.name) if p.annotation == "Quantized" else (p.name,) for p in parameters]
-        _keep(name, domain, law, groups, {p.name for p in parameters if p.default is None})
-        return law
-
-    return keep
-
-
-def _keep(
-    name: str, domain: str, law: Law, groups: Sequence[Names], optional: Collection[str] = ()
-) -> None:
-    names = [n for group in groups for n in group]
-
-    def applied(b: Binding, form: Form, note: Note) -> list[Any]:
-        return law(QuantizedCall(b, form, note), *_grouped(operands_of(b, names, optional), groups))
-
-    LAWS[domain, name] = applied
-
-
-def _dtype(zero: Var | None, like: Var) -> int:
-    return zero.dtype if zero is not None and zero.dtype in LIMITS else like.dtype
-
-
 # ---- products: plain arithmetic accumulates integers, as the kernels do --------------------------
 
 
-@_law("QLinearConv", "")
-@_law("QLinearConv")
+@law("QLinearConv", "")
+@law("QLinearConv")
 def qlinear_conv(
     call: QuantizedCall,
     x: Quantized,
@@ -174,7 +56,7 @@ def qlinear_conv(
     bias: Var | None = None,
 ) -> list[Any]:
     """y = quantize(conv(x - x_zero, w - w_zero) + bias) * x_scale w_scale / y_scale"""
-    form, attrs, dtype = call.form, call.written(*_CONV), _dtype(y_zero, x.value)
+    form, attrs, dtype = call.form, call.written(*_CONV), dtype_of(y_zero, x.value)
     if isinstance(form, PlainForm):
         call.sums(x.value, x.zero, w.value, w.zero, tuple(range(1, len(w.value.shape or ()))), bias)
         wide = None if bias is None else op.Cast(bias, to=TensorProto.FLOAT)
@@ -182,24 +64,27 @@ def qlinear_conv(
         ratio = along(x.scale, None, x.value) * along(w.scale, 0, w.scale)
         ratio = ratio / along(y_scale, None, x.value)
         return [saturated(rounded(sums * along(ratio, 1, sums)), y_zero, dtype)]
-    wide = None if bias is None else form.dequantize(bias, _joint(x.scale, w.scale), None, 0)
+    wide = None if bias is None else form.dequantize(bias, joint(x.scale, w.scale), None, 0)
     y = op.Conv(form.dequantize(*x), form.dequantize(*w, 0), wide, **attrs)
     return [form.quantize(y, y_scale, y_zero, dtype)]
 
 
-def _joint(a_scale: Var, b_scale: Var) -> Var:
-    """The scale of a sum of products; a vector when one of them is."""
+def joint(a_scale: Var, b_scale: Var) -> Var:
+    """The scale of a sum of products; a vector when one of them is, a constant when both are."""
+    if a_scale.const is not None and a_scale.const.size == 1 and b_scale.const is not None:
+        both = np.float32(a_scale.const.item()) * np.asarray(b_scale.const, np.float32)
+        return constant(np.asarray(both, np.float32), name="scale")
     return along(a_scale, None, a_scale) * (
         b_scale if b_scale.shape != (1,) else along(b_scale, None, b_scale)
     )
 
 
-@_law("QLinearMatMul", "")
+@law("QLinearMatMul", "")
 def qlinear_matmul(
     call: QuantizedCall, a: Quantized, b: Quantized, y_scale: Var, y_zero: Var | None
 ) -> list[Any]:
     """y = quantize((a - a_zero) @ (b - b_zero) * a_scale b_scale / y_scale)"""
-    form, dtype = call.form, _dtype(y_zero, a.value)
+    form, dtype = call.form, dtype_of(y_zero, a.value)
     if isinstance(form, PlainForm):
         sums = _product(call, a.value, b.value, a.zero, b.zero)
         ratio = along(a.scale, -2, a.value) * along(b.scale, -1, b.value)
@@ -215,7 +100,7 @@ def _product(call: QuantizedCall, a: Var, b: Var, a_zero: Var | None, b_zero: Va
     return op.MatMul(centred(a, a_zero, -2), centred(b, b_zero, -1))
 
 
-@_law("MatMulInteger", "")
+@law("MatMulInteger", "")
 def matmul_integer(
     call: QuantizedCall, a: Var, b: Var, a_zero: Var | None, b_zero: Var | None
 ) -> list[Any]:
@@ -223,7 +108,7 @@ def matmul_integer(
     return [op.Cast(_product(call, a, b, a_zero, b_zero), to=TensorProto.INT32)]
 
 
-@_law("ConvInteger", "")
+@law("ConvInteger", "")
 def conv_integer(
     call: QuantizedCall, x: Var, w: Var, x_zero: Var | None, w_zero: Var | None
 ) -> list[Any]:
@@ -233,17 +118,27 @@ def conv_integer(
     return [op.Cast(y, to=TensorProto.INT32)]
 
 
-@_law("MatMulIntegerToFloat")
+@law("MatMulIntegerToFloat")
 def matmul_integer_to_float(
     call: QuantizedCall, a: Var, b: Var, a_scale: Var, b_scale: Var,
     a_zero: Var | None, b_zero: Var | None, bias: Var | None = None,
 ) -> list[Any]:  # fmt: skip
     """y = (a - a_zero) @ (b - b_zero) * a_scale b_scale + bias"""
+    if not isinstance(call.form, PlainForm) and same_size(b_scale, b_zero):
+        left, right = Quantized(a, a_scale, a_zero), Quantized(b, b_scale, b_zero)
+        y = op.MatMul(call.form.dequantize(*left), call.form.dequantize(*right, -1))
+        return [y if bias is None else y + bias]
     y = _product(call, a, b, a_zero, b_zero) * (along(a_scale, None, a) * along(b_scale, -1, b))
     return [y if bias is None else y + bias]
 
 
-@_law("QGemm")
+def same_size(scale: Var, zero: Var | None) -> bool:
+    """Whether DequantizeLinear takes these two: one of each, or one of each per channel."""
+    sizes = [element_count(v.shape) for v in (scale, zero) if v is not None]
+    return len(set(sizes)) == 1
+
+
+@law("QGemm")
 def qgemm(
     call: QuantizedCall,
     a: Quantized,
@@ -258,28 +153,44 @@ def qgemm(
     columns, alpha = 0 if call.attr("transB", 0) else 1, float(call.attr("alpha", 1.0))
     form, turned = call.form, call.written("transA", "transB")
     if isinstance(form, PlainForm):
-        joint = _joint(a.scale, b.scale) * alpha
+        both = joint(a.scale, b.scale) * alpha
         call.sums(a.value, a.zero, b.value, b.zero, (1 - columns,), c)
         left, right = centred(a.value, a.zero), centred(b.value, b.zero, columns)
         bias: Any = 0.0 if c is None else op.Cast(c, to=TensorProto.FLOAT)
-        y = op.Gemm(left, right, bias, **turned) * joint
+        y = op.Gemm(left, right, bias, **turned) * both
     else:
         left, right = form.dequantize(*a), form.dequantize(*b, columns)
-        bias = 0.0 if c is None else form.dequantize(c, _joint(a.scale, b.scale), None, -1)
+        bias = 0.0 if c is None else form.dequantize(c, joint(a.scale, b.scale), None, -1)
         y = op.Gemm(left, right, bias, **turned, alpha=alpha, beta=alpha)
-    return [y if y_scale is None else form.quantize(y, y_scale, y_zero, _dtype(y_zero, a.value))]
+    return [y if y_scale is None else form.quantize(y, y_scale, y_zero, dtype_of(y_zero, a.value))]
 
 
-@_law("DynamicQuantizeLinear", "")
+@law("DynamicQuantizeLinear", "")
 def dynamic_quantize(call: QuantizedCall, x: Var) -> list[Any]:
     """y = quantize(x, s, z), s = (max(x, 0) - min(x, 0)) / 255, z = round(-min / s)"""
+    found = _dynamically(call, x)
+    return [found.value, found.scale, found.zero]
+
+
+def _dynamically(call: QuantizedCall, x: Var) -> Quantized:
+    """8-bit integers, by the least and the largest element."""
     low = op.Min(op.ReduceMin(x, keepdims=0), 0.0)
     high = op.Max(op.ReduceMax(x, keepdims=0), 0.0)
     span = (high - low) / 255.0
     # nothing but zeros: any scale will do, and onnxruntime's is 1
     scale = op.Where(op.Equal(span, 0.0), 1.0, span)
     zero = saturated(rounded((0.0 - low) / scale), None, TensorProto.UINT8)
-    return [call.form.quantize(x, scale, zero, TensorProto.UINT8), scale, zero]
+    return Quantized(call.form.quantize(x, scale, zero, TensorProto.UINT8), scale, zero)
+
+
+@law("DynamicQuantizeMatMul")
+def dynamic_quantize_matmul(
+    call: QuantizedCall, x: Var, b: Var, b_scale: Var, b_zero: Var | None = None,
+    bias: Var | None = None,
+) -> list[Any]:  # fmt: skip
+    """y = (q - z) @ (b - b_zero) * s b_scale + bias, where q, s, z = DynamicQuantizeLinear(x)"""
+    a = _dynamically(call, x)
+    return matmul_integer_to_float(call, a.value, b, a.scale, b_scale, a.zero, b_zero, bias)
 
 
 # ---- elementwise and the like: dequantize, compute, quantize -------------------------------------
@@ -293,21 +204,63 @@ def _through(name: str, compute: Callable[..., Any], plain: Sequence[str] = ()) 
     """
     quantized = list(inspect.signature(compute).parameters)[1 + len(plain) :]
 
-    def law(call: QuantizedCall, *operands: Any) -> list[Any]:
+    def formula(call: QuantizedCall, *operands: Any) -> list[Any]:
         *given, y_scale, y_zero = operands
         values = [call.form.dequantize(*x) if isinstance(x, Quantized) else x for x in given]
-        dtype = _dtype(y_zero, given[len(plain)].value)
+        dtype = dtype_of(y_zero, given[len(plain)].value)
         return [call.form.quantize(compute(call, *values), y_scale, y_zero, dtype)]
 
-    groups = [*((n,) for n in plain), *map(_triple, quantized), ("y_scale",), ("y_zero",)]
-    _keep(name, CONTRIB, law, groups)
+    groups = [*((n,) for n in plain), *map(triple, quantized), ("y_scale",), ("y_zero",)]
+    keep(name, CONTRIB, formula, groups)
+
+
+# from here on Softmax is along one axis, before it along all from one on
+_ONE_AXIS = 13
 
 
 def _softmax(call: QuantizedCall, x: Var) -> Var:
-    rank = x.rank
-    if not rank or int(call.attr("axis", -1)) % rank != rank - 1:
-        raise decline("Softmax along another axis than the last, which older opsets mean otherwise")
-    return op.Softmax(x, axis=rank - 1)
+    rank, ours = x.rank, x.block.opsets[""]
+    if not rank:
+        raise decline("Softmax of a value of unknown rank")
+    axis = int(call.attr("axis", -1)) % rank
+    decline_if(
+        axis != rank - 1 and (int(call.attr("opset", ours)) >= _ONE_AXIS) != (ours >= _ONE_AXIS),
+        "Softmax along another axis than the last, which this opset means otherwise",
+    )
+    return op.Softmax(x, axis=axis)
+
+
+def _average(call: QuantizedCall, x: Var) -> Var:
+    attrs = call.written(*_POOL)
+    if attrs.get("ceil_mode") and attrs.get("count_include_pad"):
+        # onnxruntime's quantized kernel divides by the size of the window, though it leaves the
+        # padding; AveragePool by the part that is inside
+        decline_if(attrs.get("auto_pad", "NOTSET") != "NOTSET", "auto_pad beside ceil_mode")
+        attrs["pads"] = _whole_windows(x, attrs)
+        del attrs["ceil_mode"]
+    return op.AveragePool(x, **attrs)
+
+
+def _whole_windows(x: Var, attrs: Mapping[str, Any]) -> list[int]:
+    """The padding with which the windows that ceil_mode adds end inside."""
+    kernel = list(attrs["kernel_shape"])
+    sizes = list(x.shape or ())[2:]
+    ones, zeros = [1] * len(kernel), [0] * 2 * len(kernel)
+    strides, pads = list(attrs.get("strides") or ones), list(attrs.get("pads") or zeros)
+    for i, size in enumerate(sizes):
+        if not isinstance(size, int):
+            raise decline("ceil_mode with padding that counts, of a size that is not known")
+        begin, end = pads[i], pads[i + len(kernel)]
+        last = -(-(size + begin + end - kernel[i]) // strides[i]) * strides[i]
+        last -= strides[i] if last >= size + begin else 0
+        pads[i + len(kernel)] = max(end, last + kernel[i] - size - begin)
+    return pads
+
+
+def _mean(call: QuantizedCall, x: Var) -> Var:
+    axes = call.attr("axes") or list(range(x.rank or 0))
+    decline_if(not axes, "the mean of a value of unknown rank, or of none")
+    return op.ReduceMean(x, list(axes), keepdims=int(call.attr("keepdims", 1)))
 
 
 _through("QLinearAdd", lambda call, a, b: a + b)
@@ -317,30 +270,110 @@ _through("QLinearLeakyRelu", lambda call, x: op.LeakyRelu(x, alpha=call.attr("al
 _through(
     "QLinearWhere", lambda call, condition, a, b: op.Where(condition, a, b), plain=["condition"]
 )
-_through("QLinearAveragePool", lambda call, x: op.AveragePool(x, **call.written(*_POOL)))
+_through("QLinearAveragePool", _average)
 _through("QLinearGlobalAveragePool", lambda call, x: op.GlobalAveragePool(x, **call.written()))
 _through("QLinearSoftmax", _softmax)
+_through("QLinearReduceMean", _mean)
 
 
-@_law("QLinearConcat")
+@law("QLinearConcat")
 def qlinear_concat(call: QuantizedCall, y_scale: Var, y_zero: Var | None) -> list[Any]:
     """y = quantize(concat(dequantize(x_1), dequantize(x_2), ...)), each x with its scale and
     zero point
     """
     form, groups = (
         call.form,
-        [_triple(f"x{i}") for i in range(1, len(call.binding.inputs) // 3 + 1)],
+        [triple(f"x{i}") for i in range(1, len(call.binding.inputs) // 3 + 1)],
     )
     names = ["y_scale", "y_zero", *(name for group in groups for name in group)]
-    xs = _grouped(operands_of(call.binding, names)[2:], groups)
+    xs = grouped(operands_of(call.binding, names)[2:], groups)
     y = op.Concat(*(form.dequantize(*x) for x in xs), axis=call.attr("axis"))
-    return [form.quantize(y, y_scale, y_zero, _dtype(y_zero, xs[0].value))]
+    return [form.quantize(y, y_scale, y_zero, dtype_of(y_zero, xs[0].value))]
+
+
+# ---- fused operators: their operands dequantized, the float operator of the same kernel ----------
+
+_EMBEDDED = ("word", "position", "segment", "gamma", "beta")
+_EMBEDS = (
+    "ids", "segment_ids", *_EMBEDDED, "mask", *(f"{n}_scale" for n in _EMBEDDED),
+    *(f"{n}_zero" for n in _EMBEDDED),
+)  # fmt: skip
+
+
+def _embed_layer_normalization(
+    call: QuantizedCall, ids: Var, segment_ids: Var | None, *rest: Any
+) -> list[Any]:
+    """y, mask_index = EmbedLayerNormalization(ids, segment_ids, dequantize(tables), ..., mask)"""
+    values, mask, scales, zeros = rest[:5], rest[5], rest[6:11], rest[11:]
+    tables = [
+        None if v is None else call.form.dequantize(v, s, z)
+        for v, s, z in zip(values, scales, zeros, strict=True)
+    ]
+    return _fused(call, "EmbedLayerNormalization", [ids, segment_ids, *tables, mask], "epsilon")
+
+
+def _fused(
+    call: QuantizedCall, name: str, operands: Sequence[Var | None], *attributes: str
+) -> list[Any]:
+    count = len(call.binding.outputs)
+    made = getattr(op.domain(CONTRIB), name)(*operands, **call.written(*attributes), outputs=count)
+    return [made] if isinstance(made, Var) else list(made)
+
+
+keep(
+    "QEmbedLayerNormalization", CONTRIB, _embed_layer_normalization, [(n,) for n in _EMBEDS],
+    ("segment_ids", "segment", "segment_scale", "mask"),
+)  # fmt: skip
+
+
+@law("QAttention")
+def qattention(
+    call: QuantizedCall, x: Var, w: Var, bias: Var, x_scale: Var, w_scale: Var,
+    mask: Var | None = None, x_zero: Var | None = None, w_zero: Var | None = None,
+    past: Var | None = None,
+) -> list[Any]:  # fmt: skip
+    """y, present = Attention(dequantize(x), dequantize(w), bias, mask, past)"""
+    decline_if(call.attr("past_present_share_buffer", 0), "past and present share their memory")
+    decline_if(not same_size(w_scale, w_zero), "a zero point for each column, but one scale")
+    operands = [
+        call.form.dequantize(x, x_scale, x_zero), call.form.dequantize(w, w_scale, w_zero, -1),
+        bias, mask, past,
+    ]  # fmt: skip
+    return _fused(call, "Attention", operands, *_ATTENTION)
+
+
+_ATTENTION = ("num_heads", "unidirectional", "scale", "mask_filter_value", "do_rotary")
 
 
 # ---- QuantizeLinear and DequantizeLinear themselves, where only plain operators exist ------------
 
 
-@_law("DequantizeLinear", "")
+def _since(call: QuantizedCall, dtype: int | None) -> None:
+    """Declines the 16 bits that ONNX's own operators have since opset 21 only."""
+    wide = dtype in (TensorProto.UINT16, TensorProto.INT16) and not isinstance(call.form, PlainForm)
+    decline_if(wide and call.binding.block.opsets.get("", 0) < 21, "16 bits need opset 21")
+
+
+@law("DequantizeLinear")
+def contrib_dequantize(
+    call: QuantizedCall, x: Var, x_scale: Var, zero_point: Var | None = None
+) -> list[Any]:
+    """com.microsoft::DequantizeLinear(x, s, z) = DequantizeLinear(x, s, z)"""
+    _since(call, x.dtype)
+    decline_if(x.dtype not in (*LIMITS, TensorProto.INT32), "not 8 to 32 bit integers")
+    return [call.form.dequantize(x, x_scale, zero_point, call.attr("axis"))]
+
+
+@law("QuantizeLinear")
+def contrib_quantize(call: QuantizedCall, x: Var, y_scale: Var, y_zero: Var | None) -> list[Any]:
+    """com.microsoft::QuantizeLinear(x, s, z) = QuantizeLinear(x, s, z)"""
+    dtype = TensorProto.UINT8 if y_zero is None else y_zero.dtype
+    _since(call, dtype)
+    decline_if(dtype not in LIMITS or x.dtype != TensorProto.FLOAT, "not float32 to 8 or 16 bits")
+    return [call.form.quantize(x, y_scale, y_zero, dtype, call.attr("axis"))]
+
+
+@law("DequantizeLinear", "")
 def dequantize(
     call: QuantizedCall, x: Var, x_scale: Var, zero_point: Var | None = None
 ) -> list[Any]:
@@ -352,7 +385,7 @@ def dequantize(
     return [PlainForm().dequantize(x, x_scale, zero_point, call.attr("axis", 1))]
 
 
-@_law("QuantizeLinear", "")
+@law("QuantizeLinear", "")
 def quantize(call: QuantizedCall, x: Var, y_scale: Var, y_zero: Var | None) -> list[Any]:
     """y = saturate(round(x / y_scale) + y_zero)"""
     dtype = TensorProto.UINT8 if y_zero is None else y_zero.dtype
