@@ -12,21 +12,16 @@ from typing import Any
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.derivatives.derivative import Derivative
 from onnxgrad.grad.differentiation import Gradient, renamed
-from onnxgrad.ir.load import ModelLike, check_room, load_own, to_kind_of
+from onnxgrad.ir.load import ModelLike, check_room, to_kind_of
 from onnxgrad.ir.model_kinds import settled
-from onnxgrad.jobs import extract as extracting
 from onnxgrad.jobs import float16 as halving
 from onnxgrad.jobs import gradients as deriving
-from onnxgrad.jobs import open_batch as opening
 from onnxgrad.jobs import optimize as driver
 from onnxgrad.jobs.declarations import (
     ConvertOpsetOptions,
     DiffOptions,
-    ExtractOptions,
     Float16Options,
     InspectOptions,
-    MetadataOptions,
-    OpenBatchOptions,
     OptimizeOptions,
     VerifyOptions,
 )
@@ -43,8 +38,7 @@ from onnxgrad.jobs.gradient_declarations import (
     JvpOptions,
     MarkOptions,
 )
-from onnxgrad.jobs.metadata import change
-from onnxgrad.jobs.optimize import Hooks
+from onnxgrad.jobs.optimize import Hooks, with_room
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.training import make_step
 from onnxgrad.jobs.training_declarations import StepOptions
@@ -119,55 +113,6 @@ def float16(model: ModelLike, *, options: Float16Options, report: bool = False) 
     result = to_kind_of(halving.float16(model, options, hooks, outcome).program, model)
     outcome.written = True
     return OptimizedModel(result, outcome) if report else result
-
-
-@from_keywords(ExtractOptions)
-def extract(model: ModelLike, *, options: ExtractOptions) -> Any:
-    """Return the part of a model that computes `outputs` from `inputs`, in the type you passed in.
-
-    Both are values of the main graph; None: the model's own. The proof runs the part on the values
-    that the whole model has at its inputs. Raises InputError for a name that does not exist, an
-    input whose type is unknown, and outputs that depend on more than the inputs; NotProved if the
-    part computes something else.
-
-    >>> part = onnxgrad.extract("models/training/mlp.onnx", outputs=["linear_2"])
-    >>> [v.name for v in part.graph.output]
-    ['linear_2']
-    """
-    found = extracting.extract(settled(model), options, _with_room(model))
-    return to_kind_of(found.proved("the part"), model)
-
-
-@from_keywords(OpenBatchOptions)
-def open_batch(model: ModelLike, *, options: OpenBatchOptions) -> Any:
-    """Return the model with a batch of any size in place of its fixed batch of 1, in its type.
-
-    Row i of a result is what the model computes from row i of `inputs`; other inputs are shared.
-    Remarks are logged. Raises InputError that names the node if rows depend on each other (batch
-    statistics, dynamic quantisation, random draws), NotProved if a row differs or no rows do.
-    """
-    found = opening.open_batch(settled(model), options, _with_room(model))
-    return to_kind_of(found.proved("the opened model"), model)
-
-
-@from_keywords(MetadataOptions)
-def set_metadata(model: ModelLike, *, options: MetadataOptions) -> Any:
-    """Set and unset entries of a model's metadata, and the other fields of its header ("" and 0:
-    none).
-
-    Returns the model in the type you passed in; everything else stays field for field, which is
-    checked. `inspect(model).metadata` has the entries. Raises InputError for an entry to `unset`
-    that does not exist.
-
-    >>> model = onnxgrad.set_metadata("models/lstmcell.onnx", {"author": "me"}, model_version=2)
-    >>> onnxgrad.inspect(model).metadata["author"], model.model_version
-    ('me', 2)
-    """
-    with limited(options.timeout, options.max_memory):
-        program = load_own(model)
-        check_room(program, model)
-        change(program, options.values or {}, options.unset, options.header())
-        return to_kind_of(program, model)
 
 
 @from_keywords(VerifyOptions)
@@ -431,20 +376,16 @@ def check_product(model: ModelLike, *, options: CheckProductOptions) -> Gradient
 
 
 def _derived(model: ModelLike, options: Chosen) -> Gradient | Derivative:
-    found = deriving.derive(model, options, _with_room(model)).found
+    found = deriving.derive(model, options, with_room(model)).found
     for note in found.notes:
         _log.info(note)
     return found
 
 
-def _with_room(model: ModelLike) -> Hooks:
-    return Hooks(on_read=lambda program: check_room(program, model))
-
-
 def _optimized(model: ModelLike, options: OptimizeOptions, report: bool) -> Any:
     name = os.fspath(model) if isinstance(model, (str, os.PathLike)) else ""
     outcome = Outcome(name, None, name or "the model", options.explain)
-    hooks = _with_room(model)
+    hooks = with_room(model)
     result = to_kind_of(driver.optimize(settled(model), options, hooks, outcome).program, model)
     outcome.written = True
     return OptimizedModel(result, outcome) if report else result

@@ -9,7 +9,6 @@ from onnxgrad.ir.load import ModelLike
 from onnxgrad.jobs.gradient_declarations import Checkpoints
 from onnxgrad.jobs.gradient_declarations import Targets
 from onnxgrad.jobs.groups import Count
-from onnxgrad.jobs.groups import Entries
 from onnxgrad.jobs.groups import InputKind
 from onnxgrad.jobs.groups import Legs
 from onnxgrad.jobs.groups import Memory
@@ -23,7 +22,6 @@ from onnxgrad.jobs.groups import Seconds
 from onnxgrad.jobs.groups import Seed
 from onnxgrad.jobs.groups import Seeds
 from onnxgrad.jobs.groups import Sizes
-from onnxgrad.jobs.groups import Text
 from onnxgrad.jobs.groups import Threads
 from onnxgrad.jobs.training_declarations import AverageLike
 from onnxgrad.jobs.training_declarations import Batches
@@ -34,7 +32,6 @@ from onnxgrad.jobs.training_declarations import OptimizerLike
 from onnxgrad.jobs.training_declarations import Ratio
 from onnxgrad.jobs.training_declarations import ScalingLike
 from onnxgrad.jobs.training_declarations import ScheduleLike
-from onnxgrad.options import Range
 from onnxgrad.passes.base import Pass
 from onnxgrad.passes.user_laws import Law
 from onnxgrad.report.diff import Diff
@@ -124,44 +121,6 @@ def float16(
     atol: PerOutput | None = None,
     rtol: PerOutput | None = None,
     metric: Names | None = None,
-) -> Any: ...
-def extract(
-    model: ModelLike,
-    inputs: Names | None = None,
-    outputs: Names | None = None,
-    *,
-    provider: Providers = 'cpu',
-    dims: Sizes | None = None,
-    seed: Seed = 0,
-    verify: bool = True,
-    timeout: Seconds | None = None,
-    max_memory: Memory | None = None,
-) -> Any: ...
-def open_batch(
-    model: ModelLike,
-    inputs: Names | None = None,
-    *,
-    symbol: Text = 'batch',
-    strict: bool = False,
-    provider: Provider = 'cpu',
-    dims: Sizes | None = None,
-    seed: Seed = 0,
-    verify: bool = True,
-    timeout: Seconds | None = None,
-    max_memory: Memory | None = None,
-) -> Any: ...
-def set_metadata(
-    model: ModelLike,
-    values: Entries | None = None,
-    *,
-    unset: Names = (),
-    timeout: Seconds | None = None,
-    max_memory: Memory | None = None,
-    producer_name: str | None = None,
-    producer_version: str | None = None,
-    domain: str | None = None,
-    model_version: Annotated[int, Range(-2 ** 63, 2 ** 63 - 1)] | None = None,
-    doc_string: str | None = None,
 ) -> Any: ...
 def verify(
     a: ModelLike,

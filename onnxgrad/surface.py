@@ -18,7 +18,6 @@ from onnxgrad.functions import (
     check_product,
     convert_opset,
     diff,
-    extract,
     float16,
     function_gradient,
     gradient,
@@ -27,9 +26,7 @@ from onnxgrad.functions import (
     jacobian,
     jvp,
     mark_checkpoints,
-    open_batch,
     optimize,
-    set_metadata,
     training_step,
     verify,
 )
@@ -62,6 +59,7 @@ from onnxgrad.rewrite.context import PatternContext, rewrite_bindings, rewrite_c
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import rewrite
+from onnxgrad.surgery import edit, extract, join, open_batch, set_metadata
 from onnxgrad.testing import temporary_rules
 from onnxgrad.train import Trainer
 from onnxgrad.train.onnx_training.preview_operators import LowerTraining
@@ -112,6 +110,7 @@ __all__ = [
     "custom_ops",
     "decline",
     "diff",
+    "edit",
     "emitting",
     "extract",
     "fix_dims",
@@ -121,6 +120,7 @@ __all__ = [
     "hessian_vector_product",
     "inspect",
     "jacobian",
+    "join",
     "jvp",
     "kernel",
     "load",

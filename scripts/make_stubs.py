@@ -1,5 +1,5 @@
-"""Writes onnxgrad/functions.pyi, what editors and mypy know of the functions whose keywords come
-from declarations.
+"""Writes onnxgrad/functions.pyi and onnxgrad/surgery.pyi, what editors and mypy know of the
+functions whose keywords come from declarations.
 
     python scripts/make_stubs.py
 
@@ -16,10 +16,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from onnxgrad import functions
+from onnxgrad import functions, surgery
 from onnxgrad.jobs import declarations, gradient_declarations, groups, training_declarations
 
-STUB = Path(functions.__file__).with_suffix(".pyi")
+STUBS = {m: Path(str(m.__file__)).with_suffix(".pyi") for m in (functions, surgery)}
 HEAD = '''"""Made by scripts/make_stubs.py from the declarations of onnxgrad.jobs."""
 
 # fmt: off
@@ -80,12 +80,13 @@ def _imports(module: ModuleType) -> dict[str, str]:
     return found
 
 
-def text() -> str:
-    """The stub as it should be."""
+def text(module: ModuleType = functions) -> str:
+    """The stub of a module as it should be."""
     own = (declarations, gradient_declarations, training_declarations)
-    return stub(declared_functions(functions), groups, *own, functions)
+    return stub(declared_functions(module), groups, *own, module)
 
 
 if __name__ == "__main__":
-    STUB.write_text(text(), encoding="utf-8")
-    print(f"wrote {STUB}")
+    for made, path in STUBS.items():
+        path.write_text(text(made), encoding="utf-8")
+        print(f"wrote {path}")

@@ -47,6 +47,8 @@ COMMANDS: dict[str, set[str]] = {
     "float16 m.onnx -o h.onnx": {"h.onnx"},
     "extract m.onnx --outputs h -o e.onnx": {"e.onnx"},
     "open-batch b.onnx -o x.onnx": {"x.onnx"},
+    "edit m.onnx --rename h=hidden --bind x=stored.npz -o i.onnx": {"i.onnx"},
+    "join m.onnx n.onnx --map logits=x -o j.onnx": {"j.onnx"},
     "metadata m.onnx --set author=me -o d.onnx": {"d.onnx"},
     "diff m.onnx n.onnx": set(),
     "bench m.onnx --rounds 2 --seconds 0.05": set(),

@@ -38,6 +38,7 @@ LAYERS = [
     "testing",
     "report",
     "functions",
+    "surgery",
     "olive",
     "surface",
     "help",

@@ -27,7 +27,6 @@ HOMES: dict[str, dict[str, str]] = {
     "seen through the command that has these options, reads this model, prints this report": {
         "cli/commands/train_step": "cli/commands/test_fit",
         "report/training": "cli/commands/test_fit",
-        "cli/commands/extract": "jobs/test_extract",
         "cli/commands/open_batch": "jobs/test_open_batch",
         "verify/running/process_limits": "cli/test_bad_input",
         "cli/models": "cli/test_bad_input",
@@ -46,6 +45,11 @@ HOMES: dict[str, dict[str, str]] = {
     },
     "what only a whole run of `onnxgrad ci` shows to work": {
         "jobs/outcome": "jobs/test_optimize",
+    },
+    "names in a file, and runs of originals, seen where files are joined": {
+        "ir/renaming": "jobs/test_join",
+        "jobs/proving": "jobs/test_join",
+        "surgery": "jobs/test_edit",
     },
     "parts of one proof, which only a whole one shows to work": {
         "verify/trials": "verify/test_proof",

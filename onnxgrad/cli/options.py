@@ -16,9 +16,12 @@ from onnxgrad.cli.targets import files_read, target_of, writer
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.optimize import Hooks
 from onnxgrad.jobs.outcome import Outcome
+from onnxgrad.jobs.proving import Proved
 from onnxgrad.jobs.tuning.record import write
 from onnxgrad.limits import SECONDS
 from onnxgrad.options import providers_of
+from onnxgrad.report.parts import cell, heading
+from onnxgrad.report.proof import proof_lines
 from onnxgrad.verify import open_session
 from onnxgrad.verify.running.child_process import pooled
 from onnxgrad.verify.running.process_limits import bounding_us
@@ -71,6 +74,33 @@ def converted(
     if outcome.error is not None:
         raise named(outcome.error, args.model)
     return outcome
+
+
+def show_proved(
+    found: Proved, args: argparse.Namespace, out: Output, models: Mapping[str, str], change: str
+) -> None:
+    """Print the interface, the `change` and the proof of a model that was made of `models`, by the
+    arguments that name them. Raises NotProved.
+    """
+    block, report = found.program.main, found.report
+    named = ", ".join(map(shown, models.values()))
+    out.show(heading(named))
+    out.show(*(cell(f"input {v.name}: {v.type or '?'}") for v in block.inputs))
+    out.show(*(cell(f"output {v.name}: {v.type or '?'}") for v in block.outputs))
+    out.show(change)
+    for note in found.notes:
+        out.note(note)
+    out.json({
+        **models,
+        "output": args.output,
+        "inputs": [v.name for v in block.inputs],
+        "outputs": [v.name for v in block.outputs],
+        "notes": [*found.notes],
+        "proof": None if report is None else report.to_dict(),
+    })  # fmt: skip
+    if report is not None:
+        out.show(*proof_lines(report, out.verbose))
+        found.proved(named)
 
 
 def tuning_of(args: argparse.Namespace) -> Path | float | None:

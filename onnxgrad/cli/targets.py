@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from onnxgrad.cli.models import STDIN
@@ -22,7 +22,7 @@ from onnxgrad.ir.storage.atomic_files import is_stream, place_of
 
 # the arguments that name files to read, and those, beside -o, that name one to write
 READ = ("model", "a", "b", "config", "recipe", "plugin", "input", "inputs", "custom_ops",
-         "tune_from", "expect", "original", "data", "validation")  # fmt: skip
+         "tune_from", "expect", "original", "data", "validation", "bind")  # fmt: skip
 REPORTS = ("json", "junit", "markdown", "html", "tune_file", "log", "plot")
 
 
@@ -108,6 +108,7 @@ def files_read(args: argparse.Namespace) -> list[str]:
     named: list[str] = []
     for option in READ:
         value = getattr(args, option, None)
+        value = [*map(str, value.values())] if isinstance(value, Mapping) else value
         named += [] if value is None else [value] if isinstance(value, str) else value
     named += [name.partition("=")[2] for name in named if "=" in name]
     named += [

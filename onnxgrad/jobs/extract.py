@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from onnx import ModelProto, ValueInfoProto
 
-from onnxgrad.errors import InputError, NotProved
+from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.jobs.declarations import ExtractOptions
 from onnxgrad.jobs.optimize import Hooks
+from onnxgrad.jobs.proving import Proved
 from onnxgrad.options import several
 from onnxgrad.passes.remove_unused import RemoveUnusedFunctions
 from onnxgrad.rewrite.trace import Trace
@@ -24,26 +24,7 @@ from onnxgrad.verify.feeds.proof_cases import runnable
 from onnxgrad.wording import perhaps
 
 
-@dataclass(frozen=True)
-class Extracted:
-    """A part of a model, and the report of its proof; None if it was not proved."""
-
-    program: Program
-    report: Report | None
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing speaks against it."""
-        return self.report is None or self.report.ok
-
-    def proved(self, what: str) -> Program:
-        """The program. Raises NotProved, which calls it `what`, if its proof failed."""
-        if self.report is not None and not self.ok:
-            raise NotProved(f"{what}: {self.report.summary}; nothing was written")
-        return self.program
-
-
-def extract(model: ModelLike, options: ExtractOptions, hooks: Hooks | None = None) -> Extracted:
+def extract(model: ModelLike, options: ExtractOptions, hooks: Hooks | None = None) -> Proved:
     """Cut a part out, prove that it computes what the whole model does there, and let the hooks
     write it. Raises InputError as `extracted`.
     """
@@ -53,7 +34,7 @@ def extract(model: ModelLike, options: ExtractOptions, hooks: Hooks | None = Non
         hooks.on_read(program)
         part = extracted(program, options.inputs, options.outputs)
         proof = (options.provider, options.seed, options.dims)
-        found = Extracted(part, proved(model, part, *proof) if options.verify else None)
+        found = Proved(part, proved(model, part, *proof) if options.verify else None)
         if found.ok and hooks.write is not None:
             hooks.write(part)
     return found

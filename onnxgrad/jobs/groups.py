@@ -98,6 +98,21 @@ class _Pairs(_Table):
         return name, value
 
 
+def of_known(pairs: Mapping[str, Any] | None, known: Collection[str]) -> dict[str, Any]:
+    """Return pairs of a flag whose names may hold '=' themselves: of `known` names the longest that
+    a pair begins with is its name.
+    """
+    found = {}
+    for name, value in (pairs or {}).items():
+        if name not in known and isinstance(value, str):
+            text = f"{name}={value}"
+            fits = [other for other in known if text.startswith(f"{other}=")]
+            name = max(fits, key=len, default=name)
+            value = text[len(name) + 1 :]
+        found[name] = value
+    return found
+
+
 class _PerOutput:
     """One number for all outputs, or a number for each that is named."""
 
@@ -164,6 +179,8 @@ Sizes: TypeAlias = Annotated[Mapping[str, Annotated[int, Range(0)]], _Sizes()]
 Pairs: TypeAlias = Annotated[Mapping[str, str], _Pairs("NAME=OTHER", "logits=linear")]
 Labels: TypeAlias = Annotated[Mapping[str, str], _Pairs("OUTPUT=LABELS", "logits=labels")]
 Entries: TypeAlias = Annotated[Mapping[str, str], _Pairs("KEY=VALUE", "author=me", empty=True)]
+Renames: TypeAlias = Annotated[Mapping[str, str], _Pairs("OLD=NEW", "output_0=logits")]
+Constants: TypeAlias = Annotated[Mapping[str, Any], _Pairs("NAME=VALUE|FILE", "mask=1")]
 Provider: TypeAlias = Literal["cpu", "cuda"]
 Positive: TypeAlias = Annotated[float, Range(0, above=True)]
 Count: TypeAlias = Annotated[int, Range(0, 2**63 - 1)]

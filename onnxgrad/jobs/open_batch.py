@@ -9,8 +9,8 @@ from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.declarations import OpenBatchOptions
-from onnxgrad.jobs.extract import Extracted
 from onnxgrad.jobs.optimize import Hooks
+from onnxgrad.jobs.proving import Proved
 from onnxgrad.options import several
 from onnxgrad.transform.open_batch import Opened, open_rows
 from onnxgrad.verify.rows import RowProof
@@ -19,7 +19,7 @@ _log = logging.getLogger("onnxgrad")
 
 
 @dataclass(frozen=True)
-class OpenedModel(Extracted):
+class OpenedModel(Proved):
     """An opened model, the report of its proof, and what it took."""
 
     opened: Opened

@@ -16,7 +16,7 @@ from typing import Any
 from onnx import ModelProto
 
 from onnxgrad.errors import CannotRun, InternalError, NotProved, OnnxgradError
-from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.load import ModelLike, check_room, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save, to_proto
@@ -63,6 +63,11 @@ class Hooks:
     limits: Callable[[float | None, int | str | None], AbstractContextManager[Any]] = limited
     seconds: float = 0.0
     plugins: Sequence[Pass] = ()
+
+
+def with_room(model: ModelLike) -> Hooks:
+    """Return the hooks of a job whose result has the type of `model`: its weights must fit."""
+    return Hooks(on_read=lambda program: check_room(program, model))
 
 
 @dataclass(frozen=True)
@@ -321,7 +326,7 @@ def optimize_program(
         return done
     options.setdefault("weights", "rounded" if trace.rounded else "same")
     tell("prove")
-    with _original(program) as original:
+    with original_of(program) as original:
         with runnable(program) as candidate:
             try:
                 stated = _stated(pipeline, original, trace, options)
@@ -366,7 +371,7 @@ def _run(
 
 
 @contextlib.contextmanager
-def _original(program: Program) -> Iterator[ModelProto | Path]:
+def original_of(program: Program) -> Iterator[ModelProto | Path]:
     """Yield the original of `program` as onnxruntime loads it: its file if there is one."""
     if program.path is not None:
         yield program.path

@@ -48,6 +48,7 @@ def test_no_bar_in_a_pipe(
         ("grad", "--no-verify", "--mark", "--checkpoint", "auto"),
         ("grad", "--no-verify", "--jvp"),
         ("extract", "--no-verify", "--outputs", "p"),
+        ("edit", "--no-verify", "--rename", "p=renamed"),
         ("convert-opset", "--to", "21", "--no-verify"),
         ("float16", "--no-verify"),
         ("metadata", "--set", "a=b"),

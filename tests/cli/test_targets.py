@@ -73,6 +73,8 @@ PROVED = {
     "convert-opset m.onnx --to 20 -o o.onnx": 1,
     "float16 m.onnx -o o.onnx": 0,  # holds what it converted
     "extract m.onnx --outputs h1 -o o.onnx": 1,
+    "edit m.onnx --rename h1=hidden -o o.onnx": 1,
+    "join m.onnx m.onnx --map x=x --prefix p. -o o.onnx": 1,
     "grad m.onnx -o o.onnx --target logits --adjoint input": 1,
     "grad m.onnx -o o.onnx --target logits --wrt x --jvp": 1,
     "train-step m.onnx -o step --loss cross_entropy": 0,

@@ -19,7 +19,7 @@ import onnxgrad
 from onnxgrad.cli.app import parser_for
 from onnxgrad.cli.usage import COMMANDS
 from tests.cli.conftest import Result
-from tests.helpers import ROOT
+from tests.helpers import ROOT, parse
 from tests.rewriting import model_of, weights
 
 Run = Callable[..., Result]
@@ -90,6 +90,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.savez(tmp_path / "labelled.npz", x=batch["x"], labels=np.arange(8) % 3)
     classifier = onnxgrad.extract(tmp_path / "model.onnx", outputs=["logits"])
     onnx.save(classifier, tmp_path / "classifier.onnx")
+    head = parse("h (float[M, 3] x) => (float[M, 3] scores) { scores = Softmax (x) }")
+    onnx.save(head, tmp_path / "head.onnx")
     step = onnxgrad.training_step(tmp_path / "model.onnx", "loss")
     onnxgrad.train.save_step(step, tmp_path / "step")
     (tmp_path / "crashes.py").write_text(

@@ -47,6 +47,8 @@ QUICK: dict[str, tuple[list[str], set[str]]] = {
         {"out.onnx"},
     ),
     "open-batch": (["open-batch", "model.onnx", "-o", "out.onnx", "--no-verify"], {"out.onnx"}),
+    "edit": (["edit", "model.onnx", "-o", "out.onnx", "--no-verify", "--rename", "x=other", "--drop-output", "y"], {"out.onnx"}),
+    "join": (["join", "model.onnx", "model.onnx", "-o", "out.onnx", "--no-verify", "--prefix", "b."], {"out.onnx"}),
     "reduce": (["reduce", "model.onnx", "-o", "out.onnx", "--check", "false"], {"out.onnx"}),
 }  # fmt: skip
 PROVING: dict[str, tuple[list[str], set[str]]] = {

@@ -12,9 +12,9 @@ import pytest
 import onnxgrad
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
-from onnxgrad.functions import extract
 from onnxgrad.ir.load import load
 from onnxgrad.jobs.extract import proved
+from onnxgrad.surgery import extract
 from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 

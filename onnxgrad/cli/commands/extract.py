@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from onnxgrad.cli.models import naming, shown, source
-from onnxgrad.cli.options import require_runtime
+from onnxgrad.cli.models import naming, source
+from onnxgrad.cli.options import require_runtime, show_proved
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, writer
-from onnxgrad.errors import NotProved
 from onnxgrad.ir.load import load
 from onnxgrad.jobs.extract import extract
 from onnxgrad.jobs.optimize import Hooks
 from onnxgrad.report.gradient import nodes
-from onnxgrad.report.parts import cell, heading, number
-from onnxgrad.report.proof import proof_lines
+from onnxgrad.report.parts import number
 from onnxgrad.verify.running.process_limits import bounding_us
 from onnxgrad.wording import counted
 
@@ -32,24 +30,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     with naming(args.model), out.progress("extract", 1) as advance:
         advance("the part against the whole", None)
         found = extract(model, options, hooks)
-    part, report = found.program, found.report
-    out.show(heading(shown(args.model)))
-    out.show(*(cell(f"input {v.name}: {v.type or '?'}") for v in part.main.inputs))
-    out.show(*(cell(f"output {v.name}: {v.type or '?'}") for v in part.main.outputs))
-    out.show(f"{number(nodes(load(model)))} → {counted(nodes(part), 'node')}")
-    out.json(
-        {
-            "model": args.model,
-            "output": args.output,
-            "inputs": [v.name for v in part.main.inputs],
-            "outputs": [v.name for v in part.main.outputs],
-            "proof": None if report is None else report.to_dict(),
-        }
-    )
-    if report is not None:
-        out.show(*proof_lines(report, out.verbose))
-        if not report.ok:
-            raise NotProved(f"{args.model}: {report.summary}; nothing was written")
+    change = f"{number(nodes(load(model)))} → {counted(nodes(found.program), 'node')}"
+    show_proved(found, args, out, {"model": args.model}, change)
     return 0
 
 

@@ -1,0 +1,287 @@
+"""The driver of `edit`: inputs bound to constants, values renamed, outputs dropped, and the result
+proved against the original.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.load import ModelLike, load_own, program_of
+from onnxgrad.ir.model_kinds import settled
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import every_node, tensor_of
+from onnxgrad.ir.renaming import rename_values, symbols, value_names
+from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.types import Array, dtype_name, numpy_dtype
+from onnxgrad.jobs.declarations import EditOptions
+from onnxgrad.jobs.fixed_dims import fix
+from onnxgrad.jobs.groups import of_known
+from onnxgrad.jobs.optimize import Hooks
+from onnxgrad.jobs.proving import Proved, proved, running
+from onnxgrad.passes.remove_unused import RemoveUnusedFunctions
+from onnxgrad.rewrite.trace import Trace
+from onnxgrad.verify import load_inputs
+from onnxgrad.verify.feeds.dims import evaluate, roles, shape_of, symbols_in
+from onnxgrad.wording import option, perhaps
+
+_FILES = (".npy", ".npz", ".pb")
+_SHOWN = 80  # characters of a value in a message
+
+
+def edit(model: ModelLike, options: EditOptions, hooks: Hooks | None = None) -> Proved:
+    """Change the interface of a model, prove the result against the original, and let the hooks
+    write it. Raises InputError for a name that does not exist or is taken, and for a value of
+    another type or shape.
+    """
+    hooks = hooks or Hooks()
+    with hooks.limits(options.timeout, options.max_memory):
+        program = load_own(settled(model))
+        hooks.on_read(program)
+        if not (options.bind or options.rename or options.drop_output):
+            flags = option("--bind, --rename and --drop-output", "bind, rename and drop_output")
+            raise InputError(f"there is nothing to change: see {flags}")
+        bound = values_of(program.proto, options.bind or {})
+        names = of_known(options.rename, [v.name for v in program.main.vars()])
+        made, notes = edited(program, bound, names, options.drop_output)
+        report = None
+        if options.verify:
+            back = {new: old for old, new in names.items()}
+            ends = [v.name for v in made.main.outputs]
+            with running(program, options) as run:
+
+                def expected(feeds: Mapping[str, Any]) -> dict[str, Any]:
+                    found = run({**bound, **{back.get(n, n): v for n, v in feeds.items()}})
+                    return {name: found[back.get(name, name)] for name in ends}
+
+                report = proved(made, expected, options)
+        found = Proved(made, report, notes=notes)
+        if found.ok and hooks.write is not None:
+            hooks.write(made)
+    return found
+
+
+def edited(
+    program: Program,
+    bound: Mapping[str, Array],
+    names: Mapping[str, str],
+    dropped: Sequence[str],
+) -> tuple[Program, list[str]]:
+    """Return a Program with these inputs constant, these values renamed and without these outputs,
+    and notes on what follows. Names are those of `program`, which stays as it is. Raises
+    InputError.
+    """
+    proto = ModelProto()
+    proto.CopyFrom(to_proto(program))
+    _check_names(proto, names)
+    sizes = sizes_bound(proto.graph, bound)
+    if sizes:
+        fix(proto, sizes)
+    made = program_of(proto, program.folder, None, program.digests)
+    for name, array in bound.items():
+        _bind(made, name, array)
+    if dropped:
+        _drop(made, dropped)
+    if names:
+        proto = to_proto(made)
+        rename_values(proto.graph, names)
+        made = program_of(proto, program.folder, None, made.digests)
+    unread = [v.name for v in made.main.inputs if not v.use_count and v.initializer is None]
+    notes = [f"{symbol} is {size} now, as the bound value has it" for symbol, size in sizes.items()]
+    return made, [*notes, *(f"nothing reads the input {name} any more" for name in unread)]
+
+
+# ---- values -------------------------------------------------------------------------------------
+
+
+def values_of(model: ModelProto, given: Mapping[str, Any]) -> dict[str, Array]:
+    """The arrays that inputs of a model are bound to. Raises InputError for an input that does not
+    exist or is no tensor, and for a value of another type or shape.
+    """
+    inputs = {v.name: v for v in model.graph.input}
+    found = {}
+    for name, value in of_known(given, inputs).items():
+        where = option(f"--bind {name}", f"bind={{{name!r}: ...}}")
+        if name not in inputs:
+            raise InputError(f"{where}: the model has no such input{perhaps(name, inputs, 3)}")
+        if not inputs[name].type.HasField("tensor_type"):
+            raise InputError(f"{where}: the input is no tensor, and nothing else can be constant")
+        found[name] = _array(where, inputs[name], value)
+    return found
+
+
+def _array(where: str, declared: ValueInfoProto, value: Any) -> Array:
+    kind = declared.type.tensor_type
+    dtype = numpy_dtype(kind.elem_type)
+    if isinstance(value, (str, os.PathLike)):
+        value = _read(where, declared, os.fspath(value))
+    shape = shape_of(declared.name, kind)
+    if not isinstance(value, (np.ndarray, np.generic)):
+        value = _converted(where, value, kind.elem_type, dtype)
+        if value.ndim == 0 and shape and all(isinstance(d, int) for d in shape):
+            value = np.full(shape, value)  # a number fills a shape of fixed sizes
+    array = np.asarray(value)
+    texts = kind.elem_type == TensorProto.STRING and array.dtype.kind in "OUS"
+    if array.dtype != dtype and not texts:
+        wanted = dtype_name(kind.elem_type)
+        raise InputError(f"{where}: the model wants {wanted}, and the value is {array.dtype.name}")
+    if shape is not None and (
+        len(shape) != array.ndim
+        or any(isinstance(d, int) and d != s for d, s in zip(shape, array.shape, strict=True))
+    ):
+        raise InputError(
+            f"{where}: the model wants shape [{', '.join(map(str, shape))}], and the value has "
+            f"{list(array.shape)}"
+        )
+    return array.astype(object) if texts else array
+
+
+def _read(where: str, declared: ValueInfoProto, text: str) -> Any:
+    """The value of a file, or what a text says in JSON; a word is itself."""
+    if Path(text).suffix in _FILES:
+        found = load_inputs(text, ModelProto(graph=GraphProto(input=[declared])))
+        if declared.name not in found and len(found) > 1:
+            raise InputError(f"{where}: {text} holds {', '.join(found)}, and no {declared.name}")
+        return found.get(declared.name, next(iter(found.values())))
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        if declared.type.tensor_type.elem_type == TensorProto.STRING:
+            return text
+    raise InputError(
+        f"{where}: {text[:_SHOWN]!r} is neither a number, a list such as [1,2], true or false, nor "
+        "a file (.npy, .npz, .pb)"
+    )
+
+
+def _converted(where: str, value: Any, code: int, dtype: np.dtype[Any]) -> Array:
+    """Numbers of Python as an array of the input's type, if that holds them."""
+    try:
+        plain = np.asarray(value)
+    except ValueError as error:
+        raise InputError(f"{where}: {str(value)[:_SHOWN]} is no array: {error}") from None
+    kinds = "US" if code == TensorProto.STRING else "b" if dtype == np.bool_ else "iuf"
+    empty = plain.size == 0
+    made: Array | None = None
+    if empty or plain.dtype.kind in kinds:
+        with np.errstate(all="ignore"):
+            made = plain.astype(object if kinds == "US" else dtype)
+        if kinds == "iuf" and not empty and not _holds(plain, made):
+            made = None
+    if made is None:
+        raise InputError(
+            f"{where}: {str(value)[:_SHOWN]} is no value of {dtype_name(code)}, the input's type"
+        )
+    return made
+
+
+def _holds(plain: Array, made: Array) -> bool:
+    """Whether whole numbers stayed as they are and floats finite."""
+    if made.dtype.kind in "iu" or plain.dtype.kind in "iu":
+        return all(
+            a == b for a, b in zip(made.ravel().tolist(), plain.ravel().tolist(), strict=True)
+        )
+    finite = zip(plain.ravel().tolist(), made.astype(np.float64).ravel().tolist(), strict=True)
+    return all(math.isfinite(a) == math.isfinite(b) for a, b in finite)
+
+
+def sizes_bound(graph: GraphProto, bound: Mapping[str, Array]) -> dict[str, int]:
+    """The sizes of symbols that bound inputs have. Raises InputError if two of them differ."""
+    known, found = roles(graph), dict[str, int]()
+    pairs = [
+        (value.name, dim, size)
+        for value in graph.input
+        if value.name in bound
+        for dim, size in zip(
+            shape_of(value.name, value.type.tensor_type) or (),
+            bound[value.name].shape,
+            strict=False,
+        )
+        if isinstance(dim, str) and (dim in known or len(symbols_in(dim)) != 1)
+    ]
+    plain = [pair for pair in pairs if symbols_in(pair[1]) == {pair[1]}]
+    for name, dim, size in plain:
+        if found.setdefault(dim, size) != size:
+            raise InputError(
+                f"'{name}' is bound to a value whose {dim} is {size}, and it is {found[dim]} in "
+                "another axis that is bound"
+            )
+    for name, dim, size in pairs:
+        wanted = evaluate(dim, found) if symbols_in(dim) <= found.keys() else size
+        if wanted != size:
+            raise InputError(f"'{name}' is bound to a value whose {dim} is {size}, not {wanted}")
+    named = symbols(graph)
+    return {dim: size for dim, size in found.items() if dim in named}
+
+
+# ---- changes ------------------------------------------------------------------------------------
+
+
+def _bind(program: Program, name: str, array: Array) -> None:
+    block = program.main
+    (v,) = [v for v in block.inputs if v.name == name]
+    tensor = tensor_of(np.ascontiguousarray(array).reshape(array.shape), name)
+    if v.initializer is None:
+        v.initializer = tensor
+        block.initializers[name] = v
+    v.set_constant(tensor)
+    if program.ir_version >= 4:  # below, initializers are inputs too
+        block.inputs = [other for other in block.inputs if other is not v]
+        v.is_input = False
+    block.touch()
+
+
+def _drop(program: Program, names: Iterable[str]) -> None:
+    """Remove outputs, and the nodes, weights and functions that served them alone."""
+    block = program.main
+    outputs = {v.name: v for v in block.outputs}
+    for name in dict.fromkeys(names):
+        if name not in outputs:
+            where = option(f"--drop-output {name}", f"drop_output={name!r}")
+            raise InputError(f"{where}: the model has no such output{perhaps(name, outputs, 3)}")
+    dropped = [outputs[name] for name in dict.fromkeys(names)]
+    if len(dropped) == len(outputs):
+        raise InputError("every output would be dropped, and a model without outputs is none")
+    read = [v for v in block.initializers.values() if v.use_count]
+    for v in dropped:
+        block.remove_output(v)
+    block.remove_unused([v.definition for v in dropped if v.definition is not None])
+    for v in read:
+        if not v.use_count and not v.is_input:
+            block.remove_initializer(v)
+    RemoveUnusedFunctions().run(program, Trace())
+
+
+def _check_names(model: ModelProto, names: Mapping[str, str]) -> None:
+    """Raise InputError unless every value can have its other name."""
+    graph, every = model.graph, value_names(model.graph)
+    mine = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+    mine |= {name for node in graph.node for name in node.output}
+    trained = {
+        name
+        for info in model.training_info
+        for part in (info.initialization, info.algorithm)
+        for node in every_node(part.node)
+        for name in (*node.input, *node.output)
+    } | {e for i in model.training_info for b in i.update_binding for e in (b.key, b.value)}
+    made = set[str]()
+    for old, new in names.items():
+        where = option(f"--rename {old}={new}", f"rename={{{old!r}: {new!r}}}")
+        if old not in mine:
+            hint = perhaps(old, mine, 3)
+            raise InputError(f"{where}: the main graph has no value '{old}'{hint}")
+        if not new:
+            raise InputError(f"{where}: the new name is empty")
+        if new in made or (new in every and new not in names):
+            raise InputError(f"{where}: the name '{new}' is taken: rename that value as well")
+        if old in trained:
+            raise InputError(f"{where}: the model's training_info reads '{old}'")
+        made.add(new)

@@ -1,0 +1,95 @@
+"""A model that has another interface than its originals, held against what they compute."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from onnxgrad.errors import NotProved
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import to_proto
+from onnxgrad.jobs.groups import Proof
+from onnxgrad.jobs.optimize import original_of, runnable
+from onnxgrad.options import providers_of
+from onnxgrad.verify import Difference, Leg, Report, run, verify
+from onnxgrad.verify.compare import worst
+from onnxgrad.verify.feeds.proof_cases import choose_cases
+from onnxgrad.verify.values import Value
+
+Values = Mapping[str, Value]
+Run = Callable[[Values], dict[str, Value]]
+
+
+@dataclass(frozen=True)
+class Proved:
+    """A model that a job made, the report of its proof (None if it was not proved), and notes."""
+
+    program: Program
+    report: Report | None
+    notes: Sequence[str] = field(default=(), kw_only=True)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing speaks against it."""
+        return self.report is None or self.report.ok
+
+    def proved(self, what: str) -> Program:
+        """The program. Raises NotProved, which calls it `what`, if its proof failed."""
+        if self.report is not None and not self.ok:
+            raise NotProved(f"{what}: {self.report.summary}; nothing was written")
+        return self.program
+
+
+@contextlib.contextmanager
+def running(program: Program, options: Proof) -> Iterator[Run]:
+    """How onnxruntime runs a program as it was read."""
+    provider = providers_of(options.provider)[0]
+    with original_of(program) as model:
+        yield lambda feeds: run(model, feeds, provider=provider, threads=options.threads)
+
+
+def proved(program: Program, expected: Run, options: Proof) -> Report:
+    """Compare a program with `expected`, which computes its outputs from its inputs by running the
+    originals in onnxruntime, on every case of the proof. Raises CannotRun if the originals run on
+    none.
+    """
+    proof = options.proof()
+    inputs, dims = proof.pop("inputs", None), proof.pop("dims", None)
+    seeds = proof.pop("seeds", options.seeds)
+    with runnable(program) as candidate:
+        cases = choose_cases(to_proto(program), inputs, dims, seeds, expected, edges=False)
+        reports = [
+            replace(verify(candidate, expect=c.results, inputs=c.feeds, **proof), cases=(c.case,))
+            for c in cases
+        ]
+    return _together(reports)
+
+
+def _together(reports: Sequence[Report]) -> Report:
+    """The reports of several cases as one; the first that refutes or proves nothing, alone."""
+    bad = next((r for r in reports if not r.ok), None)
+    if bad is not None:
+        return bad
+    found: dict[tuple[str, str], list[Difference]] = {}
+    for d in (d for r in reports for d in r.differences):
+        found.setdefault((d.leg, d.output), []).append(d)
+    return replace(
+        reports[0],
+        differences=tuple(w for group in found.values() if (w := worst(group)) is not None),
+        legs={name: _leg([r.legs[name] for r in reports]) for name in reports[0].legs},
+        cases=tuple(case for r in reports for case in r.cases),
+        compared={n: sum(r.compared.get(n, 0) for r in reports) for n in reports[0].compared},
+        notes=tuple(dict.fromkeys(note for r in reports for note in r.notes)),
+        seconds=sum(r.seconds for r in reports),
+    )
+
+
+def _leg(legs: Sequence[Leg]) -> Leg:
+    """One check of several cases."""
+    return replace(
+        next((leg for leg in legs if leg.why), legs[0]),
+        cases=sum(leg.cases for leg in legs),
+        compared=sum(leg.compared for leg in legs),
+        worst=worst(leg.worst for leg in legs if leg.worst is not None),
+    )

@@ -1,0 +1,131 @@
+"""Changes of a model's parts, interface and header as Python functions, with keywords as those of
+`functions.py`; `surgery.pyi` is written by scripts/make_stubs.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from onnxgrad.ir.load import ModelLike, check_room, load, load_own, to_kind_of
+from onnxgrad.ir.model_kinds import settled
+from onnxgrad.jobs import edit as editing
+from onnxgrad.jobs import extract as extracting
+from onnxgrad.jobs import join as joining
+from onnxgrad.jobs import open_batch as opening
+from onnxgrad.jobs.declarations import (
+    EditOptions,
+    ExtractOptions,
+    JoinOptions,
+    MetadataOptions,
+    OpenBatchOptions,
+)
+from onnxgrad.jobs.declared import from_keywords
+from onnxgrad.jobs.metadata import change
+from onnxgrad.jobs.optimize import with_room
+from onnxgrad.jobs.proving import Proved
+from onnxgrad.limits import limited
+
+_log = logging.getLogger("onnxgrad")
+
+
+@from_keywords(ExtractOptions)
+def extract(model: ModelLike, *, options: ExtractOptions) -> Any:
+    """Return the part of a model that computes `outputs` from `inputs`, in the type you passed in.
+
+    Both are values of the main graph; None: the model's own. The proof runs the part on the values
+    that the whole model has at its inputs. Raises InputError for a name that does not exist, an
+    input whose type is unknown, and outputs that depend on more than the inputs; NotProved if the
+    part computes something else.
+
+    >>> part = onnxgrad.extract("models/training/mlp.onnx", outputs=["linear_2"])
+    >>> [v.name for v in part.graph.output]
+    ['linear_2']
+    """
+    found = extracting.extract(settled(model), options, with_room(model))
+    return to_kind_of(found.proved("the part"), model)
+
+
+@from_keywords(OpenBatchOptions)
+def open_batch(model: ModelLike, *, options: OpenBatchOptions) -> Any:
+    """Return the model with a batch of any size in place of its fixed batch of 1, in its type.
+
+    Row i of a result is what the model computes from row i of `inputs`; other inputs are shared.
+    Remarks are logged. Raises InputError that names the node if rows depend on each other (batch
+    statistics, dynamic quantisation, random draws), NotProved if a row differs or no rows do.
+    """
+    found = opening.open_batch(settled(model), options, with_room(model))
+    return to_kind_of(found.proved("the opened model"), model)
+
+
+@from_keywords(MetadataOptions)
+def set_metadata(model: ModelLike, *, options: MetadataOptions) -> Any:
+    """Set and unset entries of a model's metadata, and the other fields of its header ("" and 0:
+    none).
+
+    Returns the model in the type you passed in; everything else stays field for field, which is
+    checked. `inspect(model).metadata` has the entries. Raises InputError for an entry to `unset`
+    that does not exist.
+
+    >>> model = onnxgrad.set_metadata("models/lstmcell.onnx", {"author": "me"}, model_version=2)
+    >>> onnxgrad.inspect(model).metadata["author"], model.model_version
+    ('me', 2)
+    """
+    with limited(options.timeout, options.max_memory):
+        program = load_own(model)
+        check_room(program, model)
+        change(program, options.values or {}, options.unset, options.header())
+        return to_kind_of(program, model)
+
+
+@from_keywords(EditOptions)
+def edit(model: ModelLike, *, options: EditOptions) -> Any:
+    """Return the model with inputs bound to constants, values renamed or outputs dropped, in the
+    type you passed in.
+
+    `bind`: values by the names of inputs: arrays of the input's dtype, numbers and lists that it
+    holds, or files; a symbol in the shape of a bound input becomes the size of its value, in all
+    shapes. `rename`: new names by old ones, all at once. Names are those of `model`. Inputs stay if
+    nothing reads them any more; nodes and weights that served a dropped output alone go. The proof
+    runs both models on the same values. Raises InputError for a name that does not exist or is
+    taken, and for a value of another type or shape; NotProved if the proof fails.
+
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[N] x, float k) => (float[N] y) { y = Mul (x, k) }''')
+    >>> twice = onnxgrad.edit(model, bind={"k": 2}, rename={"y": "twice"})
+    >>> [v.name for v in twice.graph.input], [v.name for v in twice.graph.output]
+    (['x'], ['twice'])
+    """
+    return to_kind_of(_accepted(editing.edit(model, options, with_room(model))), model)
+
+
+@from_keywords(JoinOptions)
+def join(a: ModelLike, b: ModelLike, *, options: JoinOptions) -> Any:
+    """Return models `a` and `b` as one, in which outputs of `a` feed inputs of `b`, in the type of
+    `a`.
+
+    `map`: inputs of `b` by the outputs, or inputs, of `a`. The result has the inputs of `a`, the
+    other inputs of `b`, the outputs of `a` that `b` does not read or `keep_output` names, and the
+    outputs of `b`. Values and local functions of `b` get other names if `a` has theirs; inputs and
+    outputs only by `prefix`. The older model is converted to the opset of the newer. The proof runs
+    `a` and then `b`. Raises InputError if types, sizes, names or versions do not go together;
+    NotProved if the proof fails.
+
+    >>> first = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[N] x) => (float[N] y) { y = Exp (x) }''')
+    >>> second = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[M] t) => (float[M] z) { z = Neg (t) }''')
+    >>> [node.op_type for node in onnxgrad.join(first, second).graph.node]
+    ['Exp', 'Neg']
+    """
+    given = settled(a), settled(b)
+    for model in given:
+        check_room(load(model), model)
+    return to_kind_of(_accepted(joining.join(*given, options)), a)
+
+
+def _accepted(found: Proved) -> Any:
+    """The program of a proved result, whose notes are logged. Raises NotProved."""
+    for note in found.notes:
+        _log.info(note)
+    return found.proved("the result")

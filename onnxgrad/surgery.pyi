@@ -1,0 +1,108 @@
+"""Made by scripts/make_stubs.py from the declarations of onnxgrad.jobs."""
+
+# fmt: off
+# ruff: noqa: I001
+from onnxgrad.ir.load import ModelLike
+from onnxgrad.jobs.groups import Constants
+from onnxgrad.jobs.groups import Entries
+from onnxgrad.jobs.groups import InputKind
+from onnxgrad.jobs.groups import Legs
+from onnxgrad.jobs.groups import Memory
+from onnxgrad.jobs.groups import Names
+from onnxgrad.jobs.groups import Pairs
+from onnxgrad.jobs.groups import PerOutput
+from onnxgrad.jobs.groups import Provider
+from onnxgrad.jobs.groups import Providers
+from onnxgrad.jobs.groups import Renames
+from onnxgrad.jobs.groups import Seconds
+from onnxgrad.jobs.groups import Seed
+from onnxgrad.jobs.groups import Seeds
+from onnxgrad.jobs.groups import Sizes
+from onnxgrad.jobs.groups import Text
+from onnxgrad.jobs.groups import Threads
+from onnxgrad.options import Range
+from onnxgrad.verify.feeds.proof_cases import Inputs
+from typing import Annotated
+from typing import Any
+
+def extract(
+    model: ModelLike,
+    inputs: Names | None = None,
+    outputs: Names | None = None,
+    *,
+    provider: Providers = 'cpu',
+    dims: Sizes | None = None,
+    seed: Seed = 0,
+    verify: bool = True,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> Any: ...
+def open_batch(
+    model: ModelLike,
+    inputs: Names | None = None,
+    *,
+    symbol: Text = 'batch',
+    strict: bool = False,
+    provider: Provider = 'cpu',
+    dims: Sizes | None = None,
+    seed: Seed = 0,
+    verify: bool = True,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> Any: ...
+def set_metadata(
+    model: ModelLike,
+    values: Entries | None = None,
+    *,
+    unset: Names = (),
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    producer_name: str | None = None,
+    producer_version: str | None = None,
+    domain: str | None = None,
+    model_version: Annotated[int, Range(-2 ** 63, 2 ** 63 - 1)] | None = None,
+    doc_string: str | None = None,
+) -> Any: ...
+def edit(
+    model: ModelLike,
+    *,
+    bind: Constants | None = None,
+    rename: Renames | None = None,
+    drop_output: Names = (),
+    verify: bool = True,
+    seeds: Seeds = (0, 1),
+    legs: Legs = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> Any: ...
+def join(
+    a: ModelLike,
+    b: ModelLike,
+    *,
+    map: Pairs | None = None,
+    prefix: str = '',
+    keep_output: Names = (),
+    verify: bool = True,
+    seeds: Seeds = (0, 1),
+    legs: Legs = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> Any: ...

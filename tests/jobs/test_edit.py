@@ -1,0 +1,270 @@
+"""Inputs bound to constants, values renamed, outputs dropped: the result computes what the model does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import onnxgrad
+from onnxgrad.cli.app import main
+from onnxgrad.errors import InputError, NotProved
+from onnxgrad.jobs import edit as job
+from onnxgrad.verify.feeds.generate import feeds_for
+from onnxgrad.verify.running.session import run
+from tests.helpers import parse
+
+TEXT = """g (float[N,3] x, float[N,3] k) => (float[N,3] x, float[N,3] y, float[N,3] z) {
+  h = Add (x, k)  y = Exp (h)  t = Mul (k, w)  z = Sin (t) }"""
+TEXT = TEXT.replace(" {\n", " <float[3] w = {1, 2, 3}> {\n")
+NESTED = """g (float[2] x, bool c) => (float[2] y, float[2] h) { h = Exp (x)
+  y = If (c) <then_branch = t () => (float[2] a) { a = Relu (h) },
+              else_branch = e () => (float[2] b) { b = Neg (h) }> }"""
+K = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+
+
+def interface(model: ModelProto) -> tuple[list[str], list[str]]:
+    return [v.name for v in model.graph.input], [v.name for v in model.graph.output]
+
+
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [
+        ({"bind": {"k": K}}, (["x"], ["x", "y", "z"])),
+        ({"bind": {"k": K.tolist(), "x": K}}, ([], ["x", "y", "z"])),
+        ({"bind": {"x": K}, "rename": {"x": "u"}}, (["k"], ["u", "y", "z"])),
+        ({"rename": {"x": "u", "y": "v", "h": "y"}}, (["u", "k"], ["u", "v", "z"])),
+        ({"rename": {"x": "k", "k": "x"}}, (["k", "x"], ["k", "y", "z"])),
+        ({"rename": {"w": "weight"}}, (["x", "k"], ["x", "y", "z"])),
+        ({"drop_output": "z"}, (["x", "k"], ["x", "y"])),
+        ({"drop_output": ["x", "y"]}, (["x", "k"], ["z"])),
+        ({"drop_output": "z", "bind": {"k": K}, "rename": {"y": "z"}}, (["x"], ["x", "z"])),
+    ],
+)
+def test_every_change(changes: dict[str, Any], left: tuple[list[str], list[str]]) -> None:
+    """Another evaluator than that of the proof computes the same."""
+    model, rename = parse(TEXT), changes.get("rename", {})
+    if left == (["x"], ["x", "z"]):
+        with pytest.raises(InputError, match="'z' is taken"):
+            onnxgrad.edit(model, **changes)
+        return
+    made = onnxgrad.edit(model, **changes)
+    onnx.checker.check_model(made, full_check=True)
+    assert interface(made) == left
+    feeds = {"x": K, "k": K, **feeds_for(model, seed=3, dims={"N": 2}), **changes.get("bind", {})}
+    feeds = {name: np.asarray(v, np.float32) for name, v in feeds.items()}
+    wanted = dict(zip("xyz", ReferenceEvaluator(model).run(None, feeds), strict=True))
+    mine = {rename.get(n, n): v for n, v in feeds.items() if rename.get(n, n) in left[0]}
+    found = dict(zip(left[1], ReferenceEvaluator(made).run(None, mine), strict=True))
+    back = {new: old for old, new in rename.items()}
+    for name, value in found.items():
+        assert np.array_equal(value, wanted[back.get(name, name)]), name
+
+
+def test_a_dropped_output_takes_what_served_it_alone() -> None:
+    made = onnxgrad.edit(parse(TEXT), drop_output="z")
+    assert [n.op_type for n in made.graph.node] == ["Add", "Exp"] and not made.graph.initializer
+    text = TEXT.replace("y = Exp (h)", "y = Exp (h)  dead = Neg (h)")
+    kept = onnxgrad.edit(parse(text), rename={"y": "v"})
+    assert [n.op_type for n in kept.graph.node].count("Neg") == 1  # nobody wanted it to go
+
+
+def test_a_bound_size_is_that_of_every_shape() -> None:
+    made = onnxgrad.edit(parse(TEXT), bind={"k": K})
+    shapes = [
+        v.type.tensor_type.shape.dim[0].dim_value for v in (*made.graph.input, *made.graph.output)
+    ]
+    assert shapes == [2, 2, 2, 2]
+
+
+def test_values_that_bodies_read() -> None:
+    made = onnxgrad.edit(parse(NESTED), rename={"h": "hidden", "c": "flag"}, bind={"x": [1, -2]})
+    assert interface(made) == (["flag"], ["y", "hidden"])
+    for flag in (True, False):
+        found = run(made, {"flag": np.array(flag)})
+        assert np.allclose(found["y"], (1 if flag else -1) * np.exp([1, -2]))
+    alone = onnxgrad.edit(parse(NESTED), drop_output="y")
+    assert [n.op_type for n in alone.graph.node] == ["Exp"]
+    with pytest.raises(InputError, match="the name 'a' is taken"):
+        onnxgrad.edit(parse(NESTED), rename={"h": "a"})
+
+
+def test_annotations_and_metadata() -> None:
+    model = parse(TEXT)
+    note = model.graph.quantization_annotation.add(tensor_name="h")
+    note.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="w")
+    model.metadata_props.add(key="author", value="me")
+    made = onnxgrad.edit(model, rename={"h": "hidden", "w": "scale"})
+    (found,) = made.graph.quantization_annotation
+    assert (found.tensor_name, found.quant_parameter_tensor_names[0].value) == ("hidden", "scale")
+    assert made.metadata_props[0].value == "me"
+
+
+def test_weights_of_a_file_that_are_inputs_too() -> None:
+    old = """<ir_version: 3, opset_import: ["": 9]> g (float[N,2] x, float[2,2] w) => (float[N,2] y)
+      <float[2,2] w = {1, 2, 3, 4}> { y = MatMul (x, w) }"""
+    made = onnxgrad.edit(onnx.parser.parse_model(old), bind={"x": [[1, 2]]}, rename={"w": "v"})
+    assert interface(made) == (["x", "v"], ["y"])  # below IR 4 every weight is an input
+    new = onnx.parser.parse_model(old.replace("ir_version: 3", "ir_version: 8"))
+    made = onnxgrad.edit(new, bind={"w": np.eye(2, dtype=np.float32)})
+    assert interface(made) == (["x"], ["y"])
+    assert run(made, {"x": np.float32([[3, 4]])})["y"].tolist() == [[3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "wanted"),
+    [
+        ("float[2]", 3, [3, 3]), ("float[2]", [1, 0.5], [1, 0.5]), ("float[N]", "[1,2]", [1, 2]),
+        ("int8[1]", "7", [7]), ("bool[2]", "[true,false]", [1, 0]), ("float[2]", "1e3", [1e3] * 2),
+        ("bfloat16[1]", 1.5, [1.5]), ("bfloat16[1]", np.array([2], ml_dtypes.bfloat16), [2]),
+        ("float16[1]", "-inf", None), ("int8[1]", 300, None), ("int64[1]", 0.5, None),
+        ("float[N]", 3, None), ("float[2]", [1, 2, 3], None), ("float[2]", np.zeros(2), None),
+        ("float[2]", "none.npy", None), ("float[2]", "word", None), ("bool[1]", 1, None),
+        ("int64[1]", True, None), ("float[2]", {"a": 1}, None), ("float16[1]", 70000, None),
+        ("float[2]", [[1], [1, 2]], None), ("float[2]", "[" * 9999, None), ("float[2]", "NaN", None),
+    ],
+)  # fmt: skip
+def test_values(kind: str, given: Any, wanted: list[float] | None) -> None:
+    model = parse(
+        f"g ({kind} k, float[N] x) => (float[M] y) {{ c = Cast <to = 1> (k) y = Add (c, x) }}"
+    )
+    if isinstance(given, str) and given == "NaN":  # a value, though nothing can be compared with it
+        with pytest.raises(NotProved):
+            onnxgrad.edit(model, bind={"k": given})
+    elif wanted is None:
+        with pytest.raises(InputError) as error:
+            onnxgrad.edit(model, bind={"k": given})
+        assert len(str(error.value)) < 300 and "\n" not in str(error.value)
+    else:
+        made = onnxgrad.edit(model, bind={"k": given}, verify=False)
+        (tensor,) = made.graph.initializer
+        assert numpy_helper.to_array(tensor).astype(float).tolist() == wanted
+
+
+def test_texts_and_files(tmp_path: Path) -> None:
+    model = parse("g (string[1] k, string[N] x) => (string[M] y) { y = StringConcat (k, x) }")
+    assert onnxgrad.edit(model, bind={"k": "hello"}).graph.initializer[0].string_data == [b"hello"]
+    np.savez(tmp_path / "k.npz", k=K, x=2 * K)
+    np.save(tmp_path / "x.npy", 3 * K)
+    (tmp_path / "k.pb").write_bytes(numpy_helper.from_array(K).SerializeToString())
+    for name, file, scale in (
+        ("k", "k.npz", 1),
+        ("x", "k.npz", 2),
+        ("x", "x.npy", 3),
+        ("k", "k.pb", 1),
+    ):
+        made = onnxgrad.edit(parse(TEXT), bind={name: tmp_path / file}, verify=False)
+        tensors = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
+        assert np.array_equal(tensors[name], scale * K)
+    np.savez(tmp_path / "k.npz", a=K, b=K)
+    with pytest.raises(InputError, match="holds a, b, and no k"):
+        onnxgrad.edit(parse(TEXT), bind={"k": tmp_path / "k.npz"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "nothing to change: see bind, rename and drop_output"),
+        ({"bind": {"kk": 1}}, "the model has no such input .did you mean 'k'"),
+        (
+            {"bind": {"k": K, "x": K[:1]}},
+            "'k' is bound to a value whose N is 2, and it is 1 in another",
+        ),
+        ({"rename": {"q": "p"}}, "the main graph has no value 'q'"),
+        ({"rename": {"x": "h"}}, "the name 'h' is taken: rename that value as well"),
+        ({"rename": {"x": "p", "k": "p"}}, "the name 'p' is taken"),
+        ({"rename": {"x": ""}}, "the new name is empty"),
+        ({"drop_output": "q"}, "the model has no such output"),
+        ({"drop_output": ["x", "y", "z"]}, "a model without outputs is none"),
+    ],
+)
+def test_changes_that_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        onnxgrad.edit(parse(TEXT), **changes)
+
+
+def test_no_other_kind_can_be_constant() -> None:
+    text = "g (seq(float[N]) s, float[N] a) => (float[M] y) { z = ConcatFromSequence <axis = 0> (s) y = Add (z, a) }"
+    with pytest.raises(InputError, match="the input is no tensor"):
+        onnxgrad.edit(parse(text), bind={"s": [1]})
+
+
+def test_a_training_step_keeps_its_names() -> None:
+    model = parse(TEXT)
+    model.training_info.add().algorithm.node.add(op_type="Neg", input=["w"], output=["q"])
+    with pytest.raises(InputError, match="training_info reads 'w'"):
+        onnxgrad.edit(model, rename={"w": "v"}, verify=False)
+
+
+@pytest.mark.parametrize("wrong", ["value", "name"])
+def test_a_wrong_result_is_found_out(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(program: Any, bound: Mapping[str, Any], names: Any, dropped: Any) -> Any:
+        if wrong == "value":
+            return right(program, {k: v + 1 for k, v in bound.items()}, names, dropped)
+        return right(program, bound, {"y": "z", "z": "y"}, dropped)
+
+    right = job.edited
+    monkeypatch.setattr(job, "edited", late)
+    with pytest.raises(NotProved):
+        onnxgrad.edit(parse(TEXT), bind={"k": K})
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name may hold an equals sign."""
+    model = parse(TEXT.replace("(k, w)", "(k, w)"))
+    model.graph.output[2].name = model.graph.node[3].output[0] = "a=b"
+    onnx.save(model, tmp_path / "m.onnx")
+    np.save(tmp_path / "k.npy", K)
+    words = [
+        "edit",
+        str(tmp_path / "m.onnx"),
+        "-o",
+        str(tmp_path / "o.onnx"),
+        "--rename",
+        "a=b=c=d",
+    ]
+    assert (
+        main(
+            [
+                *words,
+                "--bind",
+                f"k={tmp_path / 'k.npy'}",
+                "--drop-output",
+                "y",
+                "--json",
+                str(tmp_path / "j"),
+            ]
+        )
+        == 0
+    )
+    said = capsys.readouterr()
+    assert "N is 2 now" in said.err and "equal on cpu  2 runs" in said.out
+    assert interface(onnx.load(tmp_path / "o.onnx")) == (["x"], ["x", "c=d"])
+    found = json.loads((tmp_path / "j").read_text())
+    assert found["proof"]["verdict"] == "equal" and found["inputs"] == ["x"]
+    assert main([*words, "--bind", "k=word"]) == 2
+    assert "'word' is neither a number" in capsys.readouterr().err
+    assert (
+        main([*words[:2], "-o", str(tmp_path / "k.npy"), "--bind", f"k={tmp_path / 'k.npy'}"]) == 2
+    )
+    assert "output and input are the same file" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted(p.as_posix() for p in Path("models").rglob("*.onnx")))
+def test_on_the_models(path: str) -> None:
+    block = onnxgrad.load(path).main
+    names = [v.name for v in (*block.inputs, *block.outputs)]
+    onnxgrad.edit(path, rename={name: f"new_{name}" for name in names})
+    given = feeds_for(onnx.load(path), seed=3)
+    onnxgrad.edit(path, bind=dict([list(given.items())[-1]]))
+    if len(block.outputs) > 1:
+        onnxgrad.edit(path, drop_output=block.outputs[0].name)
