@@ -26,7 +26,10 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
     # a check that did not run is part of the verdict
     gaps = cell(f"; {report.gaps}" if report.gaps else "", "yellow")
     bounds = cell(f" ({report.bounds})" if report.bounds and report.ok else "")
-    yield verdict(report) + bounds + cell(f" on {report.provider}") + gaps + cell(ran, "dim")
+    around = cell(report.boundary, "yellow")
+    yield (
+        verdict(report) + bounds + around + cell(f" on {report.provider}") + gaps + cell(ran, "dim")
+    )
     yield from (cell(f"  {reason}", "red") for reason in report.unproved)
     if report.legs:
         yield table(

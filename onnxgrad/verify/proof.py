@@ -16,12 +16,21 @@ from typing import Any, cast
 from onnx import TensorProto
 
 from onnxgrad.errors import CannotRun, InputError
+from onnxgrad.ir.domains import full_name
 from onnxgrad.limits import bounded
 from onnxgrad.options import providers_of, several
 from onnxgrad.verify.bounds import Bounds, PerOutput
 from onnxgrad.verify.compare import Difference
 from onnxgrad.verify.coverage.search import Search
 from onnxgrad.verify.coverage.summary import Coverage, wanted_share
+from onnxgrad.verify.custom_boundaries import (
+    Around,
+    CannotCut,
+    Operator,
+    UnknownOperator,
+    around,
+    unknown_operators,
+)
 from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import Attempt, Chosen, Inputs, Results, choose_cases
 from onnxgrad.verify.float64_check import Oracle, float64_check
@@ -96,37 +105,65 @@ def verify(
     reports = [
         against_stored(first, cast(Stored, expect), each)
         if second is None
-        else _compared(first, second, each)
+        else _around(first, second, each)
         for each in requests
     ]
     report = reports[0] if len(reports) == 1 else joined(reports, providers)
     return replace(report, bounds=str(bounds))
 
 
+def _around(original: ProofModel, candidate: ProofModel, request: Request) -> Report:
+    """The comparison; if onnxruntime lacks operators of the original, that of the rest."""
+    unknown, first = dict[Operator, None](), None
+    models, start = Around(original, candidate, ()), time.monotonic()
+    try:
+        while True:
+            try:
+                report = _compared(models.original, models.candidate, request)
+                break
+            except UnknownOperator as error:
+                if unknown.keys() >= {*error.operators}:
+                    raise
+                first = first or error
+                unknown |= dict.fromkeys(error.operators)
+                models = around(original, candidate, unknown)
+        if not report and models.lonely:
+            raise CannotCut(f"the second model does without {models.lonely!r}, and differs")
+    except (CannotCut, CannotRun) as error:
+        if first is None or not first.certain:
+            raise first or error from None
+        instead = "" if isinstance(error, CannotCut) else "with values in the place of its results "
+        why = f"{instead}{error}"
+    else:
+        return replace(report, around=models.nodes, seconds=time.monotonic() - start)
+    names, library = ", ".join(full_name(*o) for o in unknown), option("--custom-ops", "custom_ops")
+    lacks = f"onnxruntime lacks {names} ({library} loads a library)"
+    return _nothing_ran(request, start, lacks, (), [f"{lacks}; {why}"])
+
+
+def _nothing_ran(
+    request: Request,
+    start: float,
+    why: str,
+    differences: Sequence[Difference] = (),
+    unproved: Sequence[str] = (),
+) -> Report:
+    return Report(
+        False, tuple(differences), {name: Leg(name, False, why) for name in request.legs}, (),
+        request.settings.provider, seconds=time.monotonic() - start, unproved=tuple(unproved),
+    )  # fmt: skip
+
+
 def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> Report:
     """The two checks, as far as they run."""
-    start = time.monotonic()
-    provider, legs = request.settings.provider, request.legs
+    start, legs = time.monotonic(), request.legs
     outputs = [value.name for value in original.proto.graph.output]
     _check_outputs(request, outputs)
     demands, seen = correspondence(original.proto, candidate.proto, request.names, request.bounds)
 
-    def nothing_ran(
-        why: str, differences: Sequence[Difference] = (), unproved: Sequence[str] = ()
-    ) -> Report:
-        return Report(
-            False,
-            tuple(differences),
-            {name: Leg(name, False, why) for name in legs},
-            (),
-            provider,
-            seconds=time.monotonic() - start,
-            unproved=tuple(unproved),
-        )
-
     broken = interface_differences(original.proto, seen)
     if broken:
-        return nothing_ran("the interfaces differ", broken)
+        return _nothing_ran(request, start, "the interfaces differ", broken)
     draws = same_draws(original, candidate, demands.names.outputs)
     original, candidate = draws.original, draws.candidate
     demands = replace(demands, random=frozenset(draws.left))
@@ -152,7 +189,9 @@ def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> 
         if not isinstance(cause, RunFailed) or not (cause.limit or cause.stage == _REFERENCE):
             raise  # the model's own failure; a limit, or our reference's, leaves everything open
         unproved = f"the float64 check could not run ({cause.reason})"
-        return nothing_ran(
+        return _nothing_ran(
+            request,
+            start,
             cause.reason,
             (),
             [limit_reached("the original model", cause) if cause.limit else unproved],
@@ -215,14 +254,15 @@ def _uncovered(coverage: Coverage, request: Request) -> list[str]:
 
 def _opened(original: ProofModel, request: Request) -> tuple[Session | None, dict[str, Leg]]:
     """The original in onnxruntime; or that check, which does not run if onnxruntime lacks an
-    operator that the user's own kernel computes in float64. Errors as `open_original`.
+    operator that the user's own kernel computes in float64. Errors as `open_original`, and
+    UnknownOperator if there is no such kernel.
     """
     try:
         return open_original(original, request.settings), {}
     except CannotRun as error:
         own = unknown_to_onnxruntime(original.proto, str(error))
         if not own or "float64" not in request.legs:
-            raise
+            raise unknown_operators(original.proto, error) or error from error
         library = option("--custom-ops", "onnxgrad.custom_ops")
         why = f"it lacks {own}, which a kernel of yours computes; {library} loads a library"
         return None, {"onnxruntime": Leg("onnxruntime", False, why)}

@@ -79,11 +79,12 @@ class Report(Plain):
     difference of every output and check, `compared` the finite elements of each output over all
     feeds, `unproved` why nothing is known, `unstable` the outputs whose own noise hides a lot,
     `bounds` those of the user's own, `coverage` what the runs reached, `idle` the providers that
-    were requested and have no kernel for any node of the result.
+    were requested and have no kernel for any node of the result, `around` the operators of the
+    custom nodes that cannot run here, whose operands were compared in their place.
     """
 
     json_keys = (
-        "ok verdict summary unproved bounds provider idle worst compared legs cases "
+        "ok verdict summary unproved bounds provider idle around worst compared legs cases "
         "differences unstable notes coverage noise seconds:.3f"
     )
 
@@ -101,6 +102,7 @@ class Report(Plain):
     bounds: str = ""
     coverage: Coverage = NOTHING_RAN
     idle: tuple[str, ...] = ()
+    around: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self.ok
@@ -125,6 +127,16 @@ class Report(Plain):
         return [leg for name, leg in self.legs.items() if name.partition(" on ")[0] in wanted]
 
     @property
+    def boundary(self) -> str:
+        """The custom nodes that did not run, for the verdict; empty if every node ran."""
+        operators = ", ".join(dict.fromkeys(self.around))
+        return (
+            f", around {counted(len(self.around), 'custom node')} that did not run ({operators}),"
+            if self.around
+            else ""
+        )
+
+    @property
     def gaps(self) -> str:
         """The checks that did not run, or not on everything, and why; providers on which nothing
         runs.
@@ -140,7 +152,7 @@ class Report(Plain):
         if self.ok:
             bounds = f" ({self.bounds})" if self.bounds else ""
             gaps = f"; {self.gaps}" if self.gaps else ""
-            return f"{self.verdict}{bounds} on {self.provider}{gaps}"
+            return f"{self.verdict}{bounds}{self.boundary} on {self.provider}{gaps}"
         found = self.worst
         seen = 0 if found is None else self.compared.get(found.output, found.compared)
         return (

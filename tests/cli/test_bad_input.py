@@ -220,8 +220,8 @@ def test_a_model_of_an_unknown_domain(run: Run, tmp_path: Path) -> None:
         g (float[2] x) => (float[2] y) { a = Identity(x) y = my.ops.Secret(a) }"""),
         path,
     )
-    check(run("optimize", path, "-o", out), 2, "--no-verify")
-    assert run("optimize", path, "-o", out, "--no-verify").code == 0
+    done = run("optimize", path, "-o", out)
+    assert done.code == 0 and "equal, around 1 custom node that did not run" in done.out
     assert [n.op_type for n in onnx.load(out).graph.node] == ["Secret"]
 
 

@@ -190,7 +190,7 @@ def test_a_candidate_that_kills_onnxruntime_is_a_difference() -> None:
 def test_an_original_that_does_not_run_is_an_input_error() -> None:
     with pytest.raises(InputError, match=r"SIGFPE"):
         verify(parse(INT_MIN), parse(INT_MIN))
-    broken = parse("g (float[N] x) => (float[N] y) { y = my.Op(x) }")
+    broken = parse("g (float[N] x) => (float[N] y) { y = Neg(q) }")
     with pytest.raises(InputError, match=r"does not load"):
         verify(broken, broken)
 

@@ -19,7 +19,7 @@ from onnxgrad.ir.protobufs import model_nodes
 from onnxgrad.options import known_keywords
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_NOT_KNOWN = "is not a registered function/op"  # as onnxruntime words it
+NOT_KNOWN = "is not a registered function/op"  # as onnxruntime words it
 OWN: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
@@ -75,7 +75,7 @@ def unknown_to_onnxruntime(model: onnx.ModelProto, reason: str) -> str:
     """The user's own operators of a model, where onnxruntime refused it for the `reason` that it
     does not know some operator; else empty.
     """
-    return ", ".join(own_operators(model)) if _NOT_KNOWN in reason else ""
+    return ", ".join(own_operators(model)) if NOT_KNOWN in reason else ""
 
 
 def call_own(

@@ -1,0 +1,355 @@
+"""Custom operators that cannot run here, as boundaries of a proof.
+
+Their nodes are cut out of both models: the results become inputs of both, the operands outputs. If
+both models have the same nodes and the operands agree whatever the results are, both models compute
+the same for every operator that is a function of its operands: by induction over their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+
+from onnxgrad.errors import CannotRun, OnnxgradError
+from onnxgrad.ir import domains
+from onnxgrad.ir.load import load
+from onnxgrad.ir.protobufs import every_node, keep, model_nodes, scheduled
+from onnxgrad.ir.types import type_to_proto
+from onnxgrad.verify.changed_region import reads
+from onnxgrad.verify.feeds.dims import required_inputs
+from onnxgrad.verify.proof_model import TWO_GB, ProofModel, proof_model
+from onnxgrad.verify.reference.user_operators import NOT_KNOWN, OWN
+from onnxgrad.verify.value_numbers import Numbers
+
+Operator: TypeAlias = tuple[str, str]  # domain, name
+_FunctionKey: TypeAlias = tuple[str, str, str]
+_RUNTIMES_OWN = "com.microsoft"
+_FOLLOWED = 8  # values of the same type behind a result that say what type it has
+
+
+class UnknownOperator(CannotRun):
+    """onnxruntime does not know these operators of the original, as it says itself or as may be."""
+
+    def __init__(self, reason: str, operators: Collection[Operator], *, certain: bool) -> None:
+        super().__init__(reason)
+        self.operators, self.certain = operators, certain
+
+
+class CannotCut(Exception):
+    """Nothing is proved around the operators; the words say why."""
+
+
+def unknown_operators(model: ModelProto, error: CannotRun) -> UnknownOperator | None:
+    """The error if it is about a custom operator, which onnxruntime names, or one of a function
+    does not type; None if there is none.
+    """
+    functions = {(f.domain, f.name) for f in model.functions}
+    custom = {
+        (n.domain, n.op_type): None
+        for n in model_nodes(model)
+        if not domains.is_default(n.domain) and (n.domain, n.op_type) not in functions
+    }
+    if NOT_KNOWN in str(error):
+        named = [o for o in custom if f"{o[0]}:{o[1]}(" in str(error)]
+        return UnknownOperator(str(error), named, certain=True) if named else None
+    foreign = [o for o in custom if o not in OWN and not onnx.defs.has(o[1], o[0])]
+    suspects = [o for o in foreign if not o[0].startswith(_RUNTIMES_OWN)]
+    return UnknownOperator(str(error), suspects, certain=False) if suspects else None
+
+
+@dataclass(frozen=True)
+class Around:
+    """Both models without the custom nodes; `nodes`: the operator of each, in the original's
+    order; `lonely`: the result of one that the second model lacks, if any. Its results are free in
+    the original alone, so that a difference then refutes nothing.
+    """
+
+    original: ProofModel
+    candidate: ProofModel
+    nodes: tuple[str, ...]
+    lonely: str = ""
+
+
+def around(original: ProofModel, candidate: ProofModel, unknown: Collection[Operator]) -> Around:
+    """Both models cut at the nodes of these operators. A node of the main graph that runs one in
+    its nested graphs or in a function is cut as a whole.
+
+    Raises CannotCut if the second model has more of them, or the type of a result is unknown.
+    """
+    if max(m.proto.ByteSize() for m in (original, candidate)) > TWO_GB:
+        raise CannotCut("models of over 2 GB are not cut")
+    sides = [_Side(model, unknown) for model in (original, candidate)]
+    pairs = _pairs(*sides)
+    types = _result_types(original.proto, [a for a, _ in pairs], candidate.proto)
+    taken = {name for side in sides for name in side.names}
+    for a, b in pairs:
+        operator = domains.full_name(a.domain, a.op_type)
+        title = next(name for name in a.output if name)
+        given = [_fresh(f"{name} of {operator}", taken) if name else "" for name in a.output]
+        shown = {
+            i: _fresh(f"{title}: operand {i} of {operator}", taken)
+            for i, (p, q) in enumerate(zip(_operands(a), _operands(b) if b is not None else ()))
+            if p and not (sides[0].constant(p) and sides[0].constant(p) == sides[1].constant(q))
+        }
+        inputs = [
+            ValueInfoProto(name=new, type=types[name]) for new, name in zip(given, a.output) if name
+        ]
+        sides[0].cut(a, given, shown, inputs)
+        sides[1].cut(b, given, shown, inputs)
+    first, second = (side.finished() for side in sides)
+    operators = tuple(domains.full_name(a.domain, a.op_type) for a, _ in pairs)
+    return Around(first, second, operators, next((a.output[0] for a, b in pairs if b is None), ""))
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "'"
+    taken.add(name)
+    return name
+
+
+def _operands(node: NodeProto) -> list[str]:
+    """The operands, then what the nested graphs of a node capture."""
+    return [*node.input, *sorted(reads(node) - {*node.input})]
+
+
+class _Side:
+    """One model while its custom nodes are cut out; nodes that reach no output are gone."""
+
+    def __init__(self, model: ProofModel, unknown: Collection[Operator]) -> None:
+        self.proto = ModelProto()
+        self.proto.CopyFrom(model.weights())
+        self.functions = {(f.domain, f.name, f.overload): f for f in self.proto.functions}
+        self.unknown, self.opaque = unknown, set[_FunctionKey]()
+        while (
+            more := {k for k, f in self.functions.items() if self._runs_one(f.node)} - self.opaque
+        ):
+            self.opaque |= more
+        graph = self.proto.graph
+        live = {v.name for v in graph.output}
+        self.nodes: list[NodeProto] = []
+        for node in reversed(scheduled(list(graph.node))):
+            if not live.isdisjoint(node.output):
+                live.update(reads(node))
+                self.nodes.append(node)
+        self.nodes.reverse()
+        self.instead: dict[int, list[NodeProto]] = {}
+        self.custom = self._different(node for node in self.nodes if self._runs_one([node]))
+        self.constants = {t.name: t for t in graph.initializer}
+        self.names = {name for n in every_node(graph.node) for name in n.output} | {
+            *self.constants, *(v.name for v in graph.input)
+        }  # fmt: skip
+        self.open = {v.name for v in required_inputs(graph)}
+
+    def _different(self, nodes: Iterable[NodeProto]) -> list[NodeProto]:
+        """The nodes but for those that compute what an earlier one does, which they now copy."""
+        numbers = Numbers()
+        found, firsts = numbers.of(self.proto.graph), dict[object, NodeProto]()
+        for node in nodes:
+            first = firsts.setdefault((*numbers.key(node, found), len(node.output)), node)
+            if first is not node and [*map(bool, first.output)] == [*map(bool, node.output)]:
+                self.instead[id(node)] = [
+                    NodeProto(op_type="Identity", input=[a], output=[b])
+                    for a, b in zip(first.output, node.output)
+                    if b
+                ]
+        return [node for node in firsts.values() if id(node) not in self.instead]
+
+    def _runs_one(self, nodes: Iterable[NodeProto]) -> bool:
+        return any(
+            (n.domain, n.op_type) in self.unknown
+            or (n.domain, n.op_type, n.overload) in self.opaque
+            for n in every_node(nodes)
+        )
+
+    def key(self, node: NodeProto) -> object:
+        """All that has to be equal, beside the values of the operands."""
+        attributes = sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
+        present = tuple(bool(name) for name in _operands(node)), tuple(map(bool, node.output))
+        bodies = self._called([node], {})
+        return (node.domain, node.op_type, node.overload, *attributes, present, *bodies.values())
+
+    def _called(
+        self, nodes: Iterable[NodeProto], found: dict[_FunctionKey, bytes]
+    ) -> dict[_FunctionKey, bytes]:
+        """The functions that nodes call, and those that these call."""
+        for node in every_node(nodes):
+            key = (node.domain, node.op_type, node.overload)
+            if key in self.functions and key not in found:
+                found[key] = self.functions[key].SerializeToString(deterministic=True)
+                self._called(self.functions[key].node, found)
+        return found
+
+    def constant(self, name: str) -> bytes | str:
+        """What an operand is if nothing computes it: an input's name, or a constant's contents."""
+        if name in self.constants and name not in {v.name for v in self.proto.graph.input}:
+            held = self.constants[name]
+            return bytes(held.SerializeToString(deterministic=True))
+        return name if name in self.open else ""
+
+    def cut(
+        self,
+        node: NodeProto | None,
+        given: Sequence[str],
+        shown: Mapping[int, str],
+        inputs: Iterable[ValueInfoProto],
+    ) -> None:
+        """Feed the node's results by these names, and return its operands."""
+        self.proto.graph.input.extend(inputs)
+        if node is None:
+            return
+        made = [
+            NodeProto(op_type="Identity", input=[new], output=[name])
+            for new, name in zip(given, node.output)
+            if name
+        ]
+        operands = _operands(node)
+        made += [
+            NodeProto(op_type="Identity", input=[operands[i]], output=[name])
+            for i, name in shown.items()
+        ]
+        self.instead[id(node)] = made
+        self.proto.graph.output.extend(ValueInfoProto(name=name) for name in shown.values())
+
+    def finished(self) -> ProofModel:
+        """The model without its custom nodes, and without the functions that have some."""
+        nodes = [made for n in self.nodes for made in self.instead.get(id(n), [n])]
+        copied = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
+        del self.proto.graph.node[:]
+        self.proto.graph.node.extend(copied)
+        keep(self.proto.functions, lambda f: (f.domain, f.name, f.overload) not in self.opaque)
+        return proof_model(self.proto)
+
+
+def _pairs(a: _Side, b: _Side) -> list[tuple[NodeProto, NodeProto | None]]:
+    """Each custom node with its counterpart: of the same name of a result or of the node, or the
+    only one of its kind that is left; None if the second model does without.
+    """
+    left = {id(n): n for n in b.custom}
+    found: dict[int, NodeProto] = {}
+    for name in _NAMES:
+        ours = _by([n for n in a.custom if id(n) not in found], a, name)
+        theirs = _by(left.values(), b, name)
+        for key, nodes in ours.items():
+            others = theirs.get(key, [])
+            if len(nodes) == len(others) == 1 and key[1]:
+                found[id(nodes[0])] = others[0]
+                del left[id(others[0])]
+    if left:
+        node = next(iter(left.values()))
+        operator = domains.full_name(node.domain, node.op_type)
+        raise CannotCut(f"only the second model has the {operator} of {node.output[0]!r}")
+    return [(n, found.get(id(n))) for n in a.custom]
+
+
+_NAMES: tuple[Callable[[NodeProto], object], ...] = (
+    lambda n: tuple(n.output), lambda n: n.name, lambda n: "the only one",
+)  # fmt: skip
+
+
+def _by(
+    nodes: Iterable[NodeProto], side: _Side, name: Callable[[NodeProto], object]
+) -> dict[tuple[object, object], list[NodeProto]]:
+    found: dict[tuple[object, object], list[NodeProto]] = {}
+    for node in nodes:
+        found.setdefault((side.key(node), name(node)), []).append(node)
+    return found
+
+
+def _result_types(
+    model: ModelProto, nodes: Sequence[NodeProto], other: ModelProto
+) -> dict[str, TypeProto]:
+    """The type of each custom result: as declared, else as that of an operand, with the element
+    type that its readers ask for. Values are proved for what the type says, so a guess that does
+    not run proves nothing.
+    """
+    found = {
+        v.name: v.type
+        for m in (other, model)
+        for v in (*m.graph.value_info, *m.graph.output)
+        if v.type.WhichOneof("value")
+    }
+    left = [n for n in nodes if any(name and name not in found for name in n.output)]
+    while left:
+        types = _inferred(model, found) | found
+        guessed = {
+            name: kind
+            for n in left
+            for name in n.output
+            if name and name not in found
+            for kind in [_as_read(model, name, [types[i] for i in _operands(n) if i in types])]
+            if kind is not None
+        }
+        if not guessed:
+            raise CannotCut(f"the type of {left[0].output[0]!r} is neither declared nor known")
+        found |= guessed
+        left = [n for n in left if any(name and name not in found for name in n.output)]
+    return found
+
+
+def _inferred(model: ModelProto, more: Mapping[str, TypeProto]) -> dict[str, TypeProto]:
+    """The known types of the values of the main graph, if these are declared as well."""
+    told = ModelProto()
+    told.CopyFrom(model)
+    declared = {v.name for v in (*told.graph.value_info, *told.graph.output, *told.graph.input)}
+    told.graph.value_info.extend(
+        ValueInfoProto(name=name, type=kind) for name, kind in more.items() if name not in declared
+    )
+    try:
+        values = load(told).main.vars()
+    except OnnxgradError as error:
+        raise CannotCut(f"the types of its values are not known ({error})") from error
+    made = {v.name: type_to_proto(v.type) for v in values}
+    return {name: kind for name, kind in made.items() if kind.WhichOneof("value")}
+
+
+def _as_read(model: ModelProto, name: str, operands: Sequence[TypeProto]) -> TypeProto | None:
+    """The first type that all readers of a value accept; if none is, the first with an element type
+    that they do. None without operands.
+    """
+    taken = list(_accepted(model, name))
+    guesses = [*operands]
+    for code in (TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL):
+        for kind in operands[:1]:
+            made = TypeProto()
+            made.CopyFrom(kind)
+            made.tensor_type.elem_type = code
+            guesses.append(made)
+    good = (k for k in guesses if all(_text(k) in kinds for kinds in taken))
+    return next(good, operands[0] if operands else None)
+
+
+def _accepted(model: ModelProto, name: str) -> Iterator[Collection[str]]:
+    """The types that the readers of a value take, as far as onnx says, and those of a result of the
+    same type; those of constants beside them that must be alike.
+    """
+    weights = {t.name: TypeProto(tensor_type=TypeProto.Tensor(elem_type=t.data_type))
+               for t in model.graph.initializer}  # fmt: skip
+    versions, alike = domains.versions(model.opset_import), [name]
+    for value in alike:  # which grows
+        for node in model.graph.node:
+            domain = domains.canonical(node.domain)
+            if value not in node.input or not onnx.defs.has(node.op_type, domain):
+                continue
+            schema = onnx.defs.get_schema(node.op_type, versions.get(domain, 1), domain)
+            slots = [p.type_str for p in schema.inputs]
+            slots += slots[-1:] * (len(node.input) - len(slots))
+            mine = slots[[*node.input].index(value)]
+            allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+            yield allowed.get(mine, (mine,))
+            beside = [n for n, slot in zip(node.input, slots) if slot == mine and n in weights]
+            yield from ((_text(weights[n]),) for n in beside)
+            results = [n for n, p in zip(node.output, schema.outputs) if p.type_str == mine]
+            alike += [n for n in results if n not in alike and len(alike) < _FOLLOWED]
+
+
+def _text(kind: TypeProto) -> str:
+    """A type as onnx's schemas spell it; empty for anything but a tensor."""
+    if not kind.HasField("tensor_type"):
+        return ""
+    name = TensorProto.DataType.Name(kind.tensor_type.elem_type).lower()
+    return f"tensor({name})"

@@ -1,0 +1,95 @@
+"""Value numbering: equal numbers for values of a main graph that are computed alike from alike
+constants and inputs, within one model and across two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from onnx import GraphProto, NodeProto, TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir import domains
+from onnxgrad.ir.binding import RANDOM_OPS
+from onnxgrad.ir.protobufs import elements, every_node, scheduled
+from onnxgrad.verify.changed_region import reads
+from onnxgrad.verify.tolerance import is_float
+
+_MOST = 1 << 22  # elements of a constant whose contents are compared after rounding
+
+
+@dataclass
+class Numbers:
+    """Numbers shared by the models that it counts. `rounding`: constants of floats are alike if
+    they are in float16.
+    """
+
+    rounding: bool = False
+    _known: dict[object, int] = field(default_factory=dict)
+
+    def number(self, key: object) -> int:
+        """The number of a key, a new one for a new key."""
+        return self._known.setdefault(key, len(self._known))
+
+    def of(self, graph: GraphProto, names: Mapping[str, str] = {}) -> dict[str, int]:
+        """The number of each value; `names`: what the graph's inputs are called in another."""
+        found = {v.name: self.number(("input", names.get(v.name, v.name))) for v in graph.input}
+        for tensor in graph.initializer:
+            if tensor.name not in found:
+                found[tensor.name] = self.constant(tensor)
+        for node in scheduled(list(graph.node)):
+            key = self.key(node, found)
+            found.update(
+                (name, self.number((*key, i))) for i, name in enumerate(node.output) if name
+            )
+        return found
+
+    def key(self, node: NodeProto, found: Mapping[str, int]) -> tuple[object, ...]:
+        """The operator, its attributes and the numbers of its operands; of a node that draws, the
+        node.
+        """
+        if (
+            node.op_type == "Constant"
+            and len(node.attribute) == 1
+            and node.attribute[0].name == "value"
+        ):
+            return ("constant", self.constant(node.attribute[0].t))
+        if any(n.op_type in RANDOM_OPS or n.op_type == "Dropout" for n in every_node([node])):
+            return ("drawn", id(node))
+        captured = sorted(reads(node) - {*node.input})
+        operands = [found.get(name, name) if name else None for name in node.input]
+        attributes = sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
+        domain = domains.canonical(node.domain)
+        inner = [(name, found.get(name)) for name in captured]
+        return (domain, node.op_type, node.overload, *attributes, *operands, *inner)
+
+    def constant(self, tensor: TensorProto) -> int:
+        """The number of a constant's contents; of external ones that of their place."""
+        array = None
+        if self.rounding and tensor.data_location != TensorProto.EXTERNAL:
+            array = _floats(tensor)
+        if array is not None:
+            with np.errstate(over="ignore"):
+                data = array.astype(np.float16).tobytes()
+            return self.number(("floats", array.shape, hashlib.blake2b(data).digest()))
+        bare = TensorProto()
+        bare.CopyFrom(tensor)
+        bare.ClearField("name")
+        bare.ClearField("doc_string")
+        data = bare.SerializeToString(deterministic=True)
+        return self.number(("constant", hashlib.blake2b(data).digest()))
+
+
+def _floats(tensor: TensorProto) -> np.ndarray[Any, Any] | None:
+    """The elements of a constant of floats; None for another, a large or a damaged one."""
+    if int(np.prod(tensor.dims, dtype=np.float64)) > _MOST:
+        return None
+    try:
+        array = elements(tensor)
+    except InputError:
+        return None
+    return array if is_float(array) else None

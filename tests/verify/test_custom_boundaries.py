@@ -1,0 +1,209 @@
+"""A custom operator that cannot run is a boundary: all around it is proved, and the verdict says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import onnxgrad
+from onnxgrad.cli.app import main
+from onnxgrad.errors import InputError
+from onnxgrad.verify import Report, verify
+from tests.helpers import MODELS_DIR, parse
+
+HEAD = '<ir_version: 10, opset_import: ["": 20, "acme": 1]>'
+MIDDLE = """g (float[N,4] x, float[4] b) => (float[N,4] y) {
+  i = Identity (x)  c = Add (i, b)  m = acme.Mystery <k = 3> (c, b)  t = Tanh (m)  y = Mul (t, b) }"""
+
+
+def model(text: str) -> onnx.ModelProto:
+    return parse(f"{HEAD} {text}")
+
+
+def against(text: str, *changes: tuple[str, str]) -> Report:
+    """The model against itself with these changes."""
+    other = text
+    for before, after in changes:
+        assert before in other
+        other = other.replace(before, after)
+    return verify(model(text), model(other))
+
+
+def with_custom(name: str, operator: str, places: tuple[int, ...]) -> onnx.ModelProto:
+    """A real model with a custom node behind some nodes of this operator, whose types nothing declares."""
+    made = onnx.load(MODELS_DIR / name)
+    nodes, count = list(made.graph.node), -1
+    del made.graph.node[:]
+    for node in nodes:
+        count += node.op_type == operator
+        result = node.output[0]
+        if node.op_type == operator and count in places:
+            node.output[0] = f"{result}_before"
+            made.graph.node.append(node)
+            node = helper.make_node("Mystery", [node.output[0]], [result], domain="acme")
+            kept = [v for v in made.graph.value_info if v.name != result]
+            del made.graph.value_info[:]
+            made.graph.value_info.extend(kept)
+        made.graph.node.append(node)
+    made.opset_import.append(helper.make_opsetid("acme", 1))
+    return made
+
+
+def test_what_is_around_is_rewritten_and_proved() -> None:
+    done = onnxgrad.optimize(model(MIDDLE), report=True)
+    assert {r.rule for r in done.rewrites} == {"identity"}
+    assert done.proof.verdict == "equal" and done.proof.around == ("acme::Mystery",)
+    assert all(leg.ran for leg in done.proof.legs.values())
+    said = "equal, around 1 custom node that did not run (acme::Mystery), on cpu"
+    assert done.proof.summary == said
+    compared = done.proof.compared
+    assert compared["m: operand 0 of acme::Mystery"] and compared["y"]
+    assert "m: operand 1 of acme::Mystery" not in compared  # an input of both
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("Add (i, b)", "Sub (i, b)"),  # before it
+        ("Tanh (m)", "Sigmoid (m)"),  # behind it
+        ("(c, b)", "(b, c)"),
+        ("(c, b)", "(c, c)"),
+        ("Mul (t, b)", "Mul (t, m)"),
+    ],
+)
+def test_a_difference_on_either_side_is_found(change: tuple[str, str]) -> None:
+    assert against(MIDDLE, change).verdict == "different"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (("k = 3", "k = 4"), "only the second model has the acme::Mystery of 'm'"),
+        (("m = acme.Mystery <k = 3> (c, b)", "m = Identity (c)"), "does without 'm', and differs"),
+        (("acme.Mystery <k = 3> (c, b)", "acme.Mystery <k = 3> (c)"), "only the second model"),
+    ],
+)
+def test_other_custom_nodes_prove_nothing(change: tuple[str, str], why: str) -> None:
+    report = against(MIDDLE, change)
+    assert report.verdict == "not proved" and why in report.summary
+    assert "onnxruntime lacks acme::Mystery" in report.summary
+
+
+def test_a_node_of_another_name_is_the_only_one_of_its_kind() -> None:
+    report = against(MIDDLE, ("m = acme", "z = acme"), ("Tanh (m)", "Tanh (z)"))
+    assert report.verdict == "equal" and report.around
+
+
+def test_a_node_whose_result_does_not_matter_may_go() -> None:
+    text = """g (float[4] x) => (float[4] y) { m = acme.Mystery (x)  s = Shape (m)  z = Sub (s, s)
+      f = Cast <to = 1> (z)  y = Add (x, f) }"""
+    report = verify(model(text), parse("g (float[4] x) => (float[4] y) { y = Identity (x) }"))
+    assert report.verdict == "equal" and report.around == ("acme::Mystery",)
+    dead = text.replace("y = Add (x, f)", "y = Identity (x)")
+    assert onnxgrad.optimize(model(dead), report=True).proof.around == ()
+
+
+def test_equal_nodes_may_be_merged() -> None:
+    text = """g (float[4] x) => (float[4] y) { a = Neg (x)  b = Neg (x)
+      m = acme.Mystery (a)  n = acme.Mystery (b)  y = Add (m, n) }"""
+    report = against(text, ("n = acme.Mystery (b)", ""), ("Add (m, n)", "Add (m, m)"))
+    assert report.verdict == "equal" and report.around == ("acme::Mystery",)
+    assert against(text, ("Add (m, n)", "Add (m, a)")).verdict == "different"
+
+
+def test_several_operators_one_behind_another() -> None:
+    text = """g (int64[N] ids) => (float[N] y, float[N] z) <float[1] w = {2}> {
+      i = Identity (ids)  e = acme.Look (i)  p, q = acme.Both (e, , w)  r = Identity (q)
+      s = Mul (p, w)  y = Add (s, w)  z = Sub (r, w) }"""
+    report = verify(model(text), onnxgrad.optimize(model(text)))
+    assert report.verdict == "equal" and report.around == ("acme::Look", "acme::Both")
+    assert against(text, ("z = Sub (r, w)", "z = Sub (p, w)")).verdict == "different"
+
+
+BRANCH = """g (float[4] x, bool c) => (float[4] y) { k = Abs (x)  h = If (c) <
+    then_branch = t () => (float[4] p) { p = acme.Mystery (k) },
+    else_branch = e () => (float[4] q) { q = Neg (x) }>  i = Identity (h)  y = Exp (i) }"""
+CALL = """g (float[4] x) => (float[4] y) { k = Abs (x)  h = acme.F (k)  y = Exp (h) }
+    <domain: "acme", opset_import: ["": 20, "acme": 1]> F (v) => (w) { u = acme.Mystery (v)  w = G (u) }
+    <domain: "", opset_import: ["": 20]> G (v) => (w) { w = Tanh (v) }"""
+
+
+def test_a_node_that_holds_one_is_a_boundary_as_a_whole() -> None:
+    assert (report := against(BRANCH)).verdict == "equal" and report.around == ("If",)
+    assert against(BRANCH, ("k = Abs", "k = Neg")).verdict == "different"  # it is captured
+    assert against(BRANCH, ("q = Neg", "q = Abs")).verdict == "not proved"
+
+
+def test_a_call_of_a_function_that_holds_one() -> None:
+    text = CALL.replace("G (u)", "acme.G (u)").replace('<domain: "",', '<domain: "acme",')
+    assert (report := against(text)).verdict == "equal" and report.around == ("acme::F",)
+    assert against(text, ("k = Abs", "k = Neg")).verdict == "different"
+    with pytest.raises(InputError, match="does not load"):  # onnxruntime does not say why
+        against(text, ("w = Tanh", "w = Sin"))
+
+
+def test_nothing_that_runs_proves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A result of another shape than its operand's, which nothing declares."""
+    text = """g (float[2,3] x) => (float[5,7] y) {
+      i = Identity (x)  m = acme.Grow (i)  y = Mul (m, w) }"""
+    grow = model(text)
+    w = np.arange(35, dtype=np.float32).reshape(5, 7)
+    grow.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    onnx.save(grow, tmp_path / "m.onnx")
+    out = tmp_path / "o.onnx"
+    assert main(["optimize", str(tmp_path / "m.onnx"), "-o", str(out), "-q"]) == 1
+    assert "not proved: onnxruntime lacks acme::Grow (--custom-ops" in capsys.readouterr().err
+    assert not out.exists()
+    grow.graph.value_info.append(helper.make_tensor_value_info("m", 1, [5, 7]))
+    onnx.save(grow, tmp_path / "m.onnx")
+    assert main(["optimize", str(tmp_path / "m.onnx"), "-o", str(out), "--json", "-"]) == 0
+    printed = json.loads(capsys.readouterr().out)["models"][0]["proof"]
+    assert printed["around"] == ["acme::Grow"] and out.exists()
+
+
+def test_a_result_of_unknown_type_is_not_guessed() -> None:
+    text = "g (float[2] x) => (float[2] y) { m = acme.Source ()  y = Mul (x, m) }"
+    report = against(text)
+    assert report.verdict == "not proved" and "type of 'm' is neither declared" in report.summary
+
+
+def test_what_is_wrong_for_another_reason_is_still_an_error() -> None:
+    with pytest.raises(InputError, match="does not load in onnxruntime"):
+        verify(model(MIDDLE.replace("Tanh (m)", "Tanh (q)")), model(MIDDLE))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "operator", "places"),
+    [
+        ("resnet18.onnx", "Relu", (4, 9)),
+        ("bert.raw.onnx", "MatMul", (7, 20)),
+        ("llama.raw.onnx", "MatMul", (9,)),
+        ("mobilenet_v2.raw.onnx", "Conv", (5, 12, 30)),
+        ("whisper.raw.onnx", "LayerNormalization", (2, 5)),
+        ("gpt2.onnx", "Softmax", (1,)),
+    ],
+)
+def test_real_models(name: str, operator: str, places: tuple[int, ...]) -> None:
+    custom = with_custom(name, operator, places)
+    done = onnxgrad.optimize(custom, report=True)
+    assert done.proof.verdict == "equal" and len(done.proof.around) == len(places)
+    wrong = onnxgrad.optimize(custom)
+    node = next(n for n in reversed(wrong.graph.node) if n.op_type in ("MatMul", "Conv", "Gemm"))
+    bad = helper.make_node("Neg", [f"{node.output[0]}_"], [node.output[0]])
+    node.output[0] += "_"
+    at = list(wrong.graph.node).index(node)
+    wrong.graph.node.insert(at + 1, bad)
+    assert verify(custom, wrong).verdict == "different"
+
+
+def test_a_real_model() -> None:
+    done = onnxgrad.optimize(with_custom("training/mlp.onnx", "Gemm", (1,)), report=True)
+    assert done.proof.verdict == "equal" and done.proof.around == ("acme::Mystery",)
