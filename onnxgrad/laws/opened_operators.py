@@ -4,7 +4,7 @@ the function body of their schema at the opset that they were written for, or an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import folded
 from onnxgrad.laws.raise_opset import Refused, refuse_if
 
+# the results that an operator stands for; None if the schema's body is to be taken
+_Equation = Callable[[Binding], Sequence[Var] | None]
 MADE_BY = "convert-opset"
 # a branch of its body that is not taken does not load, because its operands have another rank
 _NOT_RUN = frozenset({"AffineGrid"})
@@ -49,7 +51,8 @@ def open_operator(b: Binding, version: int) -> list[Binding] | None:
         refuse_if(b.has_refs, "its attributes are given by calls: inline the function first")
         refuse_if(draws(b), "its body draws other random numbers")
         refuse_if(b.op in _NOT_RUN, "onnxruntime does not run its body")
-        return _from_schema(b) if equation is None else _from_equation(b, equation)
+        made = None if equation is None else _from_equation(b, equation)
+        return _from_schema(b) if made is None and has_schema_body(b) else made
     finally:
         opsets[""] = now
 
@@ -90,19 +93,21 @@ def _with_nested(b: Binding) -> list[Binding]:
     return [b, *(inner for block in b.blocks.values() for inner in block.walk())]
 
 
-def _from_equation(b: Binding, equation: Callable[[Binding], Var]) -> list[Binding]:
-    block, out = b.block, b.out
+def _from_equation(b: Binding, equation: _Equation) -> list[Binding] | None:
+    block = b.block
     with emitting(block, sources=(b,), made_by=MADE_BY) as at:
-        new = equation(b)
-    name, spare = out.name, new.name
-    block.replace(out, new)
+        results = equation(b)
+    if results is None:
+        return None
+    for old, new in zip(list(b.outputs), results):
+        if old is None:
+            continue
+        block.replace(old, new)
+        if not new.returned:
+            old.swap_names(new)
     block.remove(b)
-    if not new.returned:
-        out.rename(spare)
-        new.rename(name)
     kept: list[Binding] = []
     for emitted in at.emitted:  # what depends on known sizes alone becomes a constant
-        value = None
         with emitting(block, share=True):
             value = folded(emitted)
         if value is None:
@@ -113,7 +118,33 @@ def _from_equation(b: Binding, equation: Callable[[Binding], Var]) -> list[Bindi
     return [b for b in kept if b.is_live]
 
 
-def trilu(b: Binding) -> Var:
+def layer_normalization(b: Binding) -> tuple[Var, ...] | None:
+    """LayerNormalization(x, s, t) = d / sqrt(mean(d d) + epsilon) s + t, where d = x - mean(x)
+
+    The schema's body subtracts mean(x)^2 from mean(x^2), which loses digits, and reshapes, which
+    fails at sizes of zero.
+    """
+    x, scale, bias = (b.operand(i) for i in range(3))
+    if x is None or scale is None or not x.rank or not x.dtype:
+        return None
+    stash, axes = int(b.attr("stash_type")), list(range(int(b.attr("axis")) % x.rank, x.rank))
+    is_narrow = x.dtype not in (stash, TensorProto.DOUBLE)
+    wide = op.Cast(x, to=stash) if is_narrow else x
+    mean = op.ReduceMean(wide, axes)
+    rest = wide - mean
+    root = op.Sqrt(op.ReduceMean(rest * rest, axes) + float(b.attr("epsilon")))
+    normal = rest / root
+    y = (op.Cast(normal, to=x.dtype) if is_narrow else normal) * scale
+    return (
+        y if bias is None else y + bias,
+        *(
+            op.Cast(v, to=stash) if x.dtype == TensorProto.DOUBLE else v
+            for v in (mean, op.Reciprocal(root))
+        ),
+    )
+
+
+def trilu(b: Binding) -> tuple[Var]:
     """Trilu(x, k) = Where(row + k > column, 0, x); lower: Where(column > row + k, 0, x)"""
     x, k = b.operand(0), b.operand(1)
     if x is None or x.rank is None or x.dtype in (0, TensorProto.STRING):
@@ -121,7 +152,7 @@ def trilu(b: Binding) -> Var:
     columns, rows = _positions(x, -1), op.Unsqueeze(_positions(x, -2), [1])
     start = rows if k is None else rows + k
     dropped = op.Greater(start, columns) if b.attr("upper", 1) else op.Greater(columns, start)
-    return op.Where(dropped, x.dtype != TensorProto.BOOL and 0, x)
+    return (op.Where(dropped, x.dtype != TensorProto.BOOL and 0, x),)
 
 
 def _positions(x: Var, axis: int) -> Var:
@@ -130,13 +161,17 @@ def _positions(x: Var, axis: int) -> Var:
     return op.Range(constant(np.array(0, np.int64)), size, constant(np.array(1, np.int64)))
 
 
-def is_inf(b: Binding) -> Var:
+def is_inf(b: Binding) -> tuple[Var]:
     """IsInf(x) = IsInf(Cast(x)) for a float that is narrower than float32"""
     x = b.operand(0)
     if x is None or x.dtype not in _NARROW:
         raise Refused("its dtype is not known, or no float that float32 holds")
-    return op.IsInf(op.Cast(x, to=TensorProto.FLOAT), **b.attrs)
+    return (op.IsInf(op.Cast(x, to=TensorProto.FLOAT), **b.attrs),)
 
 
 _NARROW = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
-_EQUATIONS: dict[str, Callable[[Binding], Var]] = {"IsInf": is_inf, "Trilu": trilu}
+_EQUATIONS: dict[str, _Equation] = {
+    "IsInf": is_inf,
+    "LayerNormalization": layer_normalization,
+    "Trilu": trilu,
+}
