@@ -29,8 +29,9 @@ PASSES = (
     "fold-bias", "fold-constant", "fold-scale-axis", "forward-fold-scale-axis", "gradient",
     "inline", "legalize", "lower-composites", "lower-training", "merge-consecutive", "merge-equal",
     "open-if", "outline", "raise-composites", "raise-for-onnxruntime", "remove-noops",
-    "remove-unused", "remove-unused-functions", "reorder-gather-matmul", "simplify-arithmetic",
-    "simplify-inference", "simplify-transpose", "sink-constants", "transpose-after-concat",
+    "remove-unused", "remove-unused-functions", "remove-unused-parameters", "reorder-gather-matmul",
+    "simplify-arithmetic", "simplify-inference", "simplify-transpose", "sink-constants",
+    "transpose-after-concat",
 )  # fmt: skip
 LOSSES = (
     "bce_with_logits", "cosine", "cosine_embedding", "cross_entropy", "ctc", "huber", "kl_div",

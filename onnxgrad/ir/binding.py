@@ -108,6 +108,13 @@ class Binding:
         self._own_node().op_type = self.op = op
         self.block.program.edits += 1
 
+    def drop_result(self, index: int) -> None:
+        """Remove a result that nothing reads from a call whose function has it no more."""
+        if index < len(self.outputs):
+            del self.outputs[index]
+            self.changed = True
+            self.block.touch()
+
     def set_metadata(self, metadata: Mapping[str, str]) -> None:
         """Write the node's metadata."""
         node = self._own_node()

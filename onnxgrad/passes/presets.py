@@ -27,6 +27,10 @@ _CLEAN = (
     Step("remove-unused", "first, so that no pass below works on unused bindings"),
     Step("remove-unused-functions", "nor on functions that no call reaches"),
     Step(
+        "remove-unused-parameters",
+        "nor on what a call computes for a function that does not read it",
+    ),
+    Step(
         "remove-noops",
         "Identity, Cast and Expand hide constants and equal bindings from the next two",
     ),
