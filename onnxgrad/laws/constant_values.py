@@ -59,7 +59,7 @@ def evaluate(b: Binding, operands: _Operands | None = None) -> Array | None:
     try:
         with np.errstate(all="ignore"):
             value = rule(b, operands)
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, TypeError):
         return None  # the operands do not fit the operator: it fails at run time, where it belongs
     if value is None:
         return None

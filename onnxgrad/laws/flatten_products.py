@@ -134,6 +134,38 @@ def rows_of_rows(x: Var, t: Var, root: Binding) -> Any:
     return x if _is_rows(x, t) else None
 
 
+@rewrite(P.Reshape(P.MatMul(P.Reshape(x, t).only, w).only, y), shrinks=count("Reshape"))
+def product_of_rows(x: Var, w: Var, root: Binding) -> Any:
+    """reshape(reshape(x, (M, K)) @ w, (..., N)) = x @ w, where x is (..., K) and w a matrix
+
+    w may be reshaped to (1, K, N). onnxruntime multiplies all rows at once in both forms.
+    """
+    w = _unwidened(w)
+    product = None if root.inputs[0] is None else root.inputs[0].definition
+    rows = None if product is None or product.inputs[0] is None else product.inputs[0].shape
+    if not x.shape or len(x.shape) < 2 or not rows or w.shape is None or len(w.shape) != 2:
+        return decline("an operand's rank is unknown, or the right one is no matrix")
+    decline_if(not isinstance(x.shape[-1], int) or rows[-1] != x.shape[-1], "the columns change")
+    # the count of elements decides one unknown size
+    sizes = [d if isinstance(d, int) else None for d in (*x.shape[:-1], w.shape[1])]
+    decline_if(
+        sizes != [d if isinstance(d, int) else None for d in root.out.shape or ()]
+        or 0 in sizes
+        or sizes.count(None) > 1,
+        "the result does not have the rows of x, or several sizes are unknown",
+    )
+    return x @ w
+
+
+def _unwidened(w: Var) -> Var:
+    """The matrix (K, N) of which `w` is the (1, ..., 1, K, N), else `w`."""
+    made = w.definition
+    inner = None if made is None or not made.is_op("Reshape") else made.inputs[0]
+    if inner is None or inner.rank != 2 or w.shape is None or len(w.shape) < 2:
+        return w
+    return inner if {*w.shape[:-2]} <= {1} and same_shape(w.shape[-2:], inner.shape) else w
+
+
 def _is_rows(x: Var, t: Var) -> bool:
     """Whether `t` is (-1, K) or (M, K) and `x` a matrix of that shape."""
     target = t.ints

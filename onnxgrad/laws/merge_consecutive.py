@@ -1,5 +1,5 @@
-"""Two operators in a row as one: Relu and Clip, Gather of Gather, Concat of Concat, Pad in front of
-Conv and AveragePool; and Where that always chooses the same side.
+"""Two operators in a row as one: Relu and Clip, Min and Max, Ceil of Ceil, Gather of Gather, Concat
+of Concat, Pad in front of Conv and AveragePool; and Where that always chooses the same side.
 
 Relu and Clip both hand NaN on and treat a zero in the same way: one of them is bit for bit the
 two. Pad does not move into MaxPool, which takes the lowest finite value (onnxruntime) or -inf
@@ -11,12 +11,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import broadcast_shapes, numpy_dtype, same_shape
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.constant_values import filling
 from onnxgrad.laws.remove_noops import x_or_identity
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import decline, decline_if
@@ -26,12 +27,37 @@ x, a, b, c, d, y, i, j, p, q, w, v, axes = capture("x a b c d y i j p q w v axes
 
 # numpy and onnxruntime agree on these
 _DTYPES = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16})
+# those whose Clip, Min and Max onnxruntime has kernels of
+_INTEGERS = frozenset({
+    TensorProto.INT8, TensorProto.UINT8, TensorProto.INT32, TensorProto.UINT32, TensorProto.INT64,
+    TensorProto.UINT64,
+})  # fmt: skip
 
 
-@rewrite(P.Relu(P.Relu(x).named("inner")), shrinks=count("Relu"))
-def relu_of_relu(x: Var, inner: Binding, root: Binding) -> Any:
-    """Relu(Relu(x)) = Relu(x)"""
+_WHOLE = ("Ceil", "Floor", "Round")
+_ONCE = ("Abs", "Relu", "Sign")
+
+
+@rewrite(P.any_of(*_WHOLE)(P.any_of(*_WHOLE)(x).named("inner")), shrinks=count(*_WHOLE))
+def rounding_of_rounding(inner: Binding, root: Binding) -> Any:
+    """Ceil(Floor(x)) = Floor(x), and so for any two of Ceil, Floor and Round: whole numbers stay"""
     return x_or_identity(root, inner.out)
+
+
+@rewrite(P.any_of(*_ONCE)(P.any_of(*_ONCE)(x).named("inner")), shrinks=count(*_ONCE))
+def same_again(inner: Binding, root: Binding) -> Any:
+    """f(f(x)) = f(x), where f is Relu, Abs or Sign"""
+    return x_or_identity(root, inner.out) if inner.op == root.op else None
+
+
+@rewrite(
+    P.Clip(P.Clip(x, a.maybe, b.maybe).named("inner"), a.maybe, b.maybe), shrinks=count("Clip")
+)
+def clip_again(x: Var, inner: Binding, root: Binding) -> Any:
+    """Clip(Clip(x, a, b), a, b) = Clip(x, a, b), of integers: no bound is NaN, or zero of either
+    sign
+    """
+    return x_or_identity(root, inner.out) if root.version >= 12 and x.dtype in _INTEGERS else None
 
 
 @rewrite(P.Relu(P.Clip(x, a.maybe, b.maybe).only.named("inner")), shrinks=count("Relu"))
@@ -54,6 +80,30 @@ def clip_of_clip(x: Var, inner: Binding, root: Binding) -> Any:
     intervals meet
     """
     return _clipped(x, root, _bounds(inner), _bounds(root))
+
+
+@rewrite(
+    P.Min(P.Max(x, a.const).only, b.const) | P.Max(P.Min(x, b.const).only, a.const),
+    shrinks=count("Min", "Max"),
+)
+def min_of_max(x: Var, a: Var, b: Var, root: Binding) -> Any:
+    """Min(Max(x, a), b) = Max(Min(x, b), a) = Clip(x, a, b), for numbers a <= b
+
+    Max(-0.0, 0.0) has either sign, in onnxruntime by the place of the element in memory; Clip
+    returns -0.0 there.
+    """
+    decline_if(
+        root.version < 12 or x.dtype not in _DTYPES | _INTEGERS,
+        "not a type that both Clip and Max have since opset 12",
+    )
+    low, high = a.const, b.const
+    if low is None or high is None or a.shape not in ((), (1,)) or b.shape not in ((), (1,)):
+        return decline("a bound is no number")
+    decline_if(
+        not low.item() <= high.item() or ((a.rank or b.rank) and not x.rank),
+        "the bounds are not in order, or broadcast x",
+    )
+    return op.Clip(x, low.reshape(()), high.reshape(()))
 
 
 # the lower and the upper bound; None: none is written
@@ -166,6 +216,33 @@ def where_of_constant(c: Var, x: Var, y: Var, root: Binding) -> Any:
     return x_or_identity(root, chosen)
 
 
+@rewrite(P.Where(P.Not(c).only, x, y), shrinks=count("Not"))
+def where_of_not(c: Var, x: Var, y: Var) -> Any:
+    """Where(not c, x, y) = Where(c, y, x)"""
+    return op.Where(c, y, x)
+
+
+@rewrite(P.Cast(P.ConstantOfShape(x).only.named("made")), shrinks=count("Cast"))
+def cast_of_filled(x: Var, made: Binding, root: Binding) -> Any:
+    """Cast(ConstantOfShape(s) of v, to=t) = ConstantOfShape(s) of v as t, for a number v that t
+    holds
+    """
+    if x.rank not in (1, None):
+        return None  # no legal sizes
+    value, kind = filling(made), numpy_dtype(root.attr("to"))
+    decline_if(
+        value.size != 1 or value.dtype.kind not in "biuf" or kind.kind not in "biuf",
+        "not from a number to a dtype of numbers that numpy has",
+    )
+    with np.errstate(all="ignore"):
+        cast = value.astype(kind)
+        decline_if(
+            not np.isfinite(value).all() or not np.array_equal(cast.astype(value.dtype), value),
+            "the number is rounded, which libraries do in different ways",
+        )
+    return op.ConstantOfShape(x, value=numpy_helper.from_array(cast))
+
+
 _PAD = P.Pad(x, p.maybe, v.maybe, axes.maybe, mode="constant").only.named("pad")
 
 
@@ -250,3 +327,18 @@ def _filler(pad: Binding) -> np.float64 | None:
         if array is None or array.size != 1 or array.dtype.kind not in "fiu"
         else np.float64(array.item())
     )
+
+
+ONCE = [rounding_of_rounding, same_again, clip_again]
+CONSECUTIVE = [
+    clip_of_clip,
+    clip_of_relu,
+    relu_of_clip,
+    min_of_max,
+    concat_of_concat,
+    gather_of_gather,
+    where_of_not,
+    cast_of_filled,
+    pad_into_conv,
+    pad_into_average,
+]

@@ -31,7 +31,7 @@ _NARY = (
     "Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max",
     "Mean", "Min", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor",
 )  # fmt: skip
-_REDUCE = (
+REDUCE = (
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
     "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
 )  # fmt: skip
@@ -205,7 +205,7 @@ _RULES: dict[str, Callable[[Binding, Perm], Moved | None]] = {
     **dict.fromkeys(_UNARY, lambda b, perm: Moved((0,), True, _as_it_is)),
     **dict.fromkeys(_NARY, _nary),
     **dict.fromkeys(
-        _REDUCE,
+        REDUCE,
         lambda b, perm: _dropping(
             b, 13 if b.op == "ReduceSum" else 18, perm, bool(b.attr("keepdims", 1))
         ),

@@ -1,5 +1,5 @@
-"""Operators that change nothing: Identity and the like, arithmetic with a neutral element, Squeeze
-of Unsqueeze, an initial state of zeros. Exact for every value, NaN, infinities and -0.0 included.
+"""Operators that change nothing: Identity and the like, arithmetic with a neutral element, an
+initial state of zeros. Exact for every value, NaN, infinities and -0.0 included.
 """
 
 from __future__ import annotations
@@ -134,13 +134,13 @@ def pad_by_nothing(x: Var, y: Var, root: Binding) -> Any:
     return x_if_free(root, x) if y.ints is not None and not any(y.ints) else None
 
 
-@rewrite(P.Reshape(P.Reshape(x, p).only, y), shrinks=count())
-def reshape_of_reshape(x: Var, y: Var, root: Binding) -> Any:
-    """Reshape(Reshape(x, s), t) = Reshape(x, t), when t copies no size (0) of what it reshapes"""
-    sizes = y.ints
-    if sizes is None or (0 in sizes and not root.attr("allowzero", 0)):
+@rewrite(P.Split(x, y.maybe), shrinks=count())
+def split_into_one(x: Var, y: Var | None, root: Binding) -> Any:
+    """Split(x) = x, into a single part"""
+    parts = {len(root.outputs), root.attr("num_outputs", 1), len(root.attr("split") or (0,))}
+    if parts != {1} or (y is not None and y.shape != (1,)):
         return None
-    return op.Reshape(x, y, allowzero=root.attrs.get("allowzero"))
+    return x_if_free(root, x)
 
 
 @rewrite(P.Cast(P.Cast(x)), shrinks=count())
@@ -177,52 +177,8 @@ NOOPS = [
     slice_of_everything,
     of_one_operand,
     pad_by_nothing,
-    reshape_of_reshape,
+    split_into_one,
 ]
-
-
-@rewrite(P.Squeeze(P.Unsqueeze(x, a.maybe).named("inner"), b.maybe), shrinks=count("Squeeze"))
-def squeeze_of_unsqueeze(x: Var, inner: Binding, root: Binding) -> Any:
-    """Squeeze(Unsqueeze(x, axes), axes) = x"""
-    return x_or_identity(root, x) if _same_axes(inner, root, inner.out.rank) else None
-
-
-@rewrite(P.Unsqueeze(P.Squeeze(x, a.maybe).named("inner"), b.maybe), shrinks=count("Unsqueeze"))
-def unsqueeze_of_squeeze(x: Var, inner: Binding, root: Binding) -> Any:
-    """Unsqueeze(Squeeze(x, axes), axes) = x"""
-    return x_or_identity(root, x) if _same_axes(inner, root, x.rank) else None
-
-
-@rewrite(P.Unsqueeze(P.Unsqueeze(x, a.maybe).only.named("inner"), b.maybe), shrinks=count())
-def unsqueeze_of_unsqueeze(x: Var, inner: Binding, root: Binding) -> Any:
-    """Unsqueeze(Unsqueeze(x, a), b) = Unsqueeze(x, a and b), a counted among the axes that b
-    leaves
-    """
-    rank = root.out.rank
-    one, other = _axes(inner, inner.out.rank), _axes(root, rank)
-    if rank is None or one is None or other is None:
-        return None
-    left = [i for i in range(rank) if i not in other]
-    return op.Unsqueeze(x, sorted([*other, *(left[i] for i in one)]))
-
-
-def _same_axes(inner: Binding, outer: Binding, rank: int | None) -> bool:
-    """Both write their axes, and mean the same ones of a value of this rank."""
-    one, other = (_axes(b, rank) for b in (inner, outer))
-    return one is not None and one == other
-
-
-def _axes(b: Binding, rank: int | None) -> list[int] | None:
-    """The axes in order; None for none written (a Squeeze then asks the sizes), or where
-    negative ones mean nothing.
-    """
-    given = b.operand(1)
-    axes = b.attr("axes") if b.version < 13 else None if given is None else given.ints
-    if not axes or (rank is None and min(axes) < 0):
-        return None
-    if rank is not None and not all(-rank <= k < rank for k in axes):
-        return None
-    return sorted(k + (rank or 0) if k < 0 else k for k in axes)
 
 
 number = c.where(lambda v: v.is_constant and v.shape is not None and set(v.shape) <= {1})

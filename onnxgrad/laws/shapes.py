@@ -56,20 +56,6 @@ def reshape_back(x: Var, root: Binding) -> Any:
     return x if is_static(x.shape) and x.shape == root.out.shape and not root.out.returned else None
 
 
-@rewrite(P.Squeeze(P.ReduceSum(x, a, keepdims=1).only, s), shrinks=count("Squeeze"))
-def squeeze_of_sum(x: Var, a: Var, s: Var, root: Binding) -> Any:
-    """Squeeze(ReduceSum(x, axes), axes) = ReduceSum(x, axes) that drops them"""
-    rank = x.rank
-    if (
-        not rank
-        or a.ints is None
-        or s.ints is None
-        or sorted(i % rank for i in a.ints) != sorted(i % rank for i in s.ints)
-    ):
-        return None
-    return op.ReduceSum(x, a, keepdims=0)
-
-
 @rewrite(P.Reshape(P.Mul(P.Reshape(x, c).only, a).only, s), shrinks=count("Reshape"))
 def reshape_around_product(x: Var, a: Var, s: Var, root: Binding) -> Any:
     """Reshape(Reshape(x, s) * a, t) = x * Reshape(a, t), where t is the shape of x and a has

@@ -25,6 +25,13 @@ def times_reciprocal(a: Var, b: Var, c: Var, root: Binding) -> Any:
     return a / b if same_shape(broadcast_shapes([a.shape, b.shape]), root.out.shape) else None
 
 
+@rewrite(P.Mul(a, P.Div(1.0, b).only | P.Reciprocal(b).only), shrinks=count())
+def times_reciprocal_of_equal_shape(a: Var, b: Var, root: Binding) -> Any:
+    """a (1 / b) = a / b, where b has the shape of the result: as many divisions as before"""
+    fits = a.dtype in FLOAT_DTYPES and same_shape(b.shape, root.out.shape)
+    return a / b if fits else None
+
+
 @rewrite(P.Add(a, P.Neg(b).only), shrinks=count())
 def add_of_neg(a: Var, b: Var, root: Binding) -> Any:
     """a + -b = a - b"""

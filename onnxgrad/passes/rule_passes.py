@@ -11,6 +11,14 @@ from typing import ClassVar
 from onnxgrad.ir.program import Program
 from onnxgrad.laws.accumulate_gemms import sum_of_gemms
 from onnxgrad.laws.adjust_matmul_order import order_of_products
+from onnxgrad.laws.axes import (
+    AXES,
+    reduce_of_transpose,
+    reshape_of_reshape,
+    reshape_of_transpose,
+    transpose_of_reshape,
+    transpose_through_reduce,
+)
 from onnxgrad.laws.combine_parallel.conv import convs_of_one_input
 from onnxgrad.laws.combine_parallel.dense import products_of_equal_shapes
 from onnxgrad.laws.combine_parallel.gemm import gemms_of_one_left
@@ -49,39 +57,37 @@ from onnxgrad.laws.composites.raise_for_onnxruntime import (
     multi_head_attention_of_attention,
 )
 from onnxgrad.laws.composites.rotary import rotary_embedding
+from onnxgrad.laws.einsum import einsum_of_one, einsum_of_two
 from onnxgrad.laws.expand_matmul_of_sum import contracted, expanded
-from onnxgrad.laws.flatten_products import elementwise_of_rows, gemm_of_rows, rows_of_rows
+from onnxgrad.laws.flatten_products import (
+    elementwise_of_rows,
+    gemm_of_rows,
+    product_of_rows,
+    rows_of_rows,
+)
 from onnxgrad.laws.fold_bias import bias_of_product
 from onnxgrad.laws.fold_scale_axis.backward import scale_behind_product
 from onnxgrad.laws.fold_scale_axis.forward import scale_in_front_of_product
-from onnxgrad.laws.merge_consecutive import (
-    clip_of_clip,
-    clip_of_relu,
-    concat_of_concat,
-    gather_of_gather,
-    pad_into_average,
-    pad_into_conv,
-    relu_of_clip,
-    relu_of_relu,
-    where_of_constant,
-)
+from onnxgrad.laws.merge_consecutive import CONSECUTIVE, ONCE, where_of_constant
 from onnxgrad.laws.open_if import if_of_constant
+from onnxgrad.laws.quantized.through import quantize_of_dequantize
 from onnxgrad.laws.remove_noops import (
     NEUTRAL_ELEMENTS,
     NOOPS,
     initial_state_of_zeros,
-    reshape_of_reshape,
-    squeeze_of_unsqueeze,
     transpose_in_order,
-    unsqueeze_of_squeeze,
-    unsqueeze_of_unsqueeze,
 )
 from onnxgrad.laws.reorder_gather_matmul import (
     gathers_of_columns,
     gathers_of_rows,
     product_of_gathered_matrices,
 )
-from onnxgrad.laws.simplify_arithmetic import NUMBERS, SIGNS, add_two_constants
+from onnxgrad.laws.simplify_arithmetic import (
+    NUMBERS,
+    SIGNS,
+    add_two_constants,
+    times_reciprocal_of_equal_shape,
+)
 from onnxgrad.laws.simplify_inference import batch_norm, batch_norm_after_product, dropout
 from onnxgrad.laws.simplify_transpose import (
     GEMM_RULES,
@@ -106,13 +112,13 @@ from onnxgrad.rewrite.worklist import Rule
 @rule_pass()
 def remove_noops(floats: bool = True) -> Sequence[Rule]:
     """f(x) = x: Identity, Cast to the same type, Expand, Reshape, Slice that change nothing, Concat
-    of one, x - 0, x 1, an initial state of zeros.
+    of one, Split into one, f(f(x)) = f(x), x - 0, x 1, an initial state of zeros.
 
-    Exact for every value. `floats=false` keeps operators that are no-ops because of a constant
-    (x 1, x - 0, Where): the constant may be a weight to train.
+    Squeeze, Unsqueeze and Reshape in a row become one, and a reduction keeps or drops its axes
+    itself. Exact for every value. `floats=false` keeps operators that are no-ops because of a
+    constant (x 1, x - 0, Where): the constant may be a weight to train.
     """
-    squeezes = [squeeze_of_unsqueeze, unsqueeze_of_squeeze, unsqueeze_of_unsqueeze]
-    exact = [*NOOPS, *squeezes, relu_of_relu]
+    exact = [*NOOPS, *AXES, *ONCE]
     if not floats:
         return exact
     return [*exact, where_of_constant, initial_state_of_zeros, *NEUTRAL_ELEMENTS]
@@ -129,12 +135,14 @@ def open_if() -> Sequence[Rule]:
 @rule_pass()
 def merge_consecutive() -> Sequence[Rule]:
     """-(-x) = x, x + -z = x - z, Clip(Relu(x)) = Clip(x), Clip, Concat, Gather twice as one, Conv
-    of Pad.
+    of Pad, Min of Max, Where of Not, Einsum that is a MatMul.
 
-    Exact: the same bits for every value, but for the sign of a NaN.
+    Also QuantizeLinear of DequantizeLinear, Cast of ConstantOfShape, and rows that are made for a
+    MatMul. Exact: the same bits for every value, but for the sign of a NaN, and of a zero that Max
+    compares with the other zero.
     """
-    clips = [clip_of_clip, clip_of_relu, relu_of_clip]
-    return [*SIGNS, *clips, concat_of_concat, gather_of_gather, pad_into_conv, pad_into_average]
+    products = [product_of_rows, einsum_of_one, einsum_of_two]
+    return [*SIGNS, *CONSECUTIVE, *products, quantize_of_dequantize]
 
 
 @rule_pass(rounds=True)
@@ -163,7 +171,8 @@ def simplify_inference(only_after_products: bool = False) -> Sequence[Rule]:
 
 @rule_pass()
 def simplify_transpose(always: bool = False, floats: bool = True) -> Sequence[Rule]:
-    """T(T(x)) = x, T(f(T(x))) = f(x), T(a @ b) = T(b) @ T(a), Gemm(T(a), b) = Gemm(a, b, transA).
+    """T(T(x)) = x, T(f(T(x))) = f(x), T(a @ b) = T(b) @ T(a), Gemm(T(a), b) = Gemm(a, b, transA),
+    Reduce(T(x)) = Reduce(x).
 
     `always`: push a transpose below a product even if neither operand's transpose cancels or folds,
     as gradient graphs need; otherwise only if one of them costs nothing. `floats=false` transposes
@@ -171,7 +180,7 @@ def simplify_transpose(always: bool = False, floats: bool = True) -> Sequence[Ru
     """
     of_matmul = transpose_of_matmul if always else transpose_of_matmul_if_free
     two = transpose_through_constant if floats else transpose_through_two
-    through = [transpose_through_elementwise, two]
+    through = [transpose_through_elementwise, two, reduce_of_transpose, transpose_through_reduce]
     return [transpose_in_order, transpose_of_transpose, *through, of_matmul, *GEMM_RULES]
 
 
@@ -269,17 +278,19 @@ def flatten_products() -> Sequence[Rule]:
     beside it.
 
     onnxruntime makes the same Gemm, but only after it has merged Reshapes, so two of them stay at
-    each product. At most one size may be unknown, as in onnxruntime.
+    each product. At most one size may be unknown, as in onnxruntime. A Transpose beside a Reshape
+    that moves axes of size 1 only becomes part of it.
     """
-    return [gemm_of_rows, reshape_of_reshape, rows_of_rows, elementwise_of_rows]
+    still = [transpose_of_reshape, reshape_of_transpose]
+    return [gemm_of_rows, reshape_of_reshape, rows_of_rows, elementwise_of_rows, *still]
 
 
 @rule_pass()
 def divide_by_root() -> Sequence[Rule]:
     """x (1 / sqrt(mean(x^2) + e)) = x / sqrt(mean(x^2) + e), which onnxruntime fuses with the scale
-    behind it.
+    behind it; x (1 / y) = x / y of equal shapes.
     """
-    return [over_root_mean_square]
+    return [over_root_mean_square, times_reciprocal_of_equal_shape]
 
 
 # --- composite operators: a file's constants are rounded, those of an operator are not

@@ -45,6 +45,7 @@ LAWS = {
     "add_of_tiles": ("p = Pad (u, after) q = Pad (t, before) y = Add (p, q)", {"Concat": 1}),
     "sum_of_reshapes": ("p = Reshape (x, f) q = Reshape (w, f) y = Add (p, q)", {"Add": 1, "Reshape": 1}),
     "reshape_back": ("p = Reshape (x, f) q = Reshape (p, d) r = Exp (p) y = Mul (q, w) o = Exp (r)", {"Mul": 1}),
+    "reshape_of_reshape": ("p = Reshape (x, f) q = Reshape (p, joined) r = Reshape (w, joined) y = Mul (q, r)", {"Reshape": 2, "Mul": 1}),
     "stack": ("p = Unsqueeze (x, at) q = Unsqueeze (w, at) y = Concat <axis = 1> (p, q)", {"Concat": 1, "Reshape": 1}),
     "concat_of_transposes": (
         "p = Transpose <perm = [1, 0]> (x) q = Transpose <perm = [1, 0]> (w) y = Concat <axis = 0> (p, q)",
@@ -53,7 +54,7 @@ LAWS = {
     "reshape_around_product": (
         "p = Reshape (x, f) q = Exp (w) o = Reshape (q, f) r = Mul (o, p) y = Reshape (r, d)", {"Exp": 1, "Mul": 1}
     ),
-    "squeeze_of_sum": ("p = ReduceSum (x, at) y = Squeeze (p, at)", {"ReduceSum": 1}),
+    "squeeze_of_reduce": ("p = ReduceSum (x, at) y = Squeeze (p, at)", {"ReduceSum": 1}),
     "concat_of_reshapes": (
         "p = Reshape (k, joined) q = Reshape (l, joined) y = Concat <axis = 1> (p, q)", {"Concat": 1, "Reshape": 1}
     ),

@@ -227,3 +227,42 @@ def test_reshapes_to_something_else(target: str | None) -> None:
     text = f"""g (float[6,4] x{given}) => (float[] y) <int64[3] s = {{2, 3, 4}}{known}> {{
         r = Reshape(x, s) n = Neg(r) e = Exp(n) y = Reshape(e, t) }}"""
     assert apply(model_of(text), PASSES).ops == ["Reshape", "Neg", "Exp", "Reshape"]
+
+
+@pytest.mark.parametrize(
+    ("x", "rows", "z", "wide", "y"),
+    [
+        ("2,3,4", [1, 6, 4], "4,5", [1, 4, 5], [2, 3, 5]),
+        ("2,3,4", [-1, 4], "4,5", None, [2, 3, 5]),
+        ("N,3,4", [-1, 4], "4,5", None, [-1, 3, 5]),
+        ("2,3,2,4", [12, 4], "4,5", None, [2, 3, 2, 5]),
+    ],
+)
+def test_a_product_of_reshaped_rows(
+    x: str, rows: list[int], z: str, wide: list[int] | None, y: list[int]
+) -> None:
+    right = "r = Reshape(z, wide)" if wide else "r = Identity(z)"
+    text = f"g (float[{x}] x, float[{z}] z) => (float[] o) {{ p = Reshape(x, rows) {right} m = MatMul(p, r) o = Reshape(m, back) }}"
+    sizes = {"rows": rows, "back": y, **({"wide": wide} if wide else {})}
+    done = apply(
+        model_of(text, {k: np.array(v, np.int64) for k, v in sizes.items()}),
+        "remove-noops,merge-consecutive,remove-unused",
+    )
+    assert done.ops == ["MatMul"] and done.fired("product_of_rows") == 1
+    assert_same_results(done)
+
+
+@pytest.mark.parametrize(
+    ("x", "rows", "back", "more"),
+    [
+        ("2,3,4", [3, 8], [3, 1, 5], ""),  # other columns
+        ("2,3,4", [6, 4], [3, 2, 5], ""),  # other rows
+        ("N,M,4", [-1, 4], [-1, 3, 5], ""),
+        ("2,3,4", [6, 4], [2, 3, 5], ", float[6,5] m"),
+    ],
+)
+def test_other_rows_of_a_product_stay(x: str, rows: list[int], back: list[int], more: str) -> None:
+    text = f"g (float[{x}] x, float[{rows[-1]},5] z) => (float[] o{more}) {{ p = Reshape(x, rows) m = MatMul(p, z) o = Reshape(m, back) }}"
+    sizes = {"rows": np.array(rows, np.int64), "back": np.array(back, np.int64)}
+    done = apply(model_of(text, sizes), "merge-consecutive")
+    assert done.ops == ["Reshape", "MatMul", "Reshape"]

@@ -40,7 +40,7 @@ LOWER = {
     "Squeeze": "s = ReduceSum(a, spatial) y = Squeeze(s, two)",
 }
 REDUCE_18 = {
-    f: f"y = {f}<keepdims=0>(b, spatial)" for f in permeable._REDUCE if f not in ("ReduceSum",)
+    f: f"y = {f}<keepdims=0>(b, spatial)" for f in permeable.REDUCE if f not in ("ReduceSum",)
 }
 
 

@@ -86,3 +86,24 @@ LEFT = {
 def test_left_alone(why: str) -> None:
     found = done(**LEFT[why])
     assert "Reciprocal" in found.ops and "Div" not in found.ops
+
+
+@pytest.mark.parametrize("made", ["r = Div(one, z)", "r = Reciprocal(z)"])
+@pytest.mark.parametrize(
+    ("z", "left"),
+    [("N,3", ["Div"]), ("1,3", ["", "Mul"]), ("3", ["", "Mul"]), ("N,1", ["", "Mul"])],
+)
+def test_a_reciprocal_of_equal_shape_is_a_division(made: str, z: str, left: list[str]) -> None:
+    """A smaller divisor stays: it is fewer divisions."""
+    text = f"""g (float[N,3] x, float[{z}] z) => (float[N,3] o) <float one = {{1}}> {{
+        {made} o = Mul(r, x) }}"""
+    done = apply(model_of(text), PASSES)
+    assert done.ops == [op or made.split()[2].partition("(")[0] for op in left]
+    assert_same_results(done)
+
+
+def test_a_reciprocal_that_is_read_elsewhere_stays() -> None:
+    text = (
+        "g (float[3] x, float[3] z) => (float[3] o, float[3] r) { r = Reciprocal(z) o = Mul(x, r) }"
+    )
+    assert apply(text, PASSES).ops == ["Reciprocal", "Mul"]

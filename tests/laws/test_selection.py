@@ -1,4 +1,4 @@
-"""Gather of Gather, Concat of Concat, and Where by a constant."""
+"""Gather of Gather, Concat of Concat, Where by a constant or a Not, Cast of ConstantOfShape, a value quantised twice."""
 
 from __future__ import annotations
 
@@ -118,3 +118,106 @@ def test_where_between_input_and_output_is_an_identity() -> None:
     done = rewritten(text, "remove-noops", {"c": np.array([False])})
     assert done.ops == ["Identity"]
     assert_same_bits(done, x=special(2, 3), z=np.ones((2, 3), np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["float", "int64", "bool"])
+@pytest.mark.parametrize("opset", [9, 16, 20])
+def test_where_of_not(dtype: str, opset: int) -> None:
+    text = f"g (bool[2,1] c, {dtype}[3] x, {dtype}[2,3] z) => ({dtype}[2,3] o) {{ n = Not(c) o = Where(n, x, z) }}"
+    done = rewritten(text, "merge-consecutive", opset=opset)
+    assert done.ops == ["Where"] and done.block.bindings
+    kind = {"float": np.float32, "int64": np.int64, "bool": bool}[dtype]
+    x = np.abs(special(3)) if dtype == "float" else np.arange(3).astype(kind)
+    z = np.abs(special(2, 3, seed=1)) if dtype == "float" else np.ones((2, 3), kind)
+    if dtype != "bool":  # onnxruntime has no Where of bool
+        assert_same_bits(done, c=np.array([[True], [False]]), x=x, z=z)
+
+
+def test_a_not_that_is_read_elsewhere_stays() -> None:
+    text = "g (bool[3] c, float[3] x) => (float[3] o, bool[3] n) { n = Not(c) o = Where(n, x, x) }"
+    assert rewritten(text, "merge-consecutive").ops == ["Not", "Where"]
+
+
+@pytest.mark.parametrize("opset", [9, 13, 20])
+@pytest.mark.parametrize(
+    ("value", "to", "gone"),
+    [
+        ("float[1]{1}", 7, True), ("float[1]{-3}", 6, True), ("int64[1]{7}", 1, True), ("float[1]{0.5}", 11, True),
+        ("float[1]{1}", 9, True), ("bool[1]{1}", 1, True), ("int64[1]{16777217}", 1, False),
+        ("float[1]{0.5}", 7, False), ("float[1]{2}", 9, False), ("float[1]{0.1}", 10, False),
+        ("int64[1]{300}", 2, False), ("float[1]{1}", 16, False),
+    ],
+)  # fmt: skip
+def test_cast_of_a_filled_tensor(value: str, to: int, gone: bool, opset: int) -> None:
+    text = f"g (int64[2] s) => (undefined[M,N] o) {{ q = ConstantOfShape<value = {value}>(s) o = Cast<to = {to}>(q) }}"
+    kinds = {
+        1: "float",
+        2: "uint8",
+        6: "int32",
+        7: "int64",
+        9: "bool",
+        10: "float16",
+        11: "double",
+        16: "bfloat16",
+    }
+    if to == 16 and opset < 13:
+        return
+    done = rewritten(text.replace("undefined", kinds[to]), "merge-consecutive", opset=opset)
+    assert done.ops == (["ConstantOfShape"] if gone else ["ConstantOfShape", "Cast"])
+    if to != 16:
+        for size in ([2, 3], [0, 3]):
+            assert_same_bits(done, s=i64(size))
+
+
+def test_cast_of_the_default_zeros() -> None:
+    text = "g (int64[2] s) => (int32[M,N] o) { q = ConstantOfShape(s) o = Cast<to = 6>(q) }"
+    done = rewritten(text, "merge-consecutive")
+    assert done.ops == ["ConstantOfShape"]
+    assert_same_bits(done, s=i64([2, 3]))
+
+
+QDQ = "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) r = QuantizeLinear(d, t, w) o = DequantizeLinear(r, t, w)"
+
+
+@pytest.mark.parametrize("opset", [13, 19, 21])
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+@pytest.mark.parametrize("scale", [0.1, 3e-38, 1e30, 7.0])
+def test_quantised_twice(scale: float, kind: str, opset: int) -> None:
+    for zero in (np.iinfo(kind).min, 3, np.iinfo(kind).max):
+        constants = {"s": np.float32(scale), "z": np.array(zero, kind)}
+        body = QDQ.replace("t, w", "s, z")
+        done = rewritten(
+            f"g (float[N] x) => (float[N] o) {{ {body} }}",
+            "merge-consecutive",
+            constants,
+            opset=opset,
+        )
+        assert done.ops == ["QuantizeLinear", "DequantizeLinear"]
+        x = np.linspace(-200, 200, 999).astype(np.float32) * np.float32(scale)
+        assert_same_bits(done, x=x)
+
+
+@pytest.mark.parametrize(
+    ("s", "z", "t", "w"),
+    [(0.1, np.uint8(3), 0.2, np.uint8(3)), (0.1, np.uint8(3), 0.1, np.uint8(4)), (0.1, np.uint8(3), 0.1, np.int8(3)),
+     (1e-40, np.uint8(3), 1e-40, np.uint8(3))],
+)  # fmt: skip
+def test_quantised_in_another_way_stays(s: float, z: Any, t: float, w: Any) -> None:
+    constants = {"s": np.float32(s), "z": np.array(z), "t": np.float32(t), "w": np.array(w)}
+    done = rewritten(f"g (float[N] x) => (float[N] o) {{ {QDQ} }}", "merge-consecutive", constants)
+    assert len(done.ops) == 4
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18])
+def test_split_into_one(opset: int) -> None:
+    split = {
+        11: "Split<axis = 1>(x)",
+        13: "Split<axis = 1>(x, n)",
+        18: "Split<axis = 1, num_outputs = 1>(x)",
+    }[opset]
+    text = f"g (float[2,3] x) => (float[2,3] o) {{ y = {split} o = Neg(y) }}"
+    done = rewritten(text, "remove-noops", {"n": i64([3])} if opset == 13 else {}, opset=opset)
+    assert done.ops == ["Neg"]
+    assert_same_bits(done, x=special(2, 3))
+    two = "g (float[2,3] x) => (float[1,3] o, float[1,3] p) { o, y = Split(x) p = Neg(y) }"
+    assert rewritten(two, "remove-noops", opset=11).ops == ["Split", "Neg"]
