@@ -6,10 +6,11 @@ from typing import Any
 
 from onnx import FunctionProto, ModelProto, ValueInfoProto, helper
 
-from onnxgrad.errors import InputError
+from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.grad.checking.check import check_gradient
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.differentiation import differentiate
+from onnxgrad.grad.function_attributes import Values, bind, probes, refer_to_attributes
 from onnxgrad.grad.sequences import is_float
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.function_bodies import called
@@ -30,8 +31,42 @@ def add_function_gradient(program: Program, name: str) -> FunctionKey:
     if new in program.functions:
         raise InputError(f"the model has a function {domain}::{new[1]} already")
     types = [None if t is None else _open(t) for t in _types(program, key)]
+    values, *others = values_of_calls(program, key)
+    function = _gradient_at(program, key, types, values)
+    if values:
+        made = [(v, _gradient_at(program, key, types, v)) for v in others]
+        made += [
+            (v, f) for v in probes(values) if (f := _tried(program, key, types, v)) is not None
+        ]
+        refer_to_attributes(function, values, made)
+        source = program.functions[key].proto
+        if isinstance(source, FunctionProto):
+            function.attribute.extend(source.attribute)
+            function.attribute_proto.extend(source.attribute_proto)
+    program.functions[new] = function_block(program, function)
+    program.main.touch()
+    return new
+
+
+def _tried(
+    program: Program, key: FunctionKey, types: list[Type | None], values: Values
+) -> FunctionProto | None:
+    """The gradient at other values of the attributes, None if these are not valid."""
+    try:
+        return _gradient_at(program, key, types, values)
+    except OnnxgradError:
+        return None
+
+
+def _gradient_at(
+    program: Program, key: FunctionKey, types: list[Type | None], values: Values
+) -> FunctionProto:
+    """The gradient of a function whose attributes have these values, without attributes."""
+    domain, own, overload = key
     found = differentiate(
-        load(as_model(program, key, types)), *request(program, key, types), adjoint="input"
+        load(as_model(program, key, types, values)),
+        *request(program, key, types, values),
+        adjoint="input",
     )
     block = found.program.main
     forward = len(block.outputs) - len(found.adjoints)
@@ -41,7 +76,7 @@ def add_function_gradient(program: Program, name: str) -> FunctionKey:
     block.remove_unused()
     block.touch()
     graph = to_proto(found.program, weights=True).graph
-    function = FunctionProto(domain=domain, name=new[1], overload=overload)
+    function = FunctionProto(domain=domain, name=f"{own}_grad", overload=overload)
     function.input.extend(v.name for v in graph.input)
     function.output.extend(v.name for v in graph.output)
     function.node.extend(
@@ -53,9 +88,7 @@ def add_function_gradient(program: Program, name: str) -> FunctionKey:
     )
     for imported, version in found.program.opsets.items():
         function.opset_import.add(domain=imported, version=version)
-    program.functions[new] = function_block(program, function)
-    program.main.touch()
-    return new
+    return function
 
 
 def check_function(program: Program, name: str, **options: Any) -> GradientReport:
@@ -63,17 +96,18 @@ def check_function(program: Program, name: str, **options: Any) -> GradientRepor
     `function_gradient`.
     """
     key = _find(program, name)
-    types = _types(program, key)
-    return check_gradient(as_model(program, key, types), *request(program, key, types), **options)
+    types, values = _types(program, key), values_of_calls(program, key)[0]
+    model = as_model(program, key, types, values)
+    return check_gradient(model, *request(program, key, types, values), **options)
 
 
 def request(
-    program: Program, key: FunctionKey, types: list[Type | None]
+    program: Program, key: FunctionKey, types: list[Type | None], values: Values
 ) -> tuple[list[str], list[str]]:
     """By which operands, and of which results: all floating-point ones. InputError when there
     are none.
     """
-    model = load(as_model(program, key, types))
+    model = load(as_model(program, key, types, values))
     wrt = [v.name for v in model.main.inputs if is_float(v)]
     targets = [v.name for v in model.main.outputs if is_float(v) and isinstance(v.type, TensorType)]
     if not wrt or not targets:
@@ -83,8 +117,12 @@ def request(
     return wrt, targets
 
 
-def as_model(program: Program, key: FunctionKey, types: list[Type | None]) -> ModelProto:
-    """The function's body as the main graph of a model with operands of these types."""
+def as_model(
+    program: Program, key: FunctionKey, types: list[Type | None], values: Values
+) -> ModelProto:
+    """The function's body as the main graph of a model with operands of these types, and these
+    values of its attributes.
+    """
     body = program.functions[key].proto
     proto = to_proto(program)
     model = ModelProto(ir_version=proto.ir_version)
@@ -98,6 +136,7 @@ def as_model(program: Program, key: FunctionKey, types: list[Type | None]) -> Mo
     source = next(f for f in proto.functions if (f.domain, f.name, f.overload) == key)
     model.graph.name = source.name
     model.graph.node.extend(source.node)
+    bind(model.graph, values)
     model.graph.input.extend(
         ValueInfoProto(name=n, type=type_to_proto(t))
         for n, t in zip(source.input, types, strict=True)
@@ -111,13 +150,25 @@ def _find(program: Program, name: str) -> FunctionKey:
     if len(found) != 1:
         listed = ", ".join(f"{domain}::{own}" for domain, own, _ in program.functions) or "none"
         raise InputError(f"'{name}' names {len(found)} functions; the model has {listed}")
-    proto = program.functions[found[0]].proto
-    if isinstance(proto, FunctionProto) and (proto.attribute or proto.attribute_proto):
-        raise InputError(
-            f"function {found[0][0]}::{found[0][1]} has attributes, which its gradient would have "
-            "to be given at every call: inline it, or differentiate the model that calls it"
-        )
     return found[0]
+
+
+def values_of_calls(program: Program, key: FunctionKey) -> list[Values]:
+    """The attributes that calls in the main graph give, with the function's defaults; each
+    combination once.
+    """
+    body = program.functions[key].proto
+    if not isinstance(body, FunctionProto):
+        return [{}]
+    defaults = {a.name: a for a in body.attribute_proto}
+    known = {*defaults, *body.attribute}
+    found: list[Values] = []
+    for b in program.main.walk():
+        if called(b) == key:
+            given = defaults | {a.name: a for a in b.node.attribute if a.name in known}
+            if given not in found:
+                found.append(given)
+    return found or [defaults]
 
 
 def _types(program: Program, key: FunctionKey) -> list[Type | None]:
