@@ -59,7 +59,7 @@ from onnxgrad.rewrite.context import PatternContext, rewrite_bindings, rewrite_c
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import rewrite
-from onnxgrad.surgery import edit, extract, join, open_batch, set_metadata
+from onnxgrad.surgery import edit, extract, join, lift, open_batch, set_metadata
 from onnxgrad.testing import temporary_rules
 from onnxgrad.train import Trainer
 from onnxgrad.train.onnx_training.preview_operators import LowerTraining
@@ -123,6 +123,7 @@ __all__ = [
     "join",
     "jvp",
     "kernel",
+    "lift",
     "load",
     "mark_checkpoints",
     "op",

@@ -12,18 +12,19 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.jobs import edit as editing
 from onnxgrad.jobs import extract as extracting
 from onnxgrad.jobs import join as joining
+from onnxgrad.jobs import lift as lifting
 from onnxgrad.jobs import open_batch as opening
 from onnxgrad.jobs.declarations import (
-    EditOptions,
     ExtractOptions,
-    JoinOptions,
     MetadataOptions,
     OpenBatchOptions,
 )
 from onnxgrad.jobs.declared import from_keywords
+from onnxgrad.jobs.lift import Lifted
 from onnxgrad.jobs.metadata import change
 from onnxgrad.jobs.optimize import with_room
 from onnxgrad.jobs.proving import Proved
+from onnxgrad.jobs.surgery_declarations import EditOptions, JoinOptions, LiftOptions
 from onnxgrad.limits import limited
 
 _log = logging.getLogger("onnxgrad")
@@ -122,6 +123,29 @@ def join(a: ModelLike, b: ModelLike, *, options: JoinOptions) -> Any:
     for model in given:
         check_room(load(model), model)
     return to_kind_of(_accepted(joining.join(*given, options)), a)
+
+
+@from_keywords(LiftOptions)
+def lift(model: ModelLike, *, options: LiftOptions) -> Lifted:
+    """Return what depends on weights and constants alone as a model of its own, `prepare`, and the
+    `rest`, both in the type you passed in.
+
+    Run `prepare` once, when the weights are loaded: its outputs are inputs of `rest`. `weights`
+    names inputs, or initializers, which become inputs, by globs too. A weight that both read is an
+    input of both. Random draws, control flow, calls of local functions and outputs stay in `rest`.
+    The proof runs `prepare` and then `rest` against the model. Raises InputError for a name that
+    matches nothing, and if nothing depends on weights alone; NotProved if the proof fails.
+
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[N,3] x, float[2,3] w) => (float[N,2] y) {
+    ...   t = Transpose (w)  y = MatMul (x, t) }''')
+    >>> prepare, rest = onnxgrad.lift(model, "w")
+    >>> [v.name for v in prepare.graph.input], [v.name for v in rest.graph.input]
+    (['w'], ['x', 't'])
+    """
+    found = lifting.lift(settled(model), options, with_room(model))
+    rest = _accepted(found)
+    return Lifted(to_kind_of(found.prepare, model), to_kind_of(rest, model))
 
 
 def _accepted(found: Proved) -> Any:

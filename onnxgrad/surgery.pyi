@@ -20,6 +20,7 @@ from onnxgrad.jobs.groups import Seeds
 from onnxgrad.jobs.groups import Sizes
 from onnxgrad.jobs.groups import Text
 from onnxgrad.jobs.groups import Threads
+from onnxgrad.jobs.lift import Lifted
 from onnxgrad.options import Range
 from onnxgrad.verify.feeds.proof_cases import Inputs
 from typing import Annotated
@@ -106,3 +107,22 @@ def join(
     rtol: PerOutput | None = None,
     metric: Names | None = None,
 ) -> Any: ...
+def lift(
+    model: ModelLike,
+    weights: Names = (),
+    *,
+    verify: bool = True,
+    seeds: Seeds = (0, 1),
+    legs: Legs = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> Lifted: ...

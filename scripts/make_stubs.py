@@ -17,7 +17,13 @@ from types import ModuleType
 from typing import Any
 
 from onnxgrad import functions, surgery
-from onnxgrad.jobs import declarations, gradient_declarations, groups, training_declarations
+from onnxgrad.jobs import (
+    declarations,
+    gradient_declarations,
+    groups,
+    surgery_declarations,
+    training_declarations,
+)
 
 STUBS = {m: Path(str(m.__file__)).with_suffix(".pyi") for m in (functions, surgery)}
 HEAD = '''"""Made by scripts/make_stubs.py from the declarations of onnxgrad.jobs."""
@@ -82,7 +88,7 @@ def _imports(module: ModuleType) -> dict[str, str]:
 
 def text(module: ModuleType = functions) -> str:
     """The stub of a module as it should be."""
-    own = (declarations, gradient_declarations, training_declarations)
+    own = (declarations, gradient_declarations, surgery_declarations, training_declarations)
     return stub(declared_functions(module), groups, *own, module)
 
 

@@ -48,6 +48,7 @@ COMMANDS: dict[str, set[str]] = {
     "extract m.onnx --outputs h -o e.onnx": {"e.onnx"},
     "open-batch b.onnx -o x.onnx": {"x.onnx"},
     "edit m.onnx --rename h=hidden --bind x=stored.npz -o i.onnx": {"i.onnx"},
+    "lift w.onnx --weights w --prepare k.onnx -o l.onnx": {"k.onnx", "l.onnx"},
     "join m.onnx n.onnx --map logits=x -o j.onnx": {"j.onnx"},
     "metadata m.onnx --set author=me -o d.onnx": {"d.onnx"},
     "diff m.onnx n.onnx": set(),
@@ -95,6 +96,8 @@ def prepare(folder: Path) -> None:
     onnx.save(model, folder / "m.onnx")
     onnx.save(parse("g (float[N] x) => (float y) { a = Exp(x) y = ReduceSum<keepdims = 0>(a) }"),
               folder / "n.onnx")  # fmt: skip
+    onnx.save(parse("g (float[N,2] x, float[2] w) => (float[N,2] y) { e = Exp(w) y = Mul(x, e) }"),
+              folder / "w.onnx")  # fmt: skip
     onnx.save(parse("g (float[1,3] x) => (float[1,3] y) { y = Exp(x) }"), folder / "b.onnx")
     np.savez(folder / "data.npz", **examples(40))
     np.savez(

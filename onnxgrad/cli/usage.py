@@ -11,6 +11,7 @@ from typing import Any
 from onnxgrad.cli.help_text import examples_text
 from onnxgrad.jobs import declarations as jobs
 from onnxgrad.jobs import gradient_declarations as gradients
+from onnxgrad.jobs import surgery_declarations as surgery
 from onnxgrad.jobs import training_declarations as training
 from onnxgrad.jobs.declared import Declaration, add_flags, group_of, reader
 from onnxgrad.jobs.gradient_declarations import PRODUCTS
@@ -304,7 +305,7 @@ COMMANDS: dict[str, Command] = {
          ("edit model.onnx --bind t=batch.npz -o out.onnx",
           "an input less: it has the value of the file, or a number")),
         (MODEL, NEEDED, custom_ops("proof")),
-        jobs.EditOptions,
+        surgery.EditOptions,
     ),
     "join": Command(
         "chain two models, so that outputs of the first feed the second, and prove the result",
@@ -314,7 +315,21 @@ COMMANDS: dict[str, Command] = {
           "with the names of B apart, and A's output still an output")),
         (row("a", metavar="A", help="the model that runs first, or - for stdin"),
          row("b", metavar="B", help="the model that it feeds"), NEEDED, custom_ops("proof")),
-        jobs.JoinOptions,
+        surgery.JoinOptions,
+    ),
+    "lift": Command(
+        "divide a model: what depends on weights alone runs once, at load; both proved together",
+        (("lift adapted.onnx --weights 'lora*' --prepare prepare.onnx -o out.onnx",
+          "the weights are inputs of prepare.onnx, whose outputs are inputs of out.onnx"),
+         ("lift adapted.onnx --prepare prepare.onnx -o out.onnx",
+          "what depends on constants alone, such as DequantizeLinear of weights")),
+        (
+            MODEL, NEEDED,
+            row("--prepare", metavar="FILE", required=True,
+                help="the file of the model that runs once, whose outputs the other reads"),
+            custom_ops("proof"),
+        ),
+        surgery.LiftOptions,
     ),
     "metadata": Command(
         "what a model says about itself: list it, set and unset entries",

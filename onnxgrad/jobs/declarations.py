@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from onnxgrad.jobs.declared import REQUIRED, Declaration, option
 from onnxgrad.jobs.groups import (
-    Constants,
     Count,
     Entries,
     Limits,
@@ -22,7 +21,6 @@ from onnxgrad.jobs.groups import (
     Proof,
     Provider,
     Providers,
-    Renames,
     Running,
     Seconds,
     Seed,
@@ -242,50 +240,6 @@ class OpenBatchOptions(Limits):
         None, "the size of a symbolic dimension in the proof", flag="--dim", metavar="NAME=SIZE"
     )
     seed: Seed = option(0, "seed of generated rows (default: 0)", metavar="N")
-    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
-
-
-@dataclass(frozen=True, kw_only=True)
-class EditOptions(Proof):
-    """Options of `edit`."""
-
-    job: ClassVar[str] = "edit"
-    title: ClassVar[str] = "changes"
-
-    bind: Constants | None = option(
-        None, "make an input a constant: a number (which fills a fixed shape), a list such as "
-        "[1,2], true or false, or an .npy, .npz or .pb file; in Python an array; may repeat",
-        metavar="NAME=VALUE|FILE",
-    )  # fmt: skip
-    rename: Renames | None = option(
-        None, "rename an input, an output or another value of the main graph; may repeat",
-        metavar="OLD=NEW",
-    )  # fmt: skip
-    drop_output: Names = option(
-        (), "remove an output, and the nodes and weights that serve it alone; may repeat",
-        metavar="NAME",
-    )  # fmt: skip
-    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
-
-
-@dataclass(frozen=True, kw_only=True)
-class JoinOptions(Proof):
-    """Options of `join`."""
-
-    job: ClassVar[str] = "join"
-    title: ClassVar[str] = "connections"
-
-    map: Pairs | None = option(
-        None, "A's output (or input) NAME feeds B's input OTHER; may repeat (default: equal names, "
-        "or A's only output to B's only input)", metavar="NAME=OTHER",
-    )  # fmt: skip
-    prefix: str = option(
-        "", "begin the names of B's other inputs, of its outputs and its values with this text",
-        metavar="TEXT",
-    )  # fmt: skip
-    keep_output: Names = option(
-        (), "keep an output of A that B reads as an output; may repeat", metavar="NAME"
-    )
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
 
 

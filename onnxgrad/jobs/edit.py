@@ -22,11 +22,11 @@ from onnxgrad.ir.protobufs import every_node, tensor_of
 from onnxgrad.ir.renaming import rename_values, symbols, value_names
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, dtype_name, numpy_dtype
-from onnxgrad.jobs.declarations import EditOptions
 from onnxgrad.jobs.fixed_dims import fix
 from onnxgrad.jobs.groups import of_known
-from onnxgrad.jobs.optimize import Hooks
+from onnxgrad.jobs.optimize import Hooks, original_of
 from onnxgrad.jobs.proving import Proved, proved, running
+from onnxgrad.jobs.surgery_declarations import EditOptions
 from onnxgrad.passes.remove_unused import RemoveUnusedFunctions
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import load_inputs
@@ -56,7 +56,7 @@ def edit(model: ModelLike, options: EditOptions, hooks: Hooks | None = None) -> 
         if options.verify:
             back = {new: old for old, new in names.items()}
             ends = [v.name for v in made.main.outputs]
-            with running(program, options) as run:
+            with running(original_of(program), options) as run:
 
                 def expected(feeds: Mapping[str, Any]) -> dict[str, Any]:
                     found = run({**bound, **{back.get(n, n): v for n, v in feeds.items()}})

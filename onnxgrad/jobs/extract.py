@@ -56,7 +56,7 @@ def extracted(
     for v in ends:
         block.add_output(v)
     if starts is not None:
-        given = [_cut(program, v) for v in starts]
+        given = [cut(program, v) for v in starts]
         block.remove_unused()
         missing = [v for v in block.inputs if v.users and v.initializer is None and v not in given]
         if missing:
@@ -85,8 +85,8 @@ def _named(values: Mapping[str, Var], given: Sequence[str], what: str) -> list[V
     return [values[name] for name in names]
 
 
-def _cut(program: Program, v: Var) -> Var:
-    """An input in the place of a value, by its name."""
+def cut(program: Program, v: Var) -> Var:
+    """Make an input in the place of a value, by its name. Raises InputError if it has no type."""
     block = program.main
     if v.is_input and v.initializer is None:
         return v

@@ -30,11 +30,11 @@ from onnxgrad.ir.renaming import (
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import outside
 from onnxgrad.ir.types import TensorType, Type
-from onnxgrad.jobs.declarations import JoinOptions
 from onnxgrad.jobs.fixed_dims import fix
 from onnxgrad.jobs.groups import of_known
-from onnxgrad.jobs.optimize import Hooks
+from onnxgrad.jobs.optimize import Hooks, original_of
 from onnxgrad.jobs.proving import Proved, proved, running
+from onnxgrad.jobs.surgery_declarations import JoinOptions
 from onnxgrad.options import several
 from onnxgrad.passes.convert_opset import convert, hide_weight_inputs
 from onnxgrad.verify.feeds.dims import required_inputs, roles
@@ -67,7 +67,8 @@ def join(a: ModelLike, b: ModelLike, options: JoinOptions, hooks: Hooks | None =
         made = joined(load_own(a), load_own(b), options)
         report = None
         if options.verify:
-            with running(load_own(a), options) as run_a, running(load_own(b), options) as run_b:
+            first, second = (running(original_of(load_own(m)), options) for m in (a, b))
+            with first as run_a, second as run_b:
 
                 def expected(feeds: Mapping[str, Any]) -> dict[str, Any]:
                     of_a = {made.feeds_a[n]: v for n, v in feeds.items() if n in made.feeds_a}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from onnxgrad.errors import NotProved
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.groups import Proof
-from onnxgrad.jobs.optimize import original_of, runnable
+from onnxgrad.jobs.optimize import runnable
 from onnxgrad.options import providers_of
 from onnxgrad.verify import Difference, Leg, Report, run, verify
 from onnxgrad.verify.compare import worst
@@ -42,10 +44,10 @@ class Proved:
 
 
 @contextlib.contextmanager
-def running(program: Program, options: Proof) -> Iterator[Run]:
-    """How onnxruntime runs a program as it was read."""
+def running(opened: AbstractContextManager[Any], options: Proof) -> Iterator[Run]:
+    """How onnxruntime runs a model that `original_of` or `runnable` opens."""
     provider = providers_of(options.provider)[0]
-    with original_of(program) as model:
+    with opened as model:
         yield lambda feeds: run(model, feeds, provider=provider, threads=options.threads)
 
 

@@ -92,6 +92,11 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     onnx.save(classifier, tmp_path / "classifier.onnx")
     head = parse("h (float[M, 3] x) => (float[M, 3] scores) { scores = Softmax (x) }")
     onnx.save(head, tmp_path / "head.onnx")
+    adapted = parse("""a (float[N, 4] x, float[4, 1] lora_a, float[1, 3] lora_b) => (float[N, 3] y)
+      <int8[4,3] q = {1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2}, float s = {0.1}> {
+      w = DequantizeLinear (q, s) ab = MatMul (lora_a, lora_b)
+      x2 = MatMul (x, ab) x1 = MatMul (x, w) y = Add (x1, x2) }""")
+    onnx.save(adapted, tmp_path / "adapted.onnx")
     step = onnxgrad.training_step(tmp_path / "model.onnx", "loss")
     onnxgrad.train.save_step(step, tmp_path / "step")
     (tmp_path / "crashes.py").write_text(

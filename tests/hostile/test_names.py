@@ -108,6 +108,8 @@ def calls() -> dict[str, list[str]]:
         "edit": ["edit", FILE, "--rename", f"{name('t')}={name('u')}", "-o", "i.onnx", "-v"],
         "no such input": ["edit", FILE, "--bind", f"{name('t')}=1", "-o", "i.onnx"],
         "join": ["join", FILE, FILE, "--map", f"{name('x')}={name('x')}", "--prefix", name("p"), "--keep-output", name("l"), "-o", "j.onnx", "-v"],
+        "no such lift": ["lift", FILE, "--weights", name("v"), "--prepare", "k.onnx", "-o", "l.onnx", "-v"],
+        "lift": ["lift", "lifted.onnx", "--weights", name("v"), "--prepare", "k.onnx", "-o", "l.onnx", "-v"],
         "reduce": ["reduce", FILE, "-o", "r.onnx", "--check", "false"],
         "bench": ["bench", FILE, "other.onnx", "--rounds", "1", "--seconds", "0.01", *page],
         "place": ["place", FILE, "--device", "cuda=op:Mat*", "-o", "p.onnx"],
@@ -158,6 +160,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             if dim.dim_param:
                 dim.dim_value = 1
     onnx.save(fixed, "batch.onnx")
+    lifted = hostile()
+    lifted.graph.node[3].input[1] = name("e")
+    lifted.graph.node.insert(
+        0, onnx.NodeProto(op_type="Abs", input=[name("v")], output=[name("e")])
+    )
+    onnx.save(lifted, "lifted.onnx")
     rng = np.random.default_rng(0)
     np.savez("data.npz", **{name("x"): rng.random((4, 4), np.float32)})
     recipe = '[ci]\nmodels = ["f*.onnx"]\nout = "built"\n'

@@ -1,0 +1,195 @@
+"""The driver of `lift`: what depends on weights alone becomes a model that runs once, at load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from onnx import TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.binding import Binding, draws
+from onnxgrad.ir.function_bodies import called
+from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.model_kinds import settled
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import TensorType
+from onnxgrad.ir.var import Var
+from onnxgrad.jobs.extract import cut, extracted
+from onnxgrad.jobs.optimize import Hooks, runnable
+from onnxgrad.jobs.proving import Proved, proved, running
+from onnxgrad.jobs.surgery_declarations import LiftOptions
+from onnxgrad.options import several
+from onnxgrad.passes.remove_unused import RemoveUnusedFunctions
+from onnxgrad.rewrite.trace import Trace
+from onnxgrad.wording import option, perhaps
+
+# of other domains nothing is known: their operators may draw, or keep a state
+_DOMAINS = ("", "ai.onnx.ml")
+# what computed constants of these types are: sizes, axes, masks
+_SIZES = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL, TensorProto.STRING)
+
+
+class Lifted(NamedTuple):
+    """The two parts that `lift` returns, each in the type of the model."""
+
+    prepare: Any
+    rest: Any
+
+
+@dataclass(frozen=True)
+class LiftedModel(Proved):
+    """The rest of a model as `program`, what runs once, and the report of their proof together."""
+
+    prepare: Program
+
+
+def lift(model: ModelLike, options: LiftOptions, hooks: Hooks | None = None) -> LiftedModel:
+    """Divide a model, prove preparation and rest in a row against it, and let the hooks write the
+    rest. Raises InputError for a name that matches nothing, and if nothing can be lifted.
+    """
+    hooks = hooks or Hooks()
+    with hooks.limits(options.timeout, options.max_memory):
+        model = settled(model)
+        original, prepare, rest = (load_own(model) for _ in range(3))
+        hooks.on_read(original)
+        names = _weights(original, options.weights)
+        ends = lifted(original, names)
+        if not ends:
+            more = option("--weights NAME", "weights=NAME")
+            raise InputError(f"nothing depends on weights alone: {more} names what is set at load")
+        values = _values(original, names)
+        kept = _ask(rest, names)
+        _ask(prepare, names)
+        read = _sources(prepare, ends)
+        extracted(prepare, [n for n in names if n in read] or None, ends)
+        _cut(rest, ends, kept)
+        report = None
+        if options.verify:
+            with (
+                running(runnable(prepare), options) as first,
+                running(runnable(rest), options) as second,
+            ):
+
+                def expected(feeds: Mapping[str, Any]) -> dict[str, Any]:
+                    given = {**values, **feeds}
+                    made = first({v.name: given[v.name] for v in prepare.main.inputs})
+                    taken = {**given, **made}
+                    needed = [v.name for v in rest.main.inputs if v.name in taken]
+                    return second({n: taken[n] for n in needed})
+
+                report = proved(original, expected, options)
+        found = LiftedModel(rest, report, prepare)
+        if found.ok and hooks.write is not None:
+            hooks.write(rest)
+    return found
+
+
+def lifted(program: Program, names: Sequence[str]) -> list[str]:
+    """The values that the rest of a program reads of what depends on these weights, and on
+    constants, alone.
+    """
+    block = program.main
+    block.schedule()
+    weights = {v for v in block.vars() if v.name in names}
+    outputs = {*block.outputs, *block.pinned}
+    made: dict[Binding, bool] = {}  # whether it depends on a weight that is named
+    for b in block.bindings:
+        free = b.domain in _DOMAINS and not (b.blocks or draws(b) or called(b) is not None)
+        if free and _typed(b) and outputs.isdisjoint(_results(b)) and _ready(b, weights, made):
+            made[b] = any(
+                v in weights or (v.definition is not None and made.get(v.definition))
+                for v in b.reads()
+            )
+    # a constant is no work, and the sizes of a Reshape are known where they are computed only
+    return [
+        v.name
+        for b, named in made.items()
+        if b.op != "Constant"
+        for v in _results(b)
+        if (named or v.dtype not in _SIZES) and any(user not in made for user in v.users)
+    ]
+
+
+def _results(b: Binding) -> list[Var]:
+    return [v for v in b.outputs if v is not None]
+
+
+def _typed(b: Binding) -> bool:
+    """Whether its results can be inputs: tensors of a known type."""
+    return all(isinstance(v.type, TensorType) and v.dtype for v in _results(b))
+
+
+def _ready(b: Binding, weights: set[Var], made: Mapping[Binding, bool]) -> bool:
+    """Whether it reads weights, constants and results of `made` only, and reads something."""
+    values = [v for v in b.inputs if v is not None]
+    if b.op == "Constant":
+        return True
+    return bool(values) and all(
+        v in weights or v.is_constant or v.definition in made for v in values
+    )
+
+
+def _weights(program: Program, given: Sequence[str]) -> list[str]:
+    """The inputs and initializers that names or globs mean. Raises InputError if one means none."""
+    block = program.main
+    known = [v.name for v in block.inputs]
+    known += [n for n in block.initializers if n not in set(known)]
+    found: dict[str, None] = {}
+    for name in several(given, "weights"):
+        met = [name] if name in known else [n for n in known if fnmatchcase(n, name)]
+        if not met:
+            where = option(f"--weights {name}", f"weights={name!r}")
+            hint = perhaps(name, known, 3)
+            raise InputError(f"{where}: the model has no such input or initializer{hint}")
+        found |= dict.fromkeys(met)
+    return [n for n in known if n in found]
+
+
+def _values(program: Program, names: Iterable[str]) -> dict[str, Any]:
+    """The values that the file has for these."""
+    tensors = {n: v.initializer for n, v in program.main.initializers.items()}
+    return {n: program.array(t) for n in names if (t := tensors.get(n)) is not None}
+
+
+def _ask(program: Program, names: Iterable[str]) -> set[str]:
+    """Make these initializers inputs; the names of the initializers that are read."""
+    block = program.main
+    for name in names:
+        if name in block.initializers:
+            block.ask_for(block.initializers[name])
+    return {v.name for v in block.initializers.values() if v.use_count}
+
+
+def _sources(program: Program, ends: Iterable[str]) -> set[str]:
+    """The names of the values that these depend on."""
+    values = {v.name: v for v in program.main.vars()}
+    work = [values[name] for name in ends]
+    found = set[str]()
+    while work:
+        v = work.pop()
+        if v.name not in found:
+            found.add(v.name)
+            work += [] if v.definition is None else v.definition.reads()
+    return found
+
+
+def _cut(program: Program, ends: Sequence[str], read: set[str]) -> None:
+    """Make these values inputs, and remove what served them alone: nodes, weights, inputs,
+    functions.
+    """
+    block = program.main
+    unread = {v for v in block.inputs if not v.use_count}
+    values = {v.name: v for v in block.vars()}
+    made = [values[name].definition for name in ends]
+    for name in ends:
+        cut(program, values[name])
+    block.remove_unused([b for b in made if b is not None])
+    block.inputs = [v for v in block.inputs if v.use_count or v in unread or v.initializer]
+    for v in list(block.initializers.values()):
+        if v.name in read and not v.use_count and not v.is_input:
+            block.remove_initializer(v)
+    block.touch()
+    RemoveUnusedFunctions().run(program, Trace())
