@@ -45,7 +45,6 @@ HOMES: dict[str, dict[str, str]] = {
         "grad/rules/recurrent/lstm": "grad/rules/recurrent/test_rnn",
     },
     "what only a whole run of `onnxgrad ci` shows to work": {
-        "jobs/outcome": "jobs/test_optimize",
     },
     "names in a file, and runs of originals, seen where files are joined": {
         "ir/renaming": "jobs/test_join",

@@ -180,7 +180,8 @@ class Float16Options(Proof):
     keep: Names = option(
         (),
         "leave a node, value or operator, or those that a glob matches, in float32, beside "
-        "values that pass 65504 or need their digits; may repeat",
+        "values that pass 65504 or need their digits; auto searches by proofs for nodes that "
+        "must stay, and keeps the scores of TopK and NonMaxSuppression; may repeat",
         metavar="NAME",
     )
     convert: Names = option(

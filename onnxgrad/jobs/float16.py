@@ -18,9 +18,11 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_bytes, to_proto
 from onnxgrad.jobs.declarations import Float16Options
+from onnxgrad.jobs.float16_search import Float16Search
 from onnxgrad.jobs.optimize import Hooks, RewriteRefuted, optimize_program
 from onnxgrad.jobs.outcome import Clock, Outcome
 from onnxgrad.laws.float16.forms import FAR, LARGEST
+from onnxgrad.laws.float16.keeping import heads
 from onnxgrad.options import providers_of, several
 from onnxgrad.passes.float16 import Float16
 from onnxgrad.passes.pipeline import Pipeline
@@ -32,6 +34,8 @@ from onnxgrad.verify.running.session import open_session, versions
 from onnxgrad.vocabulary import FLOAT16_BOUND
 from onnxgrad.wording import option
 
+# in the place of a name to keep: search for the names
+AUTO = "auto"
 # Less and Where, in the forms that take float32
 _OLDEST = 9
 
@@ -51,10 +55,15 @@ def float16(
         metrics = several(options.metric or (), "metric")
         bounds = Bounds.of(options.atol, options.rtol, metrics)
         proof["metric"] = [*([] if bounds.common else [FLOAT16_BOUND]), *metrics]
-    halving = Float16(names_of(options.keep), options.io, (), names_of(options.convert))
+    kept = several(options.keep, "names to keep")
+    halving = Float16(
+        names_of([name for name in kept if name != AUTO]), options.io, (), names_of(options.convert)
+    )
     try:
         with hooks.limits(options.timeout, options.max_memory):
-            outcome.came_of(_converted(settled(model), halving, proof, clock))
+            if AUTO in kept and proof is None:
+                raise InputError(f"keep '{AUTO}' searches by proofs: leave the proof on")
+            outcome.came_of(_converted(settled(model), halving, proof, clock, AUTO in kept))
             hooks.accept(outcome)
             if hooks.write is not None:
                 outcome.written = hooks.write(outcome.program)
@@ -66,13 +75,15 @@ def float16(
 
 
 def _converted(
-    model: ModelLike, halving: Float16, proof: Mapping[str, Any] | None, clock: Clock
+    model: ModelLike, halving: Float16, proof: Mapping[str, Any] | None, clock: Clock, auto: bool
 ) -> Outcome:
-    """Convert and prove (not without `proof`). Errors as those of `optimize`."""
+    """Convert and prove (not without `proof`); `auto`: search what must stay in float32. Errors as
+    those of `optimize`.
+    """
     large = [] if proof is None else values_beyond(model, LARGEST, FAR, proof)
     halving = replace(halving, large=tuple(large))
 
-    def made(halving: Float16) -> Outcome:
+    def made(halving: Float16, conversions: int | None = None) -> Outcome:
         return optimize_program(
             model,
             Pipeline((halving,)),
@@ -80,8 +91,13 @@ def _converted(
             proof=proof,
             explain=True,
             on_stage=clock.switch,
+            limit=conversions,
+            blame=not auto,
         )
 
+    if auto:
+        halving = replace(halving, stay=tuple(heads(load_own(model)).items()))
+        return Float16Search(made, halving).run()
     try:
         try:
             return made(halving)
@@ -95,7 +111,11 @@ def _converted(
     except RewriteRefuted as error:
         names = option("--keep NAME", "keep=[NAME]")
         more = option("--metric worst=X", "metric='worst=X'")
-        error.args = (f"{error}; {names} leaves an operator in float32, {more} allows more",)
+        auto_text = option(f"--keep {AUTO}", f"keep=['{AUTO}']")
+        error.args = (
+            f"{error}; {names} leaves an operator in float32, {auto_text} searches for those that "
+            f"must stay, {more} allows more",
+        )
         raise
 
 

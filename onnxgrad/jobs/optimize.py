@@ -294,6 +294,7 @@ def optimize_program(
     on_read: Callable[[Program], None] | None = None,
     on_fired: Fired | None = None,
     allow_growth: bool = False,
+    blame: bool = True,
 ) -> Outcome:
     """Run `pipeline` over a fresh reading of `model` and prove the result; `proof` goes to
     `verify.verify`.
@@ -302,7 +303,8 @@ def optimize_program(
     `passes.each_rewrite`), whatever `prove` says. `on_read` sees the program before any rewrite and
     may refuse it. `limit` stops after that many rewrites; `on_stage` receives the stages: "read",
     each pass by name, "prove", "bisect", and `on_fired` of each pass that changed something. Raises
-    RewriteRefuted (exit code 1) when the proof fails, after bisecting the numbered rewrites, Grown
+    RewriteRefuted (exit code 1) when the proof fails, after bisecting the numbered rewrites (unless
+    `blame` is off), Grown
     (1) when merging always grows the file by more than a tenth without `allow_growth`, and
     InputError when the model cannot be read, or cannot be run while `prove` is on.
     """
@@ -336,7 +338,7 @@ def optimize_program(
                 raise CannotRun(f"{error}, or skip the proof with {skip}") from error
         if not report.ok:
             culprit = None
-            if report.verdict == DIFFERENT:
+            if blame and report.verdict == DIFFERENT:
                 tell("bisect")
                 culprit = _culprit(model, pipeline, len(trace.rewrites), original, options)
             raise RewriteRefuted(report, culprit, done=done)

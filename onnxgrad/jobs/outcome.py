@@ -33,7 +33,7 @@ class Outcome(Plain):
     json_keys = (
         "model output=written_to exit_code error before after each passes=work_of_passes "
         "rules=trace.counts inexact=trace.inexact declined=near_misses slips=trace.slips "
-        "newer_operators=newer.by_operator tuning proof=report seconds=rounded_seconds"
+        "newer_operators=newer.by_operator tuning search proof=report seconds=rounded_seconds"
     )
 
     model: str = ""
@@ -49,6 +49,7 @@ class Outcome(Plain):
     report: Report | None = None
     error: OnnxgradError | None = None
     tuning: Mapping[str, Any] | None = None
+    search: Mapping[str, Any] | None = None  # of `float16 --keep auto`
     newer: NewerOperators = field(default_factory=NewerOperators)
     written: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
@@ -117,7 +118,7 @@ class Outcome(Plain):
     def came_of(self, done: Outcome) -> None:
         """Record the result of rewriting and proof, refuted or not."""
         self.rewritten, self.passes, self.trace = done.rewritten, done.passes, done.trace
-        self.each, self.report = done.each, done.report
+        self.each, self.report, self.search = done.each, done.report, done.search
         if done.rewritten is not None:
             self.before = stats_of(done.rewritten.proto)
             self.after = stats_of(to_proto(done.rewritten))

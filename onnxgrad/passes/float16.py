@@ -26,10 +26,10 @@ class Float16(Pass):
 
     These stay in float32: sums, powers and positions; operators without a float16 form; `large`
     values, which passed 65504 in a run; values computed from these and a few numbers alone; and
-    whatever `keep` names (nodes, values, operators or globs of these, separated by spaces).
-    `convert` names bindings to convert anyway, unless they could not run in float16. `io`: convert
-    inputs and outputs too. Masks beyond 65504 become -65504. Local functions with floats are
-    inlined, because their bodies have no types.
+    whatever `keep` names (nodes, values, operators or globs of these, separated by spaces); `stay`,
+    results of bindings, each with its reason. `convert` names bindings to convert anyway, unless
+    they could not run in float16. `io`: convert inputs and outputs too. Masks beyond 65504 become
+    -65504. Local functions with floats are inlined, because their bodies have no types.
     """
 
     name: ClassVar[str] = "float16"
@@ -37,6 +37,7 @@ class Float16(Pass):
     io: bool = False
     large: tuple[str, ...] = ()
     convert: str = ""
+    stay: tuple[tuple[str, str], ...] = ()
 
     def run(self, program: Program, trace: Trace) -> None:
         """One rewrite for each binding. InputError for a name in `keep` or `convert` that meets
@@ -47,7 +48,9 @@ class Float16(Pass):
         self._open_functions(program, trace)
         for block in blocks_in(program.main):
             block.schedule()
-        found = plan(program, self.keep.split(), frozenset(self.large), self.convert.split())
+        found = plan(
+            program, self.keep.split(), frozenset(self.large), self.convert.split(), dict(self.stay)
+        )
         trace.of(LAW).tried += len(found.forms) + len(found.staying)
         trace.of(LAW).matched += len(found.forms)
         for b, why in found.staying.items():
@@ -57,7 +60,7 @@ class Float16(Pass):
         for b in found.forms:
             if trace.stopped:
                 return
-            _fire(trace, str(b))
+            _fire(trace, str(b), *(v.name for v in b.outputs[:1] if v is not None))
             conversion.in_float16(b)
         for v, made in found.constants.items():
             trace.notes.update(dict.fromkeys(f"{v.name}: {note}" for note in made.notes))
@@ -80,8 +83,8 @@ class Float16(Pass):
             Inline(names=names).run(program, trace)
 
 
-def _fire(trace: Trace, where: str) -> None:
-    trace.fired(LAW, where)
+def _fire(trace: Trace, where: str, *results: str) -> None:
+    trace.fired(LAW, where, results)
     trace.rounded = True
 
 

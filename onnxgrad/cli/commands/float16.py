@@ -49,6 +49,13 @@ def _staying(outcome: Outcome, verbose: bool = False) -> Iterator[Part]:
                 for reason, count in why.most_common(None if verbose else _ROWS)
             ),
         )
+    if outcome.search is not None:
+        found = outcome.search
+        kept = counted(len(found["kept"]), "node")
+        yield cell(
+            f"the search kept {kept} in float32; it ran {counted(found['proofs'], 'proof')}"
+            + (f" of at most {found['limit']}" if found["proofs"] > 1 else "")
+        )
     if trace.notes:
         yield ""
         notes, more = first_of(list(trace.notes), _ROWS, verbose)

@@ -5,9 +5,10 @@ or have no form in float16, or compute from such values and a few numbers alone.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 
 from onnx import TensorProto
 
@@ -80,10 +81,12 @@ def plan(
     keep: Sequence[str],
     large: Collection[str] = (),
     convert: Sequence[str] = (),
+    stay: Mapping[str, str] = MappingProxyType({}),
 ) -> Float16Plan:
     """Decide for every binding of the main graph and of those nested in it; `keep` are names or
     globs of nodes, results and operators, `convert` such that become float16 where they would stay
-    and are not in `keep`, `large` the values that were seen to pass 65504. Raises InputError for
+    and are not in `keep`, `large` the values that were seen to pass 65504, `stay` the results of
+    further bindings that stay, with the reasons. Raises InputError for
     one of `keep` or `convert` that meets nothing.
     """
     found, met = Float16Plan(), set[tuple[str, str]]()
@@ -97,7 +100,8 @@ def plan(
         if not has_floats(b):
             continue
         form, constants = form_of(b), dict[Var, Halved]()
-        why = f"it is to be kept ({kept_by[0]})" if kept_by else _why(b, found, large, bool(wanted))
+        why = f"it is to be kept ({kept_by[0]})" if kept_by else _stays(b, stay)
+        why = why or _why(b, found, large, bool(wanted))
         if not why:
             constants, why = _constants(b, form)
         if isinstance(form, Form) and not why:
@@ -109,6 +113,46 @@ def plan(
     for option, names in (("keep", keep), ("convert", convert)):
         _check(program, option, [pattern for pattern in names if (option, pattern) not in met])
     return found
+
+
+def _stays(b: Binding, stay: Mapping[str, str]) -> str:
+    return next((stay[v.name] for v in b.outputs if v is not None and v.name in stay), "")
+
+
+# operators that choose by comparing floats: a rounded score moves a whole row
+_CHOOSE = frozenset({"TopK", "NonMaxSuppression", "ArgMax", "ArgMin"})
+# where scores come from: up to here their computation stays beside the choice
+_PRODUCTS = frozenset(
+    {"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "LSTM", "GRU", "RNN", "Attention"}
+)  # fmt: skip
+
+
+def heads(program: Program) -> dict[str, str]:
+    """The results of what computes the scores of TopK, NonMaxSuppression, ArgMax and ArgMin, from
+    the last products on, by name, and why these stay in float32.
+    """
+    found: dict[str, str] = {}
+    for choice in program.main.walk():
+        if choice.domain != "" or choice.op not in _CHOOSE:
+            continue
+        why = f"{choice.op} chooses by it"
+        work = [choice]
+        while work:
+            b = work.pop()
+            if b.outputs and b.outputs[0] is not None:
+                found.setdefault(b.outputs[0].name, why)
+            made = (v.definition for v in b.inputs if v is not None and v.dtype == _FLOAT)
+            for d in made:
+                at = d.outputs[0] if d is not None and d.outputs else None
+                if d is not None and at is not None and not _ends(d) and at.name not in found:
+                    work.append(d)
+    return found
+
+
+def _ends(b: Binding) -> bool:
+    """Whether it is a product, or reads many numbers of its own."""
+    numbers = sum(element_count(v.shape) or 0 for v in b.inputs if v is not None and v.is_constant)
+    return b.op in _PRODUCTS or b.domain != "" or numbers > _FEW
 
 
 def _why(b: Binding, found: Float16Plan, large: Collection[str], wanted: bool) -> str:

@@ -38,7 +38,18 @@ def test_a_bound_that_it_misses(run: Run, tmp_path: Path) -> None:
     done = run("float16", MODEL, "-o", out, "--metric", "worst=1e-6")
     assert done.code == 1 and not out.exists() and len(done.lines) == 1
     assert "the first rewrite that changes the result is number" in done.err
-    assert "--keep NAME leaves an operator in float32, --metric worst=X allows more" in done.err
+    hints = "--keep NAME leaves an operator in float32, --keep auto searches for those that must stay, --metric"
+    assert hints in done.err
+
+
+def test_the_search_is_reported(run: Run, tmp_path: Path) -> None:
+    out, report = tmp_path / "out.onnx", tmp_path / "r.json"
+    words = ("float16", MODEL, "-o", out, "--keep", "auto", "--json", report)
+    done = run(*words, "--metric", "worst=1e-4")
+    found = json.loads(report.read_text())["search"]
+    assert done.code == 0 and found["kept"] and found["proofs"] <= found["limit"]
+    assert "the proof fails with it in float16: loss[]" in done.out
+    assert f"it ran {found['proofs']} proofs of at most {found['limit']}" in done.out
 
 
 def test_constants_that_do_not_fit_are_told(run: Run, tmp_path: Path) -> None:
