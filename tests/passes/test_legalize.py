@@ -113,6 +113,12 @@ CASES: dict[str, tuple[ModelProto, Arrays]] = {
         model_of("DynamicQuantizeLinear", {"x": RNG.standard_normal((3, 4)).astype(np.float32)}, outs=3),
         {"x": RNG.standard_normal((3, 4)).astype(np.float32)},
     ),
+    "dynamic above zero": (
+        model_of("DynamicQuantizeLinear", {"x": f32(0.5, 0.6, 0.9)}, outs=3), {"x": f32(0.5, 0.6, 0.9)},
+    ),
+    "dynamic below zero": (
+        model_of("DynamicQuantizeLinear", {"x": f32(-0.5, -0.6, -0.9)}, outs=3), {"x": f32(-0.5, -0.6, -0.9)},
+    ),
     "dynamic zeros": (
         model_of("DynamicQuantizeLinear", {"x": np.zeros((3, 4), np.float32)}, outs=3), {"x": np.zeros((3, 4), np.float32)},
     ),
@@ -145,7 +151,8 @@ CASES: dict[str, tuple[ModelProto, Arrays]] = {
 }  # fmt: skip
 # the same integers as the kernel's, bit for bit: it multiplies and rounds exact sums once
 EXACT = {"conv", "conv per tensor", "conv uint8 weight", "matmul", "matmul per column", "matmul batch", "matmul integer",
-         "matmul integer plain", "conv integer", "dynamic", "dynamic zeros", "gemm"}  # fmt: skip
+         "matmul integer plain", "conv integer", "dynamic", "dynamic above zero", "dynamic below zero",
+         "dynamic zeros", "gemm"}  # fmt: skip
 
 
 def distances(done: Done, feeds: Arrays) -> list[float]:

@@ -137,6 +137,13 @@ def test_draws_in_functions_are_named() -> None:
         ("d = Dropout (x, r, t)", 20, True),
         ("c = ReduceMax <keepdims = 0> (x) g = Cast <to = 9> (c) d = Dropout (x, r, g)", 20, True),
         ("d = Dropout (x)", 10, False),
+        # each version at which the rule changes, and the last before it
+        ("d = Dropout (x)", 6, True),
+        ("d = Dropout <is_test = 1> (x)", 6, False),
+        ("d = Dropout <is_test = 0> (x)", 1, True),
+        ("d = Dropout (x)", 7, False),
+        ("d = Dropout (x)", 11, False),
+        ("d = Dropout (x, r, t)", 12, True),
     ],
 )
 def test_a_dropout_draws_if_it_may_train(body: str, opset: int, draws: bool) -> None:
