@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
-from onnxgrad.errors import InternalError
+from onnxgrad.errors import InternalError, UnknownDtype
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import constant, emit_with_blocks, emitting, nested_block
 from onnxgrad.ir.load import load
@@ -245,6 +245,24 @@ def test_literals_in_function_bodies_follow_an_operand_only_where_the_schema_say
         assert [b.op for b in at.emitted] == ["Constant", "Constant", "NonMaxSuppression"]
         op.Mul(x, 2.0)
         assert [b.op for b in at.emitted[3:]] == ["Constant", "CastLike", "Mul"]
+
+
+@pytest.mark.parametrize("opset", [13, 14, 15, 16, 20])
+def test_numbers_in_untyped_bodies_need_castlike(opset: int) -> None:
+    """Which is from opset 15 on."""
+    model = parse(
+        f"""<ir_version: 10, opset_import: ["" : 20, "d" : 1]>
+        g (float[2] x) => (float[2] y) {{ y = d.F(x) }}
+        <domain: "d", opset_import: ["" : {opset}]> F (x) => (y) {{ y = Neg(x) }}"""
+    )
+    (body,) = load(model).functions.values()
+    with emitting(body) as at:
+        if opset < 15:
+            with pytest.raises(UnknownDtype, match=f"raise the function's opset {opset}"):
+                op.Mul(body.inputs[0], 2.0)
+        else:
+            op.Mul(body.inputs[0], 2.0)
+            assert [b.op for b in at.emitted] == ["Constant", "CastLike", "Mul"]
 
 
 def test_function_bodies_get_constant_nodes() -> None:

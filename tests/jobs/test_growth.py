@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 
 from onnxgrad import optimize, verify
 from onnxgrad.errors import NotProved
-from onnxgrad.jobs.optimize import Grown
+from onnxgrad.jobs import optimize as jobs
+from onnxgrad.jobs.optimize import Grown, _Merged
 from tests.rewriting import apply, model_of, weights
 
 NORM = "g (float[2,4,5,5] x{more}) => (float[2,3,5,5] y) {{ a = Conv<pads=[1,1,1,1]>(x, w) y = BatchNormalization(a, s, b, m, v) }}"
@@ -123,3 +125,31 @@ def test_dead_functions_go(preset: str) -> None:
     assert [f.name for f in optimize(onnx.parser.parse_model(text), preset=preset).functions] == [
         "used"
     ]
+
+
+# a pass, the bytes of the constants before and after it, and the growth from 100 bytes by then
+STAGES = [
+    ("other", 100, 500, 0),
+    ("merge", 500, 700, 200),
+    ("other", 700, 150, 50),
+    ("merge", 150, 300, 200),
+    ("merge", 300, 50, -50),
+    ("other", 50, 900, 100),
+]
+
+
+def test_only_what_merging_adds_counts_and_no_more_than_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
+    known = {"size": 100}
+    monkeypatch.setattr(jobs, "constant_bytes", lambda program: known["size"])
+    passes = [SimpleNamespace(name="merge", merge="always"), SimpleNamespace(name="other")]
+    merged = _Merged(SimpleNamespace(passes=passes), None, seen.append, None)  # type: ignore[arg-type]
+    for name, before, after, growth in STAGES:
+        known["size"] = before
+        merged.stage(name)
+        known["size"] = after
+        merged.fired(name, None)  # type: ignore[arg-type]
+        assert merged.growth() == growth
+    assert seen == [name for name, *_ in STAGES]

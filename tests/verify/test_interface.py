@@ -46,6 +46,28 @@ def test_changes_are_named(text: str, words: str) -> None:
     assert not any(difference.ok for difference in found)
 
 
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("float[N,3] {}", "double[N,3] {}", "was float, is double"),
+        ("int64[2] {}", "int32[2] {}", "was int64, is int32"),
+        ("float[N,3] {}", "seq(float[N,3]) {}", "was a tensor_type, is a sequence_type"),
+    ],
+)
+def test_a_change_is_from_the_first_to_the_second(
+    old: str, new: str, words: str, both: bool
+) -> None:
+    """Of an output and of an input."""
+    names = {"float[N,3] {}": ("y", "x"), "int64[2] {}": ("j", "i")}[old]
+    changed = BASE
+    for name in names[: 1 + both]:
+        changed = changed.replace(old.format(name), new.format(name))
+    found = [str(d) for d in interface_differences(parse(BASE), parse(changed))]
+    places = [f"output {names[0]!r}", f"input {names[1]!r}"][: 1 + both]
+    assert all(any(p in f and words in f for f in found) for p in places), found
+
+
 def test_a_default_value_must_stay() -> None:
     with_default = parse(
         "g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }"

@@ -325,3 +325,12 @@ def test_halves_stay() -> None:
     body = PLAIN.format("", "s")
     done = raised(f"g {HEADS.format('')} {{ {body} }}".replace("float[", "float16["))
     assert "Attention" not in done.ops and "rounds otherwise" in done.declined
+
+
+@pytest.mark.parametrize("mask", ["T", "1,T", "2,T", "M,T", "S,T", "1,1,T", "2,1,M,T", "2,1,1,T", "4,S,T"])
+def test_rows_of_a_mask(mask: str) -> None:
+    """One for each query, or one for all; others may be any number."""
+    done = heads("m = Where(keep, zero, low) z = Add(s, m)", "z", f", bool[{mask}] keep")
+    rows = mask.split(",")[-2] if "," in mask else "1"
+    assert ("Attention" in done.ops) == (rows in ("1", "S")), done.declined
+    assert rows in ("1", "S") or "have a row for each query" in done.declined

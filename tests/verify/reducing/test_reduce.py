@@ -21,7 +21,7 @@ from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import Rule, apply_rules, rewrite
 from onnxgrad.verify import verify
-from onnxgrad.verify.reducing.candidates import STEPS, pruned
+from onnxgrad.verify.reducing.candidates import STEPS, _subsets, pruned
 from onnxgrad.verify.reducing.reduce import Command, reduce
 from tests.helpers import MODELS_DIR, parse
 
@@ -267,3 +267,14 @@ def test_a_command_that_takes_too_long_says_nothing(tmp_path: Path) -> None:
 def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot run no-such-program-here"):
         Command(["no-such-program-here"], tmp_path).fails(MODEL)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 16, 33, 100])
+def test_parts_of_nodes_are_real_parts(count: int) -> None:
+    """Neither none of them nor all; nothing of one node, or of none."""
+    parts = list(_subsets(count))
+    assert all(part < set(range(count)) and part for part in parts)
+    assert (count > 1) == bool(parts)
+    assert {frozenset(part) for part in parts if len(part) == 1} >= (
+        {frozenset([i]) for i in range(count)} if 1 < count <= 16 else set()
+    )

@@ -22,7 +22,7 @@ from onnxgrad.errors import InputError, NotProved
 from onnxgrad.verify.proof_model import _openable
 from onnxgrad.verify.running.child_process import Child, RunFailed, held, pooled
 from onnxgrad.verify.running.installed import runtime_limits
-from onnxgrad.verify.running.session import open_session, run, run_many, versions
+from onnxgrad.verify.running.session import _preload, open_session, run, run_many, versions
 from tests.helpers import ROOT, parse
 
 NEG = "g (float[N] x) => (float[N] y) { y = Neg(x) }"
@@ -490,3 +490,18 @@ def test_a_name_that_is_not_of_the_locale(tmp_path: Path) -> None:
 def ascii_files() -> bool:
     """Whether this locale has no letters beyond ASCII in names of files."""
     return sys.getfilesystemencoding() == "ascii"
+
+
+@pytest.mark.parametrize("stage", ["load", "run", "killed", "timeout", "memory"])
+def test_a_limit_that_preparing_a_device_reaches_is_no_fault_of_its_libraries(
+    monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    class Unprepared(Child):
+        def ask(self, timeout: float, verb: str, *arguments: Any) -> Any:
+            raise RunFailed(stage, "no answer")
+
+    monkeypatch.setattr(Child, "ask", Unprepared.ask)
+    limit = stage in ("timeout", "memory")
+    with pytest.raises(RunFailed if limit else InputError, match="no answer") as error:
+        _preload(Child.__new__(Child))
+    assert limit or "the libraries of the provider cannot be loaded" in str(error.value)
