@@ -327,7 +327,9 @@ def test_halves_stay() -> None:
     assert "Attention" not in done.ops and "rounds otherwise" in done.declined
 
 
-@pytest.mark.parametrize("mask", ["T", "1,T", "2,T", "M,T", "S,T", "1,1,T", "2,1,M,T", "2,1,1,T", "4,S,T"])
+@pytest.mark.parametrize(
+    "mask", ["T", "1,T", "2,T", "M,T", "S,T", "1,1,T", "2,1,M,T", "2,1,1,T", "4,S,T"]
+)
 def test_rows_of_a_mask(mask: str) -> None:
     """One for each query, or one for all; others may be any number."""
     done = heads("m = Where(keep, zero, low) z = Add(s, m)", "z", f", bool[{mask}] keep")
