@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx.compose
+import onnx_graphsurgeon as gs
 import pytest
 
 from onnxgrad.help import source
@@ -21,7 +23,8 @@ def theirs(tool: str) -> str:
 
 
 def test_every_tool_has_a_table() -> None:
-    assert list(SECTIONS) == ["onnxsim", "onnxslim", "TVM", "onnxruntime-training", "onnx-ad"]
+    tools = ["onnxsim", "onnxslim", "TVM", "onnxruntime-training", "onnx-ad", "onnx-graphsurgeon"]
+    assert list(SECTIONS) == tools
     assert all(theirs(tool).count("\n") > 5 for tool in SECTIONS)
 
 
@@ -30,6 +33,14 @@ def test_what_stands_there_of_tvm_stands_in_its_table_of_origins() -> None:
     origins = (root / "ORIGINS.md").read_text(encoding="utf-8")
     names = [n.rpartition(".")[2] for n in re.findall(r"`([\w.]+)[`(]", theirs("TVM"))]
     assert len(names) > 25 and [n for n in names if n not in origins] == []
+
+
+def test_methods_of_graphsurgeon_are_called_so() -> None:
+    named = dict.fromkeys(
+        re.findall(r"`(gs|graph|tensor|onnx\.compose)\.(\w+)\(", theirs("onnx-graphsurgeon"))
+    )
+    owners = {"gs": gs, "graph": gs.Graph, "tensor": gs.Variable, "onnx.compose": onnx.compose}
+    assert len(named) > 6 and [n for n in named if not hasattr(owners[n[0]], n[1])] == []
 
 
 @pytest.mark.peers
