@@ -167,8 +167,8 @@ class File:
 
 @dataclass(frozen=True)
 class Group:
-    """Bindings in order, the last of which computes the group's only result, and what they read
-    from outside.
+    """Bindings in order and what they read from outside. `several`: the results that others read;
+    without, that of the last binding.
 
     `name`: of the function, None: after its operators. `inside`: constants that become part of the
     body. `parameters`: attributes that the caller says, by binding and name, as the function calls
@@ -182,6 +182,7 @@ class Group:
     inside: Mapping[Var, Array] = field(default_factory=dict)
     parameters: Mapping[tuple[Binding, str], str] = field(default_factory=dict)
     commutes: bool = False
+    several: Sequence[Var] = ()
 
     @staticmethod
     def of(members: Sequence[Binding]) -> Group:
@@ -194,9 +195,15 @@ class Group:
         return self.members[0].block
 
     @property
+    def results(self) -> Sequence[Var]:
+        """The values that others read."""
+        return self.several or [self.members[-1].out]
+
+    @property
     def inner(self) -> list[Var]:
         """The values that only the group reads."""
-        return [v for b in self.members[:-1] for v in b.outputs if v is not None]
+        results = set(self.results)
+        return [v for b in self.members for v in b.outputs if v is not None and v not in results]
 
 
 def outer(members: Sequence[Binding]) -> list[Var]:
@@ -208,24 +215,26 @@ def outer(members: Sequence[Binding]) -> list[Var]:
 
 def call_of(group: Group, function: str, file: File) -> Binding:
     """Replace the group by a call of `function`, which has its structure. Returns the call."""
-    block, result = group.block, group.members[-1].out
+    block, results = group.block, group.results
     program = block.program
     import_opset(block, group.domain, _VERSION)
     name = program.names.fresh(f"{function}_call")
     node = NodeProto(
         op_type=function, domain=group.domain, name=name, input=[v.name for v in group.operands]
     )
-    node.output.append(program.names.fresh(result.name))
+    node.output.extend(program.names.fresh(v.name) for v in results)
     node.attribute.extend(_attribute_values(group))
     _mark(node, group.members, file.position)
-    call = block.append(node, list(group.operands), [result.type])
-    block.replace(result, call.out)
-    if result in block.declared:
-        block.declared[call.out] = block.declared.pop(result)
-    if not call.out.returned:  # the name stays with the value that readers see
-        spare, kept = call.out.name, result.name
-        result.rename(spare)
-        call.out.rename(kept)
+    call = block.append(node, list(group.operands), [v.type for v in results])
+    for i, result in enumerate(results):
+        out = call.result(i)
+        if out is None:
+            continue
+        block.replace(result, out)
+        if result in block.declared:
+            block.declared[out] = block.declared.pop(result)
+        if not out.returned:  # the name stays with the value that readers see
+            result.swap_names(out)
     for b in reversed(group.members):
         block.remove(b)
     return call
@@ -285,7 +294,8 @@ def define(group: Group, file: File, name: str | None = None) -> FunctionKey:
             for old, new in zip(b.outputs, copy.outputs)
             if old is not None and new is not None
         )
-    body.add_output(inside[members[-1].out])
+    for v in group.results:
+        body.add_output(inside[v])
     key = (group.domain, proto.name, "")
     program.functions[key] = body
     return key
