@@ -130,6 +130,8 @@ def verify(
     float64_budget: Positive = 20.0,
     map: Pairs | None = None,
     expect: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    layers: bool = False,
+    save: str | os.PathLike[str] | None = None,
     seeds: Seeds = (0, 1),
     legs: Legs = ('float64', 'onnxruntime'),
     coverage: str | float | None = None,

@@ -29,7 +29,7 @@ PLUGIN = "import onnxruntime\n"  # whose telemetry is off there too
 PLOT = " --plot loss.png" if importlib.util.find_spec("matplotlib") else ""
 # words -> what they write
 COMMANDS: dict[str, set[str]] = {
-    "verify m.onnx m.onnx": set(),
+    "verify m.onnx m.onnx --layers --save run.npz": {"run.npz"},
     "optimize m.onnx -o o.onnx --html o.html --plugin plugin.py": {"o.onnx", "o.html"},
     "ci --jobs 2 --update": {"built/m.onnx", "built/n.onnx", "onnxgrad.lock.json"},
     "reduce n.onnx --fails 'verify {} m.onnx' -o r.onnx": {"r.onnx"},

@@ -23,7 +23,7 @@ from onnxgrad.ir.storage.atomic_files import is_stream, place_of
 # the arguments that name files to read, and those, beside -o, that name one to write
 READ = ("model", "a", "b", "config", "recipe", "plugin", "input", "inputs", "custom_ops",
          "tune_from", "expect", "original", "data", "validation", "bind")  # fmt: skip
-REPORTS = ("json", "junit", "markdown", "html", "tune_file", "log", "plot", "prepare")
+REPORTS = ("json", "junit", "markdown", "html", "tune_file", "save", "log", "plot", "prepare")
 
 
 def target_of(output: str, models: Iterable[str]) -> Path | None:

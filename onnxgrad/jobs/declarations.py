@@ -168,6 +168,17 @@ class VerifyOptions(Proof):
         metavar="FILE",
         once=True,
     )
+    layers: bool = option(
+        False,
+        "compare the values inside both models as well: the first and the worst that part; with "
+        "--expect those that FILE has",
+    )
+    save: str | os.PathLike[str] | None = option(
+        None,
+        "write the inputs and outputs of A's first run to this .npz, which --expect accepts; with "
+        "--layers every paired value; without B, A is compared with itself",
+        metavar="OUT.npz",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

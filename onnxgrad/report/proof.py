@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from onnxgrad.report.parts import Part, Text, cell, first_of, line, number, share_text, table
 from onnxgrad.verify import Difference, Report
 from onnxgrad.verify.compare import DIFFERENT, EQUAL, NOT_PROVED
-from onnxgrad.verify.report import WITHIN, Leg, elements
+from onnxgrad.verify.report import WITHIN, Layers, Leg, elements
 from onnxgrad.wording import counted
 
 _STYLES = {EQUAL: "bold green", WITHIN: "bold green", DIFFERENT: "bold red", NOT_PROVED: "bold red"}
@@ -42,6 +42,8 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
             rows=map(_row, report.legs.values()),
         )
     yield from _failing(report, verbose)
+    if report.layers is not None:
+        yield from _layers(report.layers, verbose)
     for name in report.unstable:
         yield cell(
             f"  {name}: the original disagrees with itself by {report.noise.get(name, 0.0):.1e}",
@@ -51,6 +53,18 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
         yield cell(f"  {name}: {elements(count)}", "dim")
     yield from (cell(f"note: {note}", "dim") for note in report.notes)
     yield from _covered(report, verbose)
+
+
+def _layers(layers: Layers, verbose: bool) -> Iterator[Part]:
+    """Where two models part inside; with -v every paired value."""
+    style = "" if layers.first is None else "yellow"
+    yield from (cell(text, style) for text in layers.lines)
+    if verbose and layers.pairs:
+        rows = (
+            (layer.name, layer.operator, *_sizes(layer.difference), place_text(layer.difference))
+            for layer in layers.pairs
+        )
+        yield table("layer", "operator", ">difference", ">allowed", "where", rows=rows)
 
 
 def _covered(report: Report, verbose: bool) -> Iterator[Part]:

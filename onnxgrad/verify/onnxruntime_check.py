@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.errors import CannotRun
+from onnxgrad.ir.storage.numpy_files import ArraysFile
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.compare import Difference
 from onnxgrad.verify.feeds.proof_cases import Inputs, Results
@@ -59,11 +60,15 @@ class Request:
     bounds: Bounds
     names: Mapping[str, str]
     coverage: float | None
+    layers: bool = False
+    keep: ArraysFile | None = None  # receives the values of a run
 
     def on(self, provider: str) -> Request:
         """The same on one more provider; float64 and coverage are those of the first."""
         settings = replace(self.settings, provider=provider)
-        return replace(self, settings=settings, legs=("onnxruntime",), coverage=None)
+        return replace(
+            self, settings=settings, legs=("onnxruntime",), coverage=None, layers=False, keep=None
+        )
 
 
 def limit_reached(what: str, error: RunFailed) -> str:

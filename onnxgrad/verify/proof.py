@@ -8,15 +8,19 @@ on and off, one and two threads, and from the float64 reference.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 from onnx import TensorProto
 
 from onnxgrad.errors import CannotRun, InputError
 from onnxgrad.ir.domains import full_name
+from onnxgrad.ir.storage.numpy_files import ArraysFile
 from onnxgrad.limits import bounded
 from onnxgrad.options import providers_of, several
 from onnxgrad.verify.bounds import Bounds, PerOutput
@@ -35,6 +39,7 @@ from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import Attempt, Chosen, Inputs, Results, choose_cases
 from onnxgrad.verify.float64_check import Oracle, float64_check
 from onnxgrad.verify.interface import Demands, correspondence, interface_differences
+from onnxgrad.verify.layers import inside, interface_names, keep_run
 from onnxgrad.verify.onnxruntime_check import (
     Request,
     Settings,
@@ -82,6 +87,8 @@ def verify(
     metric: str | Iterable[str] | None = None,
     map: Mapping[str, str] | None = None,
     coverage: str | float | None = None,
+    layers: bool = False,
+    save: str | os.PathLike[str] | None = None,
 ) -> Report:
     """Compare model `b` with the original `a` by running both; `onnxgrad.verify` says how."""
     legs, allow_empty = several(legs, "verify: legs"), several(allow_empty, "verify: allow_empty")
@@ -95,11 +102,30 @@ def verify(
     request = Request(
         Settings(providers[0], threads), inputs, dims, seeds, legs, weights, float64_budget,
         allow_empty, bounds, map or {}, None if coverage is None else wanted_share(coverage),
+        layers,
     )  # fmt: skip
-    if expect is None and b is None:
+    if expect is None and b is None and save is None:
         raise InputError(f"a second model is wanted, or {option('--expect FILE', 'expect=')}")
     if expect is not None and b is not None:
         raise InputError("stored results are compared with one model, and two were given")
+    with contextlib.ExitStack() as left:
+        if save is not None:
+            keep = left.enter_context(ArraysFile(Path(save)))
+            request = replace(request, keep=keep)
+        report = _on_all(a, a if b is None and expect is None else b, expect, request, providers)
+    if save is not None and not keep.names:
+        report = replace(report, notes=(*report.notes, f"{save} was not written: nothing ran"))
+    return replace(report, bounds=str(bounds))
+
+
+def _on_all(
+    a: Model | Any,
+    b: Model | Any | None,
+    expect: Stored | None,
+    request: Request,
+    providers: Sequence[str],
+) -> Report:
+    """The comparison on every provider, joined."""
     requests = [request, *(request.on(name) for name in providers[1:])]
     first, second = proof_model(a), None if b is None else proof_model(b)
     reports = [
@@ -108,8 +134,7 @@ def verify(
         else _around(first, second, each)
         for each in requests
     ]
-    report = reports[0] if len(reports) == 1 else joined(reports, providers)
-    return replace(report, bounds=str(bounds))
+    return reports[0] if len(reports) == 1 else joined(reports, providers)
 
 
 def _around(original: ProofModel, candidate: ProofModel, request: Request) -> Report:
@@ -159,7 +184,8 @@ def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> 
     start, legs = time.monotonic(), request.legs
     outputs = [value.name for value in original.proto.graph.output]
     _check_outputs(request, outputs)
-    demands, seen = correspondence(original.proto, candidate.proto, request.names, request.bounds)
+    names = interface_names(original.proto, request.names) if request.layers else request.names
+    demands, seen = correspondence(original.proto, candidate.proto, names, request.bounds)
 
     broken = interface_differences(original.proto, seen)
     if broken:
@@ -211,7 +237,15 @@ def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> 
         unproved=draws.reasons(request.bounds),
         random=demands.random,
     )
-    return replace(_judged(search, request, demands, found, ran), seconds=time.monotonic() - start)
+    report = _judged(search, request, demands, found, ran)
+    if request.keep is not None:
+        notes = keep_run(request.keep, search.trials[0], original.proto)
+        report = replace(report, notes=(*report.notes, *notes))
+    if request.layers:
+        models = search.original, search.candidate
+        layers = inside(*models, search.trials, request, demands, agree=report.ok)
+        report = replace(report, layers=layers)
+    return replace(report, seconds=time.monotonic() - start)
 
 
 def _judged(

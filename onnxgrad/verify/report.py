@@ -74,17 +74,80 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Layer(Plain):
+    """A value of both models: `name` in the first, `other` in the second, paired `by` name, node or
+    structure. `difference` is the worst of its elements.
+    """
+
+    json_keys = "name other by operator difference"
+
+    name: str
+    other: str
+    by: str
+    operator: str
+    difference: Difference
+
+    def __str__(self) -> str:
+        other = "" if self.other == self.name else f" ({self.other} in the second model)"
+        return f"{self.operator} {self.difference}{other}"
+
+
+@dataclass(frozen=True)
+class Layers(Plain):
+    """The paired values in the order of the first model, on one set of feeds (`case`); `unpaired`
+    are values of the first model without a certain counterpart.
+    """
+
+    json_keys = "paired case first worst unpaired notes pairs"
+
+    pairs: tuple[Layer, ...]
+    case: str = ""
+    unpaired: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def paired(self) -> int:
+        """How many values were compared."""
+        return len(self.pairs)
+
+    @property
+    def first(self) -> Layer | None:
+        """The first value that differs by more than it may."""
+        return next((layer for layer in self.pairs if not layer.difference.ok), None)
+
+    @property
+    def worst(self) -> Layer | None:
+        """The value that differs most, of its largest element, among those that part."""
+        parting = [layer for layer in self.pairs if not layer.difference.ok]
+        return max(parting, key=lambda layer: layer.difference.rel, default=None)
+
+    @property
+    def lines(self) -> list[str]:
+        """The result in words."""
+        more = f", {len(self.unpaired)} have no counterpart" if self.unpaired else ""
+        head = f"layers: {counted(self.paired, 'value')} compared{more} ({self.case})"
+        found = [head if self.first else f"{head}; none parts"]
+        for title, layer in (("first", self.first), ("worst", self.worst)):
+            if layer is not None:
+                found.append(
+                    f"  {title} to part: {layer}" if title == "first" else f"  worst: {layer}"
+                )
+        return [*found, *(f"  {note}" for note in self.notes)]
+
+
+@dataclass(frozen=True)
 class Report(Plain):
     """`ok` is the verdict, and what the report is as a truth value; `differences` holds the worst
     difference of every output and check, `compared` the finite elements of each output over all
     feeds, `unproved` why nothing is known, `unstable` the outputs whose own noise hides a lot,
     `bounds` those of the user's own, `coverage` what the runs reached, `idle` the providers that
     were requested and have no kernel for any node of the result, `around` the operators of the
-    custom nodes that cannot run here, whose operands were compared in their place.
+    custom nodes that cannot run here, whose operands were compared in their place, `layers`
+    the values inside both models.
     """
 
     json_keys = (
-        "ok verdict summary unproved bounds provider idle around worst compared legs cases "
+        "ok verdict summary unproved bounds provider idle around layers worst compared legs cases "
         "differences unstable notes coverage noise seconds:.3f"
     )
 
@@ -103,6 +166,7 @@ class Report(Plain):
     coverage: Coverage = NOTHING_RAN
     idle: tuple[str, ...] = ()
     around: tuple[str, ...] = ()
+    layers: Layers | None = None
 
     def __bool__(self) -> bool:
         return self.ok
@@ -174,6 +238,7 @@ class Report(Plain):
             for name in self.unstable
         ]
         lines += [f"  {line}" for line in (self.coverage.line, *self.coverage.warnings) if line]
+        lines += [f"  {line}" for line in (self.layers.lines if self.layers else ())]
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 

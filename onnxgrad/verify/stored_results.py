@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,6 +22,7 @@ from onnxgrad.verify.feeds.input_files import load_inputs
 from onnxgrad.verify.feeds.proof_cases import Inputs
 from onnxgrad.verify.float64_check import Oracle
 from onnxgrad.verify.interface import Demands, correspondence
+from onnxgrad.verify.layers import keep_run, stored_inside
 from onnxgrad.verify.onnxruntime_check import (
     Request,
     as_computed,
@@ -36,6 +37,7 @@ from onnxgrad.verify.report import Case, Leg, Report
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.tolerance import in_onnxruntime, is_float
 from onnxgrad.verify.trials import Found, Trial
+from onnxgrad.verify.value_pairs import makers_of
 from onnxgrad.verify.values import Value
 from onnxgrad.wording import option
 
@@ -44,6 +46,35 @@ _OF = "the model"
 
 
 def against_stored(model: ProofModel, stored: Stored, request: Request) -> Report:
+    """Compare stored results with those of `model`, as `_compared`, on the inputs that are stored
+    beside them if the request has none. If the request is for layers, values inside the model may
+    be stored too.
+    """
+    names, proto = request.names, model.proto
+    expected, inner = _loaded(stored, proto, names), dict[str, Value]()
+    given = _taken(expected, {v.name for v in proto.graph.input}, proto, names)
+    if given and request.inputs is None:
+        request = replace(request, inputs=given)
+    if request.layers:
+        inner = _taken(expected, {names.get(name, name) for name in expected}, proto, names)
+        names = {ours: theirs for ours, theirs in names.items() if ours not in inner}
+    demands = _demands(proto, expected, names, request.bounds, alone=not inner)
+    report, own = _compared(model, expected, replace(request, names=names), demands)
+    lacking = "" if request.coverage is None else report.coverage.lacks(request.coverage)
+    if report and lacking:
+        report = replace(report, ok=False, unproved=(lacking,))
+    if request.keep is not None:
+        notes = keep_run(request.keep, own, proto)
+        report = replace(report, notes=(*report.notes, *notes))
+    if request.layers:
+        found = stored_inside(model, inner, own, request, demands)
+        report = replace(report, layers=found)
+    return report
+
+
+def _compared(
+    model: ProofModel, expected: dict[str, Value], request: Request, demands: Demands
+) -> tuple[Report, Trial]:
     """Compare results of `model` with stored ones, in onnxruntime with optimisations on and off and
     in float64: within a small multiple of what the model differs by from itself, or within the
     bounds of the request, whose `names` are what the model calls stored inputs and outputs.
@@ -52,10 +83,8 @@ def against_stored(model: ProofModel, stored: Stored, request: Request) -> Repor
     it to be empty. Raises InputError for a missing input and for a name that the model has not,
     CannotRun if the model does not run on the inputs.
     """
-    start, names, bounds = time.monotonic(), request.names, request.bounds
+    start, bounds = time.monotonic(), request.bounds
     settings, legs = request.settings, request.legs
-    expected = _loaded(stored, model.proto, names)
-    demands = _demands(model.proto, expected, names, bounds)
     left = left_random(model.proto, randoms(model.proto))
     back = {theirs: ours for ours, theirs in demands.names.outputs.items()}
     draws = Draws(model, model, left={back.get(n, n): nodes for n, nodes in left.items()})
@@ -112,8 +141,7 @@ def against_stored(model: ProofModel, stored: Stored, request: Request) -> Repor
         bounds=str(bounds),
         coverage=_covered(oracle, own),
     )
-    lacking = "" if request.coverage is None else report.coverage.lacks(request.coverage)
-    return replace(report, ok=False, unproved=(lacking,)) if report and lacking else report
+    return report, own
 
 
 def _covered(oracle: Oracle | None, own: Trial) -> Coverage:
@@ -146,6 +174,18 @@ def _loaded(stored: Stored, model: onnx.ModelProto, names: Mapping[str, str]) ->
     return {next((a for a, b in names.items() if b == outputs[0]), outputs[0]): loaded}
 
 
+def _taken(
+    stored: dict[str, Value],
+    known: Collection[str],
+    model: onnx.ModelProto,
+    names: Mapping[str, str],
+) -> dict[str, Value]:
+    """Take out the stored values that have one of the known names in the model, outputs apart."""
+    outputs = {v.name for v in model.graph.output}
+    found = [n for n in stored if names.get(n, n) in known and names.get(n, n) not in outputs]
+    return {name: stored.pop(name) for name in found}
+
+
 def _plain(value: Any) -> Any:
     return value if isinstance(value, list) else np.asarray(value)
 
@@ -155,20 +195,28 @@ def _demands(
     expected: Mapping[str, Value],
     names: Mapping[str, str],
     bounds: Bounds,
+    *,
+    alone: bool = True,
 ) -> Demands:
-    """Returns by which names the stored results are the model's. Raises InputError for a name that
-    the model lacks.
+    """Returns by which names the stored results are the model's; `alone`: some there must be.
+    Raises InputError for a name that the model lacks.
     """
     theirs = {v.name for v in model.graph.output}
     where = option("--expect", "expect:")
+    inside = makers_of(model)
     for name in expected:
         if names.get(name, name) not in theirs:
+            if names.get(name, name) in inside:
+                raise InputError(
+                    f"{where} {name!r} was stored, which is no output: "
+                    f"{option('--layers', 'layers=True')} compares values inside the model"
+                )
             raise InputError(
                 f"{where} {name!r} was stored, but the model has no such output (outputs: "
                 f"{', '.join(sorted(theirs))}); {option('--map', 'map=')} says what it is called "
                 "there"
             )
-    if not expected:
+    if not expected and alone:
         raise InputError(f"{where} nothing was stored")
     bounds.check(list(expected))
     stored = onnx.ModelProto()  # what it was stored from, as far as names go

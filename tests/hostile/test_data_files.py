@@ -180,6 +180,7 @@ STEP = ("fit", "step", "--steps", "1", "--data", "d.npz")
 PLACES = {
     "verify": Place("arrays", "f.npz", ("verify", "m.onnx", *INPUT)),
     "expect": Place("arrays", "f.npz", ("verify", "m.onnx", "--input", "x.npz", "--expect", "f.npz")),
+    "layers": Place("arrays", "f.npz", ("verify", "m.onnx", "--layers", "--expect", "f.npz")),
     "optimize": Place("arrays", "f.npz", ("optimize", *INPUT, "-o", "o.onnx")),
     "grad": Place("arrays", "f.npz", ("grad", *INPUT, "-o", "o.onnx", "--adjoint", "input")),
     "float16": Place("arrays", "f.npz", ("float16", *INPUT, "-o", "o.onnx")),
@@ -234,7 +235,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def make_sound(title: str, path: Path) -> None:
     """What is expected at a place, if the fixture has no such file."""
     x, y = examples(8)["x"], np.zeros((8, 3), np.float32)
-    arrays = {"data": examples(8), "validation": examples(8), "expect": {"logits": y}}
+    arrays = {"data": examples(8), "validation": examples(8), "expect": {"logits": y},
+              "layers": {"x": x, "logits": y}}  # fmt: skip
     if path.name == "f.npz":
         np.savez(path, **arrays.get(title, {"x": x}))
     elif path.suffix == ".pb":
@@ -336,7 +338,7 @@ def test_each_place_refuses_each_file(
     place = PLACES[title]
     make_sound(title, Path(place.file))
     # stored zeros are another result; decisions take a measurement
-    assert outcome(place, capsys)[0] == {"expect": 1, "tuning": 2}.get(title, 0)
+    assert outcome(place, capsys)[0] == {"expect": 1, "layers": 1, "tuning": 2}.get(title, 0)
     Path("o.onnx").unlink(missing_ok=True)
     assert list(failures({title: ALL}, capsys)) == []
 

@@ -6,17 +6,20 @@ from __future__ import annotations
 
 import math
 import zipfile
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
+from types import TracebackType
 from typing import IO
 
 import numpy as np
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.storage.atomic_files import regular
+from onnxgrad.ir.storage.atomic_files import Staging, is_stream, place_of, regular
 from onnxgrad.ir.types import Array
 
 _PACKED = 1 << 30  # bytes that a small compressed file may become
 _RATIO = 100  # beyond _PACKED: bytes for each byte of the file
+_LONGEST = (1 << 16) - 1 - len(".npy")  # bytes of a name in a zip file
 _HEADER = 10_000  # bytes; numpy's limit
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
@@ -97,3 +100,65 @@ def _check(file: IO[bytes], size: int) -> None:
         raise ValueError(
             f"the header describes {needed:,} bytes, and {max(0, size - file.tell()):,} follow"
         )
+
+
+class ArraysFile(AbstractContextManager["ArraysFile"]):
+    """An .npz file that is written array by array and appears whole or not at all: without an error
+    in the block, and with at least one array.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises InputError for a path that cannot be a file."""
+        self.path, self.names = path, dict[str, None]()
+        self._left = ExitStack()
+        try:
+            if is_stream(path):
+                raise InputError(f"{path}: is a device or a pipe; name a file")
+            place = place_of(path)
+            self._staging = self._left.enter_context(Staging(place.parent))
+            self._part, self._place = self._staging.part(place), place
+        except OSError as error:
+            self._left.close()
+            raise self._cannot(error) from error
+        self._archive = zipfile.ZipFile(self._part.file, "w")
+
+    def add(self, name: str, array: Array) -> str:
+        """Add an array; floats and integers that numpy lacks become wider. A name is added once.
+        Returns why it cannot be; empty if it was.
+        """
+        if name in self.names or not name or len(name.encode("utf-8", "replace")) > _LONGEST:
+            return "" if name in self.names else "its name does not fit into a zip file"
+        held: Array = np.asarray(array)
+        if held.dtype.kind == "O":
+            held = held.astype(str)
+        elif held.dtype.isbuiltin == 2:  # of ml_dtypes
+            held = held.astype(np.float32 if "float" in held.dtype.name else np.int8)
+        self.names[name] = None
+        member = zipfile.ZipInfo(f"{name}.npy")  # of 1980: the same arrays are the same bytes
+        member.filename = f"{name}.npy"
+        try:
+            with self._archive.open(member, "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, held, allow_pickle=False)
+        except OSError as error:
+            raise self._cannot(error) from error
+        return ""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        with self._left:
+            if kind is not None or not self.names:
+                with suppress(OSError):
+                    self._archive.close()
+                return
+            try:
+                self._archive.close()
+                self._staging.publish((self._part, self._place))
+            except OSError as failed:
+                raise self._cannot(failed) from failed
+
+    def _cannot(self, error: OSError) -> InputError:
+        return InputError(f"{self.path}: cannot be written: {error.strerror or error}")

@@ -8,11 +8,12 @@ import tracemalloc
 import zipfile
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.storage.numpy_files import read_arrays
+from onnxgrad.ir.storage.numpy_files import ArraysFile, read_arrays
 from tests.helpers import parse
 
 
@@ -118,3 +119,26 @@ def test_each_command_refuses_each_file_in_one_line(
         code, line = main([*COMMANDS[command], f"{what}.npz"]), capsys.readouterr().err
         assert code == 2 and line.count("\n") == 1 and f"{what}.npz" in line, (what, line)
     assert not Path("o.onnx").exists()
+
+
+def test_arrays_are_written_one_by_one_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "run.npz"
+    wide = {"bf": np.ones(2, ml_dtypes.bfloat16), "i4": np.ones(2, ml_dtypes.int4)}
+    with ArraysFile(path) as file:
+        for name, array in {"a/b": np.arange(3), "s": np.array(["x", "é"], object), **wide}.items():
+            assert file.add(name, array) == ""
+        assert file.add("n" * 70_000, np.arange(3)) == "its name does not fit into a zip file"
+    found = read_arrays(path)
+    assert isinstance(found, dict)
+    assert found["a/b"].tolist() == [0, 1, 2] and found["s"].tolist() == ["x", "é"]
+    assert found["bf"].dtype == np.float32 and found["i4"].dtype == np.int8
+    before = path.read_bytes()
+    with pytest.raises(KeyError), ArraysFile(path) as file:
+        file.add("c", np.arange(9))
+        raise KeyError
+    with ArraysFile(path):
+        pass
+    assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["run.npz"]
+    for bad in (tmp_path / "no" / "f.npz", tmp_path, Path("/dev/null")):
+        with pytest.raises(InputError):
+            ArraysFile(bad)
