@@ -15,14 +15,21 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Shape
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.flatten_products import GEMM_DTYPES
 from onnxgrad.laws.product_costs import chain, cost_of_products, fixed
+from onnxgrad.laws.simplify_transpose import is_matrix_transpose, transposed
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import Rule, rewrite
 
-x, a, b, c = capture("x a b c")
+x, a, b, c, t = capture("x a b c t")
+
+# a value, and whether it is multiplied transposed
+_Turned = tuple[Var, int]
 
 _HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+# the first opset whose Gemm needs no bias
+NO_BIAS = 11
 
 
 def _check(to_left: bool, values: Sequence[Var], shapes: Sequence[Shape | None], rows: int) -> None:
@@ -43,6 +50,16 @@ def _check(to_left: bool, values: Sequence[Var], shapes: Sequence[Shape | None],
 def _turned(v: Var, turn: int) -> Shape | None:
     """The shape of a Gemm's operand as it is multiplied."""
     return None if v.shape is None else v.shape[::-1] if turn else v.shape
+
+
+def times(x: Var, m: Var, turned: int, root: Binding) -> Var:
+    """x @ m, or x @ T(m): of two matrices as a Gemm, which transposes nothing."""
+    if not turned:
+        return x @ m
+    plain = x.rank == m.rank == 2 and x.dtype in GEMM_DTYPES
+    if plain and root.version >= (13 if root.op == "MatMul" else NO_BIAS):
+        return op.Gemm(x, m, transB=1)
+    return x @ transposed(m)
 
 
 def order_of_products(rows: int) -> list[Rule]:
@@ -86,20 +103,46 @@ def order_of_products(rows: int) -> list[Rule]:
         """Gemm(x, Gemm(a, b), c) = Gemm(Gemm(x, a), b, c), alphas multiplied, transA and transB
         with their operands
         """
+        turns = inner.attr("transA"), inner.attr("transB")
+        return gemm_right(root, x, (a, turns[0]), (b, turns[1]), c, inner.attr("alpha"))
+
+    @rewrite(P.Gemm(x, P.MatMul(a, b).only, c.maybe), shrinks=measure)
+    def gemm_of_product_right(x: Var, a: Var, b: Var, c: Var | None, root: Binding) -> Any:
+        """Gemm(x, a @ b, c) = Gemm(Gemm(x, a), b, c), transB with its operands"""
+        decline_if(root.version < NO_BIAS, "before opset 11 a Gemm needs a bias")
+        decline_if(a.rank != 2 or b.rank != 2, "an operand of the inner product is no matrix")
+        return gemm_right(root, x, (a, 0), (b, 0), c, 1.0)
+
+    def gemm_right(
+        root: Binding, x: Var, a: _Turned, b: _Turned, c: Var | None, alpha: float
+    ) -> Any:
+        decline_if(root.version < 7, "before opset 7 Gemm broadcasts by an attribute")
+        if root.attr("transB"):
+            a, b = (b[0], 1 - b[1]), (a[0], 1 - a[1])
+        operands = (x, root.attr("transA")), a, b
+        _check(True, [v for v, _ in operands], [_turned(*operand) for operand in operands], rows)
+        left = op.Gemm(x, a[0], transA=root.attr("transA"), transB=a[1])
+        both = alpha * root.attr("alpha")
+        return op.Gemm(left, b[0], c, alpha=both, beta=root.attr("beta"), transB=b[1])
+
+    @rewrite(P.MatMul(x, P.Transpose(P.MatMul(a, b).only, perm=t).only), shrinks=measure)
+    def product_of_transposed_product(x: Var, a: Var, b: Var, t: Any, root: Binding) -> Any:
+        """x @ T(a @ b) = (x @ T(b)) @ T(a)"""
         decline_if(
-            root.attr("transB") or root.version < 7,
-            "the inner product is transposed, or broadcast by an attribute",
+            not is_matrix_transpose(t) or a.rank != len(t) or b.rank != len(t),
+            "it is no transpose of matrices of one rank",
         )
-        t = root.attr("transA"), inner.attr("transA"), inner.attr("transB")
-        _check(True, [x, a, b], [_turned(v, i) for v, i in zip((x, a, b), t)], rows)
-        left = op.Gemm(x, a, transA=t[0], transB=t[1])
-        return op.Gemm(left, b, c, **_scalars(root, inner), transB=t[2])
+        turned = [(*(v.shape or ())[:-2], *(v.shape or ())[:-3:-1]) for v in (b, a)]
+        _check(True, [x, b, a], [x.shape, *turned], rows)
+        return times(times(x, b, 1, root), a, 1, root)
 
     return [
         product_of_product_left,
         product_of_product_right,
         gemm_of_gemm_left,
         gemm_of_gemm_right,
+        gemm_of_product_right,
+        product_of_transposed_product,
     ]
 
 

@@ -20,7 +20,7 @@ from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import Rule, rewrite
 
-x, w, c, i, axis = capture("x w c i axis")
+x, w, c, i, p, axis = capture("x w c i p axis")
 
 
 def _matrix(w: Var) -> tuple[int, int]:
@@ -170,19 +170,26 @@ def gathers_of_columns(rows: int) -> list[Rule]:
 _BATCHES = 4
 
 
-@rewrite(P.MatMul(x, P.Gather(w.const, i, axis=0).only))
-def product_of_gathered_matrices(x: Var, w: Var, i: Var, root: Binding) -> Any:
+_GATHERED = P.Gather(w, i, axis=0).only
+
+
+@rewrite(P.MatMul(x, _GATHERED | P.Transpose(_GATHERED, perm=p).only))
+def product_of_gathered_matrices(x: Var, w: Var, i: Var, root: Binding, p: Any = None) -> Any:
     """x[b] @ w[i[b]] = (x[b] @ [w[0], w[1], ...]) at i[b]: one product with all matrices, of which
-    each batch takes its own
+    each batch takes its own; w[i[b]] transposed or not
     """
     if w.rank != 3 or not is_static(x.shape) or not is_static(w.shape) or i.shape != x.shape[:1]:
         return decline("not one matrix for each batch, of known sizes")
     decline_if(root.version < 12, "a GatherND for each batch needs opset 12")
+    decline_if(not w.is_constant, "the table is no constant, and would be transposed at every run")
+    decline_if(p is not None and tuple(p) != (0, 2, 1), "the gathered are no transposed matrices")
     decline_if(
         len(x.shape) != 3 or w.use_count > 1,
         "the table has another reader, or the batch has more than one axis",
     )
     (batch, m, _), (e, k, n) = x.shape, w.shape
+    if p is not None:
+        k, n = n, k
     gathered, together = (
         Cost(0, k * n * (m + MOVED)),
         Cost(0, m * (e * (k + 2 * MOVED) + MOVED) * n),
@@ -191,7 +198,8 @@ def product_of_gathered_matrices(x: Var, w: Var, i: Var, root: Binding) -> Any:
         batch < _BATCHES or not together.below(gathered, batch),
         f"one product with all {e} matrices is not clearly cheaper",
     )
-    columns = op.Reshape(op.Transpose(w, perm=[1, 0, 2]), [k, e * n])
+    order = [1, 0, 2] if p is None else [2, 0, 1]
+    columns = op.Reshape(op.Transpose(w, perm=order), [k, e * n])
     each = op.Transpose(op.Reshape(x @ columns, [batch, m, e, n]), perm=[0, 2, 1, 3])
     whole = i if i.dtype == TensorProto.INT64 else op.Cast(i, to=TensorProto.INT64)
     return op.GatherND(each, op.Unsqueeze(whole, [1]), batch_dims=1)

@@ -240,10 +240,10 @@ def accumulate_gemms() -> Sequence[Rule]:
 def adjust_matmul_order(rows: Count = 0) -> Sequence[Rule]:
     """(x @ a) @ b = x @ (a @ b), whichever takes fewer multiplications for the shapes at hand.
 
-    It covers MatMul with batch axes and Gemm with transA and transB. A product of constants is
-    free, because `fold-constant` computes it. If the number of rows is unknown, an order must be
-    cheaper for every number of them; `rows`, unless 0, stands for it. A long chain changes one
-    exchange at a time. Both orders round differently, so no preset has this pass.
+    It covers MatMul with batch axes, a transposed a @ b, and Gemm with transA and transB. A product
+    of constants is free, because `fold-constant` computes it. If the number of rows is unknown, an
+    order must be cheaper for every number of them; `rows`, unless 0, stands for it. A long chain
+    changes one exchange at a time. Both orders round differently, so no preset has this pass.
     """
     return order_of_products(rows)
 
@@ -253,9 +253,10 @@ def expand_matmul_of_sum(rows: Count = 0) -> Sequence[Rule]:
     """x @ (w + p @ q) = x @ w + (x @ p) @ q, whichever is cheaper.
 
     Constants are merged; p and q that are computed stay apart for few rows. p @ q may be scaled by
-    a number, and a bias may stand between the sums. The matrices have known sizes and no batch
-    axes. If the number of rows is unknown, a form must be cheaper for every number of them; `rows`,
-    unless 0, stands for it. Both forms round differently, so no preset has this pass.
+    a number, the sum transposed, the product a Gemm, and a bias may stand between the sums. The
+    matrices have known sizes; p and q may be those of each batch. If the number of rows is unknown,
+    a form must be cheaper for every number of them; `rows`, unless 0, stands for it. Both forms
+    round differently, so no preset has this pass.
     """
     return [*expanded(rows), *contracted(rows)]
 

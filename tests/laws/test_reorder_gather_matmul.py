@@ -206,6 +206,19 @@ def test_one_matrix_of_four_for_each_batch(dtype: str) -> None:
     done.prove()
 
 
+def test_a_table_of_matrices_as_linear_layers_have_them() -> None:
+    """(out, in), and transposed once gathered."""
+    turned = "t = Transpose<perm = [0, 2, 1]>(v) y = MatMul(x, t)"
+    text = EXPERTS.format(m=1, t="int64").replace("y = MatMul(x, v)", turned)
+    done = apply(model_of(text, weights(w=(4, 32, 64))), PASSES)
+    assert fired(done) == {"product_of_gathered_matrices"}
+    assert done.ops[0] == "MatMul" and done.ops[-1] == "GatherND"
+    done.prove()
+    given = text.replace("int64[8] i", "int64[8] i, float[4,32,64] w")
+    done = apply(model_of(given), PASSES)
+    assert not fired(done) and "the table is no constant" in done.declined
+
+
 @pytest.mark.parametrize(("m", "e"), [(16, 4), (1, 64)])
 def test_many_rows_or_matrices_are_multiplied_singly(m: int, e: int) -> None:
     done = apply(model_of(EXPERTS.format(m=m, t="int64"), weights(w=(e, 64, 32))), PASSES)
