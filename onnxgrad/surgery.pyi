@@ -47,6 +47,7 @@ def open_batch(
     provider: Provider = 'cpu',
     dims: Sizes | None = None,
     seed: Seed = 0,
+    allow_same: Names = (),
     verify: bool = True,
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,

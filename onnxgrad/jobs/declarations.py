@@ -238,8 +238,9 @@ class OpenBatchOptions(Limits):
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
 
     inputs: Names | None = option(
-        None, "inputs whose first axis, of size 1, counts rows; others are shared by all rows "
-        "(default: every input of rank 2 or more whose first axis is 1)",
+        None, "inputs whose first axis, of size 1, counts rows, or NAME.AXIS for another axis; "
+        "other inputs are shared by all rows (default: every input of rank 2 or more whose first "
+        "axis is 1)",
         metavar="NAME,...", positional=True,
     )  # fmt: skip
     symbol: Text = option("batch", "name of the new size (default: batch)", metavar="NAME")
@@ -252,6 +253,9 @@ class OpenBatchOptions(Limits):
         None, "the size of a symbolic dimension in the proof", flag="--dim", metavar="NAME=SIZE"
     )
     seed: Seed = option(0, "seed of generated rows (default: 0)", metavar="N")
+    allow_same: Names = option(
+        (), "accept an output that is the same in every generated row; may repeat", metavar="NAME"
+    )
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
 
 

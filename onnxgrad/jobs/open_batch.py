@@ -44,6 +44,7 @@ def open_batch(
             report = RowProof(
                 to_proto(load(model), weights=True), to_proto(opened.program, weights=True),
                 opened.inputs, opened.outputs, options.provider, options.dims, options.seed,
+                several(options.allow_same, "allow_same"),
             ).report()  # fmt: skip
         for remark in (*opened.warnings, *opened.notes):
             _log.info(remark)

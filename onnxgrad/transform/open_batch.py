@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnx import ModelProto, ValueInfoProto
@@ -28,10 +28,10 @@ _PREPARE = "inline{names=*},fold-constant,open-if,remove-unused"
 
 @dataclass(frozen=True)
 class Opened:
-    """A program whose inputs have a batch of any size, and what it took."""
+    """A program whose inputs have a batch of any size, on these axes, and what it took."""
 
     program: Program
-    inputs: tuple[str, ...]
+    inputs: dict[str, int]
     outputs: dict[str, Rows]
     in_place: int
     shifted: dict[str, int]
@@ -40,30 +40,33 @@ class Opened:
     notes: tuple[str, ...] = field(default=())
 
 
-def chosen_inputs(program: Program, names: Sequence[str] | None) -> list[Var]:
-    """The inputs to open: those named, else every input whose first axis has size 1 if there is
-    another axis. Raises InputError.
+def chosen_inputs(program: Program, names: Sequence[str] | None) -> dict[Var, Layout]:
+    """The inputs to open, with the axis of their rows: those named (NAME, or NAME.AXIS), else every
+    input whose first axis has size 1 if there is another axis. Raises InputError.
     """
     inputs = [v for v in program.main.inputs if v.initializer is None]
+    if names is not None:
+        return dict(_named(inputs, name) for name in names)
+    found = [v for v in inputs if len(v.shape or ()) > 1 and (v.shape or ())[0] == 1]
+    if not found:
+        text = ", ".join(f"{v.name} {v.type or '?'}" for v in inputs) or "none"
+        how = option("--inputs NAME,...", "inputs=[NAME]")
+        raise InputError(f"no input has a first axis of size 1 (inputs: {text}); name them: {how}")
+    return dict.fromkeys(found, FRONT)
+
+
+def _named(inputs: Sequence[Var], name: str) -> tuple[Var, Layout]:
     by_name = {v.name: v for v in inputs}
-    if names is None:
-        found = [v for v in inputs if len(v.shape or ()) > 1 and (v.shape or ())[0] == 1]
-        if not found:
-            text = ", ".join(f"{v.name} {v.type or '?'}" for v in inputs) or "none"
-            how = option("--inputs NAME,...", "inputs=[NAME]")
-            raise InputError(
-                f"no input has a first axis of size 1 (inputs: {text}); name them: {how}"
-            )
-        return found
-    for name in names:
-        if name not in by_name:
-            raise InputError(f"'{name}' is no input{perhaps(name, by_name)}")
-        shape = by_name[name].shape
-        if not shape or shape[0] != 1:
-            raise InputError(
-                f"input '{name}': the first axis of {by_name[name].type} is not of size 1"
-            )
-    return [by_name[name] for name in dict.fromkeys(names)]
+    base, _, number = name.rpartition(".")
+    axis = 0
+    if name not in by_name and base in by_name and number.isdecimal():
+        name, axis = base, int(number[:4])
+    if name not in by_name:
+        raise InputError(f"'{name}' is no input{perhaps(name, by_name)}")
+    shape = by_name[name].shape
+    if shape is None or axis >= len(shape) or shape[axis] != 1:
+        raise InputError(f"input '{name}': axis {axis} of {by_name[name].type} is not of size 1")
+    return by_name[name], Layout(axis)
 
 
 def open_rows(
@@ -83,12 +86,13 @@ def open_rows(
             f"the size '{symbol}' exists already; {option('--symbol', 'symbol')} names it"
         )
     Pipeline.of(passes=_PREPARE).run(program)
-    done = batch(program, dict.fromkeys(inputs, FRONT), strict=strict)
+    done = batch(program, inputs, strict=strict)
     outputs = _outputs(program.main, done)
-    notes = [*_shared(program.main, inputs, names), *_notes(outputs)]
-    opened = _declared(program, {v.name for v in inputs}, outputs, symbol)
+    notes = [*_shared(program.main, inputs), *_notes(outputs)]
+    axes = {v.name: layout.axis for v, layout in inputs.items()}
+    opened = _declared(program, axes, outputs, symbol)
     return Opened(
-        opened, tuple(v.name for v in inputs), outputs, done.in_place, dict(done.shifted),
+        opened, axes, outputs, done.in_place, dict(done.shifted),
         dict(done.scanned), tuple(done.warnings), tuple(notes),
     )  # fmt: skip
 
@@ -133,14 +137,15 @@ def _settled(v: Var, layout: Layout, done: Batched) -> tuple[Var, Layout]:
     return site.reshape(site.fronted(v), site.placed(site.sizes_of(v), wanted)), wanted
 
 
-def _shared(main: BindingBlock, opened: list[Var], names: Sequence[str] | None) -> list[str]:
-    """Inputs of shape [1] may count rows, or not: nobody can tell."""
-    unsure = [v for v in main.inputs if v.shape == (1,) and v.initializer is None]
+def _shared(main: BindingBlock, opened: Mapping[Var, Layout]) -> list[str]:
+    """Inputs with another axis of size 1, which may count rows or not: nobody can tell."""
     how = option("--inputs", "inputs")
+    unsure = [v for v in main.inputs if v.initializer is None and v not in opened]
     return [
-        f"input '{v.name}' of shape [1] is shared by all rows; name it in {how} if it has rows"
+        f"input '{v.name}' {v.type} is shared by all rows; if it has rows, name it in {how} as "
+        f"{v.name}{f'.{axis}' if axis else ''}"
         for v in unsure
-        if names is None and v not in opened
+        if (axis := next((i for i, d in enumerate(v.shape or ()) if d == 1), None)) is not None
     ]
 
 
@@ -156,11 +161,13 @@ def _notes(outputs: dict[str, Rows]) -> list[str]:
     return notes
 
 
-def _declared(program: Program, inputs: set[str], outputs: dict[str, Rows], symbol: str) -> Program:
+def _declared(
+    program: Program, inputs: Mapping[str, int], outputs: dict[str, Rows], symbol: str
+) -> Program:
     """The program read again with the new size in its interface, and no declaration between."""
     opened: dict[str, TensorType] = {}
     for v in (*program.main.inputs, *program.main.outputs):
-        rows = outputs.get(v.name) or (Rows(0) if v.name in inputs else Rows(None))
+        rows = outputs.get(v.name) or Rows(inputs.get(v.name))
         if not isinstance(v.type, TensorType) or rows.axis is None or v.shape is None:
             continue
         size: Dim = symbol if rows.size == 1 else f"{rows.size}*{symbol}"

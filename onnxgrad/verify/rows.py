@@ -14,7 +14,7 @@ from onnx import ModelProto
 from onnxgrad.errors import CannotRun, InputError
 from onnxgrad.ir.types import Array
 from onnxgrad.verify.compare import Difference, finite_elements
-from onnxgrad.verify.coverage.summary import NOTHING_RAN
+from onnxgrad.verify.coverage.summary import Coverage
 from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import runnable
 from onnxgrad.verify.proof import verify
@@ -27,6 +27,7 @@ from onnxgrad.wording import option
 _BATCHES = (2, 3)
 _NEEDED = 4  # rows of the largest batch, and one to put in the place of another
 _TRIES = 12
+_FAR = 7  # from this try on inputs are larger
 _STAGE = "independence"
 
 
@@ -73,15 +74,19 @@ class _Row:
 
 @dataclass(frozen=True)
 class RowProof:
-    """The models, the inputs that hold rows (on axis 0), and where the outputs hold them."""
+    """The models, the axes of the inputs that hold rows, and where the outputs hold them.
+
+    `allow_same`: outputs that may be the same in every row.
+    """
 
     original: ModelProto
     opened: ModelProto
-    inputs: Sequence[str]
+    inputs: Mapping[str, int]
     outputs: Mapping[str, Rows]
     provider: str = "cpu"
     dims: Mapping[str, int] | None = None
     seed: int = 0
+    allow_same: Sequence[str] = ()
 
     def report(self) -> Report:
         """Compare each row with the original's run at batches 2 and 3, and look for traces of a
@@ -100,9 +105,10 @@ class RowProof:
         found = legs[_STAGE].worst
         unproved = tuple(dict.fromkeys(u for r in reports for u in r.unproved))
         if same:
+            accept = option(" ".join(f"--allow-same {n}" for n in same), f"allow_same={same}")
             unproved += (
-                f"every row has the same {', '.join(same)}: give rows that differ "
-                f"({option('--seed', 'seed')})",
+                f"every row has the same {', '.join(same)} (try another "
+                f"{option('--seed', 'seed')}, or accept it: {accept})",
             )
         differences = report.differences + (() if found is None else (found,))
         return replace(
@@ -113,7 +119,7 @@ class RowProof:
             cases=tuple(Case({"batch": count}, self.seed) for count in _BATCHES),
             unproved=unproved,
             provider=self.provider,
-            coverage=NOTHING_RAN,
+            coverage=Coverage(),
             seconds=time.monotonic() - start,
         )
 
@@ -130,6 +136,8 @@ class RowProof:
                 break
             try:
                 feeds = {**feeder.feeds(seed=self.seed + turn, dims=sizes), **shared}
+                if turn >= _FAR:
+                    feeds = {n: self._farther(n, v, turn) for n, v in feeds.items()}
                 others.append(_Row(feeds, session.run(feeds)))
             except (RunFailed, InputError):
                 continue
@@ -137,6 +145,13 @@ class RowProof:
         if len(others) < _NEEDED - 1:
             raise CannotRun(f"the model runs on {len(others) + 1} of {_TRIES} generated rows only")
         return [first, *others]
+
+    def _farther(self, name: str, value: Value, turn: int) -> Value:
+        """Floats of a row, larger and of both signs: the usual ones all had the same answer."""
+        array = np.asarray(value)
+        if name not in self.inputs or array.dtype.kind != "f":
+            return value
+        return (array * (-3.0) ** (turn - _FAR + 1)).astype(array.dtype)
 
     def _news(self, first: _Row, other: _Row) -> int:
         """How many outputs differ between two rows."""
@@ -150,11 +165,14 @@ class RowProof:
         show.
         """
         a, b = rows[0], rows[min(1, len(rows) - 1)]
-        return [n for n in self._with_rows() if _equal(a.results[n], b.results[n])]
+        found = [n for n in self._with_rows() if _equal(a.results[n], b.results[n])]
+        return [n for n in found if n not in self.allow_same]
 
     def _feeds(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
         return {
-            name: np.concatenate([r[name] for r in rows]) if name in self.inputs else value
+            name: np.concatenate([r[name] for r in rows], self.inputs[name])
+            if name in self.inputs
+            else value
             for name, value in rows[0].items()
         }
 

@@ -29,7 +29,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "output y: f32[N,3]" in printed and "warning: Softmax" in printed
     assert "output 'z' has 3 entries per row" in printed and "independence" in printed
     found = json.loads(report.read_text())
-    assert found["inputs"] == ["x"] and found["outputs"]["z"] == {
+    assert found["inputs"] == {"x": 0} and found["outputs"]["z"] == {
         "axis": 0, "outer": 1, "size": 3, "own": False
     }  # fmt: skip
     assert found["proof"]["verdict"] == "equal" and found["shifted"]
@@ -45,6 +45,7 @@ def test_nothing_is_written_without_a_proof(
     assert main(["open-batch", str(model), "-o", str(out)]) == 1
     assert "every row has the same y" in capsys.readouterr().err and not out.exists()
     assert main(["open-batch", str(model), "-o", str(out), "--no-verify"]) == 0 and out.exists()
+    assert main(["open-batch", str(model), "-o", str(out), "--allow-same", "y"]) == 0
 
 
 def test_the_function() -> None:

@@ -28,7 +28,7 @@ def opened(
     shared = {n: v for n, v in rows[0].items() if n not in done.inputs}
     rows = [{**row, **shared} for row in rows]
     stacked = {
-        n: np.concatenate([row[n] for row in rows]) if n in done.inputs else v
+        n: np.concatenate([row[n] for row in rows], done.inputs[n]) if n in done.inputs else v
         for n, v in rows[0].items()
     }
     results = run(made, stacked)
@@ -103,6 +103,14 @@ SCANNED = [
     "g (float[1,3] x, bool[1] c) => (float[1,3] y) { q = Squeeze (c) y = If (q) <"
     " then_branch = a () => (float[1,3] t) { t = Neg (x) }, else_branch = b () => (float[1,3] u) { u = Exp (x) }> }",
 ]  # fmt: skip
+
+
+def test_rows_make_room_for_a_join() -> None:
+    model = parse("""g (float[1,4] x) => (float[2,1,4] y) { a = Constant <value_ints = [0]> ()
+      u = Unsqueeze (x, a)  n = Neg (u)  y = Concat <axis = 0> (u, n) }""")
+    done = opened(model)
+    assert not done.shifted and not done.warnings
+    assert str(done.program.main.outputs[0].type) == "f32[2,batch,4]"
 
 
 def model_of(text: str) -> onnx.ModelProto:

@@ -55,14 +55,14 @@ def test_the_interface() -> None:
       { a = Add (x, z)  y = Mul (a, t)  s = ReduceSum <keepdims = 0> (x)  c = Concat <axis = 1> (x, z)
         f = Constant <value_ints = [-1]> ()  k = Reshape (c, f)  u = Neg (t) }""")
     done = opened(model)
-    assert done.inputs == ("x", "z")
+    assert done.inputs == {"x": 0, "z": 0}
     main = done.program.main
     assert [str(v.type) for v in main.inputs] == ["f32[batch,4]", "f32[1]", "f32[batch,4]"]
     assert [str(v.type) for v in main.outputs] == [
         "f32[batch,4]", "f32[batch]", "f32[8*batch]", "f32[1]"
     ]  # fmt: skip
     assert [note.partition("'")[2] for note in done.notes] == [
-        "t' of shape [1] is shared by all rows; name it in inputs if it has rows",
+        "t' f32[1] is shared by all rows; if it has rows, name it in inputs as t",
         "s' is a scalar in each row: its only axis counts rows",
         "k' has 8 entries per row on axis 0",
         "u' is the same for all rows",
@@ -83,6 +83,16 @@ def test_bad_choices(inputs: list[str] | None, symbol: str, reason: str) -> None
     model = parse("g (float[1,4] x, float[N,4] w) => (float[N,4] y) { y = Mul (x, w) }")
     with pytest.raises(InputError, match=reason):
         open_rows(load_own(model), inputs, symbol=symbol)
+
+
+def test_rows_on_another_axis() -> None:
+    model = parse(
+        "g (float[1,4] x, float[2,1,4] s) => (float[2,1,4] y) { a = Add (x, s)  y = Tanh (a) }"
+    )
+    assert opened(model).notes[0].endswith("name it in inputs as s.1")
+    done = opened(model, ["x", "s.1"])
+    assert [str(v.type) for v in done.program.main.inputs] == ["f32[batch,4]", "f32[2,batch,4]"]
+    assert done.in_place == 2 and done.outputs["y"].axis == 1
 
 
 def test_no_batch_of_one() -> None:

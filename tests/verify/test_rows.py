@@ -14,7 +14,7 @@ ORIGINAL = parse("g (float[1,3] x) => (float[1,3] y) { y = Exp (x) }")
 
 
 def proof(text: str, original: onnx.ModelProto = ORIGINAL, rows: Rows = FRONT) -> RowProof:
-    return RowProof(original, parse(text), ["x"], {"y": rows})
+    return RowProof(original, parse(text), {"x": 0}, {"y": rows})
 
 
 def test_equal_rows() -> None:

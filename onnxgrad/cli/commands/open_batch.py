@@ -36,7 +36,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     out.json({
         "model": args.model,
         "output": args.output,
-        "inputs": list(opened.inputs),
+        "inputs": opened.inputs,
         "outputs": {name: vars_of(rows) for name, rows in opened.outputs.items()},
         "in_place": opened.in_place,
         "shifted": opened.shifted,

@@ -123,10 +123,18 @@ def concat(at: Site) -> Layout:
     """Rows stand on the same axis of all operands, which is not joined; shared operands repeat."""
     axis = at.axis("axis", 1, len(at.result()))
     for k in at.batched():
-        found = at.at(k)
-        if found is not None and found.axis == axis:
+        if not _elsewhere(at, k, axis):
             raise Refused("it joins along the rows", along=at.sizes(k)[axis] == 1)
     return _meeting(at, at.present())
+
+
+def _elsewhere(at: Site, k: int, axis: int) -> bool:
+    """Whether the rows of an operand stand on another axis, or move to one of size 1 beside it."""
+    layout = at.at(k)
+    if layout is None or layout.axis != axis:
+        return True
+    free = (j for j, size in enumerate(at.sizes(k)) if size == 1 and j != axis)
+    return any(at.moved(k, Layout(j)) for j in free)
 
 
 def _meeting(at: Site, operands: Iterable[int]) -> Layout:
@@ -198,7 +206,8 @@ def gather(at: Site) -> Layout:
         if indices is None:
             raise Refused("no rows")
         return Layout(axis + indices.axis, indices.outer)
-    _off(at, data, axis, "it gathers")
+    if data.axis == axis:
+        raise Refused("it gathers along the rows", along=at.sizes(0)[axis] == 1)
     return Layout(data.axis if data.axis < axis else data.axis + rank - 1, data.outer)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from onnx import ValueInfoProto
+
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.binding import draws
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.emission.emit import emit_with_blocks, nested_block
-from onnxgrad.ir.types import TensorType, is_static
+from onnxgrad.ir.types import TensorType, is_static, type_to_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.transform.batching.layout import Dependent, Refused
 from onnxgrad.transform.batching.site import Site
@@ -38,6 +40,8 @@ def by_rows(at: Site) -> None:
         made = inside[v]
         if made is None:
             raise InternalError(f"no copy of '{v.name}'")
+        made.type = v.type  # onnxruntime wants the shape of every output
+        body.declared[made] = ValueInfoProto(name=made.name, type=type_to_proto(v.type))
         body.add_output(made)
     types = [TensorType(v.dtype, (1, *at.sizes_of(v))) for v in results]
     made_rows = emit_with_blocks(

@@ -104,8 +104,6 @@ class Site:
         shape, layout = v.shape, self.layouts.get(v)
         if not is_static(shape):
             raise Refused(f"the shape of '{v.name}' is not known")
-        if layout is not None and 0 in shape:
-            raise Refused(f"'{v.name}' is empty")
         return shape[1:] if layout is not None and layout.own else shape
 
     def rank(self, k: int) -> int:
@@ -149,6 +147,8 @@ class Site:
 
     def reshape(self, v: Var, sizes: Sequence[int]) -> Var:
         """`v` in another shape, with one -1."""
+        if 0 in sizes:
+            raise Refused(f"'{v.name}' is empty")
         made: Var = op.Reshape(v, np.array(sizes, np.int64))
         return made
 
