@@ -208,7 +208,7 @@ OTHERS: dict[str, Callable[[Any], Any]] = {
     "hessian_vector_product": lambda m: onnxgrad.hessian_vector_product(m, "x", "y[0,0]"),
     "jacobian": lambda m: onnxgrad.jacobian(m, "w", "y[0,0]"),
     "convert_opset": lambda m: onnxgrad.convert_opset(m, 21),
-    "edit": lambda m: onnxgrad.edit(m, rename={"t": "u"}),
+    "edit": lambda m: onnxgrad.edit(m, rename={"y": "u"}),
     "join": lambda m: onnxgrad.join(m, m, map={"y": "x"}, prefix="b.", verify=False),
     "extract": lambda m: onnxgrad.extract(m, ["x"], ["t"]),
     "fix_dims": lambda m: onnxgrad.fix_dims(m, {"N": 2}),
