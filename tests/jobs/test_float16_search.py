@@ -155,7 +155,7 @@ def test_scores_of_choices_stay_and_products_go() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "bound"), [("resnet18", 0.0005), ("yolox", 0.001), ("gpt2", 0.0005), ("unet", 0.0005)]
+    ("name", "bound"), [("resnet18", 0.0005), ("yolox", 0.001), ("gpt2", 0.0005)]
 )
 def test_real_models_within_a_bound_that_plain_conversion_misses(name: str, bound: float) -> None:
     path, metric = MODELS_DIR / f"{name}.onnx", f"worst={bound}"
@@ -168,4 +168,3 @@ def test_real_models_within_a_bound_that_plain_conversion_misses(name: str, boun
         and len(found["kept"]) > 0
         and found["proofs"] <= found["limit"]
     )
-    print(name, bound, found["proofs"], found["limit"], len(found["kept"]))
