@@ -1,7 +1,8 @@
 """Types of values: element type plus symbolic shape, and comparisons of shapes.
 
-A dimension is an int (known), a str (a symbol: equal names mean equal sizes) or None (nothing is
-known). A shape is a tuple of dimensions, or None when not even the rank is known.
+A dimension is an int (known), a str (a symbol or an expression of symbols, see `ir.sizes`: equal
+texts mean equal sizes) or None (nothing is known). A shape is a tuple of dimensions, or None when
+not even the rank is known.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, TensorShapeProto, TypeProto
 
-Dim: TypeAlias = int | str | None
+from onnxgrad.ir.sizes import Dim as Dim
+from onnxgrad.ir.sizes import dim_of, together
+
 Shape: TypeAlias = tuple[Dim, ...]
 Array: TypeAlias = npt.NDArray[np.generic]
 
@@ -159,7 +162,7 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
     if dim.HasField("dim_value"):
         return dim.dim_value if dim.dim_value >= 0 else None  # producers write -1 for unknown
     # "?" is written for different sizes in one model, so it names nothing
-    return dim.dim_param if dim.dim_param not in ("", "?") else None
+    return dim_of(dim.dim_param) if dim.dim_param not in ("", "?") else None
 
 
 @lru_cache(maxsize=4096)
@@ -239,7 +242,9 @@ def broadcast_dim(a: Dim, b: Dim) -> Dim:
         return a
     # a known size other than 1 wins over a symbol: the symbol is either equal to it or 1
     known = [size for size in (a, b) if isinstance(size, int)]
-    return known[0] if len(known) == 1 else None
+    if known:
+        return known[0] if len(known) == 1 else None
+    return together(a, b) if isinstance(a, str) and isinstance(b, str) else None
 
 
 def broadcast_shapes(shapes: Iterable[Shape | None]) -> Shape | None:

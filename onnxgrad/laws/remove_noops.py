@@ -11,6 +11,8 @@ from onnx import TensorProto
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.sizes import at_least
+from onnxgrad.ir.type_inference.shape_arithmetic import sizes
 from onnxgrad.ir.types import FLOAT_DTYPES, Shape, is_static, same_shape
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import filling
@@ -71,15 +73,24 @@ def same_shape_result(x: Var, y: Var, root: Binding) -> Any:
     """Expand/Reshape/Tile(x, s) = x when the result provably has x's shape"""
     if not same_shape(x.shape, root.out.shape):
         return None
-    if root.op == "Reshape" and not (is_static(x.shape) or _keeps_each(x)):
+    if root.op == "Reshape" and not (is_static(x.shape) or _keeps_each(x, y, root)):
         return decline("the sizes agree in name only")
     return x_if_free(root, x)
 
 
-def _keeps_each(x: Var) -> bool:
-    """At most one symbolic size and no size of 0: the element count then decides it."""
+def _keeps_each(x: Var, target: Var, root: Binding) -> bool:
+    """At most one symbolic size and no size of 0: the element count then decides it. Or the target
+    names each size: a 0 copies it, and a -1 is the one that is left.
+    """
     shape = x.shape or ()
-    return 0 not in shape and sum(not isinstance(d, int) for d in shape) <= 1
+    if 0 not in shape and sum(not isinstance(d, int) for d in shape) <= 1:
+        return True
+    wanted = sizes(target)
+    if wanted is None or len(wanted) != len(shape) or root.attr("allowzero", 0):
+        return False
+    return wanted.count(-1) <= 1 and all(
+        w in (d, -1, 0) for w, d in zip(wanted, shape, strict=True)
+    )
 
 
 @rewrite(P.any_of("Squeeze", "Unsqueeze", "Flatten")(x), shrinks=count())
@@ -104,7 +115,7 @@ def slice_of_everything(
     x: Var, begin: Var, end: Var, axis: Var | None, step: Var | None, root: Binding
 ) -> Any:
     """x[0:, 0:, ...] = x"""
-    starts, ends = begin.ints, end.ints
+    starts, ends = begin.ints, sizes(end)
     if starts is None or ends is None or x.shape is None:
         return None
     axes = tuple(range(len(starts))) if axis is None else axis.ints
@@ -116,8 +127,7 @@ def slice_of_everything(
     for first, last, k, by in zip(starts, ends, axes, steps, strict=True):
         if not -len(x.shape) <= k < len(x.shape):
             return None
-        size = x.shape[k]
-        if first != 0 or by != 1 or not (last >= _FAR or (isinstance(size, int) and last >= size)):
+        if first != 0 or by != 1 or not (at_least(last, _FAR) or at_least(last, x.shape[k])):
             return None
     return x_if_free(root, x)
 
@@ -251,7 +261,8 @@ def softmax_of_plus_zero(x: Var, c: Var, root: Binding) -> Any:
     if c.dtype not in FLOAT_DTYPES or total is None or not same_shape(x.shape, total.shape):
         return None
     array: Any = c.const
-    return None if array is None or array.any() else op.Softmax(x, **root.attrs)
+    zeros = _is_zeros(c) if array is None else not array.any()
+    return op.Softmax(x, **root.attrs) if zeros else None
 
 
 NEUTRAL_ELEMENTS = [

@@ -18,14 +18,19 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import constant, emitting
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.type_inference import per_binding, symbolic_shapes
+from onnxgrad.ir.type_inference import per_binding
+from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements, sizes
+from onnxgrad.ir.type_inference.symbolic_shapes import refine
 from onnxgrad.ir.types import (
     FLOAT_DTYPES,
     Array,
+    Shape,
     TensorType,
     TypeMismatch,
     byte_count,
     is_static,
+    numpy_dtype,
+    same_dim,
 )
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import EVALUATED, MOVES, evaluate
@@ -54,6 +59,9 @@ _NEVER = {
     "Scan",
     "SequenceMap",
 }
+
+# dtypes of sizes, and of comparisons of them
+_SIZES = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
 
 # no step on the way to a result that onnxruntime computes for us may be larger than this many bytes
 _LARGEST_STEP = 1 << 26
@@ -126,18 +134,19 @@ class _Budget:
 def _fold_exactly(block: BindingBlock, budget: _Budget, trace: Trace) -> None:
     block.schedule()
     together = _paid_together(block, budget)
+    known = KnownElements()
     for b in list(block.bindings):
         if trace.stopped:
             return
-        if b.is_op("Reshape") and b in block.bindings:
-            _settle_reshape(b, trace)
         constant = reads_constants(b)
+        if b.is_op("Reshape") and b in block.bindings:
+            _copy_sizes(b, known, trace)
         # the cheap questions first: this loop sees every binding of the model
         if not (constant or _may_hold_sizes(b)) or b not in block.bindings or not _foldable(b):
             continue
         if constant and _size(b) is None:
             _type_again(b)
-        array = _known_sizes(b.out)
+        array = _known_sizes(b.out, known)
         if (
             array is None
             and constant
@@ -183,52 +192,60 @@ def _type_again(b: Binding) -> None:
 
 def _may_hold_sizes(b: Binding) -> bool:
     out = b.outputs[0] if b.outputs else None
-    return out is not None and out.dtype == TensorProto.INT64
+    return out is not None and out.dtype in _SIZES and out.rank in (0, 1)
 
 
-def _known_sizes(out: Var) -> Array | None:
+def _known_sizes(out: Var, known: KnownElements) -> Array | None:
     """The value of shape arithmetic whose sizes are all known, though the tensor they belong to
     is not.
     """
-    if out.dtype != TensorProto.INT64 or out.rank not in (0, 1):
+    if out.dtype not in _SIZES or out.rank not in (0, 1):
         return None
-    sizes = symbolic_shapes.sizes(out)
-    if sizes is None or any(not isinstance(d, int) for d in sizes):
+    found = sizes(out, known)
+    if found is None or any(not isinstance(d, int) for d in found):
         return None
-    if out.rank == 1 and out.shape is not None and out.shape[0] not in (len(sizes), None):
+    if out.rank == 1 and out.shape is not None and out.shape[0] not in (len(found), None):
         return None
-    return np.array(sizes, np.int64).reshape([len(sizes)] if out.rank else [])
+    return np.array(found, numpy_dtype(out.dtype)).reshape([len(found)] if out.rank else [])
 
 
-def _settle_reshape(b: Binding, trace: Trace) -> None:
-    """Reshape(x, (..., n, ...)) = Reshape(x, (..., -1, ...)): with one size open, the count of
-    elements decides it.
+def _copy_sizes(b: Binding, known: KnownElements, trace: Trace) -> None:
+    """Reshape(x, sizes) = Reshape(x, (0, n, -1)), which copies the sizes that stay."""
+    x, target = b.inputs[0], b.operand(1)
+    if x is None or target is None or target.is_constant or target.definition is None or b.has_refs:
+        return
+    wanted, found = sizes(target, known), refine(b.node, b.inputs, known)
+    if wanted is None or found is None or None in found[0]:
+        return
+    copied = _copies(x.shape, found[0], wanted)
+    if copied is None:
+        return
+    trace.fired("reshape_by_copies", str(b), [b.out.name])
+    with emitting(b.block, sources=[b], made_by="reshape_by_copies"):
+        made = constant(np.array(copied, np.int64), name=f"{target.name}_folded")
+        b.block.set_operand(b, 1, made)
+    if 0 in copied and b.attr("allowzero", 0):
+        b.set_attribute("allowzero", 0)
+    target.definition.block.remove_unused([target.definition])
+
+
+def _copies(source: Shape | None, result: Shape, wanted: Shape) -> list[int] | None:
+    """A constant target of Reshape: -1 for the only open size; of several, 0 where the operand's
+    stays and -1 where it stands in the target `wanted`.
+
+    A -1 fails if another size is 0, so that no other may become one.
     """
-    target = b.operand(1)
-    if (
-        target is None
-        or target.is_constant
-        or target.dtype != TensorProto.INT64
-        or target.rank != 1
-        or b.has_refs
-    ):
-        return
-    sizes = symbolic_shapes.sizes(target)
-    if (
-        sizes is None
-        or sum(not isinstance(d, int) for d in sizes) != 1
-        or target.shape not in ((len(sizes),), (None,))
-    ):
-        return
-    # an unnamed size might be anything, and 0 or -1 among the others would mean something else
-    if any(d is None or (isinstance(d, int) and d <= 0) for d in sizes):
-        return
-    trace.fired("reshape_to_open_size", str(b), [b.out.name])
-    array = np.array([d if isinstance(d, int) else -1 for d in sizes], np.int64)
-    with emitting(b.block, sources=[b], made_by="reshape_to_open_size"):
-        b.block.set_operand(b, 1, constant(array, name=f"{target.name}_folded"))
-    if target.definition is not None:
-        target.definition.block.remove_unused([target.definition])
+    target = [d if isinstance(d, int) and d > 0 else -1 for d in result]
+    if target.count(-1) < 2:
+        return target
+    for i, d in enumerate(result):
+        if target[i] > 0:
+            continue
+        if source is not None and i < len(source) and same_dim(source[i], d):
+            target[i] = 0
+        elif wanted[i] != -1:
+            return None
+    return target
 
 
 def _fold_in_onnxruntime(block: BindingBlock, budget: _Budget, trace: Trace) -> None:

@@ -40,6 +40,10 @@ _CLEAN = (
         "for",
     ),
     Step(
+        "simplify-sizes",
+        "what is left of shape arithmetic depends on open sizes; its chains end at the inputs",
+    ),
+    Step(
         "open-if",
         "a condition is constant once it is folded; what stands in a branch is open to all below",
     ),
@@ -58,6 +62,7 @@ _TRAINABLE = (
     *_CLEAN[:2],
     Step("remove-noops{floats=false}", "the 1 of a product may be trained"),
     Step("fold-constant{floats=false}", "shapes, sizes and indices only"),
+    Step("simplify-sizes", "sizes are no weights"),
     Step(
         "merge-equal{floats=false}",
         "what is equal shows only once it is folded; biases of zeros stay apart",

@@ -246,7 +246,7 @@ def test_inside_a_nested_block_and_a_local_function() -> None:
         (
             "float[3,4] x, float[?,4,5] u, float[?,4,5] v => float[?,3,5] a, float[?,3,5] b",
             "",
-            "a batch or inner size",
+            None,  # two sizes without a name are two sizes
         ),
     ],
 )

@@ -9,7 +9,7 @@ binding by binding.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
@@ -17,8 +17,10 @@ from onnxgrad.ir import attributes
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.sizes import is_name, symbols
 from onnxgrad.ir.type_inference import misinferred, per_binding, whole_model
 from onnxgrad.ir.type_inference.per_binding import types_of_bodies
+from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements
 from onnxgrad.ir.type_inference.symbolic_shapes import REFINED
 from onnxgrad.ir.type_inference.whole_model import is_invented
 from onnxgrad.ir.types import Dim, Shape, TensorType, Type, TypeMismatch, type_from_proto
@@ -115,7 +117,9 @@ class Declarations:
         compute.
         """
         return dim is None or (
-            isinstance(dim, str) and is_invented(dim) and dim not in self.symbols
+            isinstance(dim, str)
+            and "unk__" in dim
+            and any(is_invented(s) and s not in self.symbols for s in symbols(dim))
         )
 
     def is_incomplete(self, type_: Type | None) -> bool:
@@ -214,6 +218,7 @@ _ROUNDS = 4
 def annotate(program: Program) -> None:
     """Give every Var of the program the best type that can be shown."""
     said = Declarations(program)
+    _name_sizes(program.main.inputs, said.symbols)
     hidden: set[str] = set()
     inferred = None
     for _ in range(_ROUNDS):
@@ -233,6 +238,23 @@ def annotate(program: Program) -> None:
         _type_constants(function)
     # with nothing inferred everything is to be typed, binding by binding
     _Completion(said, None if inferred is None else set()).block(program.main)
+
+
+def _name_sizes(inputs: Iterable[Var], taken: Set[str]) -> None:
+    """Give each unnamed size of an input a name of its own, as the options of the command line call
+    it: `x.0`.
+    """
+    for v in inputs:
+        if v.shape is None or None not in v.shape:
+            continue
+        names = [f"{v.name}.{axis}" for axis in range(len(v.shape))]
+        v.type = TensorType(
+            v.dtype,
+            tuple(
+                (n if n not in taken and is_name(n) else None) if d is None else d
+                for n, d in zip(names, v.shape, strict=True)
+            ),
+        )
 
 
 # ---- from protobuf to Vars -----------------------------------------------------------------------
@@ -295,11 +317,11 @@ def _type_constants(block: BindingBlock) -> None:
                 )
 
 
-def _types_of(b: Binding) -> Sequence[Type | None]:
+def _types_of(b: Binding, known: KnownElements) -> Sequence[Type | None]:
     """The types of its results, from its operands or its bodies. Raises TypeMismatch."""
     if b.blocks:
         return types_of_bodies(b)
-    return per_binding.types_of(b)
+    return per_binding.types_of(b, known)
 
 
 # ---- declarations, and what flows on from them ---------------------------------------------------
@@ -315,6 +337,7 @@ class _Completion:
     def __init__(self, said: Declarations, improved: set[Var] | None) -> None:
         self.said = said
         self.improved = improved
+        self.known = KnownElements()
 
     def block(self, block: BindingBlock) -> None:
         between, returned = self.said.between[block], self.said.returned[block]
@@ -352,7 +375,7 @@ class _Completion:
 
     def _again(self, b: Binding) -> None:
         try:
-            types = _types_of(b)
+            types = _types_of(b, self.known)
         except TypeMismatch:
             return  # the file's own trouble: onnx said nothing about it either
         for out, found in zip(b.outputs, types):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from itertools import zip_longest
 
 from onnx import NodeProto, TensorProto
 
 from onnxgrad.ir.attributes import values_of, written
+from onnxgrad.ir.sizes import Dim, add
 from onnxgrad.ir.types import (
-    Dim,
     Shape,
     TensorType,
     TypeMismatch,
@@ -98,11 +99,7 @@ def _concat(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
     for i in range(len(first)):
         sizes = [s[i] for s in shapes if s is not None]
         if i == axis:
-            dims.append(
-                sum(d for d in sizes if isinstance(d, int))
-                if all(isinstance(d, int) for d in sizes)
-                else None
-            )
+            dims.append(reduce(add, sizes))
             continue
         known = {d for d in sizes if isinstance(d, int)}
         if len(known) > 1:
@@ -256,3 +253,23 @@ CLOSED_FORMS: dict[str, Callable[[NodeProto, Sequence[Var]], TensorType | None]]
     "ReduceSum": _reduce,
     "ReduceMean": _reduce,
 }
+
+
+def refine_ml(node: NodeProto, x: Var) -> Shape | None:
+    """The shape of the first result, as far as the first operand tells; None where it does not."""
+    if node.op_type in _ELEMENTWISE:
+        return x.shape
+    width = _WIDTHS.get(node.op_type)
+    if width is None or x.shape is None or len(x.shape) != 2:
+        return None
+    return x.shape[0], width(node)
+
+
+_ELEMENTWISE = frozenset({"Binarizer", "Imputer", "LabelEncoder", "Normalizer", "Scaler"})
+_WIDTHS: dict[str, Callable[[NodeProto], int]] = {
+    "LinearRegressor": lambda node: int(written(node, "targets", 1)),
+    "SVMRegressor": lambda node: 1,
+    "TreeEnsembleRegressor": lambda node: int(written(node, "n_targets", 1)),
+}
+# the operators whose results `refine_ml` may know better than onnx
+ML_REFINED = _ELEMENTWISE | frozenset(_WIDTHS)

@@ -13,6 +13,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.type_inference import misinferred
 from onnxgrad.ir.type_inference.closed_forms import CLOSED_FORMS
+from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements
 from onnxgrad.ir.type_inference.symbolic_shapes import refine
 from onnxgrad.ir.types import (
     Shape,
@@ -35,8 +36,11 @@ def result_types(
     node: NodeProto,
     inputs: Sequence[Var | None],
     block: BindingBlock,
+    known: KnownElements | None = None,
 ) -> list[Type | None]:
-    """One type per output name of `node`, None where nothing can be said. Raises TypeMismatch."""
+    """One type per output name of `node`, None where nothing can be said; `known` has elements of
+    vectors that were evaluated before. Raises TypeMismatch.
+    """
     if schema is None or any(a.ref_attr_name for a in node.attribute[:]):
         return [None] * len(node.output)
     if node.domain != domains.canonical(node.domain):
@@ -62,16 +66,17 @@ def result_types(
         types[0] = TensorType(
             types[0].dtype, misinferred.corrected(node, inputs[0].shape, types[0].shape)
         )
-    refined = refine(node, inputs)
-    if refined is not None and types and isinstance(types[0], TensorType):
-        types[0] = TensorType(types[0].dtype, _merge(types[0].shape, refined))
+    for i, shape in enumerate(refine(node, inputs, known) or ()):
+        if i < len(types) and isinstance(first := types[i], TensorType):
+            types[i] = TensorType(first.dtype, _merge(first.shape, shape))
     return types
 
 
-def types_of(b: Binding) -> list[Type | None]:
+def types_of(b: Binding, known: KnownElements | None = None) -> list[Type | None]:
     """The types of a binding's results, as far as its operands tell now. Raises TypeMismatch."""
     node = b.to_node() if b.changed else b.node
-    return result_types(attributes.schema(b.op, b.version, b.domain), node, b.inputs, b.block)
+    schema = attributes.schema(b.op, b.version, b.domain)
+    return result_types(schema, node, b.inputs, b.block, known)
 
 
 def _onnx_types(

@@ -1,369 +1,332 @@
-"""Symbols carried through shape arithmetic, and the shapes that vectors of sizes give."""
+"""The result shapes of operators that compute sizes, from the shapes of their operands and the
+elements of integer vectors.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from onnx import NodeProto, TensorProto
 
-from onnxgrad.ir.attributes import written
-from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.types import Dim, Shape, broadcast_shapes, same_dim
+from onnxgrad.ir import sizes as algebra
+from onnxgrad.ir.sizes import Dim
+from onnxgrad.ir.type_inference.closed_forms import ML_REFINED, refine_ml
+from onnxgrad.ir.type_inference.shape_arithmetic import INT_LIMITS, KnownElements
+from onnxgrad.ir.type_inference.window_shapes import (
+    Call,
+    of_conv,
+    of_depth_to_space,
+    of_pool,
+    of_resize,
+    of_space_to_depth,
+    of_transposed_conv,
+)
+from onnxgrad.ir.types import Shape, broadcast_shapes, same_dim
 from onnxgrad.ir.var import Var
 
-# no tensor has a higher rank, so that a longer vector is no shape; files declare vectors of 2^40
-# elements
-_LONGEST = 1 << 10
-# beyond these, machines wrap around
-INT_LIMITS: dict[int, int] = {TensorProto.INT32: 1 << 31, TensorProto.INT64: 1 << 63}
-
-# how many bindings of shape arithmetic are followed upwards
-_DEPTH = 24
+_Rule: TypeAlias = Callable[[Call], Shape | list[Shape] | None]
 
 
-def sizes(var: Var) -> tuple[Dim, ...] | None:
-    """The elements of a small integer vector (or scalar) as dimensions; None when its length is
-    unknown.
-    """
-    return _Vectors().sizes(var, _DEPTH)
+def refine(
+    node: NodeProto, inputs: Sequence[Var | None], known: KnownElements | None = None
+) -> list[Shape] | None:
+    """The shapes of the first results of an operator that computes sizes; None if nothing is known.
 
-
-class _Vectors:
-    """Follows integer vectors upwards, each once: operands that repeat would double the way at
-    every binding.
-    """
-
-    def __init__(self) -> None:
-        self.known: dict[Var, tuple[Dim, ...] | None] = {}
-
-    def sizes(self, var: Var, depth: int) -> tuple[Dim, ...] | None:
-        ints = var.ints
-        if ints is not None:
-            return ints if len(ints) <= _LONGEST else None
-        # through bool or a float a number may change
-        if var.dtype not in (TensorProto.INT64, TensorProto.INT32) or (var.rank or 0) > 1:
-            return None
-        b = var.definition
-        if b is None or b.domain != "" or depth == 0:
-            return _unknown(var)
-        if var not in self.known:
-            found = self._results(b, depth - 1)
-            self.known[var] = (
-                _unknown(var)
-                if found is None or len(found) > _LONGEST
-                else _within(found, var.dtype)
-            )
-        return self.known[var]
-
-    def _results(self, b: Binding, depth: int) -> tuple[Dim, ...] | None:
-        x = b.operand(0)
-        if x is None or b.has_refs:
-            return None
-        if b.op in _KEPT:
-            return self.sizes(x, depth) if _KEPT[b.op](b, x) else None
-        if b.op in _PICKED:
-            return _PICKED[b.op](self.sizes(x, depth), b)
-        if b.op == "Shape":
-            return (
-                None
-                if x.shape is None
-                else x.shape[b.attr("start", 0) : b.attr("end", len(x.shape))]
-            )
-        if b.op == "Concat":
-            return self._concatenated(b, depth)
-        if b.op in ("Add", "Sub", "Mul", "Div", "Max", "Min"):
-            return self._arithmetic(b, depth)
-        return None
-
-    def _concatenated(self, b: Binding, depth: int) -> tuple[Dim, ...] | None:
-        dims: list[Dim] = []
-        for v in b.inputs:
-            part = None if v is None else self.sizes(v, depth)
-            if part is None or len(dims) + len(part) > _LONGEST:
-                return None
-            dims.extend(part)
-        return tuple(dims)
-
-    def _arithmetic(self, b: Binding, depth: int) -> tuple[Dim, ...] | None:
-        x, y = b.operand(0), b.operand(1)
-        if x is None or y is None or len(b.inputs) != 2:
-            return None
-        xs, ys = self.sizes(x, depth), self.sizes(y, depth)
-        if xs is None or ys is None:
-            return None
-        if len(xs) != len(ys):
-            if len(xs) == 1:
-                xs *= len(ys)
-            elif len(ys) == 1:
-                ys *= len(xs)
-            else:
-                return None
-        return tuple(calculate(b.op, p, q) for p, q in zip(xs, ys, strict=True))
-
-
-def _within(dims: tuple[Dim, ...], dtype: int) -> tuple[Dim, ...]:
-    limit = INT_LIMITS[dtype]
-    return tuple(None if isinstance(d, int) and not -limit <= d < limit else d for d in dims)
-
-
-def _unknown(var: Var) -> tuple[Dim, ...] | None:
-    if var.shape == ():
-        return (None,)
-    if var.shape is not None and len(var.shape) == 1 and isinstance(var.shape[0], int):
-        return (None,) * var.shape[0] if var.shape[0] <= _LONGEST else None
-    return None
-
-
-def _gathered(source: tuple[Dim, ...] | None, b: Binding) -> tuple[Dim, ...] | None:
-    index = b.operand(1)
-    ints = None if index is None else index.ints
-    if source is None or ints is None or any(not -len(source) <= i < len(source) for i in ints):
-        return None
-    return tuple(source[i] for i in ints)
-
-
-def _sliced(source: tuple[Dim, ...] | None, b: Binding) -> tuple[Dim, ...] | None:
-    bounds = [None if v is None else v.ints for v in (b.operand(1), b.operand(2))]
-    steps = b.operand(4)
-    step = (1,) if steps is None else steps.ints
-    starts, ends = bounds
-    if source is None or starts is None or ends is None or step is None:
-        return None
-    if not len(starts) == len(ends) == len(step) == 1 or step[0] == 0:
-        return None
-    if step[0] < 0 and starts[0] < -len(source):
-        return None  # ONNX starts at the first element then, Python before it
-    return source[slice(starts[0], ends[0] if ends[0] > -(1 << 62) else None, step[0])]
-
-
-# operators that keep the elements of a vector in their order, where this holds
-_KEPT: dict[str, Callable[[Binding, Var], bool]] = {
-    "Identity": lambda b, x: x.rank in (0, 1),
-    "Cast": lambda b, x: x.rank in (0, 1),
-    "Squeeze": lambda b, x: x.rank in (0, 1),
-    "Unsqueeze": lambda b, x: x.rank == 0,
-    "Reshape": lambda b, x: b.out.rank in (0, 1),
-}
-# and those that pick some of them
-_PICKED: dict[str, Callable[[tuple[Dim, ...] | None, Binding], tuple[Dim, ...] | None]] = {
-    "Gather": _gathered,
-    "Slice": _sliced,
-}
-
-
-def calculate(op: str, p: Dim, q: Dim) -> Dim:
-    """Returns the result of an arithmetic operator on two sizes, None if unknown."""
-    if isinstance(p, int) and isinstance(q, int):
-        if op == "Div":
-            return p // q if q > 0 and p >= 0 else None
-        return {"Add": p + q, "Sub": p - q, "Mul": p * q, "Max": max(p, q), "Min": min(p, q)}[op]
-    if (op in ("Mul", "Div") and q == 1) or (op in ("Add", "Sub") and q == 0):
-        return p
-    if (op == "Mul" and p == 1) or (op == "Add" and p == 0):
-        return q
-    return p if op in ("Max", "Min") and same_dim(p, q) else None
-
-
-def refine_ml(node: NodeProto, x: Var) -> Shape | None:
-    """The shape of the first result, as far as the first operand tells; None where it does not."""
-    if node.op_type in _ELEMENTWISE:
-        return x.shape
-    width = _WIDTHS.get(node.op_type)
-    if width is None or x.shape is None or len(x.shape) != 2:
-        return None
-    return x.shape[0], width(node)
-
-
-_ELEMENTWISE = frozenset({"Binarizer", "Imputer", "LabelEncoder", "Normalizer", "Scaler"})
-_WIDTHS: dict[str, Callable[[NodeProto], int]] = {
-    "LinearRegressor": lambda node: int(written(node, "targets", 1)),
-    "SVMRegressor": lambda node: 1,
-    "TreeEnsembleRegressor": lambda node: int(written(node, "n_targets", 1)),
-}
-# the operators whose results `refine_ml` may know better than onnx
-ML_REFINED = _ELEMENTWISE | frozenset(_WIDTHS)
-
-
-ML = "ai.onnx.ml"
-# exporters write INT32_MAX or INT64_MAX for "to the end"
-_END = (1 << 31) - 1
-
-
-def refine(node: NodeProto, inputs: Sequence[Var | None]) -> Shape | None:
-    """The result shape of an operator that computes its shape, as far as symbols tell; None when
-    they do not.
+    `known` has elements that were evaluated before.
     """
     x = inputs[0] if inputs else None
-    if node.domain == ML and x is not None:
-        return refine_ml(node, x)
+    if x is None:
+        return None
+    if node.domain == ML:
+        shape = refine_ml(node, x)
+        return None if shape is None else [shape]
     rule = _REFINED.get(node.op_type) if node.domain == "" else None
-    return None if rule is None or x is None else rule(node, x, inputs)
-
-
-def _operand(inputs: Sequence[Var | None], index: int) -> Var | None:
-    return inputs[index] if index < len(inputs) else None
-
-
-def _of_reshape(node: NodeProto, x: Var, inputs: Sequence[Var | None]) -> Shape | None:
-    shape = _operand(inputs, 1)
-    return (
-        None
-        if shape is None
-        else _reshaped(x.shape, sizes(shape), bool(written(node, "allowzero", 0)))
-    )
-
-
-def _of_expand(node: NodeProto, x: Var, inputs: Sequence[Var | None]) -> Shape | None:
-    shape = _operand(inputs, 1)
-    wanted = None if shape is None else sizes(shape)
-    return None if wanted is None else broadcast_shapes([x.shape, _sane(wanted)])
-
-
-def _of_constant(node: NodeProto, shape: Var, inputs: Sequence[Var | None]) -> Shape | None:
-    wanted = sizes(shape)
-    return None if wanted is None else _sane(wanted)
-
-
-def _of_tile(node: NodeProto, x: Var, inputs: Sequence[Var | None]) -> Shape | None:
-    given = _operand(inputs, 1)
-    repeats = None if given is None else sizes(given)
-    if x.shape is None or repeats is None or len(repeats) != len(x.shape):
+    if rule is None:
         return None
-    return _sane(tuple(calculate("Mul", d, r) for d, r in zip(x.shape, repeats, strict=True)))
-
-
-def _of_range(node: NodeProto, start: Var, inputs: Sequence[Var | None]) -> Shape | None:
-    """Range(0, limit, 1) has `limit` elements."""
-    limit, delta = _operand(inputs, 1), _operand(inputs, 2)
-    if limit is None or delta is None or start.ints != (0,) or delta.ints != (1,):
+    found = rule(Call(node, x, inputs, known))
+    if found is None:
         return None
-    counts = sizes(limit)
-    return counts if counts is not None and len(counts) == 1 else None
+    return [_sane(s) for s in (found if isinstance(found, list) else [found])]
 
 
-def _of_squeeze(node: NodeProto, x: Var, inputs: Sequence[Var | None]) -> Shape | None:
-    axes = _axes(_operand(inputs, 1), x.rank)
-    if x.shape is None or axes is None:
-        return None
-    return tuple(d for i, d in enumerate(x.shape) if i not in axes)
-
-
-def _of_unsqueeze(node: NodeProto, x: Var, inputs: Sequence[Var | None]) -> Shape | None:
-    vector = _operand(inputs, 1)
-    count = None if vector is None else (sizes(vector) or ())
-    axes = None if not count or x.rank is None else _axes(vector, x.rank + len(count))
-    if x.shape is None or axes is None:
-        return None
-    old = iter(x.shape)
-    return tuple(1 if i in axes else next(old) for i in range(len(x.shape) + len(axes)))
-
-
-def _axes(vector: Var | None, rank: int | None) -> set[int] | None:
-    """Axes that an Identity, or arithmetic, hides from onnx, made non-negative."""
-    found = None if vector is None else sizes(vector)
-    axes = [axis for axis in found or () if isinstance(axis, int)]
-    if rank is None or found is None or len(axes) < len(found):
-        return None
-    if any(not -rank <= axis < rank for axis in axes):
-        return None
-    once = {axis % rank for axis in axes}
-    return once if len(once) == len(axes) else None
-
-
-_REFINED: dict[str, Callable[[NodeProto, Var, Sequence[Var | None]], Shape | None]] = {
-    "Reshape": _of_reshape,
-    "Expand": _of_expand,
-    "ConstantOfShape": _of_constant,
-    "Tile": _of_tile,
-    "Range": _of_range,
-    "ScatterND": lambda node, data, inputs: data.shape,
-    "ScatterElements": lambda node, data, inputs: data.shape,
-    "Slice": lambda node, data, inputs: _sliced_shape(data.shape, inputs),
-    "Squeeze": _of_squeeze,
-    "Unsqueeze": _of_unsqueeze,
-    "Pad": lambda node, data, inputs: _untouched(data.shape, _operand(inputs, 3)),
-}
-# the operators whose results `refine` may know better than onnx, by domain
-REFINED = frozenset({*(("", name) for name in _REFINED), *((ML, name) for name in ML_REFINED)})
-
-
-def _sliced_shape(source: Shape | None, inputs: Sequence[Var | None]) -> Shape | None:
-    starts, ends, axes, steps = (_operand(inputs, i) for i in range(1, 5))
-    if source is None or starts is None or ends is None:
-        return None
-    if axes is None:
-        count = starts.shape[0] if starts.shape is not None and len(starts.shape) == 1 else None
-        touched = tuple(range(count)) if isinstance(count, int) else None
-    else:
-        touched = axes.ints
-    kept = _without(source, touched)
-    if kept is None or touched is None:
-        return None
-    step = (1,) * len(touched) if steps is None else steps.ints
-    if starts.ints == (0,) * len(touched) and step == (1,) * len(touched):
-        dims = list(kept)
-        for axis, end in zip(touched, ends.ints or (), strict=False):
-            if end >= _END:
-                dims[axis] = source[axis]
-        return tuple(dims)
-    return kept
-
-
-def _untouched(source: Shape | None, axes: Var | None) -> Shape | None:
-    return None if source is None or axes is None else _without(source, axes.ints)
-
-
-def _without(source: Shape, touched: tuple[int, ...] | None) -> Shape | None:
-    """The shape with the touched axes unknown."""
-    if touched is None or any(not -len(source) <= axis < len(source) for axis in touched):
-        return None
-    gone = {axis % len(source) for axis in touched}
-    return tuple(None if i in gone else d for i, d in enumerate(source))
-
-
-def _sane(dims: tuple[Dim, ...]) -> Shape:
+def _sane(dims: Sequence[Dim]) -> Shape:
     return tuple(
         None if isinstance(d, int) and not 0 <= d < INT_LIMITS[TensorProto.INT64] else d
         for d in dims
     )
 
 
-def _reshaped(
-    source: Shape | None, wanted: tuple[Dim, ...] | None, allowzero: bool
-) -> Shape | None:
+# ---- Reshape -------------------------------------------------------------------------------------
+
+
+def _of_reshape(c: Call) -> Shape | None:
+    wanted, source = c.sizes(1), c.x.shape
     if wanted is None:
         return None
-    dims: list[Dim] = list(wanted)
-    if not allowzero:
-        for i, d in enumerate(dims):
-            if d == 0:
-                dims[i] = source[i] if source is not None and i < len(source) else None
+    zeros = bool(c.attr("allowzero", 0))
+    dims = [_wanted(i, wanted, source, zeros) for i in range(len(wanted))]
     if -1 in dims:
-        dims[dims.index(-1)] = _remaining(source, [d for d in dims if d != -1])
+        others = [d for d in dims if d != -1]
+        # with `allowzero` a -1 beside a 0 is undefined
+        sure = not zeros or algebra.at_least(algebra.product(others), 1)
+        dims[dims.index(-1)] = _remaining(source, others) if sure else None
     return tuple(dims)
 
 
-def _remaining(source: Shape | None, others: list[Dim]) -> Dim:
-    """The size that -1 stands for: the source's dimensions over the others', equal symbols
-    cancelled.
+def _wanted(i: int, wanted: Shape, source: Shape | None, zeros: bool) -> Dim:
+    """Size `i` of a result with the sizes `wanted`; -1 for the one that is left.
+
+    A symbol may be 0, which copies the operand's size (unless `zeros`). It is the result's size all
+    the same if the operand's is 0 too, or if Reshape fails because the elements do not go into the
+    other sizes. A run in which two independent symbols are 0 is not looked at. What may be negative
+    may be a -1.
     """
-    if source is None or None in source or None in others:
+    d, low = wanted[i], algebra.least(wanted[i])
+    if d == 0 and not zeros:
+        return source[i] if source is not None and i < len(source) else None
+    if not isinstance(d, str):
+        return d
+    if source is not None and i < len(source) and same_dim(source[i], d):
+        return d
+    if low is None or low < 0:
         return None
-    left = list(source)
-    count = 1
-    for d in others:
-        if isinstance(d, str):
-            if d not in left:
-                return None
-            left.remove(d)
-        elif d is not None:
-            count *= d
-    symbols = [d for d in left if isinstance(d, str)]
-    total = 1
-    for d in left:
-        total *= d if isinstance(d, int) else 1
-    if count == 0 or total % count or len(symbols) > 1:
+    if low > 0 or zeros:
+        return d
+    if source is None or i >= len(source):
+        return None if source is None else d  # a 0 without a size to copy fails
+    copied = all(
+        algebra.without(source[i], s) == 0 or _fails(i, wanted, source, s)
+        for s in algebra.factors(d)
+    )
+    return d if copied else None
+
+
+def _fails(i: int, wanted: Shape, source: Shape, symbol: str) -> bool:
+    """Whether no element is left, and the target has no other 0 to say so, if the symbol is 0."""
+    if -1 in wanted or algebra.without(algebra.product(source), symbol) != 0:
+        return False
+    others: list[Dim] = []
+    for k, d in enumerate(wanted):
+        left = algebra.without(d, symbol)
+        if left == 0:
+            left = algebra.without(source[k], symbol) if k < len(source) else 1
+        if k != i:
+            others.append(left)
+    return algebra.product(others) not in (0, None)
+
+
+def _remaining(source: Shape | None, others: list[Dim]) -> Dim:
+    """The size that -1 stands for: the number of elements over the other sizes."""
+    count = None if source is None else algebra.product(source)
+    return algebra.divide(count, algebra.product(others))
+
+
+def _of_flatten(c: Call) -> Shape | None:
+    shape, axis = c.x.shape, c.attr("axis", 1)
+    if shape is None or not -len(shape) <= axis <= len(shape):
         return None
-    if not symbols:
-        return total // count
-    return symbols[0] if total == count else None
+    axis += len(shape) if axis < 0 else 0
+    return algebra.product(shape[:axis]), algebra.product(shape[axis:])
+
+
+def _of_squeeze(c: Call) -> Shape | None:
+    axes = _axes(c, 1, c.x.rank)
+    if c.x.shape is None or axes is None:
+        return None
+    return tuple(d for i, d in enumerate(c.x.shape) if i not in axes)
+
+
+def _of_unsqueeze(c: Call) -> Shape | None:
+    count = len(c.sizes(1) or ())
+    axes = None if not count or c.x.rank is None else _axes(c, 1, c.x.rank + count)
+    if c.x.shape is None or axes is None:
+        return None
+    old = iter(c.x.shape)
+    return tuple(1 if i in axes else next(old) for i in range(len(c.x.shape) + len(axes)))
+
+
+def _axes(c: Call, index: int, rank: int | None) -> set[int] | None:
+    """Axes that an Identity, or arithmetic, hides from onnx, made non-negative."""
+    axes = c.numbers(index)
+    if rank is None or axes is None or any(not -rank <= axis < rank for axis in axes):
+        return None
+    once = {axis % rank for axis in axes}
+    return once if len(once) == len(axes) else None
+
+
+# ---- more or fewer elements ----------------------------------------------------------------------
+
+
+def _of_expand(c: Call) -> Shape | None:
+    wanted = c.sizes(1)
+    return None if wanted is None else broadcast_shapes([c.x.shape, _sane(wanted)])
+
+
+def _of_constant(c: Call) -> Shape | None:
+    return c.sizes(0)
+
+
+def _of_tile(c: Call) -> Shape | None:
+    repeats = c.sizes(1)
+    if c.x.shape is None or repeats is None or len(repeats) != len(c.x.shape):
+        return None
+    return tuple(map(algebra.multiply, c.x.shape, repeats))
+
+
+def _of_range(c: Call) -> Shape | None:
+    bounds = [c.sizes(i) for i in range(3)]
+    if any(b is None or len(b) != 1 for b in bounds):
+        return None
+    start, limit, step = (b[0] for b in bounds if b is not None)
+    if not isinstance(step, int) or step < 1:
+        return None
+    length = algebra.maximum(algebra.subtract(limit, start), 0)
+    return (algebra.divide(algebra.add(length, step - 1), step),)
+
+
+def _of_concat(c: Call) -> Shape | None:
+    shapes = [None if v is None else v.shape for v in c.inputs]
+    known = [s for s in shapes if s is not None]
+    rank, axis = len(known[0]) if known else 0, c.attr("axis", 1)
+    if len(known) < len(shapes) or any(len(s) != rank for s in known) or not -rank <= axis < rank:
+        return None
+    return tuple(
+        _total(column) if i == axis % rank else _agreed(column)
+        for i, column in enumerate(zip(*known, strict=True))
+    )
+
+
+def _total(column: Sequence[Dim]) -> Dim:
+    total: Dim = 0
+    for d in column:
+        total = algebra.add(total, d)
+    return total
+
+
+def _agreed(column: Sequence[Dim]) -> Dim:
+    """The size along an axis that is not joined. Symbols may differ: onnxruntime ignores operands
+    without elements.
+    """
+    known = [d for d in column if isinstance(d, int)]
+    return known[0] if known else column[0] if len(set(column)) == 1 else None
+
+
+def _of_split(c: Call) -> list[Shape] | None:
+    shape, axis = c.x.shape, c.attr("axis", 0)
+    if shape is None or not -len(shape) <= axis < len(shape):
+        return None
+    count, axis = len(c.node.output), axis % len(shape)
+    parts: Sequence[Dim] | None = c.attr("split", None)
+    if c.operand(1) is not None:
+        parts = c.sizes(1)
+    elif parts is None:
+        parts = [algebra.exactly(shape[axis], count)] * count
+    if parts is None or len(parts) != count:
+        return None
+    return [(*shape[:axis], part, *shape[axis + 1 :]) for part in parts]
+
+
+def _of_top_k(c: Call) -> list[Shape] | None:
+    shape, axis, count = c.x.shape, c.attr("axis", -1), c.sizes(1)
+    if shape is None or count is None or len(count) != 1 or not -len(shape) <= axis < len(shape):
+        return None
+    axis %= len(shape)
+    return [(*shape[:axis], count[0], *shape[axis + 1 :])] * 2
+
+
+def _of_pad(c: Call) -> Shape | None:
+    shape, pads = c.x.shape, c.sizes(1)
+    axes = None if shape is None else list(range(len(shape)))
+    if c.operand(3) is not None:
+        axes = c.numbers(3)
+    if shape is None or axes is None or any(not -len(shape) <= a < len(shape) for a in axes):
+        return None
+    dims = list(shape)
+    count = len(axes)
+    for i, axis in enumerate(axes):
+        both = (
+            algebra.add(pads[i], pads[i + count])
+            if pads is not None and len(pads) == 2 * count
+            else None
+        )
+        dims[axis] = algebra.maximum(algebra.add(shape[axis], both), 0)
+    return tuple(dims)
+
+
+# exporters write INT32_MAX or INT64_MAX for "to the end"
+_END = (1 << 31) - 1
+
+
+def _of_slice(c: Call) -> Shape | None:
+    shape, starts, ends = c.x.shape, c.sizes(1), c.sizes(2)
+    if shape is None or c.operand(1) is None:
+        return None
+    axes = c.numbers(3) if c.operand(3) is not None else list(range(len(starts or ())))
+    if axes is None or (c.operand(3) is None and starts is None):
+        return None
+    if any(not -len(shape) <= a < len(shape) for a in axes):
+        return None
+    steps = c.numbers(4) if c.operand(4) is not None else [1] * len(axes)
+    dims = list(shape)
+    for i, axis in enumerate(axes):
+        known = starts is not None and ends is not None and steps is not None
+        dims[axis] = (
+            _sliced(shape[axis], starts[i], ends[i], steps[i])
+            if known and starts and ends and steps
+            else None
+        )
+    return tuple(dims)
+
+
+def _sliced(size: Dim, start: Dim, end: Dim, step: int) -> Dim:
+    """The length of size[start:end:step]."""
+    if (start, step) == (-1, -1) and isinstance(end, int) and end <= -_END:
+        return size
+    if step < 1:
+        return None
+    first = 0 if start == 0 else _bound(start, size)
+    last = size if isinstance(end, int) and end >= _END else _bound(end, size)
+    length = algebra.maximum(algebra.subtract(last, first), 0)
+    return algebra.divide(algebra.add(length, step - 1), step)
+
+
+def _bound(at: Dim, size: Dim) -> Dim:
+    """Where a bound of a Slice lies: from the end if it is negative, and inside."""
+    if isinstance(at, int) and at < 0:
+        return algebra.maximum(algebra.add(size, at), 0)
+    return algebra.minimum(at, size) if algebra.at_least(at, 0) else None
+
+
+def _as_first(c: Call) -> Shape | None:
+    return c.x.shape
+
+
+_REFINED: dict[str, _Rule] = {
+    "Reshape": _of_reshape,
+    "Flatten": _of_flatten,
+    "Squeeze": _of_squeeze,
+    "Unsqueeze": _of_unsqueeze,
+    "Expand": _of_expand,
+    "ConstantOfShape": _of_constant,
+    "Tile": _of_tile,
+    "Range": _of_range,
+    "Concat": _of_concat,
+    "Split": _of_split,
+    "TopK": _of_top_k,
+    "Pad": _of_pad,
+    "Slice": _of_slice,
+    "ScatterND": _as_first,
+    "ScatterElements": _as_first,
+    "Conv": of_conv,
+    "ConvTranspose": of_transposed_conv,
+    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), of_pool),
+    "Resize": of_resize,
+    "DepthToSpace": of_depth_to_space,
+    "SpaceToDepth": of_space_to_depth,
+}
+
+
+ML = "ai.onnx.ml"
+# the operators whose results `refine` may know better than onnx, by domain
+REFINED = frozenset({*(("", name) for name in _REFINED), *((ML, name) for name in ML_REFINED)})

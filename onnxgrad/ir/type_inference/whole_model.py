@@ -18,6 +18,7 @@ from onnxgrad.ir import domains
 from onnxgrad.ir.preflight.model import inlined_nodes
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.type_inference import misinferred
+from onnxgrad.ir.types import type_to_proto
 
 # larger tensors take part in inference by type only
 _DATA_BYTES = 1 << 12
@@ -80,6 +81,10 @@ def _light_copy(program: Program) -> ModelProto:
     for b in program.main.bindings:
         graph.node.add().CopyFrom(_light_constant(b.node) if b.op == "Constant" else b.node)
     graph.input.extend(source.input)
+    named = {v.name: v.type for v in program.main.inputs if v.shape is not None}
+    for value in graph.input:
+        if not all(d.WhichOneof("value") for d in value.type.tensor_type.shape.dim):
+            value.type.CopyFrom(type_to_proto(named.get(value.name)))
     graph.sparse_initializer.extend(source.sparse_initializer)
     # a default that a caller may override fixes no shape
     fixed = {v.name for v in program.main.initializers.values() if not v.overridable}

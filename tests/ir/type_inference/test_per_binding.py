@@ -38,7 +38,7 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
     "cast": (lambda x, i, w, z, c: op.Cast(x, to=TensorProto.DOUBLE), "f64[N,4,M]"),
     "concat": (lambda x, i, w, z, c: op.Concat(x, x, axis=-2), "f32[N,8,M]"),
     "concat_symbol": (lambda x, i, w, z, c: op.Concat(x, z, axis=1), "f32[N,5,M]"),
-    "concat_open": (lambda x, i, w, z, c: op.Concat(x, x, axis=0), "f32[?,4,M]"),
+    "concat_open": (lambda x, i, w, z, c: op.Concat(x, x, axis=0), "f32[2*N,4,M]"),
     "shape": (lambda x, i, w, z, c: op.Shape(x, start=1, end=-1), "i64[1]"),
     "reduce": (lambda x, i, w, z, c: op.ReduceSum(x, [1], keepdims=0), "f32[N,M]"),
     "reduce_all": (lambda x, i, w, z, c: op.ReduceMax(x, keepdims=0), "f32[]"),
@@ -47,10 +47,10 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
         None,
     ),  # 0 copies an axis that is not there
     "reshape_kept": (lambda x, i, w, z, c: op.Reshape(x, [0, 2, 2, -1]), "f32[N,2,2,M]"),
-    "reshape_product": (lambda x, i, w, z, c: op.Reshape(x, [-1, 4]), "f32[?,4]"),
+    "reshape_product": (lambda x, i, w, z, c: op.Reshape(x, [-1, 4]), "f32[M*N,4]"),
     "reshape_shape": (
         lambda x, i, w, z, c: op.Reshape(x, op.Concat(op.Shape(x, end=1), [-1], axis=0)),
-        "f32[N,?]",
+        "f32[N,4*M]",
     ),
     "reshape_partly": (  # one element tells the other sizes: -1 and 1
         lambda x, i, w, z, c: op.Reshape(
@@ -71,13 +71,16 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
         "f32[4,M]",
     ),
     "range": (lambda x, i, w, z, c: op.Range(0, op.Squeeze(op.Shape(x, end=1)), 1), "i64[N]"),
-    "range_from": (lambda x, i, w, z, c: op.Range(1, op.Squeeze(op.Shape(x, end=1)), 1), "i64[?]"),
+    "range_from": (
+        lambda x, i, w, z, c: op.Range(1, op.Squeeze(op.Shape(x, end=1)), 1),
+        "i64[max(N - 1, 0)]",
+    ),
     "slice": (lambda x, i, w, z, c: op.Slice(x, [0], [2], [1]), "f32[N,2,M]"),
-    "slice_symbol": (lambda x, i, w, z, c: op.Slice(x, [0], [1], [0]), "f32[?,4,M]"),
+    "slice_symbol": (lambda x, i, w, z, c: op.Slice(x, [0], [1], [0]), "f32[min(N, 1),4,M]"),
     "slice_whole": (lambda x, i, w, z, c: op.Slice(x, [0], [(1 << 63) - 1], [0]), "f32[N,4,M]"),
     "slice_run_time": (
         lambda x, i, w, z, c: op.Slice(x, [0], op.Shape(w, start=1), [-1]),
-        "f32[N,4,?]",
+        "f32[N,4,min(M, P)]",
     ),
     "split": (lambda x, i, w, z, c: op.Split(x, [3, 1], axis=1, outputs=2)[0], "f32[N,3,M]"),
     "split_evenly": (lambda x, i, w, z, c: op.Split(x, axis=1, outputs=2)[1], "f32[N,2,M]"),
@@ -122,7 +125,10 @@ def feeds(n: int, m: int, p: int) -> dict[str, Any]:
 def fits(shape: Shape | None, real: tuple[int, ...], sizes: dict[str, int]) -> bool:
     if shape is None:
         return True
-    known = [sizes[d] if isinstance(d, str) else d for d in shape]
+    known = [
+        eval(d, {"max": max, "min": min, "__builtins__": {}}, sizes) if isinstance(d, str) else d
+        for d in shape
+    ]
     return len(known) == len(real) and all(k is None or k == r for k, r in zip(known, real))
 
 
@@ -297,7 +303,12 @@ def test_conv_agrees_with_onnx(x: str, w: str, options: dict[str, Any]) -> None:
     except TypeMismatch:
         assert closed_forms.CLOSED_FORMS["Conv"](node, block.inputs) is None
     else:
-        assert per_binding.result_types(schema, node, block.inputs, block) == theirs
+        ((ours,),) = [per_binding.result_types(schema, node, block.inputs, block)]
+        ((known,),) = [theirs]
+        assert isinstance(ours, TensorType) and isinstance(known, TensorType)
+        pairs = zip(ours.shape or (), known.shape or (), strict=True)
+        # where onnx says nothing, ours may be an expression
+        assert all(a == b or (b is None and isinstance(a, str)) for a, b in pairs)
 
 
 @pytest.mark.parametrize("opset", [11, 20])

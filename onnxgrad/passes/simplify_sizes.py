@@ -1,0 +1,207 @@
+"""Shape arithmetic at open sizes: a size is read from a graph input if one has it, and equal sizes
+are computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.operator_index import blocks_in
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.sizes import Dim
+from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements, sizes
+from onnxgrad.ir.types import numpy_dtype, same_shape
+from onnxgrad.ir.var import Var
+from onnxgrad.passes.base import Pass, register, roots
+from onnxgrad.rewrite.trace import Trace
+
+# Shape has `start` and `end` from here on
+_PARTS = 15
+# operators whose first result has the shape of their first operand
+# fmt: off
+_SAME = frozenset({
+    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BatchNormalization", "BitwiseNot",
+    "Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "CumSum", "Dropout", "Elu", "Erf", "Exp",
+    "Floor", "Gelu", "GroupNormalization", "HardSigmoid", "HardSwish", "Hardmax", "Identity",
+    "InstanceNormalization", "IsInf", "IsNaN", "LayerNormalization", "LeakyRelu", "Log",
+    "LogSoftmax", "LpNormalization", "LRN", "MeanVarianceNormalization", "Mish", "Neg", "Not",
+    "QuantizeLinear", "Reciprocal", "Relu", "RMSNormalization", "Round", "ScatterElements",
+    "ScatterND", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softmax", "Softplus",
+    "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Trilu",
+})
+# fmt: on
+
+
+@register
+@dataclass(frozen=True)
+class SimplifySizes(Pass):
+    """Shape(f(x)) = Shape(x) for elementwise f; equal sizes are computed once, and read from a
+    graph input that has them.
+
+    Sizes are compared as expressions of the inputs' sizes, so the results are equal at every size.
+    """
+
+    name: ClassVar[str] = "simplify-sizes"
+
+    def run(self, program: Program, trace: Trace) -> None:
+        """Simplify the sizes of each block, with what enclosing blocks define."""
+        known = KnownElements()
+        for root in roots(program):
+            for block in blocks_in(root):
+                _Sizes(
+                    block, known, trace, program.main.inputs if root is program.main else []
+                ).run()
+
+
+class _Sizes:
+    """The size arithmetic of one block."""
+
+    def __init__(
+        self, block: BindingBlock, known: KnownElements, trace: Trace, inputs: list[Var]
+    ) -> None:
+        self.block, self.known, self.trace = block, known, trace
+        self.inputs = [v for v in inputs if v.shape and any(isinstance(d, str) for d in v.shape)]
+        self.first: dict[Hashable, Var] = {}
+
+    def run(self) -> None:
+        self.block.schedule()
+        for b in list(self.block.bindings):
+            if self.trace.stopped:
+                return
+            if b.domain or b.has_refs or b not in self.block.bindings:
+                continue
+            if len(b.outputs) == 1 and _is_vector(b.out):
+                self._simplify(b)
+
+    def _simplify(self, b: Binding) -> None:
+        """Replace a computed vector of sizes by an earlier equal one, or by a part of an input's
+        shape.
+        """
+        if b.op == "Shape":
+            self._read_earlier(b)
+        found = sizes(b.out, self.known)
+        if not found or None in found:
+            return
+        if all(isinstance(d, int) for d in found):
+            self._fix(b, found)
+            return
+        key = b.out.dtype, b.out.rank, found
+        kept = self.first.get(key)
+        if kept is None or kept.definition not in self.block.bindings:
+            kept = self.first[key] = b.out
+        if kept is not b.out:
+            if not (kept.returned and b.out.returned):
+                self._replace(b, kept, "equal_sizes")
+            return
+        made = self._of_input(b, found)
+        if made is not None:
+            self.first[key] = made
+            self._replace(b, made, "size_of_input")
+
+    def _fix(self, b: Binding, found: tuple[Dim, ...]) -> None:
+        """An output of known value is a Constant; `fold-constant` makes initializers of others."""
+        if not b.out.returned or b.op == "Constant":
+            return
+        array = np.array(found, numpy_dtype(b.out.dtype)).reshape([len(found)] * (b.out.rank or 0))
+        with emitting(self.block, sources=[b], made_by="fixed_size"):
+            made = op.Constant(value=numpy_helper.from_array(array))
+        self._replace(b, made, "fixed_size")
+
+    def _read_earlier(self, b: Binding) -> None:
+        """Shape(f(x)) = Shape(x)"""
+        source = _unchanged(b.inputs[0])
+        if source is None or source is b.inputs[0]:
+            return
+        self.trace.fired("shape_of_unchanged", str(b), [b.out.name])
+        old = b.inputs[0]
+        self.block.set_operand(b, 0, source)
+        if old is not None and old.definition is not None:
+            old.definition.block.remove_unused([old.definition])
+
+    def _of_input(self, b: Binding, found: tuple[Dim, ...]) -> Var | None:
+        """The sizes as a part of the shape of a graph input, if that needs no more bindings."""
+        if b.out.dtype != TensorProto.INT64 or _reads_input(b):
+            return None
+        place = self._place(found)
+        if place is None:
+            return None
+        source, start = place
+        whole = len(found) == len(source.shape or ())
+        with emitting(self.block, sources=[b], made_by="size_of_input"):
+            if b.out.rank == 0:
+                return op.Gather(op.Shape(source), start) if self._frees_shape(b) else None
+            if whole:
+                return op.Shape(source)
+            if self.block.opsets.get("", 0) < _PARTS:
+                return None
+            return op.Shape(source, start=start, end=start + len(found))
+
+    def _place(self, found: tuple[Dim, ...]) -> tuple[Var, int] | None:
+        for v in self.inputs:
+            shape = v.shape or ()
+            for start in range(len(shape) - len(found) + 1):
+                if shape[start : start + len(found)] == found:
+                    return v, start
+        return None
+
+    def _frees_shape(self, b: Binding) -> bool:
+        """Whether nothing would read the Shape that a Gather reads, if all its readers read an
+        input's shape.
+        """
+        shape = None if b.op != "Gather" or b.inputs[0] is None else b.inputs[0].definition
+        if shape is None or not shape.is_op("Shape") or shape.out.returned:
+            return False
+        for user in shape.out.users:
+            element = sizes(user.out, self.known) if user.is_op("Gather") else None
+            if element is None or None in element or self._place(element) is None:
+                return False
+        return True
+
+    def _replace(self, b: Binding, new: Var, law: str) -> None:
+        self.trace.fired(law, str(b), [b.out.name])
+        self.block.replace(b.out, new)
+        self.block.remove_unused([b])
+
+
+def _is_vector(v: Var | None) -> bool:
+    return v is not None and v.dtype in (TensorProto.INT64, TensorProto.INT32) and v.rank in (0, 1)
+
+
+def _reads_input(b: Binding) -> bool:
+    """Whether it is a Shape of a graph input, or an element of one that could not be shorter."""
+    source = b.inputs[0]
+    if b.op == "Gather" and source is not None and source.definition is not None:
+        if b.out.rank == 1 and source.sole_user() is not None:
+            return False
+        b = source.definition
+        source = b.inputs[0] if b.inputs else None
+    return b.is_op("Shape") and source is not None and source.is_interface
+
+
+def _unchanged(v: Var | None) -> Var | None:
+    """The first value on the way to `v` that has the same shape."""
+    while v is not None and v.definition is not None:
+        b = v.definition
+        if b.domain or b.outputs[0] is not v or not b.inputs:
+            return v
+        if b.op in _SAME and b.inputs[0] is not None:
+            v = b.inputs[0]
+            continue
+        same = next((u for u in b.inputs if u is not None and _is_as_large(u, v)), None)
+        if same is None or b.blocks:
+            return v
+        v = same
+    return v
+
+
+def _is_as_large(u: Var, v: Var) -> bool:
+    return not u.is_constant and same_shape(u.shape, v.shape)

@@ -1,0 +1,143 @@
+"""simplify-sizes, and what becomes of exported size arithmetic with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from onnxgrad.verify.running.child_process import RunFailed
+from tests.helpers import parse
+from tests.rewriting import Done, apply, bits
+
+CONSTANTS = """int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] four = {4}, int64[1] open = {-1},
+  int64 first = {0}, int64 second = {1}, int64[3] minus = {-1, -1, -1}, int64[3] ones = {1, 1, 1}"""
+PASSES = "remove-noops,fold-constant,simplify-sizes,merge-equal,merge-consecutive"
+
+
+def done(body: str, inputs: str, result: str, passes: str = PASSES, *, opset: int = 18) -> Done:
+    text = f"g ({inputs}) => ({result}) <{CONSTANTS}> {{ {body} }}"
+    return apply(parse(text, opset=opset), f"{passes},{passes},remove-unused")
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs", "result", "left"),
+    [
+        ("q = Relu(x) y = Shape(q)", "float[N] x", "int64[1] y", ["Shape"]),
+        ("q = Relu(x) r = Softmax(q) s = Shape(r) y = Neg(s)", "float[?,?] x", "int64[2] y", ["Shape", "Neg"]),
+        ("q = Add(x, x) s = Shape(q) y = Neg(s)", "float[N,4] x", "int64[2] y", ["Shape", "Neg"]),
+        ("q = MatMul(x, z) y = Shape(q)", "float[N,M] x, float[M,4] z", "int64[2] y", ["MatMul", "Shape"]),
+        # an output of known size
+        ("q = Relu(x) y = Shape(q)", "float[4,2] x", "int64[2] y", []),
+        ("q = Relu(x) s = Shape(q) y = ReduceProd<keepdims = 0>(s)", "float[4,2] x", "int64 y", []),
+        # sizes of an input, however they are computed
+        ("q = Transpose<perm = [1, 0]>(x) s = Shape(q) y = Gather(s, second)", "float[N,M] x", "int64 y", ["Shape", "Gather"]),
+        ("q = Transpose<perm = [1, 0]>(x) s = Shape(q) a = Gather(s, one) y = Concat<axis = 0>(a, four)", "float[N,M] x", "int64[2] y", ["Shape", "Concat"]),
+        ("s = Shape(x) a = Gather(s, first) b = Gather(s, second) c = Unsqueeze(a, zero) d = Unsqueeze(b, zero) y = Concat<axis = 0>(c, d)", "float[N,M] x", "int64[2] y", ["Shape"]),
+        ("q = Relu(x) s = Shape(q) a = Gather(s, zero) b = Slice(s, zero, one) c = Concat<axis = 0>(a, four) d = Concat<axis = 0>(b, four) y = Add(c, d)", "float[N,M] x", "int64[2] y", ["Shape", "Concat", "Add"]),
+    ],
+)  # fmt: skip
+def test_sizes_come_from_the_inputs(body: str, inputs: str, result: str, left: list[str]) -> None:
+    found = done(body, inputs, result)
+    assert found.ops == left
+    found.prove()
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs", "result", "left"),
+    [
+        # an element of a Shape that stays costs nothing
+        ("q = MatMul(x, z) s = Shape(q) a = Gather(s, first) b = Unsqueeze(a, zero) y = Concat<axis = 0>(s, b)", "float[N,M] x, float[M,K] z", "int64[3] y", ["MatMul", "Shape", "Shape", "Concat"]),
+        # two names, two sizes
+        ("a = Shape(x) b = Shape(z) y = Concat<axis = 0>(a, b)", "float[N] x, float[M] z", "int64[2] y", ["Shape", "Shape", "Concat"]),
+        ("a = Shape(x) b = Shape(z) y = Concat<axis = 0>(a, b)", "float[?] x, float[?] z", "int64[2] y", ["Shape", "Shape", "Concat"]),
+        # another dtype, another rank
+        ("a = Shape(x) b = Cast<to = 6>(a) c = Cast<to = 1>(b) y = Cast<to = 7>(c)", "float[N] x", "int64[1] y", ["Shape", "Cast", "Cast", "Cast"]),
+        # both are outputs
+        ("y = Shape(x) q = Relu(x) z = Shape(q)", "float[N] x", "int64[1] y, int64[1] z", ["Shape", "Shape"]),
+        # not the size of what it reads
+        ("q = NonZero(x) y = Shape(q)", "float[N] x", "int64[2] y", ["NonZero", "Shape"]),
+        ("q, r = TopK(x, two) y = Shape(r)", "float[N] x", "int64[1] y", []),
+    ],
+)  # fmt: skip
+def test_what_stays(body: str, inputs: str, result: str, left: Sequence[str]) -> None:
+    found = done(body, inputs, result)
+    assert sorted(found.ops) == sorted(left)
+    found.prove()
+
+
+def test_below_opset_15_a_part_of_a_shape_has_no_operator() -> None:
+    body = "q = Relu(x) s = Shape(q) a = Gather(s, zero) y = Concat<axis = 0>(a, four)"
+    assert done(body, "float[N,M] x", "int64[2] y", opset=14).ops == ["Shape", "Gather", "Concat"]
+
+
+EXPAND = """s = Shape(x) b = Gather(s, zero) t = Gather(s, one) c = Concat<axis = 0>(b, t, four)
+  e = Equal(c, minus) w = Where(e, ones, c) y = Expand(z, w)"""
+
+
+def test_expand_as_exporters_write_it() -> None:
+    """Where(Equal(sizes, -1), 1, sizes) = sizes, for no size is -1; here they are a whole Shape."""
+    found = done(EXPAND, "float[B,S,4] x, float[B,1,4] z", "float[B,S,4] y")
+    assert found.ops == ["Shape", "Expand"]
+    found.prove()
+    given = done(EXPAND, "int64[3] x, float[1,1,4] z", "float[B,S,4] y".replace("B,S", "1,1"))
+    assert "Expand" in given.ops
+    open_ = EXPAND.replace(
+        "s = Shape(x) b = Gather(s, zero) t = Gather(s, one)", "b = Identity(x) t = Identity(x)"
+    )
+    stays = done(open_, "int64[1] x, float[1,1,4] z", "float[B,S,4] y")  # a caller may give -1
+    assert {"Equal", "Where"} <= set(stays.ops)
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs", "result"),
+    [
+        ("s = Shape(x) a = Gather(s, zero) b = Gather(s, one) t = Concat<axis = 0>(a, b, four) y = Expand(x, t)", "float[B,S,4] x", "float[B,S,4] y"),
+        ("s = Shape<start = 2>(x) y = Slice(x, zero, s, two)", "float[B,S,L] x", "float[B,S,L] y"),
+        ("s = Shape(x) y = Reshape(x, s)", "float[B,S,L] x", "float[B,S,L] y"),
+        ("a = Shape<end = 2>(x) t = Concat<axis = 0>(a, open) y = Reshape(x, t)", "float[B,S,L] x", "float[B,S,L] y"),
+    ],
+)  # fmt: skip
+def test_what_changes_nothing_at_any_size(body: str, inputs: str, result: str) -> None:
+    found = done(
+        f"q = Relu(x) {body.replace('(x', '(q')} r = Neg(y)", inputs, result.replace("y", "r")
+    )
+    assert [o for o in found.ops if o != "Shape"] == ["Relu", "Neg"]
+    found.prove()
+
+
+@pytest.mark.parametrize(
+    ("body", "target"),
+    [
+        ("a = Gather(s, zero) t = Concat<axis = 0>(a, open)", [0, -1]),
+        ("a = Gather(s, zero) b = Gather(s, one) t = Concat<axis = 0>(a, b, two, four)", [0, 0, 2, 4]),
+        ("a = Gather(s, zero) b = Gather(s, one) t = Concat<axis = 0>(a, b, open, four)", [0, 0, 2, 4]),
+        ("a = Gather(s, zero) b = Gather(s, one) c = Mul(a, b) e = Add(four, four) t = Concat<axis = 0>(c, e)", [-1, 8]),
+        ("a = Gather(s, zero) b = Gather(s, one) c = Mul(b, four) d = Mul(c, two) t = Concat<axis = 0>(a, d)", None),  # -1 would fail where B is 0
+        ("a = Gather(s, zero) b = Gather(s, one) t = Concat<axis = 0>(b, a, open)", None),
+    ],
+)  # fmt: skip
+def test_reshape_copies_what_stays(body: str, target: list[int] | None) -> None:
+    text = f"s = Shape(x) {body} y = Reshape(x, t)"
+    found = done(text, "float[B,S,8] x", "float[A] y".replace("[A]", ""))
+    reshape = next(b for b in found.program.main.bindings if b.op == "Reshape")
+    assert reshape.inputs[1] is not None
+    assert reshape.inputs[1].ints == (None if target is None else tuple(target))
+    for sizes in ((2, 3), (1, 1), (0, 3), (2, 0)):
+        given = {"x": np.arange(np.prod(sizes) * 8, dtype=np.float32).reshape(*sizes, 8)}
+        try:
+            expected = bits(found.before, given)
+        except RunFailed:
+            assert 0 in sizes
+            continue
+        assert bits(found.after, given) == expected
+
+
+def test_a_size_in_a_branch_reads_the_input_outside() -> None:
+    body = """y = If (c) <then_branch = t () => (int64[1] p) { q = Relu(x) s = Shape(q) p = Gather(s, zero) },
+      else_branch = e () => (int64[1] r) { r = Identity(one) }>"""
+    found = done(body, "bool c, float[N,M] x", "int64[1] y")
+    then = next(b for b in found.block.bindings if b.op == "If").blocks["then_branch"]
+    assert [b.op for b in then.bindings] == ["Shape"]
+    found.prove()
