@@ -61,6 +61,7 @@ def optimize(
     inline: Names = (),
     recipe: str | os.PathLike[str] | None = None,
     fix_dims: Sizes | None = None,
+    infer_shapes: bool = False,
     max_rewrites: Count | None = None,
     explain: bool = False,
     print_after: Names = (),

@@ -93,6 +93,11 @@ class OptimizeOptions(Proof):
         metavar="NAME=SIZE",
         toml=None,
     )
+    infer_shapes: bool = option(
+        False,
+        "declare the shape of every value in the output model, with open sizes as expressions of "
+        "the inputs' sizes, such as batch*seq",
+    )
     max_rewrites: Count | None = option(None, "stop after N rewrites", metavar="N", toml=None)
     explain: bool = option(False, "list declined rewrites with the reason", toml=None, olive=False)
     print_after: Names = option(

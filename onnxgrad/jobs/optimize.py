@@ -33,7 +33,7 @@ from onnxgrad.passes.each_rewrite import EachTrace, FiringDiffers
 from onnxgrad.passes.folding import constant_bytes, file_bytes
 from onnxgrad.passes.inline import Inline, check_names
 from onnxgrad.passes.instruments import PrintAfter, leave_out, to_stderr
-from onnxgrad.passes.pipeline import Fired, PassResult, Pipeline
+from onnxgrad.passes.pipeline import Fired, PassResult, Pipeline, parse_passes
 from onnxgrad.rewrite.trace import Rewrite, Trace
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.blame import bisect
@@ -188,6 +188,8 @@ def pipeline_of(options: OptimizeOptions, plugins: Sequence[Pass] = ()) -> Pipel
     names = {p.name for p in made.passes}
     first = [Inline(names=" ".join(options.inline))] if options.inline else []
     last = [p for p in plugins if p.name not in names]
+    if options.infer_shapes and "infer-shapes" not in names:
+        last += parse_passes("infer-shapes")
     return leave_out(Pipeline((*first, *made.passes, *last)), options.without)
 
 

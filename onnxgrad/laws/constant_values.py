@@ -15,7 +15,7 @@ from onnx import TensorProto
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
-from onnxgrad.ir.type_inference.symbolic_shapes import sizes
+from onnxgrad.ir.type_inference.shape_arithmetic import sizes
 from onnxgrad.ir.types import (
     Array,
     TensorType,

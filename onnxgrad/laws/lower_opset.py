@@ -13,7 +13,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission import signature
 from onnxgrad.ir.emission.emit import constant, emitting
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.type_inference.symbolic_shapes import sizes
+from onnxgrad.ir.type_inference.shape_arithmetic import sizes
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import fixed_value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.preflight.invalid_models import blaming
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.sizes import symbols
 from onnxgrad.ir.types import TensorType
 from onnxgrad.named_options import build, split
 from onnxgrad.options import providers_of
@@ -24,9 +24,6 @@ from onnxgrad.passes.user_laws import Law, UserLaws, laws_of
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.vocabulary import MERGE, RUNTIMES
 from onnxgrad.wording import did_you_mean, perhaps
-
-# the names that a computed size depends on: those that call no function
-_OPERAND = re.compile(r"[^\W\d]\w*\b(?!\()")
 
 
 def types_of_a_fresh_reading(program: Program) -> bool:
@@ -73,8 +70,8 @@ def _is_known(type_: object, named: Set[str]) -> bool:
 
 
 def _is_named(dim: str | None, named: Set[str]) -> bool:
-    """Whether it is one of the sizes, or computed from them alone: Min(128, sequence)."""
-    return dim in named or (dim is not None and named >= set(_OPERAND.findall(dim)))
+    """Whether it is one of the sizes, or an expression of them alone."""
+    return dim in named or (dim is not None and named >= symbols(dim))
 
 
 def _says_more(new: object, old: object) -> bool:

@@ -35,6 +35,7 @@ from onnxgrad.verify.custom_boundaries import (
     around,
     unknown_operators,
 )
+from onnxgrad.verify.declared_shapes import contradictions
 from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import Attempt, Chosen, Inputs, Results, choose_cases
 from onnxgrad.verify.float64_check import Oracle, float64_check
@@ -258,6 +259,8 @@ def _judged(
         ran["onnxruntime"] = onnxruntime_check(
             original, candidate, trials, found, request.settings, demands, search.at_zero
         )
+        if not request.names:
+            found.unproved += contradictions(original, candidate, trials, request.settings)
     if oracle is not None:
         computed = _recomputed(original, candidate, request.weights, demands.names.outputs)
         ran["float64"] = float64_check(oracle, trials, found, computed)

@@ -361,7 +361,7 @@ class _Completion:
             self._take(returned, unknown)
 
     def _is_to_type(self, b: Binding) -> bool:
-        if self.improved is None or (b.domain, b.op) in REFINED:
+        if self.improved is None or b.blocks or (b.domain, b.op) in REFINED:
             return True
         return any(v in self.improved for v in b.inputs)
 

@@ -11,6 +11,7 @@ from onnx import NodeProto, TensorProto, numpy_helper
 from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.sizes import Dim
 from onnxgrad.ir.type_inference import misinferred
 from onnxgrad.ir.type_inference.closed_forms import CLOSED_FORMS
 from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements
@@ -170,12 +171,17 @@ def _of_loop(b: Binding) -> list[Type | None]:
 
 
 def _of_scan(b: Binding) -> list[Type | None]:
-    """A state keeps its type; what is scanned gets an axis."""
+    """A state keeps its type; what is scanned gets an axis, as long as that of a scanned input."""
     body, count = b.blocks["body"], len(b.inputs) - b.attr("num_scan_inputs")
     if len(b.inputs) != len(body.inputs):
         return []  # below opset 9 there is a batch axis, and sequence_lens
     axes = b.attr("scan_output_axes") or [0] * (len(b.outputs) - count)
-    scans = [_stacked(v.type, axis) for v, axis in zip(body.outputs[count:], axes)]
+    walked = (b.attr("scan_input_axes") or [0])[0]
+    scanned = b.inputs[count] if count < len(b.inputs) else None
+    first = None if scanned is None else scanned.shape
+    inside = first is not None and -len(first) <= walked < len(first)
+    length = first[walked] if first is not None and inside else None
+    scans = [_stacked(v.type, axis, length) for v, axis in zip(body.outputs[count:], axes)]
     return [*(v.type for v in body.outputs[:count]), *scans]
 
 
@@ -244,8 +250,8 @@ def _element(type_: Type | None, axis: int) -> Type | None:
     return TensorType(type_.dtype, type_.shape[:axis] + type_.shape[axis + 1 :])
 
 
-def _stacked(type_: Type | None, axis: int) -> Type | None:
+def _stacked(type_: Type | None, axis: int, length: Dim = None) -> Type | None:
     if not isinstance(type_, TensorType) or type_.shape is None:
         return TensorType(type_.dtype, None) if isinstance(type_, TensorType) else None
     axis %= len(type_.shape) + 1
-    return TensorType(type_.dtype, (*type_.shape[:axis], None, *type_.shape[axis:]))
+    return TensorType(type_.dtype, (*type_.shape[:axis], length, *type_.shape[axis:]))

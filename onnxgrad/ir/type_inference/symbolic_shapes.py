@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from onnx import NodeProto, TensorProto
 
+from onnxgrad.ir import domains
 from onnxgrad.ir import sizes as algebra
 from onnxgrad.ir.sizes import Dim
 from onnxgrad.ir.type_inference.closed_forms import ML_REFINED, refine_ml
@@ -41,7 +42,7 @@ def refine(
     if node.domain == ML:
         shape = refine_ml(node, x)
         return None if shape is None else [shape]
-    rule = _REFINED.get(node.op_type) if node.domain == "" else None
+    rule = _REFINED.get(node.op_type) if domains.is_default(node.domain) else None
     if rule is None:
         return None
     found = rule(Call(node, x, inputs, known))

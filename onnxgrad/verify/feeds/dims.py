@@ -1,15 +1,16 @@
 """The sizes that a model's symbolic dimensions may take in a proof.
 
 A symbol is a `dim_param`; an unnamed or meaningless dimension (absent, negative, "?") of input `x`
-at axis 1 is called `x.1`. A `dim_param` may be a formula of other symbols ("past + 1", "2*s0"):
-only the symbols are chosen, formulas follow.
+at axis 1 is called `x.1`. A `dim_param` may be a formula of other symbols ("past + 1", "2*s0",
+"max(n - 2, 0)"): only the symbols are chosen, formulas follow.
 """
 
 from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import onnx
@@ -25,6 +26,13 @@ _OPERATORS: Final = {
     ast.FloorDiv: operator.floordiv,
     ast.Div: operator.floordiv,
 }
+# as exporters and `ir.sizes` call them
+_FUNCTIONS: Final[dict[str, Callable[..., int]]] = {
+    "max": max, "Max": max, "min": min, "Min": min, "floor": int,
+}  # fmt: skip
+# names that are no identifiers: quoted, or with a dot, as x.0 for axis 0 of x
+_SPELT = re.compile(r"'([^']+)'|[^\W\d]\w*(?:[.:][\w.:]*)")
+_MADE = "name_in_hex_"
 _FALLBACK_SIZES = (16, 32, 64, 128, 224, 256, 320, 512, 640, 1024, 4, 3, 2, 1536, 4096, 16000)
 
 
@@ -68,18 +76,36 @@ def symbols_in(formula: str) -> set[str]:
     tree = _parse(formula)
     if tree is None:
         return {formula}
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    names = {_name(node) for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return names - _FUNCTIONS.keys()
 
 
 def _parse(formula: str) -> ast.expr | None:
-    if formula.isidentifier() or not any(c in formula for c in "+-*/"):
+    if formula.isidentifier() or not any(c in formula for c in "+-*/("):
         return None
     try:
-        tree = ast.parse(formula, mode="eval").body
+        tree = ast.parse(_SPELT.sub(_identifier, formula), mode="eval").body
     except (SyntaxError, ValueError):
         return None
-    allowed = (ast.BinOp, ast.Name, ast.Constant, ast.Load, *_OPERATORS)
-    return tree if all(isinstance(node, allowed) for node in ast.walk(tree)) else None
+    allowed = (ast.BinOp, ast.UnaryOp, ast.USub, ast.Call, ast.Name, ast.Constant, ast.Load)
+    nodes = list(ast.walk(tree))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    if any(_function(node) is None or node.keywords for node in calls):
+        return None
+    return tree if all(isinstance(node, (*allowed, *_OPERATORS)) for node in nodes) else None
+
+
+def _identifier(found: re.Match[str]) -> str:
+    return _MADE + (found[1] or found[0]).encode().hex()
+
+
+def _name(node: ast.Name) -> str:
+    made = node.id.removeprefix(_MADE)
+    return node.id if made == node.id else bytes.fromhex(made).decode()
+
+
+def _function(node: ast.Call) -> Callable[..., int] | None:
+    return _FUNCTIONS.get(node.func.id) if isinstance(node.func, ast.Name) else None
 
 
 def evaluate(dim: int | str, sizes: Mapping[str, int]) -> int:
@@ -98,7 +124,12 @@ def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     if isinstance(node, ast.Name):
-        return evaluate(node.id, sizes)
+        return evaluate(_name(node), sizes)
+    if isinstance(node, ast.UnaryOp):
+        return -_value(node.operand, sizes)
+    function = _function(node) if isinstance(node, ast.Call) else None
+    if isinstance(node, ast.Call) and function is not None:
+        return function(*(_value(argument, sizes) for argument in node.args))
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         left, right = _value(node.left, sizes), _value(node.right, sizes)
         if right == 0 and isinstance(node.op, (ast.Div, ast.FloorDiv)):

@@ -94,8 +94,8 @@ def test_every_claim_holds_in_onnxruntime(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_every_claim_of_1500_graphs_holds_in_onnxruntime() -> None:
-    assert sum(map(check_claims, range(1500))) > 300_000
+def test_every_claim_of_400_graphs_holds_in_onnxruntime() -> None:
+    assert sum(map(check_claims, range(400))) > 60_000
 
 
 def check_optimised(seed: int) -> int:
@@ -125,8 +125,8 @@ def test_optimised_shape_arithmetic_computes_the_same(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_1500_optimised_graphs_compute_the_same() -> None:
-    assert sum(map(check_optimised, range(1500))) > 4000
+def test_400_optimised_graphs_compute_the_same() -> None:
+    assert sum(map(check_optimised, range(400))) > 1000
 
 
 # ---- what is evaluated, and what is not ----------------------------------------------------------
@@ -229,3 +229,16 @@ def test_long_vectors_and_deep_chains_end() -> None:
     assert found == (None, None, None)
     wide = "s = Shape(x) t = Constant<value = int64[1] {500000000000}>() y = Tile(s, t)"
     assert sizes(value(wide)) is None
+
+
+def test_sizes_through_control_flow() -> None:
+    model = parse(
+        """g (bool c, float[N,M] x, float[T,4] s, float[4] h) => (float[A,B] y, float[C,D] z) {
+          y = If (c) <then_branch = t () => (float[?,?] p) { p = Concat<axis = 1>(x, x) },
+                      else_branch = e () => (float[?,?] q) { d = Concat<axis = 1>(x, x) q = Neg(d) }>
+          o, z = Scan <num_scan_inputs = 1, body = b (float[4] i, float[4] j) => (float[4] k, float[?] l) {
+            k = Add(i, j) l = Concat<axis = 0>(j, j) }> (h, s)
+        }""",
+        opset=18,
+    )
+    assert [str(v.type) for v in load(model).main.outputs] == ["f32[N,2*M]", "f32[T,8]"]

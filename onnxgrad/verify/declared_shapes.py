@@ -1,0 +1,104 @@
+"""Declared shapes of values between inputs and outputs, against the shapes of the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, ValueInfoProto, helper
+
+from onnxgrad.errors import InputError
+from onnxgrad.verify.feeds.dims import evaluate, required_inputs, shape_of, symbols_in
+from onnxgrad.verify.onnxruntime_check import Settings
+from onnxgrad.verify.proof_model import TWO_GB, ProofModel
+from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.verify.trials import Trial
+from onnxgrad.wording import counted
+
+_NAMED = 3  # values named in one reason
+
+
+def contradictions(
+    original: ProofModel, candidate: ProofModel, trials: Sequence[Trial], settings: Settings
+) -> list[str]:
+    """What the runs say against the shapes that the candidate declares and the original does not;
+    nothing if the candidate does not run, which the other checks report.
+    """
+    known = {v.name: v.type for v in original.proto.graph.value_info}
+    made = {name for node in candidate.proto.graph.node for name in node.output}
+    new = [
+        v
+        for v in candidate.proto.graph.value_info
+        if v.name in made and v.type.tensor_type.HasField("shape") and known.get(v.name) != v.type
+    ]
+    if not new or candidate.weights().ByteSize() > TWO_GB:
+        return []
+    try:
+        session = settings.open(_with_shapes(candidate, new), optimize=False)
+        wrong: dict[str, str] = {}
+        for trial in trials:
+            sizes = _sizes(candidate.proto.graph, trial.feeds)
+            found = session.run(trial.feeds, outputs=[_shape_name(v.name) for v in new])
+            for v in new:
+                real = tuple(np.asarray(found[_shape_name(v.name)]).tolist())
+                said = _declared(v, sizes)
+                if not _fits(said, real):
+                    wrong.setdefault(v.name, f"'{v.name}' is declared {said} and is {real}")
+    except (RunFailed, InputError):
+        return []
+    if not wrong:
+        return []
+    more = counted(len(wrong) - _NAMED, "more value") if len(wrong) > _NAMED else ""
+    return [f"declared shapes are wrong: {'; '.join([*wrong.values()][:_NAMED])}"
+            + (f"; {more}" if more else "")]  # fmt: skip
+
+
+def _shape_name(name: str) -> str:
+    return f"shape of {name}"
+
+
+def _with_shapes(candidate: ProofModel, values: Iterable[ValueInfoProto]) -> onnx.ModelProto:
+    """The model with the shapes of these values as outputs of its own."""
+    model = onnx.ModelProto()
+    model.CopyFrom(candidate.weights())
+    domain = next((o.domain for o in model.opset_import if o.domain in ("", "ai.onnx")), "")
+    for v in values:
+        name = _shape_name(v.name)
+        node = model.graph.node.add(op_type="Shape", domain=domain, name=name)
+        node.input.append(v.name)
+        node.output.append(name)
+        model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.INT64, None))
+    del model.graph.value_info[:]
+    return model
+
+
+def _sizes(graph: onnx.GraphProto, feeds: Mapping[str, Any]) -> dict[str, int]:
+    """The size of each symbol in this run, by the inputs that it stands in."""
+    found: dict[str, int] = {}
+    for value in required_inputs(graph):
+        shape = shape_of(value.name, value.type.tensor_type) or []
+        array = np.shape(feeds[value.name]) if isinstance(feeds[value.name], np.ndarray) else ()
+        for d, size in zip(shape, array):
+            if isinstance(d, str) and symbols_in(d) == {d}:
+                found.setdefault(d, size)
+    return found
+
+
+def _declared(v: ValueInfoProto, sizes: Mapping[str, int]) -> tuple[int | None, ...]:
+    """The declared sizes as numbers; None for what no input names."""
+    dims: list[int | None] = []
+    for dim in v.type.tensor_type.shape.dim:
+        text = dim.dim_param
+        if dim.HasField("dim_value"):
+            dims.append(dim.dim_value)
+        elif text and symbols_in(text) <= sizes.keys():
+            dims.append(evaluate(text, sizes))
+        else:
+            dims.append(None)
+    return tuple(dims)
+
+
+def _fits(said: tuple[int | None, ...], real: tuple[int, ...]) -> bool:
+    return len(said) == len(real) and all(s in (None, r) for s, r in zip(said, real, strict=True))

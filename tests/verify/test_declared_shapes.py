@@ -1,0 +1,62 @@
+"""Shapes that a model declares for values between inputs and outputs, against its runs."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from onnxgrad.verify.feeds.dims import evaluate, symbols_in
+from onnxgrad.verify.proof import verify
+from tests.helpers import parse
+
+MODEL = "g (float[N,M] x) => (float[K] y) { r = Relu(x) f = Flatten<axis = 0>(r) i = Constant<value = int64 {0}>() y = Gather<axis = 0>(f, i) }"
+
+
+def declared(**shapes: list[int | str]) -> onnx.ModelProto:
+    model = parse(MODEL)
+    for name, dims in shapes.items():
+        info = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims)
+        model.graph.value_info.append(info)
+    return model
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [{"r": ["N", "M"], "f": [1, "M*N"]}, {"f": [1, "others"]}, {"r": ["N", "max(M, 1)"]}, {}],
+)
+def test_shapes_that_runs_do_not_contradict(shapes: dict[str, list[int | str]]) -> None:
+    assert verify(parse(MODEL), declared(**shapes), seeds=(0,)).ok
+
+
+@pytest.mark.parametrize(
+    ("shapes", "reason"),
+    [
+        ({"f": [1, "M + N"]}, "'f' is declared (1, "),
+        ({"r": ["N", "M + 1"]}, "'r' is declared (2, "),
+        ({"r": ["N", "min(M, 1)"]}, "is declared (2, 1)"),
+    ],
+)
+def test_wrong_shapes_are_named(shapes: dict[str, list[int | str]], reason: str) -> None:
+    report = verify(parse(MODEL), declared(**shapes), seeds=(0,))
+    assert not report.ok
+    assert "declared shapes are wrong" in report.summary and reason in report.summary
+
+
+def test_what_the_original_declares_is_not_judged() -> None:
+    lie = declared(f=[1, "M + N"])
+    assert verify(lie, lie, seeds=(0,)).ok
+
+
+@pytest.mark.parametrize(
+    ("formula", "names", "size"),
+    [
+        ("max(n - 2, 0)", {"n"}, 3),
+        ("-(n//2) + x.1", {"n", "x.1"}, 5),
+        ("2*'a b' + Min(n, 3)", {"a b", "n"}, 11),
+        ("floor(n/2)", {"n"}, 2),
+        ("size(n)", {"size(n)"}, 9),  # no function
+    ],
+)
+def test_formulas(formula: str, names: set[str], size: int) -> None:
+    assert symbols_in(formula) == names
+    assert evaluate(formula, {"n": 5, "x.1": 7, "a b": 4, "size(n)": 9}) == size
