@@ -27,11 +27,12 @@ PASSES = (
     "combine-parallel-matmul-right", "convert-layout", "convert-opset", "divide-by-root",
     "expand-matmul-of-sum", "fake-quantization-to-integer", "flatten-products", "float16",
     "fold-bias", "fold-constant", "fold-scale-axis", "forward-fold-scale-axis", "gradient",
-    "infer-shapes", "inline", "legalize", "lower-composites", "lower-training", "merge-consecutive",
-    "merge-equal", "open-if", "outline", "raise-composites", "raise-for-onnxruntime",
-    "remove-noops", "remove-unused", "remove-unused-functions", "remove-unused-parameters",
-    "reorder-gather-matmul", "simplify-arithmetic", "simplify-inference", "simplify-sizes",
-    "simplify-transpose", "sink-constants", "transpose-after-concat",
+    "infer-shapes", "inline", "legalize", "lower-composites", "lower-training", "merge-composites",
+    "merge-consecutive", "merge-equal", "open-if", "outline", "raise-composites",
+    "raise-for-onnxruntime", "remove-noops", "remove-unused", "remove-unused-functions",
+    "remove-unused-parameters", "reorder-gather-matmul", "simplify-arithmetic",
+    "simplify-inference", "simplify-sizes", "simplify-transpose", "sink-constants",
+    "transpose-after-concat",
 )  # fmt: skip
 LOSSES = (
     "bce_with_logits", "cosine", "cosine_embedding", "cross_entropy", "ctc", "huber", "kl_div",
