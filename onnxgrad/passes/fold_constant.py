@@ -214,8 +214,11 @@ def _copy_sizes(b: Binding, known: KnownElements, trace: Trace) -> None:
     x, target = b.inputs[0], b.operand(1)
     if x is None or target is None or target.is_constant or target.definition is None or b.has_refs:
         return
-    wanted, found = sizes(target, known), refine(b.node, b.inputs, known)
-    if wanted is None or found is None or None in found[0]:
+    wanted = sizes(target, known)
+    if wanted is None or not _may_copy(x.shape, wanted):
+        return
+    found = refine(b.node, b.inputs, known)
+    if found is None or None in found[0]:
         return
     copied = _copies(x.shape, found[0], wanted)
     if copied is None:
@@ -227,6 +230,13 @@ def _copy_sizes(b: Binding, known: KnownElements, trace: Trace) -> None:
     if 0 in copied and b.attr("allowzero", 0):
         b.set_attribute("allowzero", 0)
     target.definition.block.remove_unused([target.definition])
+
+
+def _may_copy(source: Shape | None, wanted: Shape) -> bool:
+    """Whether at most one size is open beside those that the operand has at the same place."""
+    opens = [i for i, d in enumerate(wanted) if not isinstance(d, int) or d <= 0]
+    kept = [i for i in opens if source is not None and source[i : i + 1] == wanted[i : i + 1]]
+    return len(opens) - len(kept) - sum(wanted[i] in (0, -1) for i in opens) < 2
 
 
 def _copies(source: Shape | None, result: Shape, wanted: Shape) -> list[int] | None:
