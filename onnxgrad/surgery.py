@@ -127,14 +127,15 @@ def join(a: ModelLike, b: ModelLike, *, options: JoinOptions) -> Any:
 
 @from_keywords(LiftOptions)
 def lift(model: ModelLike, *, options: LiftOptions) -> Lifted:
-    """Return what depends on weights and constants alone as a model of its own, `prepare`, and the
-    `rest`, both in the type you passed in.
+    """Split a model into a preparation, which depends on weights and constants alone, and the rest.
+    Returns both in the type you passed in.
 
-    Run `prepare` once, when the weights are loaded: its outputs are inputs of `rest`. `weights`
-    names inputs, or initializers, which become inputs, by globs too. A weight that both read is an
-    input of both. Random draws, control flow, calls of local functions and outputs stay in `rest`.
-    The proof runs `prepare` and then `rest` against the model. Raises InputError for a name that
-    matches nothing, and if nothing depends on weights alone; NotProved if the proof fails.
+    Run the preparation once, when the weights are loaded: its outputs are inputs of the rest.
+    `weights` names inputs, or initializers, which become inputs, by globs too. A weight that both
+    read is an input of both. Random draws, control flow, calls of local functions and outputs stay
+    in the rest. The proof runs the preparation and then the rest against the model. Raises
+    InputError for a name that matches nothing, and if nothing depends on weights alone; NotProved
+    if the proof fails.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
     ... g (float[N,3] x, float[2,3] w) => (float[N,2] y) {

@@ -34,7 +34,9 @@ _FOLLOWED = 8  # values of the same type behind a result that say what type it h
 class UnknownOperator(CannotRun):
     """onnxruntime does not know these operators of the original, as it says itself or as may be."""
 
-    def __init__(self, reason: str, operators: Collection[Operator], *, certain: bool) -> None:
+    def __init__(
+        self, reason: str, operators: Collection[Operator] = (), *, certain: bool = True
+    ) -> None:
         super().__init__(reason)
         self.operators, self.certain = operators, certain
 

@@ -14,6 +14,7 @@ import pytest
 import onnxgrad
 from onnxgrad.errors import InputError
 from onnxgrad.grad.derivatives import casadi
+from onnxgrad.ir.types import type_from_proto
 from onnxgrad.verify.running.session import run
 from tests.grad.numeric import normal
 from tests.helpers import parse
@@ -95,9 +96,7 @@ def test_of_a_derivative_the_next_one() -> None:
 def test_symbolic_sizes() -> None:
     model = parse("f (float[N,3] x, float[3] b) => (float[N,3] y) { s = Add (x, b) y = Sin (s) }")
     made = onnxgrad.casadi_derivative(model, "adj")
-    types = {
-        v.name: str(v.type) for b in [onnxgrad.load(made).main] for v in (*b.inputs, *b.outputs)
-    }
+    types = {v.name: str(type_from_proto(v.type)) for v in (*made.graph.input, *made.graph.output)}
     assert types["adj_y"] == types["adj_x"] == "f32[N,nadj_x_3]" and types["adj_b"] == "f32[3,nadj]"
     at = {"x": normal(4, 3), "b": normal(3), "adj_y": normal(4, 6, seed=2)}
     found = run(made, at)

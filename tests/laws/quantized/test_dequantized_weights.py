@@ -223,10 +223,8 @@ def test_as_onnxruntime_quantises(name: str, mode: str) -> None:
 
 def test_the_chain_of_dynamic_quantisation(golden: Any) -> None:
     feeds = feeds_of(CASES["MatMul"])
-    golden(
-        "legalize_dynamic",
-        apply(quantised(CASES["MatMul"], "dynamic s8 channels", feeds), "legalize").text,
-    )
+    model = quantised(CASES["MatMul"], "dynamic s8 channels", feeds)
+    golden("legalize_dynamic", apply(model, "legalize").text)
 
 
 CHAIN = """g (uint8[3,8] a, float s) => (float[3,4] y) {
