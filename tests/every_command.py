@@ -49,7 +49,7 @@ COMMANDS: dict[str, set[str]] = {
     "open-batch b.onnx -o x.onnx": {"x.onnx"},
     "edit m.onnx --rename h=hidden --bind x=stored.npz -o i.onnx": {"i.onnx"},
     "lift w.onnx --weights w --prepare k.onnx -o l.onnx": {"k.onnx", "l.onnx"},
-    "join m.onnx n.onnx --map logits=x -o j.onnx": {"j.onnx"},
+    "join b.onnx b.onnx --map y=x --prefix second_ -o j.onnx": {"j.onnx"},
     "metadata m.onnx --set author=me -o d.onnx": {"d.onnx"},
     "diff m.onnx n.onnx": set(),
     "bench m.onnx --rounds 2 --seconds 0.05": set(),

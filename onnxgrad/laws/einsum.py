@@ -19,7 +19,7 @@ from onnxgrad.rewrite.worklist import count, rewrite
 x, y = capture("x y")
 
 # those that onnxruntime has kernels of MatMul and Einsum for
-_DTYPES = FLOAT_DTYPES | {TensorProto.INT32, TensorProto.INT64}
+_DTYPES = FLOAT_DTYPES - {TensorProto.BFLOAT16} | {TensorProto.INT32, TensorProto.INT64}
 
 
 @dataclass(frozen=True)
