@@ -73,7 +73,7 @@ def transposed_constant(v: Var, perm: Perm) -> Var | None:
     array = v.const if v.is_constant else None
     if array is None or array.ndim > len(perm) or (v.use_count > 1 and array.nbytes > _LARGEST):
         return None
-    wide = array.reshape(*[1] * (len(perm) - array.ndim), *array.shape)
+    wide = array.reshape([1] * (len(perm) - array.ndim) + [*array.shape])
     return constant(np.ascontiguousarray(np.transpose(wide, perm)), name=f"{v.name}_transposed")
 
 

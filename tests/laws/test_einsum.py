@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import onnxgrad
+from tests.helpers import parse
 from tests.rewriting import (
     apply,
     assert_same_bits,
@@ -109,3 +111,11 @@ def test_sums_of_one_stay() -> None:
 def test_unknown_ranks_stay() -> None:
     text = 'g (float[N] n, int64[M] s, float[4,5] z) => (float[] o) { x = Reshape(n, s) o = Einsum<equation = "ij,jk->ik">(x, z) }'
     assert apply(text, PASS).ops == ["Reshape", "Einsum"]
+
+
+def test_bfloat16_stays() -> None:
+    """onnxruntime has no kernel for a MatMul of bfloat16."""
+    model = parse(
+        'g (bfloat16[2,3] x, bfloat16[3,4] y) => (bfloat16[2,4] z) { z = Einsum <equation = "ij,jk->ik"> (x, y) }'
+    )
+    assert [n.op_type for n in onnxgrad.optimize(model, verify=False).graph.node] == ["Einsum"]
