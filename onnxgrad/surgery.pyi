@@ -9,6 +9,7 @@ from onnxgrad.jobs.groups import InputKind
 from onnxgrad.jobs.groups import Legs
 from onnxgrad.jobs.groups import Memory
 from onnxgrad.jobs.groups import Names
+from onnxgrad.jobs.groups import NamesByCommas
 from onnxgrad.jobs.groups import Pairs
 from onnxgrad.jobs.groups import PerOutput
 from onnxgrad.jobs.groups import Provider
@@ -28,8 +29,8 @@ from typing import Any
 
 def extract(
     model: ModelLike,
-    inputs: Names | None = None,
-    outputs: Names | None = None,
+    inputs: NamesByCommas | None = None,
+    outputs: NamesByCommas | None = None,
     *,
     provider: Providers = 'cpu',
     dims: Sizes | None = None,
@@ -40,7 +41,7 @@ def extract(
 ) -> Any: ...
 def open_batch(
     model: ModelLike,
-    inputs: Names | None = None,
+    inputs: NamesByCommas | None = None,
     *,
     symbol: Text = 'batch',
     strict: bool = False,

@@ -28,6 +28,7 @@ HOMES: dict[str, dict[str, str]] = {
         "cli/commands/train_step": "cli/commands/test_fit",
         "report/training": "cli/commands/test_fit",
         "cli/commands/open_batch": "jobs/test_open_batch",
+        "cli/commands/surgery": "jobs/test_edit",
         "verify/running/process_limits": "cli/test_bad_input",
         "cli/models": "cli/test_bad_input",
         "report/proof": "cli/commands/test_verify",

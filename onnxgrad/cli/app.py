@@ -1,9 +1,9 @@
 """`main`: find the command, run it, and turn every outcome into an exit code and at most one line
 on stderr.
 
-A command is a module of `onnxgrad.cli.commands` with `run(args, out) -> exit code` and an entry of
-`onnxgrad.cli.usage`. The module is imported when the command is called, as is everything else
-that `--help` does not need (`onnxgrad.cli.command`).
+A command is an entry of `onnxgrad.cli.usage` and a module of `onnxgrad.cli.commands` with
+`run(args, out) -> exit code`. The module is imported when the command is called, as is everything
+else that `--help` does not need (`onnxgrad.cli.command`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from importlib import import_module
 
 from onnxgrad.cli.parser import Parser, add_common, complaint, fitted, wants
 from onnxgrad.cli.process import Stopped, drop, importing, open_streams, quiet_libraries, stoppable
-from onnxgrad.cli.usage import COMMANDS, add_options
+from onnxgrad.cli.usage import COMMANDS, add_options, module_of
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
 from onnxgrad.jobs.declared import from_flags, options_of
 from onnxgrad.version import __version__
@@ -60,7 +60,7 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
             return 0
         with importing():
             carry_out = import_module("onnxgrad.cli.command").carry_out
-            command = import_module(f"onnxgrad.cli.commands.{args.command.replace('-', '_')}")
+            command = import_module(f"onnxgrad.cli.commands.{module_of(args.command)}")
         code: int = carry_out(args, command.run)
         _flush()
         return code

@@ -34,7 +34,8 @@ class Row:
 @dataclass(frozen=True)
 class Command:
     """`onnxgrad NAME`: its summary, the declaration of its job, its own rows and two examples.
-    `required`: exclusive groups of which one must be given.
+    `required`: exclusive groups of which one must be given. `module`: the module of
+    `cli.commands` that runs it, if that is not called as the command.
     """
 
     summary: str
@@ -44,6 +45,7 @@ class Command:
     required: tuple[str, ...] = ()
     text: str = ""
     defaults: tuple[tuple[str, Any], ...] = ()
+    module: str = ""
 
 
 def row(*names: str, title: str = "", either: str = "", **keywords: Any) -> Row:
@@ -289,6 +291,7 @@ COMMANDS: dict[str, Command] = {
           "what comes behind it")),
         (MODEL, NEEDED),
         jobs.ExtractOptions,
+        module="surgery",
     ),
     "open-batch": Command(
         "a dynamic batch in the place of a fixed batch of 1 (rebatch), proved row by row",
@@ -306,6 +309,7 @@ COMMANDS: dict[str, Command] = {
           "an input less: it has the value of the file, or a number")),
         (MODEL, NEEDED, custom_ops("proof")),
         surgery.EditOptions,
+        module="surgery",
     ),
     "join": Command(
         "chain two models, so that outputs of the first feed the second, and prove the result",
@@ -316,6 +320,7 @@ COMMANDS: dict[str, Command] = {
         (row("a", metavar="A", help="the model that runs first, or - for stdin"),
          row("b", metavar="B", help="the model that it feeds"), NEEDED, custom_ops("proof")),
         surgery.JoinOptions,
+        module="surgery",
     ),
     "lift": Command(
         "divide a model: what depends on weights alone runs once, at load; both proved together",
@@ -330,6 +335,7 @@ COMMANDS: dict[str, Command] = {
             custom_ops("proof"),
         ),
         surgery.LiftOptions,
+        module="surgery",
     ),
     "metadata": Command(
         "what a model says about itself: list it, set and unset entries",
@@ -419,3 +425,8 @@ COMMANDS: dict[str, Command] = {
              help="a topic or a command; default: list the topics"),),
     ),
 }  # fmt: skip
+
+
+def module_of(command: str) -> str:
+    """Return the name of the module of `cli.commands` that runs a command."""
+    return COMMANDS[command].module or command.replace("-", "_")

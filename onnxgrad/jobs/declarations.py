@@ -16,6 +16,7 @@ from onnxgrad.jobs.groups import (
     Entries,
     Limits,
     Names,
+    NamesByCommas,
     Pairs,
     Positive,
     Proof,
@@ -217,13 +218,13 @@ class ExtractOptions(Limits):
     job: ClassVar[str] = "extract"
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
 
-    inputs: Names | None = option(
+    inputs: NamesByCommas | None = option(
         None,
         "values of the main graph (default: the model's inputs)",
         metavar="NAME,...",
         positional=True,
     )
-    outputs: Names | None = option(
+    outputs: NamesByCommas | None = option(
         None,
         "values of the main graph (default: the model's outputs)",
         metavar="NAME,...",
@@ -242,7 +243,7 @@ class OpenBatchOptions(Limits):
     job: ClassVar[str] = "open_batch"
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
 
-    inputs: Names | None = option(
+    inputs: NamesByCommas | None = option(
         None, "inputs whose first axis, of size 1, counts rows, or NAME.AXIS for another axis; "
         "other inputs are shared by all rows (default: every input of rank 2 or more whose first "
         "axis is 1)",

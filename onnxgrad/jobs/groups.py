@@ -40,6 +40,13 @@ class _Listed:
         return tuple(value)
 
 
+class _Commas(Word):
+    """Names, several in one word by commas; None if there are none."""
+
+    def join(self, values: Sequence[str], _: str) -> tuple[str, ...] | None:
+        return tuple(name for text in values for name in text.split(",") if name) or None
+
+
 class _Text:
     """Text that is not empty."""
 
@@ -172,6 +179,7 @@ class Instance:
 
 Text: TypeAlias = Annotated[str, _Text()]
 Names: TypeAlias = Annotated[str | Sequence[str], Named(), Word()]
+NamesByCommas: TypeAlias = Annotated[str | Sequence[str], Named(), _Commas()]
 Providers: TypeAlias = Annotated[str, _Read(lambda names: ",".join(providers_of(names)))]
 Seconds: TypeAlias = Annotated[float, Range(0, MOST_SECONDS, above=True)]
 Memory: TypeAlias = Annotated[int | str, _Read(read_size)]

@@ -64,7 +64,10 @@ def join(a: ModelLike, b: ModelLike, options: JoinOptions, hooks: Hooks | None =
     hooks = hooks or Hooks()
     with hooks.limits(options.timeout, options.max_memory):
         a, b = settled(a), settled(b)
-        made = joined(load_own(a), load_own(b), options)
+        programs = load_own(a), load_own(b)
+        for program in programs:
+            hooks.on_read(program)
+        made = joined(*programs, options)
         report = None
         if options.verify:
             first, second = (running(original_of(load_own(m)), options) for m in (a, b))

@@ -17,7 +17,7 @@ from onnx import numpy_helper
 
 import onnxgrad
 from onnxgrad.cli.app import parser_for
-from onnxgrad.cli.usage import COMMANDS
+from onnxgrad.cli.usage import COMMANDS, module_of
 from tests.cli.conftest import Result
 from tests.helpers import ROOT, parse
 from tests.rewriting import model_of, weights
@@ -39,7 +39,7 @@ g (float[N, 4] x, float[N, 3] t) => (float[N, 3] logits, float loss) {
 
 
 def test_every_command_has_its_file() -> None:
-    assert [n for n in COMMANDS if not (CLI / f"{n.replace('-', '_')}.py").exists()] == []
+    assert [n for n in COMMANDS if not (CLI / f"{module_of(n)}.py").exists()] == []
 
 
 def test_help_waits_for_nothing_heavy() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from onnxgrad.cli.commands.extract import names_of
 from onnxgrad.cli.models import naming, shown, source
 from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
@@ -26,11 +25,10 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.verify:
         require_runtime(args.options.provider)
     model = source(args.model)
-    options = args.options.having(inputs=names_of(args.inputs))
     hooks = Hooks(write=writer(target, out), limits=bounding_us)
     with naming(args.model), out.progress("open-batch", 1) as advance:
         advance("every row against the model", None)
-        found = open_batch(model, options, hooks)
+        found = open_batch(model, args.options, hooks)
     opened, report = found.opened, found.report
     out.show(heading(shown(args.model)), *_lines(opened, out.verbose))
     out.json({

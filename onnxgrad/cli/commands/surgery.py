@@ -1,0 +1,65 @@
+"""`onnxgrad extract`, `edit`, `join`, `lift`: models cut, changed, chained, divided, and proved."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from onnxgrad.cli.models import naming, shown, source
+from onnxgrad.cli.options import require_runtime, show_proved
+from onnxgrad.cli.output import Output
+from onnxgrad.cli.targets import files_read, target_of, write_model, writer
+from onnxgrad.ir.load import load
+from onnxgrad.jobs.edit import edit
+from onnxgrad.jobs.extract import extract
+from onnxgrad.jobs.join import join
+from onnxgrad.jobs.lift import lift
+from onnxgrad.jobs.optimize import Hooks
+from onnxgrad.report.gradient import nodes
+from onnxgrad.report.parts import cell, number
+from onnxgrad.verify.running.process_limits import bounding_us
+from onnxgrad.wording import counted
+
+# command -> its driver, what is compared, the arguments that name its models
+_JOBS: dict[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
+    "extract": (extract, "the part against the model", ("model",)),
+    "edit": (edit, "both on the same values", ("model",)),
+    "join": (join, "A and then B against the joined model", ("a", "b")),
+    "lift": (lift, "preparation and rest against the model", ("model",)),
+}
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Form the model, prove it against those it was made of, write it."""
+    job, stage, arguments = _JOBS[args.command]
+    divided = args.command == "lift"
+    reads = files_read(args)
+    once = target_of(args.prepare, reads) if divided else None
+    target = target_of(args.output, reads)
+    if args.verify:
+        require_runtime(args.options.provider)
+    names = {argument: getattr(args, argument) for argument in arguments}
+    models = [source(name) for name in names.values()]
+    before: list[int] = []
+    hooks = Hooks(
+        on_read=lambda program: before.append(nodes(program)),
+        # the two files of a divided model are written together, after the report
+        write=None if divided else writer(target, out),
+        limits=bounding_us,
+    )
+    for name, model in zip(names.values(), models, strict=True) if len(models) > 1 else ():
+        with naming(name):  # the driver cannot tell which it could not read
+            load(model)
+    with naming(", ".join(map(shown, names.values()))), out.progress(args.command, 1) as advance:
+        advance(stage, None)
+        found = job(*models, args.options, hooks)
+    change = f"{' + '.join(map(number, before))} → {counted(nodes(found.program), 'node')}"
+    if divided:
+        change += f", {counted(nodes(found.prepare), 'node')} once at load"
+    show_proved(found, args, out, names, change)
+    if divided:
+        out.show(*(cell(f"once: {v.typed_name}") for v in found.prepare.main.outputs))
+        write_model(found.prepare, once, out)
+        write_model(found.program, target, out)
+    return 0
