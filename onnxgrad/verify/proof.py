@@ -40,7 +40,7 @@ from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import Attempt, Chosen, Inputs, Results, choose_cases
 from onnxgrad.verify.float64_check import Oracle, float64_check
 from onnxgrad.verify.interface import Demands, correspondence, interface_differences
-from onnxgrad.verify.layers import inside, interface_names, keep_run
+from onnxgrad.verify.layers.comparison import inside, interface_names, keep_run
 from onnxgrad.verify.onnxruntime_check import (
     Request,
     Settings,

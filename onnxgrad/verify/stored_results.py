@@ -22,7 +22,8 @@ from onnxgrad.verify.feeds.input_files import load_inputs
 from onnxgrad.verify.feeds.proof_cases import Inputs
 from onnxgrad.verify.float64_check import Oracle
 from onnxgrad.verify.interface import Demands, correspondence
-from onnxgrad.verify.layers import keep_run, stored_inside
+from onnxgrad.verify.layers.comparison import keep_run, stored_inside
+from onnxgrad.verify.layers.pairs import makers_of
 from onnxgrad.verify.onnxruntime_check import (
     Request,
     as_computed,
@@ -37,7 +38,6 @@ from onnxgrad.verify.report import Case, Leg, Report
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.tolerance import in_onnxruntime, is_float
 from onnxgrad.verify.trials import Found, Trial
-from onnxgrad.verify.value_pairs import makers_of
 from onnxgrad.verify.values import Value
 from onnxgrad.wording import option
 

@@ -1,4 +1,4 @@
-"""onnxgrad/passes/merge_composites.py: neighbouring calls of one domain become a region, unless that makes a cycle."""
+"""onnxgrad/passes/outline_as.py: neighbouring calls of one domain become a region, unless that makes a cycle."""
 
 from __future__ import annotations
 

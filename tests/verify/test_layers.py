@@ -12,9 +12,9 @@ import pytest
 import onnxgrad
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
-from onnxgrad.verify import layers as layers_module
 from onnxgrad.verify import verify
-from onnxgrad.verify.value_pairs import value_pairs
+from onnxgrad.verify.layers import comparison as layers_module
+from onnxgrad.verify.layers.pairs import value_pairs
 from tests.helpers import MODELS_DIR, parse
 
 CHAIN = """g (float[N,4] x) => (float[N,4] y) <float[4] w = {1, 2, 3, 4}> {

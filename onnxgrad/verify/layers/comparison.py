@@ -20,6 +20,14 @@ from onnxgrad.ir.storage.numpy_files import ArraysFile
 from onnxgrad.limits import LimitReached
 from onnxgrad.verify.compare import Difference, base_name, compare, noise, worst
 from onnxgrad.verify.interface import Correspondence, Demands
+from onnxgrad.verify.layers.pairs import (
+    QUANTISES,
+    Pair,
+    makers_of,
+    scale_of,
+    stored_pairs,
+    value_pairs,
+)
 from onnxgrad.verify.onnxruntime_check import Request, Settings, as_computed
 from onnxgrad.verify.output_dependencies import Marks, float_types, gathered
 from onnxgrad.verify.proof_model import ProofModel
@@ -29,14 +37,6 @@ from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import open_session
 from onnxgrad.verify.tolerance import Allowance, Ranges, in_onnxruntime, is_float, widened
 from onnxgrad.verify.trials import Trial
-from onnxgrad.verify.value_pairs import (
-    QUANTISES,
-    Pair,
-    makers_of,
-    scale_of,
-    stored_pairs,
-    value_pairs,
-)
 from onnxgrad.verify.values import Feeds, Value
 from onnxgrad.wording import counted, option
 
