@@ -7,6 +7,7 @@ element is None where its value is unknown.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, TypeAlias
@@ -87,14 +88,16 @@ class KnownElements:
         return _within(found, var.dtype)
 
 
-def _constant(var: Var) -> Elements | None:
-    shape = var.shape
-    if shape is None or not all(isinstance(d, int) for d in shape):
+def _short(var: Var) -> list[int] | None:
+    """The sizes of a value whose elements are followed: all known, and few elements."""
+    sizes = [d for d in var.shape or () if isinstance(d, int)]
+    if var.shape is None or len(sizes) < len(var.shape) or math.prod(sizes) > _LONGEST:
         return None
-    count = 1
-    for d in shape:
-        count *= d if isinstance(d, int) else 0
-    array = var.const if count <= _LONGEST else None
+    return sizes
+
+
+def _constant(var: Var) -> Elements | None:
+    array = None if _short(var) is None else var.const
     if array is None:
         return None
     return _array((array.astype(int) if array.dtype == bool else array).tolist(), array.shape)
@@ -111,13 +114,8 @@ def _array(values: Any, shape: Sequence[int]) -> Elements:
 
 
 def _unknown(var: Var) -> Elements | None:
-    shape = var.shape
-    if shape is None or not all(isinstance(d, int) for d in shape):
-        return None
-    count = 1
-    for d in shape:
-        count *= d if isinstance(d, int) else 0
-    return np.full([int(str(d)) for d in shape], None, object) if count <= _LONGEST else None
+    sizes = _short(var)
+    return None if sizes is None else np.full(sizes, None, object)
 
 
 def _within(found: Elements, dtype: int) -> Elements:

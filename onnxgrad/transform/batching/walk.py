@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,13 +67,13 @@ def batch(program: Program, inputs: Mapping[Var, Layout], *, strict: bool = Fals
     return done
 
 
-def _visit(b: Binding, done: Batched, rows: object, strict: bool) -> None:
+def _visit(b: Binding, done: Batched, rows: Callable[[], Var], strict: bool) -> None:
     found = {v for v in b.reads() if done.layouts.get(v) is not None}
     if _draws(b):
         raise _named(b, Dependent(f"{b.op} draws random numbers, which rows would share"))
     if not found:
         return
-    site = Site(b, done.layouts, rows)  # type: ignore[arg-type]
+    site = Site(b, done.layouts, rows)
     try:
         _apply(site, done, strict, any(v.block is not b.block for v in found))
     except (Dependent, Refused) as error:
