@@ -7,8 +7,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from onnxgrad.ir.load import ModelLike, check_room, load, load_own, to_kind_of
-from onnxgrad.ir.model_kinds import settled
+from onnxgrad.ir.load import ModelLike, check_room, load_own, to_kind_of
 from onnxgrad.jobs import edit as editing
 from onnxgrad.jobs import extract as extracting
 from onnxgrad.jobs import join as joining
@@ -43,8 +42,7 @@ def extract(model: ModelLike, *, options: ExtractOptions) -> Any:
     >>> [v.name for v in part.graph.output]
     ['linear_2']
     """
-    found = extracting.extract(settled(model), options, with_room(model))
-    return to_kind_of(found.proved("the part"), model)
+    return to_kind_of(_accepted(extracting.extract(model, options, with_room(model))), model)
 
 
 @from_keywords(OpenBatchOptions)
@@ -55,8 +53,7 @@ def open_batch(model: ModelLike, *, options: OpenBatchOptions) -> Any:
     Remarks are logged. Raises InputError that names the node if rows depend on each other (batch
     statistics, dynamic quantisation, random draws), NotProved if a row differs or no rows do.
     """
-    found = opening.open_batch(settled(model), options, with_room(model))
-    return to_kind_of(found.proved("the opened model"), model)
+    return to_kind_of(_accepted(opening.open_batch(model, options, with_room(model))), model)
 
 
 @from_keywords(MetadataOptions)
@@ -119,10 +116,7 @@ def join(a: ModelLike, b: ModelLike, *, options: JoinOptions) -> Any:
     >>> [node.op_type for node in onnxgrad.join(first, second).graph.node]
     ['Exp', 'Neg']
     """
-    given = settled(a), settled(b)
-    for model in given:
-        check_room(load(model), model)
-    return to_kind_of(_accepted(joining.join(*given, options)), a)
+    return to_kind_of(_accepted(joining.join(a, b, options, with_room(a))), a)
 
 
 @from_keywords(LiftOptions)
@@ -144,7 +138,7 @@ def lift(model: ModelLike, *, options: LiftOptions) -> Lifted:
     >>> [v.name for v in prepare.graph.input], [v.name for v in rest.graph.input]
     (['w'], ['x', 't'])
     """
-    found = lifting.lift(settled(model), options, with_room(model))
+    found = lifting.lift(model, options, with_room(model))
     rest = _accepted(found)
     return Lifted(to_kind_of(found.prepare, model), to_kind_of(rest, model))
 

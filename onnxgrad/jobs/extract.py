@@ -8,6 +8,7 @@ from onnx import ModelProto, ValueInfoProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, load, load_own
+from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.var import Var
@@ -30,6 +31,7 @@ def extract(model: ModelLike, options: ExtractOptions, hooks: Hooks | None = Non
     """
     hooks = hooks or Hooks()
     with hooks.limits(options.timeout, options.max_memory):
+        model = settled(model)
         program = load_own(model)
         hooks.on_read(program)
         part = extracted(program, options.inputs, options.outputs)

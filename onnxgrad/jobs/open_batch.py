@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from onnxgrad.ir.load import ModelLike, load, load_own
@@ -14,8 +13,6 @@ from onnxgrad.jobs.proving import Proved
 from onnxgrad.options import several
 from onnxgrad.transform.open_batch import Opened, open_rows
 from onnxgrad.verify.rows import RowProof
-
-_log = logging.getLogger("onnxgrad")
 
 
 @dataclass(frozen=True)
@@ -46,9 +43,8 @@ def open_batch(
                 opened.inputs, opened.outputs, options.provider, options.dims, options.seed,
                 several(options.allow_same, "allow_same"),
             ).report()  # fmt: skip
-        for remark in (*opened.warnings, *opened.notes):
-            _log.info(remark)
-        found = OpenedModel(opened.program, report, opened)
+        remarks = (*opened.warnings, *opened.notes)
+        found = OpenedModel(opened.program, report, opened, notes=remarks)
         if found.ok and hooks.write is not None:
             hooks.write(found.program)
     return found
