@@ -13,17 +13,19 @@ from onnxgrad.jobs import extract as extracting
 from onnxgrad.jobs import join as joining
 from onnxgrad.jobs import lift as lifting
 from onnxgrad.jobs import open_batch as opening
-from onnxgrad.jobs.declarations import (
-    ExtractOptions,
-    MetadataOptions,
-    OpenBatchOptions,
-)
 from onnxgrad.jobs.declared import from_keywords
 from onnxgrad.jobs.lift import Lifted
 from onnxgrad.jobs.metadata import change
 from onnxgrad.jobs.optimize import with_room
 from onnxgrad.jobs.proving import Proved
-from onnxgrad.jobs.surgery_declarations import EditOptions, JoinOptions, LiftOptions
+from onnxgrad.jobs.surgery_declarations import (
+    EditOptions,
+    ExtractOptions,
+    JoinOptions,
+    LiftOptions,
+    MetadataOptions,
+    OpenBatchOptions,
+)
 from onnxgrad.limits import limited
 
 _log = logging.getLogger("onnxgrad")

@@ -290,7 +290,7 @@ COMMANDS: dict[str, Command] = {
          ("extract model.onnx --inputs hidden --outputs logits -o head.onnx",
           "what comes behind it")),
         (MODEL, NEEDED),
-        jobs.ExtractOptions,
+        surgery.ExtractOptions,
         module="surgery",
     ),
     "open-batch": Command(
@@ -299,7 +299,7 @@ COMMANDS: dict[str, Command] = {
          ("open-batch fixed.onnx --inputs x --symbol N -o out.onnx",
           "rows in these inputs; the others are shared by all rows")),
         (MODEL, NEEDED, custom_ops("proof")),
-        jobs.OpenBatchOptions,
+        surgery.OpenBatchOptions,
     ),
     "edit": Command(
         "bind inputs to constants, rename values, drop outputs, and prove the model the same",
@@ -342,7 +342,7 @@ COMMANDS: dict[str, Command] = {
         (("metadata model.onnx", "what the model says about itself"),
          ("metadata model.onnx --set author=me -o out.onnx", "the same with one entry more")),
         (MODEL, OUTPUT),
-        jobs.MetadataOptions,
+        surgery.MetadataOptions,
     ),
     "diff": Command(
         "what changed between two models",

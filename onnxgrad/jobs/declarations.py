@@ -13,15 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from onnxgrad.jobs.declared import REQUIRED, Declaration, option
 from onnxgrad.jobs.groups import (
     Count,
-    Entries,
     Limits,
     Names,
-    NamesByCommas,
     Pairs,
     Positive,
     Proof,
-    Provider,
-    Providers,
     Running,
     Seconds,
     Seed,
@@ -212,60 +208,6 @@ class Float16Options(Proof):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractOptions(Limits):
-    """Options of `extract`."""
-
-    job: ClassVar[str] = "extract"
-    titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
-
-    inputs: NamesByCommas | None = option(
-        None,
-        "values of the main graph (default: the model's inputs)",
-        metavar="NAME,...",
-        positional=True,
-    )
-    outputs: NamesByCommas | None = option(
-        None,
-        "values of the main graph (default: the model's outputs)",
-        metavar="NAME,...",
-        positional=True,
-    )
-    provider: Providers = option("cpu", "where to run (default: cpu)", flag=None)
-    dims: Sizes | None = option(None, "sizes of symbolic dimensions in the proof", flag=None)
-    seed: Seed = option(0, "seed of generated values (default: 0)", metavar="N")
-    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
-
-
-@dataclass(frozen=True, kw_only=True)
-class OpenBatchOptions(Limits):
-    """Options of `open_batch`."""
-
-    job: ClassVar[str] = "open_batch"
-    titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
-
-    inputs: NamesByCommas | None = option(
-        None, "inputs whose first axis, of size 1, counts rows, or NAME.AXIS for another axis; "
-        "other inputs are shared by all rows (default: every input of rank 2 or more whose first "
-        "axis is 1)",
-        metavar="NAME,...", positional=True,
-    )  # fmt: skip
-    symbol: Text = option("batch", "name of the new size (default: batch)", metavar="NAME")
-    strict: bool = option(
-        False, "refuse a node that works along the batch, such as a reduction over an axis of "
-        "size 1, instead of a warning",
-    )  # fmt: skip
-    provider: Provider = option("cpu", "where to run the proof (default: cpu)")
-    dims: Sizes | None = option(
-        None, "the size of a symbolic dimension in the proof", flag="--dim", metavar="NAME=SIZE"
-    )
-    seed: Seed = option(0, "seed of generated rows (default: 0)", metavar="N")
-    allow_same: Names = option(
-        (), "accept an output that is the same in every generated row; may repeat", metavar="NAME"
-    )
-    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
-
-
-@dataclass(frozen=True, kw_only=True)
 class InspectOptions(Limits):
     """Options of `inspect`."""
 
@@ -286,36 +228,6 @@ class DiffOptions(Limits):
 
     job: ClassVar[str] = "diff"
     titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Header(Declaration):
-    """The fields of a ModelProto beside its metadata."""
-
-    title: ClassVar[str] = "other fields of the header ('' removes them)"
-
-    producer_name: str | None = option(None, "")
-    producer_version: str | None = option(None, "")
-    domain: str | None = option(None, "")
-    model_version: Annotated[int, Range(-(2**63), 2**63 - 1)] | None = option(None, "")
-    doc_string: str | None = option(None, "")
-
-
-@dataclass(frozen=True, kw_only=True)
-class MetadataOptions(Limits, Header):
-    """Options of `set_metadata`."""
-
-    job: ClassVar[str] = "set_metadata"
-    titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
-
-    values: Entries | None = option(
-        None, "set an entry; may repeat", flag="--set", metavar="KEY=VALUE", positional=True
-    )
-    unset: Names = option((), "remove an entry; may repeat", metavar="KEY")
-
-    def header(self) -> dict[str, str | int]:
-        """Return the fields of the header that are set."""
-        return {k: v for k, v in self.shared(Header).items() if v is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,9 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.var import Var
-from onnxgrad.jobs.declarations import ExtractOptions
 from onnxgrad.jobs.optimize import Hooks
 from onnxgrad.jobs.proving import Proved
+from onnxgrad.jobs.surgery_declarations import ExtractOptions
 from onnxgrad.options import several
 from onnxgrad.passes.remove_unused import RemoveUnusedFunctions
 from onnxgrad.rewrite.trace import Trace

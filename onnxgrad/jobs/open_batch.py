@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.save import to_proto
-from onnxgrad.jobs.declarations import OpenBatchOptions
 from onnxgrad.jobs.optimize import Hooks
 from onnxgrad.jobs.proving import Proved
+from onnxgrad.jobs.surgery_declarations import OpenBatchOptions
 from onnxgrad.options import several
 from onnxgrad.transform.open_batch import Opened, open_rows
 from onnxgrad.verify.rows import RowProof

@@ -1,12 +1,28 @@
-"""The declarations of the jobs that change a model's interface or divide it."""
+"""The declarations of the jobs that change a model's parts, interface and header."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from onnxgrad.jobs.declared import option
-from onnxgrad.jobs.groups import Constants, Names, Pairs, Proof, Renames
+from onnxgrad.jobs.declared import Declaration, option
+from onnxgrad.jobs.groups import (
+    Constants,
+    Entries,
+    Limits,
+    Names,
+    NamesByCommas,
+    Pairs,
+    Proof,
+    Provider,
+    Providers,
+    Renames,
+    Seed,
+    Sizes,
+    Text,
+)
+from onnxgrad.options import Range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,3 +81,87 @@ class LiftOptions(Proof):
         "glob of them; may repeat (default: constants alone)", metavar="NAME", positional=True,
     )  # fmt: skip
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractOptions(Limits):
+    """Options of `extract`."""
+
+    job: ClassVar[str] = "extract"
+    titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
+
+    inputs: NamesByCommas | None = option(
+        None,
+        "values of the main graph (default: the model's inputs)",
+        metavar="NAME,...",
+        positional=True,
+    )
+    outputs: NamesByCommas | None = option(
+        None,
+        "values of the main graph (default: the model's outputs)",
+        metavar="NAME,...",
+        positional=True,
+    )
+    provider: Providers = option("cpu", "where to run (default: cpu)", flag=None)
+    dims: Sizes | None = option(None, "sizes of symbolic dimensions in the proof", flag=None)
+    seed: Seed = option(0, "seed of generated values (default: 0)", metavar="N")
+    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenBatchOptions(Limits):
+    """Options of `open_batch`."""
+
+    job: ClassVar[str] = "open_batch"
+    titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
+
+    inputs: NamesByCommas | None = option(
+        None, "inputs whose first axis, of size 1, counts rows, or NAME.AXIS for another axis; "
+        "other inputs are shared by all rows (default: every input of rank 2 or more whose first "
+        "axis is 1)",
+        metavar="NAME,...", positional=True,
+    )  # fmt: skip
+    symbol: Text = option("batch", "name of the new size (default: batch)", metavar="NAME")
+    strict: bool = option(
+        False, "refuse a node that works along the batch, such as a reduction over an axis of "
+        "size 1, instead of a warning",
+    )  # fmt: skip
+    provider: Provider = option("cpu", "where to run the proof (default: cpu)")
+    dims: Sizes | None = option(
+        None, "the size of a symbolic dimension in the proof", flag="--dim", metavar="NAME=SIZE"
+    )
+    seed: Seed = option(0, "seed of generated rows (default: 0)", metavar="N")
+    allow_same: Names = option(
+        (), "accept an output that is the same in every generated row; may repeat", metavar="NAME"
+    )
+    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header(Declaration):
+    """The fields of a ModelProto beside its metadata."""
+
+    title: ClassVar[str] = "other fields of the header ('' removes them)"
+
+    producer_name: str | None = option(None, "")
+    producer_version: str | None = option(None, "")
+    domain: str | None = option(None, "")
+    model_version: Annotated[int, Range(-(2**63), 2**63 - 1)] | None = option(None, "")
+    doc_string: str | None = option(None, "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetadataOptions(Limits, Header):
+    """Options of `set_metadata`."""
+
+    job: ClassVar[str] = "set_metadata"
+    titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
+
+    values: Entries | None = option(
+        None, "set an entry; may repeat", flag="--set", metavar="KEY=VALUE", positional=True
+    )
+    unset: Names = option((), "remove an entry; may repeat", metavar="KEY")
+
+    def header(self) -> dict[str, str | int]:
+        """Return the fields of the header that are set."""
+        return {k: v for k, v in self.shared(Header).items() if v is not None}
