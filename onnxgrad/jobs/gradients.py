@@ -53,8 +53,8 @@ class Changed:
 
 @dataclass(frozen=True)
 class Derived:
-    """What was formed (a Gradient, a Derivative, a Changed), the seconds that it took, and the
-    check of a sample if any.
+    """The result (a Gradient, a Derivative, a Changed), the seconds that it took, and the check of
+    a sample if any.
     """
 
     found: Any
@@ -98,7 +98,7 @@ def derive(
         with collector_paused():
             program = load_own(model)
             hooks.on_read(program)
-            found = _FORMED[type(options)](program, **_asked(options))
+            found = _FORMED[type(options)](program, **_forming(options))
         seconds = time.perf_counter() - started
         if proof is not None and proof.verify and not proof.ste:  # no differences of an estimate
             report = _sample(model, found, options, hooks, proof)
@@ -116,11 +116,11 @@ def check(
     """
     checking = check_gradient if isinstance(options, CheckGradientOptions) else check_product
     with hooks.limits(options.timeout, options.max_memory):
-        return checking(model, **_asked(options))
+        return checking(model, **_forming(options))
 
 
-def _asked(options: Declaration) -> dict[str, Any]:
-    """The options but for the limits, by name."""
+def _forming(options: Declaration) -> dict[str, Any]:
+    """The options without the limits, by name."""
     limits = {o.name for o in options_of(Limits)}
     return {name: value for name, value in options.settings().items() if name not in limits}
 

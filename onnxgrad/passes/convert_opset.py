@@ -125,7 +125,7 @@ _COMMON_IR = 8
 
 @dataclass
 class Done:
-    """What was written anew, in words, and how often each operator was opened."""
+    """The remarks on the conversion, and how often each operator was opened."""
 
     rewritten: list[str] = field(default_factory=list)
     opened: Counter[str] = field(default_factory=Counter)

@@ -138,7 +138,7 @@ def _settled(v: Var, layout: Layout, done: Batched) -> tuple[Var, Layout]:
 
 
 def _shared(main: BindingBlock, opened: Mapping[Var, Layout]) -> list[str]:
-    """Inputs with another axis of size 1, which may count rows or not: nobody can tell."""
+    """Remarks on inputs with another axis of size 1, which may or may not count rows."""
     how = option("--inputs", "inputs")
     unsure = [v for v in main.inputs if v.initializer is None and v not in opened]
     return [

@@ -187,7 +187,7 @@ class _Side:
         return found
 
     def constant(self, name: str) -> bytes | str:
-        """What an operand is if nothing computes it: an input's name, or a constant's contents."""
+        """The key of an operand that no node computes: an input's name or a constant's data."""
         if name in self.constants and name not in {v.name for v in self.proto.graph.input}:
             held = self.constants[name]
             return bytes(held.SerializeToString(deterministic=True))

@@ -23,8 +23,8 @@ _NAMED = 3  # values named in one reason
 def contradictions(
     original: ProofModel, candidate: ProofModel, trials: Sequence[Trial], settings: Settings
 ) -> list[str]:
-    """What the runs say against the shapes that the candidate declares and the original does not;
-    nothing if the candidate does not run, which the other checks report.
+    """Contradictions between the runs and the shapes that the candidate alone declares. None if the
+    candidate does not run, which the other checks report, and for weights over 2 GB.
     """
     known = {v.name: v.type for v in original.proto.graph.value_info}
     made = {name for node in candidate.proto.graph.node for name in node.output}
@@ -43,9 +43,9 @@ def contradictions(
             found = session.run(trial.feeds, outputs=[_shape_name(v.name) for v in new])
             for v in new:
                 real = tuple(np.asarray(found[_shape_name(v.name)]).tolist())
-                said = _declared(v, sizes)
-                if not _fits(said, real):
-                    wrong.setdefault(v.name, f"'{v.name}' is declared {said} and is {real}")
+                shape = _declared(v, sizes)
+                if not _fits(shape, real):
+                    wrong.setdefault(v.name, f"'{v.name}' is declared {shape} and is {real}")
     except (RunFailed, InputError):
         return []
     if not wrong:
@@ -100,5 +100,5 @@ def _declared(v: ValueInfoProto, sizes: Mapping[str, int]) -> tuple[int | None, 
     return tuple(dims)
 
 
-def _fits(said: tuple[int | None, ...], real: tuple[int, ...]) -> bool:
-    return len(said) == len(real) and all(s in (None, r) for s, r in zip(said, real, strict=True))
+def _fits(shape: tuple[int | None, ...], real: tuple[int, ...]) -> bool:
+    return len(shape) == len(real) and all(s in (None, r) for s, r in zip(shape, real, strict=True))

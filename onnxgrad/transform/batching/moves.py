@@ -51,7 +51,7 @@ def reshape(at: Site) -> Layout:
 
 
 def _likely(place: Layout, sizes: tuple[int, ...], before: Layout) -> tuple[bool, bool, bool, int]:
-    """Of equal places in memory: an axis of size 1, the same axis, the nearest."""
+    """Choose among equal places in memory: an axis of size 1, the same axis, the nearest."""
     gap = abs(place.axis - before.axis)
     return sizes[place.axis] == 1, gap == 0, place.outer == 1, -gap
 

@@ -48,7 +48,7 @@ _FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 class Marked:
-    """A model that returns values of its main graph: quantised ones as floats if asked to."""
+    """A model that returns values of its main graph, quantised ones as floats if requested."""
 
     def __init__(self, model: ProofModel, settings: Settings) -> None:
         self.model, self.settings = model, settings
