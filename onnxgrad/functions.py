@@ -38,21 +38,22 @@ from onnxgrad.jobs.gradient_declarations import (
     JvpOptions,
     MarkOptions,
 )
+from onnxgrad.jobs.inspection import contents, differences
+from onnxgrad.jobs.inspection.contents import Summary
+from onnxgrad.jobs.inspection.differences import Diff
 from onnxgrad.jobs.optimize import Hooks, with_room
-from onnxgrad.jobs.outcome import Outcome
+from onnxgrad.jobs.outcome import OptimizedModel, Outcome
 from onnxgrad.jobs.training import make_step
 from onnxgrad.jobs.training_declarations import StepOptions
 from onnxgrad.limits import limited
-from onnxgrad.report import diff as comparing
-from onnxgrad.report import inspection
-from onnxgrad.report.diff import Diff
-from onnxgrad.report.inspection import Summary
-from onnxgrad.report.optimized import OptimizedModel
+from onnxgrad.report.forms import SHOWN_AS
+from onnxgrad.results import FORMS
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.verify import proof
 from onnxgrad.verify.report import Report
 
 _log = logging.getLogger("onnxgrad")
+FORMS.update(SHOWN_AS)
 
 
 @from_keywords(OptimizeOptions)
@@ -153,7 +154,7 @@ def inspect(model: ModelLike, *, options: InspectOptions) -> Summary:
     3
     """
     with limited(options.timeout, options.max_memory):
-        return inspection.inspect(model, options.dims)
+        return contents.inspect(model, options.dims)
 
 
 @from_keywords(DiffOptions)
@@ -166,7 +167,7 @@ def diff(a: ModelLike, b: ModelLike, *, options: DiffOptions) -> Diff:
     read.
     """
     with limited(options.timeout, options.max_memory):
-        return comparing.diff(a, b)
+        return differences.diff(a, b)
 
 
 @from_keywords(StepOptions)

@@ -23,6 +23,8 @@ from onnxgrad.jobs.groups import Seed
 from onnxgrad.jobs.groups import Seeds
 from onnxgrad.jobs.groups import Sizes
 from onnxgrad.jobs.groups import Threads
+from onnxgrad.jobs.inspection.contents import Summary
+from onnxgrad.jobs.inspection.differences import Diff
 from onnxgrad.jobs.training_declarations import AverageLike
 from onnxgrad.jobs.training_declarations import Batches
 from onnxgrad.jobs.training_declarations import GroupsLike
@@ -34,8 +36,6 @@ from onnxgrad.jobs.training_declarations import ScalingLike
 from onnxgrad.jobs.training_declarations import ScheduleLike
 from onnxgrad.passes.base import Pass
 from onnxgrad.passes.user_laws import Law
-from onnxgrad.report.diff import Diff
-from onnxgrad.report.inspection import Summary
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.verify.feeds.proof_cases import Inputs
 from onnxgrad.verify.report import Report

@@ -1,11 +1,11 @@
-"""Results as plain data: one function turns their fields into JSON."""
+"""Results as plain data: JSON from their fields, other forms from a table."""
 
 from __future__ import annotations
 
 import functools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -65,3 +65,37 @@ def in_json(value: Any) -> Any:
     if is_dataclass(value):
         return {f.name: in_json(getattr(value, f.name)) for f in fields(value)}
     return str(value) if isinstance(value, OnnxgradError) else value
+
+
+# what shows a result, by form: text, notebook, Markdown, page. `onnxgrad.functions` fills it from
+# `onnxgrad.report`, so that data imports no rendering
+FORMS: dict[str, Callable[[Any], str]] = {}
+
+
+class Rendered(Plain):
+    """A result that Python users can look at; `str` of it is the command's text without colour."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return FORMS["text"](self)
+
+    def _repr_html_(self) -> str:
+        """Returns the HTML that a notebook shows."""
+        return FORMS["notebook"](self)
+
+    def to_markdown(self) -> str:
+        """Returns the verbose text as Markdown, without a newline at the end."""
+        return FORMS["markdown"](self)
+
+
+class WithPage(Rendered):
+    """A result that has a page of its own."""
+
+    __slots__ = ()
+
+    def to_html(self) -> str:
+        """Returns a page with the graphs, as one file that needs no network. Raises InputError if
+        the result has no model, or one that does not load.
+        """
+        return FORMS["page"](self)

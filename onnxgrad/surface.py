@@ -46,14 +46,14 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.jobs.fixed_dims import fix_dims
+from onnxgrad.jobs.inspection.contents import Summary, Weights, weights
+from onnxgrad.jobs.inspection.differences import Diff
 from onnxgrad.jobs.optimize import Grown, RewriteRefuted
+from onnxgrad.jobs.outcome import OptimizedModel
 from onnxgrad.limits import LimitReached
 from onnxgrad.passes.base import FamilyPass, Pass, RulePass, register
 from onnxgrad.passes.outline_as import outline_as
 from onnxgrad.passes.to_onnxscript import to_onnxscript_rules
-from onnxgrad.report.diff import Diff
-from onnxgrad.report.inspection import Summary, Weights, weights
-from onnxgrad.report.optimized import OptimizedModel
 from onnxgrad.rewrite.combine import combine
 from onnxgrad.rewrite.context import PatternContext, rewrite_bindings, rewrite_call
 from onnxgrad.rewrite.pattern import Each, P, capture

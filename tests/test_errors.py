@@ -22,8 +22,7 @@ import onnxgrad
 from onnxgrad import train
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError, OnnxgradError
-from onnxgrad.jobs.outcome import Outcome
-from onnxgrad.report.rendering import Rendered
+from onnxgrad.results import Plain, Rendered, WithPage
 from onnxgrad.rewrite.trace import Rewrite
 from onnxgrad.verify import Difference, Report, RunFailed
 from tests.helpers import parse
@@ -206,9 +205,11 @@ g (float[3] x) => (float[3] y) { y = my.f (x) }
 <domain: "my", opset_import: ["" : 20]> f (a) => (c) { c = Tanh (a) }"""
 
 
-def _rendered(cls: type = Rendered) -> list[type[Rendered]]:
-    below = cls.__subclasses__()
-    return [*below, *(inner for sub in below for inner in _rendered(sub))]
+def _shown(cls: type = Plain) -> list[type[Plain]]:
+    """The results that have a text, below a class."""
+    below = [inner for sub in cls.__subclasses__() for inner in (sub, *_shown(sub))]
+    bases = (Rendered, WithPage)
+    return [c for c in below if c not in bases and (issubclass(c, bases) or hasattr(c, "parts"))]
 
 
 def test_every_result_survives_pickling(
@@ -217,7 +218,7 @@ def test_every_result_survives_pickling(
     """What commands show and functions return, with its programs, proofs and traces."""
     monkeypatch.chdir(tmp_path)
     made: dict[type, Any] = {}
-    for cls in _rendered():
+    for cls in _shown():
 
         def noted(self: Any, own: Any = cls.to_dict) -> Any:
             made[type(self)] = self
@@ -240,7 +241,7 @@ def test_every_result_survives_pickling(
         assert main([*call.split(), "-q"]) == 0, call
     done = onnxgrad.optimize("m.onnx", report=True)
     made[type(done)] = done
-    assert {cls for cls in _rendered() if cls not in made} <= {Outcome}
+    assert set(_shown()) <= set(made)
     for found in made.values():
         again = pickle.loads(pickle.dumps(found))
         assert type(again) is type(found) and again.to_dict() == found.to_dict()

@@ -32,6 +32,9 @@ HOMES: dict[str, dict[str, str]] = {
         "verify/running/process_limits": "cli/test_bad_input",
         "cli/models": "cli/test_bad_input",
         "report/proof": "cli/commands/test_verify",
+        "report/optimized": "report/test_optimize",
+        "jobs/inspection/contents": "report/test_inspection",
+        "jobs/inspection/differences": "report/test_diff",
     },
     "a step of what this file tests whole": {
         "grad/derivatives/derivative": "grad/derivatives/test_jacobian",

@@ -16,8 +16,8 @@ from onnxgrad.jobs.newer_operators import NewerOperators
 from onnxgrad.passes.each_rewrite import EachReport
 from onnxgrad.passes.pipeline import PassResult
 from onnxgrad.passes.rule_passes import raise_composites
-from onnxgrad.results import Plain
-from onnxgrad.rewrite.trace import Trace
+from onnxgrad.results import Plain, WithPage
+from onnxgrad.rewrite.trace import Rewrite, Trace
 from onnxgrad.verify import Report
 
 
@@ -124,6 +124,40 @@ class Outcome(Plain):
             self.after = stats_of(to_proto(done.rewritten))
             if any(p.name == raise_composites().name for p in done.passes):
                 self.newer = NewerOperators.of(done.rewritten)
+
+
+@dataclass(frozen=True)
+class OptimizedModel(WithPage):
+    """The result of `optimize(report=True)`: the `model`, in the type that was passed in, and its
+    outcome. `str` of it is the text of the command, `to_dict()` the data of its `--json`.
+    """
+
+    model: Any
+    outcome: Outcome = field(repr=False)
+
+    @property
+    def rewrites(self) -> list[Rewrite]:
+        """Every rewrite in order: its number, pass, rule, and the statement that it replaced."""
+        return self.outcome.trace.rewrites
+
+    @property
+    def near_misses(self) -> list[tuple[str, str, str]]:
+        """With `explain=True` the declined rewrites: rule, statement, reason."""
+        return list(self.outcome.trace.declined)
+
+    @property
+    def proof(self) -> Report | None:
+        """The report of `verify`; None if the whole model was not proved."""
+        return self.outcome.report
+
+    @property
+    def tuning(self) -> Mapping[str, Any] | None:
+        """The decisions of `tune` in JSON's types, which `tune` accepts again; None without it."""
+        return self.outcome.tuning
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the outcome in JSON's types."""
+        return self.outcome.to_dict()
 
 
 # kinds of work that are no pass

@@ -29,7 +29,7 @@ from onnxgrad.report.parts import (
     table,
 )
 from onnxgrad.report.proof import place_text
-from onnxgrad.report.rendering import Rendered
+from onnxgrad.results import Plain
 from onnxgrad.version import __version__
 from onnxgrad.wording import counted, printable, printable_lines
 
@@ -40,7 +40,7 @@ _CHANGES = 12  # of each model without -v
 
 
 @dataclass(frozen=True)
-class CiReport(Rendered):
+class CiReport(Plain):
     """`models` in the order of their names; `gone`: those that only the lock knows, `renamed`: the
     models that have the bytes of one of them. `lock`: its path, `locked`: it was there, `updating`:
     it was to be written, `updated`: it was.

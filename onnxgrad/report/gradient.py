@@ -10,7 +10,7 @@ from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.report.parts import Part, bytes_text, cell, number, seconds_text, table
-from onnxgrad.report.rendering import Rendered
+from onnxgrad.results import Plain
 from onnxgrad.wording import counted, told_apart
 
 _LISTED = 12  # adjoints without -v
@@ -18,7 +18,7 @@ _SHOWN = 8  # checked values without -v
 
 
 @dataclass(frozen=True)
-class GradientMade(Rendered):
+class GradientMade(Plain):
     """A gradient graph, the nodes that the model had, the seconds it took, its check if any."""
 
     json_keys = (

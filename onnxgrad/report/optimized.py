@@ -1,18 +1,15 @@
-"""The tables and the JSON of `onnxgrad optimize`."""
+"""The tables of `onnxgrad optimize`."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from onnxgrad.ir.protobufs import Stats
 from onnxgrad.jobs.optimize import RewriteRefuted
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.tuning.measure import LATE
-from onnxgrad.report.html.optimized import optimized
-from onnxgrad.report.html.page import page
 from onnxgrad.report.parts import (
     Part,
     Table,
@@ -29,9 +26,7 @@ from onnxgrad.report.parts import (
     table,
 )
 from onnxgrad.report.proof import proof_lines, verdict
-from onnxgrad.report.rendering import Rendered
-from onnxgrad.rewrite.trace import BranchNames, Inexact, Rewrite, Slip
-from onnxgrad.verify import Report
+from onnxgrad.rewrite.trace import BranchNames, Inexact, Slip
 from onnxgrad.wording import counted, option
 
 _STAGES = {
@@ -46,68 +41,28 @@ _MISSES = 20  # rows of near misses without -v
 _UNDECIDED = 6  # rows of choices that were not kept, without -v
 
 
-@dataclass(frozen=True)
-class OptimizedModel(Rendered):
-    """The result of `optimize(report=True)`: the `model`, in the type that was passed in, and its
-    outcome. `str` of it is the text of the command, `to_dict()` the data of its `--json`.
-    """
-
-    model: Any
-    outcome: Outcome = field(repr=False)
-
-    @property
-    def rewrites(self) -> list[Rewrite]:
-        """Every rewrite in order: its number, pass, rule, and the statement that it replaced."""
-        return self.outcome.trace.rewrites
-
-    @property
-    def near_misses(self) -> list[tuple[str, str, str]]:
-        """With `explain=True` the declined rewrites: rule, statement, reason."""
-        return list(self.outcome.trace.declined)
-
-    @property
-    def proof(self) -> Report | None:
-        """The report of `verify`; None if the whole model was not proved."""
-        return self.outcome.report
-
-    @property
-    def tuning(self) -> Mapping[str, Any] | None:
-        """The decisions of `tune` in JSON's types, which `tune` accepts again; None without it."""
-        return self.outcome.tuning
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the outcome in JSON's types."""
-        return self.outcome.to_dict()
-
-    def to_html(self) -> str:
-        """A page to look at, as one file: verdict, both graphs with their rewrites, proof."""
-        return page(self.outcome.title, [optimized(self.outcome)])
-
-    def parts(self, verbose: bool = False) -> Iterator[Part]:
-        """The counts before and after, what each pass did, the proof, where the result is."""
-        # a refuted result shows its proof alone, unless verbose
-        found = self.outcome
-        shown = found.rewritten is not None and (
-            verbose or not isinstance(found.error, RewriteRefuted)
+def optimized_parts(found: Outcome, verbose: bool = False) -> Iterator[Part]:
+    """Returns the counts before and after, what each pass did, the proof, where the result is."""
+    # a refuted result shows its proof alone, unless verbose
+    shown = found.rewritten is not None and (verbose or not isinstance(found.error, RewriteRefuted))
+    if shown and found.before is not None and found.after is not None:
+        yield heading(found.title)
+        yield _counts(found.before, found.after, verbose)
+    yield from _tuning(found.tuning, verbose)
+    if shown:
+        yield from _of_rewriting(found, verbose)
+    if found.report is not None:
+        yield from proof_lines(found.report, verbose)
+        yield ""
+    elif found.error is None:
+        yield line(f"not proved ({option('--no-verify', 'verify=False')})", "yellow")
+    if found.error is None:
+        spent = ", ".join(
+            f"{_STAGES[stage]} in {seconds_text(seconds)}"
+            for stage, seconds in found.seconds.items()
+            if stage in _STAGES and (stage != "write" or found.written)
         )
-        if shown and found.before is not None and found.after is not None:
-            yield heading(found.title)
-            yield _counts(found.before, found.after, verbose)
-        yield from _tuning(found.tuning, verbose)
-        if shown:
-            yield from _of_rewriting(found, verbose)
-        if found.report is not None:
-            yield from proof_lines(found.report, verbose)
-            yield ""
-        elif found.error is None:
-            yield line(f"not proved ({option('--no-verify', 'verify=False')})", "yellow")
-        if found.error is None:
-            spent = ", ".join(
-                f"{_STAGES[stage]} in {seconds_text(seconds)}"
-                for stage, seconds in found.seconds.items()
-                if stage in _STAGES and (stage != "write" or found.written)
-            )
-            yield line(f"{spent}{'' if found.written else '; dry run, no model written'}", "dim")
+        yield line(f"{spent}{'' if found.written else '; dry run, no model written'}", "dim")
 
 
 def _of_rewriting(found: Outcome, verbose: bool) -> Iterator[Part]:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import html
 import io
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from onnxgrad.report.parts import Part, Table, Text, line
-from onnxgrad.results import Plain
 from onnxgrad.wording import printable
 
 if TYPE_CHECKING:
@@ -71,25 +69,6 @@ def blocks(part: Table) -> Iterator[Part]:
 
 
 WIDTH = 160  # a pipe, a file or a string has none; tables take only what they need
-
-
-class Rendered(Plain, ABC):
-    """A result that can be shown; `str` of it is the text of the command, without colour."""
-
-    @abstractmethod
-    def parts(self, verbose: bool = False) -> Iterator[Part]:
-        """Returns the lines and tables of the text; with `verbose` all of them."""
-
-    def __str__(self) -> str:
-        return plain(self.parts())
-
-    def _repr_html_(self) -> str:
-        """Returns the HTML that a notebook shows."""
-        return markup(self.parts())
-
-    def to_markdown(self) -> str:
-        """Returns the verbose text as Markdown, without a newline at the end."""
-        return markdown(self.parts(verbose=True))
 
 
 def markup(parts: Iterable[Part]) -> str:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.report.gradient import check_lines, nodes
 from onnxgrad.report.parts import Part, Text, cell, number, seconds_text, table
-from onnxgrad.report.rendering import Rendered
+from onnxgrad.results import Plain
 from onnxgrad.train.callbacks import History
 from onnxgrad.train.manifest import Fed, Role
 from onnxgrad.train.step import TrainingStep
@@ -18,7 +18,7 @@ from onnxgrad.wording import counted
 
 
 @dataclass(frozen=True)
-class StepMade(Rendered):
+class StepMade(Plain):
     """A training step, the seconds it took, the check of its gradient if any."""
 
     json_keys = (
@@ -66,7 +66,7 @@ class StepMade(Rendered):
 
 
 @dataclass(frozen=True)
-class Fitted(Rendered):
+class Fitted(Plain):
     """A run of training: its history, the steps taken, the seconds."""
 
     json_keys = "steps losses=history.losses evaluations=history.evaluations seconds"

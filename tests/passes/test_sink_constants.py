@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from onnxgrad import gradient
-from onnxgrad.report.inspection import weights
+from onnxgrad.jobs.inspection.contents import weights
 from tests.helpers import unindented
 from tests.rewriting import Done, apply, model_of
 

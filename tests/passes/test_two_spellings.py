@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from onnxgrad import gradient, optimize
-from onnxgrad.report.diff import diff
+from onnxgrad.jobs.inspection.differences import diff
 from onnxgrad.verify import feeds_for, run
 from onnxgrad.verify.reference.evaluate import Reference
 from tests.helpers import parse

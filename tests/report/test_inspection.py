@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 import onnxgrad
 from onnxgrad import InputError, Summary, inspect, op
-from onnxgrad.report.inspection import Value, weights
+from onnxgrad.jobs.inspection.contents import Value, weights
 from tests.helpers import parse
 
 TEXT = """<ir_version: 10, opset_import: ["": 20, "d": 1], producer_name: "me", producer_version: "2",

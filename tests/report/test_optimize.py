@@ -15,7 +15,7 @@ import onnxgrad
 from onnxgrad.cli.app import main
 from onnxgrad.cli.usage import COMMANDS, add_options
 from onnxgrad.functions import optimize
-from onnxgrad.report.optimized import OptimizedModel
+from onnxgrad.jobs.outcome import OptimizedModel
 from tests.helpers import parse
 
 TEXT = """g (float[N,4] x) => (float[N,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}>

@@ -24,10 +24,11 @@ from onnxgrad.jobs.ci.work import Job, Setup, ready, withdraw
 from onnxgrad.jobs.recipe import find
 from onnxgrad.report.ci import SCHEMA, CiReport, annotation_lines, junit, refusal
 from onnxgrad.report.html.ci import ci_page
+from onnxgrad.report.rendering import markdown
 
 _FILES: dict[str, Callable[[CiReport], str]] = {
     "junit": junit,
-    "markdown": lambda report: f"{report.to_markdown()}\n",
+    "markdown": lambda report: f"{markdown(report.parts(verbose=True))}\n",
     "html": ci_page,
 }
 

@@ -7,14 +7,13 @@ import argparse
 from onnxgrad.cli.options import converted
 from onnxgrad.cli.output import Output
 from onnxgrad.jobs.optimize import optimize
-from onnxgrad.report.optimized import OptimizedModel
+from onnxgrad.report.optimized import optimized_parts
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Convert, prove and write one model."""
     options = args.options.optimizing()
     outcome = converted(args, out, lambda model, *rest: optimize(model, options, *rest))
-    made = OptimizedModel(None, outcome)
-    out.json({**made.to_dict(), "opset": outcome.program.opset})
-    out.show(*made.parts(out.verbose))
+    out.json({**outcome.to_dict(), "opset": outcome.program.opset})
+    out.show(*optimized_parts(outcome, out.verbose))
     return 0

@@ -8,7 +8,9 @@ from onnxgrad.cli.models import STDIN, model_of
 from onnxgrad.cli.options import within_limits, write_html
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
-from onnxgrad.report.diff import diff
+from onnxgrad.jobs.inspection.differences import diff
+from onnxgrad.report.diff import diff_parts
+from onnxgrad.report.html.models import diff_page
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -17,7 +19,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         raise InputError("both models cannot come from stdin")
     with within_limits(args):
         found = diff(model_of(args.a), model_of(args.b))
-        write_html(args, found.to_html, out)
+        write_html(args, lambda: diff_page(found), out)
     out.json({"a": args.a, "b": args.b, **found.to_dict()})
-    out.show(*found.parts(out.verbose))
+    out.show(*diff_parts(found, out.verbose))
     return 0 if found.same else 1

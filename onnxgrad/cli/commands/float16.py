@@ -10,7 +10,7 @@ from onnxgrad.cli.options import converted
 from onnxgrad.cli.output import Output
 from onnxgrad.jobs.float16 import float16
 from onnxgrad.jobs.outcome import Outcome
-from onnxgrad.report.optimized import OptimizedModel
+from onnxgrad.report.optimized import optimized_parts
 from onnxgrad.report.parts import Part, cell, first_of, number, table
 from onnxgrad.wording import counted, option
 
@@ -20,9 +20,8 @@ _ROWS = 20
 def run(args: argparse.Namespace, out: Output) -> int:
     """Convert, prove and write one model."""
     outcome = converted(args, out, lambda model, *rest: float16(model, args.options, *rest))
-    made = OptimizedModel(None, outcome)
-    out.json(made.to_dict())
-    *first, last = made.parts(out.verbose)
+    out.json(outcome.to_dict())
+    *first, last = optimized_parts(outcome, out.verbose)
     out.show(*first[:2], *_staying(outcome, out.verbose), *first[2:], last)
     return 0
 

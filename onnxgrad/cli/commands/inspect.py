@@ -9,25 +9,28 @@ from onnxgrad.cli.models import naming, shown, source
 from onnxgrad.cli.options import within_limits, write_html
 from onnxgrad.cli.output import Output
 from onnxgrad.ir.load import load
-from onnxgrad.report.inspection import Summary, Weights, inspect, weights
+from onnxgrad.jobs.inspection.contents import Summary, Weights, inspect, weights
+from onnxgrad.report.forms import parts_of
+from onnxgrad.report.html.models import summary_page
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Always 0: a model that cannot be read is an error."""
-    found: Summary | Weights
     with naming(args.model), within_limits(args):
         model, title = source(args.model), shown(args.model)
 
         def summary() -> Summary:
             return replace(inspect(model, args.dims), model=title)
 
-        write_html(args, lambda: summary().to_html(), out)
+        write_html(args, lambda: summary_page(summary()), out)
         if args.text:
             text = load(model).text()
             out.text(text)
             out.json({"model": args.model, "text": text})
             return 0
-        found = replace(weights(model), model=title) if args.weights else summary()
+        found: Summary | Weights = (
+            replace(weights(model), model=title) if args.weights else summary()
+        )
     out.json({**found.to_dict(), "model": args.model})
-    out.show(*found.parts(out.verbose))
+    out.show(*parts_of(found, out.verbose))
     return 0

@@ -26,9 +26,8 @@ from onnxgrad.jobs.optimize import Hooks, Job
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.recipe import Recipe, find
 from onnxgrad.jobs.requirements import left_to_ci
-from onnxgrad.report.html.optimized import optimized
-from onnxgrad.report.html.page import page
-from onnxgrad.report.optimized import OptimizedModel, summary
+from onnxgrad.report.html.optimized import optimized_page
+from onnxgrad.report.optimized import optimized_parts, summary
 from onnxgrad.verify.running.process_limits import bounding_us
 
 
@@ -50,22 +49,17 @@ def run(args: argparse.Namespace, out: Output) -> int:
         outcome = _one(job, target, args, out)
         outcomes.append(outcome)
         if len(models) == 1:
-            out.show(*OptimizedModel(None, outcome).parts(out.verbose))
+            out.show(*optimized_parts(outcome, out.verbose))
         elif outcome.error is not None:
             out.complain(str(outcome.error))
     code = max(o.exit_code for o in outcomes)
-    write_html(args, functools.partial(_page, outcomes), out)
-    out.json({"models": [OptimizedModel(None, o).to_dict() for o in outcomes], "exit_code": code})
+    write_html(args, functools.partial(optimized_page, outcomes), out)
+    out.json({"models": [o.to_dict() for o in outcomes], "exit_code": code})
     if len(models) > 1:
         out.show(summary(outcomes))
     elif outcomes[0].error is not None:
         raise outcomes[0].error
     return code
-
-
-def _page(outcomes: list[Outcome]) -> str:
-    title = outcomes[0].title if len(outcomes) == 1 else f"{len(outcomes)} models"
-    return page(title, [optimized(o) for o in outcomes])
 
 
 def _options(

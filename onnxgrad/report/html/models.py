@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
-from onnxgrad.ir.load import ModelLike, load
-from onnxgrad.ir.protobufs import Stats, stats_of
+from onnxgrad.errors import InputError
+from onnxgrad.ir.load import load
+from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.save import to_proto
+from onnxgrad.jobs.inspection.contents import Summary
+from onnxgrad.jobs.inspection.differences import Diff
+from onnxgrad.report.diff import STYLES, TITLES
 from onnxgrad.report.html.graph import Drawn, compared, shown
 from onnxgrad.report.html.optimized import operators
 from onnxgrad.report.html.page import (
@@ -22,21 +25,28 @@ from onnxgrad.report.html.page import (
     verdict,
 )
 from onnxgrad.report.html.plots import bench
-from onnxgrad.report.parts import Part, Table, bytes_text, file_names, number
+from onnxgrad.report.inspection import summary_parts
+from onnxgrad.report.parts import Table, bytes_text, file_names, number
 from onnxgrad.verify.bench import BenchReport
 from onnxgrad.wording import counted
 
 # the titles of a summary's tables, by the name of their first column
 _TABLES = {"facts": "About it", "": "Interface", "operator": "Operators"}
-# a kind of difference: its title, its lines, their style
-Kind: TypeAlias = tuple[str, Sequence[str], str]
 
 
-def diff_page(kinds: Iterable[Kind], a: ModelLike, b: ModelLike) -> str:
-    """Returns the page of two models. Raises InputError if one does not load."""
-    programs = [load(model) for model in (a, b)]
+def diff_page(found: Diff) -> str:
+    """Returns the page of two models. Raises InputError if one does not load, though `diff` itself
+    accepts it.
+    """
+    if found.models is None:
+        raise InputError("this Diff has no models: only what onnxgrad.diff returns has a page")
+    programs = [load(model) for model in found.models]
     before, after = (stats_of(to_proto(p)) for p in programs)
-    groups = [[title, list(map(shown, lines)), style] for title, lines, style in kinds if lines]
+    groups = [
+        [title, list(map(shown, lines)), STYLES.get(kind, "")]
+        for kind, title in TITLES.items()
+        if (lines := getattr(found, kind))
+    ]
     count = counted(sum(len(lines) for _, lines, _ in groups), "difference")
     graphs = compared(Drawn(programs[0]), Drawn(programs[1]))
     sections = [
@@ -49,24 +59,26 @@ def diff_page(kinds: Iterable[Kind], a: ModelLike, b: ModelLike) -> str:
     return page(title, [report_data("diff", title, answer, size_cards(before, after), sections)])
 
 
-def model_page(
-    title: str, stats: Stats, opsets: str, version: int, parts: Iterable[Part], model: ModelLike
-) -> str:
-    """Returns the page of one model of an IR `version`, with the tables of the `parts`. Raises
-    InputError if it does not load.
+def summary_page(found: Summary) -> str:
+    """Returns the page of one model, with the tables of its text. Raises InputError if the model
+    does not load.
     """
+    if found.given is None:
+        raise InputError("this Summary has no model: only what onnxgrad.inspect returns has a page")
     cards = [
-        card("nodes", number(stats.nodes)),
-        card("file size", bytes_text(stats.bytes)),
-        card("parameters", number(stats.parameters)),
-        card("opset", shown(opsets), f"IR version {version}"),
+        card("nodes", number(found.stats.nodes)),
+        card("file size", bytes_text(found.stats.bytes)),
+        card("parameters", number(found.stats.parameters)),
+        card("opset", shown(found.versions), f"IR version {found.ir_version}"),
     ]
-    tables = [(t.columns[0] if t.columns else "facts", t) for t in tables_of(parts)]
+    parts = tables_of(summary_parts(found, verbose=True))
+    tables = [(t.columns[0] if t.columns else "facts", t) for t in parts]
     sections = [
-        section("graph", "Graph", names=["model"], graphs=[Drawn(load(model)).to_dict()]),
+        section("graph", "Graph", names=["model"], graphs=[Drawn(load(found.given)).to_dict()]),
         *(table_section(_TABLES.get(n, n.capitalize()), t) for n, t in tables),
     ]
-    return page(title, [report_data("inspect", title, verdict("plain", "", ""), cards, sections)])
+    answer = verdict("plain", "", "")
+    return page(found.model, [report_data("inspect", found.model, answer, cards, sections)])
 
 
 def bench_page(

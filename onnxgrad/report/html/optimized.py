@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from onnxgrad.ir.load import program_of
@@ -15,6 +15,7 @@ from onnxgrad.report.html.page import (
     Section,
     card,
     noted,
+    page,
     proof_verdict,
     report_data,
     section,
@@ -104,6 +105,12 @@ def optimized(outcome: Outcome) -> dict[str, Any]:
         operators(before.operators, after.operators) if before and after else None,
     ]
     return report_data("optimize", outcome.title, _verdict(outcome), _cards(outcome), sections)
+
+
+def optimized_page(outcomes: Sequence[Outcome]) -> str:
+    """Returns the page of some models: verdict, both graphs with their rewrites, proof."""
+    title = outcomes[0].title if len(outcomes) == 1 else f"{len(outcomes)} models"
+    return page(title, [optimized(outcome) for outcome in outcomes])
 
 
 def proof_sections(report: Report | None) -> list[Section | None]:

@@ -11,11 +11,11 @@ import pytest
 import onnxgrad
 from onnxgrad.grad import differentiate
 from onnxgrad.jobs.ci.outcome import ModelOutcome
+from onnxgrad.jobs.outcome import OptimizedModel
 from onnxgrad.report.ci import CiReport
 from onnxgrad.report.gradient import GradientMade
 from onnxgrad.report.html.ci import ci_page
 from onnxgrad.report.html.gradient import gradient_page
-from onnxgrad.report.optimized import OptimizedModel
 from tests.examples import chromium
 from tests.report.html.common import chain, hostile_model
 from tests.report.html.test_optimized import refuted

@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from onnxgrad import InputError, inspect
-from onnxgrad.report.costs import OperatorCost
+from onnxgrad.jobs.inspection.costs import OperatorCost
 from tests.helpers import MODELS_DIR, parse
 
 

@@ -1,4 +1,4 @@
-"""onnxgrad/report/operator_costs.py against counts by hand."""
+"""onnxgrad/jobs/inspection/operator_costs.py against counts by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from onnxgrad.ir.load import load
-from onnxgrad.report.operator_costs import FORMULAS, flops, has_formula
+from onnxgrad.jobs.inspection.operator_costs import FORMULAS, flops, has_formula
 from tests.helpers import parse
 
 F = "float[2,3,8,8] x"

@@ -1,0 +1,161 @@
+"""The contents of a model, its costs, and which of its constants count as weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from onnx import TensorProto
+
+from onnxgrad.grad.paths import has_gradient
+from onnxgrad.grad.wrt import hoist, nested_constants, weigh
+from onnxgrad.ir.load import ModelLike, load, load_own
+from onnxgrad.ir.model_kinds import settled
+from onnxgrad.ir.program import FunctionKey
+from onnxgrad.ir.protobufs import Stats, stats_of
+from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.var import Var
+from onnxgrad.jobs.inspection.costs import Costs, costs_of
+from onnxgrad.options import known_keywords
+from onnxgrad.results import Plain, Rendered, WithPage
+
+
+@dataclass(frozen=True)
+class Value(Plain):
+    """An input or output: `type` as it is printed (`f32[N,4]`, `?` where unknown), and whether
+    it has a default.
+    """
+
+    json_keys = "name type"
+
+    name: str
+    type: str
+    default: bool = False
+
+
+@dataclass(frozen=True)
+class Summary(WithPage):
+    """The contents of a model. `model`: its path, else its graph's name; `functions`: domain, name
+    and overload of each; `nested`: the number of graphs inside nodes; `external`: the files of
+    weights; `costs`: operations and bytes, by operator and by value.
+    """
+
+    json_keys = (
+        "model ir_version opsets producer inputs outputs initializers functions=function_names "
+        "metadata external nodes=stats.nodes parameters=stats.parameters bytes=stats.bytes "
+        "operators=stats.by_name costs"
+    )
+
+    model: str
+    ir_version: int
+    opsets: dict[str, int]
+    producer: str
+    inputs: list[Value]
+    outputs: list[Value]
+    initializers: int
+    functions: list[FunctionKey]
+    nested: int
+    metadata: dict[str, str]
+    external: list[str]
+    stats: Stats
+    costs: Costs = field(default_factory=Costs)
+    # the model, for the page
+    given: ModelLike | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def function_names(self) -> list[str]:
+        """Domain, name and overload of each function, joined by `::`."""
+        return ["::".join(part for part in key if part) for key in self.functions]
+
+    @property
+    def versions(self) -> str:
+        """The opsets with their domains."""
+        return ", ".join(
+            f"{domain or 'ai.onnx'} {version}" for domain, version in self.opsets.items()
+        )
+
+
+def inspect(model: ModelLike, dims: Mapping[str, int] | None = None) -> Summary:
+    """Returns the contents of a model; `onnxgrad.inspect` says which."""
+    model = settled(model)
+    program = load(model)
+    # a Program may have been changed since it was read
+    proto = to_proto(program) if program is model else program.proto
+    return Summary(
+        model=str(program.path or proto.graph.name),
+        ir_version=proto.ir_version,
+        opsets=dict(program.opsets),
+        producer=f"{proto.producer_name} {proto.producer_version}".strip(),
+        inputs=[_value(v, default=v.initializer is not None) for v in program.main.inputs],
+        outputs=[_value(v) for v in program.main.outputs],
+        initializers=sum(len(block.initializers) for block in program.blocks()),
+        functions=list(program.functions),
+        nested=sum(len(b.blocks) for block in program.blocks() for b in block.bindings),
+        metadata={entry.key: entry.value for entry in proto.metadata_props},
+        external=sorted(
+            {
+                entry.value
+                for tensor in proto.graph.initializer
+                if tensor.data_location == TensorProto.EXTERNAL
+                for entry in tensor.external_data
+                if entry.key == "location"
+            }
+        ),
+        stats=stats_of(proto),
+        costs=costs_of(program, proto, dims or {}, spare=program is not model),  # last
+        given=model,
+    )
+
+
+def _value(var: Var, default: bool = False) -> Value:
+    return Value(var.name, "?" if var.type is None else str(var.type), default)
+
+
+@dataclass(frozen=True)
+class Weighed(Plain):
+    """A floating-point constant: a weight or not, and why."""
+
+    json_keys = "name type why"
+
+    name: str
+    type: str
+    is_weight: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class Weights(Rendered):
+    """The floating-point constants of a model that reach its outputs, in its order."""
+
+    json_keys = "model weights left_out"
+
+    model: str
+    values: tuple[Weighed, ...]
+
+    @property
+    def weights(self) -> list[Weighed]:
+        """The constants that count as weights."""
+        return [v for v in self.values if v.is_weight]
+
+    @property
+    def left_out(self) -> list[Weighed]:
+        """The constants that do not."""
+        return [v for v in self.values if not v.is_weight]
+
+
+@known_keywords
+def weights(model: ModelLike) -> Weights:
+    """Returns the floating-point constants of the main graph and of nested ones, and which of them
+    count as weights. Reads elements where operand and name do not decide; runs nothing. Raises
+    InputError if the model cannot be read.
+    """
+    program = load_own(model)
+    hoist(program, nested_constants(program))
+    block = program.main
+    values = {v.name: v for v in block.vars()}
+    targets = [v for v in block.outputs if has_gradient(v.type)]
+    decisions = weigh(block, targets, values)
+    return Weights(
+        str(program.path or block.name),
+        tuple(Weighed(v.name, str(v.type), d.is_weight, d.why) for v, d in decisions.items()),
+    )
