@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from onnx import ModelProto, ValueInfoProto
+from onnx import ModelProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.block import BindingBlock
@@ -37,7 +37,7 @@ class Opened:
     shifted: dict[str, int]
     scanned: dict[str, int]
     warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 def chosen_inputs(program: Program, names: Sequence[str] | None) -> dict[Var, Layout]:
@@ -180,9 +180,5 @@ def _declared(
     for declared in (made.graph.input, made.graph.output):
         for value in declared:
             if value.name in opened:
-                _declare(value, opened[value.name])
+                value.type.CopyFrom(type_to_proto(opened[value.name]))
     return program_of(made, program.folder, digests=program.digests)
-
-
-def _declare(value: ValueInfoProto, type_: TensorType) -> None:
-    value.type.CopyFrom(type_to_proto(type_))

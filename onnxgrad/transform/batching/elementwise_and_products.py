@@ -145,15 +145,20 @@ def _with_bias(at: Site, layout: Layout) -> Layout:
     return layout
 
 
+def indices_of(at: Site) -> tuple[list[str], str]:
+    """The indices of each operand of an Einsum, and those of its result. Raises Refused if the
+    equation has an ellipsis or leaves the result's indices out.
+    """
+    left, arrow, right = str(at.attr("equation")).replace(" ", "").partition("->")
+    if "." in left + right or not arrow:
+        raise Refused("its equation has no explicit indices")
+    return left.split(","), right
+
+
 @in_place("Einsum")
 def einsum(at: Site) -> Layout:
     """Rows stay on an index that the result has, in every operand that has it."""
-    equation = at.attr("equation")
-    text = (equation.decode() if isinstance(equation, bytes) else equation).replace(" ", "")
-    if "." in text or "->" not in text:
-        raise Refused("its equation has no explicit indices")
-    left, right = text.split("->")
-    terms = left.split(",")
+    terms, right = indices_of(at)
     found = {(terms[k][layout.axis], layout.outer) for k, layout in _placed(at)}
     if len(found) != 1:
         raise Refused("rows stand on two indices")

@@ -257,10 +257,3 @@ def top_k(at: Site) -> Layout:
     layout = at.only_first()
     _off(at, layout, at.axis("axis", -1, at.rank(0)), "it orders")
     return layout
-
-
-@in_place("DepthToSpace SpaceToDepth")
-def depth(at: Site) -> Layout:
-    """Each image by itself."""
-    at.only_first()
-    return at.leading(0)

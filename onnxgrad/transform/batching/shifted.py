@@ -9,15 +9,19 @@ import numpy as np
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.transform.batching.along_axes import REDUCTIONS, axes_of, flattens
-from onnxgrad.transform.batching.elementwise_and_products import BROADCASTING, UNARY
+from onnxgrad.transform.batching.elementwise_and_products import (
+    BROADCASTING,
+    UNARY,
+    indices_of,
+)
 from onnxgrad.transform.batching.layout import Refused
 from onnxgrad.transform.batching.registry import shifted
 from onnxgrad.transform.batching.site import Site
 
 
-@shifted(UNARY)
+@shifted(f"{UNARY} Trilu")
 def unary(at: Site) -> None:
-    """Elementwise."""
+    """Elementwise, or on the last two axes."""
     at.only_first()
     at.back(at.again(at.front(0), *at.operands[1:]))
 
@@ -73,15 +77,11 @@ def gemm(at: Site) -> None:
 @shifted("Einsum")
 def einsum(at: Site) -> None:
     """One index more."""
-    equation = at.attr("equation")
-    text = (equation.decode() if isinstance(equation, bytes) else equation).replace(" ", "")
-    if "." in text or "->" not in text:
-        raise Refused("its equation has no explicit indices")
-    left, right = text.split("->")
-    free = next(c for c in string.ascii_letters if c not in text)
-    terms = [free + t if at.at(k) else t for k, t in enumerate(left.split(","))]
+    terms, right = indices_of(at)
+    free = next(c for c in string.ascii_letters if c not in "".join(terms))
+    wider = [free + t if at.at(k) else t for k, t in enumerate(terms)]
     operands = [at.front(k) for k in at.present()]
-    at.back(at.again(*operands, equation=f"{','.join(terms)}->{free}{right}"))
+    at.back(at.again(*operands, equation=f"{','.join(wider)}->{free}{right}"))
 
 
 @shifted(f"{REDUCTIONS} ArgMax ArgMin")
@@ -114,14 +114,6 @@ def softmax(at: Site) -> None:
     at.back(at.reshape(at.again(x, axis=axis + 1), [-1, *sizes]))
 
 
-@shifted("LayerNormalization RMSNormalization SimplifiedLayerNormalization")
-def layer_normalization(at: Site) -> None:
-    """Along the last axes of one row."""
-    at.only_first()
-    axis = at.axis("axis", -1, at.rank(0)) + 1
-    at.back(at.again(at.front(0), *at.operands[1:], axis=axis))
-
-
 @shifted("CumSum")
 def cum_sum(at: Site) -> None:
     """Along an axis of one row."""
@@ -130,9 +122,11 @@ def cum_sum(at: Site) -> None:
     at.back(at.again(at.front(0), np.array(axis, np.int64)))
 
 
-@shifted("TopK Split LpNormalization")
+@shifted(
+    "TopK Split LpNormalization LayerNormalization RMSNormalization SimplifiedLayerNormalization"
+)
 def along(at: Site) -> None:
-    """Along an axis of one row."""
+    """Along an axis of one row, or from one on."""
     at.only_first()
     axis = at.axis("axis", 0 if at.op == "Split" else -1, at.rank(0)) + 1
     at.back(at.again(at.front(0), *at.operands[1:], axis=axis))
@@ -217,7 +211,7 @@ def gather(at: Site) -> None:
     if at.at(1) is None:
         at.back(at.again(at.front(0), at.operands[1], axis=axis + 1))
         return
-    if axis or at.at(0) is None or at.version < 1 or at.binding.block.opsets[""] < 12:
+    if axis or at.at(0) is None or at.binding.block.opsets[""] < 12:
         raise Refused("rows of the data at indices that differ from row to row")
     data, indices = at.front(0), at.front(1)
     wide = op.Unsqueeze(indices, np.array([at.rank(1) + 1], np.int64))
@@ -238,10 +232,3 @@ def gather_nd(at: Site) -> None:
         raise Refused("GatherND of an old opset")
     more = int(at.attr("batch_dims", 0)) + 1
     at.back(at.again(*(_each(at, k) for k in (0, 1)), batch_dims=more))
-
-
-@shifted("Trilu")
-def trilu(at: Site) -> None:
-    """The matrices of each row."""
-    at.only_first()
-    at.back(at.again(at.front(0), *at.operands[1:]))

@@ -85,9 +85,9 @@ class Site:
         """The operands that are not omitted."""
         return [k for k, v in enumerate(self.operands) if v is not None]
 
-    def only_first(self, *others: int) -> Layout:
-        """The layout of operand 0, if no operand but it and `others` holds rows."""
-        more = [k for k in self.batched() if k and k not in others]
+    def only_first(self) -> Layout:
+        """The layout of operand 0. Raises Refused if another operand holds rows, or it does not."""
+        more = [k for k in self.batched() if k]
         if more:
             raise Refused(f"operand {more[0]} differs from row to row")
         return self.first()

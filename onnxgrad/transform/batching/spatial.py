@@ -13,7 +13,8 @@ from onnxgrad.transform.batching.site import Site
 
 SAMPLES = (
     "Conv ConvTranspose MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool "
-    "InstanceNormalization GroupNormalization LRN ConvInteger QLinearConv ms:FusedConv"
+    "InstanceNormalization GroupNormalization LRN ConvInteger QLinearConv ms:FusedConv "
+    "DepthToSpace SpaceToDepth"
 )
 
 
