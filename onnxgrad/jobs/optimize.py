@@ -33,7 +33,7 @@ from onnxgrad.passes.each_rewrite import EachTrace, FiringDiffers
 from onnxgrad.passes.folding import constant_bytes, file_bytes
 from onnxgrad.passes.inline import Inline, check_names
 from onnxgrad.passes.instruments import PrintAfter, leave_out, to_stderr
-from onnxgrad.passes.pipeline import Fired, PassResult, Pipeline, parse_passes
+from onnxgrad.passes.pipeline import Fired, PassResult, Pipeline, parse_passes, with_rules
 from onnxgrad.rewrite.trace import Rewrite, Trace
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.blame import bisect
@@ -174,7 +174,7 @@ def optimize(
 
 
 def pipeline_of(options: OptimizeOptions, plugins: Sequence[Pass] = ()) -> Pipeline:
-    """Return the passes that run: those of the options, and `plugins` at the end. Raises
+    """Return the passes that run: those of the options, then `plugins` and `infer-shapes`. Raises
     InputError.
     """
     made = Pipeline.of(
@@ -190,7 +190,8 @@ def pipeline_of(options: OptimizeOptions, plugins: Sequence[Pass] = ()) -> Pipel
     last = [p for p in plugins if p.name not in names]
     if options.infer_shapes and "infer-shapes" not in names:
         last += parse_passes("infer-shapes")
-    return leave_out(Pipeline((*first, *made.passes, *last)), options.without)
+    passes = with_rules(made.passes, last)
+    return leave_out(Pipeline((*first, *passes)), options.without)
 
 
 # options of the proof that speak of the whole model's inputs

@@ -1,4 +1,4 @@
-"""Products of matrices that lie in a batch as products of one matrix of all their rows."""
+"""Products with an addend as Gemms: of matrices, and of all the rows of matrices in a batch."""
 
 from __future__ import annotations
 
@@ -48,6 +48,21 @@ def gemm_of_rows(x: Var, w: Var, c: Var, root: Binding) -> Any:
         return decline("the inner size is unknown")
     rows = op.Reshape(x, np.array([-1, k], np.int64))
     return op.Reshape(op.Gemm(rows, w, c), sizes)
+
+
+@rewrite(P.Add(P.MatMul(matrix, w).only, c), shrinks=count("MatMul", "Add"))
+def gemm_of_matrices(x: Var, w: Var, c: Var, root: Binding) -> Any:
+    """x @ w + c = Gemm(x, w, c), for matrices x and w and a row c
+
+    onnxruntime makes the same Gemm when it loads the model: the bits it returns stay.
+    """
+    if root.out.dtype not in GEMM_DTYPES or root.version < 7:
+        return None
+    if w.shape is None or len(w.shape) != 2 or c.shape not in (w.shape[1:], (1, *w.shape[1:])):
+        return decline("the right operand is no matrix (K, N), or the addend no row (N,)")
+    if not (isinstance(w.shape[0], int) and w.shape[0] > 0 and isinstance(w.shape[1], int)):
+        return decline("the sizes of the right operand are unknown")
+    return op.Gemm(x, w, c)
 
 
 def _target(shape: Shape) -> Any:

@@ -19,7 +19,7 @@ from onnxgrad.named_options import build, split
 from onnxgrad.options import providers_of
 from onnxgrad.passes.base import PASSES, Pass, roots
 from onnxgrad.passes.convert_opset import ConvertOpset
-from onnxgrad.passes.presets import PRESETS
+from onnxgrad.passes.presets import FIRST_OF_FORMS, PRESETS
 from onnxgrad.passes.user_laws import Law, UserLaws, laws_of
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.vocabulary import MERGE, RUNTIMES
@@ -152,7 +152,7 @@ class Pipeline:
             elif isinstance(item, Pass):
                 parsed.append(item)
             elif laws := laws_of(item):
-                parsed.append(UserLaws(laws))
+                parsed = with_rules(parsed, [UserLaws(laws)])
             else:
                 raise InputError(
                     "a pass is a name, a Pass, a rule (onnxscript's too), a family or an "
@@ -218,6 +218,15 @@ class Pipeline:
         return list(done.values())
 
 
+def with_rules(passes: Sequence[Pass], more: Sequence[Pass]) -> list[Pass]:
+    """`more` behind `passes`, but rules of the user in front of those that choose a form for
+    onnxruntime: a pattern finds MatMul and Add, and finds the Gemm in the next round.
+    """
+    rules = [p for p in more if isinstance(p, UserLaws)]
+    at = next((i for i, p in enumerate(passes) if p.name == FIRST_OF_FORMS), len(passes))
+    return [*passes[:at], *rules, *passes[at:], *(p for p in more if p not in rules)]
+
+
 def _for_runtime(passes: list[Pass], runtime: str, provider: str) -> list[Pass]:
     """With the pass for a runtime, unless it is there: behind the one that finds ONNX's own
     operators for the same chains, else last. Raises InputError for an unknown runtime.
@@ -262,7 +271,7 @@ def parse_passes(text: str, **common: Any) -> list[Pass]:
         if name in PRESETS and options is None:
             found += parse_passes(",".join(PRESETS[name]), **common)
         elif name in PASSES:
-            found.append(build(name, PASSES[name], options or "", common))
+            found = with_rules(found, [build(name, PASSES[name], options or "", common)])
         else:
             hint = did_you_mean(name, (*PASSES, *PRESETS), "`onnxgrad passes` lists them")
             raise InputError(f"unknown pass '{name}': {hint}")

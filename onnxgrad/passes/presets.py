@@ -112,8 +112,9 @@ _INFERENCE_THAT_PAYS = (
     ),
     *_FOLDED,
 )
+FIRST_OF_FORMS = "divide-by-root"
 _LAST = (
-    Step("divide-by-root", "one kernel of onnxruntime's for the five of an RMS normalisation"),
+    Step(FIRST_OF_FORMS, "one kernel of onnxruntime's for the five of an RMS normalisation"),
     Step(
         "flatten-products",
         "last, when no law looks for a MatMul any more: onnxruntime makes these Gemms itself, and "

@@ -61,6 +61,7 @@ from onnxgrad.laws.einsum import einsum_of_one, einsum_of_two
 from onnxgrad.laws.expand_matmul_of_sum import contracted, expanded
 from onnxgrad.laws.flatten_products import (
     elementwise_of_rows,
+    gemm_of_matrices,
     gemm_of_rows,
     product_of_rows,
     rows_of_rows,
@@ -275,15 +276,22 @@ def reorder_gather_matmul(rows: Count = 0) -> Sequence[Rule]:
 
 @rule_pass()
 def flatten_products() -> Sequence[Rule]:
-    """x @ w + c = reshape(Gemm(rows of x, w, c)): one Gemm of all rows, whose Reshapes meet those
-    beside it.
+    """x @ w + c = Gemm(x, w, c), or reshape(Gemm(rows of x, w, c)): one Gemm of all rows, whose
+    Reshapes meet those beside it.
 
-    onnxruntime makes the same Gemm, but only after it has merged Reshapes, so two of them stay at
-    each product. At most one size may be unknown, as in onnxruntime. A Transpose beside a Reshape
-    that moves axes of size 1 only becomes part of it.
+    onnxruntime makes the same Gemms, but only after it has merged Reshapes, so two of them stay at
+    each product of a batch. At most one size may be unknown, as in onnxruntime. A Transpose beside a
+    Reshape that moves axes of size 1 only becomes part of it.
     """
     still = [transpose_of_reshape, reshape_of_transpose]
-    return [gemm_of_rows, reshape_of_reshape, rows_of_rows, elementwise_of_rows, *still]
+    return [
+        gemm_of_matrices,
+        gemm_of_rows,
+        reshape_of_reshape,
+        rows_of_rows,
+        elementwise_of_rows,
+        *still,
+    ]
 
 
 @rule_pass()

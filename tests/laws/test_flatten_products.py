@@ -32,6 +32,57 @@ def test_a_batch_is_one_gemm(shape: str, opset: int, dtype: str) -> None:
     assert done.ops == ["Reshape", "Gemm", "Reshape"]
 
 
+@pytest.mark.parametrize("addend", ["c", "r"])
+@pytest.mark.parametrize("rows", ["3", "N"])
+def test_matrices_with_a_row_are_a_gemm(rows: str, addend: str) -> None:
+    constants = weights(SIZES, r=(1, 6))
+    text = f"g (float[{rows},4] x) => (float[{rows},6] y) {{ m = MatMul(x, w) y = Add(ADD, m) }}"
+    model = model_of(text.replace("ADD", addend), {k: constants[k] for k in ("w", addend)})
+    done = apply(model, PASSES)
+    assert done.ops == ["Gemm"]
+    assert_same_results(done)
+
+
+def test_a_gemm_of_matrices_takes_what_is_computed() -> None:
+    done = apply(
+        "g (float[2,3] x, float[3,4] w, float[4] c) => (float[2,4] y) "
+        "{ m = MatMul(x, w) y = Add(m, c) }",
+        PASSES,
+    )
+    assert done.ops == ["Gemm"]
+    assert_same_results(done)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "right", "addend"),
+    [
+        ("float", "3,4", "2,4"),  # no row
+        ("float", "3,4", "2,1"),
+        ("float", "3,4", ""),
+        ("float", "3,1", "4"),  # the product is broadcast
+        ("float", "K,4", "4"),  # perhaps K = 0
+        ("float", "3", "4"),
+        ("float16", "3,4", "4"),
+        ("int32", "3,4", "4"),
+    ],
+)
+def test_other_sums_stay(dtype: str, right: str, addend: str) -> None:
+    columns = "3" if "3" in right else "K"
+    done = apply(
+        f"g ({dtype}[2,{columns}] x, {dtype}[{right}] w, {dtype}[{addend}] c) => ({dtype}[A,B] y) "
+        "{ m = MatMul(x, w) y = Add(m, c) }",
+        PASSES,
+    )
+    assert done.ops == ["MatMul", "Add"]
+
+
+def test_a_product_that_others_read_stays() -> None:
+    done = flattened(
+        "g (float[2,4] x) => (float[2,6] y, float[2,6] m) { m = MatMul(x, w) y = Add(m, c) }"
+    )
+    assert done.ops == ["MatMul", "Add"]
+
+
 def test_a_whole_layer() -> None:
     """Three products share the Reshape of what they read; what splits the heads takes the rows; a
     Gelu stays with the rows.
@@ -66,7 +117,6 @@ def test_rows_through_an_activation() -> None:
 
 LEFT = {
     "two unknown sizes": "g (float[N,M,4] x) => (float[N,M,6] y) { m = MatMul(x, w) y = Add(m, c) }",
-    "no batch": "g (float[3,4] x) => (float[3,6] y) { m = MatMul(x, w) y = Add(m, c) }",
     "no elements": "g (float[0,3,4] x) => (float[0,3,6] y) { m = MatMul(x, w) y = Add(m, c) }",
     "a weight that is computed": """g (float[2,3,4] x, float[4,6] u) => (float[2,3,6] y)
         { m = MatMul(x, u) y = Add(m, c) }""",

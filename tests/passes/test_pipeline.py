@@ -10,6 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+import onnxgrad
+from onnxgrad import P, capture, rewrite
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import save
@@ -226,7 +228,8 @@ def test_a_small_network_at_every_opset(opset: int) -> None:
       t2 = Transpose<perm=[1,0]>(w2) s = MatMul(x, t2) u = Add(s, c2) v = Relu(u)
       a = Mul(r, v) m = MatMul(a, w3) b = Transpose<perm=[1,0]>(m) }"""
     done = same(text, weights(**W, c1=(4,), c2=(4,)), opset=opset, ir_version=8)
-    assert (done.count("MatMul"), done.count("Relu"), done.count("Identity")) == (2, 1, 0)
+    counts = [done.count(name) for name in ("Gemm", "MatMul", "Relu", "Identity")]
+    assert counts == [1, 1, 1, 0]
 
 
 @pytest.mark.parametrize("dtype", [TensorProto.FLOAT16, TensorProto.DOUBLE])
@@ -236,7 +239,23 @@ def test_other_float_dtypes(dtype: int) -> None:
     text = f"""g ({name}[3,4] x) => ({name}[3,4] a, {name}[3,4] b) {{
       t = Transpose<perm=[1,0]>(w1) p = MatMul(x, t) a = Add(p, c1) b = MatMul(x, w2) }}"""
     constants = {n: v.astype(kind) for n, v in weights(w1=(4, 4), w2=(4, 4), c1=(4,)).items()}
-    assert same(text, constants).count("MatMul") == 1
+    done = same(text, constants)
+    assert done.count("MatMul") + done.count("Gemm") == 1
+
+
+def test_rules_of_the_user_see_the_products_before_they_are_gemms() -> None:
+    x, w, c = capture("x w c")
+    seen: list[str] = []
+
+    @rewrite(P.Relu(P.Add(P.MatMul(x, w), c)))
+    def look(x: Any, w: Any, c: Any) -> Any:
+        """Nothing changes."""
+        seen.append(w.name)
+
+    text = "g (float[N,4] x) => (float[N,4] y) { m = MatMul(x, w1) a = Add(m, c1) y = Relu(a) }"
+    model = model_of(text, weights(**W, c1=(4,)))
+    done = onnxgrad.optimize(model, passes=["default", look], verify=False)
+    assert seen and [n.op_type for n in done.graph.node] == ["Gemm", "Relu"]
 
 
 def test_mixed_dtypes_never_meet() -> None:
