@@ -280,8 +280,8 @@ def flatten_products() -> Sequence[Rule]:
     Reshapes meet those beside it.
 
     onnxruntime makes the same Gemms, but only after it has merged Reshapes, so two of them stay at
-    each product of a batch. At most one size may be unknown, as in onnxruntime. A Transpose beside a
-    Reshape that moves axes of size 1 only becomes part of it.
+    each product of a batch. At most one size may be unknown, as in onnxruntime. A Transpose that
+    moves axes of size 1 only becomes part of the Reshape beside it.
     """
     still = [transpose_of_reshape, reshape_of_transpose]
     return [
