@@ -101,5 +101,9 @@ class RuleWarning(UserWarning):
     """A rewrite rule of this package failed at one place, which stays as it was."""
 
 
+class RunWarning(UserWarning):
+    """A training run goes on with other options than those that its checkpoint was written with."""
+
+
 class InternalError(OnnxgradError):
     """An error of our own code, such as a rule that does not terminate (exit code 3)."""

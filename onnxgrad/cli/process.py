@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, TextIO
 
-from onnxgrad.errors import RuleWarning
+from onnxgrad.errors import RuleWarning, RunWarning
 from onnxgrad.wording import printable
 
 # signals by which a user or a system ends a program
@@ -125,10 +125,13 @@ def quiet_libraries(verbose: bool) -> Iterator[None]:
         words = printable(" ".join(str(message).split()))
         if issubclass(category, RuleWarning):
             print(f"warning: {words}", file=sys.stderr)
+        elif issubclass(category, RunWarning):
+            print(f"note: {words}", file=sys.stderr)
         elif verbose:
             print(f"{category.__name__}: {words}", file=sys.stderr)
 
     with warnings.catch_warnings():
         warnings.showwarning = show
         warnings.simplefilter("always", RuleWarning)
+        warnings.simplefilter("always", RunWarning)
         yield

@@ -222,6 +222,9 @@ class FitOptions(StepOptions):
         None, "save here after each epoch; resume from the checkpoint that is there", metavar="DIR"
     )
     every: Several | None = option(None, "also save every N steps", metavar="N")
+    force: bool = option(
+        False, "go on from a checkpoint of another run, with its values that fit the step"
+    )
     log: str | None = option(
         None,
         "write a line of JSON for each step, with the norm of gradients if --clip-norm or "

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import math
+import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -55,11 +58,48 @@ class JsonLines:
             line["gradient_norm"] = event.gradient_norm if finite else None
         if event.evaluation is not None:
             line = {"step": event.step, "epoch": event.epoch, "evaluation": dict(event.evaluation)}
+        self._add(printable_json(line, indent=None, allow_nan=True) + "\n")
+
+    @property
+    def size(self) -> int:
+        """The bytes that are written."""
+        with suppress(OSError):
+            return os.stat(self.path).st_size
+        return 0
+
+    def _add(self, text: str) -> None:
         try:
             with open(self.path, "a", encoding="utf-8") as file:
-                file.write(printable_json(line, indent=None, allow_nan=True) + "\n")
+                file.write(text)
         except OSError as error:
             raise InputError(f"{self.path}: cannot be written: {error.strerror or error}") from None
+
+    def cut(self, size: int, step: int) -> None:
+        """Remove the lines behind so many bytes, which a run wrote after the step that it goes on
+        from; nothing if the file there is not the log of that run. Raises InputError if it cannot
+        be written.
+        """
+        if self.size <= size:
+            return
+        try:
+            with open(self.path, "r+b") as file:
+                file.seek(max(size - 1, 0))
+                rest = file.read()
+                lines = rest[min(size, 1) :].splitlines()
+                if (not size or rest[:1] == b"\n") and all(_is_after(x, step) for x in lines):
+                    file.truncate(size)
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be written: {error.strerror or error}") from None
+
+
+def _is_after(line: bytes, step: int) -> bool:
+    """Whether a line of a log is of a step after that one, or was left unfinished."""
+    try:
+        return bool(json.loads(line)["step"] >= step)
+    except ValueError:
+        return True
+    except (KeyError, TypeError):
+        return False
 
 
 def check_plotting() -> None:

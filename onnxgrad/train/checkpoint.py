@@ -1,12 +1,25 @@
-"""Where a training run stands, as its checkpoint stores it."""
+"""A training run as its checkpoint stores it: where it stands, and the facts by which it is known
+again.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import Array
+from onnxgrad.ir.var import names_of
+from onnxgrad.train.losses.base import FUNCTION
+from onnxgrad.train.manifest import Manifest
+from onnxgrad.train.schedules import Rate, Schedule
+from onnxgrad.train.step import TrainingStep
+from onnxgrad.wording import option
 
 
 @dataclass(frozen=True)
@@ -14,6 +27,7 @@ class Progress:
     """Where a run stands: steps taken, the epoch, and how many batches of it are done.
 
     micro: the micro-batches since the last step, of which micro_loss is the sum of the losses.
+    logged: the bytes of the log so far.
     """
 
     steps: int = 0
@@ -24,6 +38,12 @@ class Progress:
     seed: int = 0
     micro: int = 0
     micro_loss: float = 0.0
+    logged: int = 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether any batch was trained on."""
+        return bool(self.steps or self.micro)
 
     def nothing_left(self, epochs: int, steps: int | None) -> str:
         """Why a run to so many epochs, or steps, has nothing to do; empty where it has."""
@@ -58,3 +78,144 @@ class Progress:
             raise InputError(
                 f"{where} does not say where training stands ({error!r}): it is no checkpoint"
             ) from None
+
+
+# ---- what a run is ------------------------------------------------------------------------------
+
+# JSON values by name
+Facts: TypeAlias = "Mapping[str, Any]"
+# a run with another one of these is another run
+_IDENTITY = ("parameters", "loss", "formula", "optimizer")
+# between epochs these may change; within one, nobody would know which examples it has seen
+_OF_AN_EPOCH = ("kind", "batch_size", "order", "arrays", "examples", "samples")
+_WORDS = {
+    "optimizer": "optimiser", "formula": "formula of the loss", "order": "seed", "samples": "data",
+    "kind": "data",
+}  # fmt: skip
+_LONGEST = 60
+
+
+def facts_of_step(task: TrainingStep, rate: Rate) -> dict[str, Any]:
+    """The facts of a step and of its learning rate."""
+    manifest = task.manifest
+    entries = manifest.groups or ({"glob": "", "optimizer": manifest.optimizer},)
+    names = [entry["optimizer"].get("name") for entry in entries]
+    found: dict[str, Any] = {
+        "parameters": sorted(fed.name for fed in manifest.of_role("parameter")),
+        "loss": manifest.objective,
+        "optimizer": ", ".join(map(str, dict.fromkeys(names))),
+    }
+    if not manifest.objective or FUNCTION in manifest.objective:
+        found["formula"] = _formula(task.evaluation)
+    for entry in entries:
+        prefix = f"{entry['glob']}: " if len(entries) > 1 else ""
+        options = {k: v for k, v in entry["optimizer"].items() if k not in ("name", "lr")}
+        found |= {prefix + key: value for key, value in options.items()}
+        found |= {f"{prefix}factor": entry["factor"]} if "factor" in entry else {}
+    others = ("clip_value", "clip_norm", "accumulate", "average", "loss_scaling", "schedule")
+    return {**found, **{k: getattr(manifest, k) for k in others}, **_rate(manifest, rate)}
+
+
+def _rate(manifest: Manifest, rate: Rate) -> dict[str, Any]:
+    if manifest.schedule is not None:
+        return {}
+    if isinstance(rate, Schedule):
+        return {"rate": rate.to_dict()}
+    name = getattr(rate, "__qualname__", type(rate).__name__)
+    return {"rate": f"{FUNCTION}{name}" if callable(rate) else float(rate)}
+
+
+def _formula(program: Program) -> str:
+    """A digest of the nodes, whatever their order."""
+    nodes = sorted(hashlib.sha256(text).digest() for text in _nodes(program.main))
+    return hashlib.sha256(b"".join(nodes)).hexdigest()[:16]
+
+
+def _nodes(block: BindingBlock) -> Iterable[bytes]:
+    for b in block.bindings:
+        names = [*names_of(b.inputs), "", *names_of(b.outputs)]
+        attributes = [a.SerializeToString(deterministic=True) for a in b.node.attribute]
+        yield repr((b.domain, b.op, names, attributes)).encode()
+
+
+def facts_in(stored: Mapping[str, str], where: str) -> dict[str, Any]:
+    """Returns the facts of a checkpoint, none if another program wrote it. Raises InputError."""
+    try:
+        found = json.loads(stored.get("run", "{}"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InputError(f"{where}: 'run' is no JSON object: it is damaged")
+    return found
+
+
+def fitting(
+    values: Mapping[str, Array], own: Mapping[str, Array], manifest: Manifest, *, every: bool
+) -> dict[str, Array]:
+    """Returns the values that a step takes: sums over micro-batches are zeros between two steps,
+    and need not be there. every: any value that is not there, or of another type, is `own`.
+    """
+    found: dict[str, Array] = {} if every else dict(values)
+    sums = {fed.name for fed in manifest.of_role("accumulated")}
+    if not every and not sums:
+        found = {k: a for k, a in found.items() if not k.endswith(".accumulated")}
+    for name, array in own.items():
+        given = values.get(name)
+        if given is None or given.shape != array.shape or given.dtype != array.dtype:
+            if every or (given is None and name in sums):
+                found[name] = array
+        else:
+            found[name] = given
+    return found
+
+
+def differences(before: Facts, now: Facts) -> dict[str, tuple[Any, Any]]:
+    """The facts that both have and that differ."""
+    now = json.loads(json.dumps(now))  # as the file has them
+    return {k: (before[k], v) for k, v in now.items() if k in before and before[k] != v}
+
+
+def check_same_run(changes: Mapping[str, tuple[Any, Any]], stands: Progress, where: str) -> None:
+    """Raises InputError if a run that stands there cannot go on with these changes."""
+    fixed = {*_IDENTITY, *(("accumulate",) if stands.micro else ())}
+    wrong = {k: v for k, v in changes.items() if k in fixed or (stands.batches and of_an_epoch(k))}
+    if not wrong:
+        return
+    when = "" if set(wrong) & set(_IDENTITY) else f", in the middle of epoch {stands.epoch + 1}"
+    raise InputError(
+        f"{where} is of another run{when}: {_listed(wrong, '{name} {before} there, {now} here')}: "
+        f"{option('choose another --folder, or go on with --force', 'force=True goes on')}"
+    )
+
+
+def of_an_epoch(key: str) -> bool:
+    """Whether a fact decides which examples the batches of an epoch hold."""
+    return key.split(" of ")[0] in _OF_AN_EPOCH
+
+
+def told(changes: Mapping[str, tuple[Any, Any]], where: str) -> str:
+    """One line about changes that are obeyed."""
+    return f"{where} goes on with {_listed(changes, '{name} {now} (was {before})')}"
+
+
+def _listed(changes: Mapping[str, tuple[Any, Any]], form: str) -> str:
+    parts = []
+    for key, (before, now) in changes.items():
+        if isinstance(before, list) and isinstance(now, list):
+            both = {*map(str, before)} & {*map(str, now)}
+            before, now = ([x for x in each if str(x) not in both] for each in (before, now))
+        words = {"before": _short(before), "now": _short(now)}
+        parts.append(form.format(name=_WORDS.get(key, key.replace("_", " ")), **words))
+    return ", ".join(parts)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping):
+        options = ",".join(f"{k}={v}" for k, v in value.items() if k != "name")
+        text = f"{value.get('name', '')}{{{options}}}"
+    elif isinstance(value, list):
+        text = ", ".join(map(str, value))
+    else:
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+    text = text if text not in ("", "None") else "none"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

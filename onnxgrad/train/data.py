@@ -4,6 +4,7 @@ dicts.
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ Given: TypeAlias = (
     "Mapping[str, Array] | str | PathLike[str] | Iterable[Batch] | Callable[[], Iterable[Batch]]"
 )
 
+# of the examples that a digest is made of
+_ROWS, _BYTES = 256, 1 << 22
+
 
 class Data(ABC):
     """Epochs of batches: an epoch of one number is the same each time."""
@@ -29,6 +33,14 @@ class Data(ABC):
     @abstractmethod
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of epoch `number`, from 0 on."""
+
+    def facts(self, number: int, first: Batch) -> dict[str, Any]:
+        """Returns how the data is known again, in JSON's types; `first`: the first batch of epoch
+        `number`.
+        """
+        arrays = {name: np.asarray(a) for name, a in first.items()}
+        seen = f"samples of epoch {number + 1}"
+        return {"kind": "batches", "arrays": _types(arrays), seen: sampled(arrays)}
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,14 @@ class Arrays(Data):
         """How many examples there are."""
         return len(next(iter(self.arrays.values())))
 
+    def facts(self, number: int, first: Batch) -> dict[str, Any]:
+        """The types of the arrays, how many examples there are, and a digest of some of them."""
+        order = "none" if self.seed is None else self.seed
+        return {
+            "kind": "arrays", "batch_size": self.size, "order": order, "examples": self.examples,
+            "arrays": _types(self.arrays), "samples": sampled(self.arrays),
+        }  # fmt: skip
+
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches; their order depends on the seed and the epoch alone."""
         order = np.arange(self.examples)
@@ -77,9 +97,15 @@ class Arrays(Data):
 
 @dataclass(frozen=True)
 class Repeated(Data):
-    """Batches of the user: a list, or a function that starts anew in each epoch."""
+    """Batches of the user: a list, the same in each epoch, or a function that starts anew."""
 
     make: Callable[[], Iterable[Batch]]
+    same: bool = False
+
+    def facts(self, number: int, first: Batch) -> dict[str, Any]:
+        """The types of the arrays, and a digest of some examples of the first batch."""
+        found = super().facts(number, first)
+        return {k.split(" of ")[0]: v for k, v in found.items()} if self.same else found
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """Yields the function's batches. Raises InputError for anything else."""
@@ -90,6 +116,24 @@ class Repeated(Data):
                     f"{type(batch).__name__}"
                 )
             yield batch
+
+
+def _types(arrays: Mapping[str, Array]) -> list[str]:
+    """Names, dtypes and the sizes of an example."""
+    return [f"{name} {a.dtype}{list(a.shape[1:])}" for name, a in sorted(arrays.items())]
+
+
+def sampled(arrays: Mapping[str, Array]) -> str:
+    """A digest of some examples, evenly spread, the first and the last among them."""
+    found = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        found.update(f"{name} {array.dtype} {array.shape}".encode())
+        rows = array.reshape(1) if not array.ndim else array
+        most = max(2, _BYTES // max(1, rows[:1].nbytes))
+        chosen = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _ROWS, most), dtype=int))
+        part = np.ascontiguousarray(rows[chosen])
+        found.update(repr(part.tolist()).encode() if part.dtype.hasobject else part.tobytes())
+    return found.hexdigest()[:16]
 
 
 def as_data(given: Given | Data, size: int, seed: int | None, *, whole: bool = False) -> Data:
@@ -114,7 +158,7 @@ def as_data(given: Given | Data, size: int, seed: int | None, *, whole: bool = F
             "an iterator ends with its first epoch: pass a list, or a function that returns one"
         )
     batches: Any = given
-    return Repeated(lambda: batches)
+    return Repeated(lambda: batches, same=True)
 
 
 def read_npz(path: Path) -> dict[str, Array]:

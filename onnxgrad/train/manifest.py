@@ -73,7 +73,7 @@ class Manifest:
     of the learning rate, the last being all other weights. schedule: is inside, and then no input
     is the learning rate. gradient_norm: the output, of the file that updates, with the norm of all
     gradients before they are clipped to clip_norm. over_batch: how the loss of a batch follows from
-    those of its parts (`losses.base.OverBatch`); null: it does not.
+    those of its parts (`losses.base.OverBatch`); null: it does not. objective: the loss as text.
     """
 
     inputs: tuple[Fed, ...]
@@ -94,6 +94,7 @@ class Manifest:
     loss_scaling: Mapping[str, Any] | None = None
     schedule: Mapping[str, Any] | None = None
     over_batch: OverBatch | None = None
+    objective: str = ""
     version: int = VERSION
     # sha256 of each graph's file with its external data, by file name; the state changes
     digests: Mapping[str, str] = field(default_factory=dict, compare=False)

@@ -129,6 +129,7 @@ class _Forward:
     scales: Mapping[str, str]
     of_loss: set[str]
     over_batch: OverBatch | None
+    objective: str
     metrics: Sequence[str]
     evaluation: Program
     applied: Applied
@@ -167,6 +168,7 @@ def _with_loss(
         scales,
         of_loss,
         chosen.over_batch,
+        str(chosen),
         kept,
         evaluation,
         applied,
@@ -273,6 +275,7 @@ def _with_update(
         original,
         gradient_norm=made.norm,
         over_batch=ahead.over_batch,
+        objective=ahead.objective,
         **options.to_dict(),
     )
     notes = (*found.notes, *applied.notes)

@@ -7,6 +7,7 @@ and taken up again ends with the same bytes.
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,13 +18,22 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from onnxgrad.errors import InputError
+from onnxgrad.errors import InputError, RunWarning
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.types import Array
 from onnxgrad.options import known_keywords
 from onnxgrad.train import safetensors_file
 from onnxgrad.train.callbacks import Callback, EarlyStopping, Event, History, JsonLines, check_needs
-from onnxgrad.train.checkpoint import Progress
+from onnxgrad.train.checkpoint import (
+    Progress,
+    check_same_run,
+    differences,
+    facts_in,
+    facts_of_step,
+    fitting,
+    of_an_epoch,
+    told,
+)
 from onnxgrad.train.data import Data, Given, as_data
 from onnxgrad.train.divergence import (
     Diverged,
@@ -40,6 +50,7 @@ from onnxgrad.train.export import export
 from onnxgrad.train.schedules import Rate, finite_rate, rate_of
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import check_values, opened_step
+from onnxgrad.wording import counted
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -80,6 +91,11 @@ class Trainer:
         self._loss = math.nan  # of the last step: the mean over its micro-batches
         self._norm: float | None = None  # of its gradients, if the step returns it
         self._evaluation: Any = None
+        self._facts: dict[str, Any] = {}  # of the run, beside those of its step
+        self._before: tuple[dict[str, Any], str, bool] | None = (
+            None  # those of a file that was restored
+        )
+        self._log: JsonLines | None = None
         self._open: Callable[[], Any] = partial(
             open_session, self.task.evaluation, provider, threads
         )
@@ -141,6 +157,7 @@ class Trainer:
         log: str | PathLike[str] | None = None,
         folder: str | PathLike[str] | None = None,
         every: int | None = None,
+        force: bool = False,
     ) -> History:
         """Train for some epochs, or until so many steps were taken, counted from the first step of
         this trainer or of what it restored: a second call for as many does nothing, and warns.
@@ -152,18 +169,25 @@ class Trainer:
         step is their mean. validation: held-out data, evaluated after each epoch with `metrics`;
         with `patience` training ends when its loss was not smaller for so many epochs. log: a file
         for JSON lines. folder: where `save` writes after each epoch, and after each `every` steps;
-        a run that finds its own file there goes on from it. Raises InputError and Diverged as
-        `step` does; the file in `folder` is then the last good one.
+        a run that finds its own file there goes on from it, and cuts the lines off its log that it
+        will write again. A file of another model, loss, kind of optimiser or set of parameters is
+        refused, and so are another batch size, seed and other data in the middle of an epoch;
+        `force` goes on nevertheless, with the values that fit, from the epoch's beginning. Other
+        differences are obeyed, with a RunWarning that lists them. Raises InputError and Diverged
+        as `step` does; the file in `folder` is then the last good one.
         """
         check_needs(validation, folder, patience=patience, metrics=metrics, every=every)
         source = self._batches(data, batch_size, seed)
         place = None if folder is None else Path(folder) / CHECKPOINT
-        self._take_up(place, epochs, steps)
+        end = counted(epochs, "epoch") if steps is None else counted(steps, "step")
+        self._facts["length"] = end
+        self._log = None if log is None or not self.leads else JsonLines(log)
+        self._take_up(place, epochs, steps, force)
         history, best = History(), self.progress.best
         stopping = None if patience is None else EarlyStopping(patience, best, self.progress.stale)
         watching: list[Callback] = [history]
         if self._engine.leads:
-            watching += [*([JsonLines(log)] if log is not None else []), *callbacks]
+            watching += [*([self._log] if self._log is not None else []), *callbacks]
         if steps is not None:
             epochs = 1 << 62
         while self.progress.epoch < epochs and not self._done(steps):
@@ -187,13 +211,20 @@ class Trainer:
             self.progress.check_trained(self.task.manifest.accumulate)
         return history
 
-    def _take_up(self, place: Path | None, epochs: int, steps: int | None) -> None:
+    def _take_up(self, place: Path | None, epochs: int, steps: int | None, force: bool) -> None:
         """Go on from the file, if there is one; without a folder a run of no steps is a mistake."""
         if place is None:
             if why := self.progress.nothing_left(epochs, steps):
                 warnings.warn(why, stacklevel=4)
         elif self._engine.agree(place.exists()):
-            self.restore(place)
+            values, words = self._stored(place)
+            stands = Progress.of(words, str(place))
+            if stands.begun:
+                self._go_on(values, words, str(place), force)
+            if self._log is not None:
+                self._log.cut(stands.logged, stands.steps)
+        elif self._log is not None:  # lines that follow are of this run, whenever it is killed
+            self._save(place)
 
     def _batches(self, data: Given | Data, size: int | None, seed: int | None) -> Data:
         """Batches of this size; by default of the only size that the step accepts, or of 32."""
@@ -224,10 +255,11 @@ class Trainer:
         every: int | None,
     ) -> bool:
         """Train the rest of the present epoch; whether a callback ends training."""
-        done = self.progress.batches
         taken = False
         for i, batch in enumerate(source.epoch(self.progress.epoch)):
-            taken = True
+            if not taken:
+                self._know(source.facts(self.progress.epoch, batch))
+                done, taken = self.progress.batches, True
             if i < done:
                 continue
             self.step(batch)
@@ -294,10 +326,16 @@ class Trainer:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a checkpoint: one file, which is replaced at once. Raises InputError after a
-        step that diverged and took states with it.
+        step that diverged and took states with it, and for a path that cannot be written.
         """
         self._check_whole()
-        words = {"model": self.task.manifest.model, **self.progress.words()}
+        if self._log is not None:
+            self.progress = replace(self.progress, logged=self._log.size)
+        words = {
+            "model": self.task.manifest.model,
+            "run": json.dumps({**facts_of_step(self.task, self.rate), **self._facts}),
+            **self.progress.words(),
+        }
         safetensors_file.write(Path(path), self._engine.values, words)
 
     def _save(self, place: Path | None) -> None:
@@ -312,17 +350,56 @@ class Trainer:
                 "restore(CHECKPOINT) or a new Trainer"
             )
 
-    def restore(self, path: str | PathLike[str]) -> None:
-        """Go on from what `save` wrote. Raises InputError for a file that is damaged or of
-        another model.
+    def restore(self, path: str | PathLike[str], *, force: bool = False) -> None:
+        """Go on from what `save` wrote. Raises InputError for a file that is damaged, and for one
+        of another model, loss, kind of optimiser or set of parameters; with `force` the values
+        that fit are taken from that, and the others stay as they are.
         """
+        self._go_on(*self._stored(Path(path)), str(path), force)
+        if self._before is not None:  # `fit` decides anew how long
+            self._before[0].pop("length", None)
+
+    def _stored(self, path: Path) -> tuple[dict[str, Array], dict[str, str]]:
+        """The values and the words of a checkpoint, of which the leading process reads them."""
         empty: tuple[dict[str, Array], dict[str, str]] = ({}, {})
-        own = safetensors_file.read(Path(path)) if self._engine.leads else empty
-        values, words = self._engine.agree(own)
-        check_values(values, self.task.manifest, words.get("model", ""), str(path))
-        progress = Progress.of(words, str(path))
+        return self._engine.agree(safetensors_file.read(path) if self.leads else empty)
+
+    def _go_on(
+        self, values: Mapping[str, Array], words: Mapping[str, str], where: str, force: bool
+    ) -> None:
+        progress, manifest, before = (
+            Progress.of(words, where),
+            self.task.manifest,
+            facts_in(words, where),
+        )
+        if not force:
+            changes = differences(before, facts_of_step(self.task, self.rate))
+            check_same_run(changes, progress, where)
+        if force or not progress.micro:
+            values = fitting(values, self._engine.values, manifest, every=force)
+        model = manifest.model if force else words.get("model", "")
+        check_values(values, manifest, model, where)
         self._engine.put(values)
         self._engine.seed, self.progress = progress.seed, progress
+        self._before = (before, where, force)
+
+    def _know(self, facts: Mapping[str, Any]) -> None:
+        """Take the facts of the data, of which the first batch is there, into those of the run.
+        Raises InputError if a file that was restored is of another run.
+        """
+        own = {k: v for k, v in self._facts.items() if not of_an_epoch(k)}
+        self._facts = {**own, **facts}
+        if self._before is None:
+            return
+        before, where, force = self._before
+        self._before = None
+        changes = differences(before, {**facts_of_step(self.task, self.rate), **self._facts})
+        if not force:
+            check_same_run(changes, self.progress, where)
+        elif any(map(of_an_epoch, changes)):
+            self.progress = replace(self.progress, batches=0)
+        if changes and self.leads:
+            warnings.warn(told(changes, where), RunWarning, stacklevel=4)
 
     def export(
         self,

@@ -20,7 +20,7 @@ from tests.train.common import examples, write_model
 
 def command(folder: str) -> list[str]:
     words = "fit model.onnx --loss cross_entropy --data data.npz --epochs 60 --threads 1 --every 1"
-    out = ["--folder", folder, "-o", f"{folder}.onnx"]
+    out = ["--folder", folder, "-o", f"{folder}.onnx", "--log", f"{folder}.jsonl"]
     return [sys.executable, "-m", "onnxgrad", *words.split(), *out]
 
 
@@ -54,5 +54,7 @@ def test_killed_at_twenty_moments(tmp_path: Path) -> None:
     whole = (tmp_path / "whole" / "checkpoint.safetensors").read_bytes()
     assert checkpoint.read_bytes() == whole
     assert (tmp_path / "broken.onnx").read_bytes() == (tmp_path / "whole.onnx").read_bytes()
+    # no line is lost, and none is there twice
+    assert (tmp_path / "broken.jsonl").read_text() == (tmp_path / "whole.jsonl").read_text()
     # what a kill in the middle of writing left went with the next save
     assert list((tmp_path / "broken").iterdir()) == [checkpoint]

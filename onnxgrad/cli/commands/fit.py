@@ -93,6 +93,7 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
                 log=args.log,
                 folder=args.folder,
                 every=args.every,
+                force=args.force,
             )
         seconds = time.perf_counter() - started
         if not trainer.leads:
@@ -104,7 +105,7 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
             out.wrote(args.plot)
     except OnnxgradError as error:
         raise named(error, args.model) from error
-    out.wrote(args.log, args.folder)
+    out.wrote(args.log if history.events else None, args.folder)
     fitted = Fitted(history, trainer.progress.steps, seconds)
     out.show(heading(shown(args.model)), *fitted.parts(out.verbose))
     if args.output is None and args.folder is None:

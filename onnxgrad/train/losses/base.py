@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -48,6 +49,9 @@ Reduction = Literal["mean", "sum"]
 # labels that count ("labels"), which agree as long as no label is ignored ("mixed"), or their sum;
 # a "constant" is the same for every part
 OverBatch = Literal["mean", "labels", "mixed", "sum", "constant"]
+# in the text of a loss that a function computes
+FUNCTION = "function "
+_LONGEST_TEXT = 200  # characters of an option in the text of a loss
 # the first in which the operators of the losses mean what they do today (LogSoftmax's axis)
 OLDEST_OPSET = 13
 
@@ -78,6 +82,16 @@ class Loss(metaclass=Declared):
         fit.
         """
 
+    def __str__(self) -> str:
+        """The text of a loss: its name, and the options that are not the defaults."""
+        loss: Any = self
+        if not is_dataclass(loss):
+            return type(self).__name__
+        given = [(f.name, _text(getattr(self, f.name)), _text(f.default)) for f in fields(loss)]
+        options = ",".join(f"{key}={text}" for key, text, default in given if text != default)
+        name = self.name or type(self).__name__
+        return f"{name}{{{options}}}" if options else name
+
     def __add__(self, other: Loss) -> Loss:
         return Sum(((1.0, self), (1.0, other)))
 
@@ -85,6 +99,14 @@ class Loss(metaclass=Declared):
         return Sum(((factor, self),))
 
     __rmul__ = __mul__
+
+
+def _text(value: Any) -> str:
+    """The text of an option; of many numbers a digest."""
+    text = str(value.tolist() if isinstance(value, np.ndarray) else value)
+    if len(text) <= _LONGEST_TEXT:
+        return text
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True)
@@ -101,6 +123,11 @@ class Sum(Loss):
             checked(Finite, weight, "a sum of losses: weight")
             if not isinstance(loss, Loss):
                 raise InputError(f"a sum of losses cannot have {loss!r}, which is no Loss")
+
+    def __str__(self) -> str:
+        """The terms with their weights."""
+        parts = [f"{loss}" if weight == 1 else f"{weight:g}*{loss}" for weight, loss in self.terms]
+        return " + ".join(parts)
 
     @property
     def over_batch(self) -> OverBatch | None:
@@ -156,6 +183,10 @@ class Custom(Loss):
 
     function: Callable[..., Var]
     over_batch: Reduction | None = None
+
+    def __str__(self) -> str:
+        """The name of the function."""
+        return f"{FUNCTION}{getattr(self.function, '__qualname__', type(self.function).__name__)}"
 
     def emit(self, place: Place) -> Var:
         """Returns the function's value. Raises InputError unless it is a scalar."""

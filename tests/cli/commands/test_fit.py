@@ -225,8 +225,21 @@ def test_what_stands_in_the_folder_must_be_of_this_step(
     assert main(words) == 0
     kept = Path("run", "checkpoint.safetensors").read_bytes()
     assert main([*words, "--optimizer", "sgd"]) == 2
-    assert "of another training step" in capsys.readouterr().err
+    assert (
+        "run: optimiser adamw there, sgd here: choose another --folder" in capsys.readouterr().err
+    )
     assert Path("run", "checkpoint.safetensors").read_bytes() == kept
+    assert main([*words, "--optimizer", "sgd", "--force", "--epochs", "2"]) == 0
+    told = "note: run/checkpoint.safetensors goes on with optimiser sgd (was adamw), "
+    assert capsys.readouterr().err.startswith(told)
+
+
+def test_only_files_that_exist_are_listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fit", "model.onnx", *BASE, "--data", "data.npz", "--folder", "run", "--log"]
+    assert main([*words, "one.jsonl"]) == 0
+    assert capsys.readouterr().out.endswith("wrote one.jsonl, run\n")
+    assert main([*words, "two.jsonl"]) == 0  # nothing is left to do
+    assert capsys.readouterr().out.endswith("wrote run\n") and not Path("two.jsonl").exists()
 
 
 def test_a_folder_needs_its_original_for_the_result(
