@@ -4,6 +4,7 @@ the function body of their schema at the opset that they were written for, or an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from onnxgrad.ir.function_bodies import (
 )
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.type_inference.per_binding import retype
+from onnxgrad.ir.types import is_static
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import folded
 from onnxgrad.laws.raise_opset import Refused, refuse_if
@@ -127,14 +129,9 @@ def layer_normalization(b: Binding) -> tuple[Var, ...] | None:
     x, scale, bias = (b.operand(i) for i in range(3))
     if x is None or scale is None or not x.rank or not x.dtype:
         return None
-    stash, axes = int(b.attr("stash_type")), list(range(int(b.attr("axis")) % x.rank, x.rank))
-    is_narrow = x.dtype not in (stash, TensorProto.DOUBLE)
-    wide = op.Cast(x, to=stash) if is_narrow else x
-    mean = op.ReduceMean(wide, axes)
-    rest = wide - mean
-    root = op.Sqrt(op.ReduceMean(rest * rest, axes) + float(b.attr("epsilon")))
-    normal = rest / root
-    y = (op.Cast(normal, to=x.dtype) if is_narrow else normal) * scale
+    stash, axes = _stash(b), list(range(int(b.attr("axis")) % x.rank, x.rank))
+    mean, root, normal = _standardised(_wide(x, stash), axes, float(b.attr("epsilon")))
+    y = _narrow(normal, x) * scale
     return (
         y if bias is None else y + bias,
         *(
@@ -142,6 +139,76 @@ def layer_normalization(b: Binding) -> tuple[Var, ...] | None:
             for v in (mean, op.Reciprocal(root))
         ),
     )
+
+
+def group_normalization(b: Binding) -> tuple[Var] | None:
+    """GroupNormalization(x, s, t) = n s + t, where n is InstanceNormalization(x) of x in the shape
+    (N, groups, elements)
+
+    The schema's body, which onnxruntime runs as well, loses digits as that of LayerNormalization
+    does: at a mean of 1e4 deviations of its result is NaN in float32. onnxruntime has no
+    InstanceNormalization of float64.
+    """
+    x, scale, bias = (b.operand(i) for i in range(3))
+    if x is None or scale is None or bias is None or x.shape is None or not x.dtype:
+        return None
+    groups, rest, epsilon = int(b.attr("num_groups")), x.shape[1:], float(b.attr("epsilon"))
+    size = math.prod(rest) // groups if is_static(rest) else -1
+    rows = op.Reshape(_wide(x, _stash(b)), [0, groups, size])
+    if rows.dtype == TensorProto.FLOAT:
+        ones, zeros = np.ones(groups, np.float32), np.zeros(groups, np.float32)
+        normal = op.InstanceNormalization(rows, ones, zeros, epsilon=epsilon)
+    else:
+        normal = _standardised(rows, [2], epsilon)[2]
+    shape = list(x.shape) if is_static(x.shape) else op.Shape(x)
+    if b.version < _SCALES_OF_CHANNELS:  # one scale for each group
+        return (op.Reshape(_of_axis_1(_narrow(normal, x), scale, bias, 3), shape),)
+    return (_of_axis_1(_narrow(op.Reshape(normal, shape), x), scale, bias, len(x.shape)),)
+
+
+_SCALES_OF_CHANNELS = 21
+
+
+def _of_axis_1(x: Var, scale: Var, bias: Var, rank: int) -> Var:
+    """x s + t, where s and t have a number for each element of axis 1."""
+    axes = list(range(1, rank - 1))
+    if axes:
+        scale, bias = op.Unsqueeze(scale, axes), op.Unsqueeze(bias, axes)
+    return x * scale + bias
+
+
+def rms_normalization(b: Binding) -> tuple[Var] | None:
+    """RMSNormalization(x, s) = x / sqrt(mean(x x) + epsilon) s
+
+    As the schema's body, but float64 stays float64, as in onnxruntime's kernel.
+    """
+    x, scale = b.operand(0), b.operand(1)
+    if x is None or scale is None or not x.rank or not x.dtype or scale.dtype != x.dtype:
+        return None
+    wide, axes = _wide(x, _stash(b)), list(range(int(b.attr("axis")) % x.rank, x.rank))
+    root = op.Sqrt(op.ReduceMean(wide * wide, axes) + float(b.attr("epsilon")))
+    return (_narrow(wide / root, x) * scale,)
+
+
+def _stash(b: Binding) -> int:
+    """The dtype that narrower floats are normalised in."""
+    return int(b.attr("stash_type", TensorProto.FLOAT))
+
+
+def _wide(x: Var, stash: int) -> Var:
+    return x if x.dtype in (stash, TensorProto.DOUBLE) else op.Cast(x, to=stash)
+
+
+def _narrow(v: Var, x: Var) -> Var:
+    return v if v.dtype == x.dtype else op.Cast(v, to=x.dtype)
+
+
+def _standardised(x: Var, axes: list[int], epsilon: float) -> tuple[Var, Var, Var]:
+    """The mean, the root of the variance, and (x - mean) / root."""
+    mean = op.ReduceMean(x, axes)
+    rest = x - mean
+    root = op.Sqrt(op.ReduceMean(rest * rest, axes) + epsilon)
+    return mean, root, rest / root
 
 
 def trilu(b: Binding) -> tuple[Var]:
@@ -171,7 +238,9 @@ def is_inf(b: Binding) -> tuple[Var]:
 
 _NARROW = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _EQUATIONS: dict[str, _Equation] = {
+    "GroupNormalization": group_normalization,
     "IsInf": is_inf,
     "LayerNormalization": layer_normalization,
+    "RMSNormalization": rms_normalization,
     "Trilu": trilu,
 }
