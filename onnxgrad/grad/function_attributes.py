@@ -22,7 +22,7 @@ from onnx import (
 )
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.protobufs import every_node
+from onnxgrad.ir.protobufs import copy_of, every_node
 
 # attributes by name, as a call has them
 Values = Mapping[str, AttributeProto]
@@ -122,8 +122,7 @@ def _referring(node: NodeProto, forms: list[tuple[Values, NodeProto]]) -> list[N
         return [node]
     if node.op_type == "Constant" and node.attribute[0].name == "value":
         return _constant(node, forms)
-    made = NodeProto()
-    made.CopyFrom(node)
+    made = copy_of(node)
     for i, a in enumerate(node.attribute):
         places = [(v, n.attribute[i]) for v, n in forms]
         if all(p == a for _, p in places):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from onnx import NodeProto, TensorProto
+from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.paths import influenced
@@ -24,6 +24,7 @@ from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.identity_barrier import insert_barrier
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var, names_of
 from onnxgrad.laws.quantized.legalize import LAWS
@@ -246,8 +247,7 @@ def _in_floats(q: Var, back: Binding, made: dict[Var, Var]) -> Var:
 def _copy(b: Binding, made: dict[Var, Var]) -> None:
     block, data = b.block, _data(b)
     inputs = [made[v] if v is not None and i in data else v for i, v in enumerate(b.inputs)]
-    node = NodeProto()
-    node.CopyFrom(b.node)
+    node = copy_of(b.node)
     node.name = block.program.names.fresh(f"{b.op.lower()}_of_floats")
     node.input[:] = names_of(inputs)
     node.output[:] = [

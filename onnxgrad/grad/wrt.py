@@ -22,6 +22,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import add_sparse, sparse_tensors
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.ir.var import Var
 from onnxgrad.wording import option, perhaps
@@ -280,8 +281,7 @@ def hoist(program: Program, chosen: Collection[Var]) -> None:
                 v.rename(program.names.fresh(name))
             block.replace(v, add_sparse(program.main, tensor, name))
         else:
-            copy = TensorProto()
-            copy.CopyFrom(tensor)
+            copy = copy_of(tensor)
             copy.name = name
             block.replace(v, program.main.add_initializer(copy))
             if definition is None:

@@ -8,9 +8,10 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from google.protobuf.message import Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from onnxgrad.errors import InputError
@@ -20,6 +21,15 @@ from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.storage.external_data import tensors
 from onnxgrad.ir.types import Array, dtype_name
 from onnxgrad.results import Plain
+
+Proto = TypeVar("Proto", bound=Message)
+
+
+def copy_of(proto: Proto) -> Proto:
+    """Returns a copy of a protobuf."""
+    made: Proto = type(proto)()
+    made.CopyFrom(proto)
+    return made
 
 
 def graphs_of(node: NodeProto) -> list[GraphProto]:

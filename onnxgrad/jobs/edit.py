@@ -18,17 +18,16 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, load_own, program_of
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import every_node, tensor_of
+from onnxgrad.ir.protobufs import copy_of, every_node, tensor_of
 from onnxgrad.ir.renaming import rename_values, symbols, value_names
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, dtype_name, numpy_dtype
+from onnxgrad.jobs.extract import remove_what_served
 from onnxgrad.jobs.fixed_dims import fix
 from onnxgrad.jobs.groups import of_known
 from onnxgrad.jobs.optimize import Hooks, original_of
-from onnxgrad.jobs.proving import Proved, proved, running
+from onnxgrad.jobs.proving import Proved, proved, running, write_if_proved
 from onnxgrad.jobs.surgery_declarations import EditOptions
-from onnxgrad.passes.remove_unused import RemoveUnusedFunctions
-from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import load_inputs
 from onnxgrad.verify.feeds.dims import evaluate, roles, shape_of, symbols_in
 from onnxgrad.wording import option, perhaps
@@ -37,12 +36,11 @@ _FILES = (".npy", ".npz", ".pb")
 _SHOWN = 80  # characters of a value in a message
 
 
-def edit(model: ModelLike, options: EditOptions, hooks: Hooks | None = None) -> Proved:
+def edit(model: ModelLike, options: EditOptions, hooks: Hooks) -> Proved:
     """Change the interface of a model, prove the result against the original, and let the hooks
     write it. Raises InputError for a name that does not exist or is taken, and for a value of
     another type or shape.
     """
-    hooks = hooks or Hooks()
     with hooks.limits(options.timeout, options.max_memory):
         program = load_own(settled(model))
         hooks.on_read(program)
@@ -63,10 +61,7 @@ def edit(model: ModelLike, options: EditOptions, hooks: Hooks | None = None) -> 
                     return {name: found[back.get(name, name)] for name in ends}
 
                 report = proved(made, expected, options)
-        found = Proved(made, report, notes=notes)
-        if found.ok and hooks.write is not None:
-            hooks.write(made)
-    return found
+        return write_if_proved(Proved(made, report, notes=notes), hooks)
 
 
 def edited(
@@ -79,8 +74,7 @@ def edited(
     and notes on what follows. Names are those of `program`, which stays as it is. Raises
     InputError.
     """
-    proto = ModelProto()
-    proto.CopyFrom(to_proto(program))
+    proto = copy_of(to_proto(program))
     _check_names(proto, names)
     sizes = sizes_bound(proto.graph, bound)
     if sizes:
@@ -250,14 +244,9 @@ def _drop(program: Program, names: Iterable[str]) -> None:
     dropped = [outputs[name] for name in dict.fromkeys(names)]
     if len(dropped) == len(outputs):
         raise InputError("every output would be dropped, and a model without outputs is none")
-    read = [v for v in block.initializers.values() if v.use_count]
-    for v in dropped:
-        block.remove_output(v)
-    block.remove_unused([v.definition for v in dropped if v.definition is not None])
-    for v in read:
-        if not v.use_count and not v.is_input:
-            block.remove_initializer(v)
-    RemoveUnusedFunctions().run(program, Trace())
+    with remove_what_served(program, dropped):
+        for v in dropped:
+            block.remove_output(v)
 
 
 def _check_names(model: ModelProto, names: Mapping[str, str]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from onnx import ModelProto, ValueInfoProto
 
@@ -10,10 +11,11 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.jobs.optimize import Hooks
-from onnxgrad.jobs.proving import Proved
+from onnxgrad.jobs.proving import Proved, write_if_proved
 from onnxgrad.jobs.surgery_declarations import ExtractOptions
 from onnxgrad.options import several
 from onnxgrad.passes.remove_unused import RemoveUnusedFunctions
@@ -25,21 +27,18 @@ from onnxgrad.verify.feeds.proof_cases import runnable
 from onnxgrad.wording import perhaps
 
 
-def extract(model: ModelLike, options: ExtractOptions, hooks: Hooks | None = None) -> Proved:
+def extract(model: ModelLike, options: ExtractOptions, hooks: Hooks) -> Proved:
     """Cut a part out, prove that it computes what the whole model does there, and let the hooks
     write it. Raises InputError as `extracted`.
     """
-    hooks = hooks or Hooks()
     with hooks.limits(options.timeout, options.max_memory):
         model = settled(model)
         program = load_own(model)
         hooks.on_read(program)
         part = extracted(program, options.inputs, options.outputs)
         proof = (options.provider, options.seed, options.dims)
-        found = Proved(part, proved(model, part, *proof) if options.verify else None)
-        if found.ok and hooks.write is not None:
-            hooks.write(part)
-    return found
+        report = proved(model, part, *proof) if options.verify else None
+        return write_if_proved(Proved(part, report), hooks)
 
 
 def extracted(
@@ -106,6 +105,22 @@ def cut(program: Program, v: Var) -> Var:
     return made
 
 
+@contextmanager
+def remove_what_served(program: Program, ends: Iterable[Var]) -> Iterator[None]:
+    """Remove the nodes, weights and functions that served these values alone, once the code inside
+    has made them unread.
+    """
+    block = program.main
+    made = [v.definition for v in ends if v.definition is not None]
+    read = [v for v in block.initializers.values() if v.use_count]
+    yield
+    block.remove_unused(made)
+    for v in read:
+        if not v.use_count and not v.is_input:
+            block.remove_initializer(v)
+    RemoveUnusedFunctions().run(program, Trace())
+
+
 def proved(
     model: ModelLike,
     part: Program,
@@ -138,8 +153,7 @@ def proved(
 
 def _showing(model: ModelProto, names: Sequence[str]) -> ModelProto:
     """The model with these values as its outputs."""
-    made = ModelProto()
-    made.CopyFrom(model)
+    made = copy_of(model)
     known = {v.name: v for v in (*model.graph.output, *model.graph.value_info)}
     del made.graph.output[:]
     made.graph.output.extend(known.get(n, ValueInfoProto(name=n)) for n in names)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from onnx import GraphProto, ModelProto, ValueInfoProto
+from onnx import ModelProto, ValueInfoProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, load, to_kind_of
+from onnxgrad.ir.protobufs import copy_of, every_graph
 from onnxgrad.ir.save import to_proto
 from onnxgrad.options import known_keywords
 from onnxgrad.verify.feeds.dims import evaluate, roles, shape_of, symbols_in, tensor_types
@@ -32,8 +33,7 @@ def fix_dims(model: ModelLike, dims: Mapping[str, int]) -> Any:
 
 def fixed(model: ModelLike, dims: Mapping[str, int]) -> ModelProto:
     """`fix_dims` as a ModelProto with its weights. Raises InputError where these pass 2 GB."""
-    made = ModelProto()
-    made.CopyFrom(to_proto(load(model), weights=True))
+    made = copy_of(to_proto(load(model), weights=True))
     fix(made, dims)
     return made
 
@@ -50,7 +50,7 @@ def fix(
             raise InputError(f"{where}: no input has a dimension {name!r}; {hint}")
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
             raise InputError(f"{where}: a whole number from 0 on is wanted")
-    for graph in _graphs(made.graph):
+    for graph in every_graph(made.graph):
         _fix((*graph.input, *graph.output), dims)
         # other shapes are inferred anew
         for value in list(graph.value_info):
@@ -70,12 +70,3 @@ def _fix(values: Iterable[ValueInfoProto], dims: Mapping[str, int]) -> None:
                 symbols = symbols_in(name) if isinstance(name, str) else set()
                 if symbols and (symbols <= dims.keys() or name in dims):
                     dim.dim_value = evaluate(name, dims)
-
-
-def _graphs(graph: GraphProto) -> Iterable[GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for nested in (attribute.g, *attribute.graphs):
-                if nested.node:
-                    yield from _graphs(nested)

@@ -15,7 +15,7 @@ from onnxgrad.ir import domains
 from onnxgrad.ir.load import ModelLike, load_own, program_of
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import FunctionKey, Names, Program
-from onnxgrad.ir.protobufs import keep, model_nodes
+from onnxgrad.ir.protobufs import copy_of, keep, model_nodes
 from onnxgrad.ir.renaming import (
     called,
     key_of,
@@ -33,7 +33,7 @@ from onnxgrad.ir.types import TensorType, Type
 from onnxgrad.jobs.fixed_dims import fix
 from onnxgrad.jobs.groups import of_known
 from onnxgrad.jobs.optimize import Hooks, original_of
-from onnxgrad.jobs.proving import Proved, proved, running
+from onnxgrad.jobs.proving import Proved, proved, running, write_if_proved
 from onnxgrad.jobs.surgery_declarations import JoinOptions
 from onnxgrad.options import several
 from onnxgrad.passes.convert_opset import convert, hide_weight_inputs
@@ -57,11 +57,10 @@ class Joined:
     notes: Sequence[str]
 
 
-def join(a: ModelLike, b: ModelLike, options: JoinOptions, hooks: Hooks | None = None) -> Proved:
+def join(a: ModelLike, b: ModelLike, options: JoinOptions, hooks: Hooks) -> Proved:
     """Chain two models, prove the result against A and then B, and let the hooks write it. Raises
     InputError if they do not fit together.
     """
-    hooks = hooks or Hooks()
     with hooks.limits(options.timeout, options.max_memory):
         a, b = settled(a), settled(b)
         programs = load_own(a), load_own(b)
@@ -84,10 +83,7 @@ def join(a: ModelLike, b: ModelLike, options: JoinOptions, hooks: Hooks | None =
                     }
 
                 report = proved(made.program, expected, options)
-        found = Proved(made.program, report, notes=made.notes)
-        if found.ok and hooks.write is not None:
-            hooks.write(made.program)
-    return found
+        return write_if_proved(Proved(made.program, report, notes=made.notes), hooks)
 
 
 def joined(a: Program, b: Program, options: JoinOptions) -> Joined:
@@ -238,21 +234,14 @@ def _protos(a: Program, b: Program) -> tuple[ModelProto, ModelProto, Any, Any]:
     """Both as protobufs, with the folder of their external data; B's is read if A's lies in
     another folder.
     """
-    first, second = ModelProto(), to_proto(b)
-    first.CopyFrom(to_proto(a))
+    first, second = copy_of(to_proto(a)), copy_of(to_proto(b))
     if not outside(second):
-        return first, _copy(second), a.folder, a.digests
+        return first, second, a.folder, a.digests
     if not outside(first):
-        return first, _copy(second), b.folder, b.digests
+        return first, second, b.folder, b.digests
     if a.folder is not None and a.folder == b.folder:
-        return first, _copy(second), a.folder, {**a.digests, **b.digests}
-    return first, _copy(to_proto(b, weights=True)), a.folder, a.digests
-
-
-def _copy(model: ModelProto) -> ModelProto:
-    made = ModelProto()
-    made.CopyFrom(model)
-    return made
+        return first, second, a.folder, {**a.digests, **b.digests}
+    return first, copy_of(to_proto(b, weights=True)), a.folder, a.digests
 
 
 def _dims(value: ValueInfoProto) -> Sequence[Any]:

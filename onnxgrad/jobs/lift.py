@@ -17,13 +17,11 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
-from onnxgrad.jobs.extract import cut, extracted
+from onnxgrad.jobs.extract import cut, extracted, remove_what_served
 from onnxgrad.jobs.optimize import Hooks, runnable
-from onnxgrad.jobs.proving import Proved, proved, running
+from onnxgrad.jobs.proving import Proved, proved, running, write_if_proved
 from onnxgrad.jobs.surgery_declarations import LiftOptions
 from onnxgrad.options import several
-from onnxgrad.passes.remove_unused import RemoveUnusedFunctions
-from onnxgrad.rewrite.trace import Trace
 from onnxgrad.wording import option, perhaps
 
 # of other domains nothing is known: their operators may draw, or keep a state
@@ -46,11 +44,10 @@ class LiftedModel(Proved):
     prepare: Program
 
 
-def lift(model: ModelLike, options: LiftOptions, hooks: Hooks | None = None) -> LiftedModel:
+def lift(model: ModelLike, options: LiftOptions, hooks: Hooks) -> LiftedModel:
     """Divide a model, prove preparation and rest in a row against it, and let the hooks write the
     rest. Raises InputError for a name that matches nothing, and if nothing can be lifted.
     """
-    hooks = hooks or Hooks()
     with hooks.limits(options.timeout, options.max_memory):
         model = settled(model)
         original, prepare, rest = (load_own(model) for _ in range(3))
@@ -61,11 +58,11 @@ def lift(model: ModelLike, options: LiftOptions, hooks: Hooks | None = None) -> 
             more = option("--weights NAME", "weights=NAME")
             raise InputError(f"nothing depends on weights alone: {more} names what is set at load")
         values = _values(original, names)
-        kept = _ask(rest, names)
-        _ask(prepare, names)
+        for part in (prepare, rest):
+            _ask(part, names)
         read = _sources(prepare, ends)
         extracted(prepare, [n for n in names if n in read] or None, ends)
-        _cut(rest, ends, kept)
+        _cut(rest, ends)
         report = None
         if options.verify:
             with (
@@ -81,10 +78,7 @@ def lift(model: ModelLike, options: LiftOptions, hooks: Hooks | None = None) -> 
                     return second({n: taken[n] for n in needed})
 
                 report = proved(original, expected, options)
-        found = LiftedModel(rest, report, prepare)
-        if found.ok and hooks.write is not None:
-            hooks.write(rest)
-    return found
+        return write_if_proved(LiftedModel(rest, report, prepare), hooks)
 
 
 def lifted(program: Program, names: Sequence[str]) -> list[str]:
@@ -154,13 +148,12 @@ def _values(program: Program, names: Iterable[str]) -> dict[str, Any]:
     return {n: program.array(t) for n in names if (t := tensors.get(n)) is not None}
 
 
-def _ask(program: Program, names: Iterable[str]) -> set[str]:
-    """Make these initializers inputs; the names of the initializers that are read."""
+def _ask(program: Program, names: Iterable[str]) -> None:
+    """Make these initializers inputs."""
     block = program.main
     for name in names:
         if name in block.initializers:
             block.ask_for(block.initializers[name])
-    return {v.name for v in block.initializers.values() if v.use_count}
 
 
 def _sources(program: Program, ends: Iterable[str]) -> set[str]:
@@ -176,20 +169,15 @@ def _sources(program: Program, ends: Iterable[str]) -> set[str]:
     return found
 
 
-def _cut(program: Program, ends: Sequence[str], read: set[str]) -> None:
+def _cut(program: Program, ends: Sequence[str]) -> None:
     """Make these values inputs, and remove what served them alone: nodes, weights, inputs,
     functions.
     """
     block = program.main
     unread = {v for v in block.inputs if not v.use_count}
     values = {v.name: v for v in block.vars()}
-    made = [values[name].definition for name in ends]
-    for name in ends:
-        cut(program, values[name])
-    block.remove_unused([b for b in made if b is not None])
+    with remove_what_served(program, [values[name] for name in ends]):
+        for name in ends:
+            cut(program, values[name])
     block.inputs = [v for v in block.inputs if v.use_count or v in unread or v.initializer]
-    for v in list(block.initializers.values()):
-        if v.name in read and not v.use_count and not v.is_input:
-            block.remove_initializer(v)
     block.touch()
-    RemoveUnusedFunctions().run(program, Trace())

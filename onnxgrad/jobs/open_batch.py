@@ -8,7 +8,7 @@ from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.optimize import Hooks
-from onnxgrad.jobs.proving import Proved
+from onnxgrad.jobs.proving import Proved, write_if_proved
 from onnxgrad.jobs.surgery_declarations import OpenBatchOptions
 from onnxgrad.options import several
 from onnxgrad.transform.open_batch import Opened, open_rows
@@ -22,13 +22,10 @@ class OpenedModel(Proved):
     opened: Opened
 
 
-def open_batch(
-    model: ModelLike, options: OpenBatchOptions, hooks: Hooks | None = None
-) -> OpenedModel:
+def open_batch(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> OpenedModel:
     """Open the batch, prove every row, and let the hooks write the result. Raises InputError that
     names the node if rows depend on each other or no rule applies.
     """
-    hooks = hooks or Hooks()
     with hooks.limits(options.timeout, options.max_memory):
         model = settled(model)
         program = load_own(model)
@@ -45,6 +42,4 @@ def open_batch(
             ).report()  # fmt: skip
         remarks = (*opened.warnings, *opened.notes)
         found = OpenedModel(opened.program, report, opened, notes=remarks)
-        if found.ok and hooks.write is not None:
-            hooks.write(found.program)
-    return found
+        return write_if_proved(found, hooks)

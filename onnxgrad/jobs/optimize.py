@@ -19,6 +19,7 @@ from onnxgrad.errors import CannotRun, InternalError, NotProved, OnnxgradError
 from onnxgrad.ir.load import ModelLike, check_room, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.storage.external_data import load_weights, outside
 from onnxgrad.jobs.declarations import OptimizeOptions
@@ -383,8 +384,7 @@ def original_of(program: Program) -> Iterator[ModelProto | Path]:
         return
     proto = program.proto
     if outside(proto):
-        proto = ModelProto()
-        proto.CopyFrom(program.proto)
+        proto = copy_of(program.proto)
         load_weights(proto, program.folder, program.digests)
     yield proto
 

@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from onnxgrad.errors import NotProved
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.groups import Proof
-from onnxgrad.jobs.optimize import runnable
+from onnxgrad.jobs.optimize import Hooks, runnable
 from onnxgrad.options import providers_of
 from onnxgrad.verify import Difference, Leg, Report, run, verify
 from onnxgrad.verify.compare import worst
@@ -21,6 +21,7 @@ from onnxgrad.verify.values import Value
 
 Values = Mapping[str, Value]
 Run = Callable[[Values], dict[str, Value]]
+P = TypeVar("P", bound="Proved")
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,13 @@ class Proved:
         if self.report is not None and not self.ok:
             raise NotProved(f"{what}: {self.report.summary}; nothing was written")
         return self.program
+
+
+def write_if_proved(found: P, hooks: Hooks) -> P:
+    """Returns the model, which the hooks write unless its proof failed."""
+    if found.ok and hooks.write is not None:
+        hooks.write(found.program)
+    return found
 
 
 @contextlib.contextmanager

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnx import TensorProto
-
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings, clone_sparse
 from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.attempt import fits
 from onnxgrad.rewrite.pattern import P, capture
@@ -68,8 +67,7 @@ def _constants(branch: BindingBlock, into: BindingBlock, mapping: dict[Var, Var 
         if as_nodes:
             mapping[v] = constant(v.const)
         elif v.initializer is not None:
-            tensor = TensorProto()
-            tensor.CopyFrom(v.initializer)
+            tensor = copy_of(v.initializer)
             tensor.name = into.program.names.fresh(v.name)
             mapping[v] = into.add_initializer(tensor)
     return True

@@ -26,6 +26,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.types import SequenceType, TensorType, Type, dtype_name
 from onnxgrad.laws.lower_opset import lower
 from onnxgrad.laws.opened_operators import open_operator
@@ -324,8 +325,7 @@ def set_opset(root: BindingBlock, version: int) -> None:
         return
     for entry in root.proto.opset_import:
         if domains.is_default(entry.domain) and entry.version != version:
-            proto = FunctionProto()
-            proto.CopyFrom(root.proto)
+            proto = copy_of(root.proto)
             for other in proto.opset_import:
                 if domains.is_default(other.domain):
                     other.version = version

@@ -15,6 +15,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emitter import merged_metadata
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import Pass, register, roots
@@ -74,8 +75,7 @@ def _content(tensor: TensorProto | None) -> bytes:
         return b""
     if tensor.HasField("raw_data"):
         return b"r" + tensor.raw_data
-    bare = TensorProto()
-    bare.CopyFrom(tensor)
+    bare = copy_of(tensor)
     bare.ClearField("name")
     bare.ClearField("doc_string")
     serialized: bytes = bare.SerializeToString(deterministic=True)
@@ -173,8 +173,7 @@ def _defaults(op: str, version: int, domain: str) -> frozenset[bytes]:
 
 
 def _content_of(attribute: AttributeProto) -> bytes:
-    bare = AttributeProto()
-    bare.CopyFrom(attribute)
+    bare = copy_of(attribute)
     bare.ClearField("doc_string")
     serialized: bytes = bare.SerializeToString(deterministic=True)
     return serialized

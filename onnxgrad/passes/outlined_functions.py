@@ -21,6 +21,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.function_bodies import import_opset
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import FunctionKey, Program
+from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var, names_of
 from onnxgrad.rewrite.pattern import COMMUTATIVE
@@ -305,8 +306,7 @@ def _plain(group: Group, b: Binding) -> NodeProto:
     """A copy of the binding's node in the one spelling of the default domain that loads in
     functions, with references to the function's parameters.
     """
-    node = NodeProto()
-    node.CopyFrom(b.node)
+    node = copy_of(b.node)
     domains.respell(node)
     for (member, name), parameter in group.parameters.items():
         value = b.attr(name) if member is b else None

@@ -20,7 +20,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.function_bodies import called, functions_callees_first
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import FunctionKey, Program
-from onnxgrad.ir.protobufs import every_node
+from onnxgrad.ir.protobufs import copy_of, every_node
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.trace import Trace
 
@@ -200,8 +200,7 @@ def _drop_attributes(body: BindingBlock, calls: list[Binding], name: str, trace:
     for attribute in [a for a in declared if a not in read]:
         if trace.stopped:
             return
-        narrow = FunctionProto()
-        narrow.CopyFrom(proto)
+        narrow = copy_of(proto)
         names = [a for a in proto.attribute if a != attribute]
         defaults = [a for a in proto.attribute_proto if a.name != attribute]
         del narrow.attribute[:], narrow.attribute_proto[:]

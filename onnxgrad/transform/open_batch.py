@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from onnx import ModelProto
-
 from onnxgrad.errors import InputError
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import program_of
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Dim, TensorType, type_to_proto
 from onnxgrad.ir.var import Var
@@ -174,8 +173,7 @@ def _declared(
         shape = (*v.shape[: rows.axis], size, *v.shape[rows.axis + 1 :])
         opened[v.name] = TensorType(v.dtype, shape)
     model = to_proto(program)
-    made = ModelProto()
-    made.CopyFrom(model)
+    made = copy_of(model)
     del made.graph.value_info[:]
     for declared in (made.graph.input, made.graph.output):
         for value in declared:

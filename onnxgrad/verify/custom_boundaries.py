@@ -17,7 +17,7 @@ from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 from onnxgrad.errors import CannotRun, OnnxgradError
 from onnxgrad.ir import domains
 from onnxgrad.ir.load import load
-from onnxgrad.ir.protobufs import every_node, keep, model_nodes, scheduled
+from onnxgrad.ir.protobufs import copy_of, every_node, keep, model_nodes, scheduled
 from onnxgrad.ir.types import type_to_proto
 from onnxgrad.verify.changed_region import reads
 from onnxgrad.verify.feeds.dims import required_inputs
@@ -123,8 +123,7 @@ class _Side:
     """One model while its custom nodes are cut out; nodes that reach no output are gone."""
 
     def __init__(self, model: ProofModel, unknown: Collection[Operator]) -> None:
-        self.proto = ModelProto()
-        self.proto.CopyFrom(model.weights())
+        self.proto = copy_of(model.weights())
         self.functions = {(f.domain, f.name, f.overload): f for f in self.proto.functions}
         self.unknown, self.opaque = unknown, set[_FunctionKey]()
         while (
@@ -295,8 +294,7 @@ def _result_types(
 
 def _inferred(model: ModelProto, more: Mapping[str, TypeProto]) -> dict[str, TypeProto]:
     """The known types of the values of the main graph, if these are declared as well."""
-    told = ModelProto()
-    told.CopyFrom(model)
+    told = copy_of(model)
     declared = {v.name for v in (*told.graph.value_info, *told.graph.output, *told.graph.input)}
     told.graph.value_info.extend(
         ValueInfoProto(name=name, type=kind) for name, kind in more.items() if name not in declared
@@ -317,8 +315,7 @@ def _as_read(model: ModelProto, name: str, operands: Sequence[TypeProto]) -> Typ
     guesses = [*operands]
     for code in (TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL):
         for kind in operands[:1]:
-            made = TypeProto()
-            made.CopyFrom(kind)
+            made = copy_of(kind)
             made.tensor_type.elem_type = code
             guesses.append(made)
     good = (k for k in guesses if all(_text(k) in kinds for kinds in taken))

@@ -10,6 +10,7 @@ import onnx
 from onnx import TensorProto, ValueInfoProto, helper
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.verify.feeds.dims import evaluate, required_inputs, shape_of, symbols_in
 from onnxgrad.verify.onnxruntime_check import Settings
 from onnxgrad.verify.proof_model import TWO_GB, ProofModel
@@ -61,8 +62,7 @@ def _shape_name(name: str) -> str:
 
 def _with_shapes(candidate: ProofModel, values: Iterable[ValueInfoProto]) -> onnx.ModelProto:
     """The model with the shapes of these values as outputs of its own."""
-    model = onnx.ModelProto()
-    model.CopyFrom(candidate.weights())
+    model = copy_of(candidate.weights())
     domain = next((o.domain for o in model.opset_import if o.domain in ("", "ai.onnx")), "")
     for v in values:
         name = _shape_name(v.name)

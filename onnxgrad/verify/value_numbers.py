@@ -15,7 +15,7 @@ from onnx import GraphProto, NodeProto, TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
 from onnxgrad.ir.binding import RANDOM_OPS
-from onnxgrad.ir.protobufs import elements, every_node, scheduled
+from onnxgrad.ir.protobufs import copy_of, elements, every_node, scheduled
 from onnxgrad.verify.changed_region import reads
 from onnxgrad.verify.tolerance import is_float
 
@@ -76,8 +76,7 @@ class Numbers:
             with np.errstate(over="ignore"):
                 data = array.astype(np.float16).tobytes()
             return self.number(("floats", array.shape, hashlib.blake2b(data).digest()))
-        bare = TensorProto()
-        bare.CopyFrom(tensor)
+        bare = copy_of(tensor)
         bare.ClearField("name")
         bare.ClearField("doc_string")
         data = bare.SerializeToString(deterministic=True)

@@ -134,8 +134,8 @@ def test_a_name_that_means_nothing() -> None:
 
 
 def test_a_wrong_part_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(program: Any, ends: Any, read: Any) -> None:
-        right(program, ends, read)
+    def late(program: Any, ends: Any) -> None:
+        right(program, ends)
         next(b for b in program.main.bindings if b.op == "MatMul").rename_operator("Gemm")
 
     right = job._cut

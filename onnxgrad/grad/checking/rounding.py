@@ -22,7 +22,7 @@ from onnxgrad.grad.checking.vectors import Flat, flat
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import elements, graphs_of
+from onnxgrad.ir.protobufs import copy_of, elements, graphs_of
 from onnxgrad.ir.var import Var
 from onnxgrad.verify.reference.client import Float64
 
@@ -214,8 +214,7 @@ def constants_shifted(graph: ModelProto, source: ModelProto, seed: int) -> Model
     """
     theirs = dict(_constants(source))
     numbers = _magnitudes(theirs.values())
-    shifted = ModelProto()
-    shifted.CopyFrom(graph)
+    shifted = copy_of(graph)
     rng, found = np.random.default_rng(seed), False
     for name, tensor in _constants(shifted):
         if name in theirs or tensor.data_type not in UNITS:

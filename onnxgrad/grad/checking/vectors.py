@@ -10,6 +10,7 @@ from onnx import ModelProto, ValueInfoProto
 
 from onnxgrad.grad.sequences import element_type, map_elements
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.types import SequenceType
 from onnxgrad.ir.var import Var
 from onnxgrad.verify.reference.client import Float64
@@ -64,8 +65,7 @@ def values_of(
     """Returns any values of the model's main graph, computed by the float64 reference."""
     if not names:
         return {}
-    probe = ModelProto()
-    probe.CopyFrom(model)
+    probe = copy_of(model)
     del probe.graph.output[:]
     probe.graph.output.extend(ValueInfoProto(name=n) for n in names)
     return dict(Float64(probe).run(feeds, outputs=list(names)))

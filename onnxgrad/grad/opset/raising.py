@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import onnx
-from onnx import FunctionProto, ModelProto, TensorProto
+from onnx import ModelProto, TensorProto
 from onnx.shape_inference import InferenceError
 from onnx.version_converter import ConvertError
 
@@ -31,7 +31,7 @@ from onnxgrad.ir.identity_barrier import insert_barrier, remove_barrier
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import FunctionKey, Program
-from onnxgrad.ir.protobufs import every_node
+from onnxgrad.ir.protobufs import copy_of, every_node
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import load_weights
 from onnxgrad.ir.types import numpy_dtype, type_to_proto
@@ -284,8 +284,7 @@ def without_functions(program: Program, source: ModelProto) -> ModelProto:
     """`source` without functions, through which onnx would infer call by call, but with the types
     of their results.
     """
-    bare = ModelProto()
-    bare.CopyFrom(source)
+    bare = copy_of(source)
     del bare.functions[:]
     declared = {v.name for v in (*bare.graph.value_info, *bare.graph.output)}
     for b in program.main.bindings:
@@ -300,8 +299,7 @@ def carry_functions(source: ModelProto, converted: ModelProto, opset: int) -> No
     are not onnx's own.
     """
     for f in source.functions:
-        raised = FunctionProto()
-        raised.CopyFrom(f)
+        raised = copy_of(f)
         for entry in raised.opset_import:
             if domains.is_default(entry.domain):
                 entry.version = max(entry.version, opset)

@@ -8,6 +8,7 @@ from onnx import NodeProto, helper
 
 from onnxgrad.ir import domains
 from onnxgrad.ir.attributes import values_of
+from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.types import Dim, Shape
 
 POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
@@ -66,8 +67,7 @@ def spelled_out(node: NodeProto) -> NodeProto:
     """The node, or a copy of it with the defaults that onnx forgets."""
     if node.op_type not in _FORGOTTEN:
         return node
-    copy = NodeProto()
-    copy.CopyFrom(node)
+    copy = copy_of(node)
     spell_out(copy)
     return copy
 

@@ -11,6 +11,7 @@ from onnx import NodeProto, TensorProto, numpy_helper
 from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.sizes import Dim
 from onnxgrad.ir.type_inference import misinferred
 from onnxgrad.ir.type_inference.closed_forms import CLOSED_FORMS
@@ -45,8 +46,7 @@ def result_types(
     if schema is None or any(a.ref_attr_name for a in node.attribute[:]):
         return [None] * len(node.output)
     if node.domain != domains.canonical(node.domain):
-        plain = NodeProto()
-        plain.CopyFrom(node)
+        plain = copy_of(node)
         domains.respell(plain)
         node = plain
     quick = CLOSED_FORMS.get(node.op_type) if node.domain == "" else None

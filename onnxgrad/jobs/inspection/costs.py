@@ -17,6 +17,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import program_of
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.types import TensorType, byte_count
 from onnxgrad.ir.var import Var
 from onnxgrad.jobs.fixed_dims import fix
@@ -93,8 +94,7 @@ def costs_of(
     if spare and not dims:
         program = _opened(program) if program.functions else program
     elif dims or program.functions:
-        made = ModelProto()
-        made.CopyFrom(proto)
+        made = copy_of(proto)
         fix(made, dims, ("--dim", "dims"))
         program = _opened(program_of(made, program.folder))
     account = _Account()

@@ -17,6 +17,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import constant, emitting
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.types import Array, TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import filling
@@ -154,8 +155,7 @@ class Conversion:
             self.declared[block] = {value.name: value for value in values}
         info_before = self.declared[block].get(name)
         if info_before is not None:
-            info = ValueInfoProto()
-            info.CopyFrom(info_before)
+            info = copy_of(info_before)
             info.type.tensor_type.elem_type = _FLOAT16
             block.declared[v] = info
 

@@ -14,7 +14,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, ValueInfoProto
 
 from onnxgrad.errors import InputError, OnnxgradError
-from onnxgrad.ir.protobufs import graphs_of
+from onnxgrad.ir.protobufs import copy_of, graphs_of
 from onnxgrad.ir.storage.external_data import outside
 from onnxgrad.ir.storage.numpy_files import ArraysFile
 from onnxgrad.limits import LimitReached
@@ -59,8 +59,7 @@ class Marked:
 
     def proto(self, names: Iterable[str], floats: Iterable[str] = ()) -> ModelProto:
         """The model with these values as its outputs, and `floats` dequantised, by their names."""
-        made = ModelProto()
-        made.CopyFrom(self.model.proto)
+        made = copy_of(self.model.proto)
         del made.graph.output[:]
         dequantised = {name: f"{name} dequantised" for name in floats}
         for name, new in dequantised.items():
