@@ -43,12 +43,9 @@ from onnxgrad.jobs.inspection.contents import Summary
 from onnxgrad.jobs.inspection.differences import Diff
 from onnxgrad.jobs.optimize import Hooks, with_room
 from onnxgrad.jobs.outcome import OptimizedModel, Outcome
-from onnxgrad.jobs.training import make_step
-from onnxgrad.jobs.training_declarations import StepOptions
 from onnxgrad.limits import limited
 from onnxgrad.report.forms import SHOWN_AS
 from onnxgrad.results import FORMS
-from onnxgrad.train.step import TrainingStep
 from onnxgrad.verify import proof
 from onnxgrad.verify.report import Report
 
@@ -168,32 +165,6 @@ def diff(a: ModelLike, b: ModelLike, *, options: DiffOptions) -> Diff:
     """
     with limited(options.timeout, options.max_memory):
         return differences.diff(a, b)
-
-
-@from_keywords(StepOptions)
-def training_step(model: ModelLike, *, options: StepOptions) -> TrainingStep:
-    """Return one step of training as a graph, for any model whose gradient can be formed.
-
-    `loss` is a Loss, its text as `parse_loss` reads it, the name of a scalar value, a function of
-    the model's values by name, or None for the only output. `optimizer` is AdamW by default;
-    weights narrower than float32 follow master weights, which are states. `wrt` names the weights
-    to train as `gradient` does. `metrics` are outputs of the model that the step returns beside
-    the loss, and "gradient_norm", the norm of all gradients before `clip_norm`.
-
-    `groups` are optimisers, or the hyperparameters that differ, by globs of weights; the first that
-    fits decides, and `lr` counts in proportion to that of `optimizer`. Gradients are clipped by
-    value, then by norm. `loss_scale` ("dynamic", or a number) multiplies the loss of a float16
-    model; a step whose gradient overflows updates nothing. `schedule` is the learning rate inside
-    the graph, in place of an input. `batch_norm` and `dropout` are as the file has them by default.
-    `inputs_at` are values that become inputs, which `features` computes.
-
-    Raises InputError for a loss that does not fit, for a weight that the file does not hold as
-    floating-point numbers, and for an option of another type.
-
-    >>> onnxgrad.training_step("models/training/mlp.onnx", "loss", "sgd{lr=0.1}")
-    TrainingStep(sgd on 6 weights; a batch holds x, target)
-    """
-    return make_step(model, options)
 
 
 @from_keywords(GradientOptions)

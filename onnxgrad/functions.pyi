@@ -25,18 +25,8 @@ from onnxgrad.jobs.groups import Sizes
 from onnxgrad.jobs.groups import Threads
 from onnxgrad.jobs.inspection.contents import Summary
 from onnxgrad.jobs.inspection.differences import Diff
-from onnxgrad.jobs.training_declarations import AverageLike
-from onnxgrad.jobs.training_declarations import Batches
-from onnxgrad.jobs.training_declarations import GroupsLike
-from onnxgrad.jobs.training_declarations import Limit
-from onnxgrad.jobs.training_declarations import LossLike
-from onnxgrad.jobs.training_declarations import OptimizerLike
-from onnxgrad.jobs.training_declarations import Ratio
-from onnxgrad.jobs.training_declarations import ScalingLike
-from onnxgrad.jobs.training_declarations import ScheduleLike
 from onnxgrad.passes.base import Pass
 from onnxgrad.passes.user_laws import Law
-from onnxgrad.train.step import TrainingStep
 from onnxgrad.verify.feeds.proof_cases import Inputs
 from onnxgrad.verify.report import Report
 from onnxgrad.vocabulary import Merge
@@ -161,26 +151,6 @@ def diff(
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
 ) -> Diff: ...
-def training_step(
-    model: ModelLike,
-    loss: LossLike | None = None,
-    optimizer: OptimizerLike | None = None,
-    wrt: Names | None = ('params',),
-    *,
-    stop: Names | None = None,
-    inputs_at: Names = (),
-    metrics: Names = (),
-    batch_norm: Literal['frozen', 'train'] | None = None,
-    dropout: Literal['off', 'train'] | Ratio | None = None,
-    groups: GroupsLike | None = None,
-    clip_norm: Limit | None = None,
-    clip_value: Limit | None = None,
-    accumulate: Batches = 1,
-    average: AverageLike | None = None,
-    loss_scale: ScalingLike | None = None,
-    schedule: ScheduleLike | None = None,
-    checkpoint: Checkpoints | None = None,
-) -> TrainingStep: ...
 def gradient(
     model: ModelLike,
     wrt: Names | None = None,

@@ -297,9 +297,10 @@ def known_keywords(function: F) -> F:
     """Make an unknown keyword of a public function, and an argument of another type than its
     annotation, an InputError that names it.
     """
-    parameters = inspect.signature(function).parameters.values()
+    signature = inspect.signature(function)
+    parameters = signature.parameters.values()
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    known = {p.name: None for p in parameters if p.kind is not p.POSITIONAL_ONLY}
+    known = callable_by(parameters)
     places = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     rested = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
 
@@ -312,13 +313,27 @@ def known_keywords(function: F) -> F:
     def checking(*args: Any, **options: Any) -> Any:
         for name in options:
             if name not in known and not open_ended:
-                raise unknown_keyword(function.__name__, name, known)
+                raise unknown_keyword(called(function), name, known)
+        try:
+            signature.bind(*args, **options)
+        except TypeError as error:
+            raise InputError(f"{called(function)}: {error}") from None
         rest = [rested] * len(args)
         for name, value in (*zip([*places, *rest], args), *options.items()):
             check_argument(kinds().get(name, Any), value, f"{function.__name__}: {name}")
         return function(*args, **options)
 
     return cast(F, checking)
+
+
+def callable_by(parameters: Iterable[inspect.Parameter]) -> list[str]:
+    """Return the names of the parameters that a caller may set by name, without `self`."""
+    return [p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY and p.name != "self"]
+
+
+def called(function: Callable[..., Any]) -> str:
+    """Return the name by which a function is called: of `__init__` its class."""
+    return function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
 
 def check_argument(kind: Any, value: Any, where: str) -> None:

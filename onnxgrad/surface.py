@@ -27,7 +27,6 @@ from onnxgrad.functions import (
     jvp,
     mark_checkpoints,
     optimize,
-    training_step,
     verify,
 )
 from onnxgrad.grad import (
@@ -61,8 +60,8 @@ from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import rewrite
 from onnxgrad.surgery import edit, extract, join, lift, open_batch, set_metadata
 from onnxgrad.testing import temporary_rules
-from onnxgrad.train import Trainer
 from onnxgrad.train.onnx_training.preview_operators import LowerTraining
+from onnxgrad.training import Trainer, training_step
 from onnxgrad.verify import Report, RunFailed, Unsupported
 from onnxgrad.verify.reference.user_operators import kernel
 from onnxgrad.verify.running.session import custom_ops

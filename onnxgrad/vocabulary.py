@@ -14,6 +14,7 @@ Runtime: TypeAlias = Literal["onnxruntime"]
 RUNTIMES = {"onnxruntime": "raise-for-onnxruntime"}
 Merge: TypeAlias = Literal["always", "auto", "never"]
 MERGE = get_args(Merge)
+EngineName: TypeAlias = Literal["auto", "graph", "blocks"]
 # of the largest value of an output: forty roundings to float16, each of 2**-11
 FLOAT16_BOUND = "worst=0.02"
 TUNE_SECONDS = 60.0

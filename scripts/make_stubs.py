@@ -1,5 +1,5 @@
-"""Writes onnxgrad/functions.pyi and onnxgrad/surgery.pyi, what editors and mypy know of the
-functions whose keywords come from declarations.
+"""Writes the .pyi of onnxgrad/functions.py, surgery.py and training.py, what editors and mypy know
+of the functions whose keywords come from declarations.
 
     python scripts/make_stubs.py
 
@@ -11,21 +11,17 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from onnxgrad import functions, surgery
-from onnxgrad.jobs import (
-    declarations,
-    gradient_declarations,
-    groups,
-    surgery_declarations,
-    training_declarations,
-)
+from onnxgrad import functions, surgery, training
+from onnxgrad.jobs import declarations, gradient_declarations, groups, surgery_declarations
+from onnxgrad.jobs.training import declarations as training_declarations
 
-STUBS = {m: Path(str(m.__file__)).with_suffix(".pyi") for m in (functions, surgery)}
+STUBS = {m: Path(str(m.__file__)).with_suffix(".pyi") for m in (functions, surgery, training)}
 HEAD = '''"""Made by scripts/make_stubs.py from the declarations of onnxgrad.jobs."""
 
 # fmt: off
@@ -34,18 +30,30 @@ HEAD = '''"""Made by scripts/make_stubs.py from the declarations of onnxgrad.job
 
 
 def declared_functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
-    """The functions of a module whose keywords come from a declaration."""
-    own = {n: f for n, f in vars(module).items() if hasattr(f, "__wrapped__")}
-    return {n: f for n, f in own.items() if f.__module__ == module.__name__}
+    """The functions of a module whose keywords come from a declaration, and its classes."""
+    everything = vars(module).items()
+    own = {n: f for n, f in everything if getattr(f, "__module__", "") == module.__name__}
+    return {n: f for n, f in own.items() if isinstance(f, type) or hasattr(f, "__wrapped__")}
 
 
 def stub(found: dict[str, Callable[..., Any]], *modules: ModuleType) -> str:
     """The text of a stub; names in annotations are imported as the `modules` import them."""
-    lines = [f"def {name}{_signature(f)}: ..." for name, f in found.items()]
+    lines = [_class(f) if isinstance(f, type) else _function(n, f) for n, f in found.items()]
     used = dict.fromkeys(re.findall(r"\b[A-Z_a-z]\w*\b", "\n".join(map(str, lines))))
     known = {k: v for module in modules for k, v in _imports(module).items()}
     imports = sorted({known[n] for n in used if n in known and n not in found})
     return HEAD + "\n".join(imports) + "\n\n" + "\n".join(lines) + "\n"
+
+
+def _function(name: str, function: Callable[..., Any]) -> str:
+    return f"def {name}{_signature(function)}: ..."
+
+
+def _class(cls: type) -> str:
+    """A class with its methods whose keywords come from a declaration."""
+    methods = [_function(n, f) for n, f in vars(cls).items() if hasattr(f, "__wrapped__")]
+    bases = ", ".join(base.__name__ for base in cls.__bases__)
+    return f"class {cls.__name__}({bases}):\n{textwrap.indent(chr(10).join(methods), '    ')}"
 
 
 def _signature(function: Callable[..., Any]) -> str:
@@ -54,7 +62,8 @@ def _signature(function: Callable[..., Any]) -> str:
         if p.kind is p.KEYWORD_ONLY and "*" not in parts:
             parts.append("*")
         default = p.empty if p.default is p.empty else _Text(repr(p.default))
-        parts.append(str(p.replace(default=default, annotation=_Text(p.annotation))))
+        annotation = p.empty if p.annotation is p.empty else _Text(p.annotation)
+        parts.append(str(p.replace(default=default, annotation=annotation)))
     lines = ",\n    ".join(parts)
     return f"(\n    {lines},\n) -> {signature.return_annotation}"
 

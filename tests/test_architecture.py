@@ -39,6 +39,7 @@ LAYERS = [
     "report",
     "functions",
     "surgery",
+    "training",
     "olive",
     "surface",
     "help",

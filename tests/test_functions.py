@@ -11,6 +11,8 @@ import pytest
 import onnxgrad
 from onnxgrad import P, capture, train
 from onnxgrad.errors import OnnxgradError
+from onnxgrad.jobs.declared import REQUIRED, options_of
+from onnxgrad.jobs.training import declarations as training
 from scripts import make_stubs
 
 MODEL = "models/training/mlp.onnx"
@@ -83,12 +85,63 @@ def test_no_function_accepts_a_value_of_another_type(name: str, parameter: str, 
         )
 
 
-@pytest.mark.parametrize(("option", "wrong"), [("epochs", 0.5), ("steps", "3"), ("batch_size", 2j)])
-def test_training_accepts_no_value_of_another_type(option: str, wrong: Any) -> None:
-    trainer = onnxgrad.Trainer(onnxgrad.training_step(MODEL, "loss"))
-    data = {"x": np.zeros((4, 16), np.float32), "target": np.zeros((4, 8), np.float32)}
-    with pytest.raises(OnnxgradError, match=f"fit: {option} must be a whole number"):
-        trainer.fit(data, **{option: wrong})
+def keywords(method: Any) -> list[str]:
+    return [*inspect.signature(method).parameters]
+
+
+METHODS = [
+    (name, p)
+    for name, method in inspect.getmembers(onnxgrad.Trainer, inspect.isfunction)
+    if (not name.startswith("_") or name == "__init__") and "options" not in keywords(method)
+    for p in keywords(method)
+    if p != "self"
+]
+BATCH = {"x": np.zeros((4, 16), np.float32), "target": np.zeros((4, 8), np.float32)}
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Any:
+    return onnxgrad.Trainer(onnxgrad.training_step(MODEL, "loss"))
+
+
+@pytest.mark.parametrize(("name", "parameter"), METHODS)
+def test_no_method_of_a_trainer_accepts_a_value_of_another_type(
+    name: str, parameter: str, trainer: Any
+) -> None:
+    function = onnxgrad.Trainer if name == "__init__" else getattr(trainer, name)
+    usual = {"step": trainer.task, "data": BATCH, "model": MODEL, "path": "no"}
+    needed = [
+        p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty
+    ]
+    rest = {n: usual[n] for n in needed if n != parameter}
+    for wrong in WRONG:
+        with pytest.raises(OnnxgradError) as caught:
+            function(**rest, **{parameter: wrong})
+        said = str(caught.value)
+        where = f"{'Trainer' if name == '__init__' else name}: {parameter}"
+        assert said.startswith((where, f"a {parameter} must be")) and "\n" not in said, said
+    with pytest.raises(OnnxgradError, match=f"has no option 'turtles'; it has {needed[0]}"):
+        function(turtles=1)
+    with pytest.raises(OnnxgradError, match=f"missing a required argument: '{needed[0]}'"):
+        function()
+
+
+def test_a_trainer_has_the_options_that_are_declared() -> None:
+    for function, options in (
+        (onnxgrad.Trainer, training.TrainerOptions),
+        (onnxgrad.Trainer.fit, training.RunOptions),
+        (onnxgrad.Trainer.evaluate, training.EvaluateOptions),
+        (onnxgrad.Trainer.export, training.ExportOptions),
+    ):
+        found = inspect.signature(function).parameters
+        declared = {o.name: o.default for o in options_of(options) if o.default is not REQUIRED}
+        assert declared.items() <= {n: p.default for n, p in found.items()}.items()
+        assert found.keys() - declared.keys() <= {"self", "step", "model", "data"}
+    # `fit` shares them, but for the metrics that only Python can make
+    declared = {
+        o.name for cls in (training.TrainerOptions, training.RunOptions) for o in options_of(cls)
+    }
+    assert declared - {o.name for o in options_of(training.FitOptions)} == {"callbacks"}
 
 
 def test_the_stub_is_that_of_the_declarations() -> None:

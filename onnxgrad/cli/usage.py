@@ -12,10 +12,10 @@ from onnxgrad.cli.help_text import examples_text
 from onnxgrad.jobs import declarations as jobs
 from onnxgrad.jobs import gradient_declarations as gradients
 from onnxgrad.jobs import surgery_declarations as surgery
-from onnxgrad.jobs import training_declarations as training
 from onnxgrad.jobs.declared import Declaration, add_flags, group_of, reader
 from onnxgrad.jobs.gradient_declarations import PRODUCTS
 from onnxgrad.jobs.groups import Seconds, Several
+from onnxgrad.jobs.training import declarations as training
 from onnxgrad.vocabulary import TUNE_FILE, TUNE_SECONDS
 
 

@@ -18,6 +18,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_
 
 from onnxgrad.errors import InputError
 from onnxgrad.options import (
+    callable_by,
+    called,
     check_argument,
     check_fields,
     checked,
@@ -231,24 +233,25 @@ def from_keywords(cls: type[Declaration]) -> Callable[[F], F]:
     """
 
     def deciding(function: F) -> F:
-        signature = _signature(function, cls)
-        known = [p.name for p in signature.parameters.values() if p.kind is not p.POSITIONAL_ONLY]
+        signature, owner = _signature(function, cls), called(function)
+        known = callable_by(signature.parameters.values())
         declared = {o.name for o in options_of(cls)}
 
         @functools.wraps(function)
         def calling(*args: Any, **keywords: Any) -> Any:
             for name in keywords:
                 if name not in known:
-                    raise unknown_keyword(function.__name__, name, known)
+                    raise unknown_keyword(owner, name, known)
             try:
                 given = signature.bind(*args, **keywords).arguments
             except TypeError as error:
-                raise InputError(f"{function.__name__}: {error}") from None
+                raise InputError(f"{owner}: {error}") from None
             options = cls.from_settings({k: v for k, v in given.items() if k in declared})
             rest = {k: v for k, v in given.items() if k not in declared}
             for name, value in rest.items():
-                kind = resolved(signature.parameters[name].annotation, function.__module__)
-                check_argument(kind, value, f"{function.__name__}: {name}")
+                if name in known:
+                    kind = resolved(signature.parameters[name].annotation, function.__module__)
+                    check_argument(kind, value, f"{owner}: {name}")
             return function(**rest, options=options)
 
         calling.__signature__ = signature  # type: ignore[attr-defined]  # what inspect reads
@@ -269,7 +272,11 @@ def _signature(function: Callable[..., Any], cls: type[Declaration]) -> inspect.
         for o in options_of(cls)
     ]  # fmt: skip
     others = [p for p in own.parameters.values() if p.name != "options"]
-    together = sorted([*others, *declared], key=lambda p: p.kind)
+    # of arguments without a name those without a default come first
+    together = sorted(
+        [*others, *declared],
+        key=lambda p: (p.kind, p.kind is not p.KEYWORD_ONLY and p.default is not p.empty),
+    )
     return own.replace(parameters=together)
 
 

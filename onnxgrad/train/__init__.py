@@ -28,19 +28,18 @@ from onnxgrad.train.onnx_training.training_info_writer import with_training_info
 from onnxgrad.train.optimizers import *  # noqa: F403
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import read_step, save_step, seal_step
-from onnxgrad.train.trainer import Trainer
 from onnxgrad.train.update.mixed_precision import LossScaling
 from onnxgrad.train.update.moving_average import ExponentialMovingAverage
 
 if TYPE_CHECKING:
-    from onnxgrad.functions import training_step
+    from onnxgrad.training import Trainer, training_step
 else:
 
     def __getattr__(name: str) -> object:
-        """Return `training_step`, which comes from above this folder: jobs declare its options."""
-        if name != "training_step":
+        """Return what comes from above this folder, as jobs declare its options."""
+        if name not in ("Trainer", "training_step"):
             raise AttributeError(f"module 'onnxgrad.train' has no attribute '{name}'")
-        return import_module("onnxgrad.functions").training_step
+        return getattr(import_module("onnxgrad.training"), name)
 
 
 __all__ = [

@@ -137,7 +137,7 @@ def sampled(arrays: Mapping[str, Array]) -> str:
 
 
 def as_data(given: Given | Data, size: int, seed: int | None, *, whole: bool = False) -> Data:
-    """Returns the data that `fit` accepts as `Data`. Raises InputError for anything else, and for a
+    """Returns the data that `fit` accepts as `Data`. Raises InputError for an iterator, and for a
     file that cannot be read.
     """
     if isinstance(given, Data):
@@ -148,11 +148,6 @@ def as_data(given: Given | Data, size: int, seed: int | None, *, whole: bool = F
         return Arrays({name: np.asarray(a) for name, a in given.items()}, size, seed, whole)
     if callable(given):
         return Repeated(given)
-    if not isinstance(given, Iterable):
-        raise InputError(
-            "data is arrays by name, an .npz of them, a list of batches, or a function that makes "
-            f"them, not {type(given).__name__}"
-        )
     if isinstance(given, Iterator):
         raise InputError(
             "an iterator ends with its first epoch: pass a list, or a function that returns one"

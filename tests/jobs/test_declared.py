@@ -29,6 +29,7 @@ from onnxgrad.jobs.declared import (
     table_of,
 )
 from onnxgrad.jobs.groups import InputKind, Names, PerOutput, Sizes
+from onnxgrad.jobs.training.declarations import RunOptions
 from onnxgrad.options import Range, checked
 from scripts import make_stubs
 
@@ -40,6 +41,13 @@ class More(OptimizeOptions):
     """A copy of the options of `optimize` with one option more."""
 
     turtles: Annotated[int, Range(1, 9)] = option(3, HELP, metavar="N", toml="verify.turtles")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoreRuns(RunOptions):
+    """The same of `Trainer.fit`."""
+
+    turtles: Annotated[int, Range(1, 9)] = option(3, HELP)
 
 
 @from_keywords(More)
@@ -67,6 +75,41 @@ def test_python_has_it() -> None:
         stand("m", turtle=3)
     with pytest.raises(InputError, match="stand: missing a required argument: 'model'"):
         stand()
+
+
+class Stack:
+    """A class whose methods have declared keywords."""
+
+    @from_keywords(MoreRuns)
+    def __init__(self, *, options: MoreRuns, model: Any) -> None:
+        """Keep it."""
+        self.turtles = options.turtles
+
+    @from_keywords(More)
+    def stand(self, model: Any, *, options: More) -> Any:
+        """Return how many."""
+        return options.turtles
+
+
+def test_a_class_has_it() -> None:
+    """As `Trainer`: its first arguments and its methods."""
+    made = Stack({"x": 1}, model="m", turtles=5)
+    assert (made.turtles, made.stand("m"), made.stand("m", turtles=4)) == (5, 3, 4)
+    assert [*inspect.signature(Stack).parameters][:1] == ["data"]
+    text = make_stubs.stub({"Stack": Stack}, make_stubs.groups, make_stubs.training_declarations)
+    assert (
+        "class Stack(object):\n    def __init__(\n        self,\n        data: DataLike,\n" in text
+    )
+    assert text.count("        turtles: Annotated[int, Range(1, 9)] = 3,\n") == 2
+    assert f"turtles: {HELP}" in str(Stack.__init__.__doc__)
+    with pytest.raises(InputError, match=r"^fit: turtles must be a whole number, not 'x'"):
+        Stack([], model="m", turtles="x")
+    with pytest.raises(InputError, match=r"^Stack has no option 'turtle' .*; it has data, model"):
+        Stack([], turtle=3)
+    with pytest.raises(InputError, match=r"^Stack: missing a required argument: 'data'"):
+        Stack()
+    with pytest.raises(InputError, match=r"^stand has no option 'self'"):
+        made.stand(self=3)
 
 
 def test_the_command_has_it(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,9 +11,10 @@ import pytest
 from onnxgrad.errors import InputError
 from onnxgrad.ir.save import to_proto
 from onnxgrad.train import SGD, CrossEntropy, Trainer, TrainingStep, training_step
+from onnxgrad.train.divergence import Diverged
 from onnxgrad.train.engines.graph import GraphEngine
-from onnxgrad.train.trainer import Diverged, EngineName
 from onnxgrad.verify.running.session import run
+from onnxgrad.vocabulary import EngineName
 from tests.helpers import ROOT
 from tests.train.modes_common import batches, network, weights
 

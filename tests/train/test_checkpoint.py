@@ -13,11 +13,11 @@ import pytest
 
 from onnxgrad import op
 from onnxgrad.errors import InputError, RunWarning
-from onnxgrad.train import SGD, AdamW, Custom, Sum, losses, training_step
+from onnxgrad.jobs.training.trainer import CHECKPOINT
+from onnxgrad.train import SGD, AdamW, Custom, Sum, Trainer, losses, training_step
 from onnxgrad.train.checkpoint import Progress
 from onnxgrad.train.schedules import Cosine
 from onnxgrad.train.step_folder import save_step
-from onnxgrad.train.trainer import CHECKPOINT, Trainer
 from tests.train.common import classifier, examples, step
 
 

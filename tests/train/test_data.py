@@ -59,7 +59,6 @@ def test_a_batch_is_a_dict() -> None:
         (ARRAYS, 0, "at least 1"),
         ({"x": np.zeros(0)}, 4, "0 examples"),
         (iter([]), 4, "an iterator ends with its first epoch"),
-        (None, 4, "a function that makes them, not NoneType"),
         ("nowhere.npz", 4, "cannot be read"),
     ],
 )

@@ -19,8 +19,8 @@ from onnxgrad.train import SGD, CrossEntropy, Trainer, TrainingStep, training_st
 from onnxgrad.train.dropout import bits_like, keys
 from onnxgrad.train.engines.base import seed_of
 from onnxgrad.train.engines.graph import GraphEngine
-from onnxgrad.train.trainer import EngineName
 from onnxgrad.verify.running.session import run
+from onnxgrad.vocabulary import EngineName
 from tests.train.modes_common import DROPOUT, batches, network
 
 USERS = 3

@@ -22,16 +22,22 @@ from onnxgrad.cli.parser import complaint
 from onnxgrad.cli.targets import files_read, target_of, write_model
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import load
-from onnxgrad.jobs.training import make_step
+from onnxgrad.jobs.training.declarations import (
+    Engine,
+    Epochs,
+    ExportOptions,
+    RunOptions,
+    TrainerOptions,
+)
+from onnxgrad.jobs.training.step import make_step
+from onnxgrad.jobs.training.trainer import TrainingLoop
 from onnxgrad.limits import MOST_SECONDS, UNLIMITED, LimitReached
-from onnxgrad.named_options import read
 from onnxgrad.report.parts import heading
 from onnxgrad.report.training import Fitted
-from onnxgrad.train import Event, Trainer, accuracy, features
+from onnxgrad.train import Event, accuracy, features
 from onnxgrad.train.callbacks import check_plotting
 from onnxgrad.train.data import read_npz
 from onnxgrad.train.engines.processes import world
-from onnxgrad.train.schedules import SCHEDULES
 from onnxgrad.verify.running.process_limits import bounding_us
 
 
@@ -51,7 +57,6 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
     target = None if args.output is None else target_of(args.output, files_read(args))
     if args.plot is not None:
         _check_plotting()
-    rate = _rate(args.rate)
     metrics = {
         "accuracy" if output == "logits" else f"accuracy of {output}": accuracy(output, labels)
         for output, labels in (args.accuracy or {}).items()
@@ -62,15 +67,8 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
         with within_limits(args):
             step: Any = args.model if folder else make_step(source(args.model), args.options)
             data, validation = (_data(args, path, folder) for path in (args.data, args.validation))
-            opening = partial(
-                Trainer,
-                step,
-                rate,
-                provider=args.provider,
-                threads=args.threads,
-                engine=args.engine,
-                data_parallel=args.data_parallel,
-            )
+            how = TrainerOptions.from_settings(args.options.shared(Engine))
+            opening = partial(TrainingLoop, step, how)
             trainer = None if args.provider != "cpu" else opening()
         # the address space that CUDA reserves is beyond any bound
         trainer = trainer or opening()
@@ -80,26 +78,16 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
             _while_training(args, time.monotonic() - began),
             out.progress("train", 1) as advance,
         ):
-            history = trainer.fit(
-                data,
-                epochs=args.epochs,
-                steps=args.steps,
-                batch_size=args.batch_size,
-                seed=args.seed if args.shuffle else None,
-                validation=validation,
-                metrics=metrics,
-                patience=args.patience,
-                callbacks=[_shown(args, advance)],
-                log=args.log,
-                folder=args.folder,
-                every=args.every,
-                force=args.force,
-            )
+            given = args.options.shared(Epochs) | {"data": data, "validation": validation}
+            given |= {} if args.shuffle else {"seed": None}
+            run = {"metrics": metrics, "callbacks": [_shown(args, advance)]}
+            history = trainer.train(RunOptions.from_settings({**given, **run}))
         seconds = time.perf_counter() - started
         if not trainer.leads:
             return 0
         if args.output is not None and original is not None:
-            write_model(trainer.export(load(source(original))), target, out)
+            trained = trainer.exported(load(source(original)), ExportOptions())
+            write_model(trained, target, out)
         if args.plot is not None:
             history.plot(args.plot)
             out.wrote(args.plot)
@@ -134,7 +122,7 @@ def _while_training(args: argparse.Namespace, spent: float) -> AbstractContextMa
 
 
 @contextmanager
-def _naming_what_ended(args: argparse.Namespace, trainer: Trainer) -> Iterator[None]:
+def _naming_what_ended(args: argparse.Namespace, trainer: TrainingLoop) -> Iterator[None]:
     """Say of a limit that ends training at which step it did, and what was kept."""
     try:
         yield
@@ -173,13 +161,3 @@ def _shown(
         advance(f"epoch {event.epoch + 1}, step {event.step}, loss {event.loss:.4g}", part)
 
     return show
-
-
-def _rate(text: str) -> Any:
-    """A number, or a schedule as a function of the step. Raises InputError."""
-    if not text:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        return read(text, SCHEDULES, "schedule")

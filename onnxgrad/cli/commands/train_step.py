@@ -12,7 +12,7 @@ from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, write_model
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad.checking.report import GradientReport
-from onnxgrad.jobs.training import check_step, make_step
+from onnxgrad.jobs.training.step import check_step, make_step
 from onnxgrad.report.parts import heading, line
 from onnxgrad.report.training import StepMade
 from onnxgrad.train.onnx_training.training_info_reader import step_from_training_info

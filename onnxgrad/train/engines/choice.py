@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from onnxgrad.errors import InputError
 from onnxgrad.train.engines.base import Engine
 from onnxgrad.train.engines.blocks import BlocksEngine, fits
 from onnxgrad.train.engines.data_parallel import DataParallel
 from onnxgrad.train.engines.graph import GraphEngine
 from onnxgrad.train.step import TrainingStep
-
-EngineName = Literal["auto", "graph", "blocks"]
+from onnxgrad.vocabulary import EngineName
 
 
 def open_engine(
@@ -33,8 +30,6 @@ def open_engine(
         )
     if parallel and name == "graph":
         raise InputError('data_parallel averages beside the graph: leave out engine="graph"')
-    if name not in ("auto", "graph", "blocks"):
-        raise InputError(f"unknown engine '{name}': choose one of auto, graph, blocks")
     if parallel:
         return DataParallel(step, threads=threads)
     if name == "blocks" or (name == "auto" and can):

@@ -1,4 +1,4 @@
-"""`Trainer`: a training step over stock onnxruntime, from the first batch to the trained model.
+"""The driver of training: a step over stock onnxruntime, from the first batch to the trained model.
 
 A checkpoint is one file, which is replaced at once: values, the number of the next step,
 and how far the epoch is. Data is the same in each epoch of that number, so a run that was killed
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -21,6 +21,14 @@ from typing import Any
 from onnxgrad.errors import InputError, RunWarning
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.types import Array
+from onnxgrad.jobs.training.declarations import (
+    EvaluateOptions,
+    ExportOptions,
+    RestoreOptions,
+    RunOptions,
+    TrainerOptions,
+)
+from onnxgrad.named_options import read
 from onnxgrad.options import known_keywords
 from onnxgrad.train import safetensors_file
 from onnxgrad.train.callbacks import Callback, EarlyStopping, Event, History, JsonLines, check_needs
@@ -42,12 +50,12 @@ from onnxgrad.train.divergence import (
     norm_of,
     what_ends,
 )
-from onnxgrad.train.engines.base import ending_together, seed_of
-from onnxgrad.train.engines.choice import EngineName, open_engine
+from onnxgrad.train.engines.base import ending_together
+from onnxgrad.train.engines.choice import open_engine
 from onnxgrad.train.engines.session import checked, dtype_of, open_session
-from onnxgrad.train.evaluation import Metric, evaluated
+from onnxgrad.train.evaluation import evaluated
 from onnxgrad.train.export import export
-from onnxgrad.train.schedules import Rate, finite_rate, rate_of
+from onnxgrad.train.schedules import SCHEDULES, Rate, finite_rate, rate_of
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import check_values, opened_step
 from onnxgrad.wording import counted
@@ -55,39 +63,24 @@ from onnxgrad.wording import counted
 CHECKPOINT = "checkpoint.safetensors"
 
 
-class Trainer:
-    """Trains with a step from `training_step`, or from the folder that it was saved in.
+class TrainingLoop:
+    """A training step with its engine, weights and progress; `Trainer` has its options as keywords.
 
-    rate: the learning rate, or a function of the step's number, such as a schedule; None: the
-    optimiser's own, or the schedule inside the step. threads: of onnxruntime. engine: "graph" runs
-    the step graph unchanged; "blocks" applies the update in NumPy, on the CPU, for elementwise
-    optimisers of this package; "auto" chooses "blocks" if it can. Both compute the same numbers.
-    data_parallel: the
-    processes that mpiexec started share out every batch; the first of them logs, evaluates and
-    saves. seed: of what is drawn in the steps (Dropout); a run that is taken up keeps its own.
     Raises InputError for a rate that is not finite, and an engine that cannot run this step.
     """
 
-    def __init__(
-        self,
-        step: TrainingStep | str | PathLike[str],
-        rate: Rate | None = None,
-        *,
-        provider: str = "cpu",
-        threads: int | None = None,
-        engine: EngineName = "auto",
-        data_parallel: bool = False,
-        seed: int = 0,
-    ) -> None:
-        self.progress = Progress(seed=seed)
+    def __init__(self, step: TrainingStep | str | PathLike[str], options: TrainerOptions) -> None:
+        self.progress = Progress(seed=options.seed)
+        provider, threads = options.provider, options.threads
         with nullcontext(step) if isinstance(step, TrainingStep) else opened_step(step) as task:
             self.task = task
-            self.rate: Rate = rate_of(self.task.manifest, rate)
-            self._engine = open_engine(self.task, engine, provider, threads, data_parallel)
+            self.rate: Rate = rate_of(self.task.manifest, _rate(options.rate))
+            self._engine = open_engine(
+                self.task, options.engine, provider, threads, options.data_parallel
+            )
         if not isinstance(step, TrainingStep):  # its first values were read into the engine
             self.task = self._engine.task = replace(self.task, initial={})
-        seed_of(seed, 0)  # refuses one out of range before any step
-        self._engine.seed = seed
+        self._engine.seed = options.seed
         self._loss = math.nan  # of the last step: the mean over its micro-batches
         self._norm: float | None = None  # of its gradients, if the step returns it
         self._evaluation: Any = None
@@ -102,6 +95,7 @@ class Trainer:
 
     # ---- steps -----------------------------------------------------------------------------------
 
+    @known_keywords
     def step(self, batch: Mapping[str, Array]) -> float:
         """One step, or one micro-batch of it; the loss before it.
 
@@ -111,11 +105,14 @@ class Trainer:
         of before, and a step of several micro-batches begins anew; where states were written over
         (the graph engine keeps one buffer of each), training goes on after `restore` only.
         """
+        return self._step(batch)
+
+    def _step(self, batch: Mapping[str, Array]) -> float:
         self._check_whole()
         number, count = self.progress.steps + 1, self.task.manifest.accumulate
         micro = self.progress.micro + 1
         self._engine.part = self.progress.micro
-        found = self._engine.run(batch, number, self.rate_at(number))
+        found = self._engine.run(batch, number, self._rate_at(number))
         if (what := what_ends(self.task.manifest, found.loss, found.metrics)) is not None:
             self._engine.back()
             self.progress = replace(self.progress, micro=0, micro_loss=0.0)
@@ -131,8 +128,12 @@ class Trainer:
             self.progress = replace(self.progress, batches=batches, micro=micro, micro_loss=total)
         return found.loss
 
+    @known_keywords
     def rate_at(self, number: int) -> float:
         """The learning rate of that step."""
+        return self._rate_at(number)
+
+    def _rate_at(self, number: int) -> float:
         inside = not self.task.manifest.of_role("learning_rate")
         if inside and callable(self.rate):
             return self.rate(number)
@@ -140,63 +141,33 @@ class Trainer:
 
     # ---- epochs ----------------------------------------------------------------------------------
 
-    @known_keywords
     @ending_together
-    def fit(
-        self,
-        data: Given | Data,
-        *,
-        epochs: int = 1,
-        steps: int | None = None,
-        batch_size: int | None = None,
-        seed: int | None = 0,
-        validation: Given | Data | None = None,
-        metrics: Mapping[str, Metric] = {},
-        patience: int | None = None,
-        callbacks: Sequence[Callback] = (),
-        log: str | PathLike[str] | None = None,
-        folder: str | PathLike[str] | None = None,
-        every: int | None = None,
-        force: bool = False,
-    ) -> History:
-        """Train for some epochs, or until so many steps were taken, counted from the first step of
-        this trainer or of what it restored: a second call for as many does nothing, and warns.
-
-        data: arrays by name (an .npz of them), which are shuffled by `seed` and cut into batches of
-        `batch_size` (32, or what the step takes where that is fixed); a list of batches; or a
-        function that makes them. Of a step that accumulates, each batch is a micro-batch, those
-        that are left at the end of an epoch belong to the next one's first step, and the loss of a
-        step is their mean. validation: held-out data, evaluated after each epoch with `metrics`;
-        with `patience` training ends when its loss was not smaller for so many epochs. log: a file
-        for JSON lines. folder: where `save` writes after each epoch, and after each `every` steps;
-        a run that finds its own file there goes on from it, and cuts the lines off its log that it
-        will write again. A file of another model, loss, kind of optimiser or set of parameters is
-        refused, and so are another batch size, seed and other data in the middle of an epoch;
-        `force` goes on nevertheless, with the values that fit, from the epoch's beginning. Other
-        differences are obeyed, with a RunWarning that lists them. Raises InputError and Diverged
-        as `step` does; the file in `folder` is then the last good one.
+    def train(self, options: RunOptions) -> History:
+        """Train for some epochs, or until so many steps were taken. Raises InputError and Diverged
+        as `step` does.
         """
+        validation, folder, every = options.validation, options.folder, options.every
+        patience, metrics, steps = options.patience, options.metrics, options.steps
         check_needs(validation, folder, patience=patience, metrics=metrics, every=every)
-        source = self._batches(data, batch_size, seed)
+        source = self._batches(options.data, options.batch_size, options.seed)
         place = None if folder is None else Path(folder) / CHECKPOINT
-        end = counted(epochs, "epoch") if steps is None else counted(steps, "step")
+        end = counted(options.epochs, "epoch") if steps is None else counted(steps, "step")
         self._facts["length"] = end
-        self._log = None if log is None or not self.leads else JsonLines(log)
-        self._take_up(place, epochs, steps, force)
+        self._log = None if options.log is None or not self.leads else JsonLines(options.log)
+        self._take_up(place, options)
         history, best = History(), self.progress.best
         stopping = None if patience is None else EarlyStopping(patience, best, self.progress.stale)
         watching: list[Callback] = [history]
         if self._engine.leads:
-            watching += [*([self._log] if self._log is not None else []), *callbacks]
-        if steps is not None:
-            epochs = 1 << 62
+            watching += [*([self._log] if self._log is not None else []), *options.callbacks]
+        epochs = options.epochs if steps is None else 1 << 62
         while self.progress.epoch < epochs and not self._done(steps):
             stop = self._epoch(source, steps, watching, place, every)
             if stop or self._done(steps):
                 break
             self.progress = replace(self.progress, epoch=self.progress.epoch + 1, batches=0)
             if validation is not None:
-                found = self._held_out(validation, batch_size, metrics)
+                found = self._held_out(validation, options)
                 event = Event(
                     self.progress.steps, self.progress.epoch - 1, found["loss"], 0.0, found
                 )
@@ -211,16 +182,16 @@ class Trainer:
             self.progress.check_trained(self.task.manifest.accumulate)
         return history
 
-    def _take_up(self, place: Path | None, epochs: int, steps: int | None, force: bool) -> None:
+    def _take_up(self, place: Path | None, options: RunOptions) -> None:
         """Go on from the file, if there is one; without a folder a run of no steps is a mistake."""
         if place is None:
-            if why := self.progress.nothing_left(epochs, steps):
-                warnings.warn(why, stacklevel=4)
+            if why := self.progress.nothing_left(options.epochs, options.steps):
+                warnings.warn(why, stacklevel=6)
         elif self._engine.agree(place.exists()):
             values, words = self._stored(place)
             stands = Progress.of(words, str(place))
             if stands.begun:
-                self._go_on(values, words, str(place), force)
+                self._go_on(values, words, str(place), options.force)
             if self._log is not None:
                 self._log.cut(stands.logged, stands.steps)
         elif self._log is not None:  # lines that follow are of this run, whenever it is killed
@@ -236,12 +207,10 @@ class Trainer:
         """Call every callback; whether one of them ends training."""
         return self._engine.agree(True in [callback(event) for callback in watching])
 
-    def _held_out(
-        self, data: Given | Data, size: int | None, metrics: Mapping[str, Metric]
-    ) -> dict[str, float]:
-        """The result of `evaluate` on the leading process, for all."""
-        own = self.evaluate(data, batch_size=size, metrics=metrics) if self.leads else {}
-        return self._engine.agree(own)
+    def _held_out(self, data: Given | Data, options: RunOptions) -> dict[str, float]:
+        """The result of `evaluation` on the leading process, for all."""
+        how = EvaluateOptions(data=data, batch_size=options.batch_size, metrics=options.metrics)
+        return self._engine.agree(self.evaluation(how) if self.leads else {})
 
     def _done(self, steps: int | None) -> bool:
         return steps is not None and self.progress.steps >= steps
@@ -262,11 +231,11 @@ class Trainer:
                 done, taken = self.progress.batches, True
             if i < done:
                 continue
-            self.step(batch)
+            self._step(batch)
             if self.progress.micro:
                 continue
             number = self.progress.steps
-            rate, norm = self.rate_at(number), self._norm
+            rate, norm = self._rate_at(number), self._norm
             event = Event(number, self.progress.epoch, self._loss, rate, gradient_norm=norm)
             stop = self._tell(event, watching)
             if every and number % every == 0:
@@ -277,21 +246,12 @@ class Trainer:
             raise InputError("the data gave no batch")
         return False
 
-    def evaluate(
-        self,
-        data: Given | Data,
-        *,
-        batch_size: int | None = None,
-        metrics: Mapping[str, Metric] = {},
-        averaged: bool = False,
-    ) -> dict[str, float]:
-        """The mean loss over batches, weighted by their sizes, and each metric; of the weights as
-        they are, or `averaged`.
-        """
+    def evaluation(self, options: EvaluateOptions) -> dict[str, float]:
+        """The mean loss over batches, weighted by their sizes, and each metric."""
         self._evaluation = self._evaluation or self._open()
-        weights = self.averaged if averaged else self.weights
-        batches = self._batches(data, batch_size, None).epoch(0)
-        return evaluated(self._evaluation, self.task, weights, batches, metrics)
+        weights = self.averaged if options.averaged else self.weights
+        batches = self._batches(options.data, options.batch_size, None).epoch(0)
+        return evaluated(self._evaluation, self.task, weights, batches, options.metrics or {})
 
     # ---- values ----------------------------------------------------------------------------------
 
@@ -324,6 +284,7 @@ class Trainer:
         own = {p.name: held[p.name].astype(dtype_of(p)) for p in manifest.of_role("parameter")}
         return {**self.weights, **own}
 
+    @known_keywords
     def save(self, path: str | PathLike[str]) -> None:
         """Write a checkpoint: one file, which is replaced at once. Raises InputError after a
         step that diverged and took states with it, and for a path that cannot be written.
@@ -350,12 +311,9 @@ class Trainer:
                 "restore(CHECKPOINT) or a new Trainer"
             )
 
-    def restore(self, path: str | PathLike[str], *, force: bool = False) -> None:
-        """Go on from what `save` wrote. Raises InputError for a file that is damaged, and for one
-        of another model, loss, kind of optimiser or set of parameters; with `force` the values
-        that fit are taken from that, and the others stay as they are.
-        """
-        self._go_on(*self._stored(Path(path)), str(path), force)
+    def restored(self, path: Path, options: RestoreOptions) -> None:
+        """Go on from what `save` wrote. Raises InputError as `Trainer.restore` does."""
+        self._go_on(*self._stored(path), str(path), options.force)
         if self._before is not None:  # `fit` decides anew how long
             self._before[0].pop("length", None)
 
@@ -399,19 +357,22 @@ class Trainer:
         elif any(map(of_an_epoch, changes)):
             self.progress = replace(self.progress, batches=0)
         if changes and self.leads:
-            warnings.warn(told(changes, where), RunWarning, stacklevel=4)
+            warnings.warn(told(changes, where), RunWarning, stacklevel=7)
 
-    def export(
-        self,
-        model: ModelLike,
-        path: str | PathLike[str] | None = None,
-        *,
-        averaged: bool = False,
-    ) -> Any:
-        """`model`, from which the step was made, in its own kind with the trained weights in place
-        of its own, or with their averages; with `path` it is written there instead, of any size.
-        """
+    def exported(self, model: ModelLike, options: ExportOptions) -> Any:
+        """The model in its own kind with the trained weights, or what was written to a path."""
         how = {"steps": self.progress.steps, "optimizer": dict(self.task.manifest.optimizer)}
-        if averaged:
+        if options.averaged:
             how["average"] = self.task.manifest.average
-        return export(model, self.averaged if averaged else self.weights, how, path=path)
+        weights = self.averaged if options.averaged else self.weights
+        return export(model, weights, how, path=options.path)
+
+
+def _rate(given: Rate | str | None) -> Rate | None:
+    """A number, or a function of the step such as a schedule. Raises InputError."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return float(given) if given else None
+    except ValueError:
+        return read(given, SCHEDULES, "schedule")

@@ -14,7 +14,7 @@ from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.gradients import spread
-from onnxgrad.jobs.training_declarations import StepOptions, TrainStepOptions
+from onnxgrad.jobs.training.declarations import StepOptions, TrainStepOptions
 from onnxgrad.named_options import read
 from onnxgrad.train.modes import Modes
 from onnxgrad.train.optimizers import OPTIMIZERS, AdamW

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
+from numbers import Real
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from onnxgrad import options
 from onnxgrad.errors import InputError
@@ -22,14 +24,19 @@ from onnxgrad.jobs.groups import (
     Seed,
     Several,
     Threads,
+    Word,
 )
 from onnxgrad.limits import SECONDS
-from onnxgrad.vocabulary import LOSSES, OPTIMIZERS, SCHEDULES
+from onnxgrad.options import Range
+from onnxgrad.vocabulary import LOSSES, OPTIMIZERS, SCHEDULES, EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from onnxgrad.ir.var import Var
+    from onnxgrad.train.callbacks import Callback
+    from onnxgrad.train.data import Data, Given
+    from onnxgrad.train.evaluation import Metric
     from onnxgrad.train.losses.base import Loss
     from onnxgrad.train.optimizers.base import Optimizer
     from onnxgrad.train.schedules import Schedule
@@ -53,6 +60,44 @@ class _Groups:
         return tuple(values)
 
 
+class _Data(Word):
+    """Batches, or what they are cut from."""
+
+    what = "arrays by name, an .npz of them, a list of batches, or a function that makes them"
+
+    def check(self, value: Any, where: str) -> Any:
+        known = isinstance(value, (Iterable, os.PathLike)) or callable(value)
+        if isinstance(value, (bytes, bytearray)) or not (known or hasattr(value, "epoch")):
+            raise InputError(f"{where} must be {self.what}, not {type(value).__name__}")
+        return value
+
+
+class _Rate(Word):
+    """A learning rate, or how it goes with the step."""
+
+    what = "a number, the text of a schedule, or a function of the step's number"
+
+    def check(self, value: Any, where: str) -> Any:
+        if isinstance(value, bool) or not (isinstance(value, (str, Real)) or callable(value)):
+            raise InputError(f"{where} must be {self.what}, not {repr(value)[:80]}")
+        return value
+
+
+class _Function:
+    """A function of the caller."""
+
+    what = "a function"
+
+    def check(self, value: Any, where: str) -> Any:
+        if not callable(value):
+            raise InputError(f"{where} must be {self.what}, not {repr(value)[:80]}")
+        return value
+
+
+DataLike: TypeAlias = "Annotated[Given | Data, _Data()]"
+RateLike: TypeAlias = "Annotated[float | str | Callable[[int], float], _Rate()]"
+MetricLike: TypeAlias = "Annotated[Metric, _Function()]"
+CallbackLike: TypeAlias = "Annotated[Callback, _Function()]"
 LossLike: TypeAlias = "str | Annotated[Loss, Instance('Loss')] | Callable[[dict[str, Var]], Var]"
 OptimizerLike: TypeAlias = "Annotated[Optimizer, Instance('Optimizer')] | str"
 ScheduleLike: TypeAlias = "Annotated[Schedule, Instance('Schedule')] | str"
@@ -63,11 +108,10 @@ AverageLike: TypeAlias = (
 ScalingLike: TypeAlias = (
     "Literal['dynamic'] | float | Annotated[LossScaling, Instance('LossScaling')]"
 )
+RunSeed: TypeAlias = Annotated[int, Range(0, 2**31 - 1, words="from 0 to 2^31 - 1")]
 Limit: TypeAlias = options.Positive
 Batches: TypeAlias = options.Count
-Ratio: TypeAlias = Annotated[
-    float, options.Range(0, math.nextafter(1, 0), words="from 0 to below 1")
-]
+Ratio: TypeAlias = Annotated[float, Range(0, math.nextafter(1, 0), words="from 0 to below 1")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +216,143 @@ class TrainStepOptions(StepOptions, Running):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitOptions(StepOptions):
+class Engine(Declaration):
+    """Where a training step runs, and at which rate."""
+
+    title: ClassVar[str] = "run"
+
+    rate: RateLike | None = option(
+        None,
+        "the learning rate (default: the optimiser's), or a schedule such as "
+        f"cosine{{lr=1e-3,T_max=1000}}: {', '.join(SCHEDULES)}",
+        metavar="NUMBER|SCHEDULE",
+        positional=True,
+    )
+    provider: Provider = option("cpu", "where to train (default: cpu)")
+    threads: Threads | None = option(None, "threads of onnxruntime", metavar="N")
+    engine: EngineName = option(
+        "auto",
+        "graph: run the step graph unchanged; blocks: apply the update in NumPy, block by "
+        "block (default: auto)",
+    )
+    data_parallel: bool = option(
+        False, "share out every batch among the processes that mpiexec started"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerOptions(Engine):
+    """Options of `Trainer`."""
+
+    job: ClassVar[str] = "Trainer"
+
+    seed: RunSeed = option(
+        0, "seed of what the steps draw (Dropout); a resumed run keeps its own (default: 0)"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batched(Declaration):
+    """The examples, and how they are cut."""
+
+    title: ClassVar[str] = "run"
+
+    data: DataLike = option(
+        REQUIRED,
+        "arrays by the names of the model's inputs, and of what the loss compares with "
+        "(labels or target)",
+        metavar="NPZ",
+        positional=True,
+    )
+    batch_size: Several | None = option(
+        None, "examples of a batch (default: 32, or the size that the model fixes)", metavar="N"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured(Declaration):
+    """What is computed beside the loss on held-out data."""
+
+    metrics: Mapping[str, MetricLike] | None = option(
+        None, "metrics of the held-out data, such as `accuracy(...)`, by name"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoreOptions(Declaration):
+    """Options of `Trainer.restore`, which a run shares."""
+
+    job: ClassVar[str] = "restore"
+    title: ClassVar[str] = "run"
+
+    force: bool = option(
+        False, "go on from a checkpoint of another run, with its values that fit the step"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epochs(Batched, RestoreOptions):
+    """How long training goes on, and what it keeps."""
+
+    title: ClassVar[str] = "run"
+
+    validation: DataLike | None = option(None, "held-out data, for each epoch's end", metavar="NPZ")
+    epochs: Several = option(1, "epochs to train (default: 1)", metavar="N")
+    steps: Several | None = option(None, "steps to train, in place of --epochs", metavar="N")
+    seed: Seed | None = option(0, "seed of the order of the data (default: 0)", metavar="N")
+    patience: Several | None = option(
+        None, "stop after this many epochs without a smaller held-out loss", metavar="N"
+    )
+    folder: str | os.PathLike[str] | None = option(
+        None, "save here after each epoch; resume from the checkpoint that is there", metavar="DIR"
+    )
+    every: Several | None = option(None, "also save every N steps", metavar="N")
+    log: str | os.PathLike[str] | None = option(
+        None,
+        "write a line of JSON for each step, with the norm of gradients if --clip-norm or "
+        "--metric gradient_norm is set",
+        metavar="FILE",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Epochs, Measured):
+    """Options of `Trainer.fit`."""
+
+    job: ClassVar[str] = "fit"
+
+    callbacks: Sequence[CallbackLike] = option(
+        (), "functions of each `Event`; training ends if one returns true"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaged(Declaration):
+    """Which weights are meant."""
+
+    averaged: bool = option(False, "the moving averages of the weights, in place of the weights")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(Batched, Measured, Averaged):
+    """Options of `Trainer.evaluate`."""
+
+    job: ClassVar[str] = "evaluate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(Averaged):
+    """Options of `Trainer.export`."""
+
+    job: ClassVar[str] = "export"
+
+    path: str | os.PathLike[str] | None = option(
+        None, "write the model there, of any size, in place of returning it", positional=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(StepOptions, Engine, Epochs):
     """Options of `fit`."""
 
     job: ClassVar[str] = "fit"
@@ -190,55 +370,10 @@ class FitOptions(StepOptions):
         "reading and opening alone",
         metavar="SIZE",
     )
-    data: str = option(
-        REQUIRED,
-        "arrays by the names of the model's inputs, and of what the loss compares with "
-        "(labels or target)",
-        metavar="NPZ",
-    )
-    validation: str | None = option(None, "held-out data, for each epoch's end", metavar="NPZ")
-    epochs: Several = option(1, "epochs to train (default: 1)", metavar="N")
-    steps: Several | None = option(None, "steps to train, in place of --epochs", metavar="N")
-    batch_size: Several | None = option(
-        None, "examples of a batch (default: 32, or the size that the model fixes)", metavar="N"
-    )
-    rate: str = option(
-        "",
-        "the learning rate (default: the optimiser's), or a schedule such as "
-        f"cosine{{lr=1e-3,T_max=1000}}: {', '.join(SCHEDULES)}",
-        metavar="NUMBER|SCHEDULE",
-    )
     accuracy: Labels | None = option(
         None,
         "evaluate the share of labels that the highest score of an output names",
         metavar="OUTPUT=LABELS",
     )
-    seed: Seed = option(0, "seed of the order of the data (default: 0)", metavar="N")
     shuffle: bool = option(True, "keep the order of the data", flag="--no-shuffle")
-    patience: Several | None = option(
-        None, "stop after this many epochs without a smaller held-out loss", metavar="N"
-    )
-    folder: str | None = option(
-        None, "save here after each epoch; resume from the checkpoint that is there", metavar="DIR"
-    )
-    every: Several | None = option(None, "also save every N steps", metavar="N")
-    force: bool = option(
-        False, "go on from a checkpoint of another run, with its values that fit the step"
-    )
-    log: str | None = option(
-        None,
-        "write a line of JSON for each step, with the norm of gradients if --clip-norm or "
-        "--metric gradient_norm is set",
-        metavar="FILE",
-    )
     plot: str | None = option(None, "plot the loss into a .png", metavar="FILE")
-    data_parallel: bool = option(
-        False, "share out every batch among the processes that mpiexec started"
-    )
-    provider: Provider = option("cpu", "where to train (default: cpu)")
-    threads: Threads | None = option(None, "threads of onnxruntime", metavar="N")
-    engine: Literal["auto", "graph", "blocks"] = option(
-        "auto",
-        "graph: run the step graph unchanged; blocks: apply the update in NumPy, block by "
-        "block (default: auto)",
-    )

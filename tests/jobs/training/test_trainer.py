@@ -11,12 +11,12 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError, RunWarning
-from onnxgrad.train import SGD, features, training_step
+from onnxgrad.jobs.training.trainer import CHECKPOINT
+from onnxgrad.train import SGD, Trainer, features, training_step
 from onnxgrad.train.divergence import Diverged
 from onnxgrad.train.evaluation import accuracy
 from onnxgrad.train.schedules import Cosine
 from onnxgrad.train.step_folder import save_step
-from onnxgrad.train.trainer import CHECKPOINT, Trainer
 from onnxgrad.verify.running.session import run
 from tests.train.common import classifier, examples, step, write_model
 
@@ -70,14 +70,16 @@ def test_epochs_count_from_the_first_and_a_call_that_does_nothing_says_so(tmp_pa
     assert repr(own.fit(data, epochs=2)).startswith("History(4 steps, loss ")
     with pytest.warns(
         UserWarning, match=r"epochs=2 counts from .*, and it has taken 2; epochs=4 goes"
-    ):
+    ) as caught:
         assert own.fit(data, epochs=2).losses == []
+    assert [warning.filename for warning in caught] == [__file__]
     with pytest.warns(
         UserWarning, match="steps=3 counts from .*, and it has taken 4; steps=7 goes"
     ):
         assert repr(own.fit(data, steps=3)) == "History(0 steps)"
     assert len(own.fit(data, epochs=3).losses) == 2
-    assert own.fit(data, epochs=0).losses == []
+    with pytest.raises(InputError, match=r"fit: epochs must be from 1 to .*, not 0"):
+        own.fit(data, epochs=0)
     # a run with a folder is started again until it is done
     trainer().fit(data, folder=tmp_path)
     assert trainer().fit(data, folder=tmp_path).losses == []

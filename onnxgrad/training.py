@@ -1,0 +1,110 @@
+"""Training as Python functions and a class, with keywords as those of `functions.py`;
+`training.pyi` is written by scripts/make_stubs.py.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from onnxgrad.ir.load import ModelLike
+from onnxgrad.jobs.declared import from_keywords
+from onnxgrad.jobs.training.declarations import (
+    EvaluateOptions,
+    ExportOptions,
+    RestoreOptions,
+    RunOptions,
+    StepOptions,
+    TrainerOptions,
+)
+from onnxgrad.jobs.training.step import make_step
+from onnxgrad.jobs.training.trainer import TrainingLoop
+from onnxgrad.train.callbacks import History
+from onnxgrad.train.step import TrainingStep
+
+
+@from_keywords(StepOptions)
+def training_step(model: ModelLike, *, options: StepOptions) -> TrainingStep:
+    """Return one step of training as a graph, for any model whose gradient can be formed.
+
+    `loss` is a Loss, its text as `parse_loss` reads it, the name of a scalar value, a function of
+    the model's values by name, or None for the only output. `optimizer` is AdamW by default;
+    weights narrower than float32 follow master weights, which are states. `wrt` names the weights
+    to train as `gradient` does. `metrics` are outputs of the model that the step returns beside
+    the loss, and "gradient_norm", the norm of all gradients before `clip_norm`.
+
+    `groups` are optimisers, or the hyperparameters that differ, by globs of weights; the first that
+    fits decides, and `lr` counts in proportion to that of `optimizer`. Gradients are clipped by
+    value, then by norm. `loss_scale` ("dynamic", or a number) multiplies the loss of a float16
+    model; a step whose gradient overflows updates nothing. `schedule` is the learning rate inside
+    the graph, in place of an input. `batch_norm` and `dropout` are as the file has them by default.
+    `inputs_at` are values that become inputs, which `features` computes.
+
+    Raises InputError for a loss that does not fit, for a weight that the file does not hold as
+    floating-point numbers, and for an option of another type.
+
+    >>> onnxgrad.training_step("models/training/mlp.onnx", "loss", "sgd{lr=0.1}")
+    TrainingStep(sgd on 6 weights; a batch holds x, target)
+    """
+    return make_step(model, options)
+
+
+class Trainer(TrainingLoop):
+    """Trains with a step from `training_step`, or from the folder that it was saved in.
+
+    `rate`: the learning rate, its text, or a function of the step's number, such as a schedule;
+    None: the optimiser's own, or the schedule inside the step. `engine`: "blocks" updates on the
+    CPU, for elementwise optimisers of this package; "auto" chooses it if it can. Both engines
+    compute the same numbers. `data_parallel`: the first of the processes that mpiexec started logs,
+    evaluates and saves. Raises InputError for a rate that is not finite, and an engine that cannot
+    run this step.
+    """
+
+    @from_keywords(TrainerOptions)
+    def __init__(
+        self, step: TrainingStep | str | PathLike[str], *, options: TrainerOptions
+    ) -> None:
+        """Open the engine with the first values of the step."""
+        super().__init__(step, options)
+
+    @from_keywords(RunOptions)
+    def fit(self, *, options: RunOptions) -> History:
+        """Train for some epochs, or until so many steps were taken, counted from the first step of
+        this trainer or of what it restored: a second call for as many does nothing, and warns.
+
+        `data`: arrays by name (an .npz of them), which are shuffled by `seed` (None: in order) and
+        cut into batches; a list of batches; or a function that makes them. Of a step that
+        accumulates, each batch is a micro-batch, those that are left at the end of an epoch belong
+        to the next one's first step, and the loss of a step is their mean. `validation` is
+        evaluated after each epoch with `metrics`. `folder`: where `save` writes; a run that finds
+        its own file there goes on from it, and cuts the lines off its log that it will write again.
+        A file of another model, loss, kind of optimiser or set of parameters is refused, and so are
+        another batch size, seed and other data in the middle of an epoch; `force` goes on
+        nevertheless, from the epoch's beginning. Other differences are obeyed, with a RunWarning
+        that lists them. Raises InputError and Diverged as `step` does; the file in `folder` is then
+        the last good one.
+        """
+        return self.train(options)
+
+    @from_keywords(EvaluateOptions)
+    def evaluate(self, *, options: EvaluateOptions) -> dict[str, float]:
+        """Return the mean loss over batches, weighted by their sizes, and each metric; of the
+        weights as they are, or `averaged`.
+        """
+        return self.evaluation(options)
+
+    @from_keywords(RestoreOptions)
+    def restore(self, path: str | PathLike[str], *, options: RestoreOptions) -> None:
+        """Go on from what `save` wrote. Raises InputError for a file that is damaged, and for one
+        of another model, loss, kind of optimiser or set of parameters; with `force` the values
+        that fit are taken from that, and the others stay as they are.
+        """
+        self.restored(Path(path), options)
+
+    @from_keywords(ExportOptions)
+    def export(self, model: ModelLike, *, options: ExportOptions) -> Any:
+        """Return `model`, from which the step was made, in its own type with the trained weights,
+        or with their averages; with `path` it is written there instead.
+        """
+        return self.exported(model, options)

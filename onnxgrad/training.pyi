@@ -1,0 +1,106 @@
+"""Made by scripts/make_stubs.py from the declarations of onnxgrad.jobs."""
+
+# fmt: off
+# ruff: noqa: I001
+from collections.abc import Mapping
+from collections.abc import Sequence
+from onnxgrad.ir.load import ModelLike
+from onnxgrad.jobs.gradient_declarations import Checkpoints
+from onnxgrad.jobs.groups import Names
+from onnxgrad.jobs.groups import Provider
+from onnxgrad.jobs.groups import Seed
+from onnxgrad.jobs.groups import Several
+from onnxgrad.jobs.groups import Threads
+from onnxgrad.jobs.training.declarations import AverageLike
+from onnxgrad.jobs.training.declarations import Batches
+from onnxgrad.jobs.training.declarations import CallbackLike
+from onnxgrad.jobs.training.declarations import DataLike
+from onnxgrad.jobs.training.declarations import GroupsLike
+from onnxgrad.jobs.training.declarations import Limit
+from onnxgrad.jobs.training.declarations import LossLike
+from onnxgrad.jobs.training.declarations import MetricLike
+from onnxgrad.jobs.training.declarations import OptimizerLike
+from onnxgrad.jobs.training.declarations import RateLike
+from onnxgrad.jobs.training.declarations import Ratio
+from onnxgrad.jobs.training.declarations import RunSeed
+from onnxgrad.jobs.training.declarations import ScalingLike
+from onnxgrad.jobs.training.declarations import ScheduleLike
+from onnxgrad.jobs.training.trainer import TrainingLoop
+from onnxgrad.train.callbacks import History
+from onnxgrad.train.step import TrainingStep
+from onnxgrad.vocabulary import EngineName
+from os import PathLike
+from typing import Any
+from typing import Literal
+import os
+
+def training_step(
+    model: ModelLike,
+    loss: LossLike | None = None,
+    optimizer: OptimizerLike | None = None,
+    wrt: Names | None = ('params',),
+    *,
+    stop: Names | None = None,
+    inputs_at: Names = (),
+    metrics: Names = (),
+    batch_norm: Literal['frozen', 'train'] | None = None,
+    dropout: Literal['off', 'train'] | Ratio | None = None,
+    groups: GroupsLike | None = None,
+    clip_norm: Limit | None = None,
+    clip_value: Limit | None = None,
+    accumulate: Batches = 1,
+    average: AverageLike | None = None,
+    loss_scale: ScalingLike | None = None,
+    schedule: ScheduleLike | None = None,
+    checkpoint: Checkpoints | None = None,
+) -> TrainingStep: ...
+class Trainer(TrainingLoop):
+    def __init__(
+        self,
+        step: TrainingStep | str | PathLike[str],
+        rate: RateLike | None = None,
+        *,
+        seed: RunSeed = 0,
+        provider: Provider = 'cpu',
+        threads: Threads | None = None,
+        engine: EngineName = 'auto',
+        data_parallel: bool = False,
+    ) -> None: ...
+    def fit(
+        self,
+        data: DataLike,
+        *,
+        callbacks: Sequence[CallbackLike] = (),
+        validation: DataLike | None = None,
+        epochs: Several = 1,
+        steps: Several | None = None,
+        seed: Seed | None = 0,
+        patience: Several | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        every: Several | None = None,
+        log: str | os.PathLike[str] | None = None,
+        batch_size: Several | None = None,
+        force: bool = False,
+        metrics: Mapping[str, MetricLike] | None = None,
+    ) -> History: ...
+    def evaluate(
+        self,
+        data: DataLike,
+        *,
+        batch_size: Several | None = None,
+        metrics: Mapping[str, MetricLike] | None = None,
+        averaged: bool = False,
+    ) -> dict[str, float]: ...
+    def restore(
+        self,
+        path: str | PathLike[str],
+        *,
+        force: bool = False,
+    ) -> None: ...
+    def export(
+        self,
+        model: ModelLike,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        averaged: bool = False,
+    ) -> Any: ...
