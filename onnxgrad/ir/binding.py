@@ -11,6 +11,7 @@ from onnx import NodeProto, helper
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir import attributes, domains
+from onnxgrad.ir.operator_families import RANDOM
 from onnxgrad.ir.protobufs import keep
 from onnxgrad.ir.text import value_text
 from onnxgrad.ir.var import Var, names_of
@@ -257,21 +258,9 @@ class Binding:
         return f"<{self}>"
 
 
-RANDOM_OPS = frozenset(
-    {
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-        "Multinomial",
-        "Bernoulli",
-    }
-)
-
-
 def draws(b: Binding) -> bool:
     """Whether the operator itself draws random numbers, not a binding of its nested blocks."""
-    return b.domain == "" and (b.op in RANDOM_OPS or (b.op == "Dropout" and _trains(b)))
+    return b.domain == "" and (b.op in RANDOM or (b.op == "Dropout" and _trains(b)))
 
 
 def _trains(dropout: Binding) -> bool:

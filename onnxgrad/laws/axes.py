@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.operator_families import REDUCTIONS
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array, Shape
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.fold_scale_axis.scale import again
-from onnxgrad.laws.permeable import REDUCE, permeable
+from onnxgrad.laws.permeable import permeable
 from onnxgrad.laws.remove_noops import x_or_identity
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import decline, decline_if
@@ -139,7 +140,7 @@ def reshape_of_transpose(x: Var, p: Any, root: Binding) -> Any:
     return op.Reshape(x, _target(root.out.shape)) if _keeps_order(x.shape, p) else None
 
 
-_REDUCES = P.any_of(*REDUCE, "ArgMax", "ArgMin")
+_REDUCES = P.any_of(*REDUCTIONS, "ArgMax", "ArgMin")
 
 
 @rewrite(
@@ -182,7 +183,8 @@ def _reduced_axes(b: Binding, rank: int | None) -> list[int] | None:
 
 
 @rewrite(
-    P.any_of(*REDUCE)(P.Transpose(x, perm=p).only, a.maybe, keepdims=0), shrinks=count("Transpose")
+    P.any_of(*REDUCTIONS)(P.Transpose(x, perm=p).only, a.maybe, keepdims=0),
+    shrinks=count("Transpose"),
 )
 def reduce_of_transpose(x: Var, p: Any, root: Binding) -> Any:
     """Reduce(Transpose(x, p), axes) = Reduce(x, p[axes]), where the axes that are left are in the
@@ -198,7 +200,9 @@ def reduce_of_transpose(x: Var, p: Any, root: Binding) -> Any:
 
 @rewrite(
     P.Transpose(
-        P.any_of(*REDUCE)(P.Transpose(x, perm=p).only, a.maybe, keepdims=1).only.named("between"),
+        P.any_of(*REDUCTIONS)(P.Transpose(x, perm=p).only, a.maybe, keepdims=1).only.named(
+            "between"
+        ),
         perm=q,
     ),
     shrinks=count("Transpose"),

@@ -14,6 +14,7 @@ import numpy as np
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.operator_families import REDUCTIONS
 from onnxgrad.ir.types import element_count
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.fold_scale_axis.scale import again
@@ -30,10 +31,6 @@ _UNARY = (
 _NARY = (
     "Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max",
     "Mean", "Min", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor",
-)  # fmt: skip
-REDUCE = (
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
-    "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
 )  # fmt: skip
 
 
@@ -205,7 +202,7 @@ _RULES: dict[str, Callable[[Binding, Perm], Moved | None]] = {
     **dict.fromkeys(_UNARY, lambda b, perm: Moved((0,), True, _as_it_is)),
     **dict.fromkeys(_NARY, _nary),
     **dict.fromkeys(
-        REDUCE,
+        REDUCTIONS,
         lambda b, perm: _dropping(
             b, 13 if b.op == "ReduceSum" else 18, perm, bool(b.attr("keepdims", 1))
         ),

@@ -14,6 +14,7 @@ import numpy as np
 from onnxgrad.errors import UnknownDtype
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.operator_families import REDUCTIONS
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import is_static, numpy_dtype
 from onnxgrad.ir.var import Var
@@ -75,14 +76,10 @@ def _as_operands(index: int, **makers: Maker) -> Adapter:
 
 
 _AXES = _as_operands(1, axes=_vector)
-_REDUCTIONS = (
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
-    "ReduceMin", "ReduceProd", "ReduceSumSquare",
-)  # fmt: skip
 # by operator and the first version that wants it written otherwise
 ADAPTERS: dict[tuple[str, int], Adapter] = {
+    **{(name, 18): _AXES for name in REDUCTIONS if name != "ReduceSum"},
     **{(name, 13): _AXES for name in ("Squeeze", "Unsqueeze", "ReduceSum")},
-    **{(name, 18): _AXES for name in _REDUCTIONS},
     ("Split", 13): _as_operands(1, split=_vector),
     ("Slice", 10): _as_operands(1, starts=_vector, ends=_vector, axes=_vector),
     ("TopK", 10): _as_operands(1, k=_vector),

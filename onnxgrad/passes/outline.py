@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar
 from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.operator_families import BROADCASTING, ELEMENTWISE, REDUCTIONS
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.var import Var
@@ -46,23 +47,9 @@ class Kind(IntEnum):
     OPAQUE = 8  # anything else: no loop to share
 
 
-_ELEMENTWISE = (
-    "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh Elu Erf "
-    "Exp Floor Gelu HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not "
-    "Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh "
-    "ThresholdedRelu"
-)
-_BROADCAST = (
-    "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Expand Greater GreaterOrEqual Less "
-    "LessOrEqual Max Mean Min Mod Mul Or Pow PRelu Sub Sum Where Xor"
-)
 _INJECTIVE = (
     "Concat DepthToSpace Flatten Gather GatherElements GatherND Pad Reshape ReverseSequence Slice "
     "SpaceToDepth Squeeze Tile Transpose Trilu Unsqueeze"
-)
-_REDUCTION = (
-    "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin "
-    "ReduceProd ReduceSum ReduceSumSquare"
 )
 _COMPLEX = (
     "AveragePool Conv ConvInteger ConvTranspose Gemm GlobalAveragePool GlobalMaxPool LpPool MatMul "
@@ -71,13 +58,13 @@ _COMPLEX = (
 _KINDS: dict[str, Kind] = {
     op: kind
     for kind, ops in (
-        (Kind.ELEMENTWISE, _ELEMENTWISE),
-        (Kind.BROADCAST, _BROADCAST),
-        (Kind.INJECTIVE, _INJECTIVE),
-        (Kind.REDUCTION, _REDUCTION),
-        (Kind.COMPLEX, _COMPLEX),
+        (Kind.ELEMENTWISE, ELEMENTWISE),
+        (Kind.BROADCAST, (*BROADCASTING, "Expand")),
+        (Kind.INJECTIVE, _INJECTIVE.split()),
+        (Kind.REDUCTION, (*REDUCTIONS, "ArgMax", "ArgMin")),
+        (Kind.COMPLEX, _COMPLEX.split()),
     )
-    for op in ops.split()
+    for op in ops
 }
 
 

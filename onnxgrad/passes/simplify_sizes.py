@@ -14,6 +14,7 @@ from onnx import TensorProto, ValueInfoProto, numpy_helper
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.operator_families import ELEMENTWISE
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
@@ -28,18 +29,12 @@ from onnxgrad.rewrite.trace import Trace
 # Shape has `start` and `end` from here on
 _PARTS = 15
 # operators whose first result has the shape of their first operand
-# fmt: off
 _SAME = frozenset({
-    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BatchNormalization", "BitwiseNot",
-    "Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "CumSum", "Dropout", "Elu", "Erf", "Exp",
-    "Floor", "Gelu", "GroupNormalization", "HardSigmoid", "HardSwish", "Hardmax", "Identity",
-    "InstanceNormalization", "IsInf", "IsNaN", "LayerNormalization", "LeakyRelu", "Log",
-    "LogSoftmax", "LpNormalization", "LRN", "MeanVarianceNormalization", "Mish", "Neg", "Not",
-    "QuantizeLinear", "Reciprocal", "Relu", "RMSNormalization", "Round", "ScatterElements",
-    "ScatterND", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softmax", "Softplus",
-    "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Trilu",
-})
-# fmt: on
+    *ELEMENTWISE, "BatchNormalization", "CumSum", "Dropout", "GroupNormalization", "Hardmax",
+    "InstanceNormalization", "LRN", "LayerNormalization", "LogSoftmax", "LpNormalization",
+    "MeanVarianceNormalization", "QuantizeLinear", "RMSNormalization", "ScatterElements",
+    "ScatterND", "Softmax", "Trilu",
+})  # fmt: skip
 
 
 @register

@@ -21,7 +21,7 @@ from onnx import (
     ValueInfoProto,
 )
 
-from onnxgrad.ir.binding import RANDOM_OPS
+from onnxgrad.ir.operator_families import RANDOM
 from onnxgrad.ir.protobufs import every_node, graphs_of
 
 # operands that say what to do, so that different ones may mean the same
@@ -259,7 +259,7 @@ class Region:
         # values whose producers, the same in both forms, were taken in
         self.taken: set[str] = set()
         if any(
-            n.op_type in RANDOM_OPS
+            n.op_type in RANDOM
             for side in self.sides
             for n in every_node(side.inside(self.taken)[0])
         ):
@@ -317,4 +317,4 @@ class Region:
 
 
 def _draws(node: NodeProto) -> bool:
-    return any(n.op_type in RANDOM_OPS or n.op_type == "Dropout" for n in every_node([node]))
+    return any(n.op_type in RANDOM or n.op_type == "Dropout" for n in every_node([node]))

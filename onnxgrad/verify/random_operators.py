@@ -13,7 +13,7 @@ import numpy as np
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxgrad.ir import domains
-from onnxgrad.ir.binding import RANDOM_OPS
+from onnxgrad.ir.operator_families import RANDOM
 from onnxgrad.ir.protobufs import elements, every_graph, every_node
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.output_dependencies import Key, Marks, gathered, key_of, value_types
@@ -291,7 +291,7 @@ def randoms(model: ModelProto) -> list[Random]:
 def _may_draw(node: NodeProto) -> bool:
     if node.domain == _MICROSOFT:
         return node.op_type in _OF_ONNXRUNTIME
-    of_onnx = node.op_type in RANDOM_OPS or node.op_type == "Dropout"
+    of_onnx = node.op_type in RANDOM or node.op_type == "Dropout"
     return of_onnx and domains.is_default(node.domain)
 
 

@@ -14,7 +14,7 @@ from onnx import GraphProto, NodeProto, TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
-from onnxgrad.ir.binding import RANDOM_OPS
+from onnxgrad.ir.operator_families import RANDOM
 from onnxgrad.ir.protobufs import copy_of, elements, every_node, scheduled
 from onnxgrad.verify.changed_region import reads
 from onnxgrad.verify.tolerance import is_float
@@ -58,7 +58,7 @@ class Numbers:
             and node.attribute[0].name == "value"
         ):
             return ("constant", self.constant(node.attribute[0].t))
-        if any(n.op_type in RANDOM_OPS or n.op_type == "Dropout" for n in every_node([node])):
+        if any(n.op_type in RANDOM or n.op_type == "Dropout" for n in every_node([node])):
             return ("drawn", id(node))
         captured = sorted(reads(node) - {*node.input})
         operands = [found.get(name, name) if name else None for name in node.input]

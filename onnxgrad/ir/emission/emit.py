@@ -19,10 +19,11 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxgrad.errors import InternalError, UnknownDtype
 from onnxgrad.ir import attributes
-from onnxgrad.ir.binding import RANDOM_OPS, Binding
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission import signature
 from onnxgrad.ir.emission.emitter import Emitter, add_provenance, append, emitter, in_force
+from onnxgrad.ir.operator_families import RANDOM
 from onnxgrad.ir.protobufs import tensor_of
 from onnxgrad.ir.types import INT_DTYPES, Array, TensorType, Type, dtype_name, numpy_dtype
 from onnxgrad.ir.var import Var, names_of
@@ -151,7 +152,7 @@ def emit(
     written = [(name, value) for name, value in attrs.items() if value is not None]
 
     key = None
-    if at.known is not None and op_type not in RANDOM_OPS:
+    if at.known is not None and op_type not in RANDOM:
         key = (
             op_type,
             domain,

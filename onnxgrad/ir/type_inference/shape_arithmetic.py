@@ -119,15 +119,10 @@ def _unknown(var: Var) -> Elements | None:
 
 
 def _within(found: Elements, dtype: int) -> Elements:
+    """The elements, without those beyond the limits of the type."""
     limit = INT_LIMITS.get(dtype, 2)
-    flat = found.reshape(-1)
-    if any(isinstance(d, int) and not -limit <= d < limit for d in flat):
-        flat = np.array([*flat, None], object)[:-1]
-        for i, d in enumerate(flat):
-            if isinstance(d, int) and not -limit <= d < limit:
-                flat[i] = None
-        return flat.reshape(found.shape)
-    return found
+    flat = [d if not isinstance(d, int) or -limit <= d < limit else None for d in found.flat]
+    return _array(flat, [len(flat)]).reshape(found.shape)
 
 
 def _numbers(elements: Elements | None) -> list[int] | None:
@@ -181,7 +176,9 @@ def _cast(b: Binding, inputs: _Inputs) -> Elements | None:
         return None
     if b.attr("to") != TensorProto.BOOL or b.inputs[0] is None:
         return x
-    return x if b.inputs[0].dtype == TensorProto.BOOL else _NOT_EQUAL(x, 0)
+    if b.inputs[0].dtype == TensorProto.BOOL:
+        return x
+    return _as_array(np.frompyfunc(_not_equal, 2, 1)(x, 0))
 
 
 def _concat(b: Binding, inputs: _Inputs) -> Elements | None:
@@ -239,13 +236,27 @@ def _split(b: Binding, inputs: _Inputs) -> list[Elements] | None:
     return found if len(found) == count else None
 
 
-def _elementwise(function: Callable[..., Any]) -> _Rule:
-    """An operator that broadcasts, from opset 7 on."""
+def _elementwise(function: Callable[..., Dim], operands: int = 1) -> _Rule:
+    """An operator of so many operands, which broadcast from opset 7 on."""
+    each: Any = np.frompyfunc(function, operands, 1)
+
+    def rule(b: Binding, inputs: _Inputs) -> Elements | None:
+        if any(x is None for x in inputs) or (operands > 1 and b.version < 7):
+            return None
+        made: Elements | None = each(*inputs)
+        return made
+
+    return rule
+
+
+def _folded(function: Callable[[Dim, Dim], Dim]) -> _Rule:
+    """An operator of one or more operands, which broadcast from opset 7 on."""
+    two: Any = np.frompyfunc(function, 2, 1)
 
     def rule(b: Binding, inputs: _Inputs) -> Elements | None:
         if b.version < 7 or any(x is None for x in inputs):
             return None
-        made: Elements | None = function(*inputs) if len(inputs) > 1 else inputs[0]
+        made: Elements | None = reduce(two, inputs)
         return made
 
     return rule
@@ -256,29 +267,36 @@ def _as_array(found: Any) -> Elements:
     return found if isinstance(found, np.ndarray) else _array(found, [])
 
 
-def _compared(true: Callable[[Dim, Dim], bool], false: Callable[[Dim, Dim], bool]) -> Any:
-    """A comparison of two sizes: 1, 0, or None if it depends on the run."""
-
-    def compare(a: Dim, b: Dim) -> Dim:
-        return 1 if true(a, b) else 0 if false(a, b) else None
-
-    return np.frompyfunc(compare, 2, 1)
-
-
-def _above(a: Dim, b: Dim) -> bool:
-    return algebra.at_least(a, algebra.add(b, 1))
-
-
-def _below(a: Dim, b: Dim) -> bool:
-    return _above(b, a)
-
-
-def _not_above(a: Dim, b: Dim) -> bool:
-    return algebra.at_least(b, a)
-
-
 def _is_same(a: Dim, b: Dim) -> bool:
     return a is not None and a == b
+
+
+# comparisons of two sizes: 1, 0, or None if the run decides
+
+
+def _equal(a: Dim, b: Dim) -> Dim:
+    return 1 if _is_same(a, b) else 0 if algebra.differ(a, b) else None
+
+
+def _not_equal(a: Dim, b: Dim) -> Dim:
+    return _inverted(_equal(a, b))
+
+
+def _not_below(a: Dim, b: Dim) -> Dim:
+    below = algebra.at_least(b, algebra.add(a, 1))
+    return 1 if algebra.at_least(a, b) else 0 if below else None
+
+
+def _below(a: Dim, b: Dim) -> Dim:
+    return _inverted(_not_below(a, b))
+
+
+def _not_above(a: Dim, b: Dim) -> Dim:
+    return _not_below(b, a)
+
+
+def _above(a: Dim, b: Dim) -> Dim:
+    return _below(b, a)
 
 
 def _both(a: Dim, b: Dim) -> Dim:
@@ -309,32 +327,10 @@ def _absolute(x: Dim) -> Dim:
     return x if algebra.at_least(x, 0) else None
 
 
-def _unary(function: Callable[[Dim], Dim]) -> _Rule:
-    each: Any = np.frompyfunc(function, 1, 1)
-    return lambda b, inputs: None if inputs[0] is None else each(inputs[0])
-
-
-_NOT_EQUAL: Any = _compared(algebra.differ, _is_same)
-
-
-def _mod(b: Binding, inputs: _Inputs) -> Elements | None:
-    x, y = inputs
-    return None if x is None or y is None else _REMAINDER(x, y)
-
-
 def _remainder(a: Dim, b: Dim) -> Dim:
     """The same with and without `fmod`, for no operand is negative."""
     natural = algebra.at_least(a, 0) and algebra.at_least(b, 1)
     return algebra.remainder(a, b) if natural else None
-
-
-_REMAINDER: Any = np.frompyfunc(_remainder, 2, 1)
-_WHERE: Any = np.frompyfunc(_chosen, 3, 1)
-
-
-def _where(b: Binding, inputs: _Inputs) -> Elements | None:
-    c, x, y = inputs
-    return None if c is None or x is None or y is None else _WHERE(c, x, y)
 
 
 def _reduced(function: Callable[[Dim, Dim], Dim], start: Dim) -> _Rule:
@@ -367,12 +363,7 @@ def _filled(b: Binding, inputs: _Inputs) -> Elements | None:
 
 
 def _too_many(shape: Sequence[int]) -> bool:
-    count = 1
-    for d in shape:
-        count *= d
-        if d < 0 or d > _LONGEST or count > _LONGEST:
-            return True
-    return False
+    return any(not 0 <= d <= _LONGEST for d in shape) or math.prod(shape) > _LONGEST
 
 
 def _expanded(b: Binding, inputs: _Inputs) -> Elements | None:
@@ -402,12 +393,6 @@ def _range(b: Binding, inputs: _Inputs) -> Elements | None:
     return _array(list(values), [len(values)]) if len(values) <= _LONGEST else None
 
 
-def _folded(function: Callable[[Dim, Dim], Dim]) -> _Rule:
-    """An operator of any number of operands."""
-    two = np.frompyfunc(function, 2, 1)
-    return _elementwise(lambda *inputs: reduce(two, inputs))
-
-
 _RULES: dict[str, _Rule] = {
     "Shape": _of_shape,
     "Size": _of_size,
@@ -429,18 +414,18 @@ _RULES: dict[str, _Rule] = {
     "Div": _folded(algebra.divide),
     "Max": _folded(algebra.maximum),
     "Min": _folded(algebra.minimum),
-    "Mod": _mod,
-    "Neg": _unary(_negated),
-    "Abs": _unary(_absolute),
-    "Not": _unary(_inverted),
+    "Mod": _elementwise(_remainder, 2),
+    "Neg": _elementwise(_negated),
+    "Abs": _elementwise(_absolute),
+    "Not": _elementwise(_inverted),
     "And": _folded(_both),
     "Or": _folded(_either),
-    "Where": _where,
-    "Equal": _elementwise(_compared(_is_same, algebra.differ)),
-    "Less": _elementwise(_compared(_below, lambda a, b: algebra.at_least(a, b))),
-    "LessOrEqual": _elementwise(_compared(_not_above, _above)),
-    "Greater": _elementwise(_compared(_above, _not_above)),
-    "GreaterOrEqual": _elementwise(_compared(lambda a, b: algebra.at_least(a, b), _below)),
+    "Where": _elementwise(_chosen, 3),
+    "Equal": _elementwise(_equal, 2),
+    "Less": _elementwise(_below, 2),
+    "LessOrEqual": _elementwise(_not_above, 2),
+    "Greater": _elementwise(_above, 2),
+    "GreaterOrEqual": _elementwise(_not_below, 2),
     "ReduceSum": _reduced(algebra.add, 0),
     "ReduceProd": _reduced(algebra.multiply, 1),
     "ReduceMax": _reduced(algebra.maximum, None),

@@ -27,8 +27,8 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.wrt import hoist_requested
 from onnxgrad.ir import domains
-from onnxgrad.ir.binding import RANDOM_OPS
 from onnxgrad.ir.load import ModelLike, load, load_own, program_of
+from onnxgrad.ir.operator_families import RANDOM
 from onnxgrad.ir.program import Names, Program
 from onnxgrad.ir.protobufs import every_graph, graphs_of, keep
 from onnxgrad.ir.save import to_proto
@@ -186,7 +186,7 @@ def _says_more(node: NodeProto, same: NodeProto) -> bool:
 def _draws(node: NodeProto) -> bool:
     """Whether a second node like it may compute something else."""
     dropout = node.op_type == "Dropout" and len(node.input) > 2
-    return bool(node.domain) or dropout or node.op_type in RANDOM_OPS or bool(graphs_of(node))
+    return bool(node.domain) or dropout or node.op_type in RANDOM or bool(graphs_of(node))
 
 
 def _equal(program: Program, a: TensorProto, b: TensorProto) -> bool:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from onnxgrad.ir.operator_families import REDUCTIONS
 from onnxgrad.transform.batching.layout import Dependent, Layout, Refused
 from onnxgrad.transform.batching.registry import in_place
 from onnxgrad.transform.batching.site import Site
 
-REDUCTIONS = (
-    "ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare "
-    "ReduceLogSumExp ReduceLogSum"
-)
+OVER_AXES = f"{' '.join(REDUCTIONS)} ArgMax ArgMin"
 
 
 def axes_of(at: Site) -> list[int]:
@@ -23,7 +21,7 @@ def axes_of(at: Site) -> list[int]:
     return [a % rank for a in axes]
 
 
-@in_place(f"{REDUCTIONS} ArgMax ArgMin")
+@in_place(OVER_AXES)
 def reduction(at: Site) -> Layout:
     """Rows keep their axis, if it is not reduced."""
     layout, axes = at.only_first(), axes_of(at)

@@ -6,21 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from onnxgrad.ir.operator_families import BROADCASTING, ELEMENTWISE
 from onnxgrad.ir.ops import op
 from onnxgrad.transform.batching.layout import Dependent, Layout, Refused
 from onnxgrad.transform.batching.registry import in_place
 from onnxgrad.transform.batching.site import Site
 
-UNARY = (
-    "Identity Cast Relu LeakyRelu Sigmoid Tanh Exp Log Sqrt Neg Abs Erf Gelu Clip "
-    "HardSigmoid HardSwish Elu Selu Softplus Softsign Reciprocal Floor Ceil Round Sign Not Sin Cos "
-    "Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Swish Mish Dropout IsNaN IsInf ThresholdedRelu "
-    "Celu Shrink BitwiseNot Scaler ms:Gelu ms:FastGelu ms:QuickGelu"
-)
-BROADCASTING = (
-    "Add Sub Mul Div Pow Min Max Sum Mean Mod And Or Xor Equal Greater GreaterOrEqual Less "
-    "LessOrEqual Where PRelu BitwiseAnd BitwiseOr BitwiseXor BitShift"
-)
+UNARY = f"{' '.join(ELEMENTWISE)} Dropout Scaler ms:Gelu ms:FastGelu ms:QuickGelu"
 
 
 @in_place(UNARY)
@@ -50,7 +42,7 @@ def quantization(at: Site) -> Layout:
     return layout
 
 
-@in_place(BROADCASTING)
+@in_place(" ".join(BROADCASTING))
 def broadcasting(at: Site) -> Layout:
     """Rows meet on one axis of the result."""
     if at.version < 7 and at.op not in ("Sum", "Mean", "Min", "Max", "PRelu"):

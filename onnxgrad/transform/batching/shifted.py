@@ -6,14 +6,11 @@ import string
 
 import numpy as np
 
+from onnxgrad.ir.operator_families import BROADCASTING
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.transform.batching.along_axes import REDUCTIONS, axes_of, flattens
-from onnxgrad.transform.batching.elementwise_and_products import (
-    BROADCASTING,
-    UNARY,
-    indices_of,
-)
+from onnxgrad.transform.batching.along_axes import OVER_AXES, axes_of, flattens
+from onnxgrad.transform.batching.elementwise_and_products import UNARY, indices_of
 from onnxgrad.transform.batching.layout import Refused
 from onnxgrad.transform.batching.registry import shifted
 from onnxgrad.transform.batching.site import Site
@@ -26,7 +23,7 @@ def unary(at: Site) -> None:
     at.back(at.again(at.front(0), *at.operands[1:]))
 
 
-@shifted(BROADCASTING)
+@shifted(" ".join(BROADCASTING))
 def broadcasting(at: Site) -> None:
     """Rows broadcast against shared operands."""
     if at.version < 7:
@@ -84,7 +81,7 @@ def einsum(at: Site) -> None:
     at.back(at.again(*operands, equation=f"{','.join(wider)}->{free}{right}"))
 
 
-@shifted(f"{REDUCTIONS} ArgMax ArgMin")
+@shifted(OVER_AXES)
 def reduction(at: Site) -> None:
     """Over the axes of one row."""
     at.only_first()
