@@ -41,8 +41,8 @@ from onnxgrad.jobs.gradient_declarations import (
 from onnxgrad.jobs.inspection import contents, differences
 from onnxgrad.jobs.inspection.contents import Summary
 from onnxgrad.jobs.inspection.differences import Diff
-from onnxgrad.jobs.optimize import Hooks, with_room
-from onnxgrad.jobs.outcome import OptimizedModel, Outcome
+from onnxgrad.jobs.lift import Lifted
+from onnxgrad.jobs.outcome import Hooks, OptimizedModel, Outcome, with_room
 from onnxgrad.limits import limited
 from onnxgrad.report.forms import SHOWN_AS
 from onnxgrad.results import FORMS
@@ -60,7 +60,8 @@ def optimize(model: ModelLike, *, options: OptimizeOptions, report: bool = False
     Returns the optimised model in the type you passed in; paths, bytes and streams return a
     ModelProto. With `report=True` returns an `OptimizedModel`: that model, its rewrites and their
     proof. `passes` accepts text, and in a list passes, rules and families too; `inputs` accepts
-    files, and arrays by name. Options set here overrule the `recipe`; None: no recipe.
+    files, and arrays by name. Options set here overrule the `recipe`; None: no recipe. With `lift`
+    returns the preparation and the rest, as the function `lift` does.
 
     Raises InputError, RewriteRefuted if the proof fails, NotProved if it proves nothing or the
     result misses what the recipe requires, LimitReached.
@@ -359,5 +360,7 @@ def _optimized(model: ModelLike, options: OptimizeOptions, report: bool) -> Any:
     outcome = Outcome(name, None, name or "the model", options.explain)
     hooks = with_room(model)
     result = to_kind_of(driver.optimize(settled(model), options, hooks, outcome).program, model)
+    if outcome.prepare is not None:
+        result = Lifted(to_kind_of(outcome.prepare, model), result)
     outcome.written = True
     return OptimizedModel(result, outcome) if report else result

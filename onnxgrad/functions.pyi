@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.ir.load import ModelLike
+from onnxgrad.jobs.declarations import Edits
+from onnxgrad.jobs.declarations import Other
 from onnxgrad.jobs.gradient_declarations import Checkpoints
 from onnxgrad.jobs.gradient_declarations import Targets
 from onnxgrad.jobs.groups import Count
@@ -52,6 +54,10 @@ def optimize(
     recipe: str | os.PathLike[str] | None = None,
     fix_dims: Sizes | None = None,
     infer_shapes: bool = False,
+    join: Other | None = None,
+    before: Edits | None = None,
+    after: Edits | None = None,
+    lift: bool | Names = False,
     max_rewrites: Count | None = None,
     explain: bool = False,
     print_after: Names = (),

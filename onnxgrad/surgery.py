@@ -16,7 +16,7 @@ from onnxgrad.jobs import open_batch as opening
 from onnxgrad.jobs.declared import from_keywords
 from onnxgrad.jobs.lift import Lifted
 from onnxgrad.jobs.metadata import change
-from onnxgrad.jobs.optimize import with_room
+from onnxgrad.jobs.outcome import with_room
 from onnxgrad.jobs.proving import Proved
 from onnxgrad.jobs.surgery_declarations import (
     EditOptions,

@@ -31,6 +31,12 @@ _KEYS = {
     "--dim": "verify.dims",
     "--allow-growth": "allow_growth = true",
     "--without": "without",
+    "--bind": "bind",
+    "--rename": "rename",
+    "--drop-output": "drop_output",
+    "--map": "map",
+    "--keep-output": "keep_output",
+    "--weights": "lift =",
 }
 # what brings each optional part, as pyproject.toml's extras name it: no index has the extras
 _PACKAGES = {

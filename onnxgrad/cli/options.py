@@ -14,8 +14,7 @@ from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import files_read, target_of, writer
 from onnxgrad.errors import InputError
-from onnxgrad.jobs.optimize import Hooks
-from onnxgrad.jobs.outcome import Outcome
+from onnxgrad.jobs.outcome import Hooks, Outcome
 from onnxgrad.jobs.proving import Proved
 from onnxgrad.jobs.tuning.record import write
 from onnxgrad.limits import SECONDS

@@ -16,14 +16,25 @@ from onnxgrad.cli.output import Output, stdout_for_data
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.save import save, to_bytes
+from onnxgrad.ir.save import save_all, to_bytes
 from onnxgrad.ir.storage import external_data
 from onnxgrad.ir.storage.atomic_files import is_stream, place_of
 
 # the arguments that name files to read, and those, beside -o, that name one to write
 READ = ("model", "a", "b", "config", "recipe", "plugin", "input", "inputs", "custom_ops",
          "tune_from", "expect", "original", "data", "validation", "bind")  # fmt: skip
-REPORTS = ("json", "junit", "markdown", "html", "tune_file", "save", "log", "plot", "prepare")
+REPORTS = (
+    "json",
+    "junit",
+    "markdown",
+    "html",
+    "tune_file",
+    "save",
+    "log",
+    "plot",
+    "prepare",
+    "lift",
+)
 
 
 def target_of(output: str, models: Iterable[str]) -> Path | None:
@@ -44,13 +55,27 @@ def target_of(output: str, models: Iterable[str]) -> Path | None:
 
 def write_model(program: Program, target: Path | None, out: Output) -> None:
     """Write a model to a file, or to stdout in one piece. Raises InputError."""
-    if target is not None:
-        save(program, target)
-        out.wrote(target)
-        return
-    data, stdout = to_bytes(program), stdout_for_data("-o -")
-    stdout.write(data)
-    stdout.flush()
+    write_models([(program, target)], out)
+
+
+def write_models(made: Sequence[tuple[Program, Path | None]], out: Output) -> None:
+    """Write several models, all or none: what goes to stdout, in one piece, when the others are on
+    the disk. Raises InputError.
+    """
+    files = {target: program for program, target in made if target is not None}
+    printed = [to_bytes(program) for program, target in made if target is None]
+
+    def to_stdout() -> None:
+        for data in printed:
+            stdout = stdout_for_data("-o -")
+            stdout.write(data)
+            stdout.flush()
+
+    if files:
+        save_all(files, before=to_stdout)
+        out.wrote(*files)
+    else:
+        to_stdout()
 
 
 def writer(target: Path | None, out: Output) -> Callable[[Program], bool]:

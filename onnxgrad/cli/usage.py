@@ -124,6 +124,12 @@ COMMANDS: dict[str, Command] = {
                 "this)"),
             row("--no-verify", action="store_true",
                 help="skip the proof of the whole model (needs no onnxruntime)"),
+            row("--lift", title="rewriting", metavar="FILE", help="split the result into a "
+                "preparation, which goes to this file and runs once at load, and the rest, whose "
+                "inputs are its outputs: what depends on weights alone; both are proved together"),
+            row("--weights", title="rewriting", action="append", metavar="NAME",
+                help="with --lift: an input that is set at load, or an initializer, which becomes "
+                "such an input; or a glob of them; may repeat (default: constants alone)"),
             row("--tune", title="tuning", action="store_true", help="measure in onnxruntime, on "
                 "the provider, threads and inputs of the proof, which rewrites pay, and keep those "
                 "that win beyond the noise"),

@@ -143,16 +143,43 @@ def save(program: Program, path: str | os.PathLike[str], *, sync: bool = True) -
             f"save writes what onnxgrad.load gave, not a {type(program).__name__}: load it first, "
             "or write a ModelProto with onnx.save"
         )
-    path = Path(path)
-    with _named(path):
-        if is_stream(path):
-            write_stream(path, to_bytes(program))
-            return
-        place = place_of(path)
-        with Staging(place.parent, sync=sync) as staging:
-            moves, replaced = _staged(program, path, place, staging)
+    save_all({Path(path): program}, sync=sync)
+
+
+def save_all(
+    programs: Mapping[Path, Program],
+    *,
+    sync: bool = True,
+    before: Callable[[], None] = lambda: None,
+) -> None:
+    """`save` several programs, in this order, all or none. `before` is called when all of them are
+    on the disk and none has its name yet; what it raises is passed on. Raises as `save`.
+    """
+    streams, places = dict[Path, bytes](), dict[Path, Path]()
+    for path, program in programs.items():
+        with _named(path):
+            if is_stream(path):
+                streams[path] = to_bytes(program)
+            else:
+                places[path] = place_of(path)
+    moves: list[tuple[Part, Path]] = []
+    replaced: list[Path] = []
+    folders = {place.parent for place in places.values()}
+    with Staging(*folders, sync=sync) as staging:
+        for path, place in places.items():
+            with _named(path):
+                parts, old = _staged(programs[path], path, place, staging)
+                for part, _ in parts:
+                    part.settle(sync=sync)
+            moves += parts
+            replaced += old
+        before()
+        for path, data in streams.items():
+            with _named(path):
+                write_stream(path, data)
+        with _named(next(iter(programs))):
             staging.publish(*moves)
-            _remove(replaced)
+        _remove(replaced)
 
 
 # a file of `save_together`; a function receives the temporary path of each earlier file, by its

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from onnxgrad.jobs.declared import REQUIRED, Declaration, option
 from onnxgrad.jobs.groups import (
@@ -16,6 +16,7 @@ from onnxgrad.jobs.groups import (
     Limits,
     Names,
     Pairs,
+    PartOf,
     Positive,
     Proof,
     Running,
@@ -24,6 +25,7 @@ from onnxgrad.jobs.groups import (
     Sizes,
     Text,
 )
+from onnxgrad.jobs.surgery_declarations import EditOptions, JoinOptions
 from onnxgrad.options import Range
 from onnxgrad.vocabulary import FLOAT16_BOUND, Merge, Preset, Runtime
 
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
     from onnxgrad.passes.user_laws import Law
 
 FINITE = sys.float_info.max
+# parts of recipes that are jobs of their own
+EDIT, JOIN = PartOf(EditOptions), PartOf(JoinOptions, "model")
+Edits: TypeAlias = Annotated[Mapping[str, Any], EDIT]
+Other: TypeAlias = Annotated[Mapping[str, Any], JOIN]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +100,28 @@ class OptimizeOptions(Proof):
         False,
         "declare the shape of every value in the output model, with open sizes as expressions of "
         "the inputs' sizes, such as batch*seq",
+    )
+    join: Other | None = option(
+        None,
+        "first chain the model with another, as `join`: model = FILE, map, prefix, keep_output",
+        flag=None,
+    )
+    before: Edits | None = option(
+        None,
+        "changes of the interface before the passes, as `edit`: bind, rename, drop_output",
+        flag=None,
+    )
+    after: Edits | None = option(
+        None,
+        "such changes of the result, after the passes and their proof",
+        flag=None,
+    )
+    lift: bool | Names = option(
+        False,
+        "split the result, as `lift`, into a preparation that runs once at load and the rest: "
+        "names or globs of weights, or true for what depends on constants alone",
+        flag=None,
+        olive=False,
     )
     max_rewrites: Count | None = option(None, "stop after N rewrites", metavar="N", toml=None)
     explain: bool = option(False, "list declined rewrites with the reason", toml=None, olive=False)

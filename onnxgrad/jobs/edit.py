@@ -1,36 +1,41 @@
 """The driver of `edit`: inputs bound to constants, values renamed, outputs dropped, and the result
-proved against the original.
+proved against the original; and all changes of a model around the passes of `optimize`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 
-from onnxgrad.errors import InputError
+from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import ModelLike, load_own, program_of
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import copy_of, every_node, tensor_of
+from onnxgrad.ir.protobufs import copy_of, every_node, stats_of, tensor_of
 from onnxgrad.ir.renaming import rename_values, symbols, value_names
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, dtype_name, numpy_dtype
+from onnxgrad.jobs.declarations import EDIT, JOIN, OptimizeOptions
 from onnxgrad.jobs.extract import remove_what_served
 from onnxgrad.jobs.fixed_dims import fix
 from onnxgrad.jobs.groups import of_known
-from onnxgrad.jobs.optimize import Hooks, original_of
-from onnxgrad.jobs.proving import Proved, proved, running, write_if_proved
-from onnxgrad.jobs.surgery_declarations import EditOptions
+from onnxgrad.jobs.join import join
+from onnxgrad.jobs.lift import lift, named_inputs, with_inputs
+from onnxgrad.jobs.outcome import Change, Hooks, Outcome
+from onnxgrad.jobs.proving import Proved, original_of, proved, running, write_if_proved
+from onnxgrad.jobs.surgery_declarations import EditOptions, LiftOptions
 from onnxgrad.verify import load_inputs
 from onnxgrad.verify.feeds.dims import evaluate, roles, shape_of, symbols_in
-from onnxgrad.wording import option, perhaps
+from onnxgrad.verify.feeds.proof_cases import sets_of
+from onnxgrad.wording import counted, in_a_recipe, option, perhaps
 
 _FILES = (".npy", ".npz", ".pb")
 _SHOWN = 80  # characters of a value in a message
@@ -138,9 +143,14 @@ def _array(where: str, declared: ValueInfoProto, value: Any) -> Array:
     return array.astype(object) if texts else array
 
 
+def is_file(value: Any) -> bool:
+    """Whether the value of an input is the name of a file."""
+    return isinstance(value, str) and Path(value).suffix in _FILES
+
+
 def _read(where: str, declared: ValueInfoProto, text: str) -> Any:
     """The value of a file, or what a text says in JSON; a word is itself."""
-    if Path(text).suffix in _FILES:
+    if is_file(text):
         found = load_inputs(text, ModelProto(graph=GraphProto(input=[declared])))
         if declared.name not in found and len(found) > 1:
             raise InputError(f"{where}: {text} holds {', '.join(found)}, and no {declared.name}")
@@ -274,3 +284,89 @@ def _check_names(model: ModelProto, names: Mapping[str, str]) -> None:
         if old in trained:
             raise InputError(f"{where}: the model's training_info reads '{old}'")
         made.add(new)
+
+
+# ---- around the passes of `optimize` ------------------------------------------------------------
+
+# options of a proof that hold for changes of the interface too: those are exact
+_PROOF = frozenset({"provider", "threads", "seeds", "legs", "inputs", "dims", "allow_empty"})
+
+
+def changed_before(model: Program, options: OptimizeOptions, outcome: Outcome) -> Program:
+    """Return the model that the passes rewrite: joined and edited, with the weights that `lift`
+    names as inputs. Raises InputError, and NotProved.
+    """
+    proof = _proof_of(options)
+    if options.join:
+        other = options.join["model"]
+        with _in_table("join"):
+            joined = join(model, other, JOIN.options(options.join, **proof), Hooks())
+        model = _recorded(outcome, f"joined with {other}", joined)
+    if options.before:
+        with _in_table("before"):
+            made = edit(model, EDIT.options(options.before, **proof), Hooks())
+        model = _recorded(outcome, "edited before the passes", made)
+    return model if isinstance(options.lift, bool) else with_inputs(model, options.lift)
+
+
+def changed_after(options: OptimizeOptions, outcome: Outcome) -> None:
+    """Edit and divide what the passes made. Raises InputError, and NotProved."""
+    proof, weights = _proof_of(options), named_inputs(outcome.program, options.lift)
+    if options.after:
+        after: EditOptions = EDIT.options(options.after)
+        new, bound = after.rename or {}, after.bind or {}
+        weights = [new.get(name, name) for name in weights if name not in bound]
+        with _in_table("after"):
+            proof = _for_edited(outcome.program, after, proof)
+            made = edit(outcome.program, EDIT.options(options.after, **proof), Hooks())
+        outcome.changed = _recorded(outcome, "edited after the passes", made)
+    if options.lift is not False:
+        divided = lift(
+            outcome.program, LiftOptions.from_settings({**proof, "weights": weights}), Hooks()
+        )
+        parts = (stats_of(to_proto(p)).nodes for p in (divided.prepare, divided.program))
+        once, each = (counted(nodes, "node") for nodes in parts)
+        outcome.prepare = divided.prepare
+        outcome.changed = _recorded(outcome, f"{once} once at load, {each} in each run", divided)
+
+
+def _recorded(outcome: Outcome, what: str, found: Proved) -> Program:
+    """The result of a change, which the outcome lists. Raises NotProved."""
+    summary = "" if found.report is None else found.report.summary
+    outcome.changes.append(Change(what, tuple(found.notes), summary))
+    return found.proved(what)
+
+
+@contextlib.contextmanager
+def _in_table(name: str) -> Iterator[None]:
+    """Errors inside speak of the options in this table of a recipe."""
+    try:
+        with in_a_recipe():
+            yield
+    except OnnxgradError as error:
+        error.args = (f"{name}: {error}", *error.args[1:])
+        raise
+
+
+def _proof_of(options: OptimizeOptions) -> dict[str, Any]:
+    """How changes beside the passes are proved: as the passes are, but for bounds."""
+    given = {k: v for k, v in options.proof().items() if k in _PROOF}
+    return {**given, "verify": options.proves}
+
+
+def _for_edited(program: Program, options: EditOptions, proof: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a proof, which speak of a program, as they are for the edited program."""
+    graph, names = to_proto(program).graph, options.rename or {}
+    bound = values_of(program.proto, options.bind or {})
+    made = dict(proof)
+    if "inputs" in made:
+        made["inputs"] = [
+            {names.get(n, n): v for n, v in each.items() if n not in bound}
+            for each in sets_of(made["inputs"], program.proto)
+        ]
+    if "dims" in made:
+        gone = sizes_bound(graph, bound)
+        made["dims"] = {n: size for n, size in made["dims"].items() if n not in gone}
+    if "allow_empty" in made:
+        made["allow_empty"] = [names.get(n, n) for n in made["allow_empty"]]
+    return made

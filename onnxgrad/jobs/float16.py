@@ -19,8 +19,8 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_bytes, to_proto
 from onnxgrad.jobs.declarations import Float16Options
 from onnxgrad.jobs.float16_search import Float16Search
-from onnxgrad.jobs.optimize import Hooks, RewriteRefuted, optimize_program
-from onnxgrad.jobs.outcome import Clock, Outcome
+from onnxgrad.jobs.optimize import RewriteRefuted, optimize_program
+from onnxgrad.jobs.outcome import Clock, Hooks, Outcome
 from onnxgrad.laws.float16.forms import FAR, LARGEST
 from onnxgrad.laws.float16.keeping import heads
 from onnxgrad.options import providers_of, several

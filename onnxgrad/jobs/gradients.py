@@ -36,7 +36,7 @@ from onnxgrad.jobs.gradient_declarations import (
     MarkOptions,
 )
 from onnxgrad.jobs.groups import Limits
-from onnxgrad.jobs.optimize import Hooks
+from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.verify.bounds import Bounds
 
 _SAMPLE = 8  # values of a proof; a check looks at all

@@ -15,6 +15,7 @@ from onnxgrad.jobs.declared import DIGITS, Declaration, option, options_of
 from onnxgrad.limits import MOST_SECONDS, SECONDS, read_size
 from onnxgrad.options import Named, Range, providers_of, several
 from onnxgrad.vocabulary import LEGS, MOST_THREADS
+from onnxgrad.wording import did_you_mean
 
 if TYPE_CHECKING:
     from onnxgrad.verify.feeds.proof_cases import Inputs
@@ -118,6 +119,39 @@ def of_known(pairs: Mapping[str, Any] | None, known: Collection[str]) -> dict[st
             value = text[len(name) + 1 :]
         found[name] = value
     return found
+
+
+class PartOf:
+    """A table of another job's options, without those of its proof. `files`: keys of the table that
+    name a file, which the job has as an argument.
+    """
+
+    json = dict[str, Any]
+    what = "a table"
+
+    def __init__(self, job: type[Declaration], *files: str) -> None:
+        self.job, self.files = job, files
+        of_proof = {o.name for o in options_of(Proof)} | {"verify"}
+        self.known = [*files, *(o.name for o in options_of(job) if o.name not in of_proof)]
+
+    def check(self, value: Any, where: str) -> Any:
+        for name in value or ():
+            if name not in self.known:
+                hint = did_you_mean(name, self.known, f"there are {', '.join(self.known)}")
+                raise InputError(f"{where}: unknown key '{name}'; {hint}")
+        for name in self.files:
+            if value is not None and not isinstance(value.get(name), (str, os.PathLike)):
+                raise InputError(f"{where}: '{name}' must name a file")
+        try:
+            self.options(value or {})
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+        return value
+
+    def options(self, value: Mapping[str, Any], **more: Any) -> Any:
+        """Return the options of the job that a table sets, with `more`. Raises InputError."""
+        own = {name: v for name, v in value.items() if name not in self.files}
+        return self.job.from_settings({**more, **own})
 
 
 class _PerOutput:

@@ -32,8 +32,8 @@ from onnxgrad.ir.storage.external_data import outside
 from onnxgrad.ir.types import TensorType, Type
 from onnxgrad.jobs.fixed_dims import fix
 from onnxgrad.jobs.groups import of_known
-from onnxgrad.jobs.optimize import Hooks, original_of
-from onnxgrad.jobs.proving import Proved, proved, running, write_if_proved
+from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.proving import Proved, original_of, proved, running, write_if_proved
 from onnxgrad.jobs.surgery_declarations import JoinOptions
 from onnxgrad.options import several
 from onnxgrad.passes.convert_opset import convert, hide_weight_inputs
@@ -135,15 +135,13 @@ def _links(a: Program, b: Program, options: JoinOptions) -> dict[str, str]:
     inputs = [v.name for v in b.main.inputs]
     if options.map is not None:
         found = dict[str, str]()
-        for source, taken in of_known(options.map, sources).items():
-            where = option(f"--map {source}={taken}", f"map={{{source!r}: {taken!r}}}")
-            if source not in sources:
-                near = perhaps(source, sources, 3)
-                raise InputError(f"{where}: A has no output or input '{source}'{near}")
-            if taken not in inputs:
-                raise InputError(f"{where}: B has no input '{taken}'{perhaps(taken, inputs, 3)}")
+        known = {*sources, *(f"A.{name}" for name in sources)}
+        for left, right in of_known(options.map, known).items():
+            where = option(f"--map {left}={right}", f"map={{{left!r}: {right!r}}}")
+            source = _end("A has no output or input", left, sources, f"B's '{right}'", where)
+            taken = _end("B has no input", right, inputs, f"A's '{source}'", where)
             if taken in found:
-                raise InputError(f"{where}: B's input '{taken}' is fed by '{found[taken]}' already")
+                raise InputError(f"{where}: A's '{found[taken]}' feeds B's input '{taken}' already")
             found[taken] = source
         if found:
             return found
@@ -158,6 +156,14 @@ def _links(a: Program, b: Program, options: JoinOptions) -> dict[str, str]:
         f"no output of A ({', '.join(outputs)}) has the name of an input of B "
         f"({', '.join(inputs)}): say with {where} what feeds what"
     )
+
+
+def _end(missing: str, name: str, known: Collection[str], other: str, where: str) -> str:
+    """The value that a name means, which may have its model in front: `A.logits`."""
+    found = name if name in known else name.removeprefix(f"{missing[0]}.")
+    if found not in known:
+        raise InputError(f"{where}: {missing} '{found}' for {other}{perhaps(found, known, 3)}")
+    return found
 
 
 def _check_types(a: Program, b: Program, source: str, taken: str) -> None:
@@ -257,14 +263,15 @@ def _align_sizes(a: GraphProto, b: GraphProto, links: Mapping[str, str]) -> list
     mine = {v.name: v for v in (*a.input, *a.output)}
     theirs = {v.name: v for v in b.input}
     pairs = [
-        (m, t)
+        (m, t, f"A's '{source}' and B's input '{taken}'")
         for taken, source in links.items()
         for m, t in zip(_dims(mine[source]), _dims(theirs[taken]), strict=False)
         if m is not None and t is not None
     ]
     classes = _Classes()
-    for m, t in pairs:
-        classes.merge(m if isinstance(m, int) else ("A", m), t if isinstance(t, int) else ("B", t))
+    for m, t, where in pairs:
+        first, second = m if isinstance(m, int) else ("A", m), t if isinstance(t, int) else ("B", t)
+        classes.merge(first, second, where)
     notes = []
     for which, graph in (("A", a), ("B", b)):
         known = roles(graph)
@@ -305,12 +312,12 @@ class _Classes:
             term = self.above[term]
         return term
 
-    def merge(self, a: Any, b: Any) -> None:
+    def merge(self, a: Any, b: Any, where: str) -> None:
         a, b = sorted((self.of(a), self.of(b)), key=lambda t: (not isinstance(t, int), str(t)))
         if a == b:
             return
         if isinstance(b, int):
-            raise InputError(f"one size would be {a} and {b} at once, by what feeds what")
+            raise InputError(f"{where}: one size would be {a} and {b} at once, by what feeds what")
         self.above[b] = a
 
 

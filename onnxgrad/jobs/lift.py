@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from onnx import TensorProto
@@ -18,10 +19,11 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.jobs.extract import cut, extracted, remove_what_served
-from onnxgrad.jobs.optimize import Hooks, runnable
-from onnxgrad.jobs.proving import Proved, proved, running, write_if_proved
+from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.proving import Proved, proved, runnable, running, write_if_proved
 from onnxgrad.jobs.surgery_declarations import LiftOptions
 from onnxgrad.options import several
+from onnxgrad.passes.convert_opset import hide_weight_inputs
 from onnxgrad.wording import option, perhaps
 
 # of other domains nothing is known: their operators may draw, or keep a state
@@ -79,6 +81,11 @@ def lift(model: ModelLike, options: LiftOptions, hooks: Hooks) -> LiftedModel:
 
                 report = proved(original, expected, options)
         return write_if_proved(LiftedModel(rest, report, prepare), hooks)
+
+
+def prepare_path(rest: Path) -> Path:
+    """Return where a preparation goes by default: beside the file of the rest."""
+    return rest.with_name(f"{rest.stem}.prepare.onnx")
 
 
 def lifted(program: Program, names: Sequence[str]) -> list[str]:
@@ -140,6 +147,27 @@ def _weights(program: Program, given: Sequence[str]) -> list[str]:
             raise InputError(f"{where}: the model has no such input or initializer{hint}")
         found |= dict.fromkeys(met)
     return [n for n in known if n in found]
+
+
+def with_inputs(program: Program, weights: Sequence[str]) -> Program:
+    """Return a program in which initializers of these names, or globs, are inputs with a default:
+    no pass takes what a caller may set for a constant. Raises InputError.
+    """
+    made = load_own(program)
+    hide_weight_inputs(made)
+    held = [made.main.initializers.get(name) for name in _weights(made, weights)]
+    for v in held:
+        if v is not None and not v.is_input:
+            v.is_input = True
+            made.main.inputs.append(v)
+            made.main.touch()
+    return program if all(v is None for v in held) else load_own(made)
+
+
+def named_inputs(program: Program, weights: bool | str | Sequence[str]) -> list[str]:
+    """The inputs that names or globs mean, after `with_inputs`."""
+    globs = () if isinstance(weights, bool) else several(weights, "weights")
+    return [v.name for v in program.main.inputs if any(fnmatchcase(v.name, g) for g in globs)]
 
 
 def _values(program: Program, names: Iterable[str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.save import to_proto
-from onnxgrad.jobs.optimize import Hooks
+from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, write_if_proved
 from onnxgrad.jobs.surgery_declarations import OpenBatchOptions
 from onnxgrad.options import several

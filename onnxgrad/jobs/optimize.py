@@ -4,11 +4,8 @@ first rewrite that broke it, hold it to a recipe, and write it if the caller agr
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,24 +13,24 @@ from typing import Any
 from onnx import ModelProto
 
 from onnxgrad.errors import CannotRun, InternalError, NotProved, OnnxgradError
-from onnxgrad.ir.load import ModelLike, check_room, load_own
+from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import copy_of
-from onnxgrad.ir.save import save, to_proto
-from onnxgrad.ir.storage.external_data import load_weights, outside
+from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.declarations import OptimizeOptions
+from onnxgrad.jobs.edit import changed_after, changed_before
 from onnxgrad.jobs.fixed_dims import fixed
-from onnxgrad.jobs.outcome import Clock, Outcome
+from onnxgrad.jobs.outcome import Clock, Hooks, Outcome
+from onnxgrad.jobs.proving import original_of, runnable
 from onnxgrad.jobs.recipe import Recipe, find
 from onnxgrad.jobs.tuning.record import Tuning
-from onnxgrad.limits import SECONDS, limited
+from onnxgrad.limits import SECONDS
 from onnxgrad.options import providers_of
 from onnxgrad.passes.base import Pass
 from onnxgrad.passes.each_rewrite import EachTrace, FiringDiffers
 from onnxgrad.passes.folding import constant_bytes, file_bytes
 from onnxgrad.passes.inline import Inline, check_names
-from onnxgrad.passes.instruments import PrintAfter, leave_out, to_stderr
+from onnxgrad.passes.instruments import PrintAfter, leave_out
 from onnxgrad.passes.pipeline import Fired, PassResult, Pipeline, parse_passes, with_rules
 from onnxgrad.rewrite.trace import Rewrite, Trace
 from onnxgrad.verify import Report, verify
@@ -41,34 +38,6 @@ from onnxgrad.verify.blame import bisect
 from onnxgrad.verify.compare import DIFFERENT
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.wording import option
-
-
-@dataclass(frozen=True)
-class Hooks:
-    """How the caller takes part in `optimize`; by default not at all.
-
-    `on_stage` is called when a stage begins (read, each pass by name, prove, bisect), `on_choice`
-    with each choice that tuning measures and the share that is done, `on_read` with the program
-    before any rewrite, `accept` with the outcome of the proof: the latter two raise to refuse.
-    `write` writes the result and returns whether it did. `show` prints the text of `print_after`.
-    `limits` bounds the work by seconds and memory, to which `seconds` are added. `plugins` are
-    passes that run last.
-    """
-
-    on_stage: Callable[[str], None] = lambda stage: None
-    on_choice: Callable[[str, float], None] = lambda choice, share: None
-    on_read: Callable[[Program], None] = lambda program: None
-    accept: Callable[[Outcome], None] = lambda outcome: None
-    write: Callable[[Program], bool] | None = None
-    show: Callable[[str], None] = to_stderr
-    limits: Callable[[float | None, int | str | None], AbstractContextManager[Any]] = limited
-    seconds: float = 0.0
-    plugins: Sequence[Pass] = ()
-
-
-def with_room(model: ModelLike) -> Hooks:
-    """Return the hooks of a job whose result has the type of `model`: its weights must fit."""
-    return Hooks(on_read=lambda program: check_room(program, model))
 
 
 @dataclass(frozen=True)
@@ -119,6 +88,10 @@ class Job:
         model = settled(model)  # a stream is read once
         if options.fix_dims:
             model = fixed(model, options.fix_dims)
+        if options.join or options.before or options.lift is not False:
+            outcome.given = load(model)
+            self._check(outcome.given)
+            model = changed_before(outcome.given, options, outcome)
         if self.tuning is not None:
             clock.switch("tune")
             pipeline, outcome.tuning = self.tuning.decide(model, pipeline, proof, hooks.on_choice)
@@ -136,7 +109,7 @@ class Job:
             explain=options.explain,
             proof=proof,
             on_stage=on_stage,
-            on_read=self._check,
+            on_read=self._check if outcome.given is None else None,
             on_fired=self.printing,
             allow_growth=options.allow_growth,
         )
@@ -149,13 +122,14 @@ class Job:
             self.recipe.check_names(self.name, program)
 
     def _finish(self, outcome: Outcome, clock: Clock) -> None:
-        program = outcome.program
+        clock.switch("prove")
+        changed_after(self.options, outcome)
         if self.recipe is not None:
-            self.recipe.check(self.name, program, outcome.report)
+            self.recipe.check(self.name, outcome)
         self.hooks.accept(outcome)
         if self.hooks.write is not None:
             clock.switch("write")
-            outcome.written = self.hooks.write(program)
+            outcome.written = self.hooks.write(outcome.program)
 
 
 def optimize(
@@ -376,19 +350,6 @@ def _run(
     return results
 
 
-@contextlib.contextmanager
-def original_of(program: Program) -> Iterator[ModelProto | Path]:
-    """Yield the original of `program` as onnxruntime loads it: its file if there is one."""
-    if program.path is not None:
-        yield program.path
-        return
-    proto = program.proto
-    if outside(proto):
-        proto = copy_of(program.proto)
-        load_weights(proto, program.folder, program.digests)
-    yield proto
-
-
 def _stated(
     pipeline: Pipeline, original: ModelProto | Path, trace: Trace, options: Mapping[str, Any]
 ) -> Any:
@@ -397,21 +358,6 @@ def _stated(
     for p in pipeline.passes:
         found = p.stated(found, trace, providers_of(options.get("provider") or "cpu")[0])
     return to_proto(found, weights=True) if isinstance(found, Program) else found
-
-
-@contextlib.contextmanager
-def runnable(program: Program) -> Iterator[ModelProto | Path]:
-    """The program as onnxruntime can load it: weights in external files need a file of the model
-    beside them.
-    """
-    proto = to_proto(program)
-    if not outside(proto):
-        yield proto
-        return
-    with tempfile.TemporaryDirectory(prefix="onnxgrad-") as folder:
-        path = Path(folder) / "candidate.onnx"
-        save(program, path, sync=False)
-        yield path
 
 
 def _culprit(

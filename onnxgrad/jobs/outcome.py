@@ -1,24 +1,43 @@
-"""The outcome of one optimised model: data, which `onnxgrad.report` renders."""
+"""The outcome of one optimised model, which `onnxgrad.report` renders, and how a caller takes part
+in the work.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from onnxgrad.errors import InternalError, OnnxgradError
+from onnxgrad.ir.load import ModelLike, check_room
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import Stats, stats_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.newer_operators import NewerOperators
+from onnxgrad.limits import limited
+from onnxgrad.passes.base import Pass
 from onnxgrad.passes.each_rewrite import EachReport
+from onnxgrad.passes.instruments import to_stderr
 from onnxgrad.passes.pipeline import PassResult
 from onnxgrad.passes.rule_passes import raise_composites
 from onnxgrad.results import Plain, WithPage
 from onnxgrad.rewrite.trace import Rewrite, Trace
 from onnxgrad.verify import Report
+
+
+@dataclass(frozen=True)
+class Change(Plain):
+    """A change of the model beside its rewriting: which, notes on it, and how its proof ended."""
+
+    what: str
+    notes: tuple[str, ...]
+    proof: str
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.what, ", ".join(self.notes), self.proof)))
 
 
 @dataclass
@@ -33,7 +52,8 @@ class Outcome(Plain):
     json_keys = (
         "model output=written_to exit_code error before after each passes=work_of_passes "
         "rules=trace.counts inexact=trace.inexact declined=near_misses slips=trace.slips "
-        "newer_operators=newer.by_operator tuning search proof=report seconds=rounded_seconds"
+        "newer_operators=newer.by_operator tuning search changes proof=report "
+        "seconds=rounded_seconds"
     )
 
     model: str = ""
@@ -51,6 +71,10 @@ class Outcome(Plain):
     tuning: Mapping[str, Any] | None = None
     search: Mapping[str, Any] | None = None  # of `float16 --keep auto`
     newer: NewerOperators = field(default_factory=NewerOperators)
+    given: Program | None = None  # as it was read, if it was changed before the passes
+    changed: Program | None = None  # after the passes and their proof
+    prepare: Program | None = None  # what `lift` split off
+    changes: list[Change] = field(default_factory=list)
     written: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -61,9 +85,11 @@ class Outcome(Plain):
 
     @property
     def program(self) -> Program:
-        """The optimised program. Raises the error if there is one."""
+        """The optimised program, changed as the options say. Raises the error if there is one."""
         if self.error is not None:
             raise self.error
+        if self.changed is not None:
+            return self.changed
         if self.rewritten is None:
             raise InternalError("the program is requested before it was rewritten")
         return self.rewritten
@@ -178,3 +204,31 @@ class Clock:
         self.spent[self.kind] = self.spent.get(self.kind, 0.0) + now - self.since
         self.since = now
         self.kind = stage if stage in _KINDS else "rewrite"
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """How the caller takes part in `optimize`; by default not at all.
+
+    `on_stage` is called when a stage begins (read, each pass by name, prove, bisect), `on_choice`
+    with each choice that tuning measures and the share that is done, `on_read` with the program
+    before any rewrite, `accept` with the outcome of the proof: the latter two raise to refuse.
+    `write` writes the result and returns whether it did. `show` prints the text of `print_after`.
+    `limits` bounds the work by seconds and memory, to which `seconds` are added. `plugins` are
+    passes that run last.
+    """
+
+    on_stage: Callable[[str], None] = lambda stage: None
+    on_choice: Callable[[str, float], None] = lambda choice, share: None
+    on_read: Callable[[Program], None] = lambda program: None
+    accept: Callable[[Outcome], None] = lambda outcome: None
+    write: Callable[[Program], bool] | None = None
+    show: Callable[[str], None] = to_stderr
+    limits: Callable[[float | None, int | str | None], AbstractContextManager[Any]] = limited
+    seconds: float = 0.0
+    plugins: Sequence[Pass] = ()
+
+
+def with_room(model: ModelLike) -> Hooks:
+    """Return the hooks of a job whose result has the type of `model`: its weights must fit."""
+    return Hooks(on_read=lambda program: check_room(program, model))

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
+from onnx import ModelProto
+
 from onnxgrad.errors import NotProved
+from onnxgrad.ir.load import program_of
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.save import save, to_proto
+from onnxgrad.ir.storage.external_data import outside
 from onnxgrad.jobs.groups import Proof
-from onnxgrad.jobs.optimize import Hooks, runnable
+from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.options import providers_of
 from onnxgrad.verify import Difference, Leg, Report, run, verify
 from onnxgrad.verify.compare import worst
@@ -49,6 +55,32 @@ def write_if_proved(found: P, hooks: Hooks) -> P:
     if found.ok and hooks.write is not None:
         hooks.write(found.program)
     return found
+
+
+@contextlib.contextmanager
+def original_of(program: Program) -> Iterator[ModelProto | Path]:
+    """Yield the original of `program` as onnxruntime loads it: its file if there is one."""
+    if program.path is not None:
+        yield program.path
+        return
+    read = program_of(program.proto, program.folder, None, program.digests)
+    with runnable(read) as model:
+        yield model
+
+
+@contextlib.contextmanager
+def runnable(program: Program) -> Iterator[ModelProto | Path]:
+    """The program as onnxruntime can load it: weights in external files need a file of the model
+    beside them.
+    """
+    proto = to_proto(program)
+    if not outside(proto):
+        yield proto
+        return
+    with tempfile.TemporaryDirectory(prefix="onnxgrad-") as folder:
+        path = Path(folder) / "candidate.onnx"
+        save(program, path, sync=False)
+        yield path
 
 
 @contextlib.contextmanager

@@ -55,6 +55,8 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.atomic_files import text_of
 from onnxgrad.jobs.declarations import CiTable, Gates, OptimizeOptions
 from onnxgrad.jobs.declared import Option, json_type, keys_of
+from onnxgrad.jobs.edit import is_file
+from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.requirements import (
     Held,
     bound_of,
@@ -67,7 +69,6 @@ from onnxgrad.jobs.requirements import (
     within_tolerance,
 )
 from onnxgrad.options import checked, several
-from onnxgrad.verify import Report
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.coverage.summary import wanted_share
 from onnxgrad.wording import did_you_mean
@@ -139,16 +140,17 @@ class Recipe:
         required = self.of(model).get("require", {})
         check_operators(required, operators_of(program), self.where, others=True)
 
-    def check(self, model: str, program: Program, report: Report | None) -> None:
+    def check(self, model: str, outcome: Outcome) -> None:
         """Raises NotProved, exit code 1, when the optimised model misses what the recipe requires,
         and InputError for a required operator that exists nowhere. What `left_to_ci` names is not
         looked at.
         """
-        own = self.of(model)
+        own, program, report = self.of(model), outcome.program, outcome.report
+        first = outcome.given or program
         required = own.get("require", {})
         known = operators_of(program) | set(stats_of(program.proto).operators)
         check_operators(required, known, self.where)
-        given, result = facts_of(program, program.proto), facts_of(program, to_proto(program))
+        given, result = facts_of(first, first.proto), facts_of(program, to_proto(program))
         later = left_to_ci(required)
         held: list[Held] = [
             hold(name, bound_of(name, text), result, given, proof=report)
@@ -268,7 +270,20 @@ def _flat(table: Any, where: str, folder: Path, others: Iterable[str] = ()) -> d
     if "verify.inputs" in flat:
         files = several(flat["verify.inputs"], "inputs")
         flat["verify.inputs"] = [_beside(folder, item) for item in files]
-    return flat
+    return {**flat, **{k: _from(folder, flat[k]) for k in ("join", "before", "after") if k in flat}}
+
+
+def _from(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of changes whose files lie in `folder`."""
+    found = dict(table)
+    if "model" in found:
+        found["model"] = os.path.join(folder, found["model"])
+    if "bind" in found:
+        found["bind"] = {
+            name: os.path.join(folder, value) if is_file(value) else value
+            for name, value in found["bind"].items()
+        }
+    return found
 
 
 def _checked(

@@ -56,8 +56,8 @@ class JoinOptions(Proof):
     title: ClassVar[str] = "connections"
 
     map: Pairs | None = option(
-        None, "A's output (or input) NAME feeds B's input OTHER; may repeat (default: equal names, "
-        "or A's only output to B's only input)", metavar="NAME=OTHER",
+        None, "A's output (or input) NAME feeds B's input OTHER, also written A.NAME=B.OTHER; may "
+        "repeat (default: equal names, or A's only output to B's only input)", metavar="NAME=OTHER",
     )  # fmt: skip
     prefix: str = option(
         "", "begin the names of B's other inputs, of its outputs and its values with this text",

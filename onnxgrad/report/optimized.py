@@ -68,6 +68,7 @@ def optimized_parts(found: Outcome, verbose: bool = False) -> Iterator[Part]:
 def _of_rewriting(found: Outcome, verbose: bool) -> Iterator[Part]:
     yield from _passes(found, verbose)
     yield from _inexact(found.trace.inexact)
+    yield from map(cell, map(str, found.changes))
     if found.trace.slips:
         yield line(slips_text(found.trace.slips, verbose), "yellow")
     if found.newer.chains:

@@ -23,7 +23,7 @@ from onnxgrad.ir.storage import atomic_files
 from onnxgrad.train import Adam, read_step, save_step
 from scripts.sweep_kills import SIGNALS, model_with_weights, sweep
 from tests.cli.conftest import Result
-from tests.helpers import ROOT
+from tests.helpers import ROOT, parse
 from tests.train.common import step
 
 Run = Callable[..., Result]
@@ -138,6 +138,81 @@ def test_a_full_disk_leaves_no_half_step(
     assert {p.name for p in folder.iterdir()} == named - {"step"}
     read = replace(read_step(folder).manifest, digests={})
     assert read.to_json() == made.manifest.to_json()
+
+
+PAIRS = [("lift", "--prepare", "{a}"), ("optimize", "--lift", "{a}")]
+DIVIDED = "g (float[N,2] x, float[2] w) => (float[N,2] y) { e = Exp(w) y = Mul(x, e) }"
+
+
+@pytest.mark.parametrize("words", PAIRS, ids=lambda w: w[0])
+@pytest.mark.parametrize("there", [False, True])
+def test_a_preparation_and_its_rest_are_written_both_or_none(
+    words: tuple[str, ...], there: bool, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Into two folders; whichever write or rename fails, or is interrupted, both are as before."""
+    for name in ("in", "a", "b"):
+        (tmp_path / name).mkdir()
+    model, a, b = tmp_path / "in" / "m.onnx", tmp_path / "a" / "p.onnx", tmp_path / "b" / "o.onnx"
+    onnx.save(parse(DIVIDED), model)
+    for path in (a, b) if there else ():
+        onnx.save(parse(DIVIDED), path)
+    before = {p: p.read_bytes() for p in (a, b) if p.exists()}
+    full_at, code = 0, 2
+    line = [
+        words[0],
+        model,
+        *(w.format(a=a) for w in words[1:]),
+        "--weights",
+        "w",
+        "-o",
+        b,
+        "--no-verify",
+    ]
+    while code == 2:
+        with full(Disk(full_at), monkeypatch):
+            done = run(*line)
+        code, full_at = done.code, full_at + 1
+        files = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and p != model}
+        if code == 2:
+            assert done.err.endswith(".onnx: cannot be written: No space left on device\n")
+            assert files == before
+    assert code == 0 and files.keys() == {a, b} and full_at > 6
+    assert {v.name for v in onnx.load(a).graph.output} == {"e"}
+    replace = os.replace
+
+    def interrupted(source: Path, target: Path) -> None:
+        if target == b:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    before = {p: p.read_bytes() for p in (a, b)}
+    monkeypatch.setattr(os, "replace", interrupted)
+    assert run(*line[:-1], "--no-verify", "-q").code == 130
+    assert {p: p.read_bytes() for p in (a, b)} == before
+    assert len([p for p in tmp_path.rglob("*") if p.is_file()]) == 3
+
+
+@pytest.mark.slow
+def test_killed_while_the_second_model_is_written(tmp_path: Path) -> None:
+    """Neither has its name yet; the next command removes what was left."""
+    code = f"""
+import os, signal
+from pathlib import Path
+import onnxgrad
+from onnxgrad.ir.save import save_all
+from onnxgrad.ir.storage import atomic_files
+program, count, sync = onnxgrad.load("models/training/mlp.onnx"), [], os.fsync
+def killed(handle):
+    count.append(handle)
+    os.kill(os.getpid(), signal.SIGKILL) if len(count) == 2 else sync(handle)
+os.fsync = killed
+save_all({{Path({str(tmp_path)!r}, n): program for n in ("a.onnx", "b.onnx")}})
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=120)
+    assert done.returncode == -9
+    assert [p.suffix for p in tmp_path.iterdir()] == [".part"] * 2
+    atomic_files.sweep(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_reports_on_a_full_disk_name_their_file(

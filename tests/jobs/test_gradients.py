@@ -26,7 +26,7 @@ from onnxgrad.jobs.gradient_declarations import (
     JacobianOptions,
 )
 from onnxgrad.jobs.gradients import derive
-from onnxgrad.jobs.optimize import Hooks
+from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.options import Range
 from scripts import make_stubs
 

@@ -8,7 +8,7 @@ from onnxgrad.cli.models import naming, shown, source
 from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.jobs.gradients import check
-from onnxgrad.jobs.optimize import Hooks
+from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.report.gradient import check_lines
 from onnxgrad.report.parts import heading
 from onnxgrad.verify.running.process_limits import bounding_us

@@ -26,7 +26,7 @@ from onnxgrad.jobs.gradient_declarations import (
 )
 from onnxgrad.jobs.gradients import derive
 from onnxgrad.jobs.groups import Limits
-from onnxgrad.jobs.optimize import Hooks
+from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.report.gradient import FunctionMade, GradientMade, MarksMade, ProductMade, nodes
 from onnxgrad.report.html.gradient import gradient_page
 from onnxgrad.report.parts import heading

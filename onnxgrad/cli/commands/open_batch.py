@@ -11,7 +11,7 @@ from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, writer
 from onnxgrad.errors import NotProved
 from onnxgrad.jobs.open_batch import open_batch
-from onnxgrad.jobs.optimize import Hooks
+from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.report.parts import Part, cell, heading
 from onnxgrad.report.proof import proof_lines
 from onnxgrad.transform.open_batch import Opened

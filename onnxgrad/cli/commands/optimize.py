@@ -17,13 +17,14 @@ from onnxgrad.cli.targets import (
     files_read,
     make_folder,
     target_of,
-    write_model,
+    write_models,
 )
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.program import Program
 from onnxgrad.jobs.declarations import OptimizeOptions
-from onnxgrad.jobs.optimize import Hooks, Job
-from onnxgrad.jobs.outcome import Outcome
+from onnxgrad.jobs.lift import prepare_path
+from onnxgrad.jobs.optimize import Job
+from onnxgrad.jobs.outcome import Hooks, Outcome
 from onnxgrad.jobs.recipe import Recipe, find
 from onnxgrad.jobs.requirements import left_to_ci
 from onnxgrad.report.html.optimized import optimized_page
@@ -34,7 +35,7 @@ from onnxgrad.verify.running.process_limits import bounding_us
 def run(args: argparse.Namespace, out: Output) -> int:
     """Optimise every model; the worst exit code of them."""
     models = expand(args.model)
-    options: OptimizeOptions = args.options
+    options = _lifting(args)
     if (tuning := tuning_of(args)) is not None:
         options = options.having(tune=tuning)
     recipe = find(None if options.recipe is None else str(options.recipe))
@@ -43,10 +44,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if recipe is not None:
         _complain(recipe, jobs, args, out)
     targets = _targets(args, models)
+    prepares = [_prepare(job, target, args) for job, target in zip(jobs, targets, strict=True)]
     _require_runtimes(jobs)
     outcomes: list[Outcome] = []
-    for job, target in zip(jobs, targets, strict=True):
-        outcome = _one(job, target, args, out)
+    for job, target, prepare in zip(jobs, targets, prepares, strict=True):
+        outcome = _one(job, target, prepare, args, out)
         outcomes.append(outcome)
         if len(models) == 1:
             out.show(*optimized_parts(outcome, out.verbose))
@@ -128,7 +130,9 @@ def _targets(args: argparse.Namespace, models: list[str]) -> list[Path | None]:
     return [target_of(args.output, [*models, *files_read(args)])]
 
 
-def _one(job: Job, target: Path | None, args: argparse.Namespace, out: Output) -> Outcome:
+def _one(
+    job: Job, target: Path | None, prepare: Path, args: argparse.Namespace, out: Output
+) -> Outcome:
     """Read, rewrite, prove and write one model. An error of ours is in the outcome."""
     name, steps = job.name, len(job.pipeline.passes)
     written = None if target is None else str(target)
@@ -136,7 +140,8 @@ def _one(job: Job, target: Path | None, args: argparse.Namespace, out: Output) -
 
     def write(program: Program) -> bool:
         if not args.dry_run:
-            write_model(program, target, out)
+            first = [] if outcome.prepare is None else [(outcome.prepare, prepare)]
+            write_models([*first, (program, target)], out)
         keep_decisions(args, target, outcome.tuning, out)
         return not args.dry_run
 
@@ -157,6 +162,30 @@ def _one(job: Job, target: Path | None, args: argparse.Namespace, out: Output) -
     for note in outcome.trace.notes:
         out.note(note)
     return outcome
+
+
+def _lifting(args: argparse.Namespace) -> OptimizeOptions:
+    """The options of the flags, with what --lift may prepare. Raises InputError."""
+    options: OptimizeOptions = args.options
+    if args.lift is None:
+        if args.weights:
+            raise InputError("--weights names what --lift FILE may prepare: give that as well")
+        return options
+    if args.output is None and not args.dry_run:
+        raise InputError(f"--lift {args.lift}: is for one model, with -o OUT")
+    return options.having(lift=args.weights or True)
+
+
+def _prepare(job: Job, target: Path | None, args: argparse.Namespace) -> Path:
+    """Where the preparation goes, if there is one. Raises InputError if nothing names a place, or
+    if it is taken.
+    """
+    if args.lift is not None or job.options.lift is False or args.dry_run:
+        return Path(args.lift or "")
+    if target is None:
+        raise InputError("the recipe lifts: say with --lift FILE where the preparation goes")
+    check_output(prepare_path(target), [*args.model, *files_read(args)])
+    return prepare_path(target)
 
 
 _WAITING = {"prove": "running both models", "bisect": "looking for the rewrite to blame"}

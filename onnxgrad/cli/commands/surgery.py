@@ -9,13 +9,13 @@ from typing import Any
 from onnxgrad.cli.models import naming, shown, source
 from onnxgrad.cli.options import require_runtime, show_proved
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import files_read, target_of, write_model, writer
+from onnxgrad.cli.targets import files_read, target_of, write_models, writer
 from onnxgrad.ir.load import load
 from onnxgrad.jobs.edit import edit
 from onnxgrad.jobs.extract import extract
 from onnxgrad.jobs.join import join
 from onnxgrad.jobs.lift import lift
-from onnxgrad.jobs.optimize import Hooks
+from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.report.gradient import nodes
 from onnxgrad.report.parts import cell, number
 from onnxgrad.verify.running.process_limits import bounding_us
@@ -60,6 +60,5 @@ def run(args: argparse.Namespace, out: Output) -> int:
     show_proved(found, args, out, names, change)
     if divided:
         out.show(*(cell(f"once: {v.typed_name}") for v in found.prepare.main.outputs))
-        write_model(found.prepare, once, out)
-        write_model(found.program, target, out)
+        write_models([(found.prepare, once), (found.program, target)], out)
     return 0

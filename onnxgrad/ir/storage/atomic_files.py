@@ -149,40 +149,42 @@ class Part:
 
 
 class Staging:
-    """The parts of one result. At the end, also after an error, parts that were not published are
-    removed.
+    """The parts of one result, in one folder or several. At the end, also after an error, parts
+    that were not published are removed.
 
     A signal may end the work between any two lines, so files are recorded before they are created.
     """
 
-    def __init__(self, folder: Path, *, sync: bool = True) -> None:
-        self.folder = folder
+    def __init__(self, *folders: Path, sync: bool = True) -> None:
+        self.folders = sorted({*folders})
         self.sync = sync
         self._names: list[Path] = []
         self._parts: list[Part] = []
         self._moves: tuple[tuple[Part, Path], ...] = ()
         # second names of the replaced files, except of the last
         self._before: dict[Path, Path] = {}
-        self._lock: int | None = None
+        self._locks: list[int] = []
 
     def __enter__(self) -> Staging:
-        sweep(self.folder)
+        for folder in self.folders:
+            sweep(folder)
         return self
 
-    def part(self, like: Path | None = None) -> Part:
-        """Returns a new empty file in the folder, with the mode of the file `like` if there is one.
-        Raises OSError.
+    def part(self, like: Path) -> Part:
+        """Returns a new empty file beside the path `like`, with the mode of the file there if there
+        is one. Raises OSError.
         """
-        self._names.append(self.folder / new_name())
+        self._names.append(like.parent / new_name())
         self._parts.append(Part(self._names[-1], like))
         return self._parts[-1]
 
     def lock(self) -> None:
-        """Keep other processes of ours from publishing in the folder until the end, so that none
+        """Keep other processes of ours from publishing in the folders until the end, so that none
         removes or overlooks a file that another one is about to replace.
         """
-        if self._lock is None:
-            self._lock = hold_folder(self.folder)
+        if not self._locks:  # in one order, so that two processes do not wait for each other
+            held = map(hold_folder, self.folders)
+            self._locks = [handle for handle in held if handle is not None]
 
     def publish(self, *moves: tuple[Part, Path]) -> None:
         """Rename each part to its path, in this order, replacing the file there.
@@ -193,7 +195,7 @@ class Staging:
             part.settle(sync=self.sync)
         for _, path in moves[:-1]:
             if path.exists():
-                self._names.append(self.folder / new_name())
+                self._names.append(path.parent / new_name())
                 self._before[path] = self._names[-1]
                 os.link(path, self._names[-1])
         self._moves = moves
@@ -223,8 +225,8 @@ class Staging:
             part.release()
         for name in self._names:
             name.unlink(missing_ok=True)
-        if self._lock is not None:
-            os.close(self._lock)
+        for handle in self._locks:
+            os.close(handle)
 
 
 def _take_over(handle: int, before: os.stat_result) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import NotProved
-from onnxgrad.ir.program import Program
+from onnxgrad.ir.load import program_of
 from onnxgrad.ir.save import save
 from onnxgrad.jobs.declarations import Gates, OptimizeOptions
+from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.requirements import INPUT, Facts, Latency, bound_of
 from onnxgrad.options import providers_of
 from onnxgrad.verify.bench import bench, peak_memory
@@ -32,21 +33,27 @@ def measures(gates: Gates) -> bool:
 def measured(
     path: str,
     folder: str,
-    program: Program,
+    done: Outcome,
     wanted: tuple[OptimizeOptions, Gates],
     facts: tuple[Facts, Facts],
 ) -> tuple[Facts, Facts]:
     """The facts of a model before (in the file `path`) and after, with what the options want
-    measured; other models lie in `folder`. Raises InputError for one that cannot be measured
-    beside it, NotProved where the result does not run.
+    measured; other models lie in `folder`. Changes beside the passes are not measured: their models
+    have other interfaces. Raises InputError for one that cannot be measured beside it, NotProved
+    where the result does not run.
     """
     given, result = facts
     options, gates = wanted
     if not measures(gates):
         return facts
     with tempfile.TemporaryDirectory(prefix="onnxgrad-") as scratch:
-        made = Path(scratch) / "result.onnx"
-        save(program, made, sync=False)
+        made, first = Path(scratch) / "result.onnx", Path(scratch) / "input.onnx"
+        passed = done.program if done.rewritten is None else done.rewritten
+        save(passed, made, sync=False)
+        if done.given is not None:
+            given_to_passes = program_of(passed.proto, passed.folder, None, passed.digests)
+            save(given_to_passes, first, sync=False)
+            path = str(first)
         if _latency(gates):
             result = replace(result, latency=_timed(path, folder, made, options, gates))
         if _memory(gates):

@@ -67,9 +67,11 @@ class ModelOutcome(Plain):
 
     def came_of(self, done: Outcome) -> None:
         """Record the result of rewriting and proof, refuted or not, without its program."""
-        self.done = replace(done, rewritten=None, error=None)
+        self.done = replace(
+            done, rewritten=None, given=None, changed=None, prepare=None, error=None
+        )
         left_out = (f"left out: {slip}" for slip in done.trace.slips)
-        self.notes = (*done.trace.notes, *left_out)
+        self.notes = (*map(str, done.changes), *done.trace.notes, *left_out)
 
     def fail(self, status: Status, exit_code: int, error: str) -> None:
         """It does not come to the end, or not to a good one."""

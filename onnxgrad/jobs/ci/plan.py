@@ -7,7 +7,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,6 +17,7 @@ from onnxgrad.jobs.ci import lock as locks
 from onnxgrad.jobs.ci.lock import Lock
 from onnxgrad.jobs.ci.work import Job, Setup, ready
 from onnxgrad.jobs.declarations import Gates, OptimizeOptions
+from onnxgrad.jobs.lift import prepare_path
 from onnxgrad.jobs.optimize import pipeline_of
 from onnxgrad.jobs.recipe import Recipe, heading
 from onnxgrad.jobs.requirements import bound_of
@@ -108,7 +109,8 @@ def plan_of(recipe: Recipe, *, updating: bool = False, setup: Setup | None = Non
     }
     for options, gates in wanted.values():
         _check_options(options, gates, ready(setup), recipe.where, folder)
-    outputs = _outputs(recipe, folder, list(found))
+    lifted = {name for name, (options, _) in wanted.items() if options.lift is not False}
+    outputs = _outputs(recipe, folder, list(found), lifted)
     where = Path(recipe.where)
     own = "onnxgrad.lock.json" if where.name in _FOUND else f"{where.stem}.lock.json"
     lock_path = where.parent / recipe.ci.get("lock", own)
@@ -239,7 +241,9 @@ def _check_tables(recipe: Recipe, folder: Path, found: Mapping[str, list[str]]) 
             raise InputError(f'{recipe.where}: models."{pattern}" means none of the models{hint}')
 
 
-def _outputs(recipe: Recipe, folder: Path, names: Sequence[str]) -> dict[str, str]:
+def _outputs(
+    recipe: Recipe, folder: Path, names: Sequence[str], lifted: Collection[str]
+) -> dict[str, str]:
     """Where the result of each model goes, as `out` says: a pattern with {name} and {folder}, or a
     folder. Raises InputError where two go to one place, or one replaces a model.
     """
@@ -249,28 +253,31 @@ def _outputs(recipe: Recipe, folder: Path, names: Sequence[str]) -> dict[str, st
     pattern = out if "{" in out else f"{out.rstrip('/')}/{{name}}.onnx"
     _check_pattern(pattern, recipe.where)
     taken: dict[str, str] = {}
+    found: dict[str, str] = {}
     results: list[str] = []
     models = {os.path.realpath(folder / name): name for name in names}
     for name in names:
         # in one step: a name may have braces
         parts = {"{name}": Path(name).stem, "{folder}": Path(name).parent.as_posix()}
         file = "".join(parts.get(part, part) for part in _FIELD.split(pattern))
-        place = os.path.realpath(folder / file)
-        if place in models:
-            raise InputError(
-                f"{recipe.where}: out = {out!r} would replace {models[place]}; models are never "
-                "changed"
-            )
-        if place in taken:
-            raise InputError(
-                f"{recipe.where}: out = {out!r} is one place for {taken[place]} and {name}: write "
-                "such as 'build/{folder}/{name}.onnx'"
-            )
-        taken[place] = name
-        results.append(os.path.relpath(folder / file, folder).replace(os.sep, "/"))
+        made = [folder / file, *([prepare_path(folder / file)] if name in lifted else [])]
+        found[name] = os.path.realpath(made[0])
+        for place in map(os.path.realpath, made):
+            if place in models:
+                raise InputError(
+                    f"{recipe.where}: out = {out!r} would replace {models[place]}; models are "
+                    "never changed"
+                )
+            if place in taken:
+                raise InputError(
+                    f"{recipe.where}: out = {out!r} is one place for {taken[place]} and {name}: "
+                    "write such as 'build/{folder}/{name}.onnx'"
+                )
+            taken[place] = name
+        results += [os.path.relpath(path, folder).replace(os.sep, "/") for path in made]
     for name in results:
         _check_next_time(recipe, name)
-    return {name: place for place, name in taken.items()}
+    return found
 
 
 def _check_next_time(recipe: Recipe, name: str) -> None:

@@ -15,14 +15,15 @@ from typing import Any
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
 from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.save import remove, save, to_proto
+from onnxgrad.ir.save import remove, save_all, to_proto
 from onnxgrad.ir.storage.external_data import check_not_weights, sources
 from onnxgrad.jobs.ci.lock import changes
 from onnxgrad.jobs.ci.measure import measured, measures, seconds_of
 from onnxgrad.jobs.ci.outcome import ModelOutcome, Status
 from onnxgrad.jobs.declarations import Gates, OptimizeOptions
-from onnxgrad.jobs.optimize import Hooks, RewriteRefuted, optimize
-from onnxgrad.jobs.outcome import Outcome
+from onnxgrad.jobs.lift import prepare_path
+from onnxgrad.jobs.optimize import RewriteRefuted, optimize
+from onnxgrad.jobs.outcome import Hooks, Outcome
 from onnxgrad.jobs.requirements import (
     Facts,
     Held,
@@ -124,6 +125,8 @@ def _carry_out(job: Job, outcome: ModelOutcome, may_write: Callable[[], bool]) -
     if job.output is not None and Path(job.output).exists():
         check_not_weights(Path(job.output), read_proto(Path(job.path)), Path(job.path).parent)
 
+    done = Outcome(explain=job.options.explain)
+
     def on_read(program: Program) -> None:
         outcome.digest = digest(job.path)
         outcome.given = facts_of(program, program.proto)
@@ -132,7 +135,9 @@ def _carry_out(job: Job, outcome: ModelOutcome, may_write: Callable[[], bool]) -
     def write(program: Program) -> bool:
         if outcome.exit_code or not may_write() or job.output is None:
             return False
-        save(program, job.output)
+        out = Path(job.output)
+        first = {} if done.prepare is None else {prepare_path(out): done.prepare}
+        save_all({**first, out: program})
         outcome.output = _shown(job)
         return True
 
@@ -144,7 +149,7 @@ def _carry_out(job: Job, outcome: ModelOutcome, may_write: Callable[[], bool]) -
         seconds=seconds_of(job.gates),
         plugins=ready(job.setup),
     )
-    error = optimize(Path(job.path), job.options, hooks).error
+    error = optimize(Path(job.path), job.options, hooks, done).error
     if error is not None:
         raise error
 
@@ -155,9 +160,9 @@ def _judge(job: Job, outcome: ModelOutcome, done: Outcome) -> None:
     result = facts_of(done.program, to_proto(done.program))
     if done.report is not None:
         result = replace(result, worst=max((d.rel for d in done.report.differences), default=0.0))
-    facts = facts_of(done.program, done.program.proto), result
+    facts = outcome.given or result, result
     wanted = job.options, job.gates
-    outcome.given, outcome.result = measured(job.path, job.folder, done.program, wanted, facts)
+    outcome.given, outcome.result = measured(job.path, job.folder, done, wanted, facts)
     outcome.requirements = _held(job, outcome, done)
     if job.baseline is not None:
         outcome.changes = changes(job.baseline, outcome.result)
@@ -196,6 +201,8 @@ def withdraw(job: Job, outcome: ModelOutcome) -> None:
         return
     try:
         remove(job.output, keep=_weights(job))
+        if job.options.lift is not False and (prepare := prepare_path(Path(job.output))).exists():
+            remove(prepare, keep=_weights(job))
     except InputError as error:
         what = str(error).replace(job.output, _shown(job))
         outcome.fail("error", error.exit_code, f"{outcome.error}; the older result {what}")

@@ -429,3 +429,61 @@ def test_a_recipe_that_nobody_named_writes_below_its_folder(
     assert not list(outside.iterdir()) and not (folder / "away.lock.json").exists()
     assert run("ci", "onnxgrad.toml", "--update").code == 0
     assert list(outside.iterdir()) or (folder / "away.lock.json").exists()
+
+
+def test_changes_around_the_passes(folder: Path, run: Run) -> None:
+    """Each is proved; a preparation lies beside its rest and goes with it; `input` is the file."""
+    table = """
+[models."*small.onnx"]
+before = { rename = { w = "weight" } }
+after = { rename = { y = "out" } }
+lift = ["weight"]
+require = { interface = "== input", nodes = "<= input" }
+"""
+    onnx.save(
+        parse(SMALL.replace("b = MatMul(a, w)", "e = Neg(w) b = MatMul(a, e)")),
+        folder / "models" / "small.onnx",
+    )
+    (folder / "onnxgrad.toml").write_text(RECIPE + table.replace('interface = "== input", ', ""))
+    first = run("ci", "--update", "-v")
+    assert first.code == 0 and "edited before the passes: equal on cpu" in first.out
+    assert {p.name for p in (folder / "build").iterdir()} == {
+        "branches.onnx", "small.onnx", "small.prepare.onnx",
+    }  # fmt: skip
+    rest = onnx.load(folder / "build" / "small.onnx").graph
+    assert [v.name for v in rest.output] == ["out"] and [n.op_type for n in rest.node] == [
+        "MatMul",
+        "Relu",
+    ]
+    (small,) = [m for m in report(run("ci", "--json", "-"))["models"] if "small" in m["name"]]
+    assert small["status"] == "passed" and list(small["given"]["outputs"]) == ["y"]
+    (folder / "onnxgrad.toml").write_text(RECIPE + table)
+    refused = run("ci")
+    assert refused.code == 1 and "required interface == input" in refused.out
+    assert {p.name for p in (folder / "build").iterdir()} == {"branches.onnx"}
+    (folder / "onnxgrad.toml").write_text(
+        RECIPE.replace('"build/{name}.onnx"', '"models/built/{name}.onnx"').replace("*", "**/*")
+        + table
+    )
+    again = run("ci")
+    assert again.code == 2 and "a result, which would be a model in the next run" in again.err
+
+
+@pytest.mark.slow
+def test_latency_of_a_changed_model_is_that_of_its_passes(folder: Path, run: Run) -> None:
+    (folder / "onnxgrad.toml").write_text(
+        RECIPE
+        + """
+[models."*small.onnx"]
+before = { rename = { x = "u" } }
+after = { rename = { u = "v" } }
+require = { latency = "<= 50", memory = "<= 2GB" }
+[bench]
+seconds = 0.05
+rounds = 2
+"""
+    )
+    done = run("ci", "--json", "-")
+    (small,) = [m for m in report(done)["models"] if "small" in m["name"]]
+    assert done.code == 0 and small["result"]["latency"]["against"] == "input"
+    assert list(small["result"]["inputs"]) == ["v"]

@@ -129,7 +129,7 @@ import sys, time
 from pathlib import Path
 from onnxgrad.ir.storage.atomic_files import Staging
 with Staging(Path(sys.argv[1])) as staging:
-    part = staging.part()
+    part = staging.part(Path(sys.argv[1]) / "made")
     part.file.write(b"half")
     part.settle()
     print(part.path.name, flush=True)
@@ -162,11 +162,11 @@ def test_of_a_killed_process(tmp_path: Path) -> None:
 
 def test_two_that_write_at_once_leave_each_other_alone(tmp_path: Path) -> None:
     with Staging(tmp_path) as one:
-        first = one.part()
+        first = one.part(tmp_path / "one")
         first.file.write(b"one")
         first.settle()
         with Staging(tmp_path) as two:
-            second = two.part()
+            second = two.part(tmp_path / "two")
             second.file.write(b"two")
             two.publish((second, tmp_path / "two"))
         one.publish((first, tmp_path / "one"))
