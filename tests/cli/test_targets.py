@@ -107,9 +107,9 @@ def test_weights_that_change_after_the_proof_are_not_written(
         return call
 
     for module, name in (
-        (targets, "save"),
+        (targets, "save_all"),
         (targets, "to_bytes"),
-        (work, "save"),
+        (work, "save_all"),
         (step_folder, "save_together"),
     ):
         monkeypatch.setattr(module, name, late(getattr(module, name)))
