@@ -24,7 +24,7 @@ TEXT = """g (float[N,4] x) => (float[N,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,
 OF_THE_SHELL = {"help", "output", "out_dir", "dry_run", "model", "tune_file", "custom_ops", "html"}
 OTHERWISE = {
     "config": "recipe", "no_verify": "verify", "input": "inputs", "dim": "dims", "seed": "seeds",
-    "leg": "legs", "fix_dim": "fix_dims", "tune_time": "tune", "tune_from": "tune",
+    "leg": "legs", "fix_dim": "fix_dims", "tune_time": "tune", "tune_from": "tune", "weights": "lift",
 }  # fmt: skip
 
 
