@@ -200,8 +200,8 @@ class VerifyOptions(Proof):
     )
     layers: bool = option(
         False,
-        "compare the values inside both models as well: the first and the worst that part; with "
-        "--expect those that FILE has",
+        "compare the values inside both models as well, and report the first and the largest "
+        "difference; with --expect those that FILE has",
     )
     save: str | os.PathLike[str] | None = option(
         None,

@@ -32,7 +32,9 @@ _FOLLOWED = 8  # values of the same type behind a result that say what type it h
 
 
 class UnknownOperator(CannotRun):
-    """onnxruntime does not know these operators of the original, as it says itself or as may be."""
+    """onnxruntime does not know these operators of the original: `certain` if its message says so,
+    else a guess.
+    """
 
     def __init__(
         self, reason: str, operators: Collection[Operator] = (), *, certain: bool = True
@@ -42,12 +44,12 @@ class UnknownOperator(CannotRun):
 
 
 class CannotCut(Exception):
-    """Nothing is proved around the operators; the words say why."""
+    """The models cannot be cut at the operators; the message says why."""
 
 
 def unknown_operators(model: ModelProto, error: CannotRun) -> UnknownOperator | None:
-    """The error if it is about a custom operator, which onnxruntime names, or one of a function
-    does not type; None if there is none.
+    """The error if its cause is a custom operator: onnxruntime names it, or may lack one that the
+    model has. None if the model has none.
     """
     functions = {(f.domain, f.name) for f in model.functions}
     custom = {
@@ -66,14 +68,14 @@ def unknown_operators(model: ModelProto, error: CannotRun) -> UnknownOperator | 
 @dataclass(frozen=True)
 class Around:
     """Both models without the custom nodes; `nodes`: the operator of each, in the original's
-    order; `lonely`: the result of one that the second model lacks, if any. Its results are free in
-    the original alone, so that a difference then refutes nothing.
+    order. `unmatched`: a result of a node that the second model lacks, if any; the node's results
+    are then free in the original alone, so that a difference refutes nothing.
     """
 
     original: ProofModel
     candidate: ProofModel
     nodes: tuple[str, ...]
-    lonely: str = ""
+    unmatched: str = ""
 
 
 def around(original: ProofModel, candidate: ProofModel, unknown: Collection[Operator]) -> Around:
@@ -294,13 +296,13 @@ def _result_types(
 
 def _inferred(model: ModelProto, more: Mapping[str, TypeProto]) -> dict[str, TypeProto]:
     """The known types of the values of the main graph, if these are declared as well."""
-    told = copy_of(model)
-    declared = {v.name for v in (*told.graph.value_info, *told.graph.output, *told.graph.input)}
-    told.graph.value_info.extend(
+    typed = copy_of(model)
+    declared = {v.name for v in (*typed.graph.value_info, *typed.graph.output, *typed.graph.input)}
+    typed.graph.value_info.extend(
         ValueInfoProto(name=name, type=kind) for name, kind in more.items() if name not in declared
     )
     try:
-        values = load(told).main.vars()
+        values = load(typed).main.vars()
     except OnnxgradError as error:
         raise CannotCut(f"the types of its values are not known ({error})") from error
     made = {v.name: type_to_proto(v.type) for v in values}

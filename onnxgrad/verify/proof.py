@@ -153,8 +153,8 @@ def _around(original: ProofModel, candidate: ProofModel, request: Request) -> Re
                 first = first or error
                 unknown |= dict.fromkeys(error.operators)
                 models = around(original, candidate, unknown)
-        if not report and models.lonely:
-            raise CannotCut(f"the second model does without {models.lonely!r}, and differs")
+        if not report and models.unmatched:
+            raise CannotCut(f"the second model does without {models.unmatched!r}, and differs")
     except (CannotCut, CannotRun) as error:
         if first is None or not first.certain:
             raise first or error from None

@@ -117,22 +117,21 @@ class Layers(Plain):
 
     @property
     def worst(self) -> Layer | None:
-        """The value that differs most, of its largest element, among those that part."""
-        parting = [layer for layer in self.pairs if not layer.difference.ok]
-        return max(parting, key=lambda layer: layer.difference.rel, default=None)
+        """The value that differs most for its size, among those that differ by more than they
+        may.
+        """
+        wrong = [layer for layer in self.pairs if not layer.difference.ok]
+        return max(wrong, key=lambda layer: layer.difference.rel, default=None)
 
     @property
     def lines(self) -> list[str]:
         """The result in words."""
         more = f", {len(self.unpaired)} have no counterpart" if self.unpaired else ""
-        head = f"layers: {counted(self.paired, 'value')} compared{more} ({self.case})"
-        found = [head if self.first else f"{head}; none parts"]
-        for title, layer in (("first", self.first), ("worst", self.worst)):
-            if layer is not None:
-                found.append(
-                    f"  {title} to part: {layer}" if title == "first" else f"  worst: {layer}"
-                )
-        return [*found, *(f"  {note}" for note in self.notes)]
+        answer = "" if self.first else "; all agree"
+        head = f"layers: {counted(self.paired, 'value')} compared{more} ({self.case}){answer}"
+        both = (("first difference", self.first), ("largest difference", self.worst))
+        found = [f"  {title}: {layer}" for title, layer in both if layer is not None]
+        return [head, *found, *(f"  {note}" for note in self.notes)]
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ def test_a_run_is_saved_and_compared(tmp_path: Path, capsys: pytest.CaptureFixtu
     found = json.loads(capsys.readouterr().out)["layers"]
     assert found["first"]["name"] == "c" and found["paired"] == 4
     assert main(["verify", model, other, "--layers", "-v"]) == 0
-    assert "first to part: Neg c[" in capsys.readouterr().out
+    assert "first difference: Neg c[" in capsys.readouterr().out
     assert main(["verify", model, "--save", model, "-q"]) == 2
     assert main(["verify", model, "--save", str(tmp_path / "no" / "f.npz"), "-q"]) == 2
 

@@ -1,5 +1,5 @@
-"""Comparison layer by layer: the values inside two models that are the same value, each against its
-counterpart. It says where two models part; the outputs alone decide whether they do.
+"""Compares the values inside two models, each with its counterpart. The result shows where the
+models start to differ; only the outputs decide whether they do.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class Comparison:
     def _noise(
         self, proto: ModelProto, feeds: Feeds, own: Mapping[str, Value]
     ) -> tuple[dict[str, float], Ranges]:
-        """What the model differs by from itself: optimised with other threads, and in float64."""
+        """How far the model differs from itself: optimised, with other threads, and in float64."""
         model = self.second if self.stored is not None else self.first
         runs, ranges = [dict(own)], Ranges()
         threads = 2 if model.settings.threads == 1 else 1
@@ -253,13 +253,13 @@ def _size(value: Any) -> int:
 
 
 def interface_names(model: ModelProto, names: Mapping[str, str]) -> dict[str, str]:
-    """The entries of `names` that speak of inputs and outputs, or of nothing that the model has."""
+    """The entries of `names` for inputs and outputs, and those that name nothing in the model."""
     inner = makers_of(model).keys() - {v.name for v in model.graph.output}
     return {ours: theirs for ours, theirs in names.items() if ours not in inner}
 
 
 def keep_run(keep: ArraysFile, trial: Trial, model: ModelProto) -> list[str]:
-    """Keep the feeds and the outputs of a run; returns which values were not kept, and why."""
+    """Keep the feeds and the outputs of a run. Returns a note on each value that was not kept."""
     outputs = {v.name: trial.expected.get(v.name) for v in model.graph.output}
     return [note for n, v in (*trial.feeds.items(), *outputs.items()) for note in _kept(keep, n, v)]
 
@@ -278,8 +278,8 @@ def inside(
     *,
     agree: bool,
 ) -> Layers:
-    """Compare the values inside two models: on the first case, and if the outputs do not `agree`
-    there, on the others up to one on which some value parts.
+    """Compare the values inside two models on the first case. If the outputs do not `agree` there,
+    go on with the other cases until a value differs.
     """
     pairs, unpaired = value_pairs(original.proto, candidate.proto, request.names)
     known = makers_of(candidate.proto)
@@ -306,7 +306,7 @@ def stored_inside(
     request: Request,
     demands: Demands,
 ) -> Layers:
-    """Compare stored values with those inside a model on the feeds of a case."""
+    """Compare stored values with those that a model computes from the feeds of a case."""
     pairs, unpaired = stored_pairs(stored, model.proto, request.names)
     marked = Marked(model, request.settings)
     work = Comparison(

@@ -1,5 +1,5 @@
-"""Which value of one model is which of another, inside both: by name, by the name of the node, by
-the structure around it.
+"""Pairs the values inside two models: by name, by the name of the node, by the structure around
+them.
 """
 
 from __future__ import annotations
