@@ -77,7 +77,8 @@ class Trainer(TrainingLoop):
         cut into batches; a list of batches; or a function that makes them. Of a step that
         accumulates, each batch is a micro-batch, those that are left at the end of an epoch belong
         to the next one's first step, and the loss of a step is their mean. `validation` is
-        evaluated after each epoch with `metrics`. `folder`: where `save` writes; a run that finds
+        evaluated after each epoch with `metrics`. With `patience` or `keep="best"`, `export` writes
+        the weights of its smallest loss. `folder`: where `save` writes; a run that finds
         its own file there goes on from it, and cuts the lines off its log that it will write again.
         A file of another model, loss, kind of optimiser or set of parameters is refused, and so are
         another batch size, seed and other data in the middle of an epoch; `force` goes on

@@ -16,6 +16,7 @@ from onnxgrad.jobs.training.declarations import Batches
 from onnxgrad.jobs.training.declarations import CallbackLike
 from onnxgrad.jobs.training.declarations import DataLike
 from onnxgrad.jobs.training.declarations import GroupsLike
+from onnxgrad.jobs.training.declarations import Keep
 from onnxgrad.jobs.training.declarations import Limit
 from onnxgrad.jobs.training.declarations import LossLike
 from onnxgrad.jobs.training.declarations import MetricLike
@@ -25,11 +26,13 @@ from onnxgrad.jobs.training.declarations import Ratio
 from onnxgrad.jobs.training.declarations import RunSeed
 from onnxgrad.jobs.training.declarations import ScalingLike
 from onnxgrad.jobs.training.declarations import ScheduleLike
+from onnxgrad.jobs.training.declarations import _Kept
 from onnxgrad.jobs.training.trainer import TrainingLoop
 from onnxgrad.train.callbacks import History
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.vocabulary import EngineName
 from os import PathLike
+from typing import Annotated
 from typing import Any
 from typing import Literal
 import os
@@ -78,6 +81,7 @@ class Trainer(TrainingLoop):
         patience: Several | None = None,
         folder: str | os.PathLike[str] | None = None,
         every: Several | None = None,
+        keep: Annotated[Keep | tuple[Keep, ...], _Kept()] | None = None,
         log: str | os.PathLike[str] | None = None,
         batch_size: Several | None = None,
         force: bool = False,
@@ -102,5 +106,6 @@ class Trainer(TrainingLoop):
         model: ModelLike,
         path: str | os.PathLike[str] | None = None,
         *,
+        weights: Literal['best', 'last'] | None = None,
         averaged: bool = False,
     ) -> Any: ...

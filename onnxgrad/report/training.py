@@ -67,13 +67,17 @@ class StepMade(Plain):
 
 @dataclass(frozen=True)
 class Fitted(Plain):
-    """A run of training: its history, the steps taken, the seconds."""
+    """A run of training: its history, the steps taken, the seconds, the model that it wrote."""
 
-    json_keys = "steps losses=history.losses evaluations=history.evaluations seconds"
+    json_keys = (
+        "steps losses=history.losses evaluations=history.evaluations kept=history.kept "
+        "best=history.best last=history.last seconds"
+    )
 
     history: History
     steps: int
     seconds: float
+    output: str | None = None
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
         """A row per epoch: the mean loss of its steps, what the held-out data says."""
@@ -103,6 +107,23 @@ class Fitted(Plain):
             f"{counted(self.steps, 'step')} in all, {number(len(self.history.losses))} now in "
             f"{seconds_text(self.seconds)} ({speed:.1f} a second)"
         )
+        if self.history.best is not None and self.history.last is not None:
+            yield self._compared(self.history.best, self.history.last)
+
+    def _compared(self, best: Mapping[str, float], last: Mapping[str, float]) -> Text:
+        """Which weights were written, and what these and the others evaluate to."""
+        same = best["step"] == last["step"]
+        found = _held_out("last and best" if same else "last", last)
+        found = found if same else f"{_held_out('best', best)}; {found}"
+        kept = "last" if same else self.history.kept
+        wrote = "" if self.output is None else f"{self.output} has the {kept} weights. "
+        more = "; --keep best writes the best" if wrote and not same and kept == "last" else ""
+        return cell(f"{wrote}Held out: {found}{more}")
+
+
+def _held_out(which: str, found: Mapping[str, float]) -> str:
+    numbers = ", ".join(f"{name} {x:.5g}" for name, x in found.items() if name != "step")
+    return f"{which} (step {number(int(found['step']))}): {numbers}"
 
 
 def _typed(fed: Fed) -> tuple[Text, Text]:

@@ -6,12 +6,12 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.storage.atomic_files import write_whole
@@ -111,7 +111,13 @@ def check_plotting() -> None:
 
 
 def check_needs(
-    validation: object, folder: object, *, patience: object, metrics: object, every: object
+    validation: object,
+    folder: object,
+    *,
+    patience: object,
+    metrics: object,
+    every: object,
+    keep: Sequence[object] | None = None,
 ) -> None:
     """Raise InputError for an option that needs held-out data, or a folder, if there is none."""
     held_out = option("--validation NPZ", "validation")
@@ -120,6 +126,10 @@ def check_needs(
         ("--patience", "patience", patience is not None, validation, "looks at held-out data",
          held_out),
         ("--accuracy", "metrics", metrics, validation, "looks at held-out data", held_out),
+        ("--keep best", 'keep="best"', "best" in (keep or ()), validation, "looks at held-out data",
+         held_out),
+        ("--keep N", "keep", {*(keep or ())} - {"best"}, folder, "says which checkpoints stay",
+         place),
         ("--every", "every", every is not None, folder, "says when to save", place),
     )  # fmt: skip
     for flag, keyword, given, needed, what, missing in needs:
@@ -148,9 +158,16 @@ class EarlyStopping:
 
 @dataclass(repr=False)
 class History:
-    """Every event, in order."""
+    """Every event, in order.
+
+    best, last: the step of those weights, and their loss and metrics on the held-out data, where
+    there is any. kept: which of them `export` writes.
+    """
 
     events: list[Event] = field(default_factory=list)
+    best: Mapping[str, float] | None = None
+    last: Mapping[str, float] | None = None
+    kept: Literal["best", "last"] = "last"
 
     def __repr__(self) -> str:
         """How many steps, and where the loss went."""
@@ -171,6 +188,20 @@ class History:
     def evaluations(self) -> list[Mapping[str, float]]:
         """The loss and metrics of each evaluation."""
         return [e.evaluation for e in self.events if e.evaluation is not None]
+
+    def evaluated_at(self, step: int) -> Mapping[str, float] | None:
+        """The evaluation after that step, if it is the last one."""
+        found = [e for e in self.events if e.evaluation is not None]
+        return found[-1].evaluation if found and found[-1].step == step else None
+
+    def compare(
+        self, best: Mapping[str, float], last: Mapping[str, float], *, wanted: bool
+    ) -> None:
+        """Note what the best and the last weights evaluate to, and which are kept: the best only
+        if they are `wanted`.
+        """
+        self.last, self.best = last, last if last["loss"] <= best["loss"] else best
+        self.kept = "best" if wanted and self.best is best else "last"
 
     def plot(self, path: str | PathLike[str]) -> None:
         """The loss over the steps as a picture. Raises InputError without matplotlib."""

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
 from onnxgrad.errors import InputError
@@ -27,7 +28,8 @@ class Progress:
     """Where a run stands: steps taken, the epoch, and how many batches of it are done.
 
     micro: the micro-batches since the last step, of which micro_loss is the sum of the losses.
-    logged: the bytes of the log so far.
+    logged: the bytes of the log so far. best: the smallest held-out loss, stale: the evaluations
+    since then; best_step, best_found: its step, and all that was evaluated there.
     """
 
     steps: int = 0
@@ -39,11 +41,25 @@ class Progress:
     micro: int = 0
     micro_loss: float = 0.0
     logged: int = 0
+    best_step: int = 0
+    best_found: Mapping[str, float] | None = None
 
     @property
     def begun(self) -> bool:
         """Whether any batch was trained on."""
         return bool(self.steps or self.micro)
+
+    def judged(self, found: Mapping[str, float]) -> Progress:
+        """The same after an evaluation."""
+        best = math.inf if self.best is None or math.isnan(self.best) else self.best
+        if self.best is not None and not found["loss"] < best:
+            return replace(self, stale=self.stale + 1)
+        found = dict(found)
+        return replace(self, best=found["loss"], best_step=self.steps, best_found=found, stale=0)
+
+    def without_best(self) -> Progress:
+        """The same before any evaluation."""
+        return replace(self, best=None, best_step=0, best_found=None, stale=0)
 
     def nothing_left(self, epochs: int, steps: int | None) -> str:
         """Why a run to so many epochs, or steps, has nothing to do; empty where it has."""

@@ -13,9 +13,9 @@ import pytest
 
 from onnxgrad import op
 from onnxgrad.errors import InputError, RunWarning
-from onnxgrad.jobs.training.trainer import CHECKPOINT
 from onnxgrad.train import SGD, AdamW, Custom, Sum, Trainer, losses, training_step
 from onnxgrad.train.checkpoint import Progress
+from onnxgrad.train.run_folder import CHECKPOINT
 from onnxgrad.train.schedules import Cosine
 from onnxgrad.train.step_folder import save_step
 from tests.train.common import classifier, examples, step

@@ -94,7 +94,7 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
     except OnnxgradError as error:
         raise named(error, args.model) from error
     out.wrote(args.log if history.events else None, args.folder)
-    fitted = Fitted(history, trainer.progress.steps, seconds)
+    fitted = Fitted(history, trainer.progress.steps, seconds, args.output)
     out.show(heading(shown(args.model)), *fitted.parts(out.verbose))
     if args.output is None and args.folder is None:
         out.show("note: nothing was kept: -o writes the trained model, --folder saves as it goes")

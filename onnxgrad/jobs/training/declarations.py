@@ -72,6 +72,16 @@ class _Data(Word):
         return value
 
 
+class _Kept:
+    """One word or number, or several."""
+
+    def check(self, value: Any, where: str) -> tuple[Any, ...] | None:
+        return value if value is None or isinstance(value, tuple) else (value,)
+
+    def join(self, values: Sequence[Any], _: str) -> tuple[Any, ...]:
+        return tuple(values)
+
+
 class _Rate(Word):
     """A learning rate, or how it goes with the step."""
 
@@ -98,6 +108,7 @@ DataLike: TypeAlias = "Annotated[Given | Data, _Data()]"
 RateLike: TypeAlias = "Annotated[float | str | Callable[[int], float], _Rate()]"
 MetricLike: TypeAlias = "Annotated[Metric, _Function()]"
 CallbackLike: TypeAlias = "Annotated[Callback, _Function()]"
+Keep: TypeAlias = 'Literal["best"] | Several'
 LossLike: TypeAlias = "str | Annotated[Loss, Instance('Loss')] | Callable[[dict[str, Var]], Var]"
 OptimizerLike: TypeAlias = "Annotated[Optimizer, Instance('Optimizer')] | str"
 ScheduleLike: TypeAlias = "Annotated[Schedule, Instance('Schedule')] | str"
@@ -307,6 +318,12 @@ class Epochs(Batched, RestoreOptions):
         None, "save here after each epoch; resume from the checkpoint that is there", metavar="DIR"
     )
     every: Several | None = option(None, "also save every N steps", metavar="N")
+    keep: Annotated[Keep | tuple[Keep, ...], _Kept()] | None = option(
+        None,
+        "best: the result has the weights of the smallest held-out loss, as with --patience; N: "
+        "the last N checkpoints stay in --folder; repeat for both",
+        metavar="best|N",
+    )
     log: str | os.PathLike[str] | None = option(
         None,
         "write a line of JSON for each step, with the norm of gradients if --clip-norm or "
@@ -348,6 +365,9 @@ class ExportOptions(Averaged):
 
     path: str | os.PathLike[str] | None = option(
         None, "write the model there, of any size, in place of returning it", positional=True
+    )
+    weights: Literal["best", "last"] | None = option(
+        None, "the weights of the smallest held-out loss, or the last; default: as `fit` kept them"
     )
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from onnxgrad.errors import InputError, RunWarning
 from onnxgrad.ir.load import ModelLike
@@ -31,7 +31,7 @@ from onnxgrad.jobs.training.declarations import (
 from onnxgrad.named_options import read
 from onnxgrad.options import known_keywords
 from onnxgrad.train import safetensors_file
-from onnxgrad.train.callbacks import Callback, EarlyStopping, Event, History, JsonLines, check_needs
+from onnxgrad.train.callbacks import Callback, Event, History, JsonLines, check_needs
 from onnxgrad.train.checkpoint import (
     Progress,
     check_same_run,
@@ -55,12 +55,11 @@ from onnxgrad.train.engines.choice import open_engine
 from onnxgrad.train.engines.session import checked, dtype_of, open_session
 from onnxgrad.train.evaluation import evaluated
 from onnxgrad.train.export import export
+from onnxgrad.train.run_folder import RunFolder
 from onnxgrad.train.schedules import SCHEDULES, Rate, finite_rate, rate_of
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import check_values, opened_step
-from onnxgrad.wording import counted
-
-CHECKPOINT = "checkpoint.safetensors"
+from onnxgrad.wording import counted, option
 
 
 class TrainingLoop:
@@ -89,6 +88,9 @@ class TrainingLoop:
             None  # those of a file that was restored
         )
         self._log: JsonLines | None = None
+        self._place: RunFolder | None = None  # of the last run
+        self._best: dict[str, Array] | None = None  # all values then, of a run without a folder
+        self._kept: Literal["best", "last"] = "last"
         self._open: Callable[[], Any] = partial(
             open_session, self.task.evaluation, provider, threads
         )
@@ -148,54 +150,94 @@ class TrainingLoop:
         """
         validation, folder, every = options.validation, options.folder, options.every
         patience, metrics, steps = options.patience, options.metrics, options.steps
-        check_needs(validation, folder, patience=patience, metrics=metrics, every=every)
+        keep: Any = options.keep or ()
+        check_needs(validation, folder, patience=patience, metrics=metrics, every=every, keep=keep)
         source = self._batches(options.data, options.batch_size, options.seed)
-        place = None if folder is None else Path(folder) / CHECKPOINT
+        few = max((n for n in keep if isinstance(n, int)), default=0)
+        place = None if folder is None else RunFolder(Path(folder), few)
         end = counted(options.epochs, "epoch") if steps is None else counted(steps, "step")
         self._facts["length"] = end
         self._log = None if options.log is None or not self.leads else JsonLines(options.log)
         self._take_up(place, options)
-        history, best = History(), self.progress.best
-        stopping = None if patience is None else EarlyStopping(patience, best, self.progress.stale)
+        history, wanted = History(), patience is not None or "best" in keep
         watching: list[Callback] = [history]
         if self._engine.leads:
             watching += [*([self._log] if self._log is not None else []), *options.callbacks]
         epochs = options.epochs if steps is None else 1 << 62
-        while self.progress.epoch < epochs and not self._done(steps):
+        stop = self._spent(place, patience)
+        while not stop and self.progress.epoch < epochs and not self._done(steps):
             stop = self._epoch(source, steps, watching, place, every)
             if stop or self._done(steps):
                 break
             self.progress = replace(self.progress, epoch=self.progress.epoch + 1, batches=0)
             if validation is not None:
                 found = self._held_out(validation, options)
+                self._judge(found, place, wanted)
                 event = Event(
                     self.progress.steps, self.progress.epoch - 1, found["loss"], 0.0, found
                 )
-                stop = self._tell(event, [*watching, *([stopping] if stopping else [])])
-                if stopping is not None:
-                    self.progress = replace(self.progress, best=stopping.best, stale=stopping.stale)
+                stop = self._tell(event, watching) or self.progress.stale >= (patience or 1 << 62)
             self._save(place)
-            if stop:
-                break
         self._save(place)
         if place is None and not history.losses:
             self.progress.check_trained(self.task.manifest.accumulate)
+        if validation is not None:
+            number, best = self.progress.steps, self.progress.best_found
+            last = history.evaluated_at(number) or self._held_out(validation, options)
+            of_best = {"step": self.progress.best_step, **(best or last)}
+            history.compare(of_best, {"step": number, **last}, wanted=wanted)
+            self._kept = history.kept
         return history
 
-    def _take_up(self, place: Path | None, options: RunOptions) -> None:
-        """Go on from the file, if there is one; without a folder a run of no steps is a mistake."""
+    def _spent(self, place: RunFolder | None, patience: int | None) -> bool:
+        """Whether a run in a folder has ended by `patience` before; one without may go on."""
+        if patience is None or self.progress.stale < patience:
+            return False
         if place is None:
+            self.progress = replace(self.progress, stale=0)
+        elif self.leads:
+            since, more = counted(self.progress.stale, "epoch"), option("--patience", "patience")
+            words = f"training has ended: the held-out loss was not smaller for {since}"
+            warnings.warn(
+                f"{place.last}: {words}; a larger {more} goes on", RunWarning, stacklevel=6
+            )
+        return place is not None
+
+    def _judge(self, found: Mapping[str, float], place: RunFolder | None, wanted: bool) -> None:
+        """Keep the weights if their evaluation is the best so far."""
+        self.progress = self.progress.judged(found)
+        if self.progress.stale or not self.leads:
+            return
+        if place is not None:
+            place.save_best(self._write)
+        elif wanted:
+            self._best = self._engine.values
+
+    def _take_up(self, place: RunFolder | None, options: RunOptions) -> None:
+        """Go on from the file, if there is one; without a folder a run of no steps is a mistake."""
+        self._place = place
+        if place is None:
+            if self._best is None:
+                self.progress = self.progress.without_best()
             if why := self.progress.nothing_left(options.epochs, options.steps):
                 warnings.warn(why, stacklevel=6)
-        elif self._engine.agree(place.exists()):
-            values, words = self._stored(place)
-            stands = Progress.of(words, str(place))
-            if stands.begun:
-                self._go_on(values, words, str(place), options.force)
-            if self._log is not None:
-                self._log.cut(stands.logged, stands.steps)
+        elif self._engine.agree(place.last.exists()):
+            self._resume(place, options.force)
         elif self._log is not None:  # lines that follow are of this run, whenever it is killed
             self._save(place)
+
+    def _resume(self, place: RunFolder, force: bool) -> None:
+        """Go on from the file in the folder, unless that run took no step."""
+        values, words = self._stored(place.last)
+        stands = Progress.of(words, str(place.last))
+        if stands.begun:
+            self._go_on(values, words, str(place.last), force)
+            if self.leads:
+                place.link(stands.steps)
+        if force or not self._engine.agree(place.best.exists()):
+            self.progress = self.progress.without_best()
+        if self._log is not None:
+            self._log.cut(stands.logged, stands.steps)
 
     def _batches(self, data: Given | Data, size: int | None, seed: int | None) -> Data:
         """Batches of this size; by default of the only size that the step accepts, or of 32."""
@@ -220,7 +262,7 @@ class TrainingLoop:
         source: Data,
         steps: int | None,
         watching: Iterable[Callback],
-        place: Path | None,
+        place: RunFolder | None,
         every: int | None,
     ) -> bool:
         """Train the rest of the present epoch; whether a callback ends training."""
@@ -264,7 +306,9 @@ class TrainingLoop:
     @property
     def weights(self) -> dict[str, Array]:
         """`parameters`, and the running statistics of the model."""
-        values = self._engine.values
+        return self._of_model(self._engine.values)
+
+    def _of_model(self, values: Mapping[str, Array]) -> dict[str, Array]:
         return {fed.name: values[fed.name] for fed in self.task.manifest.of_model()}
 
     @property
@@ -277,18 +321,24 @@ class TrainingLoop:
         """`weights`, with the moving averages of the trained ones. Raises InputError for a step
         without any.
         """
-        manifest, values = self.task.manifest, self._engine.values
+        return self._averaged(self._engine.values)
+
+    def _averaged(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        manifest = self.task.manifest
         if manifest.average is None:
             raise InputError("the step keeps no average of its weights: make it with average=0.999")
         held = {fed.of: values[fed.name] for fed in manifest.of_role("average")}
         own = {p.name: held[p.name].astype(dtype_of(p)) for p in manifest.of_role("parameter")}
-        return {**self.weights, **own}
+        return {**self._of_model(values), **own}
 
     @known_keywords
     def save(self, path: str | PathLike[str]) -> None:
         """Write a checkpoint: one file, which is replaced at once. Raises InputError after a
         step that diverged and took states with it, and for a path that cannot be written.
         """
+        self._write(Path(path))
+
+    def _write(self, path: Path) -> None:
         self._check_whole()
         if self._log is not None:
             self.progress = replace(self.progress, logged=self._log.size)
@@ -297,12 +347,11 @@ class TrainingLoop:
             "run": json.dumps({**facts_of_step(self.task, self.rate), **self._facts}),
             **self.progress.words(),
         }
-        safetensors_file.write(Path(path), self._engine.values, words)
+        safetensors_file.write(path, self._engine.values, words)
 
-    def _save(self, place: Path | None) -> None:
+    def _save(self, place: RunFolder | None) -> None:
         if place is not None and self._engine.leads:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            self.save(place)
+            place.save(self._write, self.progress.steps)
 
     def _check_whole(self) -> None:
         if self._engine.spoiled:
@@ -340,6 +389,7 @@ class TrainingLoop:
         self._engine.put(values)
         self._engine.seed, self.progress = progress.seed, progress
         self._before = (before, where, force)
+        self._facts |= {k: v for k, v in before.items() if of_an_epoch(k)}
 
     def _know(self, facts: Mapping[str, Any]) -> None:
         """Take the facts of the data, of which the first batch is there, into those of the run.
@@ -361,11 +411,26 @@ class TrainingLoop:
 
     def exported(self, model: ModelLike, options: ExportOptions) -> Any:
         """The model in its own kind with the trained weights, or what was written to a path."""
-        how = {"steps": self.progress.steps, "optimizer": dict(self.task.manifest.optimizer)}
+        best = (options.weights or self._kept) == "best"
+        steps = self.progress.best_step if best else self.progress.steps
+        how = {"steps": steps, "optimizer": dict(self.task.manifest.optimizer)}
         if options.averaged:
             how["average"] = self.task.manifest.average
-        weights = self.averaged if options.averaged else self.weights
+        values = self._best_values() if best else self._engine.values
+        weights = self._averaged(values) if options.averaged else self._of_model(values)
         return export(model, weights, how, path=options.path)
+
+    def _best_values(self) -> Mapping[str, Array]:
+        """The values of the best evaluation. Raises InputError where they are not kept."""
+        if self.progress.best_step == self.progress.steps:
+            return self._engine.values
+        if self._best is not None and self._place is None:
+            return self._best
+        if self._place is None or not self._place.best.exists():
+            raise InputError(
+                "the best weights are not kept: fit with validation=, and folder= or keep='best'"
+            )
+        return self._stored(self._place.best)[0]
 
 
 def _rate(given: Rate | str | None) -> Rate | None:

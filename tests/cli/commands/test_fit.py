@@ -49,6 +49,28 @@ def test_a_model_is_trained(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert (folder / "model.onnx").read_bytes() == before
 
 
+def test_the_best_weights_are_written_and_both_are_compared(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = np.random.default_rng(3).integers(0, 3, 32)
+    np.savez("data.npz", x=examples(32)["x"], labels=labels)
+    words = ["fit", "model.onnx", *BASE, "--data", "data.npz", "--validation", "held.npz"]
+    words += ["--epochs", "9", "--rate", "0.05", "--json", "report.json", "-o"]
+    form = r"{}\.onnx has the {} weights. Held out: best \(step (\d)\): loss ([\d.]+); last "
+    for name, options in (("last", []), ("best", ["--keep", "best"])):
+        assert main([*words, f"{name}.onnx", *options]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert re.search(form.format(name, name) + r"\(step 9\): loss [\d.]+", shown)
+        assert ("--keep best writes the best" in shown) is (name == "last")
+        report = json.loads(Path("report.json").read_text())
+        assert report["kept"] == name and report["best"]["loss"] < report["last"]["loss"]
+        again = ["fit", f"{name}.onnx", *BASE, "--data", "held.npz", "--steps", "1", "-q", "--json"]
+        assert main([*again, "first.json"]) == 0
+        assert json.loads(Path("first.json").read_text())["losses"]
+    both = [(folder / f"{name}.onnx").read_bytes() for name in ("last", "best")]
+    assert both[0] != both[1]
+
+
 def test_what_nobody_keeps_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "model.onnx", *BASE, "--data", "data.npz", "--steps", "1"]) == 0
     assert "note: nothing was kept: -o writes the trained model" in capsys.readouterr().out

@@ -15,9 +15,9 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.jobs.training.trainer import CHECKPOINT
 from onnxgrad.train import Adam, Trainer, safetensors_file, training_step
 from onnxgrad.train.optimizers import Adafactor
+from onnxgrad.train.run_folder import CHECKPOINT
 from tests.helpers import ROOT
 from tests.train.common import examples, step, write_model
 from tests.train.parallel_runs import CASES, losses

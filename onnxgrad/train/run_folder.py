@@ -1,0 +1,83 @@
+"""The checkpoints of a run on the disk: the last one, from which the run goes on, the best one, and
+the few before the last.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.storage.atomic_files import new_name
+
+CHECKPOINT = "checkpoint.safetensors"
+BEST = "best.safetensors"
+_OF_STEP = re.compile(r"checkpoint-(\d+)\.safetensors")
+
+Write = Callable[[Path], None]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a run. keep: how many of its checkpoints stay under names with their steps."""
+
+    path: Path
+    keep: int = 0
+
+    @property
+    def last(self) -> Path:
+        """The checkpoint from which the run goes on."""
+        return self.path / CHECKPOINT
+
+    @property
+    def best(self) -> Path:
+        """The checkpoint of the smallest held-out loss."""
+        return self.path / BEST
+
+    def save(self, write: Write, steps: int) -> None:
+        """Write the checkpoint after so many steps. Raises InputError."""
+        self._make()
+        write(self.last)
+        self.link(steps)
+
+    def save_best(self, write: Write) -> None:
+        """Write the best one: before the last, so that a run killed between writes it again."""
+        self._make()
+        write(self.best)
+
+    def _make(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be made: {error.strerror or error}") from None
+
+    def link(self, steps: int) -> None:
+        """Give the checkpoint a second name, with its steps, and remove the oldest of those that
+        are too many. Raises InputError if the disk is full.
+        """
+        if not self.keep:
+            return
+        name, part = self.path / f"checkpoint-{steps}.safetensors", self.path / new_name()
+        try:
+            try:
+                os.link(self.last, part)
+            except OSError:  # not every file system has second names
+                shutil.copyfile(self.last, part)
+            os.replace(part, name)
+        except OSError as error:
+            raise InputError(f"{name}: cannot be written: {error.strerror or error}") from None
+        finally:
+            part.unlink(missing_ok=True)  # it stays where both were one file before
+        for old in self.kept()[: -self.keep]:
+            with suppress(OSError):
+                old.unlink()
+
+    def kept(self) -> list[Path]:
+        """The checkpoints with steps in their names, the oldest first."""
+        found = {int(m[1]): p for p in self.path.iterdir() if (m := _OF_STEP.fullmatch(p.name))}
+        return [found[steps] for steps in sorted(found)]
