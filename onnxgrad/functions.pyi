@@ -13,6 +13,7 @@ from onnxgrad.jobs.gradient_declarations import Targets
 from onnxgrad.jobs.groups import Count
 from onnxgrad.jobs.groups import InputKind
 from onnxgrad.jobs.groups import Legs
+from onnxgrad.jobs.groups import Masks
 from onnxgrad.jobs.groups import Memory
 from onnxgrad.jobs.groups import Names
 from onnxgrad.jobs.groups import Pairs
@@ -67,6 +68,7 @@ def optimize(
     legs: Legs = ('float64', 'onnxruntime'),
     coverage: str | float | None = None,
     allow_empty: Names = (),
+    excuse: Masks | None = None,
     provider: Providers = 'cpu',
     inputs: Annotated[Inputs | None, InputKind()] = None,
     dims: Sizes | None = None,
@@ -87,6 +89,7 @@ def convert_opset(
     legs: Legs = ('float64', 'onnxruntime'),
     coverage: str | float | None = None,
     allow_empty: Names = (),
+    excuse: Masks | None = None,
     provider: Providers = 'cpu',
     inputs: Annotated[Inputs | None, InputKind()] = None,
     dims: Sizes | None = None,
@@ -109,6 +112,7 @@ def float16(
     legs: Legs = ('float64', 'onnxruntime'),
     coverage: str | float | None = None,
     allow_empty: Names = (),
+    excuse: Masks | None = None,
     provider: Providers = 'cpu',
     inputs: Annotated[Inputs | None, InputKind()] = None,
     dims: Sizes | None = None,
@@ -133,6 +137,7 @@ def verify(
     legs: Legs = ('float64', 'onnxruntime'),
     coverage: str | float | None = None,
     allow_empty: Names = (),
+    excuse: Masks | None = None,
     provider: Providers = 'cpu',
     inputs: Annotated[Inputs | None, InputKind()] = None,
     dims: Sizes | None = None,

@@ -7,6 +7,7 @@ from onnxgrad.jobs.groups import Constants
 from onnxgrad.jobs.groups import Entries
 from onnxgrad.jobs.groups import InputKind
 from onnxgrad.jobs.groups import Legs
+from onnxgrad.jobs.groups import Masks
 from onnxgrad.jobs.groups import Memory
 from onnxgrad.jobs.groups import Names
 from onnxgrad.jobs.groups import NamesByCommas
@@ -77,6 +78,7 @@ def edit(
     legs: Legs = ('float64', 'onnxruntime'),
     coverage: str | float | None = None,
     allow_empty: Names = (),
+    excuse: Masks | None = None,
     provider: Providers = 'cpu',
     inputs: Annotated[Inputs | None, InputKind()] = None,
     dims: Sizes | None = None,
@@ -99,6 +101,7 @@ def join(
     legs: Legs = ('float64', 'onnxruntime'),
     coverage: str | float | None = None,
     allow_empty: Names = (),
+    excuse: Masks | None = None,
     provider: Providers = 'cpu',
     inputs: Annotated[Inputs | None, InputKind()] = None,
     dims: Sizes | None = None,
@@ -118,6 +121,7 @@ def lift(
     legs: Legs = ('float64', 'onnxruntime'),
     coverage: str | float | None = None,
     allow_empty: Names = (),
+    excuse: Masks | None = None,
     provider: Providers = 'cpu',
     inputs: Annotated[Inputs | None, InputKind()] = None,
     dims: Sizes | None = None,

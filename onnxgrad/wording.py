@@ -27,6 +27,7 @@ _KEYS = {
     "--no-verify": "verify.run = false",
     "--allow-empty": "verify.allow_empty",
     "--coverage": "verify.coverage",
+    "--excuse": "verify.excuse",
     "--input": "verify.inputs",
     "--dim": "verify.dims",
     "--allow-growth": "allow_growth = true",

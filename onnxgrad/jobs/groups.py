@@ -219,6 +219,7 @@ Seconds: TypeAlias = Annotated[float, Range(0, MOST_SECONDS, above=True)]
 Memory: TypeAlias = Annotated[int | str, _Read(read_size)]
 Sizes: TypeAlias = Annotated[Mapping[str, Annotated[int, Range(0)]], _Sizes()]
 Pairs: TypeAlias = Annotated[Mapping[str, str], _Pairs("NAME=OTHER", "logits=linear")]
+Masks: TypeAlias = Annotated[Mapping[str, str], _Pairs("OUTPUT=INPUT", "hidden=attention_mask")]
 Labels: TypeAlias = Annotated[Mapping[str, str], _Pairs("OUTPUT=LABELS", "logits=labels")]
 Entries: TypeAlias = Annotated[Mapping[str, str], _Pairs("KEY=VALUE", "author=me", empty=True)]
 Renames: TypeAlias = Annotated[Mapping[str, str], _Pairs("OLD=NEW", "output_0=logits")]
@@ -359,6 +360,13 @@ class Proof(Running, Bounds):
         "accept an output with no finite values; otherwise verification fails",
         metavar="NAME",
         toml="verify.allow_empty",
+    )
+    excuse: Masks | None = option(
+        None,
+        "do not compare the rows of OUTPUT for which this input, such as a mask, is 0; its sizes "
+        "are the first sizes of OUTPUT",
+        metavar="OUTPUT=INPUT",
+        toml="verify.excuse",
     )
 
     def proof(self) -> dict[str, Any]:

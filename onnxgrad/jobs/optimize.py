@@ -171,7 +171,7 @@ def pipeline_of(options: OptimizeOptions, plugins: Sequence[Pass] = ()) -> Pipel
 
 # options of the proof that speak of the whole model's inputs
 _OF_THE_WHOLE = frozenset(
-    {"inputs", "dims", "weights", "allow_empty", "atol", "rtol", "metric", "coverage"}
+    {"inputs", "dims", "weights", "allow_empty", "excuse", "atol", "rtol", "metric", "coverage"}
 )
 
 

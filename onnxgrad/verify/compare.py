@@ -115,13 +115,14 @@ def compare(
     actual: Mapping[str, Any],
     tolerance: Mapping[str, Limit] | Limit = None,
     ranges: Mapping[str, Range] | None = None,
+    alive: Mapping[str, Any] | None = None,
 ) -> list[Difference]:
     """The worst difference of every output (sequence elements are named `y[0]`), structural ones
     included.
 
     `tolerance`: by output name, one for all, or None for the floor of each dtype; a Bound is
     something else to ask for than a share of the largest element. `ranges`: of exact outputs, in
-    which an element is excused.
+    which an element is excused. `alive`: of outputs, the elements that are compared.
     """
     found = []
     for name, value in expected.items():
@@ -129,7 +130,12 @@ def compare(
         if name not in actual:
             found.append(_broken(name, "is missing from the second model's outputs"))
             continue
-        found.extend(_compare_value(name, value, actual[name], limit, (ranges or {}).get(name)))
+        legal, compared = (ranges or {}).get(name), (alive or {}).get(name)
+        if compared is None or np.shape(value) != np.shape(compared):
+            found.extend(_compare_value(name, value, actual[name], limit, legal))
+        else:
+            pair = np.asarray(value), np.asarray(actual[name])
+            found.append(compare_tensor(name, *pair, limit, legal, compared))
     found.extend(
         _broken(name, "is not an output of the first model")
         for name in actual
@@ -201,15 +207,22 @@ def compare_tensor(
     b: np.ndarray[Any, Any],
     allowed: Limit,
     legal: Range | None = None,
+    alive: np.ndarray[Any, Any] | None = None,
 ) -> Difference:
-    """Two tensors of any dtype and shape; `allowed` None takes the floor of the dtype."""
+    """Two tensors of any dtype and shape; `allowed` None takes the floor of the dtype. `alive`: the
+    elements that are compared.
+    """
     bound = allowed if isinstance(allowed, Bound) and allowed.judges(a) else None
     limit = _allowance(allowed, a.dtype)
     if (wrong := _other_structure(name, a, b, limit, bound)) is not None:
         return wrong
     if a.size == 0:
         return Difference(name, None, None, None, 0.0, limit.equal)
-    compared = int(_finite(a).sum())
+    if alive is not None and (is_float(a) or a.dtype.kind == "c"):
+        a, b = (np.where(alive, v, np.array(np.nan, v.dtype)) for v in (a, b))
+    elif alive is not None:
+        b = np.where(alive, b, a)
+    compared = int((_finite(a) if alive is None else _finite(a) & alive).sum())
     if a.dtype.kind == "c":
         a, b = _split_complex(a), _split_complex(b)
     if not is_float(a) and bound is None:
@@ -321,13 +334,15 @@ def _at(
     )  # fmt: skip
 
 
-def noise(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def noise(
+    runs: Sequence[Mapping[str, Any]], alive: Mapping[str, Any] | None = None
+) -> dict[str, float]:
     """Per output the largest difference between the first of several legal runs of one model and
-    the others (inf: other shapes).
+    the others (inf: other shapes), at the elements that are `alive`.
     """
     found: dict[str, float] = {}
     for other in runs[1:]:
-        for difference in compare(runs[0], other):
+        for difference in compare(runs[0], other, alive=alive):
             name = base_name(difference.output, runs[0])
             found[name] = max(found.get(name, 0.0), difference.rel)
     return found

@@ -190,7 +190,7 @@ def _for_condition(
         perturbed = trial.with_parts(perturbed)
         runs.append(perturbed)
         widened(trial.ranges, expected, perturbed)
-    own = noise(runs)
+    own = noise(runs, trial.alive)
     parts = {part.name for part in trial.parts}
     for name in (name for name in limits if name not in parts):
         moved = own.get(name, 0.0)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,7 @@ class Request:
     coverage: float | None
     layers: bool = False
     keep: ArraysFile | None = None  # receives the values of a run
+    excuse: Mapping[str, str] = field(default_factory=dict)  # outputs, and the masks of their rows
 
     def on(self, provider: str) -> Request:
         """The same on one more provider; float64 and coverage are those of the first."""

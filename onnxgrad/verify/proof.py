@@ -59,7 +59,7 @@ from onnxgrad.verify.running.session import Session
 from onnxgrad.verify.stored_results import Stored, against_stored
 from onnxgrad.verify.ties import Ties
 from onnxgrad.verify.tolerance import UNSTABLE
-from onnxgrad.verify.trials import Found, Trial
+from onnxgrad.verify.trials import Found, Trial, excused
 from onnxgrad.vocabulary import LEGS
 from onnxgrad.wording import counted, option
 
@@ -83,6 +83,7 @@ def verify(
     timeout: float | None = None,
     max_memory: int | str | None = None,
     allow_empty: Collection[str] = (),
+    excuse: Mapping[str, str] | None = None,
     atol: PerOutput = None,
     rtol: PerOutput = None,
     metric: str | Iterable[str] | None = None,
@@ -103,7 +104,7 @@ def verify(
     request = Request(
         Settings(providers[0], threads), inputs, dims, seeds, legs, weights, float64_budget,
         allow_empty, bounds, map or {}, None if coverage is None else wanted_share(coverage),
-        layers,
+        layers, excuse=excuse or {},
     )  # fmt: skip
     if expect is None and b is None and save is None:
         raise InputError(f"a second model is wanted, or {option('--expect FILE', 'expect=')}")
@@ -223,7 +224,7 @@ def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> 
             (),
             [limit_reached("the original model", cause) if cause.limit else unproved],
         )
-    trials = [_trial(case, session, oracle) for case in chosen]
+    trials = [_trial(case, session, oracle, request.excuse) for case in chosen]
     search = Search(
         original, candidate, session, oracle, trials, request.seeds or (0,), request.dims or {},
         refused, feeder,
@@ -234,7 +235,11 @@ def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> 
     for trial in search.trials:
         trial.ties = ties
     found = Found(
-        notes=[*draws.notes, *_divided(original, search.trials, demands)],
+        notes=[
+            *draws.notes,
+            *_divided(original, search.trials, demands),
+            *excused(search.trials),
+        ],
         unproved=draws.reasons(request.bounds),
         random=demands.random,
     )
@@ -325,9 +330,11 @@ def _check_outputs(request: Request, outputs: Sequence[str]) -> None:
         )
 
 
-def _trial(chosen: Chosen, session: Session | None, oracle: Oracle | None) -> Trial:
+def _trial(
+    chosen: Chosen, session: Session | None, oracle: Oracle | None, excuse: Mapping[str, str]
+) -> Trial:
     """A case with the float64 results of the original, if that check runs."""
-    trial = Trial.of(chosen)
+    trial = Trial.of(chosen, excuse)
     if oracle is not None:
         trial.exact = trial.expected if session is None else oracle.original(trial.feeds)
     return trial

@@ -90,7 +90,9 @@ def _compared(
     draws = Draws(model, model, left={back.get(n, n): nodes for n, nodes in left.items()})
     demands = replace(demands, random=frozenset(draws.left))
     feeds = _feeds(model.proto, request.inputs, demands)
-    own = Trial(Case(bound_by(model.proto, feeds), None), feeds, {})
+    case = Case(bound_by(model.proto, feeds), None)
+    masks = {demands.names.outputs.get(n, n): mask for n, mask in request.excuse.items()}
+    own = Trial(case, feeds, {}, excuse=masks)
     found = Found(unproved=draws.reasons(bounds), random=demands.random)
     ran = dict[str, Leg]()
     oracle = Oracle(model, model, request.budget) if "float64" in legs else None
@@ -109,10 +111,9 @@ def _compared(
         why = calibrate(model, [own], settings)
     noise = {back.get(name, name): size for name, size in own.noise.items()}
     ranges = {back.get(name, name): legal for name, legal in own.ranges.items()}
-    given = Trial(own.case, {}, expected, noise=noise, ranges=ranges)
+    given = Trial(case, feeds, expected, noise=noise, ranges=ranges, excuse=request.excuse)
     if "onnxruntime" in legs:
         fed = replace(demands, names=replace(demands.names, inputs={}, casts={}))
-        given.feeds = feeds
         ran["onnxruntime"] = held_against(model, [given], found, settings, fed, why)
     if oracle is not None:
         ran["float64"] = _in_float64(oracle, own, given, demands, found)
@@ -156,7 +157,7 @@ def _in_float64(oracle: Oracle, own: Trial, given: Trial, demands: Demands, foun
         return found.leg("float64", 0, oracle.why)
     exact = as_computed(demands.names.results(own.exact), given.expected)
     limits = demands.allows(in_onnxruntime(given.expected, given.noise, demands.dtypes))
-    found.add("float64", compare(given.expected, exact, limits), given.expected)
+    found.add("float64", compare(given.expected, exact, limits, alive=given.alive), given.expected)
     return found.leg("float64", 1)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
+from onnxgrad.errors import InputError
 from onnxgrad.verify.compare import (
     NOT_PROVED,
     Difference,
@@ -39,18 +42,44 @@ class Trial:
     ranges: Ranges = field(default_factory=dict)  # of exact outputs over the original's own runs
     ties: Ties | None = None
     parts: tuple[Part, ...] = ()
+    excuse: Mapping[str, str] = field(default_factory=dict)  # outputs, and the masks of their rows
     _doubtful: dict[float, Ranges] = field(default_factory=dict)  # with ties so near
 
     @classmethod
-    def of(cls, chosen: Chosen) -> Trial:
+    def of(cls, chosen: Chosen, excuse: Mapping[str, str]) -> Trial:
         """A case that was chosen, with the run that chose it."""
-        return cls(chosen.case, chosen.feeds, chosen.results)
+        return cls(chosen.case, chosen.feeds, chosen.results, excuse=excuse)
+
+    @property
+    def alive(self) -> Results:
+        """Of outputs with rows that are excused, the elements that are compared. Raises InputError
+        for a name that there is not, and if a mask does not have the output's first sizes.
+        """
+        found: Results = {}
+        for name, mask in self.excuse.items():
+            where = f"{option('--excuse', 'excuse:')} {name}={mask}"
+            for kind, given, known in (
+                ("output", name, self.expected),
+                ("input", mask, self.feeds),
+            ):
+                if not isinstance(known.get(given), np.ndarray):
+                    names = ", ".join(known)
+                    raise InputError(f"{where}: there is no {kind} {given!r} (there are {names})")
+            shape, rows = np.asarray(self.expected[name]).shape, np.asarray(self.feeds[mask]) != 0
+            if shape[: rows.ndim] != rows.shape:
+                raise InputError(
+                    f"{where}: {mask!r} is {list(rows.shape)}, and the sizes of {name!r}, "
+                    f"{list(shape)}, do not begin so"
+                )
+            wide = rows.reshape(rows.shape + (1,) * (len(shape) - rows.ndim))
+            found[name] = np.broadcast_to(wide, shape)
+        return {**found, **{p.name: p.of(found) for p in self.parts if p.output in found}}
 
     def agrees(self, again: Results) -> bool:
         """Whether another run of the original on these feeds says the same: what it disagrees with
         itself on tells nothing about a second model.
         """
-        return max(noise([self.expected, again]).values(), default=0.0) <= _AGREES
+        return max(noise([self.expected, again], self.alive).values(), default=0.0) <= _AGREES
 
     def divide(self, parts: Iterable[Part]) -> None:
         """Take small parts of outputs for outputs of their own."""
@@ -64,7 +93,7 @@ class Trial:
 
     def widen(self, other: Results) -> None:
         """One more legal run of the original on these feeds."""
-        for name, value in noise([self.expected, other]).items():
+        for name, value in noise([self.expected, other], self.alive).items():
             self.noise[name] = max(self.noise.get(name, 0.0), value)
         widened(self.ranges, self.expected, other)
 
@@ -79,13 +108,15 @@ class Trial:
         lie so `near` to a tie (of the largest float beside them, by output).
         """
         got = self.with_parts(got)
-        found = compare(expected, got, limits, self.ranges)
+        alive = self.alive
+        found = compare(expected, got, limits, self.ranges, alive)
         wrong = [d.output for d in found if not d.ok and not d.reason and not d.found]
         amount = max(
             (near.get(n, 0.0) for n in wrong if exact(expected.get(n)) is not None), default=0.0
         )
         if self.ties is not None and amount:
-            found = compare(expected, got, limits, self._ranges_near(self.ties, expected, amount))
+            ranges = self._ranges_near(self.ties, expected, amount)
+            found = compare(expected, got, limits, ranges, alive)
         parts = {part.name for part in self.parts}
         return [replace(d, part=d.output in parts) for d in found]
 
@@ -96,6 +127,14 @@ class Trial:
             ties.widen(ranges, expected, self.feeds, amount)
             self._doubtful[amount] = ranges
         return self._doubtful[amount]
+
+
+def excused(trials: Collection[Trial]) -> Iterator[str]:
+    """What was left out of the comparison, in words."""
+    for name, mask in next((t.excuse for t in trials), {}).items():
+        kept = [np.asarray(t.alive[name]) for t in trials]
+        total, left = sum(a.size for a in kept), sum(int(a.size - a.sum()) for a in kept)
+        yield f"{name}: {left:,} of {total:,} elements are not compared, where {mask} is 0"
 
 
 @dataclass

@@ -153,6 +153,32 @@ def test_scores_of_choices_stay_and_products_go() -> None:
     assert "a" not in why and "b" not in why
 
 
+CAUSAL = """g (float[B,6,8] x, int64[B,6] mask) => (float[B,6,8] y)
+    <float one = {1}, float low = {-3.4028235e38}, int64[1] middle = {1}> {
+    q = MatMul (x, wq) k = MatMul (x, wk) v = MatMul (x, wv) t = Transpose <perm = [0, 2, 1]> (k) s = MatMul (q, t)
+    m = Cast <to = 1> (mask) p = Sub (one, m) far = Mul (p, low) keys = Unsqueeze (far, middle)
+    u = Add (s, keys) w = Add (u, causal) z = Softmax (w) y = MatMul (z, v) }"""
+
+
+def test_rows_of_padding_that_see_nothing_are_excused_by_name() -> None:
+    """Padding on the left of a causal attention sees no key: what it attends to is rounding."""
+    rng = np.random.default_rng(0)
+    constants = {
+        n: (rng.standard_normal((8, 8)) / 2).astype(np.float32) for n in ("wq", "wk", "wv")
+    }
+    lowest = np.finfo(np.float32).min
+    constants["causal"] = np.where(np.triu(np.ones((6, 6)), 1) > 0, lowest, 0).astype(np.float32)
+    model = model_of(CAUSAL, constants)
+    x = rng.standard_normal((2, 6, 8)).astype(np.float32)
+    feeds = {"x": x, "mask": np.array([[1] * 6, [0, 0, 0, 1, 1, 1]])}
+    with pytest.raises(RewriteRefuted):
+        onnxgrad.float16(model, inputs=feeds)
+    kept = onnxgrad.float16(model, inputs=feeds, keep="auto", report=True).to_dict()["search"]
+    assert [k["node"] for k in kept["kept"]] == ["u"]
+    done = onnxgrad.float16(model, inputs=feeds, keep="auto", excuse={"y": "mask"}, report=True)
+    assert done.to_dict()["search"]["kept"] == [] and done.proof.verdict == "within bounds"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "bound"), [("resnet18", 0.0005), ("yolox", 0.001), ("gpt2", 0.0005)]

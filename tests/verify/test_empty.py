@@ -101,6 +101,62 @@ def test_what_is_counted() -> None:
     assert [d.compared for d in compare({"f": nan}, {"f": nan[:2]})] == [0]
 
 
+ROWS = """g (float[batch, seq, 3] x, int64[batch, seq] mask) => (float[batch, seq, 3] y, int64[batch, seq] n)
+    <float one = {1}, int64 top = {1}, int64[1] last = {-1}> {
+  m = Cast <to = 1> (mask) p = Sub(one, m) u = Unsqueeze(p, last) e = Exp(x) y = %s
+  r = ReduceSum <keepdims = 0> (e, last) f = %s n = Cast <to = 7> (f) }"""
+
+
+def rows(padding: bool) -> Any:
+    """With `padding`, rows where the mask is 0 are other ones."""
+    return parse(ROWS % (("Add(e, u)", "Add(r, p)") if padding else ("Identity(e)", "Identity(r)")))
+
+
+BOTH = {"y": "mask", "n": "mask"}
+
+
+def test_rows_that_a_mask_leaves_empty_are_excused_by_name() -> None:
+    a, b = rows(False), rows(True)
+    assert verify(a, b).verdict == "different"
+    assert verify(a, b, excuse={"y": "mask"}).verdict == "different"  # n is another output
+    report = verify(a, b, excuse=BOTH)
+    assert report.verdict == "equal" and report.compared["n"] * 3 == report.compared["y"]
+    note = next(n for n in report.notes if n.startswith("y: "))
+    assert note.endswith("elements are not compared, where mask is 0") and note in str(report)
+    wrong = rows(True)
+    wrong.graph.node[3].op_type = "Erf"
+    assert verify(a, wrong, excuse=BOTH).verdict == "different"
+
+
+def test_with_stored_results_bounds_and_nan() -> None:
+    feeds = {"x": np.ones((1, 2, 3), np.float32), "mask": np.array([[1, 0]])}
+    stored = {"y": np.full((1, 2, 3), np.e, np.float32), "n": np.array([[8, -7]])}
+    stored["y"][0, 1] = np.nan
+    assert verify(rows(True), expect=stored, inputs=feeds).verdict == "different"
+    report = verify(rows(True), expect=stored, inputs=feeds, excuse=BOTH)
+    assert report.ok and report.compared == {"y": 3, "n": 1}
+    assert verify(rows(False), rows(True), inputs=feeds, excuse=BOTH, metric="worst=0.01").ok
+
+
+def test_where_all_rows_are_excused_nothing_is_proved() -> None:
+    feeds = {"x": np.ones((1, 2, 3), np.float32), "mask": np.zeros((1, 2), np.int64)}
+    report = verify(rows(False), rows(True), inputs=feeds, excuse=BOTH)
+    assert report.verdict == "not proved" and "nothing finite to compare in y, n" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("excuse", "words"),
+    [
+        ({"z": "mask"}, "no output 'z' "),
+        ({"y": "masks"}, "no input 'masks' "),
+        ({"n": "x"}, r"'x' is \[.*\], and the sizes of 'n', \[.*\], do not begin so"),
+    ],
+)
+def test_rows_and_masks_that_there_are_not(excuse: dict[str, str], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        verify(rows(False), rows(True), excuse=excuse)
+
+
 def test_a_half_that_is_not_a_number_is_said() -> None:
     """Equal on 20 of 40 is less than equal."""
     model = parse("g (float[40] x) => (float[40] y, int64 n) { y = Sqrt (x) n = Size (x) }")

@@ -171,7 +171,8 @@ class Search:
             return None
         if not all(map(has_finite, expected.values())):
             return None
-        trial = Trial(case, feeds, expected, exact=exact, ties=self.trials[0].ties)
+        first = self.trials[0]
+        trial = Trial(case, feeds, expected, exact=exact, ties=first.ties, excuse=first.excuse)
         agrees = exact is None or trial.agrees(as_computed(exact, expected))
         return trial if agrees else None
 
@@ -345,7 +346,8 @@ class Search:
             try:
                 feeds = self._feeds(plan, self.seeds[0])
                 results = self.session.run(feeds)
-                self.at_zero.append(Trial(Case(plan, self.seeds[0]), feeds, results))
+                case, excuse = Case(plan, self.seeds[0]), self.trials[0].excuse
+                self.at_zero.append(Trial(case, feeds, results, excuse=excuse))
             except RunFailed as error:
                 why = f"does not run in onnxruntime: {error.reason}"
                 self._not_empty.update(dict.fromkeys(symbols, why))
