@@ -1,5 +1,5 @@
-"""Chains of operators that are one operator of a newer opset, and the way back.
+"""Chains of operators that stand for one operator of a newer opset, and the reverse.
 
-The equations are the function bodies that ONNX declares for the operators, read backwards, and the
-spellings in which PyTorch's and TensorFlow's exporters write them.
+The equations are ONNX's function bodies of these operators, read backwards, and the chains that the
+exporters of PyTorch and TensorFlow write.
 """

@@ -23,7 +23,7 @@ _HARD_SIGMOID, _HARD_SWISH = ("HardSigmoid", 6), ("HardSwish", 14)
 
 
 def _of_three(a: Pattern, b: Pattern, c: Pattern) -> Either:
-    """a b c, in whatever order they are multiplied."""
+    """a b c, multiplied in any order."""
     orders: Either = (
         P.Mul(a, P.Mul(b, c).only) | P.Mul(b, P.Mul(a, c).only) | P.Mul(c, P.Mul(a, b).only)
     )
@@ -46,7 +46,7 @@ def gelu(x: Var, root: Binding) -> Any:
 
 _CUBE = P.Pow(x, 3.0).only | P.Mul(x, P.Mul(x, x).only).only | P.Mul(x, P.Pow(x, 2.0).only).only
 _BENT = P.Add(x, P.Mul(_CUBE, near(0.044715, "third")).only).only
-# x (1 + 0.044715 x x), as some write it
+# some exporters write x (1 + 0.044715 x x)
 _FACTORED = P.Mul(
     x,
     P.Add(P.Mul(P.Mul(x, x).only | P.Pow(x, 2.0).only, near(0.044715, "third")).only, 1.0).only,

@@ -30,7 +30,7 @@ from onnxgrad.rewrite.worklist import count, rewrite
 
 s, p, v, q, k, mask, axis, shape = capture("s p v q k mask axis shape")
 
-# in float16 the operator rounds elsewhere than the chain, by up to two units in the last place
+# in float16 the operator rounds at other places: the results differ by up to two last places
 _DTYPES = frozenset({TensorProto.FLOAT})
 _OPERATOR = ("Attention", 23)
 WEIGHTS = P.Softmax(s, axis=axis)
@@ -47,8 +47,8 @@ REPAIRED = P.Where(P.IsNaN(p).only, 0.0, p & WEIGHTS.named("softmax")).only
 
 @rewrite(P.MatMul(REPAIRED, v), shrinks=count("Softmax"), needs=_OPERATOR)
 def attention_without_nan(s: Var, p: Var, v: Var, softmax: Binding, root: Binding) -> Any:
-    """p = softmax(scale q k^T + mask), (0 where p is NaN, else p) v = Attention(q, k, v, mask),
-    whose rows without anything are 0
+    """p = softmax(scale q k^T + mask), (0 where p is NaN, else p) v = Attention(q, k, v, mask), in
+    which rows that are masked throughout are 0
     """
     decline_if(p.use_count > 2, "its weights have other readers and would stay")
     return _attention(s, v, softmax, root, repaired=True)
@@ -81,13 +81,13 @@ def _attention(s: Var, v: Var, softmax: Binding, root: Binding, *, repaired: boo
 
 
 def is_a_scale(number: float) -> bool:
-    """Whether onnxruntime loads an Attention with this scale, which it holds as float32."""
+    """Whether onnxruntime, which holds the scale as float32, loads an Attention with it."""
     with np.errstate(all="ignore"):
         return bool(0 < np.float32(number) < np.inf)
 
 
 def query_and_key(scores: Scores) -> tuple[Var, Var, float]:
-    """Queries, keys and scale of (batch, heads, rows, width). Raises Decline."""
+    """Returns queries, keys (batch, heads, rows, width) and their scale. Raises Decline."""
     left, right = scores.product.inputs
     if left is None or right is None:
         raise decline("a product without operands")
@@ -105,7 +105,7 @@ def query_and_key(scores: Scores) -> tuple[Var, Var, float]:
 
 
 def fit(query: Var, keys: Heads, values: Heads) -> None:
-    """Raises Decline unless batch, heads and rows are those of one attention."""
+    """Raises Decline unless batch, heads and rows agree as in one attention."""
     q, k, v = query.shape, keys.value.shape, values.value.shape
     if q is None or k is None or v is None or not len(q) == len(k) == len(v) == 4:
         raise decline("the axes of its queries, keys and values are not known to be four")
@@ -124,7 +124,7 @@ def fit(query: Var, keys: Heads, values: Heads) -> None:
 
 
 def mask_of(scores: Scores, query: Var, value: Var, repaired: bool) -> Var | None:
-    """The sum of what is added to the scores. Raises Decline."""
+    """Returns the sum of everything that is added to the scores. Raises Decline."""
     decline_if(scores.replaced is not None and scores.added, "its scores are replaced and added to")
     if scores.replaced is not None:
         total = replaced(scores.replaced, query.dtype, repaired)
@@ -137,7 +137,7 @@ def mask_of(scores: Scores, query: Var, value: Var, repaired: bool) -> Var | Non
 
 
 def _no_wider(mask: Var, query: Var) -> None:
-    """Raises Decline where the mask has batches or heads that the queries lack."""
+    """Raises Decline if the mask has batches or heads that the queries lack."""
     lead = (mask.shape or ())[:-2]
     own = (query.shape or ())[2 - len(lead) : 2]
     decline_if(
@@ -200,7 +200,7 @@ def attention_of_rows(q: Var, k: Var, v: Var, shape: Var, heads: Binding, root: 
 
 
 def _joins_rows(shape: Var, root: Binding, heads: Var) -> bool:
-    """Whether the last two of four axes become one, whatever becomes of the others."""
+    """Whether the last two of four axes become one, regardless of the others."""
     sizes, out = heads.shape, root.out.shape
     if sizes is None or not out or not isinstance(sizes[2], int) or not isinstance(sizes[3], int):
         return False

@@ -1,4 +1,4 @@
-"""How a chain of attention is read: scores, scale, masks, keys, heads that are repeated, rows."""
+"""Reads a chain of attention: scores, scale, masks, keys, repeated heads, rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onnxgrad.rewrite.trace import decline, decline_if
 
 @dataclass(frozen=True)
 class Scores:
-    """scale query key^T, with masks that are added or replace scores."""
+    """Scores: scale query key^T, and the masks that are added or replace scores."""
 
     product: Binding
     scale: float = 1.0
@@ -24,7 +24,9 @@ class Scores:
 
 
 def scores_of(v: Var) -> Scores:
-    """The operations between the product of queries and keys and its softmax. Raises Decline."""
+    """Returns the operations between the product of queries and keys and its softmax. Raises
+    Decline.
+    """
     added: list[Var] = []
     swapped: Replaced | None = None
     scale = 1.0
@@ -56,7 +58,7 @@ def _where(b: Binding) -> tuple[Var, Replaced]:
 
 
 def _summands(b: Binding) -> tuple[Var, Var]:
-    """The scores and the mask of a sum: scores are a product, scaled or masked."""
+    """Returns the scores and the mask of a sum. Scores are a product, maybe scaled and masked."""
     for scores, mask in (b.inputs, b.inputs[::-1]):
         if scores is not None and mask is not None and _is_score(scores):
             return scores, mask
@@ -82,7 +84,7 @@ def _is_score(v: Var) -> bool:
 
 
 def scaled(v: Var) -> tuple[Var, float]:
-    """x and c of a value x c or x / c, where c is a number of the file; the value and 1 else."""
+    """Returns x and c of a value x c or x / c with a constant number c; any other value, and 1."""
     b = v.definition
     if b is None or b.domain != "" or b.op not in ("Mul", "Div"):
         return v, 1.0
@@ -96,7 +98,7 @@ def scaled(v: Var) -> tuple[Var, float]:
 
 
 def all_scales(v: Var) -> tuple[Var, float]:
-    """The same through every number that a value is multiplied by."""
+    """As `scaled`, through every constant number that the value is multiplied by."""
     scale = 1.0
     while True:
         inner, factor = scaled(v)
@@ -106,8 +108,8 @@ def all_scales(v: Var) -> tuple[Var, float]:
 
 
 def matrices_transposed(v: Var) -> Var | None:
-    """The value whose matrices, its last two axes, `v` has transposed; of any rank, in rows and
-    columns as they are. None where `v` is none such.
+    """Returns the value of which `v` is the transpose in the last two axes, or None. Any rank; the
+    other axes stay.
     """
     b = v.definition
     if b is None or b.domain != "":
@@ -119,7 +121,7 @@ def matrices_transposed(v: Var) -> Var | None:
         return x if tuple(perm) == (*range(len(perm) - 2), len(perm) - 1, len(perm) - 2) else None
     if b.op != "Reshape" or b.inputs[0] is None:
         return None
-    # merged to one stack of matrices for the transpose, and taken apart again
+    # merged into one stack of matrices for the transpose, then split again
     middle = b.inputs[0].definition
     if middle is None or not middle.is_op("Transpose") or middle.inputs[0] is None:
         return None
@@ -144,14 +146,14 @@ def _keeps_matrices(reshape: Binding) -> bool:
 
 @dataclass(frozen=True)
 class Heads:
-    """(B, heads, rows, width), each of whose heads stands for `times` of the chain's."""
+    """(B, heads, rows, width); each head stands for `times` heads of the chain."""
 
     value: Var
     times: int = 1
 
 
 def heads_of(v: Var) -> Heads:
-    """The heads before they were repeated, one after the other, for groups of queries."""
+    """Returns the heads before each was repeated for its group of queries."""
     b = v.definition
     if b is not None and b.is_op("Reshape") and b.inputs[0] is not None:
         found = _expanded(b.inputs[0])
@@ -194,7 +196,7 @@ def _expanded(v: Var) -> Heads | None:
 
 
 def rows_of(v: Var) -> Var | None:
-    """(B, rows, heads width) of heads (B, heads, rows, width) that were split from it."""
+    """Returns the (B, rows, heads width) of which heads (B, heads, rows, width) were split."""
     transpose = v.definition
     if transpose is None or not transpose.is_op("Transpose"):
         return None

@@ -1,10 +1,10 @@
-"""Which masks Attention treats as the chain does: it adds them to the scores, but differs in rows
-in which nothing is left to attend to.
+"""Which masks mean the same to Attention as to the chain. Both add the mask to the scores; they
+differ in rows that are masked throughout.
 
-Such a row is uniform in the chain where it is filled with a large finite number, NaN where it is
-filled with -inf; in Attention it is 0 for -inf, and in onnxruntime for float32's lowest number as
-well (measured with 1.31.1). A number that is large enough to leave nothing of a score, and not the
-lowest, means the same in both.
+Such a row is uniform in the chain if the mask is a large finite number, and NaN if the mask is
+-inf. In Attention the row is 0 for -inf, and in onnxruntime for float32's lowest number as well
+(measured with 1.31.1). A number that is large enough to cancel every score, but is not the lowest,
+means the same in both.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from onnxgrad.ir.var import Var
 from onnxgrad.laws.composites.conditions import scalar
 from onnxgrad.rewrite.trace import decline, decline_if
 
-# added to a score in place of any number below it: nothing of the score is left
+# stands for every lower number: added to a score, it cancels the score
 _FLOOR = -1e30
-# and this leaves something of that
+# and a score of this size is not cancelled
 _LARGE = 1e20
-# a score replaced by such a number was one that nothing else in its row is as small as
+# no other score of a row is as small as such a number, which replaces scores
 _REPLACED = -1e9
 # operators whose results are elements of their operand
 _ELSEWHERE = frozenset(
@@ -39,7 +39,7 @@ _ELSEWHERE = frozenset(
 
 @dataclass(frozen=True)
 class Replaced:
-    """Scores where `keep` is true, and `fill` where it is not (the other way round: `inverted`)."""
+    """Scores where `keep` is true, and `fill` elsewhere; the reverse if `inverted`."""
 
     keep: Var
     fill: float
@@ -47,15 +47,16 @@ class Replaced:
 
 
 def together(masks: Sequence[Var], repaired: bool) -> Var:
-    """The sum of what the chain adds to its scores, one after the other. Raises Decline.
+    """Returns the sum of what the chain adds to its scores, one mask after the other. Raises
+    Decline.
 
-    Two masks that leave nothing make numbers of two sizes where both are: none that is constant
-    may leave a row without anything, and of the others there is one at most.
+    Where two masks overlap, their numbers add up. Therefore no constant mask may mask a whole row,
+    and at most one mask may be computed.
     """
     deep = [m for m in masks if not _is_moderate(m)]
     decline_if(
         len(deep) > 1 and (repaired or sum(m.const is None for m in deep) > 1),
-        "it has two masks that may leave nothing in a row",
+        "it has two masks that may mask a whole row",
     )
     found = [added(m, repaired) for m in masks]
     if len(deep) > 1:
@@ -67,7 +68,7 @@ def together(masks: Sequence[Var], repaired: bool) -> Var:
 
 
 def _at_floor(mask: Var) -> Var:
-    """A constant mask with nothing below what is added for nothing."""
+    """Returns a constant mask whose elements are at least the number that means "masked"."""
     array = mask.const
     if array is None or mask.dtype != TensorProto.FLOAT:
         return mask
@@ -75,14 +76,14 @@ def _at_floor(mask: Var) -> Var:
 
 
 def _is_moderate(mask: Var) -> bool:
-    """Whether every element is known to be far from what leaves nothing of a score."""
+    """Whether every element is known to be far from the numbers that mean "masked"."""
     low, high = bounds(mask)
     return low > _FLOOR and high < _LARGE
 
 
 def added(mask: Var, repaired: bool) -> Var:
-    """The mask that Attention has to add for the `mask` that the chain adds. `repaired`: the chain
-    makes zeros of rows without anything. Raises Decline if that cannot be shown.
+    """Returns the mask that Attention has to add in place of the chain's `mask`. `repaired`: the
+    chain makes zeros of rows that are masked throughout. Raises Decline if that cannot be shown.
     """
     array = mask.const
     if array is not None:
@@ -96,13 +97,11 @@ def added(mask: Var, repaired: bool) -> Var:
         inner = b.inputs[0]
         new = None if inner is None else added(inner, repaired)
         return mask if new is inner else op.Expand(new, b.inputs[1])
-    raise decline(
-        f"its mask {mask.name} may leave nothing in a row, which Attention treats in another way"
-    )
+    raise decline(f"its mask {mask.name} may mask a whole row, which Attention treats differently")
 
 
 def replaced(mask: Replaced, dtype: int, repaired: bool) -> Var:
-    """The number to be added where the chain replaces scores. Raises Decline."""
+    """Returns the number to be added if the chain replaces scores. Raises Decline."""
     fill = mask.fill
     if fill == -math.inf:
         decline_if(not repaired, "a row that its mask fills with -inf is NaN, in Attention it is 0")
@@ -116,20 +115,22 @@ def replaced(mask: Replaced, dtype: int, repaired: bool) -> Var:
 
 
 def _constant(mask: Var, array: np.ndarray, repaired: bool) -> Var:
-    """A constant mask, unless a row of it is without anything."""
+    """Returns a constant mask, unless it masks a row throughout."""
     wide = array.astype(np.float64)
     decline_if(
         np.isnan(wide).any() or (wide >= _LARGE).any(),
-        f"its mask {mask.name} has a number that nothing is added to",
+        f"its mask {mask.name} has a NaN, or a number that cancels scores",
     )
     best = wide.max(axis=-1, initial=-np.inf) if wide.ndim else wide
     if (best > _FLOOR).all() or (repaired and ((best > _FLOOR) | (best == -np.inf)).all()):
         return mask
-    raise decline(f"its mask {mask.name} has a row that leaves nothing")
+    raise decline(f"its mask {mask.name} masks a whole row")
 
 
 def _chosen(where: Binding, keep: Var, repaired: bool) -> Var:
-    """Where(keep, a, b) of two numbers, of which none is between nothing and too much."""
+    """Returns Where(keep, a, b) of two numbers, neither of which lies between 0 and the numbers
+    that mean "masked".
+    """
     numbers = [scalar(v) for v in where.inputs[1:]]
     out = where.out
     decline_if(
@@ -147,13 +148,13 @@ def _chosen(where: Binding, keep: Var, repaired: bool) -> Var:
         out.dtype != TensorProto.FLOAT,
         f"its mask {out.name} fills rows with the lowest number of its dtype",
     )
-    decline_if(-math.inf in known, f"its mask {out.name} fills rows with two kinds of nothing")
+    decline_if(-math.inf in known, f"its mask {out.name} masks with -inf and with another number")
     one, other = (np.array(max(n, _FLOOR), np.float32) for n in known)
     return op.Where(keep, one, other)
 
 
 def bounds(v: Var) -> tuple[float, float]:
-    """Between which numbers every element lies; infinite where nothing is known."""
+    """Returns the numbers between which every element lies; infinite if nothing is known."""
     work: Var | None = v
     while work is not None and work.const is None:
         b = work.definition
@@ -188,8 +189,9 @@ def _of_two(b: Binding) -> tuple[float, float]:
 
 
 def spread(mask: Var, rows: Var, columns: Var) -> Var:
-    """The mask with a row for each row of `rows` (its last axis but one), as onnxruntime wants it,
-    and with a column for each row of `columns`. Raises Decline where its sizes are not known.
+    """Returns the mask with a row for each row of `rows` (its last axis but one), which onnxruntime
+    requires, and with a column for each row of `columns`. Raises Decline if its sizes are not
+    known.
     """
     if mask.shape is None or rows.shape is None or columns.shape is None or mask.rank is None:
         raise decline("the rank of its mask is unknown")

@@ -1,6 +1,4 @@
-"""Conditions of the laws of this folder: whether an operator may stand in a place, which number a
-constant holds, which axes are reduced.
-"""
+"""Conditions that the rules of this folder share: dtypes and opsets, constants, reduced axes."""
 
 from __future__ import annotations
 
@@ -15,13 +13,13 @@ from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.pattern import Capture, capture
 from onnxgrad.rewrite.trace import decline, decline_if
 
-# how far a constant that a file writes in float32 may be from the number meant
+# relative error of a constant that a file stores in float32
 _NEAR = 1e-6
 
 
 def require(root: Binding, needed: tuple[str, int], x: Var, dtypes: frozenset[int]) -> None:
-    """Raises Decline unless the operator may stand in the place of `root`, and onnxruntime has it
-    for the dtype of `x`, rounding as the chain does.
+    """Raises Decline unless the operator exists at the opset of `root`, and onnxruntime has it for
+    the dtype of `x` and rounds as the chain does.
     """
     op, opset = needed
     decline_if(
@@ -35,7 +33,7 @@ def require(root: Binding, needed: tuple[str, int], x: Var, dtypes: frozenset[in
 
 
 def scalar(v: Var | None) -> float | None:
-    """The one number that a constant holds, whatever its rank; None for anything else."""
+    """Returns the one number of a constant of any rank; None for anything else."""
     if v is None or not v.is_constant or v.shape is None or any(d != 1 for d in v.shape):
         return None
     array = v.const
@@ -43,7 +41,7 @@ def scalar(v: Var | None) -> float | None:
 
 
 def near(number: float, name: str) -> Capture:
-    """A capture of a constant that is this number as a file may round it."""
+    """Returns a capture of a constant equal to this number, as a file may round it."""
 
     def is_near(v: Any) -> bool:
         found = scalar(v) if isinstance(v, Var) else None
@@ -54,8 +52,8 @@ def near(number: float, name: str) -> Capture:
 
 
 def last_axes(b: Binding, rank: int | None) -> int | None:
-    """The first of the last axes that a reduction reduces, all from there on, and keeps as ones;
-    None when it is another reduction.
+    """Returns the first reduced axis if a reduction reduces all axes from there on and keeps them
+    as ones; None for another reduction.
     """
     if not rank or not b.attr("keepdims", 1):
         return None
@@ -75,5 +73,5 @@ def normalises(x: Var, axis: int, weight: Var) -> bool:
 
 
 def unchanged(x: Var, out: Var) -> bool:
-    """Whether the result has the shape of the operand: nothing that was added widened it."""
+    """Whether the result has the shape of the operand: no added value widened it."""
     return same_shape(x.shape, out.shape)

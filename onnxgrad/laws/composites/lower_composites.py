@@ -1,10 +1,10 @@
-"""Operators whose kernel is slower than the chain that they stand for, on onnxruntime's CPU.
+"""Operators whose kernel on onnxruntime's CPU is slower than the chain that they stand for.
 
-Time of the chain, 1 the operator's, one thread, onnxruntime 1.31.1: GroupNormalization 0.62 to
-0.73, Swish 0.49 to 0.75 (Sigmoid and Mul are fused), SkipLayerNormalization 0.25 to 0.76,
+Time of the chain in units of the operator's, one thread, onnxruntime 1.31.1: GroupNormalization
+0.62 to 0.73, Swish 0.49 to 0.75 (Sigmoid and Mul are fused), SkipLayerNormalization 0.25 to 0.76,
 SkipSimplifiedLayerNormalization 0.64 to 1.02. onnxruntime itself fuses Add and LayerNormalization
-into that SkipLayerNormalization, but no Sum: 0.14 to 0.20. Level with theirs, and so left alone:
-FastGelu, Gelu, BiasGelu and QuickGelu of com.microsoft, Mish.
+into SkipLayerNormalization, but not Sum: 0.14 to 0.20. FastGelu, Gelu, BiasGelu and QuickGelu of
+com.microsoft and Mish take as long as their chains and stay.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _sum(x: Var, skip: Var, bias: Var | None, root: Binding) -> Var:
 
 
 def _fits(v: Var, x: Var) -> bool:
-    """Whether `v` may be added to `x` without widening it, as far as sizes are known."""
+    """Whether `v` may be added to `x` without widening it, if the sizes are known."""
     if v.shape is None or x.shape is None:
         return True
     pairs = zip(reversed(v.shape), reversed(x.shape), strict=False)
@@ -122,7 +122,9 @@ def _fits(v: Var, x: Var) -> bool:
 
 
 def _epsilon(root: Binding) -> float:
-    """Both have the same default in onnxruntime, which no schema of onnx tells."""
+    """Returns epsilon; both operators have the same default in onnxruntime, whose schemas onnx
+    lacks.
+    """
     return float(root.attr("epsilon", 1e-12))
 
 

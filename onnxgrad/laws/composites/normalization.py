@@ -1,5 +1,5 @@
 """RMSNormalization and LayerNormalization from the chains that exporters write, and the chain that
-onnxruntime fuses by itself.
+onnxruntime fuses itself.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from onnxgrad.rewrite.worklist import count, rewrite
 
 x, w, b, d, eps, axes, over, to, wide, a, e = capture("x w b d eps axes over to wide a e")
 
-# the operators compute in float32, whatever they are given
+# the operators compute in float32 for every dtype of their input
 _FLOATS = frozenset({TensorProto.FLOAT})
 _HALF = frozenset({TensorProto.FLOAT16})
 _RMS, _LAYER = ("RMSNormalization", 23), ("LayerNormalization", 17)
 
 
 def _over_root(a: Pattern, mean: str) -> Either:
-    """a / sqrt(mean(a a) + eps), in the ways of writing it; `mean` labels the reduction."""
+    """a / sqrt(mean(a a) + eps) in all its spellings; `mean` labels the reduction."""
     square = P.Pow(a, 2.0) | P.Mul(a, a)
     moment = P.Add(P.ReduceMean(square, axes.maybe).named(mean).only, eps).only
     root = P.Sqrt(moment).only
@@ -78,8 +78,8 @@ def layer_normalization(
 
 
 def _widened(y: Var, eps: Var) -> Var:
-    """With the axes that an epsilon of more axes than the input adds before it. onnxruntime, which
-    fuses such a chain, forgets them.
+    """Returns the value with the axes that an epsilon of higher rank than the input adds in front.
+    onnxruntime, which fuses such a chain, drops them.
     """
     missing = (eps.rank or 0) - (y.rank or 0)
     return op.Unsqueeze(y, list(range(missing))) if missing > 0 else y
@@ -102,7 +102,7 @@ def bias_of_layer_normalization(x: Var, w: Var, b: Var, norm: Binding) -> Any:
 
 
 def _measured(x: Var, eps: Var, mean: Binding) -> tuple[int, float]:
-    """The first normalised axis, and epsilon. Raises Decline."""
+    """Returns the first normalised axis and epsilon. Raises Decline."""
     axis = last_axes(mean, x.rank)
     if axis is None:
         raise decline("its mean is not over the last axes, kept as ones")
@@ -120,11 +120,11 @@ _OVER_ROOT = P.Sqrt(P.Add(_MEAN_SQUARE, e).only).only.named("rms")
     P.Mul(x, P.Reciprocal(_OVER_ROOT).only | P.Div(1.0, _OVER_ROOT).only), shrinks=count("Mul")
 )
 def over_root_mean_square(x: Var, mean: Binding, rms: Binding, root: Binding) -> Any:
-    """x (1 / sqrt(mean(x^2) + e)) = x / sqrt(mean(x^2) + e), where a scale follows
+    """x (1 / sqrt(mean(x^2) + e)) = x / sqrt(mean(x^2) + e), if a scale follows
 
-    One rounding less, and the form that onnxruntime's CPU and CUDA providers know as
-    SimplifiedLayerNormalization: a Llama in 0.90 and a T5 in 0.80 of the time (version 1.31, one
-    thread).
+    The result rounds once less, and onnxruntime's CPU and CUDA providers fuse it into
+    SimplifiedLayerNormalization: a Llama runs in 0.90 and a T5 in 0.80 of the time (version 1.31,
+    one thread).
     """
     scale, axes = root.out.sole_user(), mean.operand(1)
     if scale is None or not scale.is_op("Mul"):

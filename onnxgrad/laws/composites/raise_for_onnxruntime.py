@@ -1,7 +1,7 @@
-"""Operators of com.microsoft where onnxruntime is faster by them than by ONNX's and by the chain.
+"""Operators of com.microsoft that onnxruntime runs faster than ONNX's operators and the chain.
 
-Time of MultiHeadAttention, 1 that of the chain, in brackets ONNX's Attention of opset 23; 12 heads,
-one thread, onnxruntime 1.31.1 (scripts/bench_composites.py):
+Time of MultiHeadAttention over the chain's, in brackets that of ONNX's Attention of opset 23; 12
+heads, one thread, onnxruntime 1.31.1 (scripts/bench_composites.py):
 
     rows          16          32          128         256         512         1024
     24 wide       1.27 (0.81) 1.70 (0.86) 1.74 (0.95) 1.60 (0.98)
@@ -11,10 +11,9 @@ one thread, onnxruntime 1.31.1 (scripts/bench_composites.py):
     masked, 384               1.04 (0.63) 1.08 (0.88) 0.75 (0.70) 0.82 (0.79) 0.82 (0.84)
     masked, 768               1.05 (0.68) 1.02 (0.84) 0.97 (0.77) 0.95 (0.88) 0.90 (0.91)
 
-So it takes the place of an Attention without a mask from 384 rows on (0.77 and 0.94 of its time),
-of a chain without a mask, and of a masked chain, which is one because the opset is below 23, from
-512 rows on; each with heads at least 32 wide. FastGelu takes 0.25 to 0.42 of its chain, as Gelu of
-opset 20 does.
+Therefore it replaces, with heads of width 32 or more: an Attention without a mask from 384 rows on
+(0.77 and 0.94 of its time), a chain without a mask, and below opset 23 a masked chain from 512 rows
+on. FastGelu takes 0.25 to 0.42 of its chain's time, as Gelu of opset 20 does.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ s, p, v, q, k, mask, shape = capture("s p v q k mask shape")
 DOMAIN = "com.microsoft"
 _FLOAT = frozenset({TensorProto.FLOAT})
 _MULTI_HEAD, _FAST = ("MultiHeadAttention", 1), ("FastGelu", 1)
-# measured: see above
+# measured, see the table above
 _ROWS, _MASKED_ROWS, _WIDTH = 384, 512, 32
 
 _PRODUCT = P.MatMul(WEIGHTS.only.named("softmax") | REPAIRED, v).only
@@ -112,7 +111,7 @@ def fast_gelu(x: Var, root: Binding) -> Any:
 
 
 def _rows(heads: Var) -> Var:
-    """(B, rows, heads width) of heads (B, heads, rows, width). Raises Decline."""
+    """Returns the (B, rows, heads width) of heads (B, heads, rows, width). Raises Decline."""
     found = rows_of(heads)
     if found is None:
         raise decline(f"{heads.name} is not split from rows")
@@ -120,7 +119,7 @@ def _rows(heads: Var) -> Var:
 
 
 def _require_rows(query: Var, key: Var, least: int, what: str) -> None:
-    """Raises Decline unless queries and keys have so many rows at least."""
+    """Raises Decline unless queries and keys have at least so many rows."""
     for n in (u.shape[-2] if u.shape else None for u in (query, key)):
         if not isinstance(n, int):
             raise decline(
@@ -131,7 +130,7 @@ def _require_rows(query: Var, key: Var, least: int, what: str) -> None:
 
 
 def _require_width(width: Dim) -> None:
-    """Raises Decline unless each head is known to be so wide."""
+    """Raises Decline unless each head is known to have at least this width."""
     decline_if(
         not isinstance(width, int) or width < _WIDTH,
         f"MultiHeadAttention pays with heads {_WIDTH} wide, and these are {width}",

@@ -49,7 +49,7 @@ def rotary_embedding(x: Var, cos: Var, sin: Var, turned: Binding, root: Binding)
 
 
 def _is_turned(turned: Binding, half: int) -> bool:
-    """Whether it is concat(-x2, x1) along the last axis."""
+    """Whether the value is concat(-x2, x1) along the last axis."""
     negative, plain = (None if v is None else v.definition for v in turned.inputs)
     second = None if negative is None or negative.inputs[0] is None else negative.inputs[0]
     at_end = turned.attr("axis") in (-1, 3)
@@ -64,7 +64,7 @@ def _is_turned(turned: Binding, half: int) -> bool:
 
 
 def _bounds(b: Binding, size: int) -> tuple[int, int] | None:
-    """From where to where a Slice takes the last of four axes; None for any other slice."""
+    """Returns the bounds of a Slice along the last of four axes; None for any other Slice."""
     start, end, axes, step = (
         (None if v is None else v.ints) for v in (b.operand(i) for i in (1, 2, 3, 4))
     )
@@ -77,7 +77,9 @@ def _bounds(b: Binding, size: int) -> tuple[int, int] | None:
 
 
 def _table(v: Var, x: Var, half: int) -> Var:
-    """(batch, rows, width / 2): the first half of a table of two equal halves. Raises Decline."""
+    """Returns the first half (batch, rows, width / 2) of a table of two equal halves. Raises
+    Decline.
+    """
     shape, own = v.shape, x.shape
     if shape is None or own is None or len(shape) > 4 or not same_dim(shape[-1], own[3]):
         raise decline(f"{v.name} has no number for each element of {x.name}")
@@ -111,12 +113,12 @@ def _constant_table(v: Var, own: Any, batch: Dim, half: int) -> Var:
     return constant(np.ascontiguousarray(rows), name=f"{v.name}_half")
 
 
-# element by element, so that equal halves stay equal
+# elementwise: equal halves stay equal
 _ELEMENTWISE = frozenset({"Cos", "Sin", "Cast", "Identity", "Neg"})
 
 
 def _repeats(v: Var, half: int) -> bool:
-    """Whether the last axis was made by Concat(f, f)."""
+    """Whether Concat(f, f) made the last axis."""
     while (b := v.definition) is not None and b.domain == "":
         if b.op == "Concat":
             x, last = b.operand(0), b.attr("axis") in (-1, (v.rank or 0) - 1)
@@ -130,7 +132,9 @@ def _repeats(v: Var, half: int) -> bool:
 
 
 def _same_halves(b: Binding, size: int) -> Var | None:
-    """The operand whose last axis has equal halves where that of the result has; None: unknown."""
+    """Returns the operand that decides whether the last axis of a result has two equal halves; None
+    if unknown.
+    """
     x = b.operand(0)
     if b.op in _ELEMENTWISE:
         return x
@@ -144,8 +148,8 @@ def _same_halves(b: Binding, size: int) -> Var | None:
 
 
 def rotated_rows(v: Var) -> Var | None:
-    """(B, rows, heads width) of heads that were split from it and rotated; emits the rotation of
-    the rows. None where `v` is no rotation of such heads, or read elsewhere.
+    """Returns the (B, rows, heads width) of which rotated heads were split, and emits the rotation
+    of the rows. None if `v` is not such a rotation, or has other readers.
     """
     b = v.definition
     if b is None or not b.is_op("RotaryEmbedding") or b.has_refs or v.sole_user() is None:

@@ -1,1 +1,1 @@
-"""How a scale per channel moves through operators into the weights of products."""
+"""Moves a scale per channel through operators into the weights of products."""

@@ -1,4 +1,6 @@
-"""A per-channel multiply behind a product moves into its weight (Relay's BackwardFoldScaleAxis)."""
+"""Moves a per-channel multiply behind a product into the product's weight (Relay's
+BackwardFoldScaleAxis).
+"""
 
 from __future__ import annotations
 
@@ -27,16 +29,16 @@ x = capture("x")
 
 @dataclass
 class _Ascent:
-    """One attempt: `also` are further values that had to be computed anew (the other parts of a
-    Split).
-    """
+    """One attempt. `also`: further values that are computed anew, the other parts of a Split."""
 
     block: BindingBlock
     seen: set[Binding] = field(default_factory=set)
     also: dict[Var, Var] = field(default_factory=dict)
 
     def take(self, v: Var, scale: Scale) -> Var:
-        """`v * scale`, the scale taken in by the products that `v` comes from. Declines."""
+        """Returns `v * scale`, with the scale in the weights of the products that compute `v`.
+        Declines.
+        """
         b = v.definition
         if b is None:
             raise decline(f"{v.name} is an input: there is no product to take the scale")
@@ -65,7 +67,7 @@ class _Ascent:
         return again(b, [self.take(data, carried.scale), *carried.rest], carried.attrs)
 
     def operand(self, v: Var | None, scale: Scale, out: Var) -> Var:
-        """An operand that broadcasts to `out`, scaled along the axis that the scale has in
+        """Returns an operand that broadcasts to `out`, scaled along the axis that the scale has in
         `out`.
         """
         if v is None or v.shape is None or out.shape is None:
@@ -81,7 +83,7 @@ class _Ascent:
 
 
 def _sum(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
-    """(a + b) * s = a * s + b * s, where every branch can take it and constants are scaled"""
+    """(a + b) * s = a * s + b * s, if every branch can take the scale; constants are scaled"""
     return again(b, [ascent.operand(u, scale, b.out) for u in b.inputs])
 
 
@@ -112,7 +114,7 @@ def _concat(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
 
 
 def parts_of(scale: Scale, b: Binding, values: Sequence[Var]) -> list[Scale]:
-    """The scale of each of `values`, which a Concat joins or a Split parts. Declines."""
+    """Returns the scale of each of `values`, which a Concat joins or a Split divides. Declines."""
     rank = values[0].rank
     if scale.axis is None:
         return [scale] * len(values)
@@ -129,8 +131,8 @@ def parts_of(scale: Scale, b: Binding, values: Sequence[Var]) -> list[Scale]:
 
 
 def _split(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
-    """One part of Split(a) times s = that part of Split(a * (1, ..., s, ..., 1)), along the
-    channel axis
+    """One part of Split(a) times s = that part of Split(a * (1, ..., s, ..., 1)), along the channel
+    axis
     """
     data, parts = b.inputs[0], [u for u in b.outputs if u is not None]
     if data is None or not data.shape or scale.axis is None or len(parts) < len(b.outputs):
@@ -160,8 +162,8 @@ _SPREAD: dict[str, Callable[[_Ascent, Binding, Var, Scale], Var]] = {
 
 @cache
 def scale_behind_product(scalars: bool, runtime: bool) -> Rule:
-    """The law for a scale per channel, with `scalars` for one factor for all of them, with
-    `runtime` for any value.
+    """Returns the rule for a scale per channel. `scalars`: also for one factor for all channels;
+    `runtime`: also for computed factors.
     """
 
     @rewrite(P.any_of("Mul", "Div")(x, per_channel))

@@ -1,5 +1,5 @@
-"""Operators of one data operand that a scale passes unchanged but for its axis: f(x * s) = f(x)
-* s.
+"""Operators of one data operand through which a scale passes, on the same or another axis: f(x * s)
+= f(x) * s.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from onnxgrad.rewrite.trace import decline, decline_if
 
 @dataclass(frozen=True)
 class Carried:
-    """The scale on the other side, and what changes in the operator itself (Clip's bounds)."""
+    """The scale on the other side, and the operator's changed parts (Clip's bounds)."""
 
     scale: Scale
     rest: Sequence[Var | None]
@@ -27,8 +27,8 @@ class Carried:
 
 
 def carry(b: Binding, scale: Scale, forward: bool) -> Carried:
-    """`scale` on `b`'s operand seen behind `b` (`forward`), or on `b`'s result seen in front of
-    it. Declines.
+    """Returns `scale` of `b`'s operand as a scale of its result if `forward`, else the reverse.
+    Declines.
     """
     if b.op == "Clip":
         return _clip(b, scale, forward)
@@ -89,9 +89,7 @@ def _reduce(b: Binding, axis: int, forward: bool) -> int:
 
 
 def _fills_with_zero(b: Binding) -> None:
-    """Pad(x, fill) * s = Pad(x * s, fill * s): the same Pad when the fill is 0, or no value
-    fills at all.
-    """
+    """Pad(x, fill) * s = Pad(x * s, fill * s): the same Pad if it fills with 0, or nothing."""
     given = b.operand(2)
     value = b.attr("value", 0.0) if given is None else given.const
     decline_if(
@@ -131,8 +129,8 @@ _AXIS: dict[str, Callable[[Binding, int, bool], int | None]] = {
 
 
 def _clip(b: Binding, scale: Scale, forward: bool) -> Carried:
-    """Clip(x, lo, hi) * s = Clip(x * s, lo * s, hi * s) for one s > 0; for several when a bound
-    is 0 or infinite
+    """Clip(x, lo, hi) * s = Clip(x * s, lo * s, hi * s) for one s > 0; for several factors if the
+    bounds are 0 or infinite
     """
     decline_if(not scale.positive, "a factor is not positive, so it does not pass Clip")
     outward = scale.inverse if forward else scale
@@ -155,8 +153,8 @@ def _clip(b: Binding, scale: Scale, forward: bool) -> Carried:
 
 
 def _moves(bound: Array, scale: Scale) -> bool:
-    """Whether a bound is neither 0 nor infinite, so that it has to be scaled. Declines for
-    several factors.
+    """Whether a bound has to be scaled, because it is neither 0 nor infinite. Declines for several
+    factors.
     """
     value: Any = bound.reshape(-1)[0]
     largest = float(np.finfo(np.float32).max) if bound.dtype == np.float32 else np.inf

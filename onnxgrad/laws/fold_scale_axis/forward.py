@@ -1,4 +1,4 @@
-"""A per-channel multiply in front of a product moves into its weight (Relay's
+"""Moves a per-channel multiply in front of a product into the product's weight (Relay's
 ForwardFoldScaleAxis).
 """
 
@@ -25,14 +25,14 @@ x = capture("x")
 
 @dataclass
 class _Descent:
-    """One attempt: `done` maps the products that took the scale to what replaces them."""
+    """One attempt. `done`: the replacements of the products that took the scale."""
 
     block: BindingBlock
     done: dict[Var, Var] = field(default_factory=dict)
     seen: set[Binding] = field(default_factory=set)
 
     def push(self, old: Var, new: Var, scale: Scale) -> None:
-        """`old` is `new * scale`: every reader of `old` must take the scale. Declines."""
+        """Moves the scale of `old`, which is `new * scale`, into all its readers. Declines."""
         decline_if(old.returned, f"{old.name} is an output")
         decline_if(not old.users, f"{old.name} is not read")
         for user, slots in list(old.users.items()):
@@ -73,7 +73,7 @@ class _Descent:
             raise decline(f"{user.op} does not commute with a multiply per channel")
 
     def _add(self, user: Binding, index: int, new: Var, scale: Scale) -> None:
-        """x * s + c = (x + c / s) * s, c constant and no factor of s far smaller than another"""
+        """x * s + c = (x + c / s) * s, c constant, if no factor of s is far smaller than another"""
         other = user.inputs[1 - index]
         if other is None or not other.is_constant or other.rank is None or new.rank is None:
             raise decline(f"{user.op} adds what is not scaled alike")
@@ -112,8 +112,8 @@ class _Descent:
 
 @cache
 def scale_in_front_of_product(scalars: bool, runtime: bool) -> Rule:
-    """The law for a scale per channel, with `scalars` for one factor for all of them, with
-    `runtime` for any value.
+    """Returns the rule for a scale per channel. `scalars`: also for one factor for all channels;
+    `runtime`: also for computed factors.
     """
 
     @rewrite(P.any_of("Mul", "Div")(x, per_channel))

@@ -1,4 +1,4 @@
-"""Products that take a scale into a weight: along the axis of their result (backward) or of an
+"""Products that take a scale into a weight, along an axis of their result (backward) or of an
 operand (forward).
 """
 
@@ -13,12 +13,12 @@ PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 def product_times(b: Binding, scale: Scale) -> Var:
-    """`b * scale` as the same product of scaled weights (and bias). Declines."""
+    """Returns `b * scale` as the same product of scaled weights and bias. Declines."""
     return _TIMES[b.op](b, scale)
 
 
 def product_of_scaled(b: Binding, index: int, new: Var, scale: Scale) -> Var:
-    """The product `b`, whose operand `index` is `new * scale`, as the product of `new` and
+    """Returns the product `b`, whose operand `index` is `new * scale`, as the product of `new` and
     scaled weights.
     """
     decline_if(
@@ -40,8 +40,8 @@ def _conv_times(b: Binding, scale: Scale) -> Var:
 
 
 def _conv_transpose_times(b: Binding, scale: Scale) -> Var:
-    """ConvTranspose(x, w, c) * s: w is (C_in, C_out/G, ...), so each group's inputs see their
-    own part of s
+    """ConvTranspose(x, w, c) * s: w is (C_in, C_out/G, ...), so the inputs of each group take their
+    part of s
     """
     _expect(b, scale, 1)
     w, bias = weight(b.operand(1), b.out), b.operand(2)
@@ -63,7 +63,7 @@ def _gemm_times(b: Binding, scale: Scale) -> Var:
 
 
 def _matmul_times(b: Binding, scale: Scale) -> Var:
-    """(x @ w) * s = x @ (w * s) along the columns; = (x * s) @ w along the rows, where x is the
+    """(x @ w) * s = x @ (w * s) along the columns, and (x * s) @ w along the rows if x is the
     weight
     """
     left, right = b.inputs[0], b.inputs[1]
@@ -84,8 +84,8 @@ def _expect(b: Binding, scale: Scale, axis: int) -> None:
 
 
 def _grouped(w: Var, scale: Scale, groups: int, across: int) -> Var:
-    """Scale a weight whose axis 0 runs over all groups and whose axis 1 (`across`) over one
-    group's channels only.
+    """Returns a scaled weight whose axis 0 counts the channels of all groups and whose axis 1
+    (`across`) those of one group.
     """
     if groups == 1 or scale.axis is None:
         return scale.times(w, across)
@@ -114,8 +114,8 @@ def _conv_of(b: Binding, new: Var, scale: Scale) -> Var:
 
 
 def _conv_transpose_of(b: Binding, new: Var, scale: Scale) -> Var:
-    """ConvTranspose(x * s, w, c) = ConvTranspose(x, w * s, c), s along axis 0 of w whatever the
-    groups
+    """ConvTranspose(x * s, w, c) = ConvTranspose(x, w * s, c), s along axis 0 of w for any number
+    of groups
     """
     _expect(b, scale, 1)
     return again(b, [new, scale.times(weight(b.operand(1), new), 0), *b.inputs[2:]])

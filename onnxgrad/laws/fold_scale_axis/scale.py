@@ -1,5 +1,5 @@
-"""A multiply by one factor per channel: how it is read off a binding, whether its factors are
-constants or known only at run time, and how a weight takes it.
+"""A multiply by one factor per channel: how it is read from a binding, constant or computed
+factors, and how a weight takes it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from onnxgrad.laws.constant_values import fixed_value, reason_of_rounding
 from onnxgrad.rewrite.pattern import capture
 from onnxgrad.rewrite.trace import decline, decline_if
 
-# x * s + c = (x + c / s) * s loses digits when s is small beside the other factors
+# x * s + c = (x + c / s) * s loses digits if s is small beside the other factors
 _SPREAD_LIMIT = 2.0**-10
-# bindings looked at in one attempt: the search is recursive, and a scale that is this far away
-# stays where it is
+# most bindings that one attempt visits: the search is recursive, and a scale farther away stays
 REACH = 100
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Multiply (`divide`: divide) by `factors` (C,) along `axis`; axis None: by one factor (),
-    whatever the axis.
+    """Multiplies (divides if `divide`) by `factors` (C,) along `axis`, or by one factor () if axis
+    is None.
     """
 
     factors: Array
@@ -43,25 +42,25 @@ class Scale:
 
     @property
     def uniform(self) -> bool:
-        """One factor for all channels."""
+        """Whether all channels have one factor."""
         return bool((self.factors == self.factors.reshape(-1)[0]).all())
 
     @property
     def inverse(self) -> Scale:
-        """The scale that undoes it."""
+        """The scale that undoes this one."""
         return replace(self, divide=not self.divide)
 
     def at(self, axis: int | None) -> Scale:
-        """The same factors along another axis."""
+        """Returns the same factors along another axis."""
         return replace(self, axis=axis)
 
     def parts(self, sizes: Sequence[int]) -> list[Scale]:
-        """The scales of consecutive channels, so many each."""
+        """Returns the scales of consecutive groups of channels, of these sizes."""
         return [replace(self, factors=f) for f in np.split(self.factors, np.cumsum(sizes)[:-1])]
 
     def among(self, index: int, sizes: Sequence[int]) -> Scale:
-        """This scale for part `index` of a value that has so many channels in its parts, 1 for
-        the others.
+        """Returns this scale for part `index` of a value whose parts have these sizes, and 1 for
+        the other parts.
         """
         ones = [np.ones(n, self.factors.dtype) for n in sizes]
         return replace(
@@ -69,29 +68,29 @@ class Scale:
         )
 
     def lined_up(self, behind: int) -> Array | Var:
-        """The factors with `behind` axes of one behind them."""
+        """Returns the factors followed by `behind` axes of size 1."""
         return self.factors if self.axis is None else self.factors.reshape(-1, *[1] * behind)
 
     def grouped(self, groups: int, rows: int, behind: int) -> Array | Var:
-        """(groups * rows, channels of a group, 1, ...): each group's part of the factors, once
-        for each of its rows.
+        """Returns (groups * rows, channels of a group, 1, ...): each group's factors, once for each
+        of its rows.
         """
         table = np.repeat(self.factors.reshape(groups, -1), rows, axis=0)
         return table.reshape(*table.shape, *[1] * behind)
 
     @property
     def loses_digits(self) -> bool:
-        """Dividing by it and multiplying again would: one factor is far smaller than another, or
-        zero.
+        """Whether dividing and multiplying again loses digits: a factor is zero, or far smaller
+        than another.
         """
         magnitude = np.abs(self.factors.astype(np.float64))
         return bool(magnitude.min() < _SPREAD_LIMIT * magnitude.max()) or not magnitude.all()
 
     def times(self, v: Var, axis: int | None) -> Var:
-        """`v` scaled along its axis `axis`. Declines when `v` does not have these channels."""
+        """Returns `v` scaled along `axis`. Declines if `v` does not have these channels."""
         if self.axis is None or axis is None:
             return self.apply(v, self.lined_up(0))
-        # a size that is not known must be this one: the operator demands it
+        # an unknown size must be this one, or the operator would fail
         if v.shape is None or (
             isinstance(v.shape[axis], int) and v.shape[axis] != self.factors.size
         ):
@@ -99,8 +98,8 @@ class Scale:
         return self.apply(v, self.lined_up(len(v.shape) - 1 - axis))
 
     def apply(self, v: Var, factors: Array | Var) -> Var:
-        """`v` times (or over) `factors`, broadcast. Declines when a fixed `v` would leave its
-        dtype's range, and when their sizes are known not to fit.
+        """Returns `v` times (or over) `factors`, broadcast. Declines if a constant `v` would leave
+        its dtype's range, and if the sizes are known not to fit.
         """
         decline_if(
             not _broadcast(v.shape, factors.shape), f"{v.name} does not have the sizes of its scale"
@@ -128,7 +127,7 @@ class Scale:
 
 
 def _broadcast(a: Shape | None, b: Shape | None) -> bool:
-    """Whether no known sizes keep two shapes from being broadcast together."""
+    """Whether two shapes may broadcast together, as far as sizes are known."""
     pairs = zip(reversed(a or ()), reversed(b or ()), strict=False)
     return not any(
         isinstance(n, int) and isinstance(m, int) and n != m and 1 not in (n, m) for n, m in pairs
@@ -155,8 +154,8 @@ def again(
     *,
     outputs: int | None = None,
 ) -> Any:
-    """The same operator on other operands, attributes kept but for those in `changed`; a tuple
-    for `outputs`.
+    """Emits the same operator on other operands. Attributes stay except those in `changed`; returns
+    a tuple if there are several `outputs`.
     """
     attrs = {**b.attrs, **changed}
     decline_if(b.has_refs, f"an attribute of {b.op} is that of the enclosing function")
@@ -174,10 +173,10 @@ def again(
 
 
 def weight(v: Var | None, result: Var) -> Var:
-    """`v` as something that may take a scale. Declines.
+    """Returns `v` as a value that may take a scale. Declines.
 
-    The file must fix it, or it is an input that has fewer elements than what is scaled now: a scale
-    that moves from one input to another of its size would move back.
+    `v` is constant, or an input with fewer elements than the value that is scaled now: a scale that
+    moved to an input of the same size would move back.
     """
     if v is None or v.rank is None:
         raise decline("the weight's rank is unknown")
@@ -194,13 +193,13 @@ def weight(v: Var | None, result: Var) -> Var:
 
 
 def fixed(v: Var) -> bool:
-    """Whether the file fixes `v`: a constant, or a rearranged or scaled one."""
+    """Whether `v` is constant, or a rearranged or scaled constant."""
     return _leaf(v) is None
 
 
 def _leaf(v: Var) -> Var | None:
-    """The one value that is not fixed by the file and that `v` is a rearranged or scaled form
-    of, None without one.
+    """Returns the one value that is not constant and that `v` rearranges or scales; None if there
+    is none.
     """
     # a dequantized weight is not among them: scaled, it would no longer be read by a quantized
     # kernel
@@ -235,8 +234,8 @@ _FIXED = _REARRANGED | {
 
 
 def kept_axis(source: Shape | None, axis: int | None, target: Shape | None) -> int | None:
-    """Where an axis of `source` is in `target`, a reshape of it, when it is kept whole. Declines
-    otherwise.
+    """Returns the axis of `target`, a reshape, that is this axis of `source`. Declines if the axis
+    is not kept whole.
     """
     if axis is None:
         return None
@@ -250,7 +249,7 @@ def kept_axis(source: Shape | None, axis: int | None, target: Shape | None) -> i
 
 
 def _product(dims: Shape) -> tuple[int, tuple[str, ...]] | None:
-    """A product of sizes as its known factor and its symbols; None when something is unknown."""
+    """Returns a product of sizes as its known factor and its symbols; None if a size is unknown."""
     known, symbols = 1, []
     for d in dims:
         if d is None:
@@ -264,37 +263,39 @@ def _product(dims: Shape) -> tuple[int, tuple[str, ...]] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class RunTimeScale(Scale):
-    """`vector` (C,) or (); nothing is known of its values, so its factors are NaN: no sign, no
-    magnitude, not equal.
+    """Multiplies by a computed `vector` (C,) or (). Its values are unknown, so the factors are NaN:
+    no sign, no magnitude, not equal.
     """
 
     vector: Var
 
     @staticmethod
     def of(s: Var, channels: int, axis: int) -> RunTimeScale:
-        """One factor for each of so many channels along `axis`, `s` of any rank."""
+        """Returns the scale of `s`, of any rank, with one factor for each of so many channels along
+        `axis`.
+        """
         vector = s if s.rank == 1 else op.Reshape(s, [-1])
         return RunTimeScale(_unknown(channels, s.dtype), axis, vector=vector)
 
     @staticmethod
     def one(s: Var) -> RunTimeScale:
-        """One factor for all."""
+        """Returns the scale of one factor for all channels."""
         vector = s if s.rank == 0 else op.Squeeze(s, list(range(s.rank or 0)))
         return RunTimeScale(np.full((), np.nan, numpy_dtype(s.dtype)), None, vector=vector)
 
     def parts(self, sizes: Sequence[int]) -> list[Scale]:
-        """By a Split."""
+        """As `Scale.parts`, by a Split."""
         pieces = op.Split(self.vector, list(sizes), axis=0, outputs=len(sizes))
         return [self._like(piece, n) for piece, n in zip(pieces, sizes, strict=True)]
 
     def among(self, index: int, sizes: Sequence[int]) -> Scale:
-        """By a Concat with ones."""
+        """As `Scale.among`, by a Concat with ones."""
         ones = [np.ones(n, self.factors.dtype) for n in sizes]
         whole = op.Concat(*ones[:index], self.vector, *ones[index + 1 :], axis=0)
         return self._like(whole, sum(sizes))
 
     def lined_up(self, behind: int) -> Var:
-        """By a Reshape."""
+        """As `Scale.lined_up`, by a Reshape."""
         return (
             self.vector
             if self.axis is None or not behind
@@ -302,14 +303,14 @@ class RunTimeScale(Scale):
         )
 
     def grouped(self, groups: int, rows: int, behind: int) -> Var:
-        """By an Expand."""
+        """As `Scale.grouped`, by an Expand."""
         n = self.factors.size // groups
         table = op.Expand(op.Reshape(self.vector, [groups, 1, n]), [groups, rows, n])
         return op.Reshape(table, [groups * rows, n, *[1] * behind])
 
     @property
     def loses_digits(self) -> bool:
-        """A factor may be zero."""
+        """True: a factor may be zero."""
         return True
 
     def _like(self, vector: Var, channels: int) -> Scale:
@@ -320,15 +321,15 @@ def _unknown(channels: int, dtype: int) -> np.ndarray:
     return np.full(channels, np.nan, numpy_dtype(dtype))
 
 
-# a possible scale, at a glance: at most one axis of more than one element, as far as known
+# a quick test: at most one axis of more than one element, as far as sizes are known
 per_channel = capture("s").where(lambda v: v.shape is None or len(v.shape) - v.shape.count(1) <= 1)
 
 
 def channel_vector(c: Var, y: Var) -> tuple[Array, int | None] | None:
-    """A constant operand beside `y` as (values, axis of y): (C,) along one axis that y has in full,
-    or () and None.
+    """Returns a constant operand beside `y` as values and an axis of `y`: (C,) along one axis that
+    `y` has in full, or () and None.
 
-    None when it is something else: not constant, several axes, or it would widen `y`.
+    Returns None for anything else: not constant, several axes, or wider than `y`.
     """
     array = c.const
     if (
@@ -352,8 +353,8 @@ def channel_vector(c: Var, y: Var) -> tuple[Array, int | None] | None:
 
 
 def _at_run_time(root: Binding, y: Var, s: Var, scalars: bool, runtime: bool) -> Scale | None:
-    """The scale of an `s` that is not constant and has one axis of more than one element, which
-    `y` has as well.
+    """Returns the scale of a computed `s` that has one axis of more than one element, which `y` has
+    as well.
     """
     known = s.shape is not None and y.shape is not None and s.dtype in FLOAT_DTYPES
     if (
@@ -384,10 +385,11 @@ def _at_run_time(root: Binding, y: Var, s: Var, scalars: bool, runtime: bool) ->
 
 
 def read_scale(root: Binding, y: Var, s: Var, scalars: bool, runtime: bool) -> Scale | None:
-    """The scale that `root` (a Mul or Div) applies to `y`; None when `s` is no per-channel factor.
+    """Returns the scale that `root` (a Mul or Div) applies to `y`; None if `s` is no factor per
+    channel.
 
-    Declines where a factor is not finite, and for one factor per channel that is computed at run
-    time, unless `runtime` asks for those too.
+    Declines if a factor is not finite, and for computed factors per channel, unless `runtime`
+    accepts them.
     """
     found = channel_vector(s, y)
     if found is None and not fixed(y):

@@ -150,7 +150,7 @@ def test_a_constant_mask() -> None:
     assert only(raised(text, constants)) == "Attention(q, k, v, m, scale=1)"
     dead = {"m": np.where(np.tri(5, k=-1), 0, LOWEST).astype(np.float32)}
     done = raised(text, dead)
-    assert "Softmax" in done.ops and "has a row that leaves nothing" in done.declined
+    assert "Softmax" in done.ops and "masks a whole row" in done.declined
 
 
 def test_a_constant_mask_beside_another() -> None:
@@ -170,7 +170,7 @@ def test_a_constant_mask_beside_another() -> None:
 
 FLOAT = ", float[2,1,S,T] keep"
 STAY = {
-    "a mask of the caller's": ("z = Add(s, keep)", FLOAT, "may leave nothing in a row"),
+    "a mask of the caller's": ("z = Add(s, keep)", FLOAT, "may mask a whole row"),
     "-inf": ("m = Where(keep, zero, inf) z = Add(s, m)", BOOL, "is NaN, in Attention it is 0"),
     "replaced by -inf": ("z = Where(keep, s, inf)", BOOL, "is NaN, in Attention it is 0"),
     "replaced by little": ("z = Where(keep, s, some)", BOOL, "not surely below the others"),
