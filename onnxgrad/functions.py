@@ -7,6 +7,8 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from onnxgrad.grad.checking.report import GradientReport
@@ -18,6 +20,7 @@ from onnxgrad.jobs import float16 as halving
 from onnxgrad.jobs import gradients as deriving
 from onnxgrad.jobs import optimize as driver
 from onnxgrad.jobs.declarations import (
+    BenchOptions,
     ConvertOpsetOptions,
     DiffOptions,
     Float16Options,
@@ -38,15 +41,17 @@ from onnxgrad.jobs.gradient_declarations import (
     JvpOptions,
     MarkOptions,
 )
-from onnxgrad.jobs.inspection import contents, differences
+from onnxgrad.jobs.inspection import contents, differences, latency
 from onnxgrad.jobs.inspection.contents import Summary
 from onnxgrad.jobs.inspection.differences import Diff
 from onnxgrad.jobs.lift import Lifted
 from onnxgrad.jobs.outcome import Hooks, OptimizedModel, Outcome, with_room
 from onnxgrad.limits import limited
 from onnxgrad.report.forms import SHOWN_AS
+from onnxgrad.report.parts import file_names
 from onnxgrad.results import FORMS
 from onnxgrad.verify import proof
+from onnxgrad.verify.bench import BenchReport
 from onnxgrad.verify.report import Report
 
 _log = logging.getLogger("onnxgrad")
@@ -166,6 +171,33 @@ def diff(a: ModelLike, b: ModelLike, *, options: DiffOptions) -> Diff:
     """
     with limited(options.timeout, options.max_memory):
         return differences.diff(a, b)
+
+
+@from_keywords(BenchOptions)
+def bench(
+    models: ModelLike | Sequence[ModelLike] | Mapping[str, ModelLike], *, options: BenchOptions
+) -> BenchReport:
+    """Measure the latency of models in turns, on the same inputs, and return the times of each and
+    their ratios to those of the first.
+
+    `models` is one model, several, or a mapping by the names that the report has. Inputs as for
+    `verify`; the time of measuring is no part of `timeout`. A model that does not run, or exceeds
+    `require`, is in the report and raises nothing. Raises InputError if the first model does not
+    run or another has other inputs.
+
+    >>> small = {"rounds": 2, "seconds": 0.05}
+    >>> report = onnxgrad.bench({"before": "models/lstmcell.onnx"}, **small)
+    >>> report.timings[0].name, report.ok
+    ('before', True)
+    """
+    if isinstance(models, Mapping):
+        return latency.measure(models, options)
+    several = models if isinstance(models, (list, tuple)) else [models]
+    names = [
+        Path(m) if isinstance(m, (str, os.PathLike)) else f"model {i}"
+        for i, m in enumerate(several, 1)
+    ]
+    return latency.measure(dict(zip(file_names(names), several, strict=True)), options)
 
 
 @from_keywords(GradientOptions)

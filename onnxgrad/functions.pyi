@@ -28,8 +28,10 @@ from onnxgrad.jobs.groups import Sizes
 from onnxgrad.jobs.groups import Threads
 from onnxgrad.jobs.inspection.contents import Summary
 from onnxgrad.jobs.inspection.differences import Diff
+from onnxgrad.options import Range
 from onnxgrad.passes.base import Pass
 from onnxgrad.passes.user_laws import Law
+from onnxgrad.verify.bench import BenchReport
 from onnxgrad.verify.feeds.proof_cases import Inputs
 from onnxgrad.verify.report import Report
 from onnxgrad.vocabulary import Merge
@@ -162,6 +164,21 @@ def diff(
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
 ) -> Diff: ...
+def bench(
+    models: ModelLike | Sequence[ModelLike] | Mapping[str, ModelLike],
+    *,
+    seed: Seed = 0,
+    rounds: Annotated[int, Range(1)] = 20,
+    seconds: Seconds = 2.0,
+    optimize: bool = True,
+    require: Positive | None = None,
+    provider: Provider = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> BenchReport: ...
 def gradient(
     model: ModelLike,
     wrt: Names | None = None,

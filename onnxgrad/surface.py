@@ -13,6 +13,7 @@ from onnxgrad.errors import (
     RuleWarning,
 )
 from onnxgrad.functions import (
+    bench,
     casadi_derivative,
     check_gradient,
     check_product,
@@ -49,6 +50,7 @@ from onnxgrad.jobs.inspection.contents import Summary, Weights, weights
 from onnxgrad.jobs.inspection.differences import Diff
 from onnxgrad.jobs.optimize import Grown, RewriteRefuted
 from onnxgrad.jobs.outcome import OptimizedModel
+from onnxgrad.jobs.place import PlacedModel
 from onnxgrad.limits import LimitReached
 from onnxgrad.passes.base import FamilyPass, Pass, RulePass, register
 from onnxgrad.passes.outline_as import outline_as
@@ -58,16 +60,18 @@ from onnxgrad.rewrite.context import PatternContext, rewrite_bindings, rewrite_c
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import rewrite
-from onnxgrad.surgery import edit, extract, join, lift, open_batch, set_metadata
+from onnxgrad.surgery import edit, extract, join, lift, open_batch, place, set_metadata
 from onnxgrad.testing import temporary_rules
 from onnxgrad.train.onnx_training.preview_operators import LowerTraining
 from onnxgrad.training import Trainer, training_step
 from onnxgrad.verify import Report, RunFailed, Unsupported
+from onnxgrad.verify.bench import BenchReport
 from onnxgrad.verify.reference.user_operators import kernel
 from onnxgrad.verify.running.session import custom_ops
 from onnxgrad.version import __version__
 
 __all__ = [
+    "BenchReport",
     "BindingBlock",
     "CannotRun",
     "Checkpoint",
@@ -87,6 +91,7 @@ __all__ = [
     "P",
     "Pass",
     "PatternContext",
+    "PlacedModel",
     "Report",
     "RewriteRefuted",
     "RuleFailed",
@@ -99,6 +104,7 @@ __all__ = [
     "Var",
     "Weights",
     "__version__",
+    "bench",
     "body",
     "capture",
     "casadi_derivative",
@@ -129,6 +135,7 @@ __all__ = [
     "open_batch",
     "optimize",
     "outline_as",
+    "place",
     "register",
     "rewrite",
     "rewrite_bindings",

@@ -3,6 +3,7 @@
 # fmt: off
 # ruff: noqa: I001
 from onnxgrad.ir.load import ModelLike
+from onnxgrad.jobs.declarations import Devices
 from onnxgrad.jobs.groups import Constants
 from onnxgrad.jobs.groups import Entries
 from onnxgrad.jobs.groups import InputKind
@@ -88,6 +89,17 @@ def edit(
     atol: PerOutput | None = None,
     rtol: PerOutput | None = None,
     metric: Names | None = None,
+) -> Any: ...
+def place(
+    model: ModelLike,
+    device: Devices = (),
+    *,
+    report: bool = False,
+    default: str = 'cpu',
+    propagate: bool = False,
+    ir: bool = False,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
 ) -> Any: ...
 def join(
     a: ModelLike,

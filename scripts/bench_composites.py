@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 import onnxgrad  # noqa: E402  # the script runs from a checkout
-from onnxgrad.verify.bench import bench  # noqa: E402
+from onnxgrad import bench  # noqa: E402
 from scripts.records import write_record  # noqa: E402
 
 MODELS = {

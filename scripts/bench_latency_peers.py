@@ -34,10 +34,10 @@ import onnx
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from onnxgrad import bench  # noqa: E402
 from onnxgrad.errors import OnnxgradError  # noqa: E402  # the script runs from a checkout
 from onnxgrad.functions import optimize  # noqa: E402
 from onnxgrad.verify import verify  # noqa: E402
-from onnxgrad.verify.bench import bench  # noqa: E402
 from onnxgrad.verify.running.session import versions  # noqa: E402
 from scripts.fetch_models import cache_folder  # noqa: E402
 

@@ -25,10 +25,14 @@ from onnx import ModelProto, numpy_helper
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from onnxgrad import P, capture, outline_as  # noqa: E402  # the script runs from a checkout
+from onnxgrad import (  # noqa: E402  # the script runs from a checkout
+    P,
+    bench,
+    capture,
+    outline_as,
+)
 from onnxgrad.functions import optimize  # noqa: E402
 from onnxgrad.verify import verify  # noqa: E402
-from onnxgrad.verify.bench import bench  # noqa: E402
 from scripts.fetch_models import cache_folder  # noqa: E402
 from scripts.records import write_record  # noqa: E402
 

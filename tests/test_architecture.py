@@ -28,7 +28,6 @@ LAYERS = [
     "ir",
     "verify",
     "rewrite",
-    "placement",
     "laws",
     "passes",
     "grad",

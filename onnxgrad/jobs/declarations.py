@@ -5,11 +5,13 @@ Olive. Imports no more than `--help` needs.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
+from onnxgrad.errors import InputError
 from onnxgrad.jobs.declared import REQUIRED, Declaration, option
 from onnxgrad.jobs.groups import (
     Count,
@@ -24,9 +26,10 @@ from onnxgrad.jobs.groups import (
     Seed,
     Sizes,
     Text,
+    Word,
 )
 from onnxgrad.jobs.surgery_declarations import EditOptions, JoinOptions
-from onnxgrad.options import Range
+from onnxgrad.options import Named, Range
 from onnxgrad.vocabulary import FLOAT16_BOUND, Merge, Preset, Runtime
 
 if TYPE_CHECKING:
@@ -294,6 +297,33 @@ class BenchOptions(Running):
     )
 
 
+DEVICE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
+
+
+def device_patterns(text: str) -> tuple[str, list[str]]:
+    """Return device and patterns of `DEVICE=PATTERN,PATTERN`. Raises InputError."""
+    device, equals, patterns = text.partition("=")
+    found = [p.strip() for p in patterns.split(",") if p.strip()]
+    if not equals or not found or DEVICE.fullmatch(device) is None:
+        raise InputError(
+            f"cannot read '{text}': write DEVICE=PATTERN, such as cuda='Conv*' or "
+            "gpu:0=op:Gemm,name:head*"
+        )
+    return device, found
+
+
+class _Devices(Word):
+    """Rules for devices."""
+
+    def check(self, value: Sequence[str], where: str) -> Sequence[str]:
+        for text in value:
+            device_patterns(text)
+        return value
+
+
+Devices: TypeAlias = Annotated[str | Sequence[str], Named(), _Devices()]
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlaceOptions(Limits):
     """Options of `place`."""
@@ -301,11 +331,12 @@ class PlaceOptions(Limits):
     job: ClassVar[str] = "place"
     titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
 
-    device: Names = option(
+    device: Devices = option(
         (),
         "run nodes whose name or operator matches there: cuda='Conv*,op:Gemm,name:head*'; may "
         "repeat, the first match decides; without a match, marks in the model stay",
         metavar="DEVICE=PATTERN",
+        positional=True,
     )
     default: str = option("cpu", "device of all other nodes (default: cpu)", metavar="DEVICE")
     propagate: bool = option(

@@ -12,13 +12,13 @@ from typing import Any
 
 import onnx
 
-from onnxgrad.errors import InputError
-from onnxgrad.limits import bounded
+from onnxgrad.errors import InputError, NotProved
 from onnxgrad.results import Plain
-from onnxgrad.verify.feeds.proof_cases import Inputs, Results, choose_cases
+from onnxgrad.verify.feeds.proof_cases import Chosen, Inputs, Results, choose_cases
 from onnxgrad.verify.proof_model import Model, ProofModel, proof_model
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import Session, close_sessions, open_session
+from onnxgrad.wording import counted, option
 
 WARM_UP = 3
 # of which the fastest run counts: in one round alone it is not always an undisturbed one
@@ -67,16 +67,68 @@ class Timing(Plain):
 
 
 @dataclass(frozen=True)
-class BenchReport(Plain):
-    """Timings in the order given; `refused`: models that do not load or run, and why."""
+class Conditions:
+    """How models run to be measured: on the caller's own inputs, or on inputs generated from `seed`
+    with sizes `dims`, as `verify` has them.
+    """
 
-    json_keys = "provider threads dims timings refused"
+    inputs: Inputs | None = None
+    dims: Mapping[str, int] | None = None
+    seed: int = 0
+    provider: str = "cpu"
+    threads: int = 1
+    optimize: bool = True
+
+    def open(self, source: Any, **more: Any) -> Session:
+        """Return a session of a model."""
+        return open_session(
+            source, provider=self.provider, threads=self.threads, optimize=self.optimize, **more
+        )
+
+    def case(self, model: ProofModel, session: Session) -> Chosen:
+        """Return inputs on which the model runs."""
+        run = session.run
+        cases = choose_cases(model.proto, self.inputs, self.dims, (self.seed,), run, edges=False)
+        return cases[0]
+
+
+@dataclass(frozen=True)
+class BenchReport(Plain):
+    """Timings in the order given; `refused`: models that do not load or run, and why; `require`:
+    the wall time that each may take of the first's.
+    """
+
+    json_keys = "provider threads dims timings refused exit_code"
 
     timings: tuple[Timing, ...]
     refused: Mapping[str, str]
     provider: str
     threads: int
     dims: Mapping[str, int]
+    rounds: int
+    require: float | None = None
+
+    @property
+    def missed(self) -> list[str]:
+        """A line on each model that takes longer than required."""
+        return [
+            f"{t.name} takes {t.wall_ratio.median:.3f} times the wall time of "
+            f"{self.timings[0].name} (fastest runs of {counted(self.rounds, 'round')}), "
+            f"{option('--require', 'require')} allows {self.require:g}: "
+            f"{100 * (t.wall_ratio.median / self.require - 1):.3g} % too much"
+            for t in self.timings[1:]
+            if self.require is not None and t.wall_ratio.median > self.require
+        ]
+
+    @property
+    def ok(self) -> bool:
+        """True if every model runs, and as fast as required."""
+        return not (self.refused or self.missed)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command."""
+        return 0 if self.ok else NotProved.exit_code
 
     def __str__(self) -> str:
         width = max(len(name) for name in (*(t.name for t in self.timings), *self.refused, "model"))
@@ -100,45 +152,29 @@ def _cell(spread: Spread, factor: float) -> str:
     return f"{spread.median * factor:.3g} ({spread.low * factor:.3g}..{spread.high * factor:.3g})"
 
 
-@bounded
 def bench(
     models: Mapping[str, Model],
+    conditions: Conditions = Conditions(),
     *,
-    inputs: Inputs | None = None,
-    dims: Mapping[str, int] | None = None,
-    seed: int = 0,
-    provider: str = "cpu",
-    threads: int = 1,
-    optimize: bool = True,
-    rounds: int = 20,
-    seconds: float = 2.0,
-    timeout: float | None = None,
-    max_memory: int | str | None = None,
+    rounds: int,
+    seconds: float,
     on_round: Callable[[int], None] | None = None,
 ) -> BenchReport:
     """Measure models, by label, on one set of inputs; `seconds` for each, over `rounds` rounds;
     ratios to the first. `on_round` receives the number of rounds done, from 0 on.
 
-    Feeds as for `verify`: the user's own or generated from `seed`. On a GPU a time includes the
-    copies of inputs and outputs. `timeout` and `max_memory` as for `verify`. Raises InputError when
-    there is no model, when the first does not run, or another has other inputs.
+    On a GPU a time includes the copies of inputs and outputs. Raises InputError when there is no
+    model, when the first does not run, or another has other inputs.
     """
-    if not models or rounds < 1 or seconds <= 0:
-        raise InputError("bench needs at least one model, one round and a time above 0")
+    if not models:
+        raise InputError("bench needs at least one model")
     subjects = {name: proof_model(model) for name, model in models.items()}
-    options: dict[str, Any] = {
-        "provider": provider,
-        "threads": threads,
-        "optimize": optimize,
-        "keep": len(models),
-    }
+    keep = len(models)
     first = next(iter(subjects))
     # those of a proof before this lie elsewhere in memory: the same file was up to 8 per cent off
-    close_sessions(provider)
-    sessions = {first: _open_first(subjects[first], options)}
-    chosen = choose_cases(
-        subjects[first].proto, inputs, dims, (seed,), lambda f: sessions[first].run(f), edges=False
-    )[0]
+    close_sessions(conditions.provider)
+    sessions = {first: _open_first(subjects[first], conditions, keep)}
+    chosen = conditions.case(subjects[first], sessions[first])
     feeds = chosen.feeds
     refused: dict[str, str] = {}
     for name, other in subjects.items():
@@ -149,7 +185,7 @@ def bench(
                 "share feeds"
             )
         try:
-            sessions[name] = sessions.get(name) or open_session(other.source, **options)
+            sessions[name] = sessions.get(name) or conditions.open(other.source, keep=keep)
             sessions[name].time(feeds, WARM_UP)
         except RunFailed as error:
             refused[name] = error.reason
@@ -170,12 +206,13 @@ def bench(
         )
         for name, b in bursts.items()
     )
-    return BenchReport(timings, refused, provider, threads, chosen.case.dims)
+    where = conditions.provider, conditions.threads
+    return BenchReport(timings, refused, *where, chosen.case.dims, rounds)
 
 
-def _open_first(model: ProofModel, options: Mapping[str, Any]) -> Session:
+def _open_first(model: ProofModel, conditions: Conditions, keep: int) -> Session:
     try:
-        return open_session(model.source, **options)
+        return conditions.open(model.source, keep=keep)
     except RunFailed as error:
         if error.limit:
             raise
@@ -229,34 +266,17 @@ def _fastest(rounds: Sequence[Sequence[float]]) -> list[float]:
     return [min(map(min, rounds[i::groups])) for i in range(groups)]
 
 
-@bounded
 def peak_memory(
-    models: Mapping[str, str | os.PathLike[str]],
-    *,
-    inputs: Inputs | None = None,
-    dims: Mapping[str, int] | None = None,
-    seed: int = 0,
-    provider: str = "cpu",
-    threads: int = 1,
-    timeout: float | None = None,
-    max_memory: int | str | None = None,
+    models: Mapping[str, str | os.PathLike[str]], conditions: Conditions
 ) -> dict[str, int | None]:
     """Bytes by label: what loading a file and one run take beyond onnxruntime itself. On the CPU
     these are resident bytes, which on small models vary by some 100 kB from run to run, and None on
     systems that do not tell; on a device they are those of onnxruntime's arena there.
 
-    The inputs are those that the first model takes, given or generated from `seed` as for `verify`.
-    `timeout` and `max_memory` as for `verify`. Raises InputError if there is no model, the first
-    does not run, or a device's memory is not counted; RunFailed if another does not run.
+    The inputs are those that the first model takes. Raises InputError if the first does not run, or
+    a device's memory is not counted; RunFailed if another does not run.
     """
-    if not models:
-        raise InputError("peak_memory needs at least one model")
-    sessions = {
-        name: open_session(model, provider=provider, threads=threads)
-        for name, model in models.items()
-    }
+    sessions = {name: conditions.open(model) for name, model in models.items()}
     first = next(iter(models))
-    chosen = choose_cases(
-        proof_model(models[first]).proto, inputs, dims, (seed,), sessions[first].run, edges=False
-    )[0]
+    chosen = conditions.case(proof_model(models[first]), sessions[first])
     return {name: session.peak_memory(chosen.feeds) for name, session in sessions.items()}

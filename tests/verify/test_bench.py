@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.verify.bench import Spread, bench, ratio_of_fastest
+from onnxgrad.verify.bench import Conditions, Spread, bench, ratio_of_fastest
 from onnxgrad.verify.running.child_process import Child
 from onnxgrad.verify.running.session import close_sessions, open_session
 from tests.helpers import parse
@@ -72,9 +72,11 @@ def test_all_sessions_are_opened_for_the_measurement() -> None:
 
 def test_symbolic_dims_and_given_inputs() -> None:
     model = parse("g (float[N,3] x) => (float[N,3] y) { y = Relu(x) }")
-    assert bench({"m": model}, rounds=1, seconds=0.01, dims={"N": 5}).dims == {"N": 5}
+    assert bench({"m": model}, Conditions(dims={"N": 5}), rounds=1, seconds=0.01).dims == {"N": 5}
     given = {"x": np.ones((7, 3), np.float32)}
-    assert bench({"m": model}, rounds=1, seconds=0.01, inputs=given).timings[0].runs >= 1
+    assert (
+        bench({"m": model}, Conditions(inputs=given), rounds=1, seconds=0.01).timings[0].runs >= 1
+    )
 
 
 def test_a_model_that_does_not_run_is_reported() -> None:
@@ -93,9 +95,9 @@ def test_misuse_is_an_input_error() -> None:
     with pytest.raises(InputError, match="cannot share feeds"):
         bench({"good": good, "other": other}, rounds=1, seconds=0.01)
     with pytest.raises(InputError, match="at least one model"):
-        bench({})
+        bench({}, rounds=1, seconds=0.01)
     with pytest.raises(InputError, match="no ONNX model"):
-        bench({"nothing": b"\xff\xff"})
+        bench({"nothing": b"\xff\xff"}, rounds=1, seconds=0.01)
 
 
 def test_half_and_bfloat16_inputs() -> None:

@@ -4,59 +4,43 @@ from __future__ import annotations
 
 import argparse
 import functools
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from onnxgrad.cli.models import STDIN, expand, shown, source
-from onnxgrad.cli.options import require_runtime, within_limits, write_html
+from onnxgrad.cli.options import require_runtime, write_html
 from onnxgrad.cli.output import Output
-from onnxgrad.errors import InputError
-from onnxgrad.jobs.declarations import BenchOptions
+from onnxgrad.jobs.inspection.latency import measure
+from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.report.html.models import bench_page
 from onnxgrad.report.parts import Table, Text, cell, file_names, table
-from onnxgrad.verify.bench import BenchReport, Spread, Timing, bench
+from onnxgrad.verify.bench import BenchReport, Spread, Timing
+from onnxgrad.verify.running.process_limits import bounding_us
 from onnxgrad.wording import counted
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Measure and print. Returns 1 if a model does not run or exceeds --require."""
     names = expand(args.model)
-    if args.require is not None and len(names) < 2:
-        raise InputError("--require compares with the first of several models: give two or more")
     require_runtime(args.provider)
     labels = file_names([shown(name) if name == STDIN else Path(name) for name in names])
     models = {label: source(name) for label, name in zip(labels, names, strict=True)}
-    # --timeout bounds the work around the requested time of measuring
-    with (
-        within_limits(args, extra=len(models) * 2 * args.seconds),
-        out.progress("bench", args.rounds) as advance,
-    ):
+    with out.progress("bench", args.rounds) as advance:
         advance("first runs", None)
-        report = bench(
+        report = measure(
             models,
-            on_round=lambda done: advance(f"round {done + 1} of {args.rounds}", done),
-            **{k: v for k, v in args.options.shared(BenchOptions).items() if k != "require"},
+            args.options,
+            Hooks(limits=bounding_us),
+            lambda done: advance(f"round {done + 1} of {args.rounds}", done),
         )
-    slow = [t for t in report.timings[1:] if t.wall_ratio.median > (args.require or math.inf)]
-    code = 1 if slow or report.refused else 0
-    rows, missed = _table(report), [_missed(t, report, args) for t in slow]
+    rows, missed = _table(report), report.missed
     out.show(rows)
     refused = [f"{name} does not run: {why}" for name, why in report.refused.items()]
     for words in (*refused, *missed):
         out.complain(words)
     write_html(args, functools.partial(bench_page, report, rows, args.require, missed), out)
-    out.json({**report.to_dict(), "exit_code": code})
-    return code
-
-
-def _missed(slow: Timing, report: BenchReport, args: argparse.Namespace) -> str:
-    ratio = slow.wall_ratio.median
-    return (
-        f"{slow.name} takes {ratio:.3f} times the wall time of {report.timings[0].name} (fastest "
-        f"runs of {counted(args.rounds, 'round')}), --require allows {args.require:g}: "
-        f"{100 * (ratio / args.require - 1):.3g} % too much"
-    )
+    out.json(report.to_dict())
+    return report.exit_code
 
 
 def _table(report: BenchReport) -> Table:

@@ -6,29 +6,32 @@ import argparse
 from collections.abc import Sequence
 
 from onnxgrad.cli.models import naming, source
-from onnxgrad.cli.options import within_limits
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import files_read, target_of, write_model
-from onnxgrad.ir.load import load
-from onnxgrad.placement import OPTION, Copy, Placement, annotate, place, rule, settings
+from onnxgrad.cli.targets import files_read, target_of, writer
+from onnxgrad.ir.program import Program
+from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.place import OPTION, Copy, Placement, place, settings
 from onnxgrad.report.parts import Text, bytes_text, cell, heading, number, table
+from onnxgrad.verify.running.process_limits import bounding_us
 from onnxgrad.wording import counted
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Place, report, write."""
-    rules = [r for text in args.device for r in rule(text)]
     target = None if args.output is None else target_of(args.output, files_read(args))
-    with naming(args.model), within_limits(args):
-        program = load(source(args.model))
-        version = program.ir_version
-        placement = place(program, rules, default=args.default, propagate=args.propagate)
-        if args.output is not None:
-            annotate(program, placement, ir=args.ir)
-            write_model(program, target, out)
-    if program.ir_version != version:
+    versions: list[int] = []
+
+    def on_read(program: Program) -> None:
+        versions.append(program.ir_version)
+
+    write = None if args.output is None else writer(target, out)
+    with naming(args.model):
+        hooks = Hooks(on_read=on_read, write=write, limits=bounding_us)
+        placed = place(source(args.model), args.options, hooks)
+    version, placement = placed.model.ir_version, placed.placement
+    if write is not None and versions[0] != version:
         out.note(
-            f"the IR version went from {version} to {program.ir_version}, which has the "
+            f"the IR version went from {versions[0]} to {version}, which has the "
             "fields for the marks"
         )
     out.json({"model": args.model, **placement.to_dict()})

@@ -6,7 +6,6 @@ import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from onnxgrad.errors import NotProved
 from onnxgrad.ir.load import program_of
@@ -15,7 +14,7 @@ from onnxgrad.jobs.declarations import Gates, OptimizeOptions
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.requirements import INPUT, Facts, Latency, bound_of
 from onnxgrad.options import providers_of
-from onnxgrad.verify.bench import bench, peak_memory
+from onnxgrad.verify.bench import Conditions, bench, peak_memory
 
 _RESULT = "result"
 
@@ -57,8 +56,8 @@ def measured(
         if _latency(gates):
             result = replace(result, latency=_timed(path, folder, made, options, gates))
         if _memory(gates):
-            running = _running(options)
-            found, on = peak_memory({INPUT: path, _RESULT: made}, **running), running["provider"]
+            conditions = _conditions(options)
+            found, on = peak_memory({INPUT: path, _RESULT: made}, conditions), conditions.provider
             given = replace(given, memory=found[INPUT], memory_on=on)
             result = replace(result, memory=found[_RESULT], memory_on=on)
     return given, result
@@ -72,15 +71,10 @@ def _memory(gates: Gates) -> bool:
     return "memory" in (gates.require or {})
 
 
-def _running(options: OptimizeOptions) -> dict[str, Any]:
+def _conditions(options: OptimizeOptions) -> Conditions:
     """How models run to be measured: as the proof runs them, on the first of its providers."""
-    return {
-        "provider": providers_of(options.provider)[0],
-        "seed": options.seeds[0],
-        "inputs": options.inputs,
-        "dims": options.dims,
-        "threads": options.threads,
-    }
+    provider, seed = providers_of(options.provider)[0], options.seeds[0]
+    return Conditions(options.inputs, options.dims, seed, provider, options.threads)
 
 
 def _timed(path: str, folder: str, made: Path, options: OptimizeOptions, gates: Gates) -> Latency:
@@ -89,9 +83,9 @@ def _timed(path: str, folder: str, made: Path, options: OptimizeOptions, gates: 
     against = other or INPUT
     report = bench(
         {against: os.path.join(folder, other) if other else path, _RESULT: made},
+        _conditions(options),
         seconds=gates.bench_seconds,
         rounds=gates.bench_rounds,
-        **_running(options),
     )
     if report.refused:
         raise NotProved(f"the result does not run: {report.refused[_RESULT]}")

@@ -15,7 +15,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.tuning.choices import Choice, Choices
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.results import Plain
-from onnxgrad.verify.bench import Spread, bench
+from onnxgrad.verify.bench import Conditions, Spread, bench
 from onnxgrad.vocabulary import TUNE_SECONDS
 
 # why a choice was not measured
@@ -55,7 +55,7 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Measuring:
-    """Where and on what is measured: options of `verify.bench.bench`."""
+    """Where and on what is measured: `verify.bench.Conditions`, by name."""
 
     options: Mapping[str, Any]
     seconds: float = TUNE_SECONDS
@@ -69,7 +69,8 @@ class Measuring:
         """The time of `b` over that of `a`, and how far the median may be off. InputError where
         either does not run.
         """
-        report = bench({"before": a, "after": b}, rounds=_ROUNDS, seconds=seconds, **self.options)
+        conditions, models = Conditions(**self.options), {"before": a, "after": b}
+        report = bench(models, conditions, rounds=_ROUNDS, seconds=seconds)
         if report.refused:
             raise InputError(next(iter(report.refused.values())))
         after = report.timings[1]

@@ -8,7 +8,7 @@ import pytest
 
 from onnxgrad.cli.app import main
 from tests.helpers import parse
-from tests.test_placement import EXAMPLE
+from tests.jobs.test_place import EXAMPLE
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
-from onnxgrad.placement import OPTION, Placement, annotate, place, rule, settings
+from onnxgrad.jobs.place import OPTION, Placement, annotate, devices_of, rule, settings
 from tests.helpers import parse
 
 # Relay's example: add, sqrt, log, subtract, exp, with sqrt and exp on cuda
@@ -20,7 +20,7 @@ EXAMPLE = "g (float[4,5] x) => (float[4,5] y) { a = Add(x, x)  b = Sqrt(a)  c = 
 
 def placed(text: str, *rules: str, **options: Any) -> tuple[Program, Placement]:
     program = load(parse(text))
-    return program, place(program, [r for text in rules for r in rule(text)], **options)
+    return program, devices_of(program, [r for text in rules for r in rule(text)], **options)
 
 
 def moves(placement: Placement) -> list[tuple[str, list[str]]]:
@@ -53,9 +53,9 @@ def test_marks_are_written_on_every_node_and_read_back() -> None:
         ["cpu"],
         ["cuda"],
     ]
-    again = place(load(model), [])
+    again = devices_of(load(model), [])
     assert len(again.copies) == 3
-    moved = place(load(model), rule("gpu:1=Log"))
+    moved = devices_of(load(model), rule("gpu:1=Log"))
     assert list(moved.devices.values()) == ["cpu", "cuda", "gpu:1", "cpu", "cuda"]
 
 
@@ -69,7 +69,7 @@ def test_device_configurations_of_the_ir() -> None:
     ].tensor_name == "a"
     assert model.ir_version == 11
     twice = load(model)
-    annotate(twice, place(twice, []), ir=True)
+    annotate(twice, devices_of(twice, []), ir=True)
     assert to_proto(twice) == model
 
 
@@ -122,7 +122,7 @@ def test_patterns(pattern: str, devices: str) -> None:
     text = "g (float[2] x) => (float[2] y) { a = Neg(x)  b = Sqrt(a)  y = Abs(b) }"
     model = parse(text)
     model.graph.node[0].name = "first"
-    found = place(load(model), rule(f"cuda={pattern}")).devices.values()
+    found = devices_of(load(model), rule(f"cuda={pattern}")).devices.values()
     assert "".join("c" if d == "cuda" else "p" for d in found) == devices
 
 

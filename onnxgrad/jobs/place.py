@@ -1,5 +1,5 @@
-"""Which binding runs on which device, and which values must be copied between devices (Relay's
-device annotation).
+"""The driver of `place`: which binding runs on which device, and which values must be copied
+between devices (Relay's device annotation).
 
 The marks are those that onnxruntime reads: node metadata `layer_ann`, to be mapped to devices by
 the session option `session.layer_assignment_settings` (see `settings`).
@@ -8,19 +8,23 @@ the session option `session.layer_assignment_settings` (see `settings`).
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import keep
 from onnxgrad.ir.types import byte_count
 from onnxgrad.ir.var import Var
+from onnxgrad.jobs.declarations import DEVICE, PlaceOptions, device_patterns
+from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.options import several
 from onnxgrad.results import Plain
 
 MARK = "layer_ann"
@@ -29,7 +33,6 @@ OPTION = "session.layer_assignment_settings"
 _METADATA_SINCE = 10
 _CONFIGURATIONS_SINCE = 11
 _CONFIGURATION = "onnxgrad"
-_DEVICE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
 
 @dataclass(frozen=True)
@@ -55,14 +58,8 @@ class DeviceRule:
 
 def rule(text: str) -> list[DeviceRule]:
     """Returns the rules of `DEVICE=PATTERN,PATTERN`. Raises InputError."""
-    device, equals, patterns = text.partition("=")
-    found = [DeviceRule(device, p.strip()) for p in patterns.split(",") if p.strip()]
-    if not equals or not found or _DEVICE.fullmatch(device) is None:
-        raise InputError(
-            f"cannot read '{text}': write DEVICE=PATTERN, such as cuda='Conv*' or "
-            "gpu:0=op:Gemm,name:head*"
-        )
-    return found
+    device, patterns = device_patterns(text)
+    return [DeviceRule(device, pattern) for pattern in patterns]
 
 
 @dataclass(frozen=True)
@@ -130,7 +127,38 @@ class Placement(Plain):
         return {"name": OPTION, "value": settings(self)}
 
 
-def place(
+@dataclass(frozen=True)
+class PlacedModel(Plain):
+    """The result of `place(report=True)`: the marked `model`, in the type that was passed in, and
+    its placement, with the session option that onnxruntime needs.
+    """
+
+    json_keys = (
+        "devices=placement.by_device copies=placement.copies interface=placement.interface "
+        "option=placement.option"
+    )
+
+    model: Any
+    placement: Placement
+
+
+def place(model: ModelLike, options: PlaceOptions, hooks: Hooks | None = None) -> PlacedModel:
+    """Choose a device for every binding, mark all nodes, and let the hooks write the program, which
+    is the `model` of the result. Raises InputError for a rule that matches nothing.
+    """
+    hooks = hooks or Hooks()
+    rules = [r for text in several(options.device, "device") for r in rule(text)]
+    with hooks.limits(options.timeout, options.max_memory):
+        program = load_own(model)
+        hooks.on_read(program)
+        placement = devices_of(program, rules, default=options.default, propagate=options.propagate)
+        annotate(program, placement, ir=options.ir)
+        if hooks.write is not None:
+            hooks.write(program)
+    return PlacedModel(program, placement)
+
+
+def devices_of(
     program: Program, rules: Sequence[DeviceRule], *, default: str = "cpu", propagate: bool = False
 ) -> Placement:
     """Choose a device for every binding; nothing is written.
@@ -153,7 +181,7 @@ def place(
     }
     devices = {b: device for b, device in chosen.items() if device is not None}
     for device in (default, *devices.values()):
-        if _DEVICE.fullmatch(device) is None:
+        if DEVICE.fullmatch(device) is None:
             raise InputError(f"'{device}' is no device name: letters, digits and _ . : - only")
     if propagate:
         _propagate(devices, bindings, _before)

@@ -1,0 +1,42 @@
+"""The driver of `bench`: models measured in turns, and held to what is required of their time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.load import ModelLike
+from onnxgrad.ir.model_kinds import settled
+from onnxgrad.jobs.declarations import BenchOptions
+from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.limits import SECONDS
+from onnxgrad.verify.bench import BenchReport, Conditions, bench
+from onnxgrad.wording import option
+
+
+def measure(
+    models: Mapping[str, ModelLike],
+    options: BenchOptions,
+    hooks: Hooks | None = None,
+    on_round: Callable[[int], None] | None = None,
+) -> BenchReport:
+    """Measure models, by label, on the same inputs; `on_round` receives the number of rounds done.
+
+    The time of measuring is no part of the limits. Raises InputError if the first model does not
+    run, another has other inputs, or one alone is to be faster.
+    """
+    hooks = hooks or Hooks()
+    if options.require is not None and len(models) < 2:
+        raise InputError(
+            f"{option('--require', 'require')} compares with the first of several models: give two "
+            "or more"
+        )
+    seconds = SECONDS if options.timeout is None else options.timeout
+    with hooks.limits(seconds + 2 * len(models) * options.seconds, options.max_memory):
+        conditions = Conditions(**options.running(), seed=options.seed, optimize=options.optimize)
+        taken = {name: settled(model) for name, model in models.items()}
+        found = bench(
+            taken, conditions, rounds=options.rounds, seconds=options.seconds, on_round=on_round
+        )
+    return replace(found, require=options.require)
