@@ -52,7 +52,7 @@ def extract(model: ModelLike, *, options: ExtractOptions) -> Any:
 
 @from_keywords(OpenBatchOptions)
 def open_batch(model: ModelLike, *, options: OpenBatchOptions) -> Any:
-    """Return the model with a batch of any size in place of its fixed batch of 1, in its type.
+    """Return the model with a batch of any size in place of its fixed batch, in its type.
 
     Row i of a result is what the model computes from row i of `inputs`; other inputs are shared.
     Remarks are logged. Raises InputError that names the node if rows depend on each other (batch

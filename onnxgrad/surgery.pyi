@@ -14,12 +14,12 @@ from onnxgrad.jobs.groups import Names
 from onnxgrad.jobs.groups import NamesByCommas
 from onnxgrad.jobs.groups import Pairs
 from onnxgrad.jobs.groups import PerOutput
-from onnxgrad.jobs.groups import Provider
 from onnxgrad.jobs.groups import Providers
 from onnxgrad.jobs.groups import Renames
 from onnxgrad.jobs.groups import Seconds
 from onnxgrad.jobs.groups import Seed
 from onnxgrad.jobs.groups import Seeds
+from onnxgrad.jobs.groups import Several
 from onnxgrad.jobs.groups import Sizes
 from onnxgrad.jobs.groups import Text
 from onnxgrad.jobs.groups import Threads
@@ -28,6 +28,7 @@ from onnxgrad.options import Range
 from onnxgrad.verify.feeds.proof_cases import Inputs
 from typing import Annotated
 from typing import Any
+from typing import Literal
 
 def extract(
     model: ModelLike,
@@ -45,9 +46,11 @@ def open_batch(
     model: ModelLike,
     inputs: NamesByCommas | None = None,
     *,
+    batch: Several | None = None,
     symbol: Text = 'batch',
-    strict: bool = False,
-    provider: Provider = 'cpu',
+    along: Literal['auto', 'refuse', 'warn'] = 'auto',
+    provider: Providers = 'cpu',
+    feeds: Annotated[Inputs | None, InputKind()] = None,
     dims: Sizes | None = None,
     seed: Seed = 0,
     allow_same: Names = (),

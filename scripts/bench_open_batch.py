@@ -1,7 +1,8 @@
 """How many models of batch 1 open, how, and how fast: `python scripts/bench_open_batch.py [--write]
-[--rounds N] [MODEL ...]`.
+[--rounds N] [--dynamic] [MODEL ...]`.
 
-Each model (by default those of models/, symbolic batches set to 1) is opened and proved row by row.
+Each model (by default those of models/, symbolic batches set to 1, other symbols to 16, or left
+with --dynamic) is opened and proved row by row.
 Then one run of the opened model at batch 8 is measured against eight runs of the model: CPU time,
 one thread, in turns, the fastest of each.
 """
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -24,6 +26,7 @@ from onnxgrad.ir.load import load  # noqa: E402
 from onnxgrad.ir.save import to_proto  # noqa: E402
 from onnxgrad.jobs.fixed_dims import fixed  # noqa: E402
 from onnxgrad.jobs.open_batch import OpenedModel, open_batch  # noqa: E402
+from onnxgrad.jobs.outcome import Hooks  # noqa: E402
 from onnxgrad.jobs.surgery_declarations import OpenBatchOptions  # noqa: E402
 from onnxgrad.verify import feeds_for, open_session  # noqa: E402
 from onnxgrad.verify.feeds.dims import roles  # noqa: E402
@@ -33,19 +36,20 @@ BATCH = 8
 OTHER = 16  # of other symbolic sizes
 
 
-def models(names: list[str]) -> Iterator[tuple[str, object]]:
-    """Each model with its symbolic sizes set."""
+def models(names: list[str], dynamic: bool) -> Iterator[tuple[str, onnx.ModelProto]]:
+    """Each model with a batch of 1; other symbolic sizes are set unless `dynamic`."""
     paths = [Path(n) for n in names] or sorted((ROOT / "models").glob("*.onnx"))
     for path in paths:
         model = to_proto(load(path), weights=True)
         sizes = {n: 1 if role == "batch" else OTHER for n, role in roles(model.graph).items()}
-        yield path.stem, fixed(model, sizes)
+        yield path.stem, fixed(model, {n: d for n, d in sizes.items() if d == 1 or not dynamic})
 
 
-def speed(model: object, done: OpenedModel, rounds: int) -> float:
+def speed(model: onnx.ModelProto, done: OpenedModel, rounds: int) -> float:
     """CPU time of eight single runs over that of one run of eight rows."""
     original, opened = to_proto(load(model)), to_proto(done.program, weights=True)
-    rows = [feeds_for(original, seed=seed) for seed in range(BATCH)]
+    dims = dict.fromkeys(roles(original.graph), OTHER)
+    rows = [feeds_for(original, seed=seed, dims=dims) for seed in range(BATCH)]
     stacked = {
         n: np.concatenate([row[n] for row in rows], done.opened.inputs[n])
         if n in done.opened.inputs
@@ -64,14 +68,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", nargs="*")
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--dynamic", action="store_true", help="other symbolic sizes stay")
     parser.add_argument("--write", action="store_true", help="write results/open_batch.md")
     args = parser.parse_args()
     lines, ratios, opened, proved = [], list[float](), 0, 0
     head = f"| model | proof | in place | own axis | once per row | {BATCH} runs / batch {BATCH} |"
     lines += [head, "|---|---|---|---|---|---|"]
-    for name, model in models(args.model):
+    for name, model in models(args.model, args.dynamic):
         try:
-            done = open_batch(model, OpenBatchOptions())
+            done = open_batch(model, OpenBatchOptions(), Hooks())
         except InputError as error:
             lines.append(f"| {name} | refused: {str(error).replace('|', '/')[:120]} | | | | |")
             print(lines[-1], flush=True)

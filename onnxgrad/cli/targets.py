@@ -21,7 +21,7 @@ from onnxgrad.ir.storage import external_data
 from onnxgrad.ir.storage.atomic_files import is_stream, place_of
 
 # the arguments that name files to read, and those, beside -o, that name one to write
-READ = ("model", "a", "b", "config", "recipe", "plugin", "input", "inputs", "custom_ops",
+READ = ("model", "a", "b", "config", "recipe", "plugin", "input", "inputs", "feeds", "custom_ops",
          "tune_from", "expect", "original", "data", "validation", "bind")  # fmt: skip
 REPORTS = (
     "json",

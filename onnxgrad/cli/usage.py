@@ -300,7 +300,7 @@ COMMANDS: dict[str, Command] = {
         module="surgery",
     ),
     "open-batch": Command(
-        "a dynamic batch in the place of a fixed batch of 1 (rebatch), proved row by row",
+        "a dynamic batch in the place of a fixed batch (rebatch), proved row by row",
         (("open-batch fixed.onnx -o out.onnx", "a batch of any size"),
          ("open-batch fixed.onnx --inputs x --symbol N -o out.onnx",
           "rows in these inputs; the others are shared by all rows")),

@@ -1,4 +1,4 @@
-"""The driver of `open_batch`: a fixed batch of 1 becomes one of any size, proved row by row."""
+"""The driver of `open_batch`: a fixed batch becomes one of any size, proved row by row."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, write_if_proved
 from onnxgrad.jobs.surgery_declarations import OpenBatchOptions
-from onnxgrad.options import several
+from onnxgrad.options import providers_of, several
 from onnxgrad.transform.open_batch import Opened, open_rows
-from onnxgrad.verify.rows import RowProof
+from onnxgrad.verify.rows.proof import RowProof
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,16 @@ def open_batch(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> Ope
         program = load_own(model)
         hooks.on_read(program)
         names = None if options.inputs is None else several(options.inputs, "inputs")
-        opened = open_rows(program, names, symbol=options.symbol, strict=options.strict)
+        opened = open_rows(
+            program, names, batch=options.batch, symbol=options.symbol, along=options.along
+        )
         report = None
         if options.verify:
             hooks.on_stage("prove")
             report = RowProof(
                 to_proto(load(model), weights=True), to_proto(opened.program, weights=True),
-                opened.inputs, opened.outputs, options.provider, options.dims, options.seed,
-                several(options.allow_same, "allow_same"),
+                opened.rows, providers_of(options.provider), options.dims, options.seed,
+                options.feeds, several(options.allow_same, "allow_same"),
             ).report()  # fmt: skip
         remarks = (*opened.warnings, *opened.notes)
         found = OpenedModel(opened.program, report, opened, notes=remarks)

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from onnxgrad.jobs.declared import Declaration, option
 from onnxgrad.jobs.groups import (
     Constants,
     Entries,
+    InputKind,
     Limits,
     Names,
     NamesByCommas,
     Pairs,
     Proof,
-    Provider,
     Providers,
     Renames,
     Seed,
+    Several,
     Sizes,
     Text,
 )
 from onnxgrad.options import Range
+
+if TYPE_CHECKING:
+    from onnxgrad.verify.feeds.proof_cases import Inputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,17 +120,28 @@ class OpenBatchOptions(Limits):
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
 
     inputs: NamesByCommas | None = option(
-        None, "inputs whose first axis, of size 1, counts rows, or NAME.AXIS for another axis; "
-        "other inputs are shared by all rows (default: every input of rank 2 or more whose first "
-        "axis is 1)",
+        None, "inputs whose first axis counts rows, or NAME.AXIS for another axis; all rows share "
+        "other inputs (default: every input of rank 2 or more whose first axis has the size of the "
+        "batch)",
         metavar="NAME,...", positional=True,
     )  # fmt: skip
+    batch: Several | None = option(
+        None, "rows of the file (default: 1, or the size of the axes that are named)", metavar="N"
+    )
     symbol: Text = option("batch", "name of the new size (default: batch)", metavar="NAME")
-    strict: bool = option(
-        False, "refuse a node that works along the batch, such as a reduction over an axis of "
-        "size 1, instead of a warning",
+    along: Literal["auto", "refuse", "warn"] = option(
+        "auto", "nodes that work along the batch: refuse them, or compute each row by itself and "
+        "warn; auto refuses statistics over the batch and other axes (default: auto)",
     )  # fmt: skip
-    provider: Provider = option("cpu", "where to run the proof (default: cpu)")
+    provider: Providers = option(
+        "cpu", "where to run the proof; cpu,cuda runs on both (default: cpu)",
+        metavar="{cpu,cuda,...}",
+    )  # fmt: skip
+    feeds: Annotated[Inputs | None, InputKind()] = option(
+        None, ".npz, .npy or .pb with rows for the proof, two or more in each input that has rows; "
+        "may repeat (default: generated rows)",
+        flag="--input", metavar="[NAME=]FILE",
+    )  # fmt: skip
     dims: Sizes | None = option(
         None, "the size of a symbolic dimension in the proof", flag="--dim", metavar="NAME=SIZE"
     )

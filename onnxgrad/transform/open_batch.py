@@ -1,4 +1,4 @@
-"""A fixed batch of 1 becomes one of any size: every row as the model computes it alone."""
+"""A fixed batch becomes one of any size: every row as the model computes it."""
 
 from __future__ import annotations
 
@@ -9,25 +9,31 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import program_of
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.sizes import exactly, multiply
 from onnxgrad.ir.types import Dim, TensorType, type_to_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.transform.batching.layout import FRONT, Layout, joined
 from onnxgrad.transform.batching.site import Site
-from onnxgrad.transform.batching.walk import Batched, batch
-from onnxgrad.verify.rows import Rows
+from onnxgrad.transform.batching.walk import Batched, follow_rows
+from onnxgrad.verify.rows.grouping import Grouping, Rows
 from onnxgrad.wording import option, perhaps
 
 # sizes become literals, so that every shape is known
 _PREPARE = "inline{names=*},fold-constant,open-if,remove-unused"
+# what is the same in several rows is a constant, of which one row is kept
+_FOLD_MORE = "fold-constant{max_share=10}"
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A program whose inputs have a batch of any size, on these axes, and what it took."""
+    """A program whose inputs have a batch of any size, on these axes, and what it took. `count`:
+    the rows of the original.
+    """
 
     program: Program
     inputs: dict[str, int]
@@ -37,24 +43,44 @@ class Opened:
     scanned: dict[str, int]
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    count: int = 1
+
+    @property
+    def rows(self) -> Grouping:
+        """Where the rows are."""
+        return Grouping(self.inputs, self.outputs, self.count)
 
 
-def chosen_inputs(program: Program, names: Sequence[str] | None) -> dict[Var, Layout]:
-    """The inputs to open, with the axis of their rows: those named (NAME, or NAME.AXIS), else every
-    input whose first axis has size 1 if there is another axis. Raises InputError.
+def chosen_inputs(
+    program: Program, names: Sequence[str] | None, batch: int | None = None
+) -> tuple[dict[Var, Layout], int]:
+    """The inputs to open, with the axis of their rows, and how many rows the file has: the inputs
+    named (NAME, or NAME.AXIS), else every one whose first axis has the size of the `batch` (None:
+    1) if there is another axis. Raises InputError.
     """
     inputs = [v for v in program.main.inputs if v.initializer is None]
     if names is not None:
-        return dict(_named(inputs, name) for name in names)
-    found = [v for v in inputs if len(v.shape or ()) > 1 and (v.shape or ())[0] == 1]
+        named = [_named(inputs, name, batch) for name in names]
+        sizes = {v.name: (v.shape or ())[layout.axis] for v, layout in named}
+        count = batch or next(iter(sizes.values()), 1)
+        if not isinstance(count, int) or len({*sizes.values()}) > 1:
+            text = ", ".join(f"{size} in {name}" for name, size in sizes.items())
+            raise InputError(f"the inputs that are named have batches of several sizes: {text}")
+        return dict(named), count
+    count = batch or 1
+    found = [v for v in inputs if len(v.shape or ()) > 1 and (v.shape or ())[0] == count]
     if not found:
         text = ", ".join(f"{v.name} {v.type or '?'}" for v in inputs) or "none"
         how = option("--inputs NAME,...", "inputs=[NAME]")
-        raise InputError(f"no input has a first axis of size 1 (inputs: {text}); name them: {how}")
-    return dict.fromkeys(found, FRONT)
+        other = option("--batch N", "batch=N")
+        raise InputError(
+            f"no input has a first axis of size {count} (inputs: {text}); name them: {how}, or the "
+            f"size of the batch: {other}"
+        )
+    return dict.fromkeys(found, FRONT), count
 
 
-def _named(inputs: Sequence[Var], name: str) -> tuple[Var, Layout]:
+def _named(inputs: Sequence[Var], name: str, batch: int | None) -> tuple[Var, Layout]:
     by_name = {v.name: v for v in inputs}
     base, _, number = name.rpartition(".")
     axis = 0
@@ -63,36 +89,43 @@ def _named(inputs: Sequence[Var], name: str) -> tuple[Var, Layout]:
     if name not in by_name:
         raise InputError(f"'{name}' is no input{perhaps(name, by_name)}")
     shape = by_name[name].shape
-    if shape is None or axis >= len(shape) or shape[axis] != 1:
-        raise InputError(f"input '{name}': axis {axis} of {by_name[name].type} is not of size 1")
+    size = None if shape is None or axis >= len(shape) else shape[axis]
+    if not isinstance(size, int) or size < 1 or batch not in (None, size):
+        wanted = "a fixed size" if batch is None else f"size {batch}"
+        raise InputError(f"input '{name}': axis {axis} of {by_name[name].type} is not of {wanted}")
     return by_name[name], Layout(axis)
 
 
 def open_rows(
-    program: Program, names: Sequence[str] | None = None, *, symbol: str = "batch",
-    strict: bool = False,
+    program: Program, names: Sequence[str] | None = None, *, batch: int | None = None,
+    symbol: str = "batch", along: str = "auto",
 ) -> Opened:  # fmt: skip
-    """Open the first axis of inputs, which is of size 1; `program` is changed.
+    """Open the batch of inputs, which has a fixed size; `program` is changed.
 
-    `names`: the inputs (None: every one whose first axis is 1). `symbol`: the name of the new size.
-    `strict`: a node that works along the rows is an error, not a warning. Raises InputError that
+    `names`: the inputs (None: every one whose first axis has the size `batch`, which is 1 unless
+    said). `symbol`: the name of the new size. `along`: as `follow_rows`. Raises InputError that
     names the node where rows depend on each other, or no rule applies.
     """
-    inputs = chosen_inputs(program, names)
+    inputs, count = chosen_inputs(program, names, batch)
     taken = {d for v in program.main.inputs for d in v.shape or () if isinstance(d, str)}
     if symbol in taken:
         raise InputError(
             f"the size '{symbol}' exists already; {option('--symbol', 'symbol')} names it"
         )
-    Pipeline.of(passes=_PREPARE).run(program)
-    done = batch(program, inputs, strict=strict)
+    more = f",{_FOLD_MORE},remove-unused" if count > 1 else ""
+    Pipeline.of(passes=_PREPARE + more).run(program)
+    done = follow_rows(program, inputs, count=count, along=along)
     outputs = _outputs(program.main, done)
-    notes = [*_shared(program.main, inputs), *_notes(outputs)]
+    notes = [*_shared(program.main, inputs, count), *_notes(outputs)]
+    doc = ""
+    if done.never_empty:
+        doc = f"{symbol} >= 1: onnxruntime ends the process at {done.never_empty[0]} without rows"
+        notes.append(doc)
     axes = {v.name: layout.axis for v, layout in inputs.items()}
-    opened = _declared(program, axes, outputs, symbol)
+    opened = _declared(program, axes, outputs, symbol, doc)
     return Opened(
         opened, axes, outputs, done.in_place, dict(done.shifted),
-        dict(done.scanned), tuple(done.warnings), tuple(notes),
+        dict(done.scanned), tuple(done.warnings), tuple(notes), count,
     )  # fmt: skip
 
 
@@ -110,41 +143,42 @@ def _outputs(main: BindingBlock, done: Batched) -> dict[str, Rows]:
             if made is not v:
                 done.layouts[made] = layout
                 main.return_instead(v, made)
-            shape = made.shape or ()
-            size = shape[layout.axis]
-            found[name] = Rows(layout.axis, layout.outer, int(size or 1), layout.own)
+            size = exactly((made.shape or ())[layout.axis], done.sizes.count)
+            found[name] = Rows(layout.axis, layout.outer, size or 1, layout.own)
     return found
 
 
 def _settled(v: Var, layout: Layout, done: Batched) -> tuple[Var, Layout]:
     """An output whose rows share an axis with others gets them on one of size 1, or in front."""
-    sizes = v.shape or ()
-    if layout.own or (sizes[layout.axis] == 1):
+    if layout.own or v.definition is None:
         return v, layout
-    if layout == joined([int(d) for d in sizes if isinstance(d, int)]):
+    site = Site(v.definition, done.layouts, done.sizes)
+    sizes = site.sizes_of(v)
+    if sizes[layout.axis] == 1:
         return v, layout
-    binding = v.definition
-    if binding is None:
-        return v, layout
-    site = Site(binding, done.layouts, lambda: v)
-    for axis, size in enumerate(sizes):
-        place = Layout(axis)
+    free = [Layout(axis) for axis, size in enumerate(sizes) if size == 1]
+    for place in free:
         site.operands = [v]
-        if size == 1 and site.moved(0, place):
+        if site.moved(0, place):
             return site.operands[0] or v, place
-    wanted = joined(site.sizes_of(v))
-    return site.reshape(site.fronted(v), site.placed(site.sizes_of(v), wanted)), wanted
+    if done.sizes.count > 1 or (not free and layout == joined(sizes)):
+        return v, layout
+    rows, wanted = site.fronted(v), free[0] if free else joined(sizes)
+    if free:
+        before = list(range(1, wanted.axis + 1))
+        rows = op.Transpose(rows, perm=[*before, 0, *range(wanted.axis + 1, len(sizes) + 1)])
+    return site.reshape(rows, site.placed(sizes, wanted)), wanted
 
 
-def _shared(main: BindingBlock, opened: Mapping[Var, Layout]) -> list[str]:
-    """Remarks on inputs with another axis of size 1, which may or may not count rows."""
+def _shared(main: BindingBlock, opened: Mapping[Var, Layout], count: int) -> list[str]:
+    """Remarks on inputs with another axis of the batch's size, which may or may not count rows."""
     how = option("--inputs", "inputs")
     unsure = [v for v in main.inputs if v.initializer is None and v not in opened]
     return [
         f"input '{v.name}' {v.type} is shared by all rows; if it has rows, name it in {how} as "
         f"{v.name}{f'.{axis}' if axis else ''}"
         for v in unsure
-        if (axis := next((i for i, d in enumerate(v.shape or ()) if d == 1), None)) is not None
+        if (axis := next((i for i, d in enumerate(v.shape or ()) if d == count), None)) is not None
     ]
 
 
@@ -161,15 +195,19 @@ def _notes(outputs: dict[str, Rows]) -> list[str]:
 
 
 def _declared(
-    program: Program, inputs: Mapping[str, int], outputs: dict[str, Rows], symbol: str
+    program: Program, inputs: Mapping[str, int], outputs: dict[str, Rows], symbol: str, doc: str
 ) -> Program:
-    """The program read again with the new size in its interface, and no declaration between."""
+    """The program read again with the new size in its interface, and no declaration between. `doc`
+    is added to the documentation of inputs.
+    """
     opened: dict[str, TensorType] = {}
     for v in (*program.main.inputs, *program.main.outputs):
         rows = outputs.get(v.name) or Rows(inputs.get(v.name))
         if not isinstance(v.type, TensorType) or rows.axis is None or v.shape is None:
             continue
         size: Dim = symbol if rows.size == 1 else f"{rows.size}*{symbol}"
+        if isinstance(rows.size, str):
+            size = multiply(rows.size, symbol)
         shape = (*v.shape[: rows.axis], size, *v.shape[rows.axis + 1 :])
         opened[v.name] = TensorType(v.dtype, shape)
     model = to_proto(program)
@@ -179,4 +217,6 @@ def _declared(
         for value in declared:
             if value.name in opened:
                 value.type.CopyFrom(type_to_proto(opened[value.name]))
+            if doc and value.name in inputs:
+                value.doc_string = f"{value.doc_string}\n{doc}".strip()
     return program_of(made, program.folder, digests=program.digests)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
 import onnxgrad
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError, NotProved
+from onnxgrad.verify import run
 from tests.helpers import parse
 
 TEXT = "g (float[1,3] x) => (float[1,3] y, float[3] z) { y = Exp (x)  q = Squeeze (x)  z = Softmax <axis = 0> (q) }"
@@ -33,7 +35,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         "axis": 0, "outer": 1, "size": 3, "own": False
     }  # fmt: skip
     assert found["proof"]["verdict"] == "equal" and found["shifted"]
-    assert main(["open-batch", str(model), "-o", str(out), "--strict"]) == 2
+    assert main(["open-batch", str(model), "-o", str(out), "--along", "refuse"]) == 2
     assert "Softmax" in capsys.readouterr().err
 
 
@@ -57,3 +59,15 @@ def test_the_function() -> None:
         )
     with pytest.raises(InputError, match="no input"):
         onnxgrad.open_batch(parse(TEXT), inputs=["w"])
+
+
+def test_a_batch_above_one_beside_a_dynamic_length() -> None:
+    text = """g (float[4,T,6] x) => (float[4,2,T,3] y)
+        <int64[4] heads = {4, -1, 2, 3}> { h = Reshape (x, heads)  y = Transpose <perm = [0,2,1,3]> (h) }"""
+    opened = onnxgrad.open_batch(parse(text), batch=4)
+    declared = opened.graph.output[0].type.tensor_type.shape.dim
+    assert [d.dim_param or d.dim_value for d in declared] == ["batch", 2, "T", 3]
+    x = np.arange(3 * 5 * 6, dtype=np.float32).reshape(3, 5, 6)
+    assert np.array_equal(run(opened, {"x": x})["y"], x.reshape(3, 5, 2, 3).transpose(0, 2, 1, 3))
+    with pytest.raises(InputError, match="no input has a first axis of size 1"):
+        onnxgrad.open_batch(parse(text))

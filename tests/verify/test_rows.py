@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxgrad.verify.rows import RowProof, Rows
+from onnxgrad.verify.rows.grouping import Grouping, Rows
+from onnxgrad.verify.rows.proof import RowProof
 from tests.helpers import parse
 
 FRONT = Rows(0)
@@ -14,15 +15,15 @@ ORIGINAL = parse("g (float[1,3] x) => (float[1,3] y) { y = Exp (x) }")
 
 
 def proof(text: str, original: onnx.ModelProto = ORIGINAL, rows: Rows = FRONT) -> RowProof:
-    return RowProof(original, parse(text), {"x": 0}, {"y": rows})
+    return RowProof(original, parse(text), Grouping({"x": 0}, {"y": rows}))
 
 
 def test_equal_rows() -> None:
     report = proof("g (float[N,3] x) => (float[N,3] y) { y = Exp (x) }").report()
     assert report.verdict == "equal"
     assert [leg.name for leg in report.legs.values()] == [
-        "rows at batch 2",
-        "rows at batch 3",
+        "onnxruntime",
+        "float64",
         "independence",
     ]
     assert report.legs["independence"].compared == 12  # two rows of three, twice
@@ -38,7 +39,7 @@ def test_equal_rows() -> None:
 )  # fmt: skip
 def test_a_row_that_reaches_another(body: str) -> None:
     report = proof(f"g (float[N,3] x) => (float[N,3] y) {{ {body} }}").report()
-    assert report.legs["rows at batch 2"].worst is None or report.legs["rows at batch 2"].worst.ok
+    assert report.legs["onnxruntime"].worst is None or report.legs["onnxruntime"].worst.ok
     assert not report.ok and "changes with row 1" in report.summary
 
 

@@ -26,7 +26,9 @@ def reduction(at: Site) -> Layout:
     """Rows keep their axis, if it is not reduced."""
     layout, axes = at.only_first(), axes_of(at)
     if layout.axis in axes:
-        raise Refused("it reduces over the rows", along=at.sizes(0)[layout.axis] == 1)
+        alone = at.sizes(0)[layout.axis] == 1
+        some = len(axes) < at.rank(0) and any(at.sizes(0)[a] != 1 for a in axes)
+        raise Refused("it reduces over the rows", along=alone, statistics=alone and some)
     before = 0 if at.attr("keepdims", 1) else sum(a < layout.axis for a in axes)
     return Layout(layout.axis - before, layout.outer)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from onnxgrad.ir.operator_families import BROADCASTING, ELEMENTWISE
 from onnxgrad.ir.ops import op
-from onnxgrad.transform.batching.layout import Dependent, Layout, Refused
+from onnxgrad.transform.batching.layout import Dependent, Layout, Refused, Size
 from onnxgrad.transform.batching.registry import in_place
 from onnxgrad.transform.batching.site import Site
 
@@ -34,6 +34,8 @@ def cast_like(at: Site) -> list[Layout | None]:
 @in_place("QuantizeLinear DequantizeLinear")
 def quantization(at: Site) -> Layout:
     """Rows stay where they are, unless the scales stand along them."""
+    if at.op == "QuantizeLinear" and any(at.at(k) is not None for k in (1, 2)):
+        raise Dependent("its scale is computed from the rows: dynamic quantisation")
     layout, scale = at.only_first(), at.rank(1)
     if scale > 1:
         raise Refused("its scales stand in blocks")
@@ -64,7 +66,7 @@ def aligned(at: Site, before: dict[int, int], end: int | None = None) -> Layout:
     front of each operand; `end`: rows must be before this axis.
     """
     spots = [_spot(at, k, before[k]) for k in at.batched()]
-    wanted, size = max(spots, key=lambda spot: spot[1])
+    wanted, size = next((spot for spot in spots if spot[1] != 1), spots[0])
     if end is not None and wanted.axis >= end:
         raise Refused("rows stand on an axis of the matrices")
     for k in before:
@@ -77,7 +79,7 @@ def aligned(at: Site, before: dict[int, int], end: int | None = None) -> Layout:
     return wanted
 
 
-def _spot(at: Site, k: int, before: int) -> tuple[Layout, int]:
+def _spot(at: Site, k: int, before: int) -> tuple[Layout, Size]:
     layout = at.at(k)
     if layout is None:
         raise Refused(f"operand {k} is shared")
@@ -86,6 +88,11 @@ def _spot(at: Site, k: int, before: int) -> tuple[Layout, int]:
 
 def _shared(at: Site, k: int, place: Layout) -> None:
     """A shared operand broadcasts along the rows if its size there is 1."""
+    if place.axis >= 0 and at.count > 1 and at.sizes(k)[place.axis] not in (1, at.count):
+        at.tile(k, place)  # rows beside others on the axis
+        return
+    if place.axis >= 0 and at.sizes(k)[place.axis] == at.count:
+        at.of_one_row(k, place.axis)
     if place.axis >= 0 and at.sizes(k)[place.axis] != 1:
         raise Refused("a shared operand has several elements along the rows")
 
@@ -132,7 +139,7 @@ def _with_bias(at: Site, layout: Layout) -> Layout:
     place = Layout(layout.axis - (2 - at.rank(2)), layout.outer)
     if at.at(2) is None:
         _shared(at, 2, place)
-    elif at.at(2) != place or at.sizes(2)[place.axis] != at.result()[layout.axis]:
+    elif at.at(2) != place or at.in_file(at.operand(2))[place.axis] != at.result()[layout.axis]:
         raise Refused("the bias has its rows elsewhere")
     return layout
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.ir.emission.emit import constant
-from onnxgrad.transform.batching.layout import Layout, Refused, places, stride
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.sizes import at_least, multiply, product
+from onnxgrad.ir.var import Var
+from onnxgrad.transform.batching.indexed_rows import gather_of_rows
+from onnxgrad.transform.batching.layout import Layout, Refused, Size, known, places, stride
 from onnxgrad.transform.batching.registry import in_place
 from onnxgrad.transform.batching.site import Site
 
@@ -17,14 +21,20 @@ FAR = 2**63 - 1
 
 @in_place("Shape Size")
 def shape(at: Site) -> list[Layout | None]:
-    """The sizes of one row are the same in every row."""
-    sizes = at.sizes(0)
+    """The sizes in the file are the same in every row."""
+    sizes = at.in_file(at.operand(0))
     if at.op == "Size":
-        found = np.array(np.prod(sizes, dtype=np.int64))
+        size = known(product(sizes))
+        found = np.array(size) if isinstance(size, int) else _scalar(at.sizes_at.of(size))
     else:
-        found = np.array(sizes[at.attr("start", 0) : at.attr("end")], np.int64)
-    at.replaced = [(constant(found), None)]
+        found = at.sizes_at.vector(sizes[at.attr("start", 0) : at.attr("end")])
+    at.replaced = [(found if isinstance(found, Var) else constant(found), None)]
     return []
+
+
+def _scalar(vector: Var) -> Var:
+    made: Var = op.Reshape(vector, np.zeros(0, np.int64))
+    return made
 
 
 @in_place("Transpose")
@@ -38,7 +48,7 @@ def transpose(at: Site) -> Layout:
 def reshape(at: Site) -> Layout:
     """Rows go to the axis that has the same place in memory."""
     layout, sizes, wanted = at.only_first(), at.sizes(0), at.result()
-    found = places(wanted, stride(sizes, layout))
+    found = places(wanted, stride(sizes, layout), at.count)
     if not found:
         raise Refused("it splits the rows, or moves them into another axis")
     best = max(found, key=lambda p: _likely(p, wanted, layout))
@@ -50,7 +60,7 @@ def reshape(at: Site) -> Layout:
     return best
 
 
-def _likely(place: Layout, sizes: tuple[int, ...], before: Layout) -> tuple[bool, bool, bool, int]:
+def _likely(place: Layout, sizes: Sequence[Size], before: Layout) -> tuple[bool, bool, bool, int]:
     """Choose among equal places in memory: an axis of size 1, the same axis, the nearest."""
     gap = abs(place.axis - before.axis)
     return sizes[place.axis] == 1, gap == 0, place.outer == 1, -gap
@@ -58,7 +68,7 @@ def _likely(place: Layout, sizes: tuple[int, ...], before: Layout) -> tuple[bool
 
 def _as_it_is(at: Site, layout: Layout, place: Layout) -> bool:
     """Whether the node itself does so at any number of rows."""
-    sizes, wanted = at.sizes(0), at.result()
+    sizes, wanted = at.in_file(at.operand(0)), at.result()
     if at.op == "Squeeze":
         axes = at.ints(1, "axes")
         if axes is None or layout.axis in [a % len(sizes) for a in axes]:
@@ -87,13 +97,13 @@ def _as_it_is(at: Site, layout: Layout, place: Layout) -> bool:
 @in_place("Expand")
 def expand(at: Site) -> Layout:
     """Rows keep their axis, if it is not expanded."""
-    layout, sizes, wanted = at.only_first(), at.sizes(0), at.result()
+    layout, sizes, wanted = at.only_first(), at.in_file(at.operand(0)), at.result()
     axis = layout.axis + len(wanted) - len(sizes)
     if wanted[axis] != sizes[layout.axis]:
-        raise Refused("it expands the axis of the rows", along=sizes[layout.axis] == 1)
-    target = [1 if j == axis else size for j, size in enumerate(wanted)]
+        raise Refused("it expands the axis of the rows", along=at.sizes(0)[layout.axis] == 1)
     if _expands(at, axis):
-        at.operands[1] = constant(np.array(target, np.int64))
+        target = at.sizes_at.vector([1 if j == axis else d for j, d in enumerate(wanted)])
+        at.operands[1] = target if isinstance(target, Var) else constant(target)
     return Layout(axis, layout.outer)
 
 
@@ -115,7 +125,7 @@ def tile(at: Site) -> Layout:
     repeats = at.ints(1) or []
     if not repeats or not repeats[layout.axis]:
         raise Refused("it repeats nothing")
-    return Layout(layout.axis, layout.outer * repeats[layout.axis])
+    return Layout(layout.axis, known(multiply(layout.outer, repeats[layout.axis])))
 
 
 @in_place("Concat")
@@ -168,31 +178,39 @@ def _off(at: Site, layout: Layout, axis: int, what: str) -> None:
 @in_place("Slice")
 def slice_(at: Site) -> Layout:
     """Rows keep their axis, if it is not sliced; the end of a whole axis becomes open."""
-    layout, sizes = at.only_first(), at.sizes(0)
+    layout, sizes = at.only_first(), at.in_file(at.operand(0))
+    many = at.operand(1)
+    count = len(at.attr("starts") or ()) if many is None else (many.shape or (None,))[0]
+    axes = at.ints(3, "axes") or (list(range(count)) if isinstance(count, int) else None)
+    if axes is None:
+        raise Refused("its axes are not known")
+    if layout.axis not in [a % len(sizes) for a in axes]:
+        return layout
     starts, ends = at.ints(1, "starts") or [], at.ints(2, "ends") or []
-    axes = at.ints(3, "axes") or list(range(len(starts)))
     steps = at.ints(4) or [1] * len(starts)
     size = sizes[layout.axis]
     for i, axis in enumerate(axes):
         if axis % len(sizes) != layout.axis:
             continue
-        if steps[i] != 1 or starts[i] != 0 or ends[i] < size:
-            raise Refused("it cuts the axis of the rows", along=size == 1)
-        if ends[i] < 2**31 - 1:
-            ends[i] = FAR
-            _end(at, ends)
+        if steps[i] != 1 or starts[i] != 0 or not at_least(ends[i], size):
+            raise Refused("it cuts the axis of the rows", along=at.sizes(0)[layout.axis] == 1)
+        if not at_least(ends[i], 2**31 - 1):
+            _end(at, i)
     return layout
 
 
-def _end(at: Site, ends: list[int]) -> None:
+def _end(at: Site, i: int) -> None:
+    """The `i`-th end becomes open."""
     if at.version < 10:
-        at.attributes["ends"] = ends
+        ends = at.ints(2, "ends") or []
+        at.attributes["ends"] = [*ends[:i], FAR, *ends[i + 1 :]]
         return
     before = at.operands[2]
     if before is None or before.const is None:
         raise Refused("its ends are computed")
+    ends = [int(e) for e in np.ravel(before.const)]
     most = FAR if before.dtype == TensorProto.INT64 else 2**31 - 1
-    at.operands[2] = constant(np.minimum(ends, most), before.dtype)
+    at.operands[2] = constant(np.array([*ends[:i], most, *ends[i + 1 :]]), before.dtype)
 
 
 @in_place("Gather")
@@ -207,6 +225,8 @@ def gather(at: Site) -> Layout:
             raise Refused("no rows")
         return Layout(axis + indices.axis, indices.outer)
     if data.axis == axis:
+        if at.count > 1:
+            return gather_of_rows(at)
         raise Refused("it gathers along the rows", along=at.sizes(0)[axis] == 1)
     return Layout(data.axis if data.axis < axis else data.axis + rank - 1, data.outer)
 
@@ -234,10 +254,10 @@ def one_hot(at: Site) -> Layout:
 def pad(at: Site) -> Layout:
     """Rows keep their axis, if it is not padded."""
     layout, rank = at.only_first(), at.rank(0)
-    pads = (at.ints(1, "pads") if at.version >= 11 else list(at.attr("pads") or ())) or []
+    pads = (at.elements(1) if at.version >= 11 else list(at.attr("pads") or ())) or []
     axes = [a % rank for a in (at.ints(3) or range(rank))]
     for i, axis in enumerate(axes):
-        if axis == layout.axis and (pads[i] or pads[i + len(axes)]):
+        if axis == layout.axis and (pads[i] != 0 or pads[i + len(axes)] != 0):
             raise Refused("it pads the axis of the rows", along=True)
     return layout
 

@@ -8,7 +8,7 @@ from onnxgrad.errors import InternalError
 from onnxgrad.ir.binding import draws
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.emission.emit import emit_with_blocks, nested_block
-from onnxgrad.ir.types import TensorType, is_static, type_to_proto
+from onnxgrad.ir.types import TensorType, type_to_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.transform.batching.layout import Dependent, Refused
 from onnxgrad.transform.batching.site import Site
@@ -26,7 +26,7 @@ def by_rows(at: Site) -> None:
             raise Dependent(f"{nested.op} in its body draws random numbers")
     results = [v for v in b.outputs if v is not None]
     for v in results:
-        if not isinstance(v.type, TensorType) or not is_static(v.shape):
+        if not isinstance(v.type, TensorType) or v.shape is None or None in v.shape:
             raise Refused(f"the shape of '{v.name}' is not known")
     rows = [v for v in dict.fromkeys(b.reads()) if at.layouts.get(v) is not None]
     operands = [at.fronted(v) for v in rows]

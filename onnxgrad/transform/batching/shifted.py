@@ -8,10 +8,11 @@ import numpy as np
 
 from onnxgrad.ir.operator_families import BROADCASTING
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.sizes import product
 from onnxgrad.ir.var import Var
 from onnxgrad.transform.batching.along_axes import OVER_AXES, axes_of, flattens
 from onnxgrad.transform.batching.elementwise_and_products import UNARY, indices_of
-from onnxgrad.transform.batching.layout import Refused
+from onnxgrad.transform.batching.layout import Refused, Size, known
 from onnxgrad.transform.batching.registry import shifted
 from onnxgrad.transform.batching.site import Site
 
@@ -44,7 +45,7 @@ def matmul(at: Site) -> None:
         v = at.front(k) if vectors[k] else at.front(k, rank)
         if vectors[k]:
             size = at.sizes(k)[0]
-            matrix = [1, size] if k == 0 else [size, 1]
+            matrix: list[Size] = [1, size] if k == 0 else [size, 1]
             lead = [1] * (rank - 2)
             v = at.reshape(v, matrix if at.at(k) is None else [-1, *lead, *matrix])
         found.append(v)
@@ -107,7 +108,7 @@ def softmax(at: Site) -> None:
         at.back(at.again(at.front(0), axis=axis + 1))
         return
     sizes = at.sizes(0)
-    x = at.reshape(at.front(0), [-1, *sizes[:axis], int(np.prod(sizes[axis:]))])
+    x = at.reshape(at.front(0), [-1, *sizes[:axis], known(product(sizes[axis:]))])
     at.back(at.reshape(at.again(x, axis=axis + 1), [-1, *sizes]))
 
 
@@ -147,7 +148,7 @@ def expand(at: Site) -> None:
     """Each row to its new shape."""
     at.only_first()
     target = [1, *at.result()]
-    at.back(op.Expand(at.front(0, len(target) - 1), np.array(target, np.int64)))
+    at.back(op.Expand(at.front(0, len(target) - 1), at.sizes_at.vector(target)))
 
 
 @shifted("Concat")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +12,22 @@ from onnxgrad.errors import InternalError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import emit
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import is_static
+from onnxgrad.ir.sizes import exactly, multiply, product
+from onnxgrad.ir.type_inference.shape_arithmetic import sizes
+from onnxgrad.ir.types import Dim, TensorType, is_static
 from onnxgrad.ir.var import Var
-from onnxgrad.transform.batching.layout import FRONT, OWN, Layout, Refused, joined, stride
+from onnxgrad.transform.batching.layout import (
+    FRONT,
+    OWN,
+    Layout,
+    Refused,
+    Size,
+    joined,
+    known,
+    stride,
+)
+from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
+from onnxgrad.transform.batching.same_rows import one_row
 
 # a result under its layout: None: shared by all rows
 Placed = tuple[Var, Layout | None]
@@ -31,7 +43,7 @@ class Site:
 
     binding: Binding
     layouts: dict[Var, Layout | None]
-    rows: Callable[[], Var]
+    sizes_at: RunTimeSizes
     operands: list[Var | None] = field(init=False)
     attributes: dict[str, Any] = field(default_factory=dict)
     replaced: list[Placed] | None = None
@@ -39,6 +51,9 @@ class Site:
 
     def __post_init__(self) -> None:
         self.operands = list(self.binding.inputs)
+        for v in self.operands:
+            if v is not None and v.rank is not None:
+                self.sizes_at.learn(v, self.layouts.get(v))
 
     def restart(self) -> None:
         """Forget what a rule began."""
@@ -92,19 +107,33 @@ class Site:
             raise Refused(f"operand {more[0]} differs from row to row")
         return self.first()
 
-    def sizes(self, k: int) -> tuple[int, ...]:
+    @property
+    def count(self) -> int:
+        """The rows that the types of values count."""
+        return self.sizes_at.count
+
+    def sizes(self, k: int) -> tuple[Size, ...]:
         """The shape of operand `k` in one row."""
         v = self.operand(k)
         if v is None:
             raise Refused(f"operand {k} is missing")
         return self.sizes_of(v)
 
-    def sizes_of(self, v: Var) -> tuple[int, ...]:
+    def in_file(self, v: Var | None) -> tuple[Size, ...]:
+        """The shape of a value with all rows of the file. Raises Refused if it is not known."""
+        if v is None:
+            raise Refused("an operand or a result is omitted")
+        return self.sizes_at.shape(v)
+
+    def sizes_of(self, v: Var) -> tuple[Size, ...]:
         """The shape of a value in one row. Raises Refused if it is not known."""
-        shape, layout = v.shape, self.layouts.get(v)
-        if not is_static(shape):
-            raise Refused(f"the shape of '{v.name}' is not known")
-        return shape[1:] if layout is not None and layout.own else shape
+        shape, layout = self.in_file(v), self.layouts.get(v)
+        if layout is None:
+            return shape
+        if layout.own:
+            return shape[1:]
+        one = known(exactly(shape[layout.axis], self.count))
+        return (*shape[: layout.axis], one, *shape[layout.axis + 1 :])
 
     def rank(self, k: int) -> int:
         """The rank of operand `k` in one row."""
@@ -115,12 +144,9 @@ class Site:
         layout = self.at(k)
         return rank - 1 if layout is not None and layout.own else rank
 
-    def result(self, k: int = 0) -> tuple[int, ...]:
-        """The shape of a result in one row."""
-        v = self.binding.result(k)
-        if v is None:
-            raise Refused(f"result {k} is omitted")
-        return self.sizes_of(v)
+    def result(self, k: int = 0) -> tuple[Size, ...]:
+        """The shape of a result in the file: in one row, unless the file has several."""
+        return self.in_file(self.binding.result(k))
 
     def axis(self, name: str, default: int, rank: int) -> int:
         """An axis attribute, counted from the front."""
@@ -138,6 +164,16 @@ class Site:
             raise Refused(f"operand {k} is computed")
         return [int(i) for i in np.ravel(v.const)]
 
+    def elements(self, k: int, name: str = "") -> list[Dim] | None:
+        """As `ints`, with expressions of sizes, and None for an element that is not known."""
+        v = self.operand(k)
+        if v is None or v.const is not None:
+            return [*found] if (found := self.ints(k, name)) is not None else None
+        elements = sizes(v)
+        if elements is None:
+            raise Refused(f"operand {k} is computed")
+        return [*elements]
+
     # ---- changing --------------------------------------------------------------------------------
 
     def put(self, k: int, v: Var, layout: Layout | None) -> None:
@@ -145,14 +181,24 @@ class Site:
         self.layouts[v] = layout
         self.operands[k] = v
 
-    def reshape(self, v: Var, sizes: Sequence[int]) -> Var:
+    def reshape(self, v: Var, sizes: Sequence[Size]) -> Var:
         """`v` in another shape, with one -1."""
         if 0 in sizes:
             raise Refused(f"'{v.name}' is empty")
-        made: Var = op.Reshape(v, np.array(sizes, np.int64))
+        layout, before = self.layouts.get(v), self.in_file(v)
+        rows = -1 if layout is None else layout.axis
+        # 0 copies a size of the operand
+        target: list[Size] = [
+            0 if isinstance(d, str) and i != rows and before[i : i + 1] == (d,) else d
+            for i, d in enumerate(sizes)
+        ]
+        made: Var = op.Reshape(v, self.sizes_at.vector(target))
+        if not is_static(made.shape):  # a size could be 0, and 0 would copy another
+            rest = exactly(product(before), product(d for d in sizes if d != -1))
+            made.type = TensorType(v.dtype, tuple(rest if d == -1 else d for d in sizes))
         return made
 
-    def placed(self, sizes: Sequence[int], layout: Layout) -> list[int]:
+    def placed(self, sizes: Sequence[Size], layout: Layout) -> list[Size]:
         """A shape with -1 on the axis of the rows."""
         return [*sizes[: layout.axis], -1, *sizes[layout.axis + 1 :]]
 
@@ -164,7 +210,7 @@ class Site:
         if layout == to:
             return True
         sizes = self.sizes(k)
-        if not 0 <= to.axis < len(sizes) or sizes[to.axis] % to.outer:
+        if not 0 <= to.axis < len(sizes) or exactly(sizes[to.axis], to.outer) is None:
             return False
         if stride(sizes, layout) != stride(sizes, to):
             return False
@@ -173,6 +219,7 @@ class Site:
 
     def tile(self, k: int, layout: Layout) -> None:
         """Repeat shared operand `k` over the rows, at this place."""
+        self.of_one_row(k, layout.axis)
         v, sizes = self.operand(k), self.sizes(k)
         if v is None or self.at(k) is not None:
             raise InternalError(f"operand {k} has rows already: {self.binding}")
@@ -181,12 +228,18 @@ class Site:
         repeats = self.repeats(layout.axis, len(sizes) - layout.axis - 1)
         self.put(k, op.Tile(v, repeats), layout)
 
-    def repeats(self, before: int, after: int) -> Var:
+    def of_one_row(self, k: int, axis: int) -> None:
+        """If the file has several rows: read those of shared operand `k` as one, if all are the
+        same.
+        """
+        v = self.operand(k)
+        if self.count > 1 and v is not None and self.at(k) is None:
+            self.put(k, one_row(v, axis, self.count), None)
+
+    def repeats(self, before: int, after: int) -> Any:
         """The number of rows among ones: what Tile reads."""
-        parts: list[Any] = [np.ones(before, np.int64), self.rows(), np.ones(after, np.int64)]
-        kept = [p for p in parts if isinstance(p, Var) or len(p)]
-        found: Var = op.Concat(*kept, axis=0) if len(kept) > 1 else kept[0]
-        return found
+        ones: list[Size | Var] = [1] * before
+        return self.sizes_at.vector([*ones, self.sizes_at.rows(), *([1] * after)])
 
     def front(self, k: int, rank: int | None = None) -> Var:
         """Operand `k` with the rows on an axis of their own in front, padded to `rank` axes behind
@@ -206,7 +259,7 @@ class Site:
         wanted = [-1, *ones, *sizes]
         if layout.own:
             return self.reshape(v, wanted) if ones else v
-        before = math.prod(sizes[: layout.axis]) * layout.outer
+        before = known(multiply(product(sizes[: layout.axis]), layout.outer))
         if before != 1:
             v = self.reshape(v, [before, -1, stride(sizes, layout)])
             v = op.Transpose(v, perm=[1, 0, 2])

@@ -4,8 +4,6 @@ recurrent operators and attention, whose sample axis is known.
 
 from __future__ import annotations
 
-import numpy as np
-
 from onnxgrad.ir.ops import op
 from onnxgrad.transform.batching.layout import FRONT, Layout, Refused
 from onnxgrad.transform.batching.registry import in_place
@@ -31,7 +29,7 @@ def samples(at: Site) -> Layout:
 def resize(at: Site) -> Layout:
     """Each sample by itself, if the first axis keeps its size."""
     at.only_first()
-    sizes, result = at.sizes(0), at.result()
+    sizes, result = at.in_file(at.operand(0)), at.result()
     axes = [a % len(sizes) for a in at.attr("axes") or range(len(sizes))]
     if at.attr("coordinate_transformation_mode") in ("tf_crop_and_resize", b"tf_crop_and_resize"):
         raise Refused("it crops")
@@ -39,11 +37,12 @@ def resize(at: Site) -> Layout:
         return at.leading(0)
     if len(axes) < len(sizes) or sizes[0] != result[0] or not _keeps_samples(at):
         raise Refused("it resizes the first axis")
+    one = at.sizes(0)[0]
     layout = at.leading(0)
     if at.operand(3) is not None:
-        one = sizes[0] == 1
-        rows = at.rows() if one else op.Mul(at.rows(), np.array([sizes[0]], np.int64))
-        at.operands[3] = op.Concat(rows, np.array(result[1:], np.int64), axis=0)
+        rows = at.sizes_at.rows()
+        rows = rows if one == 1 else op.Mul(rows, at.sizes_at.vector([one]))
+        at.operands[3] = op.Concat(rows, at.sizes_at.vector(result[1:]), axis=0)
     return layout
 
 
@@ -99,6 +98,8 @@ def attention(at: Site) -> Layout:
 
 def _masked(at: Site) -> None:
     """A shared mask broadcasts if it has no axis of samples, or one of size 1."""
+    if at.at(3) is None and at.rank(3) == 4 and at.sizes(3)[0] == at.count:
+        at.of_one_row(3, 0)
     sizes = at.sizes(3)
     if at.at(3) is None:
         if len(sizes) == 4 and sizes[0] != 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,20 +12,26 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.emission.emitter import emitter
-from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 from onnxgrad.transform.batching import (  # noqa: F401  # each file adds its rules to the tables
     along_axes,
     elementwise_and_products,
+    indexed_rows,
     moves,
     shifted,
     spatial,
 )
 from onnxgrad.transform.batching.layout import Dependent, Layout, Refused
 from onnxgrad.transform.batching.registry import IN_PLACE, SHIFTED
+from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.transform.batching.scan import by_rows
+from onnxgrad.transform.batching.sharper_types import sharpen
 from onnxgrad.transform.batching.site import Site
+from onnxgrad.wording import option
+
+# onnxruntime aborts the process if their batch is empty
+_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 
 
 @dataclass
@@ -36,46 +42,43 @@ class Batched:
     """
 
     layouts: dict[Var, Layout | None]
+    sizes: RunTimeSizes
     in_place: int = 0
     shifted: Counter[str] = field(default_factory=Counter)
     scanned: Counter[str] = field(default_factory=Counter)
     warnings: list[str] = field(default_factory=list)
+    never_empty: list[str] = field(default_factory=list)  # nodes at which no rows end the process
 
 
-def batch(program: Program, inputs: Mapping[Var, Layout], *, strict: bool = False) -> Batched:
-    """Follow the rows of `inputs` through the main graph, which is changed: types stay those of one
-    row. `strict`: a node that works along the rows is an error.
+def follow_rows(
+    program: Program, inputs: Mapping[Var, Layout], *, count: int = 1, along: str = "auto"
+) -> Batched:
+    """Follow the rows of `inputs` through the main graph, which is changed: types stay those of
+    `count` rows. `along`: what becomes of a node that works along the rows: an error ("refuse"), a
+    warning ("warn"), or an error if it computes statistics over other axes as well ("auto").
 
     Raises InputError that names the node where rows depend on each other, or no rule applies.
     """
-    done = Batched({**inputs})
     main = program.main
     main.schedule()
-    source = next(iter(inputs))
-    count: list[Var] = []
-
-    def rows() -> Var:
-        if not count:
-            sizes = op.Shape(source)
-            count.append(op.Gather(sizes, np.array([inputs[source].axis]), axis=0))
-        return count[0]
-
+    sharpen(main)
+    done = Batched({**inputs}, RunTimeSizes(inputs, main.inputs, count))
     with emitting(main, made_by="open-batch"):
         for b in list(main.bindings):
-            _visit(b, done, rows, strict)
+            _visit(b, done, along)
         emitter().discard()
     return done
 
 
-def _visit(b: Binding, done: Batched, rows: Callable[[], Var], strict: bool) -> None:
+def _visit(b: Binding, done: Batched, along: str) -> None:
     found = {v for v in b.reads() if done.layouts.get(v) is not None}
     if _draws(b):
         raise _named(b, Dependent(f"{b.op} draws random numbers, which rows would share"))
     if not found:
         return
-    site = Site(b, done.layouts, rows)
+    site = Site(b, done.layouts, done.sizes)
     try:
-        _apply(site, done, strict, any(v.block is not b.block for v in found))
+        _apply(site, done, along, any(v.block is not b.block for v in found))
     except (Dependent, Refused) as error:
         raise _named(b, error) from None
     _commit(site, done)
@@ -91,44 +94,67 @@ def _draws(b: Binding) -> bool:
 
 def _named(b: Binding, error: Exception) -> InputError:
     kind = type(error) if isinstance(error, InputError) else InputError
-    name = b.node.name or b.out.name
-    return kind(f"{b.op} '{name}': the batch cannot be opened here: {error}")
+    return kind(f"{_name(b)}: the batch cannot be opened here: {error}")
 
 
-def _apply(site: Site, done: Batched, strict: bool, captures: bool) -> None:
-    b = site.binding
-    key = (b.domain, b.op)
-    own = any((layout := site.at(k)) is not None and layout.own for k in site.batched())
+def _apply(site: Site, done: Batched, along: str, captures: bool) -> None:
     try:
-        if b.blocks or captures:
-            raise Refused("it has a body")
-        if key not in IN_PLACE or own:
-            raise Refused("a scalar in each row" if own else "no rule in place")
-        layouts = IN_PLACE[key](site)
-        count = len(b.outputs)
-        site.found = [layouts] * count if isinstance(layouts, Layout) else list(layouts)
+        _in_place(site, captures)
         done.in_place += 1
+        if site.op in _RECURRENT:
+            done.never_empty.append(_name(site.binding))
         return
     except Refused as error:
         first = error
-    if first.along:
-        text = f"{b.op} '{b.node.name or b.out.name}': {first}: each row is computed by itself"
-        if strict:
-            raise first
-        done.warnings.append(text)
+    if site.count > 1:  # computed together in the file, so that there is no other way to read it
+        together = f"the {site.count} rows of the file depend on each other: "
+        raise Dependent(f"{together if first.along else ''}{first}")
+    _along(site.binding, first, along, done)
     site.restart()
     try:
-        if key not in SHIFTED or b.blocks:
-            raise Refused("no rule")
-        SHIFTED[key](site)
-        done.shifted[f"{b.op}: {first}"] += 1
+        _shift(site)
+        done.shifted[f"{site.op}: {first}"] += 1
     except Refused as second:
         site.restart()
         try:
             by_rows(site)
         except Refused as third:
             raise Refused(f"{first}; {second}; {third}") from None
-        done.scanned[f"{b.op}: {second}"] += 1
+        done.scanned[f"{site.op}: {second}"] += 1
+
+
+def _in_place(site: Site, captures: bool) -> None:
+    b, key = site.binding, (site.binding.domain, site.op)
+    own = any((layout := site.at(k)) is not None and layout.own for k in site.batched())
+    if b.blocks or captures:
+        raise Refused("it has a body")
+    if key not in IN_PLACE or own:
+        raise Refused("a scalar in each row" if own else "no rule in place")
+    layouts = IN_PLACE[key](site)
+    site.found = [layouts] * len(b.outputs) if isinstance(layouts, Layout) else list(layouts)
+
+
+def _shift(site: Site) -> None:
+    key = (site.binding.domain, site.op)
+    if key not in SHIFTED or site.binding.blocks:
+        raise Refused("no rule")
+    SHIFTED[key](site)
+
+
+def _along(b: Binding, error: Refused, along: str, done: Batched) -> None:
+    """Refuse a node that works along the rows, or warn of it."""
+    if not error.along:
+        return
+    if along == "refuse":
+        raise error
+    if error.statistics and along == "auto":
+        how = option("--along warn", "along='warn'")
+        raise Dependent(f"it has statistics over the batch ({how}: those of each row)")
+    done.warnings.append(f"{_name(b)}: {error}: each row is computed by itself")
+
+
+def _name(b: Binding) -> str:
+    return f"{b.op} '{b.node.name or b.out.name}'"
 
 
 def _commit(site: Site, done: Batched) -> None:

@@ -1,0 +1,123 @@
+"""Sizes that are known when the model runs: the number of rows, and expressions of other symbols,
+each computed once from the shapes of inputs, or of the first values that have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.ir import sizes as algebra
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.size_polynomials import compound, terms
+from onnxgrad.ir.types import Array
+from onnxgrad.ir.var import Var
+from onnxgrad.transform.batching.layout import Layout, Refused, Size
+
+_OF_TWO = {"//": op.Div, "max": op.Max, "min": op.Min}
+_INTS = {"max": 12, "min": 12}  # opsets from which they take integers
+
+
+class RunTimeSizes:
+    """The sizes of one program whose `opened` inputs hold rows, `count` of them in the file."""
+
+    def __init__(self, opened: Mapping[Var, Layout], inputs: Sequence[Var], count: int = 1) -> None:
+        self.opened, self.block, self.count = opened, inputs[0].block, count
+        self._made: dict[Size, Var] = {}
+        self._shapes: dict[Var, Var] = {}
+        self._elements: dict[tuple[Var, int], Var] = {}
+        self._places: dict[str, tuple[Var, int]] = {}
+        self._invented: dict[tuple[Var, int], str] = {}
+        for v in inputs:
+            self.learn(v, opened.get(v))
+
+    def shape(self, v: Var) -> tuple[Size, ...]:
+        """The shape of a value in the file; a size without a formula is a symbol of its own. Raises
+        Refused if the rank is not known.
+        """
+        if v.shape is None:
+            raise Refused(f"the rank of '{v.name}' is not known")
+        return tuple(self._symbol_of(v, i) if d is None else d for i, d in enumerate(v.shape))
+
+    def _symbol_of(self, v: Var, axis: int) -> str:
+        return self._invented.setdefault((v, axis), f"run_time_size_{len(self._invented)}")
+
+    def learn(self, v: Var, layout: Layout | None) -> None:
+        """The symbols among the sizes of a value may be read from it, but for the axis of rows."""
+        for axis, size in enumerate(self.shape(v)):
+            if isinstance(size, str) and (layout is None or layout.axis != axis):
+                self._places.setdefault(size, (v, axis))
+
+    def rows(self) -> Var:
+        """The number of rows, as a vector of one."""
+        source = next(iter(self.opened))
+        return self._element(source, self.opened[source].axis)
+
+    def of(self, size: Size) -> Var:
+        """A size as a vector of one. Raises Refused if no value has it."""
+        if size in self._places:
+            return self._symbol(str(size))
+        if size not in self._made:
+            self._made[size] = self._computed(size)
+        return self._made[size]
+
+    def vector(self, sizes: Sequence[Size | Var]) -> Array | Var:
+        """Sizes as one vector: an array if all of them are numbers."""
+        parts: list[Any] = []
+        for size in sizes:
+            if not isinstance(size, int):
+                parts.append(size if isinstance(size, Var) else self.of(size))
+            elif parts and isinstance(parts[-1], list):
+                parts[-1].append(size)
+            else:
+                parts.append([size])
+        made = [p if isinstance(p, Var) else np.array(p, np.int64) for p in parts]
+        if not made:
+            return np.zeros(0, np.int64)
+        return made[0] if len(made) == 1 else op.Concat(*made, axis=0)
+
+    def _element(self, source: Var, axis: int) -> Var:
+        if (source, axis) not in self._elements:
+            if source not in self._shapes:
+                self._shapes[source] = op.Shape(source)
+            made = op.Gather(self._shapes[source], np.array([axis]), axis=0)
+            self._elements[source, axis] = made
+        return self._elements[source, axis]
+
+    def _computed(self, size: Size) -> Var:
+        """A sum of products of symbols and of operations of two."""
+        summands = [self._product(atoms, factor) for atoms, factor in sorted(terms(size).items())]
+        made: Var = reduce(op.Add, summands)
+        return made
+
+    def _product(self, atoms: Sequence[str], factor: int) -> Any:
+        parts: list[Any] = [self._atom(atom) for atom in atoms]
+        if factor != 1 or not parts:
+            parts.append(np.array([factor], np.int64))
+        return reduce(op.Mul, parts)
+
+    def _atom(self, atom: str) -> Var:
+        parts = compound(atom)
+        if parts is None:
+            return self._symbol(atom)
+        kind, a, b = parts
+        if kind not in _OF_TWO:
+            raise Refused(f"the size {atom} is no sum, product, quotient, maximum or minimum")
+        if self.block.opsets.get("", 0) < _INTS.get(kind, 0):
+            raise Refused(f"the size {atom} cannot be computed in this opset")
+        # integers are divided towards zero
+        if kind == "//" and (algebra.least(a) is None or (algebra.least(a) or 0) < 0):
+            raise Refused(f"the size {atom} may be negative")
+        made: Var = _OF_TWO[kind](self._operand(a), self._operand(b))
+        return made
+
+    def _operand(self, size: Size) -> Any:
+        return np.array([size], np.int64) if isinstance(size, int) else self.of(size)
+
+    def _symbol(self, name: str) -> Var:
+        if name not in self._places:
+            raise Refused(f"the size {name} is the size of no value before it")
+        return self._element(*self._places[name])

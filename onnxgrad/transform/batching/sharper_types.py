@@ -1,0 +1,59 @@
+"""Types of values again, where sizes got names of their own in spite of a formula."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from onnxgrad.ir import sizes as algebra
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.type_inference.per_binding import types_of
+from onnxgrad.ir.type_inference.shape_arithmetic import sizes
+from onnxgrad.ir.types import Dim, TensorType, Type, TypeMismatch
+from onnxgrad.ir.var import Var
+
+
+def sharpen(block: BindingBlock) -> None:
+    """Type the results anew that have sizes without a formula of the inputs' sizes, in order."""
+    shapes = [v.shape for v in block.inputs if v.shape is not None]
+    given = frozenset(name for shape in shapes for d in shape for name in algebra.symbols(d))
+    for b in block.bindings:
+        vague = [_is_vague(v, given) for v in b.outputs]
+        if not any(vague) or b.blocks:
+            continue
+        try:
+            types = types_of(b)
+        except TypeMismatch:
+            continue
+        if b.is_op("Reshape") and types:
+            types = [_reshaped(b, types[0]), *types[1:]]
+        for v, is_vague, type_ in zip(b.outputs, vague, types, strict=False):
+            if v is not None and is_vague and isinstance(type_, TensorType) and type_.shape:
+                v.type = TensorType(v.dtype, type_.shape)
+
+
+def _is_vague(v: Var | None, given: Set[str]) -> bool:
+    """Whether a size is unknown, or has a name that no input has."""
+    if v is None or not isinstance(v.type, TensorType):
+        return False
+    return v.shape is None or any(d is None or not algebra.symbols(d) <= given for d in v.shape)
+
+
+def _reshaped(b: Binding, type_: Type | None) -> Type | None:
+    """The type of a Reshape by its target. A size of 0 in it would copy another, or leave -1
+    without an answer: rows of no elements are left aside.
+    """
+    source, target = b.inputs[0], None if len(b.inputs) < 2 else b.inputs[1]
+    if source is None or source.shape is None or target is None:
+        return type_
+    wanted = list(sizes(target) or ())
+    copied = [] if b.attr("allowzero", 0) else [i for i, d in enumerate(wanted) if d == 0]
+    for i in copied:
+        wanted[i] = source.shape[i] if i < len(source.shape) else None
+    if wanted.count(-1) == 1:
+        others = algebra.product(d for d in wanted if d != -1)
+        rest: Dim = algebra.exactly(algebra.product(source.shape), others)
+        wanted = [rest if d == -1 else d for d in wanted]
+    if len(wanted) != b.out.rank or None in wanted:
+        return type_
+    return TensorType(b.out.dtype, tuple(wanted))
