@@ -221,9 +221,11 @@ def to_onnx(
 
 
 def to_onnx_by_script(
-    spec: Spec, model: torch.nn.Module, inputs: dict[str, torch.Tensor]
+    spec: Spec, model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, fold: bool = False
 ) -> onnx.ModelProto:
-    """Export through TorchScript, constants not folded; inputs are passed in order."""
+    """Export through TorchScript; inputs are passed in order. `fold`: fold constants, as the
+    exporter does by default.
+    """
     buffer = io.BytesIO()
     torch.onnx.export(
         model,
@@ -231,7 +233,7 @@ def to_onnx_by_script(
         buffer,
         dynamo=False,
         opset_version=17,
-        do_constant_folding=False,
+        do_constant_folding=fold,
         input_names=list(inputs),
         output_names=list(spec.outputs),
         dynamic_axes={name: dict(axes) for name, axes in spec.dynamic.items()},
