@@ -31,6 +31,7 @@ from onnxgrad.ir.size_polynomials import dim_of as dim_of
 _MOST_PRODUCTS = 100
 
 
+@lru_cache(maxsize=KNOWN)
 def add(a: Dim, b: Dim) -> Dim:
     """a + b"""
     if isinstance(a, int) and isinstance(b, int):
@@ -38,6 +39,7 @@ def add(a: Dim, b: Dim) -> Dim:
     return None if a is None or b is None else dim(sum_of(terms(a), terms(b)))
 
 
+@lru_cache(maxsize=KNOWN)
 def subtract(a: Dim, b: Dim) -> Dim:
     """a - b, which may be negative"""
     if isinstance(a, int) and isinstance(b, int):
@@ -45,6 +47,7 @@ def subtract(a: Dim, b: Dim) -> Dim:
     return None if a is None or b is None else dim(sum_of(terms(a), terms(b), -1))
 
 
+@lru_cache(maxsize=KNOWN)
 def multiply(a: Dim, b: Dim) -> Dim:
     """a b"""
     if isinstance(a, int) and isinstance(b, int):
@@ -62,6 +65,7 @@ def product(sizes: Iterable[Dim]) -> Dim:
     return reduce(multiply, [1, *sizes])
 
 
+@lru_cache(maxsize=KNOWN)
 def divide(a: Dim, b: Dim) -> Dim:
     """a / b without a remainder to lose: None unless b divides a as an expression, or neither is
     negative, which makes it the floor. A run with b = 0 fails.
@@ -73,6 +77,7 @@ def divide(a: Dim, b: Dim) -> Dim:
     return dim(quotient(terms(a), terms(b)))
 
 
+@lru_cache(maxsize=KNOWN)
 def exactly(a: Dim, b: Dim) -> Dim:
     """a / b where b divides a as an expression, else None."""
     return None if a is None or b is None else dim(ratio(terms(a), terms(b)))
@@ -83,6 +88,7 @@ def remainder(a: Dim, b: Dim) -> Dim:
     return None if (least(a) or 0) < 0 else subtract(a, multiply(b, divide(a, b)))
 
 
+@lru_cache(maxsize=KNOWN)
 def maximum(a: Dim, b: Dim) -> Dim:
     """The larger of two."""
     if isinstance(a, int) and isinstance(b, int):
@@ -90,6 +96,7 @@ def maximum(a: Dim, b: Dim) -> Dim:
     return None if a is None or b is None else dim(extreme("max", terms(a), terms(b)))
 
 
+@lru_cache(maxsize=KNOWN)
 def minimum(a: Dim, b: Dim) -> Dim:
     """The smaller of two."""
     if isinstance(a, int) and isinstance(b, int):
@@ -100,6 +107,7 @@ def minimum(a: Dim, b: Dim) -> Dim:
 # ---- questions -----------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=KNOWN)
 def least(d: Dim) -> int | None:
     """A number that the size is never below; None if there is none that follows."""
     if isinstance(d, int):

@@ -288,7 +288,9 @@ class Savepoint:
         added = len(block.bindings) - self._bindings
         for b in list(islice(reversed(block.bindings), max(added, 0))):
             block.remove(b)
-        for name in list(block.initializers)[self._initializers :]:
+        # a model has many weights, and most attempts add none
+        added = len(block.initializers) - self._initializers
+        for name in list(islice(reversed(block.initializers), max(added, 0))):
             block.remove_initializer(block.initializers[name])
         del block.sparse[self._sparse :]
         root = block.root

@@ -89,13 +89,13 @@ def _call(pattern: Call, var: Var, found: Captured, root: bool) -> Iterator[Capt
         or b.op not in pattern.ops
         or b.domain != pattern.domain
         or b.result(pattern.result) is not var
-        or b.has_refs  # what the enclosing function's caller decides is not known here
         or not (root or not pattern.alone or _alone(var))
-        or not _operators_fit(pattern, b)
+        or (pattern.computed and not _operators_fit(pattern, b))
+        or b.has_refs  # what the enclosing function's caller decides is not known here
     ):
         return
     answer = {**found, pattern: var}
-    if not _attributes(pattern, b, answer):
+    if pattern.attrs and not _attributes(pattern, b, answer):
         return
     if pattern.label is not None:
         answer[pattern.label] = b
@@ -219,8 +219,10 @@ def _flat(
 ) -> Iterator[Captured]:
     """Operands that are all captured or left out."""
     answer = dict(found)
-    if all(_taken(pattern, var, answer) for pattern, var in zip_longest(patterns, inputs)):
-        yield answer
+    for pattern, var in zip_longest(patterns, inputs):  # no `all`: most operators come here
+        if not _taken(pattern, var, answer):
+            return
+    yield answer
 
 
 def _operands(
