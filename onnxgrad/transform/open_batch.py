@@ -114,9 +114,13 @@ def open_rows(
         )
     more = f",{_FOLD_MORE},remove-unused" if count > 1 else ""
     Pipeline.of(passes=_PREPARE + more).run(program)
-    done = follow_rows(program, inputs, count=count, along=along)
+    shared = _shared(program.main, inputs, count)
+    try:
+        done = follow_rows(program, inputs, count=count, along=along)
+    except InputError as error:
+        raise type(error)("; ".join([str(error), *shared])) from None
     outputs = _outputs(program.main, done)
-    notes = [*_shared(program.main, inputs, count), *_notes(outputs)]
+    notes = [*shared, *_notes(outputs)]
     doc = ""
     if done.never_empty:
         doc = f"{symbol} >= 1: onnxruntime ends the process at {done.never_empty[0]} without rows"
@@ -150,7 +154,7 @@ def _outputs(main: BindingBlock, done: Batched) -> dict[str, Rows]:
 
 def _settled(v: Var, layout: Layout, done: Batched) -> tuple[Var, Layout]:
     """An output whose rows share an axis with others gets them on one of size 1, or in front."""
-    if layout.own or v.definition is None:
+    if layout.own or v.definition is None or done.sizes.count > 1:
         return v, layout
     site = Site(v.definition, done.layouts, done.sizes)
     sizes = site.sizes_of(v)
@@ -161,13 +165,13 @@ def _settled(v: Var, layout: Layout, done: Batched) -> tuple[Var, Layout]:
         site.operands = [v]
         if site.moved(0, place):
             return site.operands[0] or v, place
-    if done.sizes.count > 1 or (not free and layout == joined(sizes)):
+    if not free and layout == joined(sizes):
         return v, layout
     rows, wanted = site.fronted(v), free[0] if free else joined(sizes)
     if free:
         before = list(range(1, wanted.axis + 1))
         rows = op.Transpose(rows, perm=[*before, 0, *range(wanted.axis + 1, len(sizes) + 1)])
-    return site.reshape(rows, site.placed(sizes, wanted)), wanted
+    return site.placed(rows, sizes, wanted), wanted
 
 
 def _shared(main: BindingBlock, opened: Mapping[Var, Layout], count: int) -> list[str]:

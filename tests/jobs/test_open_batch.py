@@ -71,3 +71,26 @@ def test_a_batch_above_one_beside_a_dynamic_length() -> None:
     assert np.array_equal(run(opened, {"x": x})["y"], x.reshape(3, 5, 2, 3).transpose(0, 2, 1, 3))
     with pytest.raises(InputError, match="no input has a first axis of size 1"):
         onnxgrad.open_batch(parse(text))
+
+
+def test_rows_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, out, rows = (tmp_path / name for name in ("m.onnx", "o.onnx", "rows.npz"))
+    onnx.save(parse("g (float[2,3] x) => (float[2,3] y) { y = Exp (x) }"), model)
+    np.savez(rows, x=np.arange(15, dtype=np.float32).reshape(5, 3))
+    command = ["open-batch", str(model), "-o", str(out), "--batch", "2", "--input", str(rows)]
+    assert main(command) == 0
+    assert "batch=5" in capsys.readouterr().out and out.exists()
+    np.savez(rows, x=np.zeros((2, 4), np.float32))
+    assert main(command) == 2
+    assert "--input" in capsys.readouterr().err
+
+
+def test_no_rows_end_the_process_at_a_recurrent_operator() -> None:
+    """onnxruntime aborts: the model says so where its user looks."""
+    text = """g (float[5,1,2] x) => (float[5,1,1,3] y) <float[1,3,2] w = {1,2,3,4,5,6}, float[1,3,3] r = {1,2,3,4,5,6,7,8,9}>
+        { y = RNN <hidden_size = 3> (x, w, r) }"""
+    model = onnxgrad.open_batch(parse(text), inputs="x.1")
+    assert (
+        model.graph.input[0].doc_string
+        == "batch >= 1: onnxruntime ends the process at RNN 'y' without rows"
+    )

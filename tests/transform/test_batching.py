@@ -28,20 +28,14 @@ def opened(
     done = open_rows(load_own(model), inputs, batch=batch, along=along)
     made = to_proto(done.program)
     onnx.checker.check_model(made, full_check=True)
-    rows = [feeds_for(model, seed=seed) for seed in range(3)]
-    shared = {n: v for n, v in rows[0].items() if n not in done.inputs}
-    rows = [{**row, **shared} for row in rows]
-    stacked = {
-        n: np.concatenate([row[n] for row in rows], done.inputs[n]) if n in done.inputs else v
-        for n, v in rows[0].items()
-    }
-    results = run(made, stacked)
-    for k, row in enumerate(rows):
-        for name, value in run(model, row).items():
-            mine = done.outputs[name].row(np.asarray(results[name]), k, len(rows))
-            np.testing.assert_allclose(
-                np.reshape(mine, np.shape(value)), value, rtol=1e-5, atol=1e-6, err_msg=name
-            )
+    groups = [feeds_for(model, seed=seed) for seed in range(3)]
+    shared = {n: v for n, v in groups[0].items() if n not in done.inputs}
+    groups = [{**group, **shared} for group in groups]
+    count = 3 if batch is None else 2 * batch + 1
+    results = run(made, done.rows.some(done.rows.feeds(groups), range(count)))
+    expected = done.rows.results([run(model, group) for group in groups], count, {})
+    for name, value in expected.items():
+        np.testing.assert_allclose(results[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
     return done
 
 
@@ -172,3 +166,78 @@ def test_places_in_memory() -> None:
     assert places((2, 1, 3, 4), 12) == [Layout(0, 2), Layout(1), Layout(2)]
     assert places((5, 5), 12) == []
     assert joined((1, 3)) == Layout(0) and joined((3, 1)) == Layout(0)
+
+
+SEVERAL = [
+    "g (float[4,3] x) => (float[4,3] y) { c = Constant <value_floats = [1.0, 2.0, 3.0]> ()  y = Add (x, c) }",
+    "g (float[4,3] x) => (float[4,3] y) { s = Constant <value_ints = [4, 3]> () c = ConstantOfShape <value = float[1] {2}> (s)"
+    "  y = Mul (x, c) }",
+    "g (float[4,6] x) => (float[4,2,3] y) { s = Constant <value_ints = [4, -1, 3]> ()  y = Reshape (x, s) }",
+    "g (float[4,4] x) => (float[8,2] y) { s = Constant <value_ints = [8, 2]> ()  y = Reshape (x, s) }",
+    "g (float[4,2,3] x) => (float[8,3] y) { s = Constant <value_ints = [-1, 3]> ()  r = Reshape (x, s)  y = Softmax (r) }",
+    "g (float[4,2,3] x) => (float[4,1,2,3] y) { a = Constant <value_ints = [1]> ()  y = Unsqueeze (x, a) }",
+    "g (float[4,2] x) => (float[4,3] y) { o = Constant <value_ints = [4, 1]> () c = ConstantOfShape <value = float[1] {1}> (o)"
+    "  y = Concat <axis = 1> (x, c) }",
+    "g (float[4,1,3,3] x) => (float[4,1,3,3] y) <float[1,1,3,3] w = {1,2,3,4,5,6,7,8,9}>"
+    " { y = Conv <pads = [1, 1, 1, 1]> (x, w) }",
+    "g (float[4,3] x) => (float[4,2] y) <int64[4,2] i = {2,0, 5,3, 8,6, 11,9}> { s = Constant <value_ints = [-1]> ()"
+    "  f = Reshape (x, s)  y = Gather (f, i) }",
+    "g (float[4,3] x) => (float[4,2] y) <int64[4,2,2] i = {0,2,0,0, 1,2,1,0, 2,2,2,0, 3,2,3,0}> { y = GatherND (x, i) }",
+    "g (float[4,T] x) => (float[4,T] y) { y = Softmax (x) }",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", SEVERAL)
+def test_several_rows_in_the_file(text: str) -> None:
+    done = opened(parse(text), batch=4)
+    assert done.count == 4 and not done.shifted and not done.scanned
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("g (float[4,3] x) => (float[4,3] y) { a = Constant <value_ints = [0]> ()  m = ReduceMean (x, a)  y = Sub (x, m) }",
+         "the 4 rows of the file depend on each other"),
+        ("g (float[2,1] x) => (float[2,1] y) <float[2,1] w = {1, 2}> { y = Mul (x, w) }", "2 rows of constant 'w' differ"),
+        ("g (float[2,3] x) => (float[3,2] y) { s = Constant <value_ints = [3, 2]> ()  y = Reshape (x, s) }", "splits the rows"),
+        ("g (float[2,3] x, float[2] t) => (float[2,3] y) { a = Constant <value_ints = [1]> ()  u = Unsqueeze (t, a)"
+         "  y = Mul (x, u) }", "rows of 'u' may differ; input 't' .* name it in inputs as t"),
+        ("g (float[4,3] x) => (float[4,2] y) <int64[4,2] i = {2,0, 5,3, 8,6, 0,9}> { s = Constant <value_ints = [-1]> ()"
+         "  f = Reshape (x, s)  y = Gather (f, i) }", "reads another row"),
+    ],
+)  # fmt: skip
+def test_several_rows_that_differ_or_depend(text: str, reason: str) -> None:
+    model = parse(text)
+    batch = model.graph.input[0].type.tensor_type.shape.dim[0].dim_value
+    with pytest.raises(InputError, match=reason):
+        open_rows(load_own(model), batch=batch)
+
+
+# at a length other than that of the batch; a size that nothing names is read where it is
+DYNAMIC = [
+    "g (float[1,T,6] x) => (float[1,2,T,3] y) { s = Constant <value_ints = [1, -1, 2, 3]> ()  r = Reshape (x, s)"
+    "  y = Transpose <perm = [0, 2, 1, 3]> (r) }",
+    "g (float[1,T,6] x) => (float[1,U] y) { s = Constant <value_ints = [1, -1]> ()  y = Reshape (x, s) }",
+    "g (float[1,T,6] x) => (float[U] y) { s = Constant <value_ints = [-1]> ()  y = Reshape (x, s) }",
+    "g (float[T,1,6] x) => (float[T,6] y) { a = Constant <value_ints = [1]> ()  r = Squeeze (x, a)  y = Tanh (r) }",
+    "g (float[1,T,4] x) => (float[1,T,4] y) { s = Shape <start = 1, end = 2> (x) z = Constant <value_ints = [0]> ()"
+    " c = ConstantOfShape <value = float[1] {2}> (s) o = Constant <value_ints = [1]> () u = Unsqueeze (c, o) y = Mul (x, u) }",
+    "g (float[1,T] x) => (float[1,T] y) { s = Shape (x)  e = Expand (x, s)  y = Exp (e) }",
+    "g (float[1,T,4] x) => (float[T,4] y) { a = Constant <value_ints = [0]> ()  q = Squeeze (x, a)  y = Softmax <axis = 0> (q) }",
+    "g (float[1,1,H,8] x) => (float[1,U] y) <float[1,1,3,3] w = {1,2,3,4,5,6,7,8,9}> { c = Conv <strides = [2, 2]> (x, w)"
+    "  p = MaxPool <kernel_shape = [2, 2], ceil_mode = 1> (c)  y = Flatten (p) }",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", DYNAMIC)
+def test_other_sizes_stay_dynamic(text: str) -> None:
+    model = parse(text)
+    shape = [d.dim_param or d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+    done = open_rows(load_own(model), [f"x.{shape.index(1)}"])
+    assert not done.scanned
+    rows, made = done.rows, to_proto(done.program)
+    for size in (7, 12):
+        feeds = [feeds_for(model, seed=seed, dims={"T": size, "H": size}) for seed in range(3)]
+        got = run(made, rows.feeds(feeds))["y"]
+        expected = rows.results([run(model, f) for f in feeds], 3, {"T": size, "H": size})["y"]
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)

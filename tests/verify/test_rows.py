@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxgrad.errors import InputError
 from onnxgrad.verify.rows.grouping import Grouping, Rows
 from onnxgrad.verify.rows.proof import RowProof
 from tests.helpers import parse
@@ -70,3 +71,52 @@ def test_stacking_and_taking_rows(where: Rows, shape: tuple[int, ...]) -> None:
     stacked = where.stacked(rows)
     for k, row in enumerate(rows):
         assert np.array_equal(where.row(stacked, k, 3).reshape(shape), row)
+
+
+def test_noise_of_the_original() -> None:
+    """A sum that float32 cannot hold differs between two orders: the original's own error excuses it, in float64 nothing."""
+    w = ", ".join("4e4" if i % 2 else "-4e4" for i in range(64))
+    body = "y = MatMul (x, w)"
+    other = "r = MatMul (v, w)  p = MatMul (u, w)  y = Add (r, p)"
+    halves = "b = Constant <value_ints = [0]> () m = Constant <value_floats = [" + ", ".join(["1.0", "0.0"] * 32) + "]> ()" \
+        " n = Constant <value_floats = [" + ", ".join(["0.0", "1.0"] * 32) + "]> () v = Mul (x, m)  u = Mul (x, n)"  # fmt: skip
+    original = parse(f"g (float[1,64] x) => (float[1,1] y) <float[64,1] w = {{{w}}}> {{ {body} }}")
+    split = f"g (float[N,64] x) => (float[N,1] y) <float[64,1] w = {{{w}}}> {{ {halves} {other} }}"
+    report = proof(split, original).report()
+    assert report.verdict == "equal" and report.legs["float64"].ran
+    wrong = split.replace(
+        "y = Add (r, p)", "t = Add (r, p)  k = Constant <value_float = 1.000001> ()  y = Mul (t, k)"
+    )
+    assert proof(wrong, original).report().verdict == "different"
+
+
+def test_rows_of_the_user() -> None:
+    opened, rows = (
+        parse("g (float[N,3] x) => (float[N,3] y) { y = Exp (x) }"),
+        Grouping({"x": 0}, {"y": FRONT}),
+    )
+
+    def report(inputs: object) -> str:
+        return RowProof(ORIGINAL, opened, rows, inputs=inputs).report().verdict  # type: ignore[arg-type]
+
+    x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
+    assert report({"x": x}) == "equal"
+    assert report([{"x": x[:1]}, {"x": x[1:2]}]) == "equal"
+    assert report({"x": np.repeat(x[:1], 4, 0)}) == "not proved"
+    with pytest.raises(InputError, match="one row of its sizes"):
+        report({"x": x[:1]})
+    with pytest.raises(InputError, match="rows of 'x' are missing"):
+        report({})
+
+
+def test_several_rows_in_a_run() -> None:
+    rows = Grouping({"x": 0}, {"y": Rows(0, size=2)}, 2)
+    original = parse(
+        "g (float[2,4] x) => (float[4,2] y) { s = Constant <value_ints = [-1, 2]> ()  r = Reshape (x, s)  y = Exp (r) }"
+    )
+    opened = parse(
+        "g (float[N,4] x) => (float[M,2] y) { s = Constant <value_ints = [-1, 2]> ()  r = Reshape (x, s)  y = Exp (r) }"
+    )
+    report = RowProof(original, opened, rows).report()
+    assert report.verdict == "equal"
+    assert [case.dims["batch"] for case in report.cases] == [1, 3]

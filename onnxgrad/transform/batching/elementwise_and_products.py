@@ -34,8 +34,6 @@ def cast_like(at: Site) -> list[Layout | None]:
 @in_place("QuantizeLinear DequantizeLinear")
 def quantization(at: Site) -> Layout:
     """Rows stay where they are, unless the scales stand along them."""
-    if at.op == "QuantizeLinear" and any(at.at(k) is not None for k in (1, 2)):
-        raise Dependent("its scale is computed from the rows: dynamic quantisation")
     layout, scale = at.only_first(), at.rank(1)
     if scale > 1:
         raise Refused("its scales stand in blocks")

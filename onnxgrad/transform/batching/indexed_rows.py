@@ -35,7 +35,7 @@ def gather_of_rows(at: Site) -> Layout:
     apart = at.reshape(data, [*sizes[:axis], -1, inner, *sizes[axis + 1 :]])
     made = op.Gather(apart, constant(first), axis=axis + 1)
     place, wanted = Layout(axis + r), at.result()
-    at.replaced = [(at.reshape(made, at.placed(wanted, place)), place)]
+    at.replaced = [(at.placed_in_file(made, wanted, place), place)]
     return place
 
 

@@ -47,7 +47,7 @@ def transpose(at: Site) -> Layout:
 @in_place("Reshape Flatten Squeeze Unsqueeze")
 def reshape(at: Site) -> Layout:
     """Rows go to the axis that has the same place in memory."""
-    layout, sizes, wanted = at.only_first(), at.sizes(0), at.result()
+    layout, sizes, wanted = at.only_first(), at.sizes(0), _wanted(at)
     found = places(wanted, stride(sizes, layout), at.count)
     if not found:
         raise Refused("it splits the rows, or moves them into another axis")
@@ -56,8 +56,22 @@ def reshape(at: Site) -> Layout:
     if x is None:
         raise Refused("it has no operand")
     if not _as_it_is(at, layout, best):
-        at.replaced = [(at.reshape(x, at.placed(wanted, best)), best)]
+        at.replaced = [(at.placed_in_file(x, wanted, best), best)]
     return best
+
+
+def _wanted(at: Site) -> tuple[Size, ...]:
+    """The shape of the result in the file, by the sizes of the operand if they have no formula."""
+    sizes, found = at.in_file(at.operand(0)), at.result()
+    if at.op == "Flatten":
+        split = int(at.attr("axis", 1))
+        split += len(sizes) if split < 0 else 0
+        return known(product(sizes[:split])), known(product(sizes[split:]))
+    kept = [d for d in sizes if d != 1]
+    if at.op == "Reshape" or len(kept) != sum(d != 1 for d in found):
+        return found
+    rest = iter(kept)  # Squeeze and Unsqueeze keep the others in order
+    return tuple(1 if d == 1 else next(rest) for d in found)
 
 
 def _likely(place: Layout, sizes: Sequence[Size], before: Layout) -> tuple[bool, bool, bool, int]:
@@ -68,7 +82,7 @@ def _likely(place: Layout, sizes: Sequence[Size], before: Layout) -> tuple[bool,
 
 def _as_it_is(at: Site, layout: Layout, place: Layout) -> bool:
     """Whether the node itself does so at any number of rows."""
-    sizes, wanted = at.in_file(at.operand(0)), at.result()
+    sizes, wanted = at.in_file(at.operand(0)), _wanted(at)
     if at.op == "Squeeze":
         axes = at.ints(1, "axes")
         if axes is None or layout.axis in [a % len(sizes) for a in axes]:

@@ -181,26 +181,34 @@ class Site:
         self.layouts[v] = layout
         self.operands[k] = v
 
-    def reshape(self, v: Var, sizes: Sequence[Size]) -> Var:
-        """`v` in another shape, with one -1."""
+    def reshape(self, v: Var, sizes: Sequence[Size], rows: Size | None = None) -> Var:
+        """`v` in another shape, with -1 on the axis of the rows, which has the size `rows` in the
+        file (None: the rows alone).
+        """
         if 0 in sizes:
             raise Refused(f"'{v.name}' is empty")
         layout, before = self.layouts.get(v), self.in_file(v)
-        rows = -1 if layout is None else layout.axis
+        own = -1 if layout is None else layout.axis
         # 0 copies a size of the operand
         target: list[Size] = [
-            0 if isinstance(d, str) and i != rows and before[i : i + 1] == (d,) else d
+            0 if isinstance(d, str) and i != own and before[i : i + 1] == (d,) else d
             for i, d in enumerate(sizes)
         ]
         made: Var = op.Reshape(v, self.sizes_at.vector(target))
         if not is_static(made.shape):  # a size could be 0, and 0 would copy another
-            rest = exactly(product(before), product(d for d in sizes if d != -1))
-            made.type = TensorType(v.dtype, tuple(rest if d == -1 else d for d in sizes))
+            many = self.count if rows is None else rows
+            made.type = TensorType(v.dtype, tuple(many if d == -1 else d for d in sizes))
         return made
 
-    def placed(self, sizes: Sequence[Size], layout: Layout) -> list[Size]:
-        """A shape with -1 on the axis of the rows."""
-        return [*sizes[: layout.axis], -1, *sizes[layout.axis + 1 :]]
+    def placed(self, v: Var, sizes: Sequence[Size], layout: Layout) -> Var:
+        """`v` in a shape of one row, with the rows on an axis of it."""
+        target = [*sizes[: layout.axis], -1, *sizes[layout.axis + 1 :]]
+        return self.reshape(v, target, known(multiply(self.count, sizes[layout.axis])))
+
+    def placed_in_file(self, v: Var, sizes: Sequence[Size], layout: Layout) -> Var:
+        """As `placed`, of a shape that counts the rows of the file."""
+        target = [*sizes[: layout.axis], -1, *sizes[layout.axis + 1 :]]
+        return self.reshape(v, target, sizes[layout.axis])
 
     def moved(self, k: int, to: Layout) -> bool:
         """Whether operand `k` now has this layout, by a Reshape that moves nothing in memory."""
@@ -209,12 +217,14 @@ class Site:
             return False
         if layout == to:
             return True
+        if self.count > 1:  # results would have other shapes than in the file
+            return False
         sizes = self.sizes(k)
         if not 0 <= to.axis < len(sizes) or exactly(sizes[to.axis], to.outer) is None:
             return False
         if stride(sizes, layout) != stride(sizes, to):
             return False
-        self.put(k, self.reshape(v, self.placed(sizes, to)), to)
+        self.put(k, self.placed(v, sizes, to), to)
         return True
 
     def tile(self, k: int, layout: Layout) -> None:
@@ -270,12 +280,14 @@ class Site:
         v, layout = self.operand(k), self.at(k)
         if v is None or layout is None:
             raise Refused(f"operand {k} is shared by all rows")
+        if self.count > 1 and layout.axis:
+            raise Refused(f"the rows of operand {k} are not in front")
         if layout.own or layout.axis:
             sizes = self.sizes(k)
             if not sizes:
                 raise Refused(f"operand {k} is a scalar in each row")
             if sizes[0] != 1 or not self.moved(k, FRONT):
-                self.put(k, self.reshape(self.front(k), [-1, *sizes[1:]]), FRONT)
+                self.put(k, self.placed(self.front(k), sizes, FRONT), FRONT)
         return self.at(k) or FRONT
 
     def again(self, *operands: Any, **attributes: Any) -> Any:
@@ -299,4 +311,4 @@ class Site:
         if not sizes:
             return new, OWN
         layout = joined(sizes)
-        return self.reshape(new, self.placed(sizes, layout)), layout
+        return self.placed(new, sizes, layout), layout

@@ -76,6 +76,8 @@ def _visit(b: Binding, done: Batched, along: str) -> None:
         raise _named(b, Dependent(f"{b.op} draws random numbers, which rows would share"))
     if not found:
         return
+    if b.is_op("QuantizeLinear") and not found.isdisjoint(b.inputs[1:]):
+        raise _named(b, Dependent("its scale is computed from the rows: dynamic quantisation"))
     site = Site(b, done.layouts, done.sizes)
     try:
         _apply(site, done, along, any(v.block is not b.block for v in found))
