@@ -144,7 +144,7 @@ def counted(path: Path) -> tuple[int, int]:
 
 def ratios(files: dict[str, Path], feeds: dict[str, Any], args: argparse.Namespace) -> list[Any]:
     """CPU milliseconds of the export, and the ratio of each file in each repeat."""
-    from onnxgrad.verify.bench import bench
+    from onnxgrad import bench
 
     milliseconds, found = [], {label: list[float]() for label in files}
     opened = session(files["export"], "ENABLE_ALL")
