@@ -45,6 +45,8 @@ def training_step(
     *,
     stop: Names | None = None,
     inputs_at: Names = (),
+    tie: Names = ('auto',),
+    untie: Names = ('auto',),
     metrics: Names = (),
     batch_norm: Literal['frozen', 'train'] | None = None,
     dropout: Literal['off', 'train'] | Ratio | None = None,

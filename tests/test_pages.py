@@ -45,6 +45,13 @@ def test_the_page_of_laws_with_onnxscript(capsys: pytest.CaptureFixture[str]) ->
     assert run_page(source("laws"), "laws.md", capsys) > 0
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("session")
+def test_the_page_of_training_with_torch(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    assert run_page(source("training"), "training.md", capsys) > 0
+
+
 def test_the_reader_of_commands() -> None:
     block = "pip install x\n$ onnxgrad a 'b c'   # exit code 1\none\n...\n$ onnxgrad d\n"
     assert list(commands(block)) == [

@@ -135,12 +135,13 @@ def weights_parts(found: Weights, verbose: bool = False) -> Iterator[Part]:
     yield heading(found.model)
     for title, values in (("weight", found.weights), ("left out", found.left_out)):
         if not values and title != "weight":
-            return
+            continue
         shown = values if verbose else _first_of_each_reason(values)
         rows = ((cell(v.name), cell(v.type, "cyan"), cell(v.why, "dim")) for v in shown)
         yield table(f"{title} ({number(len(values))})", "type", "why", rows=rows)
         if len(shown) < len(values):
             yield f"and {number(len(values) - len(shown))} more (-v)"
+    yield from (cell(f"note: {note}") for note in found.notes)
 
 
 def _first_of_each_reason(values: list[Weighed]) -> list[Weighed]:

@@ -67,17 +67,20 @@ class StepMade(Plain):
 
 @dataclass(frozen=True)
 class Fitted(Plain):
-    """A run of training: its history, the steps taken, the seconds, the model that it wrote."""
+    """A run of training: its history, the steps taken, the seconds, the model that it wrote, notes
+    on the step.
+    """
 
     json_keys = (
         "steps losses=history.losses evaluations=history.evaluations kept=history.kept "
-        "best=history.best last=history.last seconds"
+        "best=history.best last=history.last notes seconds"
     )
 
     history: History
     steps: int
     seconds: float
     output: str | None = None
+    notes: tuple[str, ...] = ()
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
         """A row per epoch: the mean loss of its steps, what the held-out data says."""

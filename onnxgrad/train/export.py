@@ -15,10 +15,12 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_helper
 
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.ir.load import ModelLike, program_of, proto_of, to_kind_of
+from onnxgrad.grad.weights.copies import find_copies, weights_of
+from onnxgrad.grad.weights.repairs import NONE, Repairs, apply_untied
+from onnxgrad.ir.load import ModelLike, load, load_own, program_of, proto_of, to_kind_of
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import elements, keep
-from onnxgrad.ir.save import save
+from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.storage import external_data
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.options import known_keywords
@@ -37,19 +39,35 @@ def export(
     values: Mapping[str, Array],
     how: Mapping[str, Any] | None = None,
     *,
+    repairs: Repairs | None = None,
     path: str | PathLike[str] | None = None,
 ) -> Any:
     """`model`, in its own kind (see `gradient`), with these values of weights; what was trained,
     and `how`, stands in its metadata. With `path` it is written there instead, of any size, and
     nothing is returned.
 
-    Raises InputError for a name that is no weight of the file, one that several graphs of it have,
-    a value of another shape, and a path that cannot be written.
+    repairs: `manifest.repairs` of the step, by which values of tied parameters go into both of
+    their weights, and parameters that the file lacks are added. None: the weights that are named,
+    and no others. Raises InputError for a name that is no weight of the file, one that several
+    graphs of it have, one of two tied weights without the other, a value of another shape, and a
+    path that cannot be written.
     """
+    if repairs is None:
+        _refuse_half(model, values)
     if path is not None:
         _refuse_own_file(model, path)
-    trained = with_weights(model, values, how)
+    trained = with_weights(model, values, how, repairs or Repairs())
     return to_kind_of(trained, model) if path is None else save(trained, path)
+
+
+def _refuse_half(model: ModelLike, values: Mapping[str, Array]) -> None:
+    for copy in find_copies(weights_of(load(model))):
+        there, other = copy.weight.name, copy.copy.name
+        if copy.certain and (there in values) != (other in values):
+            raise InputError(
+                f"'{there}' and '{other}' are one tied weight, and one of them has no new value: "
+                "pass repairs=step.manifest.repairs"
+            )
 
 
 def _refuse_own_file(model: ModelLike, path: str | PathLike[str]) -> None:
@@ -64,17 +82,28 @@ def _refuse_own_file(model: ModelLike, path: str | PathLike[str]) -> None:
 
 
 def with_weights(
-    model: ModelLike, values: Mapping[str, Array], how: Mapping[str, Any] | None = None
+    model: ModelLike,
+    values: Mapping[str, Array],
+    how: Mapping[str, Any] | None = None,
+    repairs: Repairs = NONE,
 ) -> Program:
     """`export` as a Program. Errors likewise."""
     before, folder = proto_of(model)
+    if repairs.untied:
+        program = load_own(model)
+        apply_untied(program, repairs.untied)
+        before, folder = to_proto(program), program.folder
     proto = deepcopy(before)
     held: dict[str, list[TensorProto]] = {}
     for name, tensor in _named_tensors(proto.graph):
         held.setdefault(name, []).append(tensor)
+    copied = {t.copy: t for t in repairs.tied if t.name in values}
+    for name, t in copied.items():
+        tensor = _the_one(held.get(name, []), name)
+        _replace(tensor, name, t.of(values[t.name], tensor.dims))
     for name, value in values.items():
         _replace(_the_one(held.get(name, []), name), name, value)
-    if too_many := sorted(set(changed_weights(before, proto)) - set(values)):
+    if too_many := sorted(set(changed_weights(before, proto)) - set(values) - set(copied)):
         raise InternalError(f"export changed '{too_many[0]}', which was not trained")
     keep(proto.metadata_props, lambda entry: entry.key != KEY)
     proto.metadata_props.add(key=KEY, value=json.dumps({"weights": sorted(values), **(how or {})}))

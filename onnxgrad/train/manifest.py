@@ -12,6 +12,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Annotated, Any, Literal, TypeVar
 
 from onnxgrad.errors import InputError
+from onnxgrad.grad.weights.repairs import Repairs, Tied, Untied
 from onnxgrad.options import Range, checked, kinds_of
 from onnxgrad.train.losses.base import OverBatch
 from onnxgrad.wording import perhaps, printable_json
@@ -74,6 +75,8 @@ class Manifest:
     is the learning rate. gradient_norm: the output, of the file that updates, with the norm of all
     gradients before they are clipped to clip_norm. over_batch: how the loss of a batch follows from
     those of its parts (`losses.base.OverBatch`); null: it does not. objective: the loss as text.
+    repairs: weights of the file that are copies of a parameter, and parameters that the file lacks,
+    for the way back into it.
     """
 
     inputs: tuple[Fed, ...]
@@ -95,6 +98,7 @@ class Manifest:
     schedule: Mapping[str, Any] | None = None
     over_batch: OverBatch | None = None
     objective: str = ""
+    repairs: Repairs = field(default_factory=Repairs)
     version: int = VERSION
     # sha256 of each graph's file with its external data, by file name; the state changes
     digests: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -142,7 +146,10 @@ class Manifest:
         feds = tuple(_built(Fed, entry, f"{where}: inputs[{i}]") for i, entry in enumerate(listed))
         if twice := [n for n, k in Counter(fed.name for fed in feds).items() if k > 1]:
             raise InputError(f"{where}: 'inputs' has '{twice[0]}' twice")
-        found = _built(Manifest, {"inputs": feds, **read}, f"{where}:")
+        repairs = _repairs(
+            checked(Mapping[str, Any], read.pop("repairs", {}), f"{where}: 'repairs'"), where
+        )
+        found = _built(Manifest, {"inputs": feds, "repairs": repairs, **read}, f"{where}:")
         for key in ("train", "eval", "state", "update"):
             name = getattr(found, key)
             if name is not None and not is_plain(name):
@@ -150,6 +157,18 @@ class Manifest:
                     f"{where}: '{key}' must be the name of a file in this folder, not {name!r}"
                 )
         return found
+
+
+def _repairs(read: Mapping[str, Any], where: str) -> Repairs:
+    """The repairs of the file's parameters."""
+    found: dict[str, Any] = {}
+    for key, kind in (("tied", Tied), ("untied", Untied)):
+        listed = checked(list[Any], read.get(key, []), f"{where}: 'repairs.{key}'")
+        entries = enumerate(listed)
+        found[key] = tuple(_built(kind, e, f"{where}: repairs.{key}[{i}]") for i, e in entries)
+    if strange := sorted(read.keys() - found.keys()):
+        raise InputError(f"{where}: 'repairs' '{strange[0]}' is unknown: it is damaged")
+    return Repairs(**found)
 
 
 def is_plain(name: str) -> bool:

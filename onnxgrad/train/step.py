@@ -18,6 +18,7 @@ from onnxgrad.grad.checkpointing.choice import Choice
 from onnxgrad.grad.differentiation import Gradient, differentiate
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.stops import Stop
+from onnxgrad.grad.weights.repairs import Note, Repairs, Tied, Ties, doubtful_copies, tie, untie
 from onnxgrad.grad.wrt import Wrt, hoist_requested
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
@@ -86,17 +87,21 @@ def build_step(
     checkpoint: Choice,
     modes: Modes,
     inputs_at: Sequence[str],
+    ties: Ties,
 ) -> TrainingStep:
     """Return the training step of a model; `onnxgrad.training_step` describes the options. Raises
     InputError.
     """
     program = load_own(model)
     original = digest(program)
+    untied, doubts, notes = untie(program, ties.untie)
     before: set[str] = set()
     if inputs_at:
         before = cut(program, inputs_at)
         check_behind(program, wrt, before, inputs_at)
-    ahead = _with_loss(program, loss, wrt, metrics, update, modes)
+    program, wrt, tied, more = _with_ties(program, wrt, stop, modes, ties)
+    notes += [*more, *doubtful_copies(doubts, ties.tie)]
+    ahead = _with_loss(program, loss, metrics, update, modes)
     found = differentiate(
         ahead.program,
         wrt,
@@ -110,7 +115,21 @@ def build_step(
     )
     if inputs_at:
         check_apart(found.adjoints, before, inputs_at)
-    return _with_update(found, ahead, update, original)
+    trained = {*found.adjoints, *(s.name for s in ahead.applied.statistics)}
+    said = (note.text for note in notes if note.about & trained)
+    found = replace(found, notes=(*said, *found.notes))
+    return _with_update(found, ahead, update, original, Repairs(tied, untied).of(trained))
+
+
+def _with_ties(
+    program: Program, wrt: Wrt, stop: Stop, modes: Modes, ties: Ties
+) -> tuple[Program, Wrt, tuple[Tied, ...], list[Note]]:
+    """The program at an opset for losses, weights out of nested graphs, with tied weights."""
+    if program.opset < OLDEST_OPSET:
+        program, _ = raise_opset(program)
+    program = modes.prepare(program)
+    hoist_requested(program, wrt)  # evaluation is fed the same weights
+    return program, *tie(program, ties.tie, wrt, stop)
 
 
 @dataclass(frozen=True)
@@ -138,16 +157,11 @@ class _Forward:
 def _with_loss(
     program: Program,
     loss: LossLike,
-    wrt: Wrt,
     metrics: Sequence[str],
     options: UpdateOptions,
     modes: Modes,
 ) -> _Forward:
     """Act one: the loss behind the model's outputs, of which only metrics stay."""
-    if program.opset < OLDEST_OPSET:
-        program, _ = raise_opset(program)
-    program = modes.prepare(program)
-    hoist_requested(program, wrt)  # evaluation is fed the same weights
     block = program.main
     own_outputs, place = list(block.outputs), Place(block)
     chosen = loss_of(loss, place)
@@ -225,7 +239,7 @@ def scaled(
 
 
 def _with_update(
-    found: Gradient, ahead: _Forward, options: UpdateOptions, original: str
+    found: Gradient, ahead: _Forward, options: UpdateOptions, original: str, repairs: Repairs
 ) -> TrainingStep:
     """Act three: the optimiser's formula behind each adjoint; weights and states become inputs."""
     program, block, applied = found.program, found.program.main, ahead.applied
@@ -276,6 +290,7 @@ def _with_update(
         gradient_norm=made.norm,
         over_batch=ahead.over_batch,
         objective=ahead.objective,
+        repairs=repairs,
         **options.to_dict(),
     )
     notes = (*found.notes, *applied.notes)

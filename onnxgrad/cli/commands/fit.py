@@ -32,7 +32,7 @@ from onnxgrad.jobs.training.declarations import (
 from onnxgrad.jobs.training.step import make_step
 from onnxgrad.jobs.training.trainer import TrainingLoop
 from onnxgrad.limits import MOST_SECONDS, UNLIMITED, LimitReached
-from onnxgrad.report.parts import heading
+from onnxgrad.report.parts import cell, heading
 from onnxgrad.report.training import Fitted
 from onnxgrad.train import Event, accuracy, features
 from onnxgrad.train.callbacks import check_plotting
@@ -72,6 +72,8 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
             trainer = None if args.provider != "cpu" else opening()
         # the address space that CUDA reserves is beyond any bound
         trainer = trainer or opening()
+        if trainer.leads:
+            out.show(*(cell(f"note: {note}") for note in trainer.task.notes))
         started = time.perf_counter()
         with (
             _naming_what_ended(args, trainer),
@@ -94,7 +96,7 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
     except OnnxgradError as error:
         raise named(error, args.model) from error
     out.wrote(args.log if history.events else None, args.folder)
-    fitted = Fitted(history, trainer.progress.steps, seconds, args.output)
+    fitted = Fitted(history, trainer.progress.steps, seconds, args.output, trainer.task.notes)
     out.show(heading(shown(args.model)), *fitted.parts(out.verbose))
     if args.output is None and args.folder is None:
         out.show("note: nothing was kept: -o writes the trained model, --folder saves as it goes")

@@ -191,7 +191,7 @@ def operand(by: Reader) -> str:
     )
 
 
-_PRODUCTS = frozenset(
+PRODUCTS = frozenset(
     {
         "Conv",
         "ConvTranspose",
@@ -241,7 +241,7 @@ def before(v: Var, fixed: Collection[Var]) -> tuple[Kind, Binding | None]:
         varying = [w for w in b.inputs if w is not None and w not in fixed]
         if b.op in _NORMALISATIONS:
             return "normalisation", b
-        if b.op in _PRODUCTS and any(w in fixed for w in b.inputs):
+        if b.op in PRODUCTS and any(w in fixed for w in b.inputs):
             return "product", b
         if is_spread(v, fixed) or (
             b.op in ("Mul", "Div") and any(is_spread(w, fixed) for w in varying)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from onnx import TensorProto
 
 from onnxgrad.grad.paths import has_gradient
+from onnxgrad.grad.weights.repairs import find_notes
 from onnxgrad.grad.wrt import hoist, nested_constants, weigh
 from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.model_kinds import settled
@@ -125,12 +126,15 @@ class Weighed(Plain):
 
 @dataclass(frozen=True)
 class Weights(Rendered):
-    """The floating-point constants of a model that reach its outputs, in its order."""
+    """The floating-point constants of a model that reach its outputs, in its order. `notes`: what
+    an exporter did to the parameters, and a training step does about it.
+    """
 
-    json_keys = "model weights left_out"
+    json_keys = "model weights left_out notes"
 
     model: str
     values: tuple[Weighed, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def weights(self) -> list[Weighed]:
@@ -146,8 +150,8 @@ class Weights(Rendered):
 @known_keywords
 def weights(model: ModelLike) -> Weights:
     """Returns the floating-point constants of the main graph and of nested ones, and which of them
-    count as weights. Reads elements where operand and name do not decide; runs nothing. Raises
-    InputError if the model cannot be read.
+    count as weights. Reads elements where operand and name do not decide, and of weights that may
+    be copies of each other; runs nothing. Raises InputError if the model cannot be read.
     """
     program = load_own(model)
     hoist(program, nested_constants(program))
@@ -155,7 +159,7 @@ def weights(model: ModelLike) -> Weights:
     values = {v.name: v for v in block.vars()}
     targets = [v for v in block.outputs if has_gradient(v.type)]
     decisions = weigh(block, targets, values)
-    return Weights(
-        str(program.path or block.name),
-        tuple(Weighed(v.name, str(v.type), d.is_weight, d.why) for v, d in decisions.items()),
-    )
+    found = tuple(Weighed(v.name, str(v.type), d.is_weight, d.why) for v, d in decisions.items())
+    trained = any(v.is_weight for v in found)
+    notes = tuple(find_notes(program)) if trained else ()  # changes the program
+    return Weights(str(program.path or block.name), found, notes)

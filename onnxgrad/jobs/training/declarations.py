@@ -194,6 +194,18 @@ class StepOptions(Update, Checkpointing):
         "step (fit runs it once over the data)",
         metavar="NAME",
     )
+    tie: Names = option(
+        ("auto",),
+        "train weights with equal elements as one parameter; auto (default): a table of "
+        "embeddings and the matrix of a product; off: none",
+        metavar="auto|off|NAME=NAME",
+    )
+    untie: Names = option(
+        ("auto",),
+        "train each layer's part of a shared weight by itself; auto (default): scales of ones and "
+        "biases of zeros that an exporter merged or left out; off: none",
+        metavar="auto|off|NAME",
+    )
     metrics: Names = option(
         (),
         "an output of the model that the step returns beside the loss",

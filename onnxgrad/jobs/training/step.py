@@ -11,6 +11,7 @@ import numpy as np
 
 from onnxgrad.grad import check_gradient
 from onnxgrad.grad.checking.report import GradientReport
+from onnxgrad.grad.weights.repairs import Ties
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.gradients import spread
@@ -44,7 +45,7 @@ def make_step(model: ModelLike, options: StepOptions) -> TrainingStep:
     return build_step(
         model, options.loss, update, options.wrt, metrics=options.metrics, stop=options.stop,
         checkpoint=options.checkpoint, modes=Modes(options.batch_norm, options.dropout),
-        inputs_at=options.inputs_at,
+        inputs_at=options.inputs_at, ties=Ties(options.tie, options.untie),
     )  # fmt: skip
 
 

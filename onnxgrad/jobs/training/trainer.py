@@ -418,7 +418,8 @@ class TrainingLoop:
             how["average"] = self.task.manifest.average
         values = self._best_values() if best else self._engine.values
         weights = self._averaged(values) if options.averaged else self._of_model(values)
-        return export(model, weights, how, path=options.path)
+        repairs = self.task.manifest.repairs
+        return export(model, weights, how, repairs=repairs, path=options.path)
 
     def _best_values(self) -> Mapping[str, Array]:
         """The values of the best evaluation. Raises InputError where they are not kept."""

@@ -16,7 +16,7 @@ import numpy as np
 from onnx import helper
 
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.load import load
+from onnxgrad.ir.load import program_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
@@ -62,7 +62,7 @@ def gradient_graph(step: TrainingStep) -> Program:
     """The step without its update: loss, metrics, running statistics and adjoints out; batch,
     parameters, statistics and seed in.
     """
-    program = load(to_proto(step.train))
+    program = _copied(step.train)
     block, manifest = program.main, step.manifest
     moved = {fed.next for fed in manifest.running()}
     following = {fed.next for fed in manifest.inputs if fed.next not in moved}
@@ -77,7 +77,12 @@ def gradient_graph(step: TrainingStep) -> Program:
         block.add_output(adjoint)
     kept = {fed.name for fed in [*manifest.of_role("batch", "seed"), *manifest.of_model()]}
     prune(block, lambda v: v.name in kept)
-    return load(to_proto(program))
+    return _copied(program)
+
+
+def _copied(program: Program) -> Program:
+    """The program by itself, which finds its external data where the other does."""
+    return program_of(to_proto(program), program.folder, digests=program.digests)
 
 
 class BlocksEngine(Engine):

@@ -1,0 +1,135 @@
+"""The module and the parameter that a node of an export stands for, as far as the file knows.
+
+torch.export's files note the modules around each node, and the call that the node was made from,
+which names the parameters. TorchScript's exporter calls nodes by paths of modules, and reads a
+parameter that it merged with an equal one through an Identity of that parameter's name.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection
+
+from onnxgrad.grad.weights.evidence import evidence
+from onnxgrad.ir.binding import Binding
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_CALL = "pkg.torch.onnx.fx_node"
+_RULE = "pkg.onnxscript.rewriter.rule_name"
+# the inputs of an exported program that are values of modules
+_INPUT = re.compile(r"%([pb]_\w+)")
+# TorchScript's path of a node: modules, then the operator
+_PATH = re.compile(r"/(?:(?P<modules>.+)/)?[A-Z]\w*")
+_AGAIN = re.compile(r"_\d+$")
+# how parameters end, by what they are
+_LEAVES = {
+    "scale": ("weight", "gamma", "scale"),
+    "matrix": ("weight",),
+    "bias": ("bias", "beta"),
+    "mean": ("running_mean",),
+    "variance": ("running_var",),
+}
+
+
+def scopes(b: Binding) -> list[str]:
+    """The modules around a node, outermost first, and what torch calls the node itself."""
+    try:
+        found = ast.literal_eval(_noted(b, _SCOPES) or "[]")
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return []
+    return [s for s in found if isinstance(s, str)] if isinstance(found, list) else []
+
+
+def rules(b: Binding) -> str:
+    """The rewrite rules of onnxscript that made the node."""
+    return _noted(b, _RULE)
+
+
+def _noted(b: Binding, key: str) -> str:
+    return next((e.value for e in b.node.metadata_props if e.key == key), "")
+
+
+def parameter_name(name: str) -> bool:
+    """Whether a value is called as a module's own; what an exporter folded is not."""
+    return ":" not in name and evidence(name) in ("parameter", "attribute", "statistic")
+
+
+class Origins:
+    """The names of parameters by the nodes that read them.
+
+    known: names of the file's parameters, after which others are spelled. nodes: of all nodes.
+    """
+
+    def __init__(self, known: Collection[str], nodes: Collection[str]) -> None:
+        self._spelled = {k: end for name in known for k, end in _ends(name).items()}
+        self._paths = {path for n in nodes for path in _paths(n)}
+
+    def of(self, b: Binding, role: str, read: str) -> str | None:
+        """The full name of what the node reads as its scale, bias, mean or variance, from the
+        initializer `read`; None if the file does not say.
+        """
+        if (called := self.called(b, role)) is not None:
+            return called
+        around = scopes(b)
+        module = around[-2] if len(around) > 1 else self._by_path(b.node.name)
+        if not module:
+            return None
+        others = {leaf for of in _LEAVES.values() for leaf in of}.difference(_LEAVES[role])
+        if read.startswith(f"{module}.") and not read.endswith(tuple(others)):
+            return read
+        return f"{module}.{_LEAVES[role][0]}"
+
+    def called(self, b: Binding, role: str) -> str | None:
+        """The name in the call that torch.export made the node from."""
+        inputs = _INPUT.findall(_noted(b, _CALL))
+        fits = [i for i in inputs if i.endswith(tuple(f"_{leaf}" for leaf in _LEAVES[role]))]
+        return self._name(fits[0], scopes(b)[:-1]) if len(fits) == 1 else None
+
+    def _name(self, mangled: str, around: list[str]) -> str:
+        """`p_h_1_ln_2_weight` as the module has it, `h.1.ln_2.weight`."""
+        rest, module = mangled[2:], ""
+        for module in reversed(around):
+            start = module.replace(".", "_").lower() + "_"
+            if module and rest.lower().startswith(start):
+                rest = rest[len(start) :]
+                break
+        else:
+            module = ""
+        return ".".join(part for part in (module, self._leaf(rest)) if part)
+
+    def _leaf(self, rest: str) -> str:
+        """As other parameters of the file spell it: in_proj_bias, out_proj.bias."""
+        stem, _, last = rest.rpartition("_")
+        if not stem or rest in self._spelled:
+            return self._spelled.get(rest, rest)
+        beside = next((self._spelled[k] for w in _LEAVES.values() for x in w
+                       if (k := f"{stem}_{x}") in self._spelled), "")  # fmt: skip
+        return f"{beside.rpartition('.')[0]}.{last}" if "." in beside else rest
+
+    def _by_path(self, node: str) -> str:
+        """The module of `/h.1/ln_2/Add`; a second call of a module has another number."""
+        found = _PATH.fullmatch(node)
+        modules = (found["modules"] or "").split("/") if found else []
+        names: list[str] = []
+        for i, module in enumerate(modules):
+            first = _AGAIN.sub("", module)
+            if first != module and "/".join([*modules[:i], first]) in self._paths:
+                module = first
+            # a/a.0: the container's name stands in its member's
+            held = names and module.startswith(f"{names[-1]}.")
+            names = [*names[:-1], module] if held else [*names, module]
+        return ".".join(names)
+
+
+def _ends(name: str) -> dict[str, str]:
+    """The last two parts of a name, and its last one, by torch.export's word for them."""
+    parts = name.split(".")
+    return {"_".join(parts[-n:]).lower(): ".".join(parts[-n:]) for n in (1, 2) if n <= len(parts)}
+
+
+def _paths(node: str) -> list[str]:
+    """The paths of the modules around a node of TorchScript's exporter."""
+    found = _PATH.fullmatch(node)
+    modules = (found["modules"] or "").split("/") if found else []
+    return ["/".join(modules[: i + 1]) for i in range(len(modules))]

@@ -1,0 +1,353 @@
+"""Parameters that an exporter tied, merged or left out, made again what they were in the network.
+
+PyTorch's exporters write a network for inference: parameters that start equal become one
+initializer, a tied matrix becomes two, biases of zeros go (see `grad.weights.sharing`). A step is
+made of a repaired program; its manifest notes the repairs, so that the trained values find their
+way back into the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.paths import edges, has_gradient, reaching
+from onnxgrad.grad.stops import Stop, find_stops
+from onnxgrad.grad.weights.copies import compare, find_copies, weights_of
+from onnxgrad.grad.weights.sharing import Findings, Place, find_merged
+from onnxgrad.grad.wrt import Wrt, find_wrt
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import tensor_of
+from onnxgrad.ir.types import Array, numpy_dtype
+from onnxgrad.ir.var import Var
+from onnxgrad.wording import counted, option, perhaps
+
+AUTO, OFF = "auto", "off"
+_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Ties:
+    """Which weights become one parameter, and which one becomes several: `auto`, `off`, names."""
+
+    tie: Sequence[str] = (AUTO,)
+    untie: Sequence[str] = (AUTO,)
+
+
+@dataclass(frozen=True)
+class Tied:
+    """A weight of the file, `copy`, that is the parameter `name`, reshaped or `transposed`."""
+
+    name: str
+    copy: str
+    transposed: bool
+
+    def of(self, value: Array, shape: Sequence[int]) -> Array:
+        """The copy's elements for a value of the parameter."""
+        matrix = np.squeeze(value).T if self.transposed else value
+        return matrix.reshape(shape)
+
+
+@dataclass(frozen=True)
+class Untied:
+    """A parameter that the file lacks: `of` is the initializer that has its first elements, None
+    for zeros. Each place is a node, by its first result, and the operand that reads the parameter;
+    the reader of an Identity reads it instead.
+    """
+
+    name: str
+    of: str | None
+    places: tuple[tuple[str, int], ...]
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Note:
+    """A message about some weights."""
+
+    about: frozenset[str]
+    text: str
+
+
+@dataclass(frozen=True)
+class Repairs:
+    """What was done to the parameters of a file."""
+
+    tied: tuple[Tied, ...] = ()
+    untied: tuple[Untied, ...] = ()
+
+    def of(self, trained: Collection[str]) -> Repairs:
+        """Those that the values of these weights need: all parameters of one initializer."""
+        origins = {u.of for u in self.untied if u.name in trained} | set(trained)
+        untied = (u for u in self.untied if u.name in trained or (u.of or u.name) in origins)
+        return Repairs(tuple(t for t in self.tied if t.name in trained), tuple(untied))
+
+
+NONE = Repairs()
+
+
+# ---- one initializer for several parameters: each gets its own -----------------------------------
+
+
+def untie(
+    program: Program, choice: Sequence[str]
+) -> tuple[tuple[Untied, ...], Findings, list[Note]]:
+    """Give parameters that share an initializer one each, and put back biases of zeros: those that
+    are certain (`auto`), and those that `choice` names.
+
+    Returns what was done, what was found, and notes on both. Raises InputError for a name that no
+    two layers read.
+    """
+    found = find_merged(program)
+    auto, named = _chosen(choice)
+    for name in named:
+        if not any(fnmatchcase(s.weight.name, name) for s in found.shared):
+            near = perhaps(name, [s.weight.name for s in found.shared])
+            raise InputError(f"untie '{name}': several layers read no such weight{near}")
+    untied: list[Untied] = []
+    notes = [_folded_note(found)] if found.folded else []
+    doubtful = []
+    for s in found.shared:
+        is_named = any(fnmatchcase(s.weight.name, name) for name in named)
+        parts = [p for p in s.parts if p.certain] if auto else []
+        if is_named:
+            parts = list(s.uses if s.unknown or not s.parts else s.parts)
+        own = [_untied(program, p.name, s.weight.name, p.places) for p in parts]
+        untied += own
+        if own:
+            notes.append(_untied_note(s.weight.name, [u.name for u in own]))
+        if auto and not is_named and (s.unknown or len(parts) < len(s.parts)):
+            doubtful.append(s.weight.name)
+    if doubtful:
+        notes.append(_doubtful_note(doubtful))
+    if auto and found.missing:
+        back = [_untied(program, m.name, None, [(b, 2) for b in m.layers], m.size)
+                for m in found.missing]  # fmt: skip
+        untied += back
+        notes.append(_missing_note([u.name for u in back]))
+    apply_untied(program, untied)
+    return tuple(untied), found, notes
+
+
+def _chosen(choice: Sequence[str]) -> tuple[bool, list[str]]:
+    """Whether certain repairs are wanted, and the names."""
+    return OFF not in choice, [name for name in choice if name not in (AUTO, OFF)]
+
+
+def _untied(
+    program: Program, name: str, of: str | None, places: Sequence[Place], *shape: int
+) -> Untied:
+    """The parameter at these places, under a name that is free, or that of an Identity there."""
+    taken = any(b.is_op("Identity") and b.out.name == name for b, _ in places)
+    name = name if taken else program.names.fresh(name)
+    at = tuple((next(v.name for v in b.outputs if v is not None), slot) for b, slot in places)
+    return Untied(name, of, at, shape)
+
+
+def apply_untied(program: Program, untied: Iterable[Untied]) -> None:
+    """Add the parameters to the program; those that it has stay. Raises InputError for a program
+    that is not the one they were found in.
+    """
+    new = [u for u in untied if u.name not in program.main.initializers]
+    if not new:
+        return
+    results = {
+        v.name: b for block in program.blocks() for b in block.walk() for v in b.outputs if v
+    }
+    for u in new:
+        places = [(results[name], slot) for name, slot in u.places if name in results]
+        if len(places) < len(u.places):
+            absent = next(name for name, _ in u.places if name not in results)
+            raise InputError(f"the model has no '{absent}', which reads the weight '{u.name}': was "
+                             "the step made from another file?")  # fmt: skip
+        tensor = _first_value(program, u, places)
+        tensor.name = program.names.fresh(u.name)
+        v = program.main.add_initializer(tensor)
+        for b, slot in places:
+            if b.is_op("Identity"):
+                b.block.replace(b.out, v)
+                b.block.remove(b)
+            elif slot < len(b.inputs):
+                b.block.set_operand(b, slot, v)
+            else:
+                b.block.set_operands(b, [*b.inputs, *[None] * (slot - len(b.inputs)), v])
+        v.rename(u.name)
+
+
+def _first_value(program: Program, u: Untied, places: Sequence[Place]) -> TensorProto:
+    """A copy of the initializer that the parameter shares, or zeros."""
+    tensor = TensorProto()
+    if u.of is not None:
+        shared = program.main.initializers.get(u.of)
+        if shared is None or shared.initializer is None:
+            raise InputError(
+                f"the model has no weight '{u.of}': was the step made from another file?"
+            )
+        tensor.CopyFrom(shared.initializer)
+        return tensor
+    weight = places[0][0].inputs[1]
+    return tensor_of(np.zeros(u.shape, numpy_dtype(weight.dtype if weight is not None else 1)), "")
+
+
+# ---- several initializers for one parameter: they become one -------------------------------------
+
+
+def tie(
+    program: Program, choice: Sequence[str], wrt: Wrt, stop: Stop
+) -> tuple[Wrt, tuple[Tied, ...], list[Note]]:
+    """Make trained weights with equal elements one parameter: tables of embeddings and the matrices
+    that are certain to be theirs (`auto`), and the pairs NAME=NAME of `choice`.
+
+    Returns `wrt` for the changed program, what was done and notes. Raises InputError for a pair
+    that is not trained, or of other elements.
+    """
+    auto, named = _chosen(choice)
+    weights = {v.name: v for v in weights_of(program)}
+    copies = [c for c in find_copies(list(weights.values())) if c.certain] if auto else []
+    if not copies and not named:
+        return wrt, (), []
+    trained = _trained(program, wrt, stop)
+    found = {c.copy.name: Tied(c.weight.name, c.copy.name, c.transposed) for c in copies
+             if c.weight.name in trained and c.copy.name in trained}  # fmt: skip
+    notes = [_tied_note(t) for t in found.values()]
+    for pair in named:
+        t = _pair(pair, weights, trained)
+        found.setdefault(t.copy, t)
+    for t in found.values():
+        _replace(weights[t.name], weights[t.copy], t.transposed)
+    return [name for name in trained if name not in found], tuple(found.values()), notes
+
+
+def _pair(text: str, weights: Mapping[str, Var], trained: Collection[str]) -> Tied:
+    """The pair NAME=NAME, either of which may have a = itself."""
+    for i in (i for i, c in enumerate(text) if c == "="):
+        a, b = text[:i], text[i + 1 :]
+        if a in weights and b in weights and a != b:
+            break
+    else:
+        raise InputError(f"tie '{text}': write auto, off or NAME=NAME, with names of two weights")
+    for name in (a, b):
+        if name not in trained:
+            raise InputError(f"tie '{text}': '{name}' is not trained")
+    transposed = compare(weights[a], weights[b], uniform=True)
+    if transposed is None:
+        raise InputError(
+            f"tie '{text}': the two differ in their elements, so that they are not one"
+        )
+    return Tied(a, b, transposed)
+
+
+def _trained(program: Program, wrt: Wrt, stop: Stop) -> list[str]:
+    """The names that `wrt` means, without those that only reach outputs through `stop`."""
+    block = program.main
+    values = {v.name: v for v in block.vars()}
+    stops = set(find_stops(block, stop, values))
+    targets = [v for v in block.outputs if has_gradient(v.type) and v not in stops]
+    found = find_wrt(block, wrt, targets, values)
+    if stops:
+        paths = {b: [v for v in edges(b) if v not in stops] for b in block.bindings}
+        reached = reaching(block, targets, paths)
+        found = [v for v in found if v in reached]
+    return [v.name for v in found]
+
+
+def _replace(kept: Var, copy: Var, transposed: bool) -> None:
+    """Let the readers of the copy read the parameter."""
+    block, shape = kept.block, copy.shape or ()
+    v = kept
+    with emitting(block, made_by="tie"):
+        if transposed:
+            matrix = [n for n in kept.shape or () if n != 1]
+            v = v if len(matrix) == kept.rank else op.Reshape(v, np.array(matrix, np.int64))
+            v = op.Transpose(v, perm=[1, 0])
+        if v.shape != shape:
+            v = op.Reshape(v, np.array(shape, np.int64))
+    block.replace(copy, v)
+    block.remove_initializer(copy)
+
+
+# ---- notes ---------------------------------------------------------------------------------------
+
+
+def find_notes(program: Program) -> list[str]:
+    """What a training step of these weights would say by default. Changes the program."""
+    _, found, notes = untie(program, (AUTO,))
+    notes += tie(program, (AUTO,), "params", None)[2] if found.copies else []
+    notes += doubtful_copies(found, ())
+    return [note.text for note in notes]
+
+
+def doubtful_copies(found: Findings, choice: Sequence[str]) -> list[Note]:
+    """The note on weights that may be one parameter, but for the pairs of `choice`."""
+    auto, named = _chosen(choice)
+    pairs = [(c.weight.name, c.copy.name) for c in found.copies if not c.certain]
+    left = [(a, b) for a, b in pairs if f"{a}={b}" not in named]
+    if not left or not auto:
+        return []
+    a, b = left[0]
+    more = f" ({len(left) - 1} more pairs: {_listed([f'{a}={b}' for a, b in left[1:]])})"
+    about = frozenset(name for pair in left for name in pair)
+    command = option(f"--tie {a}={b}", f"tie=['{a}={b}']")
+    return [Note(about, f"'{a}' and '{b}' have equal elements{more if left[1:] else ''}: if they "
+                 f"are one parameter, train them as one with {command}")]  # fmt: skip
+
+
+def _tied_note(t: Tied) -> Note:
+    off = option("--tie off", 'tie="off"')
+    text = (
+        f"'{t.copy}' is '{t.name}'{' transposed' * t.transposed}, as exporters split a tied "
+        f"weight: they train as one parameter; {off} trains two"
+    )
+    return Note(frozenset({t.name}), text)
+
+
+def _untied_note(of: str, names: Sequence[str]) -> Note:
+    off = option("--untie off", 'untie="off"')
+    text = (
+        f"'{of}' stands for {len(names) + 1} parameters that start equal: each trains by itself "
+        f"(also {_listed(names)}); {off} trains one"
+    )
+    return Note(frozenset({of, *names}), text)
+
+
+def _doubtful_note(names: Sequence[str]) -> Note:
+    own = option(f"--untie {names[0]}", f"untie=['{names[0]}']")
+    text = (
+        f"several layers read {_listed(names)}: if the exporter merged equal parameters, give each "
+        f"its own with {own}"
+    )
+    return Note(frozenset(names), text)
+
+
+def _missing_note(names: Sequence[str]) -> Note:
+    off = option("--untie off", 'untie="off"')
+    many = counted(len(names), "bias", "biases")
+    text = (
+        f"the exporter left out {many} of zeros ({_listed(names)}): they train too; {off} leaves "
+        "them out"
+    )
+    return Note(frozenset(names), text)
+
+
+def _folded_note(found: Findings) -> Note:
+    about = frozenset(v.name for b in found.folded for v in b.inputs[1:] if v is not None)
+    page = option("onnxgrad help training", "the page `training`")
+    names = [b.node.name or b.out.name for b in found.folded]
+    text = (
+        f"BatchNormalization is folded into the weights of {counted(len(names), 'layer')} "
+        f"({_listed(names)}), which train instead: to train it, export the model in training mode "
+        f"({page})"
+    )
+    return Note(about, text)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(f"'{name}'" for name in names[:_SHOWN]) + more

@@ -1,0 +1,326 @@
+"""Weights that an exporter merged because they start equal, and weights that it split into copies.
+
+PyTorch's exporters keep one initializer where several parameters have equal elements, as scales and
+biases of new normalisations have. They leave out biases of zeros, and fold the transposition of a
+tied matrix, so that embedding and head become two initializers. Such a file trains as another
+network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from onnxgrad.grad.weights.copies import Copy, find_copies, product_readers, weights_of
+from onnxgrad.grad.weights.decision import decide
+from onnxgrad.grad.weights.evidence import is_uniform
+from onnxgrad.grad.weights.origins import Origins, parameter_name, rules
+from onnxgrad.grad.weights.readers import (
+    NORM,
+    PRODUCTS,
+    TABLE,
+    Reader,
+    before,
+    constants_only,
+    operand,
+)
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.var import Var
+
+# an operand of a node
+Place = tuple[Binding, int]
+# the number that all elements of a new parameter are, by its role
+_FRESH = {"scale": 1.0, "bias": 0.0, "mean": 0.0, "variance": 1.0}
+_STATISTICS = frozenset({"mean", "variance"})
+# behind these an initializer is the same parameter
+_MOVES = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
+# a rule of onnxscript, and the axis of the weight that has the bias's size
+_WITHOUT_BIAS, _BIASED = "RemoveOptionalBias", frozenset({"Conv", "ConvTranspose", "Gemm"})
+# a scale or bias beside a node of its own
+_AFFINE = frozenset({"Add", "Mul", "Sum"})
+# so many nodes around one are looked at
+_STEPS = 48
+
+
+@dataclass(frozen=True)
+class Use:
+    """One layer's reading of an initializer.
+
+    way: the operands from the initializer to the layer, the layer's last. role: scale, bias, mean,
+    variance or matrix; empty for anything else. key: the same for each use of one parameter; None
+    if nothing shows which parameter it is. name: of the parameter, if the file knows.
+    """
+
+    way: tuple[Place, ...]
+    role: str
+    key: str | None
+    name: str | None
+
+    @property
+    def layer(self) -> Binding:
+        """The node that computes with it."""
+        return self.way[-1][0]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A parameter that shares its initializer with others: its name, and where it is read.
+
+    certain: it is new, and shown to be a parameter by itself.
+    """
+
+    name: str
+    places: tuple[Place, ...]
+    certain: bool
+
+
+@dataclass(frozen=True)
+class Shared:
+    """An initializer that several layers read.
+
+    role: what the layers read it as. parts: the parameters beside the first one, which keeps the
+    initializer. unknown: so many layers may have parameters of their own. uses: each by itself.
+    """
+
+    weight: Var
+    role: str
+    parts: tuple[Part, ...]
+    unknown: int
+    uses: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A bias of zeros that an exporter left out: its name, and the nodes that had it."""
+
+    name: str
+    size: int
+    dtype: int
+    layers: tuple[Binding, ...]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Initializers that may be several parameters, biases that are missing, convolutions with a
+    folded BatchNormalization, and weights with equal elements that may be one parameter.
+    """
+
+    shared: tuple[Shared, ...]
+    missing: tuple[Missing, ...]
+    folded: tuple[Binding, ...]
+    copies: tuple[Copy, ...]
+
+
+def find_merged(program: Program) -> Findings:
+    """Find what an exporter did to the parameters of a program. Reads the elements of weights in
+    one line, and of those that several products read.
+    """
+    program.main.schedule()
+    weights = weights_of(program)
+    copies = find_copies(weights)
+    known = _Layers(
+        program, weights, {v for c in copies if not c.certain for v in (c.weight, c.copy)}
+    )
+    shared = [s for v in weights if v.use_count > 1 and (s := _shared(v, known))]
+    decisions = decide(program, [s.weight for s in shared])
+    return Findings(
+        tuple(s for s in shared if decisions[s.weight].is_weight or s.role in _STATISTICS),
+        tuple(_missing(program, known.origins)),
+        tuple(b for b in program.main.bindings if _is_folded(b)),
+        tuple(c for c in copies if c.certain or not known.differ(c.weight, c.copy)),
+    )
+
+
+# ---- one initializer for several parameters ------------------------------------------------------
+
+
+def _shared(v: Var, known: _Layers) -> Shared | None:
+    """Who reads an initializer as what; None if no two layers read it as a weight."""
+    uses = list(known.uses(v))
+    layers = list(dict.fromkeys(u.layer for u in uses if u.role))
+    if len(layers) < 2 or v.initializer is None:
+        return None
+    array = v.block.program.array(v.initializer)
+    value = float(array.flat[0]) if is_uniform(array) else None
+    matrix = all(u.role in ("", "matrix") for u in uses)
+    groups: dict[str, list[Use]] = {}
+    for u in uses:
+        groups.setdefault(u.key or "", []).append(u)
+    direct = [u.key or "" for u in uses if len(u.way) == 1]
+    kept = next(k for k in ("", v.name, *direct, *groups) if k in groups)
+    parts = [
+        Part(own[0].name or f"{v.name}.{i}", places, all(_starts(u.role, value) for u in own))
+        for i, (key, own) in enumerate(groups.items())
+        if key not in (kept, v.name) and (places := _places(own, uses))
+    ]
+    unknown = len({u.layer for u in groups.get("", ()) if u.role})
+    each = [
+        Part(f"{v.name}.{i}", places, False)
+        for i, layer in enumerate(layers[1:], 1)
+        if (places := _places([u for u in uses if u.layer is layer], uses))
+    ]
+    if not parts and (matrix or not each):
+        return None
+    unknown = 0 if matrix or unknown < 2 else unknown
+    roles = dict.fromkeys(u.role for u in uses if u.role)
+    return Shared(v, " or ".join(roles), tuple(parts), unknown, tuple(each))
+
+
+def _starts(role: str, value: float | None) -> bool:
+    """Whether parameters of that role start with all elements `value`."""
+    return value is not None and _FRESH.get(role) == value
+
+
+class _Layers:
+    """Who reads which weight of a program.
+
+    copies: weights that another product reads a copy of, so that the layer may be one of several
+    calls.
+    """
+
+    def __init__(self, program: Program, weights: Sequence[Var], copies: Collection[Var]) -> None:
+        self.fixed, self.copies = constants_only(program), copies
+        nodes = [b.node.name for block in program.blocks() for b in block.walk()]
+        self.origins = Origins([v.name for v in weights if parameter_name(v.name)], nodes)
+
+    def uses(self, v: Var, way: tuple[Place, ...] = (), name: str | None = None) -> Iterator[Use]:
+        """Every layer that reads a value, itself or moved; `name`: of an Identity on the way."""
+        for b in v.users:
+            for slot in b.places(v):
+                there = (*way, (b, slot))
+                if slot == 0 and b.op in _MOVES and b.domain == "" and not b.out.returned:
+                    named = b.op == "Identity" and parameter_name(b.out.name)
+                    yield from self.uses(b.out, there, b.out.name if named else name)
+                    continue
+                by, known = Reader(v, b, slot), name
+                role = self._role(by)
+                if role and known is None:
+                    source = there[0][0].inputs[there[0][1]]
+                    known = self.origins.of(b, role, "" if source is None else source.name)
+                alone = role and known is None and self._alone(by)
+                yield Use(there, role, f"{b.out.name}:{slot}" if alone else known, known)
+
+    def differ(self, a: Var, b: Var) -> bool:
+        """Whether the file says that two weights are two parameters."""
+        names, others = ({u.name for u in self.uses(v) if u.name} for v in (a, b))
+        return bool(names and others) and names.isdisjoint(others)
+
+    def _role(self, by: Reader) -> str:
+        """What a layer reads the value as."""
+        what = operand(by)
+        if by.binding.is_op("BatchNormalization") and by.slot > 2:
+            return "mean" if by.slot == 3 else "variance"
+        if what == NORM[1] or what.startswith("bias"):
+            return "scale" if what == NORM[1] else "bias"
+        if what:
+            return "" if what == TABLE else "matrix"
+        if by.binding.op not in _AFFINE or by.binding.domain or not by.others:
+            return ""
+        in_a_line = by.value.shape is not None and sum(n != 1 for n in by.value.shape) == 1
+        if not in_a_line or before(by.others[0], self.fixed)[1] is None:
+            return ""
+        return "scale" if by.binding.op == "Mul" else "bias"
+
+    def _alone(self, by: Reader) -> bool:
+        """Whether the other weights of the layer are its own: the matrix of the product that a bias
+        is for, and of a normalisation the matrices of the products next to it.
+        """
+        b = by.binding
+        kind, source = before(by.others[0], self.fixed) if b.op in _AFFINE else ("", b)
+        if b.op in PRODUCTS or (kind == "product" and source is not None):
+            return self._own_matrices([b if b.op in PRODUCTS else source or b])
+        return self._own_matrices([*self._products(b, _readers), *self._products(b, _operands)])
+
+    def _products(
+        self, start: Binding, near: Callable[[Binding], Iterable[Binding]]
+    ) -> Iterator[Binding]:
+        """The first products with a weight, on the ways from a node."""
+        todo, seen = [start], {start}
+        for b in todo:
+            for other in near(b):
+                if other in seen or len(seen) > _STEPS:
+                    continue
+                seen.add(other)
+                if other.op in PRODUCTS and any(v in self.fixed for v in other.inputs):
+                    yield other
+                else:
+                    todo.append(other)
+
+    def _own_matrices(self, products: Sequence[Binding]) -> bool:
+        read = [v for b in products for v in b.inputs[:2] if v is not None and v in self.fixed]
+        return bool(read) and all(self._read_once(v) for v in read)
+
+    def _read_once(self, v: Var) -> bool:
+        """Whether one product reads the weight that a value is, and none a copy of it."""
+        while v.definition is not None and v.definition.operand(0) in self.fixed:
+            v = v.definition.inputs[0] or v
+        return len(product_readers(v)) == 1 and v not in self.copies
+
+
+def _readers(b: Binding) -> Iterable[Binding]:
+    return [user for v in b.outputs if v is not None for user in v.users]
+
+
+def _operands(b: Binding) -> Iterable[Binding]:
+    return [v.definition for v in b.inputs if v is not None and v.definition is not None]
+
+
+def _places(own: Sequence[Use], uses: Sequence[Use]) -> tuple[Place, ...]:
+    """The operands that lead to these uses and to no other, as near to the initializer as can be;
+    none if a value that was moved would have to be split.
+    """
+    found: dict[Place, None] = {}
+    for use in own:
+        for place in use.way:
+            if all(u in own for u in uses if place in u.way):
+                found[place] = None
+                break
+            if not place[0].is_op("Identity"):
+                return ()
+    return tuple(found)
+
+
+# ---- biases that are missing, BatchNormalization that was folded ---------------------------------
+
+
+def _missing(program: Program, origins: Origins) -> Iterator[Missing]:
+    """Biases of zeros that onnxscript removed, where the call that the node was made from names
+    one; without a bias torch's convolutions get zeros too.
+    """
+    layers: dict[str, list[Binding]] = {}
+    for b in program.main.bindings:
+        if b.op not in _BIASED or b.domain or b.operand(2) is not None:
+            continue
+        if _WITHOUT_BIAS in rules(b):
+            name = origins.called(b, "bias")
+            if name is not None and _features(b) is not None:
+                layers.setdefault(name, []).append(b)
+    for name, found in layers.items():
+        size, weight = _features(found[0]), found[0].inputs[1]
+        if size is not None and weight is not None:
+            yield Missing(name, size, weight.dtype, tuple(found))
+
+
+def _features(b: Binding) -> int | None:
+    """The size of a layer's bias."""
+    weight = b.operand(1)
+    if weight is None or weight.shape is None or len(weight.shape) < 2:
+        return None
+    axis = b.op == "ConvTranspose" or (b.op == "Gemm" and not b.attr("transB", 0))
+    size = weight.shape[int(axis)]
+    group = b.attr("group", 1) if b.op == "ConvTranspose" else 1
+    return size * group if isinstance(size, int) else None
+
+
+def _is_folded(b: Binding) -> bool:
+    """Whether a BatchNormalization is in the filter of a convolution, by the rule that made the
+    node or the filter's name.
+    """
+    if b.op not in PRODUCTS or b.domain:
+        return False
+    weight = b.operand(1)
+    named = weight is not None and weight.initializer is not None and "Conv" in b.op
+    return "BatchNorm" in rules(b) or (
+        named and weight is not None and weight.name.startswith(f"onnx::{b.op}_")
+    )
