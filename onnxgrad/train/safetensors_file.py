@@ -30,6 +30,12 @@ _DTYPES = {
 }  # fmt: skip
 
 
+# the order of their arrays in a file
+_ORDER = (
+    "U64", "I64", "F64", "F32", "U32", "I32", "BF16", "F16", "U16", "I16", "I8", "U8", "BOOL",
+)  # fmt: skip
+
+
 def _library() -> Any:
     try:
         import safetensors.numpy
@@ -39,21 +45,50 @@ def _library() -> Any:
 
 
 def to_bytes(arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:
-    """A safetensors file; its bytes do not depend on the order of the names. InputError without
-    the library.
+    """A safetensors file; its bytes do not depend on the order of the names. Raises InputError for
+    a dtype that is not read.
     """
-    # strides would be ignored silently: the library writes memory as it lies
-    contiguous = {name: np.require(array, requirements="C") for name, array in arrays.items()}
-    # one entry: the library writes several in any order
-    words = {_KEY: json.dumps(dict(metadata or {}), sort_keys=True)}
-    return bytes(_library().numpy.save(contiguous, words))
+    return b"".join(_pieces(arrays, metadata))
 
 
 def write(
     path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write the file, which is replaced at once."""
-    write_whole(path, to_bytes(arrays, metadata))
+    """Write the file, which is replaced at once, array by array. Raises InputError if it cannot be
+    written.
+    """
+    try:
+        write_whole(path, _pieces(arrays, metadata))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def _pieces(arrays: Mapping[str, Array], metadata: Mapping[str, str] | None) -> Iterator[bytes]:
+    """The bytes as the library writes them, without copies of the arrays: its own function needs
+    all of them at once, and twice.
+    """
+    # one entry: the library writes several in any order
+    words = {_KEY: json.dumps(dict(metadata or {}), sort_keys=True)}
+    entries: dict[str, Any] = {"__metadata__": words}
+    codes = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
+    for name, array in arrays.items():
+        if array.dtype not in codes:
+            raise InputError(f"'{name}' is {array.dtype}, which a safetensors file cannot hold")
+    order = sorted(arrays, key=lambda k: (_ORDER.index(codes[arrays[k].dtype]), k.encode()))
+    end = 0
+    for name in order:
+        array = arrays[name]
+        places = [end, end := end + array.nbytes]
+        entries[name] = {
+            "dtype": codes[array.dtype], "shape": list(array.shape), "data_offsets": places
+        }  # fmt: skip
+    header = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    header += b" " * (-len(header) % 8)
+    yield len(header).to_bytes(8, "little") + header
+    for name in order:
+        # strides would be ignored
+        flat: Any = np.ascontiguousarray(arrays[name]).reshape(-1)
+        yield flat.view(np.uint8).data
 
 
 def read(path: Path) -> tuple[dict[str, Array], dict[str, str]]:

@@ -30,7 +30,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.named_options import declared, name_of
+from onnxgrad.named_options import declared, name_of, read
 from onnxgrad.options import Count, Declared, NonNegative, Positive, Share, check_fields
 from onnxgrad.results import Plain
 from onnxgrad.train import array_math
@@ -300,6 +300,18 @@ def rate_of(manifest: Manifest, given: Rate | None) -> Rate:
     if not callable(given) and finite_rate(given) < 0:
         raise InputError(f"the learning rate must be at least 0, not {given}")
     return given
+
+
+def rate_from(given: Rate | str | None) -> Rate | None:
+    """Returns the number or the schedule that a text names, anything else as it is. Raises
+    InputError.
+    """
+    if not isinstance(given, str):
+        return given
+    try:
+        return float(given) if given else None
+    except ValueError:
+        return read(given, SCHEDULES, "schedule")
 
 
 def finite_rate(rate: object) -> float:

@@ -75,3 +75,23 @@ def test_an_open_file_gives_what_is_asked_for(tmp_path: Path) -> None:
                 np.testing.assert_array_equal(flat, array.reshape(-1))
         with pytest.raises(InputError, match="'scalar' ends too early"):
             stored.read("scalar", np.zeros(1000))
+
+
+def test_the_bytes_are_those_of_the_library(tmp_path: Path) -> None:
+    library = pytest.importorskip("safetensors.numpy")
+    dtypes = ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?"]
+    arrays = {f'{d} é"{n}': np.ones((n, 3), d) for d in dtypes for n in (2, 0)}
+    arrays |= {"brain": ARRAYS["brain"], "scalar": ARRAYS["scalar"]}
+    words = {"onnxgrad": json.dumps({"a": 'b"\n'}, sort_keys=True)}
+    found = safetensors_file.to_bytes(arrays, {"a": 'b"\n'})
+    assert found == library.save(arrays, words)
+    safetensors_file.write(tmp_path / "a", arrays, {"a": 'b"\n'})
+    assert (tmp_path / "a").read_bytes() == found
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="/dev/full: cannot be written: No space left on device"):
+        safetensors_file.write(Path("/dev/full"), ARRAYS)
+    with pytest.raises(InputError, match="a safetensors file cannot hold"):
+        safetensors_file.write(tmp_path / "a", {"z": np.zeros(1, np.complex64)})
+    assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ import secrets
 import stat
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -75,24 +75,25 @@ def place_of(path: Path) -> Path:
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
-def write_stream(path: Path, data: bytes) -> None:
+def write_stream(path: Path, *data: bytes) -> None:
     """Write into a device or a pipe; waits until a pipe has a reader, as usual."""
     with open(os.open(path, os.O_WRONLY | getattr(os, "O_NOCTTY", 0)), "wb") as file:
-        file.write(data)
+        file.writelines(data)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write one file, or into a device or a pipe. Raises OSError with the path, and InputError; the
-    file then is as before.
+def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Write one file, at once or in pieces, or into a device or a pipe. Raises OSError with the
+    path, and InputError; the file then is as before.
     """
+    pieces = [data] if isinstance(data, bytes) else data
     try:
         if is_stream(path):
-            write_stream(path, data)
+            write_stream(path, *pieces)
             return
         place = place_of(path)
         with Staging(place.parent) as staging:
             part = staging.part(place)
-            part.file.write(data)
+            part.file.writelines(pieces)
             staging.publish((part, place))
     except OSError as error:  # it may name the temporary file
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error

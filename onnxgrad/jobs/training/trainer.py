@@ -18,6 +18,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from onnxgrad.errors import InputError, RunWarning
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.types import Array
@@ -28,7 +30,6 @@ from onnxgrad.jobs.training.declarations import (
     RunOptions,
     TrainerOptions,
 )
-from onnxgrad.named_options import read
 from onnxgrad.options import known_keywords
 from onnxgrad.train import safetensors_file
 from onnxgrad.train.callbacks import Callback, Event, History, JsonLines, check_needs
@@ -56,7 +57,7 @@ from onnxgrad.train.engines.session import checked, dtype_of, open_session
 from onnxgrad.train.evaluation import evaluated
 from onnxgrad.train.export import export
 from onnxgrad.train.run_folder import RunFolder
-from onnxgrad.train.schedules import SCHEDULES, Rate, finite_rate, rate_of
+from onnxgrad.train.schedules import Rate, finite_rate, rate_from, rate_of
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import check_values, opened_step
 from onnxgrad.wording import counted, option
@@ -73,7 +74,7 @@ class TrainingLoop:
         provider, threads = options.provider, options.threads
         with nullcontext(step) if isinstance(step, TrainingStep) else opened_step(step) as task:
             self.task = task
-            self.rate: Rate = rate_of(self.task.manifest, _rate(options.rate))
+            self.rate: Rate = rate_of(self.task.manifest, rate_from(options.rate))
             self._engine = open_engine(
                 self.task, options.engine, provider, threads, options.data_parallel
             )
@@ -118,7 +119,10 @@ class TrainingLoop:
         if (what := what_ends(self.task.manifest, found.loss, found.metrics)) is not None:
             self._engine.back()
             self.progress = replace(self.progress, micro=0, micro_loss=0.0)
-            feeds = {**checked(batch, self.task.manifest.of_role("batch")), **self.weights}
+            feeds = {
+                **checked(batch, self.task.manifest.of_role("batch")),
+                **self._of_model(self._engine.held),
+            }
             raise Diverged(diverged(number, what, first_not_finite(self.task.evaluation, feeds)))
         total, batches = self.progress.micro_loss + found.loss, self.progress.batches + 1
         if micro == count:
@@ -211,7 +215,9 @@ class TrainingLoop:
         if place is not None:
             place.save_best(self._write)
         elif wanted:
-            self._best = self._engine.values
+            kept = (*self.task.manifest.of_model(), *self.task.manifest.of_role("average"))
+            held = self._engine.held
+            self._best = {fed.name: np.array(held[fed.name]) for fed in kept}
 
     def _take_up(self, place: RunFolder | None, options: RunOptions) -> None:
         """Go on from the file, if there is one; without a folder a run of no steps is a mistake."""
@@ -291,7 +297,8 @@ class TrainingLoop:
     def evaluation(self, options: EvaluateOptions) -> dict[str, float]:
         """The mean loss over batches, weighted by their sizes, and each metric."""
         self._evaluation = self._evaluation or self._open()
-        weights = self.averaged if options.averaged else self.weights
+        held = self._engine.held
+        weights = self._averaged(held) if options.averaged else self._of_model(held)
         batches = self._batches(options.data, options.batch_size, None).epoch(0)
         return evaluated(self._evaluation, self.task, weights, batches, options.metrics or {})
 
@@ -300,13 +307,14 @@ class TrainingLoop:
     @property
     def parameters(self) -> dict[str, Array]:
         """Copies of the trained weights as they are now, by their names in the model."""
-        values = self._engine.values
-        return {fed.name: values[fed.name] for fed in self.task.manifest.of_role("parameter")}
+        values = self._engine.held
+        parameters = self.task.manifest.of_role("parameter")
+        return {fed.name: np.array(values[fed.name]) for fed in parameters}
 
     @property
     def weights(self) -> dict[str, Array]:
         """`parameters`, and the running statistics of the model."""
-        return self._of_model(self._engine.values)
+        return {name: np.array(a) for name, a in self._of_model(self._engine.held).items()}
 
     def _of_model(self, values: Mapping[str, Array]) -> dict[str, Array]:
         return {fed.name: values[fed.name] for fed in self.task.manifest.of_model()}
@@ -321,7 +329,7 @@ class TrainingLoop:
         """`weights`, with the moving averages of the trained ones. Raises InputError for a step
         without any.
         """
-        return self._averaged(self._engine.values)
+        return {name: np.array(a) for name, a in self._averaged(self._engine.held).items()}
 
     def _averaged(self, values: Mapping[str, Array]) -> dict[str, Array]:
         manifest = self.task.manifest
@@ -347,7 +355,7 @@ class TrainingLoop:
             "run": json.dumps({**facts_of_step(self.task, self.rate), **self._facts}),
             **self.progress.words(),
         }
-        safetensors_file.write(path, self._engine.values, words)
+        safetensors_file.write(path, self._engine.held, words)
 
     def _save(self, place: RunFolder | None) -> None:
         if place is not None and self._engine.leads:
@@ -416,7 +424,7 @@ class TrainingLoop:
         how = {"steps": steps, "optimizer": dict(self.task.manifest.optimizer)}
         if options.averaged:
             how["average"] = self.task.manifest.average
-        values = self._best_values() if best else self._engine.values
+        values = self._best_values() if best else self._engine.held
         weights = self._averaged(values) if options.averaged else self._of_model(values)
         repairs = self.task.manifest.repairs
         return export(model, weights, how, repairs=repairs, path=options.path)
@@ -424,7 +432,7 @@ class TrainingLoop:
     def _best_values(self) -> Mapping[str, Array]:
         """The values of the best evaluation. Raises InputError where they are not kept."""
         if self.progress.best_step == self.progress.steps:
-            return self._engine.values
+            return self._engine.held
         if self._best is not None and self._place is None:
             return self._best
         if self._place is None or not self._place.best.exists():
@@ -432,13 +440,3 @@ class TrainingLoop:
                 "the best weights are not kept: fit with validation=, and folder= or keep='best'"
             )
         return self._stored(self._place.best)[0]
-
-
-def _rate(given: Rate | str | None) -> Rate | None:
-    """A number, or a function of the step such as a schedule. Raises InputError."""
-    if not isinstance(given, str):
-        return given
-    try:
-        return float(given) if given else None
-    except ValueError:
-        return read(given, SCHEDULES, "schedule")

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
+
 from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
 from onnxgrad.train.step import TrainingStep
@@ -55,9 +57,16 @@ class Engine(ABC):
         """
 
     @property
-    @abstractmethod
     def values(self) -> dict[str, Array]:
         """Copies of the parameters and states as they are now, by the names of their inputs."""
+        return {name: np.array(a) for name, a in self.held.items()}
+
+    @property
+    @abstractmethod
+    def held(self) -> dict[str, Array]:
+        """The memory of the parameters and states, which the next step writes over; of a device,
+        copies.
+        """
 
     @abstractmethod
     def put(self, values: Mapping[str, Array]) -> None:

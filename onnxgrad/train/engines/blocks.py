@@ -256,8 +256,8 @@ class BlocksEngine(Engine):
             self._s["accumulated"][:] = 0
 
     @property
-    def values(self) -> dict[str, Array]:
-        """Copies of the present parameters and states."""
+    def held(self) -> dict[str, Array]:
+        """The present parameters and states in their buffers."""
         found = {fed.name: self._part(self._p, fed.name, fed) for fed in self._parameters}
         for slot, feds in self._states.items():
             for fed in feds:
@@ -267,7 +267,7 @@ class BlocksEngine(Engine):
                     if single
                     else self._part(self._s[slot], fed.of or "", fed)
                 )
-        return found | {name: now.copy() for name, (now, _) in self._statistics.items()}
+        return found | {name: now for name, (now, _) in self._statistics.items()}
 
     def _part(self, flat: Array, name: str, fed: Fed) -> Array:
-        return flat[self._places[name]].reshape(sizes_of(fed)).copy()
+        return flat[self._places[name]].reshape(sizes_of(fed))

@@ -151,16 +151,16 @@ class GraphEngine(Engine):
         self.spoiled = False
         self._buffers: list[dict[str, Any]] = [{}, {}]
         # a value on the CPU shares its memory with the array, which must live as long
-        self._memory: list[Array] = []
+        self._memory: list[dict[str, Array]] = [{}, {}]
         for fed in self._carried:
             now = np.empty(sizes_of(fed), dtype_of(fed))
             safetensors_file.copy(values, fed.name, now.reshape(-1))
-            self._buffers[0][fed.name] = self._value(now)
-            self._buffers[1][fed.name] = (
-                self._buffers[0][fed.name]
-                if fed.name in self._single
-                else self._value(np.zeros_like(now))
-            )
+            other = now if fed.name in self._single else np.zeros_like(now)
+            for which, array in enumerate((now, other)):
+                self._memory[which][fed.name] = array
+                self._buffers[which][fed.name] = (
+                    self._buffers[0][fed.name] if which and other is now else self._value(array)
+                )
         # how often each file ran: what it writes is in the buffer of that parity
         self._runs = [0] * len(self._files)
         self._bindings: dict[tuple[int, ...], Any] = {}
@@ -169,7 +169,6 @@ class GraphEngine(Engine):
     def _value(self, array: Array) -> Any:
         import onnxruntime as ort
 
-        self._memory.append(array)
         if array.dtype.name == "bfloat16":
             return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, 16)
         return ort.OrtValue.ortvalue_from_numpy(array, self._device)
@@ -255,9 +254,9 @@ class GraphEngine(Engine):
                 )
 
     @property
-    def values(self) -> dict[str, Array]:
-        """Copies of the present parameters and states."""
-        return {
-            fed.name: np.array(self._buffers[self._now(fed.name)][fed.name].numpy())
-            for fed in self._carried
-        }
+    def held(self) -> dict[str, Array]:
+        """The present parameters and states in their buffers, which a device copies."""
+        now = {fed.name: self._now(fed.name) for fed in self._carried}
+        if self._device == "cpu":
+            return {name: self._memory[which][name] for name, which in now.items()}
+        return {name: self._buffers[which][name].numpy() for name, which in now.items()}
