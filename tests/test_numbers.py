@@ -76,6 +76,25 @@ def optimising_time() -> Iterator[str]:
     yield f"100 000 nodes take {float(growth):.0f} times as long as 10 000"
 
 
+def exports() -> Iterator[str]:
+    def most(name: str) -> str:
+        counts = column("exports.md", name).values()
+        return f"{min(counts):.0f} to {max(counts):.0f}"
+
+    nodes = {name: most(name) for name in ("export", "opset 23", "onnxslim", "onnxsim")}
+    yield f"with open sizes ({nodes['export']} nodes): `--target-opset 23` leaves {nodes['opset 23']} nodes"
+    yield f"onnxslim {nodes['onnxslim']}, onnxsim {nodes['onnxsim']}"
+    tools = ("opset 23", "optimize", "onnxslim", "onnxsim")
+    mean = {tool: column("exports.md", tool, table=1)["geometric mean"] for tool in tools}
+    rows = [
+        r.split("|") for r in record("exports.md").splitlines() if re.match(r"\| \w+ \| [18] \|", r)
+    ]
+    assert len(rows) == 20
+    yield f"run in {mean['opset 23']:.3f} of the export's time"
+    yield f"none above {max(float(r[5]) for r in rows):.2f}), by `optimize` alone in {mean['optimize']:.3f}"
+    yield f"by onnxslim in {mean['onnxslim']:.3f}, by onnxsim in {mean['onnxsim']:.3f}"
+
+
 def tuned() -> Iterator[str]:
     mean, _ = geometric_means(json.loads(record("latency_tuned.json"))["rows"])
     yield f"take {mean['onnxgrad tuned']:.3f} at the opset that they have"
@@ -143,6 +162,7 @@ def building() -> Iterator[str]:
         latency,
         tuned,
         composites,
+        exports,
         optimising_time,
         gradient_time,
         curves,

@@ -134,6 +134,18 @@ def test_reshape_copies_what_stays(body: str, target: list[int] | None) -> None:
         assert bits(found.after, given) == expected
 
 
+def test_an_open_size_beside_zeros_that_mean_zero_stays() -> None:
+    """onnxruntime runs -1 beside a 0 with allowzero; no constant target does the same."""
+    body = """s = Shape(x) a = Gather(s, zero) t = Concat<axis = 0>(a, open, two)
+      y = Reshape<allowzero = 1>(x, t)"""
+    found = done(body, "float[B,S,8] x", "float y")
+    found.before.graph.output[0].type.tensor_type.ClearField("shape")
+    found.after.graph.output[0].type.tensor_type.ClearField("shape")
+    for sizes in ((2, 3), (1, 1), (0, 3), (2, 0)):
+        given = {"x": np.arange(np.prod(sizes) * 8, dtype=np.float32).reshape(*sizes, 8)}
+        assert bits(found.after, given) == bits(found.before, given)
+
+
 def test_a_size_in_a_branch_reads_the_input_outside() -> None:
     body = """y = If (c) <then_branch = t () => (int64[1] p) { q = Relu(x) s = Shape(q) p = Gather(s, zero) },
       else_branch = e () => (int64[1] r) { r = Identity(one) }>"""
