@@ -26,8 +26,8 @@ from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.trace import Trace
 
-# Shape has `start` and `end` from here on
-_PARTS = 15
+# Shape has `start` and `end` from here on, and Constant holds integers
+_PARTS, _INTEGERS = 15, 9
 # operators whose first result has the shape of their first operand
 _SAME = frozenset({
     *ELEMENTWISE, "BatchNormalization", "CumSum", "Dropout", "GroupNormalization", "Hardmax",
@@ -105,7 +105,7 @@ class _Sizes:
 
     def _fix(self, b: Binding, found: tuple[Dim, ...]) -> None:
         """An output of known value is a Constant; `fold-constant` makes initializers of others."""
-        if not b.out.returned or b.op == "Constant":
+        if not b.out.returned or b.op == "Constant" or self.block.opsets.get("", 0) < _INTEGERS:
             return
         array = np.array(found, numpy_dtype(b.out.dtype)).reshape([len(found)] * (b.out.rank or 0))
         with emitting(self.block, sources=[b], made_by="fixed_size"):

@@ -72,6 +72,10 @@ def test_below_opset_15_a_part_of_a_shape_has_no_operator() -> None:
     assert done(body, "float[N,M] x", "int64[2] y", opset=14).ops == ["Shape", "Gather", "Concat"]
 
 
+def test_below_opset_9_no_constant_holds_sizes() -> None:
+    assert done("q = Relu(x) y = Shape(q)", "float[4,2] x", "int64[2] y", opset=8).ops == ["Shape"]
+
+
 EXPAND = """s = Shape(x) b = Gather(s, zero) t = Gather(s, one) c = Concat<axis = 0>(b, t, four)
   e = Equal(c, minus) w = Where(e, ones, c) y = Expand(z, w)"""
 

@@ -164,7 +164,7 @@ RUNS: dict[str, Callable[[Path], None]] = {
     "every case": every_case,
     "other step": other_step,
     "whole": lambda folder: fit(folder, whole, log=folder / "log"),
-    "first half": lambda folder: fit(folder, whole, steps=9),
+    "first half": lambda folder: fit(folder, whole, steps=9, log=folder / "log"),
     "weights": lambda folder: fit(folder, whole, CrossEntropy(weight=(1.0, 2.0, 5.0))),
     "function": lambda folder: fit(folder, whole, square),
     "two means": lambda folder: fit(
