@@ -65,7 +65,6 @@ HOMES: dict[str, dict[str, str]] = {
         "verify/onnxruntime_check": "verify/test_proof",
     },
     "what a run of a step needs, seen where it runs": {
-        "train/engines/session": "jobs/training/test_trainer",
     },
     "the two sides of one pipe": {
         "verify/reference/onnx_reference_kernels": "verify/reference/test_evaluate",

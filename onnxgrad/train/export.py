@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from os import PathLike
 from pathlib import Path
@@ -188,14 +188,18 @@ def digest(model: ModelLike) -> str:
     proto, folder = proto_of(model)
     found = hashlib.sha256(bare(proto))
     for tensor in external_data.tensors(proto):
+        if tensor.data_type == TensorProto.STRING:
+            for text in tensor.string_data:
+                found.update(hashlib.sha256(text).digest())
+            continue
+        own = hashlib.sha256()
         for piece in _pieces(tensor, folder):
-            found.update(hashlib.sha256(piece).digest())
+            own.update(piece)
+        found.update(own.digest())
     return found.hexdigest()
 
 
-def _pieces(tensor: TensorProto, folder: Path | None) -> Sequence[bytes]:
+def _pieces(tensor: TensorProto, folder: Path | None) -> Iterable[bytes]:
     if tensor.data_location == TensorProto.EXTERNAL:
-        tensor = external_data.internalize(tensor, folder)
-    if tensor.data_type == TensorProto.STRING:
-        return list(tensor.string_data)
+        return external_data.pieces(tensor, folder)
     return [tensor.raw_data or elements(tensor).tobytes()]

@@ -22,9 +22,8 @@ from onnxgrad.grad.weights.repairs import Note, Repairs, Tied, Ties, doubtful_co
 from onnxgrad.grad.wrt import Wrt, hoist_requested
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.load import ModelLike, load, load_own
+from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.train.export import digest
@@ -168,7 +167,7 @@ def _with_loss(
     target = emit_loss(place, chosen)
     goal, scales = scaled(block, options.scaling, target)
     of_loss = {v.name for v in block.vars()}.difference(place.own)
-    evaluation = modes.infer(load(to_proto(program, weights=True)))
+    evaluation = modes.infer(load_own(program))
     for v in own_outputs:
         if v.name not in metrics and v is not target:
             block.remove_output(v)
@@ -319,7 +318,7 @@ def forward(step: TrainingStep) -> Program:
     """The part of `train` that the loss needs: BatchNormalization and Dropout are in their modes
     there, where `evaluation` has them in inference. Inputs: the batch, and what the loss reads.
     """
-    program, manifest = load(to_proto(step.train, weights=True)), step.manifest
+    program, manifest = load_own(step.train), step.manifest
     block = program.main
     for v in [v for v in block.outputs if v.name != manifest.loss]:
         block.remove_output(v)

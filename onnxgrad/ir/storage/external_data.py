@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, MutableMapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import IO, TypeAlias
@@ -123,11 +123,17 @@ def _node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
                     yield from _graph_tensors(g)
 
 
-def load_weights(model: ModelProto, folder: Path | None, digests: Digests | None = None) -> None:
-    """Load every external tensor of `model`. Raises InputError if they pass 2 GB, or as
-    `internalize`, NotProved if `digests` has another digest of a tensor.
+def load_weights(
+    model: ModelProto,
+    folder: Path | None,
+    digests: Digests | None = None,
+    *,
+    but: Collection[str] = (),
+) -> None:
+    """Load every external tensor of `model`, except for those of some names. Raises InputError if
+    they pass 2 GB, or as `internalize`, NotProved if `digests` has another digest of a tensor.
     """
-    leaving = outside(model)
+    leaving = [t for t in outside(model) if t.name not in but]
     if sum(raw_bytes(t) or 0 for t in leaving) >= MAX_BYTES:
         raise TooLarge(f"the model's weights {TOO_LARGE}")
     for tensor in leaving:
@@ -180,7 +186,7 @@ def move(
             offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
             file.seek(offset)
             content = hashlib.blake2b(digest_size=16)
-            for data in _pieces(tensor, folder) if external else [tensor.raw_data]:
+            for data in pieces(tensor, folder) if external else [tensor.raw_data]:
                 file.write(data)
                 content.update(data)
             if external:
@@ -199,7 +205,7 @@ def name(moved: Iterable[TensorProto], location: str) -> None:
         next(e for e in tensor.external_data if e.key == "location").value = location
 
 
-def _pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
+def pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
     """The bytes of an external tensor in pieces, each read through onnx's checks. Raises as
     `internalize`.
     """

@@ -6,13 +6,18 @@ import ctypes
 import gc
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
+from onnx.external_data_helper import set_external_data
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.save import to_bytes
+from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.storage import external_data
 from onnxgrad.ir.types import Array
 from onnxgrad.train.manifest import Fed
 from onnxgrad.verify.running.child_sessions import preload
@@ -25,6 +30,9 @@ from onnxgrad.verify.running.session import (
 )
 from onnxgrad.vocabulary import PROVIDERS
 from onnxgrad.wording import NO_ONNXRUNTIME
+
+# where onnxruntime looks for the external data of a model that is given as bytes
+_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 def open_session(program: Program, provider: str, threads: int | None) -> Any:
@@ -55,10 +63,42 @@ def open_session(program: Program, provider: str, threads: int | None) -> Any:
     wanted: list[Any] = [(name, PROVIDER_OPTIONS[provider])]
     if provider != "cpu":
         wanted.append(PROVIDERS["cpu"])
-    session = ort.InferenceSession(to_bytes(program), options, wanted, enable_fallback=0)
+    model = _with_files(program, options)
+    session = ort.InferenceSession(model, options, wanted, enable_fallback=0)
     if name not in session.get_providers():  # onnxruntime goes on without it
         raise InputError(how_to_get(name, session.get_providers()))
     return session
+
+
+def _with_files(program: Program, options: Any) -> bytes:
+    """Returns the bytes of a model whose external initializers stay in their files, which the
+    runtime maps into memory. Raises InputError where one cannot be read, or the rest passes 2 GB.
+    """
+    model = to_proto(program)
+    outside = [t for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
+    for tensor in outside:
+        _check_place(tensor, program.folder)
+    external_data.load_weights(
+        model, program.folder, program.digests, but={t.name for t in outside}
+    )
+    if outside and program.folder is not None:
+        options.add_session_config_entry(_FOLDER, str(program.folder.resolve()))
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def _check_place(tensor: TensorProto, folder: Path | None) -> None:
+    """Raise InputError as `internalize`, which reads one byte: onnx checks the place, and that the
+    file is long enough.
+    """
+    place = {e.key: e.value for e in tensor.external_data}
+    offset, size = place.get("offset", "0"), raw_bytes(tensor) or 0
+    if not size or not offset.isdecimal() or folder is None:
+        external_data.internalize(tensor, folder)
+        return
+    last = TensorProto(name=tensor.name, data_type=TensorProto.UINT8, dims=[1], raw_data=b"")
+    set_external_data(last, place.get("location", ""), int(offset) + size - 1, 1)
+    external_data.internalize(last, folder)
 
 
 def give_back() -> None:
