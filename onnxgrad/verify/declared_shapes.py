@@ -19,13 +19,15 @@ from onnxgrad.verify.trials import Trial
 from onnxgrad.wording import counted
 
 _NAMED = 3  # values named in one reason
+_SHOWN = 200  # characters of a reason
 
 
 def contradictions(
     original: ProofModel, candidate: ProofModel, trials: Sequence[Trial], settings: Settings
-) -> list[str]:
-    """Contradictions between the runs and the shapes that the candidate alone declares. None if the
-    candidate does not run, which the other checks report, and for weights over 2 GB.
+) -> tuple[list[str], list[str]]:
+    """Contradictions between the runs and the shapes that the candidate alone declares; and notes
+    on why they were not compared: weights over 2 GB, or a candidate that does not run with shapes
+    as outputs.
     """
     known = {v.name: v.type for v in original.proto.graph.value_info}
     made = {name for node in candidate.proto.graph.node for name in node.output}
@@ -34,8 +36,10 @@ def contradictions(
         for v in candidate.proto.graph.value_info
         if v.name in made and v.type.tensor_type.HasField("shape") and known.get(v.name) != v.type
     ]
-    if not new or candidate.weights().ByteSize() > TWO_GB:
-        return []
+    if not new:
+        return [], []
+    if candidate.weights().ByteSize() > TWO_GB:
+        return [], _unchecked(len(new), "the model passes 2 GB")
     try:
         session = settings.open(_with_shapes(candidate, new), optimize=False)
         wrong: dict[str, str] = {}
@@ -47,13 +51,17 @@ def contradictions(
                 shape = _declared(v, sizes)
                 if not _fits(shape, real):
                     wrong.setdefault(v.name, f"'{v.name}' is declared {shape} and is {real}")
-    except (RunFailed, InputError):
-        return []
+    except (RunFailed, InputError) as error:
+        return [], _unchecked(len(new), getattr(error, "reason", str(error))[:_SHOWN])
     if not wrong:
-        return []
+        return [], []
     more = counted(len(wrong) - _NAMED, "more value") if len(wrong) > _NAMED else ""
     return [f"declared shapes are wrong: {'; '.join([*wrong.values()][:_NAMED])}"
-            + (f"; {more}" if more else "")]  # fmt: skip
+            + (f"; {more}" if more else "")], []  # fmt: skip
+
+
+def _unchecked(count: int, why: str) -> list[str]:
+    return [f"declared shapes of {counted(count, 'value')} not checked: {why}"]
 
 
 def _shape_name(name: str) -> str:

@@ -265,7 +265,9 @@ def _judged(
             original, candidate, trials, found, request.settings, demands, search.at_zero
         )
         if not request.names:
-            found.unproved += contradictions(original, candidate, trials, request.settings)
+            wrong, notes = contradictions(original, candidate, trials, request.settings)
+            found.unproved += wrong
+            found.notes += notes
     if oracle is not None:
         computed = _recomputed(original, candidate, request.weights, demands.names.outputs)
         ran["float64"] = float64_check(oracle, trials, found, computed)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import onnx
 import pytest
 
+from onnxgrad.verify import declared_shapes
 from onnxgrad.verify.feeds.dims import evaluate, symbols_in
 from onnxgrad.verify.proof import verify
 from tests.helpers import parse
@@ -45,6 +48,34 @@ def test_wrong_shapes_are_named(shapes: dict[str, list[int | str]], reason: str)
 def test_what_the_original_declares_is_not_judged() -> None:
     lie = declared(f=[1, "M + N"])
     assert verify(lie, lie, seeds=(0,)).ok
+
+
+def test_shapes_that_cannot_be_compared_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The verdict is that of the outputs, and a note says what was not looked at."""
+    model = declared(r=["N", "M + 1"], f=[1, "M*N"])
+    with monkeypatch.context() as patched:
+        patched.setattr(declared_shapes, "TWO_GB", 10)
+        report = verify(parse(MODEL), model, seeds=(0,))
+        large = tmp_path / "m.onnx"
+        onnx.save(model, large)
+        assert verify(parse(MODEL), large, seeds=(0,)).notes == report.notes
+    assert report.ok
+    assert report.notes == ("declared shapes of 2 values not checked: the model passes 2 GB",)
+
+    def refused(*args: object) -> onnx.ModelProto:
+        made = right(*args)
+        made.graph.node[-1].op_type = "Shaped"
+        return made
+
+    right = declared_shapes._with_shapes
+    monkeypatch.setattr(declared_shapes, "_with_shapes", refused)
+    report = verify(parse(MODEL), model, seeds=(0,))
+    assert report.ok and len(report.notes) == 1
+    assert report.notes[0].startswith("declared shapes of 2 values not checked: ")
+    assert "Shaped" in report.notes[0]
+    assert verify(parse(MODEL), parse(MODEL), seeds=(0,)).notes == ()
 
 
 @pytest.mark.parametrize(
