@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -244,3 +245,75 @@ def test_sizes_through_control_flow() -> None:
         opset=18,
     )
     assert [str(v.type) for v in load(model).main.outputs] == ["f32[N,2*M]", "f32[T,8]"]
+
+
+# a value `p` of an open shape, by each operator that A1 of the shape arithmetic names
+EVERY_OPERATOR = {
+    "Shape": ("s = Shape(x) p = ConstantOfShape(s)", "N,3,M"),
+    "Size": ("e = Size(x) s = Reshape(e, open) p = ConstantOfShape(s)", "3*M*N"),
+    "Gather": ("s = Shape(x) e = Gather(s, zero) p = ConstantOfShape(e)", "N"),
+    "Slice": ("s = Shape(x) e = Slice(s, two, three) p = ConstantOfShape(e)", "M"),
+    "Concat": ("t = Concat<axis = 0>(n, m, two) p = ConstantOfShape(t)", "N,M,2"),
+    "Split": ("s = Shape(x) a, b, d = Split<axis = 0, num_outputs = 3>(s) p = ConstantOfShape(d)", "M"),
+    "Squeeze, Unsqueeze": ("a = Squeeze(n) b = Unsqueeze(a, zero) p = ConstantOfShape(b)", "N"),
+    "Cast": ("a = Cast<to = 6>(n) b = Cast<to = 7>(a) p = ConstantOfShape(b)", "N"),
+    "Add": ("a = Add(n, m) p = ConstantOfShape(a)", "M + N"),
+    "Sub": ("a = Add(n, two) b = Sub(a, one) p = ConstantOfShape(b)", "N + 1"),
+    "Mul": ("a = Mul(n, m) p = ConstantOfShape(a)", "M*N"),
+    "Div": ("a = Div(n, two) p = ConstantOfShape(a)", "N//2"),
+    "Mod": ("a = Mod(n, two) p = ConstantOfShape(a)", "N - 2*(N//2)"),
+    "Min": ("a = Min(n, m) p = ConstantOfShape(a)", "min(M, N)"),
+    "Max": ("a = Max(n, m) p = ConstantOfShape(a)", "max(M, N)"),
+    "Equal, Where": ("e = Equal(n, open) a = Where(e, one, n) p = ConstantOfShape(a)", "N"),
+    "Range": ("a = Squeeze(n) b = Squeeze(zero) d = Squeeze(one) r = Range(b, a, d) p = Cast<to = 1>(r)", "N"),
+    "Reshape": ("t = Concat<axis = 0>(zero, open) p = Reshape(x, t)", "N,3*M"),
+    "Expand": ("t = Concat<axis = 0>(two, n, one, m) p = Expand(x, t)", "2,N,3,M"),
+    "Tile": ("t = Concat<axis = 0>(one, two, n) p = Tile(x, t)", "N,6,M*N"),
+    "Resize": ("t = Concat<axis = 0>(n, two, m) p = Resize(x, , , t)", "N,2,M"),
+    "Pad": ("t = Concat<axis = 0>(zero, zero, one, zero, zero, two) p = Pad(x, t)", "N,3,M + 3"),
+    "MaxPool": ("p = MaxPool<kernel_shape = [2], strides = [2]>(x)", "N,3,max(M//2, min(M, 1))"),
+    "Conv": ("p = Conv<strides = [2], pads = [1, 1]>(x, w)", "N,4,max((M + 1)//2, 1)"),
+    "ConvTranspose": ("p = ConvTranspose<strides = [2]>(x, v)", "N,4,2*M"),
+}  # fmt: skip
+AROUND = {
+    "main graph": ("{body} y = Identity(p)", "f32[{size}]"),
+    "If": (
+        """y = If (k) <then_branch = t () => (float[?] p) {{ {body} }},
+           else_branch = u () => (float[?] q) {{ {body} q = Neg(p) }}>""",
+        "f32[{size}]",
+    ),
+    "Loop": (
+        """kk = Identity(k) y = Loop (trips, kk) <body = u (int64 i, bool before) => (bool after, float[?] p) {{
+           after = Identity(before) {body} }}>""",
+        "f32[?,{size}]",
+    ),
+    "Scan": (
+        "y = Scan <num_scan_inputs = 1, body = u (float[2] i) => (float[?] p) {{ {body} }}> (z)",
+        "f32[T,{size}]",
+    ),
+}
+
+
+def _without_shapes(graph: Any) -> None:
+    for value in graph.output:
+        value.type.tensor_type.ClearField("shape")
+    for node in graph.node:
+        for a in node.attribute:
+            if a.HasField("g"):
+                _without_shapes(a.g)
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("operator", EVERY_OPERATOR)
+def test_every_operator_in_every_graph(operator: str, around: str) -> None:
+    body, size = EVERY_OPERATOR[operator]
+    graph, found = AROUND[around]
+    model = parse(
+        f"""g (float[N,3,M] x, float[4,3,3] w, float[3,4,2] v, bool k, int64 trips, float[T,2] z) => (float y)
+        <{C}, int64[1] three = {{3}}> {{
+          n = Shape<start = 0, end = 1>(x)  m = Shape<start = -1>(x)  {graph.format(body=body)} }}""",
+        opset=18,
+    )
+    _without_shapes(model.graph)
+    known = re.sub(r"unk__\d+", "?", str(load(model).main.outputs[0].type))
+    assert known == found.format(size=size)
