@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.storage.atomic_files import regular
 from onnxgrad.ir.storage.numpy_files import read_arrays
 from onnxgrad.ir.types import Array
 
@@ -41,6 +42,14 @@ class Data(ABC):
         arrays = {name: np.asarray(a) for name, a in first.items()}
         seen = f"samples of epoch {number + 1}"
         return {"kind": "batches", "arrays": _types(arrays), seen: sampled(arrays)}
+
+
+class Rows(dict[str, Array]):
+    """A batch that knows the rows of the data that it holds."""
+
+    def __init__(self, arrays: Mapping[str, Array], rows: Array) -> None:
+        super().__init__(arrays)
+        self.rows = rows
 
 
 @dataclass(frozen=True)
@@ -92,7 +101,7 @@ class Arrays(Data):
         end = self.examples - self.examples % self.size if self.whole else self.examples
         for start in range(0, end, self.size):
             chosen = order[start : min(start + self.size, end)]
-            yield {name: a[chosen] for name, a in self.arrays.items()}
+            yield Rows({name: a[chosen] for name, a in self.arrays.items()}, chosen)
 
 
 @dataclass(frozen=True)
@@ -157,10 +166,21 @@ def as_data(given: Given | Data, size: int, seed: int | None, *, whole: bool = F
 
 
 def read_npz(path: Path) -> dict[str, Array]:
-    """The arrays of an .npz file. Raises InputError for a file that is missing or none."""
+    """The arrays of an .npz file, or of a folder with a file NAME.npy for each, which are mapped
+    into memory. Raises InputError for a file that is missing or none.
+    """
+    if path.is_dir():
+        return {file.stem: _mapped(file) for file in sorted(path.glob("*.npy"))}
     stored = read_arrays(path)
     if isinstance(stored, np.ndarray):
         raise InputError(
             f"{path}: one array without a name; the data is an .npz with one array per input"
         )
     return stored
+
+
+def _mapped(path: Path) -> Array:
+    try:
+        return np.asarray(np.load(regular(path), mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None

@@ -90,7 +90,8 @@ def evaluated(
     for batch in batches:
         beside = {name: a for name, a in batch.items() if name not in fed_names}
         more = {name: np.asarray(a) for name, a in beside.items()} if metrics else {}
-        feeds = checked({k: v for k, v in batch.items() if k not in more}, inputs)
+        rows = getattr(batch, "rows", None)
+        feeds = checked({k: v for k, v in batch.items() if k not in more}, inputs, rows)
         outputs = dict(zip(names, session.run(names, {**feeds, **weights}), strict=True))
         size = len(next(iter(feeds.values()))) if next(iter(feeds.values())).ndim else 1
         found = {"loss": (float(outputs[step.manifest.loss]), size)}

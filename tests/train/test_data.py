@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onnxgrad import Trainer
 from onnxgrad.errors import InputError
 from onnxgrad.train.data import as_data
+from tests.train.common import examples, step
 
 ARRAYS: dict[str, Any] = {"x": np.arange(10), "y": np.arange(10) * 2}
 
@@ -83,3 +85,32 @@ def test_a_single_array(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros(3))
     with pytest.raises(InputError, match="one array without a name"):
         as_data(tmp_path / "x.npy", 4, None)
+
+
+def test_a_folder_of_arrays_is_mapped(tmp_path: Path) -> None:
+    for name, array in ARRAYS.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    found: Any = as_data(str(tmp_path), 4, 0)
+    assert seen(str(tmp_path)) == seen(ARRAYS)
+    assert all(isinstance(a.base, np.memmap) for a in found.arrays.values())
+    assert found.facts(0, {}) == as_data(ARRAYS, 4, 0).facts(0, {})
+    (tmp_path / "z.npy").write_bytes(b"no array")
+    with pytest.raises(InputError, match=r"z\.npy: cannot be read"):
+        as_data(tmp_path, 4, 0)
+    (tmp_path / "z.npy").unlink()
+    np.save(tmp_path / "z.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(InputError, match=r"z\.npy: cannot be read"):
+        as_data(tmp_path, 4, 0)
+
+
+def test_a_wrong_label_is_named_by_its_row_in_the_data() -> None:
+    data = examples(64)
+    data["labels"][41] = 9
+    own = Trainer(step(), threads=1)
+    for run in (own.fit, own.evaluate):
+        with pytest.raises(
+            InputError, match=r"'labels' of the data has the label 9 at \[41\]: lab"
+        ):
+            run(data, batch_size=16)  # type: ignore[operator]
+    with pytest.raises(InputError, match=r"'labels' of the batch has the label 9 at \[1\]"):
+        own.step({name: a[40:50] for name, a in data.items()})

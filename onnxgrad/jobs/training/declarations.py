@@ -283,8 +283,8 @@ class Batched(Declaration):
     data: DataLike = option(
         REQUIRED,
         "arrays by the names of the model's inputs, and of what the loss compares with "
-        "(labels or target)",
-        metavar="NPZ",
+        "(labels or target); or a folder of NAME.npy, which may pass the memory",
+        metavar="NPZ|FOLDER",
         positional=True,
     )
     batch_size: Several | None = option(

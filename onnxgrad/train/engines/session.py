@@ -110,10 +110,13 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def checked(batch: Mapping[str, Any], inputs: list[Fed]) -> dict[str, Array]:
+def checked(
+    batch: Mapping[str, Any], inputs: list[Fed], rows: Array | None = None
+) -> dict[str, Array]:
     """Returns a batch as arrays that the graph accepts. Raises InputError that names a missing,
-    unknown or unfit array.
+    unknown or unfit array; `rows`: of the data, by default as the batch knows them.
     """
+    rows = getattr(batch, "rows", rows)
     unknown = [name for name in batch if name not in {fed.name for fed in inputs}]
     if unknown:
         raise InputError(
@@ -124,11 +127,13 @@ def checked(batch: Mapping[str, Any], inputs: list[Fed]) -> dict[str, Array]:
     for fed in inputs:
         if fed.name not in batch:
             raise InputError(f"the batch lacks '{fed.name}': it takes {_listed(inputs)}")
-        found[fed.name] = _fitting(np.asarray(batch[fed.name]), fed, sizes)
+        found[fed.name] = _fitting(np.asarray(batch[fed.name]), fed, sizes, rows)
     return found
 
 
-def _fitting(array: Array, fed: Fed, sizes: dict[str, tuple[int, str]]) -> Array:
+def _fitting(
+    array: Array, fed: Fed, sizes: dict[str, tuple[int, str]], rows: Array | None
+) -> Array:
     wanted = dtype_of(fed)
     if array.dtype != wanted:
         if array.dtype.kind != wanted.kind or not np.can_cast(array.dtype, wanted, "same_kind"):
@@ -154,19 +159,22 @@ def _fitting(array: Array, fed: Fed, sizes: dict[str, tuple[int, str]]) -> Array
     if array.size == 0:
         raise InputError(f"'{fed.name}' of the batch is empty, of shape {list(array.shape)}")
     if fed.classes is not None:
-        _check_labels(array, fed, fed.classes)
+        _check_labels(array, fed, fed.classes, rows)
     return np.require(array, requirements="C")
 
 
-def _check_labels(array: Any, fed: Fed, classes: int) -> None:
-    """Raise InputError that names the first label that is no class."""
+def _check_labels(array: Any, fed: Fed, classes: int, rows: Array | None) -> None:
+    """Raise InputError that names the first label that is no class, by its row in the data."""
     wrong = (array < 0) | (array >= classes)
     if fed.ignored is not None:
         wrong &= array != fed.ignored
     if wrong.any():
         place = np.argwhere(wrong)[0].tolist()
+        label, of = array[tuple(place)], "batch"
+        if rows is not None and array.ndim and len(rows) == len(array):
+            place, of = [int(rows[place[0]]), *place[1:]], "data"
         raise InputError(
-            f"'{fed.name}' of the batch has the label {array[tuple(place)]} at {place}: labels are "
+            f"'{fed.name}' of the {of} has the label {label} at {place}: labels are "
             f"0 to {classes - 1}"
             + (f", or {fed.ignored}, which is ignored" if fed.ignored is not None else "")
         )
