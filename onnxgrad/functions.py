@@ -14,11 +14,12 @@ from typing import Any
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.derivatives.derivative import Derivative
 from onnxgrad.grad.differentiation import Gradient, renamed
-from onnxgrad.ir.load import ModelLike, check_room, to_kind_of
+from onnxgrad.ir.load import ModelLike, check_room, load, to_kind_of
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.jobs import float16 as halving
 from onnxgrad.jobs import gradients as deriving
 from onnxgrad.jobs import optimize as driver
+from onnxgrad.jobs import reduce as reducing
 from onnxgrad.jobs.declarations import (
     BenchOptions,
     ConvertOpsetOptions,
@@ -26,6 +27,7 @@ from onnxgrad.jobs.declarations import (
     Float16Options,
     InspectOptions,
     OptimizeOptions,
+    ReduceOptions,
     VerifyOptions,
 )
 from onnxgrad.jobs.declared import from_keywords
@@ -46,6 +48,7 @@ from onnxgrad.jobs.inspection.contents import Summary
 from onnxgrad.jobs.inspection.differences import Diff
 from onnxgrad.jobs.lift import Lifted
 from onnxgrad.jobs.outcome import Hooks, OptimizedModel, Outcome, with_room
+from onnxgrad.jobs.reduce import Check, ReducedModel
 from onnxgrad.limits import limited
 from onnxgrad.report.forms import SHOWN_AS
 from onnxgrad.report.parts import file_names
@@ -198,6 +201,30 @@ def bench(
         for i, m in enumerate(several, 1)
     ]
     return latency.measure(dict(zip(file_names(names), several, strict=True)), options)
+
+
+@from_keywords(ReduceOptions)
+def reduce(model: ModelLike, check: Check, *, options: ReduceOptions, report: bool = False) -> Any:
+    """Return the smallest model that still fails a check, in the type you passed in.
+
+    `check` is a function of a ModelProto that returns true if the model still fails, or a command
+    that exits with another status than 0: its text, or a list of its words, run without a shell,
+    with the path of a candidate last or in place of {}. Every candidate is valid. With
+    `report=True` returns a `ReducedModel`. At the deadline of `timeout` the smallest model so far
+    is the result. Raises InputError if the check does not fail on the model itself; errors of the
+    function are passed on.
+
+    >>> def has_tanh(model):
+    ...     return any(node.op_type == "Tanh" for node in model.graph.node)
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[2] x) => (float[2] y) { a = Neg (x)  b = Tanh (a)  y = Exp (b) }''')
+    >>> [node.op_type for node in onnxgrad.reduce(model, has_tanh).graph.node]
+    ['Tanh']
+    """
+    found = reducing.smallest(model, check, options)
+    result = to_kind_of(load(found.model), model)
+    counts = found.checked, found.invalid, found.finished, found.steps
+    return ReducedModel(result, *counts) if report else result
 
 
 @from_keywords(GradientOptions)

@@ -28,6 +28,7 @@ from onnxgrad.jobs.groups import Sizes
 from onnxgrad.jobs.groups import Threads
 from onnxgrad.jobs.inspection.contents import Summary
 from onnxgrad.jobs.inspection.differences import Diff
+from onnxgrad.jobs.reduce import Check
 from onnxgrad.options import Range
 from onnxgrad.passes.base import Pass
 from onnxgrad.passes.user_laws import Law
@@ -179,6 +180,17 @@ def bench(
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
 ) -> BenchReport: ...
+def reduce(
+    model: ModelLike,
+    check: Check,
+    *,
+    report: bool = False,
+    interesting_exit: Count | None = None,
+    says: str = '',
+    check_timeout: Seconds = 60.0,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> Any: ...
 def gradient(
     model: ModelLike,
     wrt: Names | None = None,

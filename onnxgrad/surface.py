@@ -28,6 +28,7 @@ from onnxgrad.functions import (
     jvp,
     mark_checkpoints,
     optimize,
+    reduce,
     verify,
 )
 from onnxgrad.grad import (
@@ -51,6 +52,7 @@ from onnxgrad.jobs.inspection.differences import Diff
 from onnxgrad.jobs.optimize import Grown, RewriteRefuted
 from onnxgrad.jobs.outcome import OptimizedModel
 from onnxgrad.jobs.place import PlacedModel
+from onnxgrad.jobs.reduce import ReducedModel
 from onnxgrad.limits import LimitReached
 from onnxgrad.passes.base import FamilyPass, Pass, RulePass, register
 from onnxgrad.passes.outline_as import outline_as
@@ -92,6 +94,7 @@ __all__ = [
     "Pass",
     "PatternContext",
     "PlacedModel",
+    "ReducedModel",
     "Report",
     "RewriteRefuted",
     "RuleFailed",
@@ -136,6 +139,7 @@ __all__ = [
     "optimize",
     "outline_as",
     "place",
+    "reduce",
     "register",
     "rewrite",
     "rewrite_bindings",

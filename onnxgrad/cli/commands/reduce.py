@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import tempfile
 from pathlib import Path
 
@@ -17,9 +16,9 @@ from onnxgrad.errors import InputError
 from onnxgrad.interpreter import python_command
 from onnxgrad.ir.load import load
 from onnxgrad.ir.storage.external_data import load_weights
-from onnxgrad.limits import SECONDS, limited
+from onnxgrad.jobs.reduce import smallest, words_of
 from onnxgrad.report.parts import bytes_text, changed, heading, number, table
-from onnxgrad.verify.reducing.reduce import Command, Reduction, reduce
+from onnxgrad.verify.reducing.reduce import Reduction
 from onnxgrad.wording import counted
 
 _FAILURES = (1, 3)  # exit codes of ours that are no fault of the given model or options
@@ -33,37 +32,27 @@ def run(args: argparse.Namespace, out: Output) -> int:
     check_output(target, [args.model])
     model, folder = read(args.model)
     load_weights(model, folder)
-    # at the deadline the smallest model so far is the answer; a check that runs may finish
-    with (
-        limited((args.timeout or SECONDS) + args.check_timeout, args.max_memory),
-        tempfile.TemporaryDirectory(prefix="onnxgrad-") as scratch,
-    ):
-        check = _check(args, Path(scratch)).on_original(
-            model, args.model, None if args.fails is None else _FAILURES
-        )
+    with tempfile.TemporaryDirectory(prefix="onnxgrad-") as scratch:
+        words = words_of(args.check if args.fails is None else args.fails)
+        if args.fails is not None:
+            words = _own(words, Path(scratch))
         with out.progress("reduce", 1) as advance:
 
             def on_step(step: str, model: ModelProto, checked: int) -> None:
                 nodes, size = counted(len(model.graph.node), "node"), bytes_text(model.ByteSize())
                 advance(f"{nodes}, {size}, {checked} checked, {step}", None)
 
-            found = reduce(model, check.fails, seconds=args.timeout or SECONDS, on_step=on_step)
+            found = smallest(
+                model,
+                words,
+                args.options,
+                name=args.model,
+                statuses=None if args.fails is None else _FAILURES,
+                on_step=on_step,
+            )
     write_model(load(found.model), target, out)
     _show(args, out, model, found)
     return 0
-
-
-def _check(args: argparse.Namespace, scratch: Path) -> Command:
-    """Return the requested check. Raises InputError if the command cannot be read."""
-    try:
-        words = shlex.split(args.check if args.fails is None else args.fails)
-    except ValueError as error:
-        raise InputError(f"cannot read the command: {error}") from error
-    if not words:
-        raise InputError("the command is empty")
-    if args.fails is not None:
-        words = _own(words, scratch)
-    return Command(words, scratch, args.interesting_exit, args.says, args.check_timeout)
 
 
 _MAIN = "from onnxgrad.__main__ import main; sys.exit(main())"
