@@ -10,6 +10,7 @@ from pathlib import Path
 
 import onnx.compose
 import onnx_graphsurgeon as gs
+import onnxruntime
 import pytest
 
 from onnxgrad.help import source
@@ -24,6 +25,7 @@ def theirs(tool: str) -> str:
 
 def test_every_tool_has_a_table() -> None:
     tools = ["onnxsim", "onnxslim", "TVM", "onnxruntime-training", "onnx-ad", "onnx-graphsurgeon"]
+    tools += ["Polygraphy", "onnxruntime's tools", "onnxconverter-common"]
     assert list(SECTIONS) == tools
     assert all(theirs(tool).count("\n") > 5 for tool in SECTIONS)
 
@@ -52,3 +54,27 @@ def test_their_options_are_called_so(tool: str) -> None:
     known = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=120).stdout
     named = re.findall(r"`(--[\w-]+)", theirs(tool))
     assert len(named) > 8 and [o for o in named if not re.search(rf"{o}\b(?!-)", known)] == []
+
+
+def test_every_command_on_the_right_is_run_by_the_page() -> None:
+    """Each option of a command in the newest tables stands in a line that test_pages runs."""
+    new = ("Polygraphy", "onnxruntime's tools", "onnxconverter-common")
+    (block,) = re.findall(r"```sh\n(.*?)```", SECTIONS[new[-1]], re.S)
+    ran = [line.split() for line in block.splitlines() if line.startswith("$ ")]
+    rows = [row for tool in new for row in re.findall(r"^\| .*? \| (.*) \|$", SECTIONS[tool], re.M)]
+    ours = [c for row in rows for c in re.findall(r"`onnxgrad (\w[^`]*)`", row)]
+    assert len(ours) > 15
+    for text in ours:
+        words = text.split()
+        asked = [words[0], *(w for w in words if w.startswith("--"))]
+        elsewhere = words[0] == "reduce" or "--target-opset" in words
+        assert elsewhere or any(set(asked) <= set(line) for line in ran), text
+
+
+def test_the_tools_of_onnxruntime_are_there() -> None:
+    names = re.findall(
+        r"`onnxruntime\.((?:tools|transformers)\.\w+)", theirs("onnxruntime's tools")
+    )
+    folder = Path(str(onnxruntime.__file__)).parent
+    missing = [n for n in names if not (folder / f"{n.replace('.', '/')}.py").exists()]
+    assert len(names) > 5 and missing == []
