@@ -72,6 +72,7 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
             trainer = None if args.provider != "cpu" else opening()
         # the address space that CUDA reserves is beyond any bound
         trainer = trainer or opening()
+        del step, opening  # the engine has the values
         if trainer.leads:
             out.show(*(cell(f"note: {note}") for note in trainer.task.notes))
         started = time.perf_counter()

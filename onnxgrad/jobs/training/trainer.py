@@ -78,8 +78,8 @@ class TrainingLoop:
             self._engine = open_engine(
                 self.task, options.engine, provider, threads, options.data_parallel
             )
-        if not isinstance(step, TrainingStep):  # its first values were read into the engine
-            self.task = self._engine.task = replace(self.task, initial={})
+        # its first values were read into the engine
+        self.task = self._engine.task = replace(self.task, initial={})
         self._engine.seed = options.seed
         self._loss = math.nan  # of the last step: the mean over its micro-batches
         self._norm: float | None = None  # of its gradients, if the step returns it
