@@ -18,6 +18,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import constant, emitting
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.sizes import least
 from onnxgrad.ir.type_inference import per_binding
 from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements, sizes
 from onnxgrad.ir.type_inference.symbolic_shapes import refine
@@ -217,6 +218,8 @@ def _copy_sizes(b: Binding, known: KnownElements, trace: Trace) -> None:
     wanted = sizes(target, known)
     if wanted is None or not _may_copy(x.shape, wanted):
         return
+    if -1 in wanted and b.attr("allowzero", 0) and any(least(d) == 0 for d in wanted):
+        return  # its result is not typed; models have very many such
     found = refine(b.node, b.inputs, known)
     if found is None or None in found[0]:
         return
