@@ -123,12 +123,13 @@ export class Training {
     const whole = (/** @type {bigint} */ n) => new Tensor("int64", BigInt64Array.of(n), []);
     /** @type {Tensors} */
     const feeds = {};
-    for (const { name, role } of this.manifest.inputs) {
+    for (const { name, role, dtype } of this.manifest.inputs) {
       const { type, data, dims } = batch[name] ?? {};
+      const Floats = dtype === "float64" ? Float64Array : Float32Array;
       if (role === "batch") feeds[name] = new Tensor(type, data, dims);
       if (role === "step") feeds[name] = whole(BigInt(step));
       if (role === "seed") feeds[name] = whole((BigInt(this.seed) << 32n) + BigInt(part));
-      if (role === "learning_rate") feeds[name] = new Tensor("float32", Float32Array.of(rate), []);
+      if (role === "learning_rate") feeds[name] = new Tensor(dtype, Floats.of(rate), []);
     }
     return feeds;
   }

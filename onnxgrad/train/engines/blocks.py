@@ -217,7 +217,9 @@ class BlocksEngine(Engine):
         self._norm = None if norm is None else np.asarray(norm, self._dtype)
         if norm is not None and not np.isfinite(norm):
             return
-        given = np.float32(rate) if self._schedule is None else np.float64(self._schedule(number))
+        given: Any = self._dtype.type(rate)
+        if self._schedule is not None:
+            given = np.float64(self._schedule(number))
         dtype = helper.np_dtype_to_tensor_dtype(self._dtype)
         with np.errstate(all="ignore"):
             for index, region in enumerate(self._regions):

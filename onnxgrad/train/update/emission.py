@@ -57,7 +57,8 @@ def emit_update(
     names = block.program.names
     rate = None
     if options.schedule is None:
-        rate = block.add_input(names.fresh("learning_rate"), TensorType(TensorProto.FLOAT, ()))
+        # a float64 model loses 4e-8 by a rate in float32
+        rate = block.add_input(names.fresh("learning_rate"), TensorType(widest(parameters), ()))
     step = block.add_input(names.fresh("step"), TensorType(TensorProto.INT64, ()))
     number = op.Cast(step, to=TensorProto.DOUBLE)
     if scale:  # updates that were left out do not count

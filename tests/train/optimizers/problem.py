@@ -75,7 +75,10 @@ def by_graph(
     )
     values: Arrays = dict(step.initial)
     for number in range(first, first + steps):
-        at = {"step": np.array(number), "learning_rate": np.array(rate, np.float32)}
+        at = {
+            "step": np.array(number),
+            "learning_rate": np.array(rate, np.result_type(dtype, "f4")),
+        }
         feeds = {**values, **at, "x": X.astype(dtype), "t": T.astype(dtype)}
         found = run(proto, feeds, outputs=list(following.values()))
         values = {name: found[new] for name, new in following.items()}

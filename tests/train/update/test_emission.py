@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -15,6 +15,7 @@ from onnxgrad.train import SGD, AdamW, CrossEntropy, Trainer, TrainingStep, trai
 from onnxgrad.train.schedules import Cosine
 from onnxgrad.train.update.mixed_precision import LossScaling
 from onnxgrad.verify.running.session import run
+from tests.helpers import parse
 from tests.train.common import TEXT, classifier, examples, step
 from tests.train.follower import Follower
 
@@ -154,3 +155,17 @@ def test_fewer_micro_batches_than_a_step_takes_train_nothing_and_say_so(tmp_path
     with pytest.warns(RunWarning, match="2 epochs"):
         losses = Trainer(task).fit(examples(8), batch_size=4, epochs=2, folder=tmp_path).losses
     assert len(losses) == 1
+
+
+@pytest.mark.parametrize("engine", ["graph", "blocks"])
+def test_the_rate_of_a_float64_model_has_its_digits(engine: Literal["graph", "blocks"]) -> None:
+    """0.1 in float32 is off by 1.5e-8: so were the weights."""
+    rng = np.random.default_rng(3)
+    x, target, w = (rng.normal(size=size) for size in ((16, 4), (16, 2), (4, 2)))
+    model = parse("g (double[N,4] x) => (double[N,2] y) { y = MatMul (x, w) }")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    trainer = Trainer(training_step(model, "mse", SGD(lr=0.1)), engine=engine)
+    for _ in range(50):
+        trainer.step({"x": x, "target": target})
+        w = w - 0.1 * 2 / target.size * x.T @ (x @ w - target)
+    np.testing.assert_allclose(trainer.parameters["w"], w, rtol=1e-13, atol=1e-14)
