@@ -102,7 +102,9 @@ class RuleWarning(UserWarning):
 
 
 class RunWarning(UserWarning):
-    """A training run goes on with other options than those that its checkpoint was written with."""
+    """A training run goes on with other options than those that its checkpoint was written with, or
+    without an array of its data that nothing reads.
+    """
 
 
 class InternalError(OnnxgradError):

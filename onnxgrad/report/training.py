@@ -65,6 +65,27 @@ class StepMade(Plain):
             yield from check_lines(self.check, verbose)
 
 
+def batch_parts(step: TrainingStep) -> Iterator[Part]:
+    """The arrays of a batch, and which of them are labels: those with classes, and those on which
+    the loss depends and no other output of the model.
+    """
+    manifest, block = step.manifest, step.evaluation.main
+    results = [v for v in block.outputs if v.name != manifest.loss]
+    needed = set(results)
+    block.schedule()
+    for b in reversed(block.bindings):
+        if not needed.isdisjoint(v for v in b.outputs if v is not None):
+            needed.update(b.reads())
+    of_model = {v.name for v in needed}
+    rows = []
+    for fed in manifest.of_role("batch"):
+        labels = fed.classes is not None or bool(results and fed.name not in of_model)
+        classes = "" if fed.classes is None else f", 0 to {fed.classes - 1}"
+        ignored = "" if fed.ignored is None else f" or {fed.ignored} (ignored)"
+        rows.append((*_typed(fed), f"labels{classes}{ignored}" if labels else "input"))
+    yield table("a batch holds", "type", "read as", rows=rows)
+
+
 @dataclass(frozen=True)
 class Fitted(Plain):
     """A run of training: its history, the steps taken, the seconds, the model that it wrote, notes

@@ -5,8 +5,9 @@ dicts.
 from __future__ import annotations
 
 import hashlib
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from onnxgrad.errors import InputError
+from onnxgrad.errors import InputError, RunWarning
 from onnxgrad.ir.storage.atomic_files import regular
 from onnxgrad.ir.storage.numpy_files import read_arrays
 from onnxgrad.ir.types import Array
@@ -145,14 +146,22 @@ def sampled(arrays: Mapping[str, Array]) -> str:
     return found.hexdigest()[:16]
 
 
-def as_data(given: Given | Data, size: int, seed: int | None, *, whole: bool = False) -> Data:
-    """Returns the data that `fit` accepts as `Data`. Raises InputError for an iterator, and for a
-    file that cannot be read.
+def as_data(
+    given: Given | Data,
+    size: int,
+    seed: int | None,
+    *,
+    whole: bool = False,
+    read: Collection[str] | None = None,
+) -> Data:
+    """Returns the data that `fit` accepts as `Data`; of a file the arrays that are `read`. Raises
+    InputError for an iterator, and for a file that cannot be read.
     """
     if isinstance(given, Data):
         return given
     if isinstance(given, (str, PathLike)):
-        given = read_npz(Path(given))
+        arrays = read_npz(Path(given))
+        given = arrays if read is None else without_unread(arrays, read, str(given))
     if isinstance(given, Mapping):
         return Arrays({name: np.asarray(a) for name, a in given.items()}, size, seed, whole)
     if callable(given):
@@ -163,6 +172,28 @@ def as_data(given: Given | Data, size: int, seed: int | None, *, whole: bool = F
         )
     batches: Any = given
     return Repeated(lambda: batches, same=True)
+
+
+def without_unread(
+    arrays: Mapping[str, Array],
+    inputs: Collection[str],
+    where: str,
+    *,
+    beside: Collection[str] = (),
+    leads: bool = True,
+) -> dict[str, Array]:
+    """Returns the arrays of a file that are inputs, or read `beside` them by metrics; a RunWarning
+    names the others. All of them if an input is missing, so that the error shows a misspelled name.
+    """
+    extra = [name for name in arrays if name not in inputs and name not in beside]
+    if not extra or not arrays.keys() >= set(inputs):
+        return dict(arrays)
+    if leads:
+        names = ", ".join(f"'{name}'" for name in extra)
+        read = ", ".join(inputs)
+        words = f"{where}: nothing reads {names}; the step reads {read}"
+        warnings.warn(words, RunWarning, stacklevel=2)
+    return {name: array for name, array in arrays.items() if name not in extra}
 
 
 def read_npz(path: Path) -> dict[str, Array]:

@@ -107,6 +107,11 @@ class Manifest:
         """The inputs with one of these roles."""
         return [fed for fed in self.inputs if fed.role in roles]
 
+    @property
+    def batch(self) -> list[str]:
+        """The names of the arrays of a batch."""
+        return [fed.name for fed in self.of_role("batch")]
+
     def running(self) -> list[Fed]:
         """The states that belong to the model: running statistics, by their names in the file."""
         return [fed for fed in self.of_role("state") if fed.of == fed.name]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from onnxgrad import Trainer
-from onnxgrad.errors import InputError
+from onnxgrad.errors import InputError, RunWarning
 from onnxgrad.train.data import as_data
 from tests.train.common import examples, step
 
@@ -45,6 +45,21 @@ def test_files_lists_and_functions(tmp_path: Path) -> None:
     assert seen(str(tmp_path / "data.npz")) == seen(ARRAYS)
     batches = [{"x": np.array([1])}, {"x": np.array([2])}]
     assert seen(batches, 0) == seen(batches, 1) == seen(lambda: iter(batches)) == [[1], [2]]
+
+
+def test_arrays_of_a_file_that_nothing_reads_are_left_out(tmp_path: Path) -> None:
+    path = str(tmp_path / "data.npz")
+    np.savez(path, **examples(40), more=np.zeros(40))
+    with pytest.warns(
+        RunWarning, match=r"data.npz: nothing reads 'more'; the step reads x, labels"
+    ):
+        losses = Trainer(step(), threads=1).fit(path).losses
+    assert losses == Trainer(step(), threads=1).fit(examples(40)).losses
+    with pytest.warns(RunWarning, match="nothing reads 'more'"):
+        Trainer(step(), threads=1).evaluate(path)
+    np.savez(path, x=examples(40)["x"], label=np.zeros(40))
+    with pytest.raises(InputError, match=r"has 'label', which is no input: it takes x.*labels"):
+        Trainer(step(), threads=1).fit(path)
 
 
 def test_a_batch_is_a_dict() -> None:

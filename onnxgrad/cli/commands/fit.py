@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -33,10 +33,10 @@ from onnxgrad.jobs.training.step import make_step
 from onnxgrad.jobs.training.trainer import TrainingLoop
 from onnxgrad.limits import MOST_SECONDS, UNLIMITED, LimitReached
 from onnxgrad.report.parts import cell, heading
-from onnxgrad.report.training import Fitted
+from onnxgrad.report.training import Fitted, batch_parts
 from onnxgrad.train import Event, accuracy, features
 from onnxgrad.train.callbacks import check_plotting
-from onnxgrad.train.data import read_npz
+from onnxgrad.train.data import read_npz, without_unread
 from onnxgrad.train.engines.processes import world
 from onnxgrad.verify.running.process_limits import bounding_us
 
@@ -73,7 +73,11 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
         # the address space that CUDA reserves is beyond any bound
         trainer = trainer or opening()
         del step, opening  # the engine has the values
+        data = _read(trainer, data, args.data)
+        labels = (args.accuracy or {}).values()
+        validation = validation and _read(trainer, validation, args.validation, labels)
         if trainer.leads:
+            out.show(*batch_parts(trainer.task))
             out.show(*(cell(f"note: {note}") for note in trainer.task.notes))
         started = time.perf_counter()
         with (
@@ -154,6 +158,14 @@ def _data(args: argparse.Namespace, path: str | None, folder: bool) -> Any:
         provider=args.provider,
         threads=args.threads,
     )
+
+
+def _read(
+    trainer: TrainingLoop, arrays: Any, path: str, labels: Collection[str] = ()
+) -> dict[str, Any]:
+    """The arrays that the step reads, and the labels of metrics."""
+    names = trainer.task.manifest.batch
+    return without_unread(arrays, names, shown(path), beside=labels, leads=trainer.leads)
 
 
 def _shown(

@@ -245,11 +245,14 @@ class TrainingLoop:
         if self._log is not None:
             self._log.cut(stands.logged, stands.steps)
 
-    def _batches(self, data: Given | Data, size: int | None, seed: int | None) -> Data:
+    def _batches(
+        self, data: Given | Data, size: int | None, seed: int | None, metrics: object = None
+    ) -> Data:
         """Batches of this size; by default of the only size that the step accepts, or of 32."""
         fixed = self.task.manifest.fixed_batch
         size = (fixed or 32) if size is None else size
-        return as_data(data, size, seed, whole=fixed is not None)
+        names = None if metrics else self.task.manifest.batch
+        return as_data(data, size, seed, whole=fixed is not None, read=names)
 
     def _tell(self, event: Event, watching: Iterable[Callback]) -> bool:
         """Call every callback; whether one of them ends training."""
@@ -299,8 +302,9 @@ class TrainingLoop:
         self._evaluation = self._evaluation or self._open()
         held = self._engine.held
         weights = self._averaged(held) if options.averaged else self._of_model(held)
-        batches = self._batches(options.data, options.batch_size, None).epoch(0)
-        return evaluated(self._evaluation, self.task, weights, batches, options.metrics or {})
+        metrics = options.metrics or {}
+        batches = self._batches(options.data, options.batch_size, None, metrics).epoch(0)
+        return evaluated(self._evaluation, self.task, weights, batches, metrics)
 
     # ---- values ----------------------------------------------------------------------------------
 

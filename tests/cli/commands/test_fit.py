@@ -71,6 +71,36 @@ def test_the_best_weights_are_written_and_both_are_compared(
     assert both[0] != both[1]
 
 
+def test_an_array_that_nothing_reads_is_a_warning_and_labels_are_shown(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = {"weight": np.ones(64, np.float32), "y": examples(64)["labels"]}
+    np.savez("more.npz", **examples(64), **more)
+    words = ["fit", "model.onnx", *BASE, "--epochs", "2", "--data"]
+    held = ["--validation", "more.npz", "--accuracy", "logits=y"]
+    assert main([*words, "more.npz", *held, "-o", "more.onnx"]) == 0
+    shown, said = capsys.readouterr()
+    assert re.search(r"labels +int64\[N\] +labels, 0 to 2 or -100 \(ignored\)", shown)
+    assert re.search(r"x +float32\[N, 8\] +input", shown)
+    assert said.splitlines() == [
+        f"note: more.npz: nothing reads {unread}; the step reads x, labels"
+        for unread in ("'weight', 'y'", "'weight'")
+    ]
+    np.savez("same.npz", **examples(64))
+    assert main([*words, "same.npz", "-o", "same.onnx"]) == 0
+    assert capsys.readouterr().err == ""
+    assert Path("same.onnx").read_bytes() == Path("more.onnx").read_bytes()
+
+
+def test_a_target_is_a_label_without_classes(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez("target.npz", x=examples(8)["x"], target=np.zeros((8, 3), np.float32))
+    words = ["fit", "model.onnx", "--loss", "mse", "--data", "target.npz", "--steps", "1"]
+    assert main(words) == 0
+    assert re.search(r"target +float32\[.*\] +labels *\n", capsys.readouterr().out)
+
+
 def test_what_nobody_keeps_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "model.onnx", *BASE, "--data", "data.npz", "--steps", "1"]) == 0
     assert "note: nothing was kept: -o writes the trained model" in capsys.readouterr().out
