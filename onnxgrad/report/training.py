@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 from onnxgrad.grad.checking.report import GradientReport
+from onnxgrad.grad.weights.copies import weights_of
 from onnxgrad.report.gradient import check_lines, nodes
 from onnxgrad.report.parts import Part, Text, cell, number, seconds_text, table
 from onnxgrad.results import Plain
 from onnxgrad.train.callbacks import History
+from onnxgrad.train.engines.session import sizes_of
 from onnxgrad.train.manifest import Fed, Role
 from onnxgrad.train.step import TrainingStep
+from onnxgrad.train.update.emission import fed_of
 from onnxgrad.wording import counted
 
 
@@ -65,25 +68,52 @@ class StepMade(Plain):
             yield from check_lines(self.check, verbose)
 
 
-def batch_parts(step: TrainingStep) -> Iterator[Part]:
-    """The arrays of a batch, and which of them are labels: those with classes, and those on which
-    the loss depends and no other output of the model.
+def _of_model(step: TrainingStep) -> set[str]:
+    """The values on which an output other than the loss depends; all inputs if the loss is the only
+    output.
     """
-    manifest, block = step.manifest, step.evaluation.main
-    results = [v for v in block.outputs if v.name != manifest.loss]
-    needed = set(results)
+    block = step.evaluation.main
+    needed = {v for v in block.outputs if v.name != step.manifest.loss} or set(block.outputs)
     block.schedule()
     for b in reversed(block.bindings):
         if not needed.isdisjoint(v for v in b.outputs if v is not None):
             needed.update(b.reads())
-    of_model = {v.name for v in needed}
-    rows = []
-    for fed in manifest.of_role("batch"):
-        labels = fed.classes is not None or bool(results and fed.name not in of_model)
+    return {v.name for v in needed}
+
+
+def batch_parts(step: TrainingStep) -> Iterator[Part]:
+    """The arrays of a batch, and which of them are labels: those with classes, and those on which
+    the loss depends and no other output of the model.
+    """
+    of_model, rows = _of_model(step), []
+    for fed in step.manifest.of_role("batch"):
+        labels = fed.classes is not None or fed.name not in of_model
         classes = "" if fed.classes is None else f", 0 to {fed.classes - 1}"
         ignored = "" if fed.ignored is None else f" or {fed.ignored} (ignored)"
         rows.append((*_typed(fed), f"labels{classes}{ignored}" if labels else "input"))
     yield table("a batch holds", "type", "read as", rows=rows)
+
+
+def weight_parts(step: TrainingStep, verbose: bool = False) -> Iterator[Part]:
+    """How many weights of the step are trained and how many frozen, with their elements; with -v
+    each of them. Constants of the loss are left out.
+    """
+    of_model = _of_model(step)
+    frozen = [v for v in weights_of(step.evaluation) if v.name in of_model]
+    kinds = {
+        "trained": step.manifest.of_role("parameter"),
+        "running statistics": step.manifest.running(),
+        "frozen": [fed_of(v, "parameter") for v in frozen],
+    }
+    rows = [
+        (kind, number(len(feds)), number(sum(math.prod(sizes_of(fed)) for fed in feds)))
+        for kind, feds in kinds.items()
+        if feds or kind != "running statistics"
+    ]
+    yield table("weights", ">arrays", ">elements", rows=rows)
+    if verbose:
+        each = [(*_typed(fed), kind) for kind, feds in kinds.items() for fed in feds]
+        yield table("weight", "type", "is", rows=each)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from onnxgrad.jobs.training.step import make_step
 from onnxgrad.jobs.training.trainer import TrainingLoop
 from onnxgrad.limits import MOST_SECONDS, UNLIMITED, LimitReached
 from onnxgrad.report.parts import cell, heading
-from onnxgrad.report.training import Fitted, batch_parts
+from onnxgrad.report.training import Fitted, batch_parts, weight_parts
 from onnxgrad.train import Event, accuracy, features
 from onnxgrad.train.callbacks import check_plotting
 from onnxgrad.train.data import read_npz, without_unread
@@ -77,7 +77,7 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
         labels = (args.accuracy or {}).values()
         validation = validation and _read(trainer, validation, args.validation, labels)
         if trainer.leads:
-            out.show(*batch_parts(trainer.task))
+            out.show(*batch_parts(trainer.task), *weight_parts(trainer.task, out.verbose))
             out.show(*(cell(f"note: {note}") for note in trainer.task.notes))
         started = time.perf_counter()
         with (

@@ -101,6 +101,25 @@ def test_a_target_is_a_label_without_classes(
     assert re.search(r"target +float32\[.*\] +labels *\n", capsys.readouterr().out)
 
 
+def test_trained_and_frozen_weights_are_shown_before_training(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fit", "model.onnx", *BASE, "--data", "data.npz", "--steps", "1", "--wrt", "w2"]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    table = r"weights +arrays +elements *\n─+\n *trained +1 +48 *\n *frozen +3 +147 *\n"
+    assert re.search(table, shown) and "w1 " not in shown
+    assert shown.index("frozen") < shown.index("epoch")
+    assert main([*words, "-v"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"w2 +float32\[16, 3\] +trained *\n", shown)
+    for name, shape in (("w1", "8, 16"), ("b1", "16"), ("b2", "3")):
+        assert re.search(rf"{name} +float32\[{shape}\] +frozen *\n", shown)
+    whole = ["fit", "model.onnx", *BASE, "--data", "data.npz", "--steps", "1"]
+    assert main(whole) == 0
+    assert re.search(r"trained +4 +195 *\n *frozen +0 +0 *\n", capsys.readouterr().out)
+
+
 def test_what_nobody_keeps_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "model.onnx", *BASE, "--data", "data.npz", "--steps", "1"]) == 0
     assert "note: nothing was kept: -o writes the trained model" in capsys.readouterr().out
