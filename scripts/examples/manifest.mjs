@@ -6,10 +6,12 @@
  * @typedef {{name: string, role: string, dtype: string, shape: (number | string | null)[] | null,
  *   next: string | null, of: string | null, classes: number | null, ignored: number | null
  *   }} Fed  an input
+ * @typedef {{tied: {name: string, copy: string, transposed: boolean}[], untied: {name: string}[]
+ *   }} Repairs  initializers that are copies of a parameter, and parameters that the file lacks
  * @typedef {{format: string, version: number, inputs: Fed[], loss: string, metrics: string[],
  *   optimizer: {name: string, lr?: number}, model: string, train: string, eval: string,
  *   state: string, update: string | null, accumulate: number, gradient_norm: string | null,
- *   loss_scaling: object | null}} Manifest
+ *   loss_scaling: object | null, repairs: Repairs}} Manifest
  */
 
 const FORMAT = "onnxgrad training step";

@@ -7,6 +7,7 @@
  * an entry of ModelProto.metadata_props (14) has a key (1) and a value (2).
  *
  * @typedef {import("./safetensors.mjs").Value} Value
+ * @typedef {import("./manifest.mjs").Repairs} Repairs
  */
 
 const GRAPH = 7;
@@ -50,23 +51,28 @@ function* fields(bytes, at, end) {
 }
 
 /**
+ * A tied weight goes into both of its initializers. Throws where the step has a parameter that the
+ * file lacks: that needs another graph, which Python's `Trainer.export` writes.
+ *
  * @param {Uint8Array} model the original file
  * @param {Map<string, Value>} weights by name
- * @param {{steps: number, manifest: {optimizer: object}}} training how they were trained
+ * @param {{steps: number, manifest: {optimizer: object, repairs: Repairs}}} training how they were
+ *   trained
  * @returns {Uint8Array} the file with these weights
  */
-export function withWeights(model, weights, { steps, manifest: { optimizer } }) {
+export function withWeights(model, weights, { steps, manifest: { optimizer, repairs } }) {
   const trained = new Uint8Array(model); // a copy
-  const missing = new Set(weights.keys());
+  const copies = copiesOf(weights, repairs);
+  const missing = new Set([...weights.keys(), ...copies.keys()]);
   for (const [inModel, graphBegin, graphEnd] of fields(model, 0, model.length)) {
     if (inModel !== GRAPH) continue;
     for (const [inGraph, begin, end] of fields(model, graphBegin, graphEnd)) {
       if (inGraph !== INITIALIZER) continue;
       const name = text(model, begin, end, NAME);
-      const value = weights.get(name);
+      const data = copies.get(name) ?? weights.get(name)?.data;
       const [from, to] = part(model, begin, end, RAW_DATA);
-      if (!value || to - from !== value.data.byteLength) continue;
-      const { buffer, byteOffset, byteLength } = value.data;
+      if (!data || to - from !== data.byteLength) continue;
+      const { buffer, byteOffset, byteLength } = data;
       trained.set(new Uint8Array(buffer, byteOffset, byteLength), from);
       missing.delete(name);
     }
@@ -77,6 +83,32 @@ export function withWeights(model, weights, { steps, manifest: { optimizer } }) 
   const said = JSON.stringify({ weights: [...weights.keys()].sort(), steps, optimizer });
   const entry = field(METADATA, join([field(1, KEY), field(2, said)]));
   return join([...withoutEntry(trained), entry]);
+}
+
+/**
+ * The elements of the file's initializers that are copies of a parameter, by name.
+ *
+ * @param {Map<string, Value>} weights
+ * @param {Partial<Repairs>} [repairs]
+ * @returns {Map<string, Value["data"]>}
+ */
+function copiesOf(weights, { tied = [], untied = [] } = {}) {
+  const added = untied.find(({ name }) => weights.has(name));
+  if (added) {
+    throw new Error(`the file lacks the parameter '${added.name}': export with Python's Trainer`);
+  }
+  const copies = new Map();
+  for (const { name, copy, transposed } of tied) {
+    const value = weights.get(name);
+    if (value) copies.set(copy, transposed ? transpose(value) : value.data);
+  }
+  return copies;
+}
+
+/** The elements of a matrix in the order of its transpose; sizes of 1 do not count. */
+function transpose(/** @type {Value} */ { data, dims }) {
+  const [rows, columns = 1] = dims.filter((size) => size !== 1);
+  return data.map((_, i) => data[(i % rows) * columns + Math.floor(i / rows)]);
 }
 
 /** @returns {[number, number]} where the content of a field of a message lies */

@@ -126,6 +126,81 @@ def script(folder: Path, text: str) -> str:
     return done.stdout
 
 
+def tied_network(layers: int) -> onnx.ModelProto:
+    """The digits' 64 pixels through a matrix and back through its transpose, which is a copy, then
+    through normalisations that are one initializer each.
+    """
+    lines = "".join(
+        f"n{i} = LayerNormalization (h{i}, scale)  h{i + 1} = MatMul (n{i}, w{i})"
+        for i in range(layers)
+    )
+    text = f"""
+    <ir_version: 8, opset_import: ["" : 18]>
+    digits (float[N, 64] x) => (float[N, 10] logits) {{
+      a = MatMul (x, w)  r = Relu (a)  h0 = MatMul (r, copy)  {lines}  logits = MatMul (h{layers}, out)
+    }}
+    """
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.normal(0, 0.1, shape) for name, shape in
+              [("w", (64, 8)), ("out", (64, 10)), *((f"w{i}", (64, 64)) for i in range(layers))]}  # fmt: skip
+    arrays |= {"copy": arrays["w"].T, "scale": np.ones(64)}
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.ascontiguousarray(a, np.float32), n)
+        for n, a in arrays.items()
+    )
+    return model
+
+
+def exported_by_script(folder: Path, model: onnx.ModelProto) -> tuple[str, train.TrainingStep]:
+    """What exporting after 20 steps says, with the model in `trained.onnx`."""
+    folder.mkdir(exist_ok=True)
+    onnx.save(model, folder / "digits.onnx")
+    step = train.training_step(model, train.CrossEntropy(), train.SGD(lr=0.05), tie=["w=copy"])
+    train.save_step(step, folder)
+    said = script(
+        folder,
+        f"""
+        import {{ writeFileSync }} from "node:fs";
+        const {{ withWeights }} = await import("{EXAMPLES.as_uri()}/onnx_weights.mjs");
+        for (let k = 0; k < 20; k++) await training.step(batchOf(chosen(digits, k)));
+        const model = await readFile("{folder}/digits.onnx");
+        try {{
+          const bytes = withWeights(model, training.weights(), training);
+          writeFileSync("{folder}/trained.onnx", bytes);
+        }} catch (error) {{
+          console.log(error.message);
+        }}
+        """,
+    )
+    return said, step
+
+
+def test_a_tied_weight_goes_into_both_copies(tmp_path: Path) -> None:
+    model = tied_network(1)
+    said, step = exported_by_script(tmp_path, model)
+    assert not said and [t.copy for t in step.manifest.repairs.tied] == ["copy"]
+    trainer, _ = trained(tmp_path)
+    wanted = {
+        t.name: onnx.numpy_helper.to_array(t) for t in trainer.export(model).graph.initializer
+    }
+    written = onnx.load(tmp_path / "trained.onnx")
+    found = {t.name: onnx.numpy_helper.to_array(t) for t in written.graph.initializer}
+    before = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    assert np.array_equal(found["copy"], found["w"].T)
+    assert not np.allclose(found["copy"], before["copy"], atol=1e-4)
+    assert found.keys() == wanted.keys()
+    for name, array in found.items():
+        assert array == pytest.approx(wanted[name], abs=1e-5)
+
+
+def test_a_parameter_that_the_file_lacks_is_refused(tmp_path: Path) -> None:
+    said, step = exported_by_script(tmp_path, tied_network(2))
+    (added,) = {u.name for u in step.manifest.repairs.untied}
+    assert said == f"the file lacks the parameter '{added}': export with Python's Trainer\n"
+    assert not (tmp_path / "trained.onnx").exists()
+
+
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
