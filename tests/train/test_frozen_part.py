@@ -168,4 +168,4 @@ def test_from_a_file_and_as_one_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["h2"], features(classifier(), "h2", examples(40))["h2"])
     step = training_step(path, CrossEntropy(), inputs_at="h2")
     with pytest.raises(InputError, match="takes 'h2', which the model computes"):
-        onnxgrad.train.with_training_info(step, path)
+        onnxgrad.train.with_training_info(path, step)

@@ -16,7 +16,7 @@ from onnxgrad.jobs.training.step import check_step, make_step
 from onnxgrad.report.parts import heading, line
 from onnxgrad.report.training import StepMade
 from onnxgrad.train.onnx_training.training_info_reader import step_from_training_info
-from onnxgrad.train.onnx_training.training_info_writer import with_training_info
+from onnxgrad.train.onnx_training.training_info_writer import program_with_training_info
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import MANIFEST, save_step, seal_step
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             if report is not None and not report.ok:
                 raise NotProved(f"{args.model}: {report}; nothing was written")
             if args.training_info:
-                write_model(with_training_info(step, model), target, out)
+                write_model(program_with_training_info(model, step), target, out)
             else:
                 save_step(step, args.output)
                 out.wrote(args.output)

@@ -220,8 +220,7 @@ def tie(
     for pair in named:
         t = _pair(pair, weights, trained)
         found.setdefault(t.copy, t)
-    for t in found.values():
-        _replace(weights[t.name], weights[t.copy], t.transposed)
+    apply_tied(program, found.values())
     return [name for name in trained if name not in found], tuple(found.values()), notes
 
 
@@ -256,6 +255,13 @@ def _trained(program: Program, wrt: Wrt, stop: Stop) -> list[str]:
         reached = reaching(block, targets, paths)
         found = [v for v in found if v in reached]
     return [v.name for v in found]
+
+
+def apply_tied(program: Program, tied: Iterable[Tied]) -> None:
+    """Let the readers of each copy read its parameter."""
+    weights = program.main.initializers
+    for t in tied:
+        _replace(weights[t.name], weights[t.copy], t.transposed)
 
 
 def _replace(kept: Var, copy: Var, transposed: bool) -> None:

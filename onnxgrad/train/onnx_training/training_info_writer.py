@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from onnx import (
@@ -25,9 +26,10 @@ from onnx import (
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.opset.raising import raise_opset
+from onnxgrad.grad.weights.repairs import apply_tied, apply_untied
 from onnxgrad.grad.wrt import hoist_requested
 from onnxgrad.ir import domains
-from onnxgrad.ir.load import ModelLike, load, load_own, program_of
+from onnxgrad.ir.load import ModelLike, load, load_own, program_of, to_kind_of
 from onnxgrad.ir.operator_families import RANDOM
 from onnxgrad.ir.program import Names, Program
 from onnxgrad.ir.protobufs import every_graph, graphs_of, keep
@@ -47,17 +49,24 @@ _FILLED = frozenset({"float16", "float32", "float64", "int32", "int64", "uint8",
 
 
 @known_keywords
-def with_training_info(step: TrainingStep, original: ModelLike) -> Program:
-    """`original`, from which the step was made, with the step as its training_info.
+def with_training_info(original: ModelLike, step: TrainingStep) -> Any:
+    """Returns `original`, from which the step was made, with the step as its training_info, in the
+    type you passed in. Paths, bytes and streams return a ModelProto.
 
     The batch that the model takes, what the loss adds to it and the learning rate, whose default is
     the optimiser's, are inputs of the training graph; weights, states and the step's number are
     initializers that update_binding names. `initialization` resets the number, and each state that
     begins as one number everywhere; the others begin, as the weights do, with their initializers.
+    The graph is repaired as the step's is (`manifest.repairs`): a tied weight is one initializer.
     Former training_info is replaced, and an opset that the gradient does not know is raised. Raises
     InputError for another model, for a step in micro-batches or with BatchNormalization or Dropout
     in training, and for a weight that cannot be an initializer of the main graph.
     """
+    return to_kind_of(program_with_training_info(original, step), original)
+
+
+def program_with_training_info(original: ModelLike, step: TrainingStep) -> Program:
+    """`with_training_info` as a Program. Errors likewise."""
     if step.update is not None:
         raise InputError(
             "TrainingInfoProto has one graph for a step, and this one adds up micro-batches in "
@@ -102,10 +111,14 @@ def _refuse_cut(step: TrainingStep, original: ModelLike) -> None:
 
 
 def _inference(step: TrainingStep, original: ModelLike, weights: list[str]) -> Program:
-    """The original model, with the weights as initializers of its main graph."""
+    """The original model, with the weights as initializers of its main graph, and repaired: its
+    graph reads a tied weight where it read a copy, which no step would change.
+    """
     program = load_own(original)
     if digest(program) != step.manifest.model:
         raise InputError("the training step was made from another model than this one")
+    apply_untied(program, step.manifest.repairs.untied)
+    apply_tied(program, step.manifest.repairs.tied)
     if program.opset < step.train.opset:
         program, _ = raise_opset(program)
     proto = to_proto(program)

@@ -18,6 +18,8 @@ from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
 from onnxgrad.grad.weights.sharing import find_merged
 from onnxgrad.ir.load import load_own
+from onnxgrad.train import with_training_info
+from onnxgrad.train.onnx_training.training_info_reader import step_from_training_info
 from onnxgrad.train.step_folder import save_step
 from onnxgrad.verify import run
 from tests.grad.weights.test_weights import model_of, trained
@@ -131,6 +133,19 @@ def test_a_step_is_resumed_and_exported_from_its_folder(tmp_path: Path) -> None:
     trained = onnx.load(tmp_path / "trained.onnx").graph.initializer
     arrays = {t.name: numpy_helper.to_array(t) for t in trained}
     assert np.array_equal(arrays["head"], arrays["embed"].T) and "norm.weight.1" in arrays
+
+
+def test_training_info_reads_a_tied_weight_once() -> None:
+    """A copy in the inference graph would keep its first values: no update binding names it."""
+    model = language()
+    step = step_of(model)
+    file = with_training_info(model, step)
+    held = [t.name for t in file.graph.initializer]
+    bound = {e.key for e in file.training_info[0].update_binding}
+    assert set(held) <= bound and "head" not in held and "norm.weight.1" in held
+    assert losses(step_from_training_info(file))[0] == losses(step)[0]
+    inputs = {"x": BATCH["x"]}
+    np.testing.assert_array_equal(run(file, inputs)["y"], run(model, inputs)["y"])
 
 
 # ---- must not be repaired ------------------------------------------------------------------------

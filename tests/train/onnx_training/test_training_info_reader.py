@@ -10,7 +10,6 @@ import pytest
 from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.save import to_proto
 from onnxgrad.train import SGD, Trainer
 from onnxgrad.train.onnx_training.training_info_reader import step_from_training_info
 from onnxgrad.train.onnx_training.training_info_writer import KEY, with_training_info
@@ -55,7 +54,7 @@ def of_another_tool() -> onnx.ModelProto:
 
 def written() -> onnx.ModelProto:
     """The momentum of SGD is a state, and `initialization` resets it."""
-    return to_proto(with_training_info(step(SGD(lr=0.1, momentum=0.9)), classifier()))
+    return with_training_info(classifier(), step(SGD(lr=0.1, momentum=0.9)))
 
 
 def test_training_info_of_another_tool() -> None:

@@ -12,7 +12,8 @@ from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
-from onnxgrad.ir.save import save, to_proto
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import save
 from onnxgrad.train import (
     SGD,
     AdamW,
@@ -82,7 +83,7 @@ def ten() -> list[dict[str, Any]]:
 @pytest.mark.parametrize("optimizer", [AdamW(lr=0.01), SGD(lr=0.1, momentum=0.9), Adafactor()])
 def test_there_and_back(optimizer: Optimizer, tmp_path: Path) -> None:
     made = step(optimizer)
-    save(with_training_info(made, classifier()), tmp_path / "model.onnx")
+    save(with_training_info(load(classifier()), made), tmp_path / "model.onnx")
     model = onnx.load(tmp_path / "model.onnx")
     is_by_the_standard(model)
     back = step_from_training_info(tmp_path / "model.onnx")
@@ -95,8 +96,18 @@ def test_there_and_back(optimizer: Optimizer, tmp_path: Path) -> None:
         assert curve(back, ten(), engine=engine) == wanted
 
 
+def test_it_returns_the_kind_that_it_was_given(tmp_path: Path) -> None:
+    made, model = step(), classifier()
+    onnx.save(model, tmp_path / "m.onnx")
+    assert isinstance(with_training_info(load(model), made), Program)
+    of = [model, model.SerializeToString(), tmp_path / "m.onnx"]
+    first, *others = [with_training_info(original, made) for original in of]
+    assert isinstance(first, onnx.ModelProto) and not model.training_info
+    assert len(first.training_info) == 1 and others == [first, first]
+
+
 def test_the_model_stays_and_its_forward_part_is_there_once() -> None:
-    model = to_proto(with_training_info(step(), classifier()))
+    model = with_training_info(classifier(), step())
     original = classifier()
     assert model.graph == original.graph
     x = examples(5)["x"]
@@ -110,7 +121,7 @@ def test_the_model_stays_and_its_forward_part_is_there_once() -> None:
 def test_a_step_of_the_file_by_its_own_words() -> None:
     """One update by hand: run the combined graph, and move values as update_binding says."""
     made = step(SGD(lr=0.1, momentum=0.9))
-    model = to_proto(with_training_info(made, classifier()))
+    model = with_training_info(classifier(), made)
     both, losses = combined(model), []
     for batch in ten():
         found = run(both, batch)
@@ -127,7 +138,7 @@ def test_options_of_a_step() -> None:
         classifier(), CrossEntropy(), SGD(momentum=0.9), metrics=["logits", "gradient_norm"],
         clip_norm=0.5, average=0.9, groups={"b*": {"lr": 0.01}}, schedule=Linear(0.1, total_iters=5),
     )  # fmt: skip
-    model = to_proto(with_training_info(made, classifier()))
+    model = with_training_info(classifier(), made)
     is_by_the_standard(model)
     back = step_from_training_info(model)
     assert back.manifest.to_json() == made.manifest.to_json()
@@ -142,7 +153,7 @@ def test_half_precision_keeps_its_master_weights() -> None:
         )
     model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
     made = training_step(model, SequenceCrossEntropy(), AdamW(lr=0.01))
-    file = to_proto(with_training_info(made, model))
+    file = with_training_info(model, made)
     is_by_the_standard(file)
     reset = {e.key for e in file.training_info[0].initialization_binding}
     assert "head.exp_avg" in reset and not any("master" in name for name in reset)
@@ -154,7 +165,7 @@ def test_half_precision_keeps_its_master_weights() -> None:
 def test_real_models(name: str) -> None:
     path = MODELS_DIR / "training" / f"{name}.onnx"
     made = training_step(path, "loss", SGD(lr=0.01))
-    file = to_proto(with_training_info(made, path), weights=True)
+    file = with_training_info(path, made)
     is_by_the_standard(file)
     (info,) = file.training_info
     assert file.graph == load(path).proto.graph
@@ -198,7 +209,7 @@ def test_kinds_of_models(text: str) -> None:
     model = parse(text)
     model.graph.initializer.append(numpy_helper.from_array(np.float32([1, -2, 0.5]), "w"))
     made = training_step(model, "mse", SGD(lr=0.1), ["w", "v"] if "float[3] v" in text else "w")
-    file = to_proto(with_training_info(made, model))
+    file = with_training_info(model, made)
     is_by_the_standard(file)
     rng = np.random.default_rng(0)
     batches: list[dict[str, Any]] = [
@@ -217,15 +228,15 @@ def test_weights_in_a_file_beside(tmp_path: Path) -> None:
     )
     made = training_step(tmp_path / "m.onnx", CrossEntropy(), SGD(lr=0.1))
     (tmp_path / "out").mkdir()
-    save(with_training_info(made, tmp_path / "m.onnx"), tmp_path / "out" / "t.onnx")
+    save(with_training_info(load(tmp_path / "m.onnx"), made), tmp_path / "out" / "t.onnx")
     back = step_from_training_info(tmp_path / "out" / "t.onnx")
     assert curve(back, ten()) == curve(made, ten())
 
 
 def test_a_second_step_replaces_the_first() -> None:
-    once = to_proto(with_training_info(step(), classifier()))
+    once = with_training_info(classifier(), step())
     made = training_step(once, CrossEntropy(), SGD(lr=0.1))
-    twice = to_proto(with_training_info(made, once))
+    twice = with_training_info(once, made)
     assert len(twice.training_info) == 1 and [e.key for e in twice.metadata_props].count(KEY) == 1
     assert curve(step_from_training_info(twice), ten()) == curve(made, ten())
 
@@ -234,12 +245,12 @@ def test_what_is_refused() -> None:
     other = classifier()
     other.graph.node[2].op_type = "Tanh"
     with pytest.raises(InputError, match="from another model"):
-        with_training_info(step(), other)
+        with_training_info(other, step())
     micro = training_step(classifier(), CrossEntropy(), accumulate=2)
     with pytest.raises(InputError, match="accumulate=1"):
-        with_training_info(micro, classifier())
+        with_training_info(classifier(), micro)
     text = '<ir_version: 8, opset_import: ["": 18]> g (float[N, 3] x) => (float[N, 3] y) { h = Mul (x, w)  y = Dropout (h) }'
     model = parse(text)
     model.graph.initializer.append(numpy_helper.from_array(np.float32([1, -2, 0.5]), "w"))
     with pytest.raises(InputError, match="no words for another loss in evaluation"):
-        with_training_info(training_step(model, "mse", dropout="train"), model)
+        with_training_info(model, training_step(model, "mse", dropout="train"))
