@@ -53,6 +53,7 @@ from onnxgrad.jobs.optimize import Grown, RewriteRefuted
 from onnxgrad.jobs.outcome import OptimizedModel
 from onnxgrad.jobs.place import PlacedModel
 from onnxgrad.jobs.reduce import ReducedModel
+from onnxgrad.jobs.training.fit import Fitted
 from onnxgrad.limits import LimitReached
 from onnxgrad.passes.base import FamilyPass, Pass, RulePass, register
 from onnxgrad.passes.outline_as import outline_as
@@ -65,7 +66,7 @@ from onnxgrad.rewrite.worklist import rewrite
 from onnxgrad.surgery import edit, extract, join, lift, open_batch, place, set_metadata
 from onnxgrad.testing import temporary_rules
 from onnxgrad.train.onnx_training.preview_operators import LowerTraining
-from onnxgrad.training import Trainer, training_step
+from onnxgrad.training import Trainer, fit, training_step
 from onnxgrad.verify import Report, RunFailed, Unsupported
 from onnxgrad.verify.bench import BenchReport
 from onnxgrad.verify.reference.user_operators import kernel
@@ -80,6 +81,7 @@ __all__ = [
     "Diff",
     "Each",
     "FamilyPass",
+    "Fitted",
     "GradientPass",
     "GradientReport",
     "Grown",
@@ -121,6 +123,7 @@ __all__ = [
     "edit",
     "emitting",
     "extract",
+    "fit",
     "fix_dims",
     "float16",
     "function_gradient",

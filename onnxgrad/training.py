@@ -4,15 +4,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from onnxgrad.ir.load import ModelLike
+from onnxgrad.errors import InputError
+from onnxgrad.ir.load import ModelLike, check_room, load, to_kind_of
+from onnxgrad.ir.model_kinds import settled
 from onnxgrad.jobs.declared import from_keywords
+from onnxgrad.jobs.training import fit as driver
 from onnxgrad.jobs.training.declarations import (
     EvaluateOptions,
     ExportOptions,
+    FitOptions,
     RestoreOptions,
     RunOptions,
     StepOptions,
@@ -48,6 +53,46 @@ def training_step(model: ModelLike, *, options: StepOptions) -> TrainingStep:
     TrainingStep(sgd on 6 weights; a batch holds x, target)
     """
     return make_step(model, options)
+
+
+@from_keywords(FitOptions)
+def fit(
+    model: ModelLike,
+    *,
+    options: FitOptions,
+    original: ModelLike | None = None,
+    report: bool = False,
+) -> Any:
+    """Train a model on data and return it with its new weights, in the type you passed in; paths,
+    bytes and streams return a ModelProto.
+
+    `model` may be the folder of a training step: `original` is then the model that the step is of,
+    which gets the weights, and the options of steps are ignored. `data` and `validation`: as for
+    `Trainer.fit`. `accuracy`: pairs of an output of scores and the name of its labels. With
+    `report=True` returns a `Fitted`: that model, the `history` of the run, and its `best` and
+    `last` held-out results.
+
+    Raises InputError for a loss, data or options that do not fit, Diverged for a loss that is not
+    finite, and LimitReached.
+
+    >>> data = {"x": np.ones((16, 16), np.float32), "target": np.zeros((16, 8), np.float32)}
+    >>> model = "models/training/mlp.onnx"
+    >>> done = onnxgrad.fit(model, data, "loss", rate=0.01, epochs=2, report=True)
+    >>> done.steps, done.history.losses[-1] < done.history.losses[0]
+    (8, True)
+    """
+    given, into = settled(model), original
+    if driver.is_folder(given) is (into is None):
+        raise InputError(
+            "fit: original is the model of the training step whose folder is passed: give both, or "
+            "a model alone"
+        )
+    kind = model if into is None else into
+    into = given if into is None else settled(into)
+    check_room(load(into), kind)
+    done = driver.fit(given, options, original=into)
+    done = replace(done, model=to_kind_of(done.model, kind))
+    return done if report else done.model
 
 
 class Trainer(TrainingLoop):

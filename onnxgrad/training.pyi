@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.jobs.gradient_declarations import Checkpoints
+from onnxgrad.jobs.groups import Labels
+from onnxgrad.jobs.groups import Memory
 from onnxgrad.jobs.groups import Names
 from onnxgrad.jobs.groups import Provider
+from onnxgrad.jobs.groups import Seconds
 from onnxgrad.jobs.groups import Seed
 from onnxgrad.jobs.groups import Several
 from onnxgrad.jobs.groups import Threads
@@ -59,6 +62,52 @@ def training_step(
     schedule: ScheduleLike | None = None,
     checkpoint: Checkpoints | None = None,
 ) -> TrainingStep: ...
+def fit(
+    model: ModelLike,
+    data: DataLike,
+    loss: LossLike | None = None,
+    optimizer: OptimizerLike | None = None,
+    wrt: Names | None = ('params',),
+    rate: RateLike | None = None,
+    *,
+    original: ModelLike | None = None,
+    report: bool = False,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    accuracy: Labels | None = None,
+    shuffle: bool = True,
+    plot: str | None = None,
+    stop: Names | None = None,
+    inputs_at: Names = (),
+    tie: Names = ('auto',),
+    untie: Names = ('auto',),
+    metrics: Names = (),
+    batch_norm: Literal['frozen', 'train'] | None = None,
+    dropout: Literal['off', 'train'] | Ratio | None = None,
+    groups: GroupsLike | None = None,
+    clip_norm: Limit | None = None,
+    clip_value: Limit | None = None,
+    accumulate: Batches = 1,
+    average: AverageLike | None = None,
+    loss_scale: ScalingLike | None = None,
+    schedule: ScheduleLike | None = None,
+    checkpoint: Checkpoints | None = None,
+    provider: Provider = 'cpu',
+    threads: Threads | None = None,
+    engine: EngineName = 'auto',
+    data_parallel: bool = False,
+    validation: DataLike | None = None,
+    epochs: Several = 1,
+    steps: Several | None = None,
+    seed: Seed | None = 0,
+    patience: Several | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    every: Several | None = None,
+    keep: Annotated[Keep | tuple[Keep, ...], _Kept()] | None = None,
+    log: str | os.PathLike[str] | None = None,
+    batch_size: Several | None = None,
+    force: bool = False,
+) -> Any: ...
 class Trainer(TrainingLoop):
     def __init__(
         self,

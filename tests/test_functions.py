@@ -29,7 +29,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "rewrite_bindings": {"rewriter": lambda matches: {}}, "rewrite_call": {"rewriter": lambda x: x},
     "vjp_all": {"formula": len}, "features": {"data": {"x": np.zeros((2, 16), np.float32)}, "at": "linear"},
     "load_adapters": {"adapters": "none.safetensors"}, "lora": {"targets": "*"},
-    "export": {"values": {}}, "reduce": {"check": len},
+    "export": {"values": {}}, "reduce": {"check": len}, "fit": {"data": {}},
 }  # fmt: skip
 # for parameters of these names anywhere
 USUAL: dict[str, Any] = {

@@ -58,6 +58,7 @@ HOMES: dict[str, dict[str, str]] = {
         "ir/renaming": "jobs/test_join",
         "jobs/proving": "jobs/test_join",
         "surgery": "jobs/test_edit",
+        "training": "jobs/training/test_fit",
         "jobs/surgery_declarations": "jobs/test_edit",
     },
     "parts of one proof, which only a whole one shows to work": {

@@ -8,6 +8,7 @@ from typing import Any
 from onnxgrad.jobs.inspection.contents import Summary, Weights
 from onnxgrad.jobs.inspection.differences import Diff
 from onnxgrad.jobs.outcome import OptimizedModel
+from onnxgrad.jobs.training.fit import Fitted
 from onnxgrad.report.diff import diff_parts
 from onnxgrad.report.html.models import diff_page, summary_page
 from onnxgrad.report.html.optimized import optimized_page
@@ -15,11 +16,13 @@ from onnxgrad.report.inspection import summary_parts, weights_parts
 from onnxgrad.report.optimized import optimized_parts
 from onnxgrad.report.parts import Part
 from onnxgrad.report.rendering import markdown, markup, plain
+from onnxgrad.report.training import fitted_parts
 
 _PARTS: dict[type, Callable[[Any, bool], Iterator[Part]]] = {
     Summary: summary_parts,
     Weights: weights_parts,
     Diff: diff_parts,
+    Fitted: fitted_parts,
     OptimizedModel: lambda result, verbose: optimized_parts(result.outcome, verbose),
 }
 _PAGES: dict[type, Callable[[Any], str]] = {
@@ -30,7 +33,7 @@ _PAGES: dict[type, Callable[[Any], str]] = {
 
 
 def parts_of(
-    result: Summary | Weights | Diff | OptimizedModel, verbose: bool = False
+    result: Summary | Weights | Diff | Fitted | OptimizedModel, verbose: bool = False
 ) -> Iterator[Part]:
     """Returns the lines and tables of a result's text; with `verbose` all of them."""
     return _PARTS[type(result)](result, verbose)

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.weights.copies import weights_of
+from onnxgrad.jobs.training.fit import Fitted
 from onnxgrad.report.gradient import check_lines, nodes
 from onnxgrad.report.parts import Part, Text, cell, number, seconds_text, table
 from onnxgrad.results import Plain
-from onnxgrad.train.callbacks import History
 from onnxgrad.train.engines.session import sizes_of
 from onnxgrad.train.manifest import Fed, Role
 from onnxgrad.train.step import TrainingStep
@@ -116,63 +116,47 @@ def weight_parts(step: TrainingStep, verbose: bool = False) -> Iterator[Part]:
         yield table("weight", "type", "is", rows=each)
 
 
-@dataclass(frozen=True)
-class Fitted(Plain):
-    """A run of training: its history, the steps taken, the seconds, the model that it wrote, notes
-    on the step.
-    """
-
-    json_keys = (
-        "steps losses=history.losses evaluations=history.evaluations kept=history.kept "
-        "best=history.best last=history.last notes seconds"
+def fitted_parts(fitted: Fitted, verbose: bool = False) -> Iterator[Part]:
+    """A row per epoch: the mean loss of its steps, what the held-out data says."""
+    losses: dict[int, list[float]] = {}
+    held: dict[int, Mapping[str, float]] = {}
+    for event in fitted.history.events:
+        if event.evaluation is None:
+            losses.setdefault(event.epoch, []).append(event.loss)
+        else:
+            held[event.epoch] = event.evaluation
+    names = list(dict.fromkeys(name for found in held.values() for name in found))
+    columns = (">epoch", ">steps", ">loss", *(f">held-out {name}" for name in names))
+    yield table(
+        *columns,
+        rows=(
+            (
+                str(epoch + 1),
+                number(len(found)),
+                f"{math.fsum(found) / len(found):.5g}",
+                *(f"{held[epoch][n]:.5g}" if n in held.get(epoch, {}) else "" for n in names),
+            )
+            for epoch, found in losses.items()
+        ),
     )
+    speed = len(fitted.history.losses) / fitted.seconds if fitted.seconds else 0.0
+    yield (
+        f"{counted(fitted.steps, 'step')} in all, {number(len(fitted.history.losses))} now in "
+        f"{seconds_text(fitted.seconds)} ({speed:.1f} a second)"
+    )
+    if fitted.history.best is not None and fitted.history.last is not None:
+        yield _compared(fitted, fitted.history.best, fitted.history.last)
 
-    history: History
-    steps: int
-    seconds: float
-    output: str | None = None
-    notes: tuple[str, ...] = ()
 
-    def parts(self, verbose: bool = False) -> Iterator[Part]:
-        """A row per epoch: the mean loss of its steps, what the held-out data says."""
-        losses: dict[int, list[float]] = {}
-        held: dict[int, Mapping[str, float]] = {}
-        for event in self.history.events:
-            if event.evaluation is None:
-                losses.setdefault(event.epoch, []).append(event.loss)
-            else:
-                held[event.epoch] = event.evaluation
-        names = list(dict.fromkeys(name for found in held.values() for name in found))
-        columns = (">epoch", ">steps", ">loss", *(f">held-out {name}" for name in names))
-        yield table(
-            *columns,
-            rows=(
-                (
-                    str(epoch + 1),
-                    number(len(found)),
-                    f"{math.fsum(found) / len(found):.5g}",
-                    *(f"{held[epoch][n]:.5g}" if n in held.get(epoch, {}) else "" for n in names),
-                )
-                for epoch, found in losses.items()
-            ),
-        )
-        speed = len(self.history.losses) / self.seconds if self.seconds else 0.0
-        yield (
-            f"{counted(self.steps, 'step')} in all, {number(len(self.history.losses))} now in "
-            f"{seconds_text(self.seconds)} ({speed:.1f} a second)"
-        )
-        if self.history.best is not None and self.history.last is not None:
-            yield self._compared(self.history.best, self.history.last)
-
-    def _compared(self, best: Mapping[str, float], last: Mapping[str, float]) -> Text:
-        """Which weights were written, and what these and the others evaluate to."""
-        same = best["step"] == last["step"]
-        found = _held_out("last and best" if same else "last", last)
-        found = found if same else f"{_held_out('best', best)}; {found}"
-        kept = "last" if same else self.history.kept
-        wrote = "" if self.output is None else f"{self.output} has the {kept} weights. "
-        more = "; --keep best writes the best" if wrote and not same and kept == "last" else ""
-        return cell(f"{wrote}Held out: {found}{more}")
+def _compared(fitted: Fitted, best: Mapping[str, float], last: Mapping[str, float]) -> Text:
+    """Which weights were written, and what these and the others evaluate to."""
+    same = best["step"] == last["step"]
+    found = _held_out("last and best" if same else "last", last)
+    found = found if same else f"{_held_out('best', best)}; {found}"
+    kept = "last" if same else fitted.history.kept
+    wrote = "" if fitted.output is None else f"{fitted.output} has the {kept} weights. "
+    more = "; --keep best writes the best" if wrote and not same and kept == "last" else ""
+    return cell(f"{wrote}Held out: {found}{more}")
 
 
 def _held_out(which: str, found: Mapping[str, float]) -> str:

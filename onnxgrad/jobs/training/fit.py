@@ -1,0 +1,210 @@
+"""The driver of `fit`: a model trained on data, from its training step to the model with its new
+weights.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.load import ModelLike, load
+from onnxgrad.ir.program import Program
+from onnxgrad.jobs.training.declarations import (
+    Engine,
+    Epochs,
+    ExportOptions,
+    FitOptions,
+    RunOptions,
+    TrainerOptions,
+)
+from onnxgrad.jobs.training.step import make_step
+from onnxgrad.jobs.training.trainer import TrainingLoop
+from onnxgrad.limits import MOST_SECONDS, UNLIMITED, LimitReached, current, limited
+from onnxgrad.results import Rendered
+from onnxgrad.train.callbacks import Callback, Event, History, check_plotting
+from onnxgrad.train.data import read_npz, without_unread
+from onnxgrad.train.evaluation import accuracy
+from onnxgrad.train.frozen_part import features
+from onnxgrad.wording import option
+
+
+@dataclass(frozen=True)
+class Fitted(Rendered):
+    """The result of `fit(report=True)`: the trained `model`, in the type that was passed in; the
+    `history` of the run; how many `steps` were taken in all; the `seconds` of this run; `notes` on
+    the step.
+
+    `output` is the file that the command wrote. `leads`: this process speaks for all that train
+    together.
+    """
+
+    json_keys = (
+        "steps losses=history.losses evaluations=history.evaluations kept=history.kept "
+        "best=history.best last=history.last notes seconds"
+    )
+
+    model: Any
+    history: History
+    steps: int
+    seconds: float
+    output: str | None = None
+    notes: tuple[str, ...] = ()
+    leads: bool = True
+
+    @property
+    def best(self) -> Mapping[str, float] | None:
+        """The step with the smallest held-out loss, with that loss and the metrics, if any."""
+        return self.history.best
+
+    @property
+    def last(self) -> Mapping[str, float] | None:
+        """The last step, with its held-out loss and metrics, if any."""
+        return self.history.last
+
+
+@dataclass(frozen=True)
+class FitHooks:
+    """How the caller takes part in `fit`; by default not at all.
+
+    `training` is a context around the training, entered with the trainer, that gives what each
+    event is passed to. `write` writes the trained model, in the process that leads. `limits` bounds
+    the work by seconds and memory.
+    """
+
+    training: Callable[[TrainingLoop], AbstractContextManager[Callback]] = lambda trainer: (
+        nullcontext(_ignore)
+    )
+    write: Callable[[Program], None] | None = None
+    limits: Callable[[float | None, int | str | None], AbstractContextManager[Any]] = limited
+
+
+def _ignore(event: Event) -> None:
+    """Do nothing with an event."""
+
+
+def fit(
+    model: ModelLike,
+    options: FitOptions,
+    hooks: FitHooks | None = None,
+    *,
+    original: ModelLike | None = None,
+) -> Fitted:
+    """Train a model, or the step in a folder, and put the weights into `original`: the `model` of
+    the result is that program, None without an original. Raises InputError, Diverged and
+    LimitReached.
+    """
+    hooks = hooks or FitHooks()
+    if options.plot is not None:
+        check_plotting()
+    began = time.monotonic()
+    with hooks.limits(options.timeout, options.max_memory):
+        step: Any = model if is_folder(model) else make_step(model, options)
+        data, validation = (_data(model, d, options) for d in (options.data, options.validation))
+        how = TrainerOptions.from_settings(options.shared(Engine))
+        trainer = TrainingLoop(step, how) if options.provider == "cpu" else None
+    # the address space that CUDA reserves is beyond any bound
+    trainer = trainer or TrainingLoop(step, how)
+    del step  # the engine has the values
+    labels = (options.accuracy or {}).values()
+    data = _read(trainer, data, options.data)
+    validation = validation and _read(trainer, validation, options.validation, labels)
+    started = time.perf_counter()
+    with (
+        _naming_what_ended(options.folder, trainer),
+        _while_training(options, hooks, time.monotonic() - began),
+        hooks.training(trainer) as watching,
+    ):
+        given = options.shared(Epochs) | {"data": data, "validation": validation}
+        given |= {} if options.shuffle else {"seed": None}
+        run = {"metrics": _metrics(options), "callbacks": [watching, _within_limits]}
+        history = trainer.train(RunOptions.from_settings({**given, **run}))
+    seconds = time.perf_counter() - started
+    trained, leads = None, trainer.leads
+    if original is not None and (leads or hooks.write is None):
+        trained = trainer.exported(load(original), ExportOptions())
+        if hooks.write is not None:
+            hooks.write(trained)
+    if options.plot is not None and leads:
+        history.plot(options.plot)
+    steps, notes = trainer.progress.steps, trainer.task.notes
+    return Fitted(trained, history, steps, seconds, notes=notes, leads=leads)
+
+
+def is_folder(model: Any) -> bool:
+    """Return whether this is the folder of a training step."""
+    return isinstance(model, (str, os.PathLike)) and os.path.isdir(model)
+
+
+def _metrics(options: FitOptions) -> dict[str, Any]:
+    return {
+        "accuracy" if output == "logits" else f"accuracy of {output}": accuracy(output, labels)
+        for output, labels in (options.accuracy or {}).items()
+    }
+
+
+def _data(model: ModelLike, data: Any, options: FitOptions) -> Any:
+    """The arrays of a file; what the model's frozen part makes of arrays, unless they are that."""
+    given = read_npz(Path(data)) if isinstance(data, (str, os.PathLike)) else data
+    at = options.inputs_at
+    if given is None or is_folder(model) or not at:
+        return given
+    if not isinstance(given, Mapping):
+        what = f"{option('--inputs-at', 'inputs_at')} needs data that is arrays by name"
+        raise InputError(f"{what}, not {type(given).__name__}")
+    if all(name in given for name in at):
+        return given
+    return features(
+        model,
+        at,
+        given,
+        batch_size=options.batch_size,
+        provider=options.provider,
+        threads=options.threads,
+    )
+
+
+def _read(trainer: TrainingLoop, arrays: Any, given: Any, labels: Collection[str] = ()) -> Any:
+    """The arrays of a file that the step reads, and the labels of metrics."""
+    if not isinstance(given, (str, os.PathLike)):
+        return arrays
+    names, path = trainer.task.manifest.batch, os.fspath(given)
+    return without_unread(arrays, names, path, beside=labels, leads=trainer.leads)
+
+
+def _within_limits(event: Event) -> None:
+    """Raise LimitReached if the time is over."""
+    current().left()
+
+
+def _while_training(
+    options: FitOptions, hooks: FitHooks, spent: float
+) -> AbstractContextManager[Any]:
+    """The limits that were given, less the seconds `spent`; training has none of its own."""
+    if options.timeout is None and options.max_memory is None:
+        return nullcontext()
+    left = MOST_SECONDS if options.timeout is None else max(options.timeout - spent, 1e-3)
+    return hooks.limits(left, UNLIMITED if options.max_memory is None else options.max_memory)
+
+
+@contextmanager
+def _naming_what_ended(
+    folder: str | os.PathLike[str] | None, trainer: TrainingLoop
+) -> Iterator[None]:
+    """Say of a limit that ends training at which step it did, and what was kept."""
+    try:
+        yield
+    except LimitReached as error:
+        kept = f"nothing was kept: {option('--folder', 'folder=')} saves as it goes"
+        if folder is not None and any(Path(folder).glob("*")):
+            again = option("command", "call")
+            kept = f"the same {again} goes on from what {os.fspath(folder)} has"
+        reason = str(error).removeprefix("not proved: ")
+        raise LimitReached(
+            f"training ended after step {trainer.progress.steps}: {reason}; {kept}"
+        ) from error

@@ -1,0 +1,88 @@
+"""`onnxgrad.fit`: what the command does, for models and arrays in Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxgrad
+from onnxgrad import LimitReached, train
+from onnxgrad.cli.app import main
+from onnxgrad.errors import InputError
+from tests.train.common import examples, write_model
+
+HOW: dict[str, Any] = {"loss": "cross_entropy", "threads": 1}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path)
+    np.savez("data.npz", **examples(100))
+    np.savez("held.npz", **examples(50, seed=2))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["--epochs", "2"], {"epochs": 2}),
+        (["--steps", "9", "--no-shuffle"], {"steps": 9, "shuffle": False}),
+        (["--inputs-at", "h2"], {"inputs_at": "h2"}),
+        (["--rate", "0.3", "--epochs", "3", "--keep", "best"], {"rate": 0.3, "epochs": 3, "keep": "best"}),
+    ],
+)  # fmt: skip
+def test_the_command_and_the_function_write_the_same(
+    folder: Path, words: list[str], options: dict[str, Any]
+) -> None:
+    base = ["--loss", "cross_entropy", "--threads", "1", "--accuracy", "logits=labels"]
+    base += ["--data", "data.npz", "--validation", "held.npz", "-q"]
+    assert main(["fit", "model.onnx", *base, *words, "-o", "out.onnx"]) == 0
+    done = onnxgrad.fit(
+        "model.onnx", examples(100), validation="held.npz", accuracy={"logits": "labels"},
+        **HOW, **options, report=True,
+    )  # fmt: skip
+    assert isinstance(done, onnxgrad.Fitted) and isinstance(done.model, onnx.ModelProto)
+    assert done.model.graph == onnx.load("out.onnx").graph
+    assert done.last["step"] == done.steps and done.best["loss"] <= done.last["loss"]
+    assert 0 <= done.history.evaluations[-1]["accuracy"] <= 1
+    assert f"{done.steps} steps in all" in str(done) and "| epoch" in done.to_markdown()
+    assert done.to_dict()["losses"] == done.history.losses
+
+
+def test_the_result_has_the_type_of_the_model(folder: Path) -> None:
+    proto = onnx.load("model.onnx")
+    before = proto.SerializeToString(deterministic=True)
+    program = onnxgrad.load("model.onnx")
+    given: list[Any] = [proto, program, program.main, Path("model.onnx").read_bytes()]
+    found = [onnxgrad.fit(model, examples(64), steps=2, **HOW) for model in given]
+    assert [type(f) for f in found] == [*map(type, given[:3]), onnx.ModelProto]
+    one, *others = (onnxgrad.load(f).proto.graph.initializer for f in found)
+    assert all(list(one) == list(other) for other in others)
+    assert list(one) != list(proto.graph.initializer)
+    assert proto.SerializeToString(deterministic=True) == before
+    assert list(program.proto.graph.initializer) == list(proto.graph.initializer)
+
+
+def test_the_folder_of_a_step_trains_its_original(folder: Path) -> None:
+    step = onnxgrad.training_step("model.onnx", "cross_entropy")
+    train.save_step(step, "step")
+    of_step = onnxgrad.fit("step", "data.npz", original="model.onnx", steps=4, threads=1)
+    assert of_step.graph == onnxgrad.fit("model.onnx", "data.npz", steps=4, **HOW).graph
+    for given in ({"model": "step"}, {"model": "model.onnx", "original": "model.onnx"}):
+        with pytest.raises(InputError, match="fit: original is the model of the training step"):
+            onnxgrad.fit(**given, data="data.npz")
+
+
+def test_a_limit_of_time_ends_training_here_too(folder: Path) -> None:
+    with pytest.raises(LimitReached, match=r"ended after step \d+: .* timeout=; .*: folder= saves"):
+        onnxgrad.fit("model.onnx", "data.npz", epochs=10**6, timeout=1.5, **HOW)
+
+
+def test_a_frozen_part_needs_arrays(folder: Path) -> None:
+    with pytest.raises(InputError, match="inputs_at needs data that is arrays by name, not list"):
+        onnxgrad.fit("model.onnx", [examples(32)], inputs_at="h2", **HOW)
