@@ -11,7 +11,7 @@ from onnx import NodeProto, helper
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir import attributes, domains
-from onnxgrad.ir.operator_families import RANDOM
+from onnxgrad.ir.domains import RANDOM
 from onnxgrad.ir.protobufs import keep
 from onnxgrad.ir.text import value_text
 from onnxgrad.ir.var import Var, names_of

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.operator_families import REDUCTIONS
+from onnxgrad.ir.domains import REDUCTIONS
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array, Shape
 from onnxgrad.ir.var import Var

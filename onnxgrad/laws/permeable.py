@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.domains import REDUCTIONS
 from onnxgrad.ir.emission.emit import constant
-from onnxgrad.ir.operator_families import REDUCTIONS
 from onnxgrad.ir.types import element_count
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.fold_scale_axis.scale import again

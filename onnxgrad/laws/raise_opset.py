@@ -13,8 +13,8 @@ import numpy as np
 
 from onnxgrad.errors import UnknownDtype
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.domains import REDUCTIONS
 from onnxgrad.ir.emission.emit import constant
-from onnxgrad.ir.operator_families import REDUCTIONS
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import is_static, numpy_dtype
 from onnxgrad.ir.var import Var

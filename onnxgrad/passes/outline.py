@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar
 from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.operator_families import BROADCASTING, ELEMENTWISE, REDUCTIONS
+from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE, REDUCTIONS
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.var import Var

@@ -13,8 +13,8 @@ from onnx import TensorProto, ValueInfoProto, numpy_helper
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.domains import ELEMENTWISE
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.operator_families import ELEMENTWISE
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program

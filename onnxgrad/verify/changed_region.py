@@ -21,7 +21,7 @@ from onnx import (
     ValueInfoProto,
 )
 
-from onnxgrad.ir.operator_families import RANDOM
+from onnxgrad.ir.domains import RANDOM
 from onnxgrad.ir.protobufs import every_node, graphs_of
 
 # operands that say what to do, so that different ones may mean the same

@@ -13,7 +13,7 @@ import numpy as np
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxgrad.ir import domains
-from onnxgrad.ir.operator_families import RANDOM
+from onnxgrad.ir.domains import RANDOM
 from onnxgrad.ir.protobufs import elements, every_graph, every_node
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.output_dependencies import Key, Marks, gathered, key_of, value_types

@@ -14,7 +14,7 @@ from onnx import GraphProto, NodeProto, TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
-from onnxgrad.ir.operator_families import RANDOM
+from onnxgrad.ir.domains import RANDOM
 from onnxgrad.ir.protobufs import copy_of, elements, every_node, scheduled
 from onnxgrad.verify.changed_region import reads
 from onnxgrad.verify.tolerance import is_float

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxgrad.ir.operator_families import REDUCTIONS
+from onnxgrad.ir.domains import REDUCTIONS
 from onnxgrad.laws import permeable
 from tests.rewriting import apply, assert_same_results, model_of, weights
 

@@ -21,9 +21,9 @@ from onnxgrad.errors import InternalError, UnknownDtype
 from onnxgrad.ir import attributes
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.domains import RANDOM
 from onnxgrad.ir.emission import signature
 from onnxgrad.ir.emission.emitter import Emitter, add_provenance, append, emitter, in_force
-from onnxgrad.ir.operator_families import RANDOM
 from onnxgrad.ir.protobufs import tensor_of
 from onnxgrad.ir.types import INT_DTYPES, Array, TensorType, Type, dtype_name, numpy_dtype
 from onnxgrad.ir.var import Var, names_of

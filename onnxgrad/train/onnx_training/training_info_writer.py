@@ -29,8 +29,8 @@ from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.weights.repairs import apply_tied, apply_untied
 from onnxgrad.grad.wrt import hoist_requested
 from onnxgrad.ir import domains
+from onnxgrad.ir.domains import RANDOM
 from onnxgrad.ir.load import ModelLike, load, load_own, program_of, to_kind_of
-from onnxgrad.ir.operator_families import RANDOM
 from onnxgrad.ir.program import Names, Program
 from onnxgrad.ir.protobufs import every_graph, graphs_of, keep
 from onnxgrad.ir.save import to_proto

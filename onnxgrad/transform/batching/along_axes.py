@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxgrad.ir.operator_families import REDUCTIONS
+from onnxgrad.ir.domains import REDUCTIONS
 from onnxgrad.transform.batching.layout import Dependent, Layout, Refused
 from onnxgrad.transform.batching.registry import in_place
 from onnxgrad.transform.batching.site import Site

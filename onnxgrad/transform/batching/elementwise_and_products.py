@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onnxgrad.ir.operator_families import BROADCASTING, ELEMENTWISE
+from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE
 from onnxgrad.ir.ops import op
 from onnxgrad.transform.batching.layout import Dependent, Layout, Refused, Size
 from onnxgrad.transform.batching.registry import in_place

@@ -6,7 +6,7 @@ import string
 
 import numpy as np
 
-from onnxgrad.ir.operator_families import BROADCASTING
+from onnxgrad.ir.domains import BROADCASTING
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.sizes import product
 from onnxgrad.ir.var import Var
