@@ -73,7 +73,7 @@ def test_one_model() -> None:
 def report(**refused: str) -> BenchReport:
     one, half = Spread(1.0, 0.9, 1.1), Spread(0.5, 0.4, 0.6)
     timings = (Timing("m", one, one, one, one, 3), Timing("n", half, half, half, half, 3))
-    return BenchReport(timings, refused, "cpu", 2, {"batch": 4})
+    return BenchReport(timings, refused, "cpu", 2, {"batch": 4}, 20)
 
 
 def measured(
