@@ -10,11 +10,7 @@
  * @typedef {import("./manifest.mjs").Repairs} Repairs
  */
 
-const GRAPH = 7;
-const INITIALIZER = 5;
-const NAME = 8;
-const RAW_DATA = 9;
-const METADATA = 14;
+const [GRAPH, INITIALIZER, NAME, RAW_DATA, METADATA] = [7, 5, 8, 9, 14];
 const KEY = "onnxgrad.trained";
 
 /**
@@ -87,10 +83,7 @@ export function withWeights(model, weights, { steps, manifest: { optimizer, repa
 
 /**
  * The elements of the file's initializers that are copies of a parameter, by name.
- *
- * @param {Map<string, Value>} weights
- * @param {Partial<Repairs>} [repairs]
- * @returns {Map<string, Value["data"]>}
+ * @type {(weights: Map<string, Value>, repairs?: Partial<Repairs>) => Map<string, Value["data"]>}
  */
 function copiesOf(weights, { tied = [], untied = [] } = {}) {
   const added = untied.find(({ name }) => weights.has(name));

@@ -125,11 +125,10 @@ export class Training {
     const feeds = {};
     for (const { name, role, dtype } of this.manifest.inputs) {
       const { type, data, dims } = batch[name] ?? {};
-      const Floats = dtype === "float64" ? Float64Array : Float32Array;
       if (role === "batch") feeds[name] = new Tensor(type, data, dims);
       if (role === "step") feeds[name] = whole(BigInt(step));
       if (role === "seed") feeds[name] = whole((BigInt(this.seed) << 32n) + BigInt(part));
-      if (role === "learning_rate") feeds[name] = new Tensor(dtype, Floats.of(rate), []);
+      if (role === "learning_rate") feeds[name] = new Tensor(dtype, [rate], []);
     }
     return feeds;
   }
