@@ -31,7 +31,7 @@ from onnxgrad.ir.storage.atomic_files import (
     place_of,
     write_stream,
 )
-from onnxgrad.ir.types import open_sizes, type_to_proto
+from onnxgrad.ir.types import type_to_proto
 from onnxgrad.ir.var import Var, names_of
 from onnxgrad.options import known_keywords
 
@@ -355,8 +355,6 @@ def _write_graph(block: BindingBlock, graph: GraphProto) -> None:
         if sparse.values.name != v.name:
             sparse.values.name = v.name
     _write_value_info(block, source, declared, graph)
-    types = {v.name: v.type for v in block.vars() if v.name not in declared}
-    open_sizes((*graph.output, *graph.value_info), types)
 
 
 def _write_function(block: BindingBlock, function: FunctionProto) -> None:
@@ -395,11 +393,14 @@ def _write_binding(b: Binding, nodes: Any) -> None:
 def _write_declarations(
     values: list[Var], source: Any, declared: Mapping[str, ValueInfoProto], target: Any
 ) -> None:
-    """Write inputs or outputs as a pass declares them, else as the file did, new ones by type."""
+    """Write inputs or outputs (repeated ValueInfoProto): as a pass declares them, else as the file
+    did, new ones by their type.
+    """
     known = {v.name: v for v in source} | dict(declared)
     for var in values:
-        info = known.get(var.name) or ValueInfoProto(name=var.name, type=type_to_proto(var.type))
-        target.append(info)
+        target.append(
+            known.get(var.name) or ValueInfoProto(name=var.name, type=type_to_proto(var.type))
+        )
         target[-1].name = var.name
 
 

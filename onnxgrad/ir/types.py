@@ -8,7 +8,7 @@ not even the rank is known.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias, TypeGuard
@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias, TypeGuard
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, TensorShapeProto, TypeProto, ValueInfoProto
+from onnx import TensorProto, TensorShapeProto, TypeProto
 
 from onnxgrad.ir.sizes import Dim as Dim
 from onnxgrad.ir.sizes import dim_of, together
@@ -195,20 +195,6 @@ def _write_shape(proto: TensorShapeProto, shape: Shape) -> None:
             dim.dim_param = d
         elif d is not None and d < 1 << 63:  # a sum of sizes may be more than the field holds
             dim.dim_value = d
-
-
-def open_sizes(declared: Iterable[ValueInfoProto], types: Mapping[str, Type | None]) -> None:
-    """Replace numbers that a file declares for open sizes by the sizes in `types`.
-
-    TorchScript declares the sizes of its trace, and onnxruntime computes with them as soon as the
-    node's own sizes are constants.
-    """
-    for value in declared:
-        dims, type_ = value.type.tensor_type.shape.dim, types.get(value.name)
-        if isinstance(type_, TensorType) and len(type_.shape or ()) == len(dims):
-            for dim, size in zip(dims, type_.shape or (), strict=True):
-                if isinstance(size, str) and dim.HasField("dim_value"):
-                    dim.dim_param = size
 
 
 def without_symbols(type_: Type | None) -> Type | None:

@@ -18,7 +18,6 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 
-from onnxgrad import optimize
 from onnxgrad.errors import InputError
 from onnxgrad.ir import save as save_module
 from onnxgrad.ir.emission.emit import constant, emitting
@@ -516,36 +515,3 @@ def test_a_model_of_another_kind_is_told_how_it_is_written(tmp_path: Path) -> No
     with pytest.raises(InputError, match=r"must be a Program, which onnxgrad\.load returns"):
         save(model, tmp_path / "out.onnx")
     assert not list(tmp_path.iterdir())
-
-
-def test_numbers_declared_for_open_sizes_become_the_sizes() -> None:
-    """TorchScript declares the sizes of its trace; onnxruntime fuses the Reshapes by them."""
-    model = parse(
-        """g (float[B,S,8] x) => (float[2,6,8] y) <int64[2] split = {2,4}> {
-          flat = Flatten <axis = 2> (x)
-          at = Shape <start = 0, end = 2> (x)
-          eight = Constant <value_ints = [8]> ()
-          same = Concat <axis = 0> (at, eight)
-          rows = Reshape (flat, same)
-          sizes = Concat <axis = 0> (at, split)
-          halves = Reshape (rows, sizes)
-          y = Reshape (halves, same)
-        }"""
-    )
-    optimized = optimize(model, verify=False)
-    dims = optimized.graph.output[0].type.tensor_type.shape.dim
-    assert [d.dim_param or d.dim_value for d in dims] == ["B", "S", 8]
-    assert "Concat" not in {n.op_type for n in optimized.graph.node}
-
-
-def test_a_number_declared_for_a_size_without_a_name_stays() -> None:
-    model = parse(
-        """g (float[B] x, bool[B] c) => (int64[1,2] y, float[3] z) {
-          twice = Identity (x)
-          y = NonZero (twice)
-          z = Compress (x, c)
-        }"""
-    )
-    made = optimize(model, verify=False)
-    assert len(made.graph.node) == 2
-    assert list(made.graph.output) == list(model.graph.output)
