@@ -24,7 +24,7 @@ from onnxgrad.verify.rows.grouping import Grouping, Rows
 from onnxgrad.wording import option, perhaps
 
 # sizes become literals, so that every shape is known
-_PREPARE = "inline{names=*},fold-constant,open-if,remove-unused"
+_PREPARE = "inline{names=*},fold-constant{floats=false},open-if,remove-unused"
 # what is the same in several rows is a constant, of which one row is kept
 _FOLD_MORE = "fold-constant{max_share=10}"
 

@@ -74,9 +74,7 @@ def test_stacking_and_taking_rows(where: Rows, shape: tuple[int, ...]) -> None:
 
 
 def test_noise_of_the_original() -> None:
-    """A sum that float32 cannot hold differs between two orders: the original's own error excuses it; in float64 a
-    new constant excuses its own rounding to float32, and nothing more.
-    """
+    """A sum that float32 cannot hold differs between two orders: the original's own error excuses it, in float64 nothing."""
     w = ", ".join("4e4" if i % 2 else "-4e4" for i in range(64))
     body = "y = MatMul (x, w)"
     other = "r = MatMul (v, w)  p = MatMul (u, w)  y = Add (r, p)"
@@ -87,7 +85,7 @@ def test_noise_of_the_original() -> None:
     report = proof(split, original).report()
     assert report.verdict == "equal" and report.legs["float64"].ran
     wrong = split.replace(
-        "y = Add (r, p)", "t = Add (r, p)  k = Constant <value_float = 1.00001> ()  y = Mul (t, k)"
+        "y = Add (r, p)", "t = Add (r, p)  k = Constant <value_float = 1.000001> ()  y = Mul (t, k)"
     )
     assert proof(wrong, original).report().verdict == "different"
 
