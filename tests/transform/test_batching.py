@@ -69,6 +69,8 @@ IN_PLACE = [
     "g (float[1,4] x) => (float[1,6] y) { p = Constant <value_ints = [0, 1, 0, 1]> ()  y = Pad (x, p) }",
     "g (float[1,4,4] x) => (float[1,4,4] y) { y = Trilu (x) }",
     "g (float[1,2,5,5] x) => (float[1,2,3,3] y) { y = MaxPool <kernel_shape = [3, 3]> (x) }",
+    "g (float[1,2,3,3] x) => (float[1,2,H,W] y) { a = Constant <value_floats = [1.0, 1.0]> ()"
+    "  b = Constant <value_floats = [2.0, 2.0]> ()  s = Concat <axis = 0> (a, b)  y = Resize (x, , s) }",
     "g (float[1,2,3,3] x) => (float[1,2,6,6] y) { s = Constant <value_ints = [1, 2, 6, 6]> ()  y = Resize (x, , , s) }",
     "g (float[1,2,3,3] x) => (float[1,2,6,6] y) { s = Constant <value_floats = [1.0, 1.0, 2.0, 2.0]> ()"
     "  y = Resize (x, , s) }",

@@ -7,20 +7,24 @@ from collections.abc import Set
 from onnxgrad.ir import sizes as algebra
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.emission.emit import constant, emitting
 from onnxgrad.ir.type_inference.per_binding import types_of
 from onnxgrad.ir.type_inference.shape_arithmetic import sizes
 from onnxgrad.ir.types import Dim, TensorType, Type, TypeMismatch
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.constant_values import fixed_value
 
 
 def sharpen(block: BindingBlock) -> None:
     """Type the results anew that have sizes without a formula of the inputs' sizes, in order."""
     shapes = [v.shape for v in block.inputs if v.shape is not None]
     given = frozenset(name for shape in shapes for d in shape for name in algebra.symbols(d))
-    for b in block.bindings:
+    for b in list(block.bindings):
         vague = [_is_vague(v, given) for v in b.outputs]
         if not any(vague) or b.blocks:
             continue
+        if b.is_op("Resize") or b.is_op("Upsample"):
+            _fix_scales(b)
         try:
             types = types_of(b)
         except TypeMismatch:
@@ -30,6 +34,15 @@ def sharpen(block: BindingBlock) -> None:
         for v, is_vague, type_ in zip(b.outputs, vague, types, strict=False):
             if v is not None and is_vague and isinstance(type_, TensorType) and type_.shape:
                 v.type = TensorType(v.dtype, type_.shape)
+
+
+def _fix_scales(b: Binding) -> None:
+    """Make constants of operands that are computed from constants: sizes follow from them."""
+    for k, v in enumerate(b.inputs):
+        array = None if k == 0 or v is None or v.is_constant else fixed_value(v)
+        if v is not None and array is not None:
+            with emitting(b.block, sources=[b], made_by="open-batch"):
+                b.block.set_operand(b, k, constant(array, name=v.name))
 
 
 def _is_vague(v: Var | None, given: Set[str]) -> bool:
