@@ -106,7 +106,7 @@ _IDENTITY = ("parameters", "loss", "formula", "optimizer")
 _OF_AN_EPOCH = ("kind", "batch_size", "order", "arrays", "examples", "samples")
 _WORDS = {
     "optimizer": "optimiser", "formula": "formula of the loss", "order": "seed", "samples": "data",
-    "kind": "data",
+    "kind": "data", "length": "planned length",
 }  # fmt: skip
 _LONGEST = 60
 
@@ -192,15 +192,15 @@ def differences(before: Facts, now: Facts) -> dict[str, tuple[Any, Any]]:
 
 
 def check_same_run(changes: Mapping[str, tuple[Any, Any]], stands: Progress, where: str) -> None:
-    """Raises InputError if a run that stands there cannot go on with these changes."""
+    """Raises InputError if a run at `stands` cannot continue with these changes."""
     fixed = {*_IDENTITY, *(("accumulate",) if stands.micro else ())}
     wrong = {k: v for k, v in changes.items() if k in fixed or (stands.batches and of_an_epoch(k))}
     if not wrong:
         return
     when = "" if set(wrong) & set(_IDENTITY) else f", in the middle of epoch {stands.epoch + 1}"
     raise InputError(
-        f"{where} is of another run{when}: {_listed(wrong, '{name} {before} there, {now} here')}: "
-        f"{option('choose another --folder, or go on with --force', 'force=True goes on')}"
+        f"{where} belongs to another run{when}: {_listed(wrong)}: "
+        f"{option('choose another --folder, or continue with --force', 'force=True continues')}"
     )
 
 
@@ -209,19 +209,19 @@ def of_an_epoch(key: str) -> bool:
     return key.split(" of ")[0] in _OF_AN_EPOCH
 
 
-def told(changes: Mapping[str, tuple[Any, Any]], where: str) -> str:
-    """One line about changes that are obeyed."""
-    return f"{where} goes on with {_listed(changes, '{name} {now} (was {before})')}"
+def continuation(changes: Mapping[str, tuple[Any, Any]], where: str) -> str:
+    """Returns one line about changes that the run follows."""
+    return f"{where} continues with {_listed(changes)}"
 
 
-def _listed(changes: Mapping[str, tuple[Any, Any]], form: str) -> str:
+def _listed(changes: Mapping[str, tuple[Any, Any]]) -> str:
     parts = []
     for key, (before, now) in changes.items():
         if isinstance(before, list) and isinstance(now, list):
             both = {*map(str, before)} & {*map(str, now)}
             before, now = ([x for x in each if str(x) not in both] for each in (before, now))
-        words = {"before": _short(before), "now": _short(now)}
-        parts.append(form.format(name=_WORDS.get(key, key.replace("_", " ")), **words))
+        name = _WORDS.get(key, key.replace("_", " "))
+        parts.append(f"{name} {_short(now)} (was {_short(before)})")
     return ", ".join(parts)
 
 

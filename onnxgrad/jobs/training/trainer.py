@@ -36,12 +36,12 @@ from onnxgrad.train.callbacks import Callback, Event, History, JsonLines, check_
 from onnxgrad.train.checkpoint import (
     Progress,
     check_same_run,
+    continuation,
     differences,
     facts_in,
     facts_of_step,
     fitting,
     of_an_epoch,
-    told,
 )
 from onnxgrad.train.data import Data, Given, as_data
 from onnxgrad.train.divergence import (
@@ -419,7 +419,7 @@ class TrainingLoop:
         elif any(map(of_an_epoch, changes)):
             self.progress = replace(self.progress, batches=0)
         if changes and self.leads:
-            warnings.warn(told(changes, where), RunWarning, stacklevel=7)
+            warnings.warn(continuation(changes, where), RunWarning, stacklevel=7)
 
     def exported(self, model: ModelLike, options: ExportOptions) -> Any:
         """The model in its own kind with the trained weights, or what was written to a path."""

@@ -296,12 +296,10 @@ def test_what_stands_in_the_folder_must_be_of_this_step(
     assert main(words) == 0
     kept = Path("run", "checkpoint.safetensors").read_bytes()
     assert main([*words, "--optimizer", "sgd"]) == 2
-    assert (
-        "run: optimiser adamw there, sgd here: choose another --folder" in capsys.readouterr().err
-    )
+    assert "run: optimiser sgd (was adamw): choose another --folder" in capsys.readouterr().err
     assert Path("run", "checkpoint.safetensors").read_bytes() == kept
     assert main([*words, "--optimizer", "sgd", "--force", "--epochs", "2"]) == 0
-    told = "note: run/checkpoint.safetensors goes on with optimiser sgd (was adamw), "
+    told = "note: run/checkpoint.safetensors continues with optimiser sgd (was adamw), "
     assert capsys.readouterr().err.startswith(told)
 
 
