@@ -37,7 +37,6 @@ class BindingBlock:
     ) -> None:
         self.program = program
         self.proto = proto
-        self._is_body = isinstance(proto, FunctionProto)
         self.opsets = opsets
         self.owner = owner
         self.inputs: list[Var] = []
@@ -57,10 +56,7 @@ class BindingBlock:
     @property
     def is_function(self) -> bool:
         """Whether it is in the body of a local function, where most types are unknown."""
-        block = self  # not by `root`: every look at an operator comes here
-        while block.owner is not None:
-            block = block.owner.block
-        return block._is_body
+        return isinstance(self.root.proto, FunctionProto)
 
     @property
     def root(self) -> BindingBlock:

@@ -30,7 +30,7 @@ from onnxgrad.rewrite.attempt import (
 )
 from onnxgrad.rewrite.match import match_binding, may_match
 from onnxgrad.rewrite.pattern import Captured, Pattern
-from onnxgrad.rewrite.slips import slip
+from onnxgrad.rewrite.slips import guarded, slip
 from onnxgrad.rewrite.trace import Trace
 
 # rewrites allowed per binding of the block, plus a floor for tiny ones
@@ -190,22 +190,15 @@ def fire(rule: Rule, binding: Binding, trace: Trace) -> Touched | None:
     """Try one rule at one binding, in every way that it matches, until one rewrites it."""
     counts = trace.of(rule.name)
     counts.tried += 1
-    if rule.needs is not None and not trace.explain and lacks(rule, binding):
+    if not trace.explain and lacks(rule, binding):
         return None
     if not may_match(rule.pattern, binding):
         return None
     started = time.perf_counter()
     program = binding.block.program
-    found = match_binding(rule.pattern, binding)
+    failed = partial(slip, trace, rule.name, binding, program, author=rule.build)
     try:
-        while True:
-            try:
-                captured = next(found, None)
-            except Exception as error:  # noqa: BLE001  # the tests of a pattern are anybody's code
-                slip(trace, rule.name, binding, program, error, author=rule.build)
-                return None
-            if captured is None:
-                return None
+        for captured in guarded(match_binding(rule.pattern, binding), failed):
             counts.matched += 1
             attempt = Attempt(
                 rule.name, binding, binding.block, [binding], rule.build, maker=rule.maker
@@ -217,6 +210,7 @@ def fire(rule: Rule, binding: Binding, trace: Trace) -> Touched | None:
             if touched is not None:
                 counts.law = counts.law or rule.law
                 return touched
+        return None
     finally:
         counts.seconds += time.perf_counter() - started
 
