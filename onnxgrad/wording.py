@@ -8,7 +8,7 @@ import difflib
 import html
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -198,6 +198,12 @@ def perhaps(name: str, known: Iterable[str], most: int = 1) -> str:
 def counted(count: int, what: str, several: str = "") -> str:
     """Returns a number of things: `1 value`, `2,000 values`; `several` is an irregular plural."""
     return f"{count:,} {what if count == 1 else several or f'{what}s'}"
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """The first names, and how many follow: `a, b and 3 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def told_apart(a: float, b: float, digits: int = 6) -> tuple[str, str]:

@@ -25,6 +25,7 @@ from onnxgrad.rewrite.pattern import Captured, Pattern
 from onnxgrad.rewrite.slips import guarded, slip
 from onnxgrad.rewrite.trace import BranchNames, Decline, Trace, decline
 from onnxgrad.rewrite.worklist import Law, Measure
+from onnxgrad.wording import first_of
 
 # members of other groups that a near miss names
 _NAMED = 5
@@ -183,9 +184,8 @@ def _too_few(
     ]
     if not beside:
         return None
-    names = ", ".join(beside[:_NAMED])
-    more = f" and {len(beside) - _NAMED} more" if len(beside) > _NAMED else ""
-    return f"{operand.name} is read by {names}{more} too, but {family.shared.differ}"
+    names = first_of(beside, _NAMED)
+    return f"{operand.name} is read by {names} too, but {family.shared.differ}"
 
 
 def _place(group: Sequence[Branch]) -> BranchNames:

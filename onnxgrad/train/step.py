@@ -115,8 +115,8 @@ def build_step(
     if inputs_at:
         check_apart(found.adjoints, before, inputs_at)
     trained = {*found.adjoints, *(s.name for s in ahead.applied.statistics)}
-    said = (note.text for note in notes if note.about & trained)
-    found = replace(found, notes=(*said, *found.notes))
+    texts = (note.text for note in notes if note.about & trained)
+    found = replace(found, notes=(*texts, *found.notes))
     return _with_update(found, ahead, update, original, Repairs(tied, untied).of(trained))
 
 

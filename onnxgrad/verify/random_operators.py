@@ -18,6 +18,7 @@ from onnxgrad.ir.protobufs import elements, every_graph, every_node
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.output_dependencies import Key, Marks, gathered, key_of, value_types
 from onnxgrad.verify.proof_model import TWO_GB, ProofModel
+from onnxgrad.wording import first_of
 
 OLDEST = 9  # below this opset nothing counts elements
 _RANGE, _ALLOW_ZERO = 11, 14
@@ -200,7 +201,7 @@ class Draws:
         """Returns notes for the report."""
         if not self.same:
             return []
-        return [f"both models get the same draws of {_listed(self.same)}"]
+        return [f"both models get the same draws of {first_of(self.same, _SHOWN)}"]
 
     def reasons(self, bounds: Bounds) -> list[str]:
         """Why outputs are not proved; those that `bounds` speak of are judged by them."""
@@ -387,12 +388,7 @@ def left_random(model: ModelProto, left: Sequence[Random]) -> dict[str, str]:
 
     found = gathered(model, Marks({}, bits, functions))
     return {
-        name: _listed([str(r) for i, r in enumerate(left) if mask >> i & 1])
+        name: first_of([str(r) for i, r in enumerate(left) if mask >> i & 1], _SHOWN)
         for name, mask in found.items()
         if mask
     }
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"

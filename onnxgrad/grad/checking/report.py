@@ -11,7 +11,7 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.results import Plain
 from onnxgrad.verify.bounds import Bound, Bounds
-from onnxgrad.wording import counted, option, text_html, told_apart
+from onnxgrad.wording import counted, first_of, option, text_html, told_apart
 
 _NAMED = 5
 # why a value is not judged whose gradient is lost in rounding
@@ -160,8 +160,7 @@ def _skipped(why: str, values: list[ValueCheck]) -> str:
 
 
 def _listed(values: list[ValueCheck]) -> str:
-    names = ", ".join(v.name for v in values[:_NAMED])
-    return names if len(values) <= _NAMED else f"{names} and {len(values) - _NAMED} more"
+    return first_of([v.name for v in values], _NAMED)
 
 
 _OF_ONE = ("worst", "psnr")  # measures that mean something of a single slope

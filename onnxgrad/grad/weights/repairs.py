@@ -27,7 +27,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import tensor_of
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.ir.var import Var
-from onnxgrad.wording import counted, option, perhaps
+from onnxgrad.wording import counted, first_of, option, perhaps
 
 AUTO, OFF = "auto", "off"
 _SHOWN = 4
@@ -110,7 +110,9 @@ def untie(
     for name in named:
         if not any(fnmatchcase(s.weight.name, name) for s in found.shared):
             near = perhaps(name, [s.weight.name for s in found.shared])
-            raise InputError(f"untie '{name}': several layers read no such weight{near}")
+            raise InputError(
+                f"untie '{name}': no weight of this name is read by several layers{near}"
+            )
     untied: list[Untied] = []
     notes = [_folded_note(found)] if found.folded else []
     doubtful = []
@@ -225,7 +227,7 @@ def tie(
 
 
 def _pair(text: str, weights: Mapping[str, Var], trained: Collection[str]) -> Tied:
-    """The pair NAME=NAME, either of which may have a = itself."""
+    """Reads a pair NAME=NAME; a name may contain an equals sign."""
     for i in (i for i, c in enumerate(text) if c == "="):
         a, b = text[:i], text[i + 1 :]
         if a in weights and b in weights and a != b:
@@ -237,9 +239,7 @@ def _pair(text: str, weights: Mapping[str, Var], trained: Collection[str]) -> Ti
             raise InputError(f"tie '{text}': '{name}' is not trained")
     transposed = compare(weights[a], weights[b], uniform=True)
     if transposed is None:
-        raise InputError(
-            f"tie '{text}': the two differ in their elements, so that they are not one"
-        )
+        raise InputError(f"tie '{text}': their elements differ")
     return Tied(a, b, transposed)
 
 
@@ -308,8 +308,8 @@ def doubtful_copies(found: Findings, choice: Sequence[str]) -> list[Note]:
 def _tied_note(t: Tied) -> Note:
     off = option("--tie off", 'tie="off"')
     text = (
-        f"'{t.copy}' is '{t.name}'{' transposed' * t.transposed}, as exporters split a tied "
-        f"weight: they train as one parameter; {off} trains two"
+        f"'{t.copy}' is '{t.name}'{' transposed' * t.transposed}: the exporter split a tied "
+        f"weight, which trains as one parameter; {off} trains two"
     )
     return Note(frozenset({t.name}), text)
 
@@ -355,5 +355,4 @@ def _folded_note(found: Findings) -> Note:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(f"'{name}'" for name in names[:_SHOWN]) + more
+    return first_of([f"'{name}'" for name in names], _SHOWN)

@@ -57,7 +57,7 @@ def layer_normalization(at: Site) -> Layout:
     return layout
 
 
-@in_place("CumSum LpNormalization Normalizer")
+@in_place("CumSum LpNormalization")
 def along(at: Site) -> Layout:
     """Rows keep their axis, if the operator does not go along it."""
     layout, rank = at.only_first(), at.rank(0)

@@ -12,7 +12,7 @@ from onnxgrad.transform.batching.layout import Dependent, Layout, Refused, Size
 from onnxgrad.transform.batching.registry import in_place
 from onnxgrad.transform.batching.site import Site
 
-UNARY = f"{' '.join(ELEMENTWISE)} Dropout Scaler ms:Gelu ms:FastGelu ms:QuickGelu"
+UNARY = f"{' '.join(ELEMENTWISE)} Dropout ms:Gelu ms:FastGelu ms:QuickGelu"
 
 
 @in_place(UNARY)
