@@ -115,42 +115,46 @@ class Trainer(TrainingLoop):
 
     @from_keywords(RunOptions)
     def fit(self, *, options: RunOptions) -> History:
-        """Train for some epochs, or until so many steps were taken, counted from the first step of
-        this trainer or of what it restored: a second call for as many does nothing, and warns.
+        """Train for a number of epochs or steps and return the history. Both count from the first
+        step of this trainer, or of the checkpoint that it restored: a second call with the same
+        number trains nothing, and warns.
 
-        `data`: arrays by name (an .npz of them), which are shuffled by `seed` (None: in order) and
-        cut into batches; a list of batches; or a function that makes them. Of a step that
-        accumulates, each batch is a micro-batch, those that are left at the end of an epoch belong
-        to the next one's first step, and the loss of a step is their mean. `validation` is
-        evaluated after each epoch with `metrics`. With `patience` or `keep="best"`, `export` writes
-        the weights of its smallest loss. `folder`: where `save` writes; a run that finds
-        its own file there goes on from it, and cuts the lines off its log that it will write again.
-        A file of another model, loss, kind of optimiser or set of parameters is refused, and so are
-        another batch size, seed and other data in the middle of an epoch; `force` goes on
-        nevertheless, from the epoch's beginning. Other differences are obeyed, with a RunWarning
-        that lists them. Raises InputError and Diverged as `step` does; the file in `folder` is then
-        the last good one.
+        `data` has an array (examples, ...) for each input of the step, by name or in an .npz, which
+        is shuffled by `seed` (None: kept in order) and cut into batches. It may also be a list of
+        batches, or a function that makes them. If the step accumulates, each batch is a
+        micro-batch, the loss of a step is their mean, and those left at the end of an epoch belong
+        to the next step. `validation` is evaluated after each epoch with `metrics`.
+
+        `folder` receives the checkpoints, and a run continues from its own checkpoint there. With
+        `patience` or `keep="best"`, `export` writes the weights of the smallest held-out loss.
+
+        Raises InputError for data that the step does not take, for the checkpoint of another model,
+        loss, kind of optimiser or set of parameters, and for another batch size, seed or other data
+        in the middle of an epoch; `force` continues from that epoch's beginning. A RunWarning lists
+        other differences, which the run follows. Raises Diverged for a loss that is not finite; the
+        checkpoint is then the last good one.
         """
         return self.train(options)
 
     @from_keywords(EvaluateOptions)
     def evaluate(self, *, options: EvaluateOptions) -> dict[str, float]:
-        """Return the mean loss over batches, weighted by their sizes, and each metric; of the
-        weights as they are, or `averaged`.
+        """Return the mean loss over all examples and each metric, with the current weights or
+        their moving averages (`averaged`). Raises InputError for data that the step does not take.
         """
         return self.evaluation(options)
 
     @from_keywords(RestoreOptions)
     def restore(self, path: str | PathLike[str], *, options: RestoreOptions) -> None:
-        """Go on from what `save` wrote. Raises InputError for a file that is damaged, and for one
-        of another model, loss, kind of optimiser or set of parameters; with `force` the values
-        that fit are taken from that, and the others stay as they are.
+        """Continue from a checkpoint that `save` wrote. Raises InputError for a damaged file, and
+        for one of another model, loss, kind of optimiser or set of parameters; with `force` takes
+        the values that fit, and leaves the others as they are.
         """
         self.restored(Path(path), options)
 
     @from_keywords(ExportOptions)
     def export(self, model: ModelLike, *, options: ExportOptions) -> Any:
-        """Return `model`, from which the step was made, in its own type with the trained weights,
-        or with their averages; with `path` it is written there instead.
+        """Return the model that the step was made from with its trained weights, or with their
+        moving averages, in the type you passed in. With `path` writes it there and returns nothing.
+        Raises InputError for another model, and for a path that cannot be written.
         """
         return self.exported(model, options)

@@ -15,6 +15,7 @@ from onnxgrad.wording import (
     counted,
     did_you_mean,
     dim_option,
+    first_of,
     in_a_recipe,
     input_option,
     nearest,
@@ -168,3 +169,8 @@ def _unseen(c: str) -> bool:
 def test_no_build_server_obeys_a_name(text: str, shown: str) -> None:
     assert printable(text) == shown == printable(shown)
     assert json.loads(printable_json([text])) == [text]
+
+
+def test_the_first_of_many_names() -> None:
+    assert first_of(["a", "b"], 2) == "a, b"
+    assert first_of(["a", "b", "c", "d"], 2) == "a, b and 2 more"
