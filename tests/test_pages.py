@@ -46,6 +46,7 @@ def test_the_page_of_laws_with_onnxscript(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")  # the exporters' own
 @pytest.mark.usefixtures("session")
 def test_the_page_of_training_with_torch(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")

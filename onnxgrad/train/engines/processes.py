@@ -20,8 +20,10 @@ T = TypeVar("T")
 # bytes of one Allreduce: large enough that its start-up does not count, small enough for MPI's
 # 32-bit counts
 _BUCKET = 1 << 24
-# if all ranks fail alike, the first one reports: the others wait this long, in seconds
-_FIRST = 0.5
+# seconds that the other ranks wait before they report: if all fail alike, the first one does
+_FIRST = 2.0
+# seconds in which mpiexec passes the message on, before it ends its processes
+_FORWARDED = 0.2
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class Ranks:
         """End every process. MPI's own words about it would be a second message."""
         sys.stdout.flush()
         sys.stderr.flush()
+        time.sleep(_FORWARDED)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         self.comm.Abort(code)
 
