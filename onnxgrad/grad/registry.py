@@ -16,7 +16,7 @@ from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.quantized.calls import WITHOUT_FORM
+from onnxgrad.laws.quantized.legalize import LAWS
 from onnxgrad.options import known_keywords
 from onnxgrad.wording import option
 
@@ -258,11 +258,21 @@ def rules() -> Iterator[GradientRule]:
     yield from (RULES[key] for key in sorted(RULES))
 
 
+def legalize_first() -> str:
+    """How gradients pass an operator that computes with integers."""
+    first = option(
+        "run `onnxgrad optimize MODEL --passes legalize -o OUT` first, then differentiate OUT with "
+        "--ste",
+        'differentiate `optimize(model, passes="legalize")` with ste=True',
+    )
+    return f"it computes with integers: {first}"
+
+
 def missing(binding: Binding) -> InputError:
     """Returns the error for a binding without a rule between a requested value and the target."""
     name = domains.full_name(binding.domain, binding.op)
     operands = ", ".join(f"x{i}" for i in range(len(binding.inputs)))
-    reason = WITHOUT_FORM.get((binding.domain, binding.op), "")
+    reason = legalize_first() if (binding.domain, binding.op) in LAWS else ""
     if binding.domain == _BLOCKED_LAYOUT:
         reason = (
             "onnxruntime optimised this file for the memory layout of one machine; save it with "

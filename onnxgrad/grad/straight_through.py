@@ -16,7 +16,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.paths import influenced
-from onnxgrad.grad.registry import INTERNAL, vjp
+from onnxgrad.grad.registry import INTERNAL, legalize_first, vjp
 from onnxgrad.grad.unbroadcast import sum_by_scale
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
@@ -292,12 +292,7 @@ def why_zero(
     ]
     integer = next((b for b in between if (b.domain, b.op) in LAWS and b.op not in _EDGES), None)
     if integer is not None:
-        first = option(
-            "run `onnxgrad optimize MODEL --passes legalize -o OUT` first, then differentiate OUT "
-            "with --ste",
-            'differentiate `optimize(model, passes="legalize")` with ste=True',
-        )
-        text = f"'{integer}' computes with integers: {first}"
+        text = f"'{integer}': {legalize_first()}"
         if ste:
             raise InputError(f"no gradient passes straight through: {text}")
         return text

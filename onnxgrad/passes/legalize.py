@@ -11,7 +11,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.type_inference.per_binding import type_again
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.quantized.calls import WITHOUT_FORM, Note
+from onnxgrad.laws.quantized.calls import Note
 from onnxgrad.laws.quantized.dequantized_weights import scaled_product, table_of_integers
 from onnxgrad.laws.quantized.forms import Form, PlainForm, QdqForm, Shortfall
 from onnxgrad.laws.quantized.legalize import LAWS
@@ -64,8 +64,6 @@ class Legalize(Pass):
                     type_again(b)
                 if key in LAWS and not (self.to == "qdq" and key in _QDQ):
                     _rewrite(b, trace, partial(_definition, b, form))
-                elif key in WITHOUT_FORM:
-                    trace.missed(f"legalize_{b.op}", str(b), WITHOUT_FORM[key])
 
 
 def _table(b: Binding, form: Form, note: Note) -> dict[Var, Var]:

@@ -14,9 +14,6 @@ import onnxgrad
 from onnxgrad import gradient
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
-from onnxgrad.ir.load import load
-from onnxgrad.passes.legalize import Legalize
-from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.running.session import run
 from tests.grad.numeric import normal, op_model
 from tests.passes.test_legalize import CASES
@@ -292,26 +289,3 @@ def test_the_true_stop_is_named() -> None:
     model.graph.output[0].type.CopyFrom(helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 6]))
     with pytest.warns(UserWarning, match=r"'r: f32\[2,3,8,8\] = Floor\(d\)' passes no gradient"):
         gradient(model, ["x"], adjoint="input", ste=True)
-
-
-def test_a_dynamically_quantised_lstm_is_declined_with_the_reason() -> None:
-    """What its kernel computes depends on how many threads there are: no rule and no form in other operators fits."""
-    text = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (float[5,4,8] x) => (float[5,1,4,16] y)
-    <int8[1,8,64] w, int8[1,16,64] r, float[1] s = {0.01}, int8[1] z = {0}>
-    { y = com.microsoft.DynamicQuantizeLSTM<hidden_size = 16>(x, w, r, , , , , , s, z, s, z) }"""
-    model = onnx.parser.parse_model(text.replace("int8[1,8,64] w, int8[1,16,64] r, ", ""))
-    for name, rows in (("w", 8), ("r", 16)):
-        weight = np.random.default_rng(rows).integers(-127, 127, (1, rows, 64)).astype(np.int8)
-        model.graph.initializer.append(numpy_helper.from_array(weight, name))
-    assert run(model, {"x": normal(5, 4, 8)})["y"].shape == (5, 1, 4, 16)
-    for ste in (False, True):
-        with pytest.raises(
-            InputError, match=r"DynamicQuantizeLSTM.*number of threads.*take the float model"
-        ):
-            gradient(model, "x", adjoint="input", ste=ste)
-    trace = Trace(explain=True)
-    legalized = load(model)
-    Legalize().run(legalized, trace)
-    assert [b.op for b in legalized.main.bindings] == ["DynamicQuantizeLSTM"]
-    ((rule, _, reason),) = trace.declined
-    assert rule == "legalize_DynamicQuantizeLSTM" and "number of threads" in reason

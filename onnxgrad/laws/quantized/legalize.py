@@ -22,6 +22,7 @@ from onnxgrad.laws.quantized.calls import (
     Quantized,
     QuantizedCall,
     dtype_of,
+    dynamically,
     grouped,
     keep,
     law,
@@ -37,6 +38,7 @@ from onnxgrad.laws.quantized.forms import (
     rounded,
     saturated,
 )
+from onnxgrad.laws.quantized.lstm import OPERANDS, OPTIONAL, dynamic_quantize_lstm
 from onnxgrad.rewrite.trace import decline, decline_if
 
 _CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
@@ -168,19 +170,8 @@ def qgemm(
 @law("DynamicQuantizeLinear", "")
 def dynamic_quantize(call: QuantizedCall, x: Var) -> list[Any]:
     """y = quantize(x, s, z), s = (max(x, 0) - min(x, 0)) / 255, z = round(-min / s)"""
-    found = _dynamically(call, x)
+    found = dynamically(call, x)
     return [found.value, found.scale, found.zero]
-
-
-def _dynamically(call: QuantizedCall, x: Var) -> Quantized:
-    """8-bit integers, by the least and the largest element."""
-    low = op.Min(op.ReduceMin(x, keepdims=0), 0.0)
-    high = op.Max(op.ReduceMax(x, keepdims=0), 0.0)
-    span = (high - low) / 255.0
-    # nothing but zeros: any scale will do, and onnxruntime's is 1
-    scale = op.Where(op.Equal(span, 0.0), 1.0, span)
-    zero = saturated(rounded((0.0 - low) / scale), None, TensorProto.UINT8)
-    return Quantized(call.form.quantize(x, scale, zero, TensorProto.UINT8), scale, zero)
 
 
 @law("DynamicQuantizeMatMul")
@@ -189,8 +180,11 @@ def dynamic_quantize_matmul(
     bias: Var | None = None,
 ) -> list[Any]:  # fmt: skip
     """y = (q - z) @ (b - b_zero) * s b_scale + bias, where q, s, z = DynamicQuantizeLinear(x)"""
-    a = _dynamically(call, x)
+    a = dynamically(call, x)
     return matmul_integer_to_float(call, a.value, b, a.scale, b_scale, a.zero, b_zero, bias)
+
+
+keep("DynamicQuantizeLSTM", CONTRIB, dynamic_quantize_lstm, [(n,) for n in OPERANDS], OPTIONAL)
 
 
 # ---- elementwise and the like: dequantize, compute, quantize -------------------------------------
