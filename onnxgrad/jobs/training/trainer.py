@@ -1,4 +1,4 @@
-"""The driver of training: a step over stock onnxruntime, from the first batch to the trained model.
+"""The driver of training: a step over stock onnxruntime, from the first batch to the last.
 
 A checkpoint is one file, which is replaced at once: values, the number of the next step,
 and how far the epoch is. Data is the same in each epoch of that number, so a run that was killed
@@ -7,7 +7,6 @@ and taken up again ends with the same bytes.
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -16,33 +15,17 @@ from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from onnxgrad.errors import InputError, RunWarning
-from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.types import Array
-from onnxgrad.jobs.training.declarations import (
-    EvaluateOptions,
-    ExportOptions,
-    RestoreOptions,
-    RunOptions,
-    TrainerOptions,
-)
+from onnxgrad.jobs.training.declarations import EvaluateOptions, RunOptions, TrainerOptions
+from onnxgrad.jobs.training.values import HeldValues
 from onnxgrad.options import known_keywords
-from onnxgrad.train import safetensors_file
 from onnxgrad.train.callbacks import Callback, Event, History, JsonLines, check_needs
-from onnxgrad.train.checkpoint import (
-    Progress,
-    check_same_run,
-    continuation,
-    differences,
-    facts_in,
-    facts_of_step,
-    fitting,
-    of_an_epoch,
-)
+from onnxgrad.train.checkpoint import Progress
 from onnxgrad.train.data import Data, Given, as_data
 from onnxgrad.train.divergence import (
     Diverged,
@@ -53,45 +36,30 @@ from onnxgrad.train.divergence import (
 )
 from onnxgrad.train.engines.base import ending_together
 from onnxgrad.train.engines.choice import open_engine
-from onnxgrad.train.engines.session import checked, dtype_of, open_session
+from onnxgrad.train.engines.session import checked, open_session
 from onnxgrad.train.evaluation import evaluated
-from onnxgrad.train.export import export
 from onnxgrad.train.run_folder import RunFolder
-from onnxgrad.train.schedules import Rate, finite_rate, rate_from, rate_of
+from onnxgrad.train.schedules import finite_rate, rate_from, rate_of
 from onnxgrad.train.step import TrainingStep
-from onnxgrad.train.step_folder import check_values, opened_step
+from onnxgrad.train.step_folder import opened_step
 from onnxgrad.wording import counted, option
 
 
-class TrainingLoop:
+class TrainingLoop(HeldValues):
     """A training step with its engine, weights and progress; `Trainer` has its options as keywords.
 
     Raises InputError for a rate that is not finite, and an engine that cannot run this step.
     """
 
     def __init__(self, step: TrainingStep | str | PathLike[str], options: TrainerOptions) -> None:
-        self.progress = Progress(seed=options.seed)
         provider, threads = options.provider, options.threads
         with nullcontext(step) if isinstance(step, TrainingStep) else opened_step(step) as task:
-            self.task = task
-            self.rate: Rate = rate_of(self.task.manifest, rate_from(options.rate))
-            self._engine = open_engine(
-                self.task, options.engine, provider, threads, options.data_parallel
-            )
-        # its first values were read into the engine
-        self.task = self._engine.task = replace(self.task, initial={})
-        self._engine.seed = options.seed
+            rate = rate_of(task.manifest, rate_from(options.rate))
+            engine = open_engine(task, options.engine, provider, threads, options.data_parallel)
+            super().__init__(task, engine, rate, options.seed)
         self._loss = math.nan  # of the last step: the mean over its micro-batches
         self._norm: float | None = None  # of its gradients, if the step returns it
         self._evaluation: Any = None
-        self._facts: dict[str, Any] = {}  # of the run, beside those of its step
-        self._before: tuple[dict[str, Any], str, bool] | None = (
-            None  # those of a file that was restored
-        )
-        self._log: JsonLines | None = None
-        self._place: RunFolder | None = None  # of the last run
-        self._best: dict[str, Array] | None = None  # all values then, of a run without a folder
-        self._kept: Literal["best", "last"] = "last"
         self._open: Callable[[], Any] = partial(
             open_session, self.task.evaluation, provider, threads
         )
@@ -305,142 +273,3 @@ class TrainingLoop:
         metrics = options.metrics or {}
         batches = self._batches(options.data, options.batch_size, None, metrics).epoch(0)
         return evaluated(self._evaluation, self.task, weights, batches, metrics)
-
-    # ---- values ----------------------------------------------------------------------------------
-
-    @property
-    def parameters(self) -> dict[str, Array]:
-        """Copies of the trained weights as they are now, by their names in the model."""
-        values = self._engine.held
-        parameters = self.task.manifest.of_role("parameter")
-        return {fed.name: np.array(values[fed.name]) for fed in parameters}
-
-    @property
-    def weights(self) -> dict[str, Array]:
-        """`parameters`, and the running statistics of the model."""
-        return {name: np.array(a) for name, a in self._of_model(self._engine.held).items()}
-
-    def _of_model(self, values: Mapping[str, Array]) -> dict[str, Array]:
-        return {fed.name: values[fed.name] for fed in self.task.manifest.of_model()}
-
-    @property
-    def leads(self) -> bool:
-        """Whether this process writes and speaks for all that train together; alone it does."""
-        return self._engine.leads
-
-    @property
-    def averaged(self) -> dict[str, Array]:
-        """`weights`, with the moving averages of the trained ones. Raises InputError for a step
-        without any.
-        """
-        return {name: np.array(a) for name, a in self._averaged(self._engine.held).items()}
-
-    def _averaged(self, values: Mapping[str, Array]) -> dict[str, Array]:
-        manifest = self.task.manifest
-        if manifest.average is None:
-            raise InputError("the step keeps no average of its weights: make it with average=0.999")
-        held = {fed.of: values[fed.name] for fed in manifest.of_role("average")}
-        own = {p.name: held[p.name].astype(dtype_of(p)) for p in manifest.of_role("parameter")}
-        return {**self._of_model(values), **own}
-
-    @known_keywords
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write a checkpoint: one file, which is replaced at once. Raises InputError after a
-        step that diverged and took states with it, and for a path that cannot be written.
-        """
-        self._write(Path(path))
-
-    def _write(self, path: Path) -> None:
-        self._check_whole()
-        if self._log is not None:
-            self.progress = replace(self.progress, logged=self._log.size)
-        words = {
-            "model": self.task.manifest.model,
-            "run": json.dumps({**facts_of_step(self.task, self.rate), **self._facts}),
-            **self.progress.words(),
-        }
-        safetensors_file.write(path, self._engine.held, words)
-
-    def _save(self, place: RunFolder | None) -> None:
-        if place is not None and self._engine.leads:
-            place.save(self._write, self.progress.steps)
-
-    def _check_whole(self) -> None:
-        if self._engine.spoiled:
-            raise InputError(
-                "the last step diverged and wrote over the optimiser's states: go on with "
-                "restore(CHECKPOINT) or a new Trainer"
-            )
-
-    def restored(self, path: Path, options: RestoreOptions) -> None:
-        """Go on from what `save` wrote. Raises InputError as `Trainer.restore` does."""
-        self._go_on(*self._stored(path), str(path), options.force)
-        if self._before is not None:  # `fit` decides anew how long
-            self._before[0].pop("length", None)
-
-    def _stored(self, path: Path) -> tuple[dict[str, Array], dict[str, str]]:
-        """The values and the words of a checkpoint, of which the leading process reads them."""
-        empty: tuple[dict[str, Array], dict[str, str]] = ({}, {})
-        return self._engine.agree(safetensors_file.read(path) if self.leads else empty)
-
-    def _go_on(
-        self, values: Mapping[str, Array], words: Mapping[str, str], where: str, force: bool
-    ) -> None:
-        progress, manifest, before = (
-            Progress.of(words, where),
-            self.task.manifest,
-            facts_in(words, where),
-        )
-        if not force:
-            changes = differences(before, facts_of_step(self.task, self.rate))
-            check_same_run(changes, progress, where)
-        if force or not progress.micro:
-            values = fitting(values, self._engine.values, manifest, every=force)
-        model = manifest.model if force else words.get("model", "")
-        check_values(values, manifest, model, where)
-        self._engine.put(values)
-        self._engine.seed, self.progress = progress.seed, progress
-        self._before = (before, where, force)
-        self._facts |= {k: v for k, v in before.items() if of_an_epoch(k)}
-
-    def _know(self, facts: Mapping[str, Any]) -> None:
-        """Take the facts of the data, of which the first batch is there, into those of the run.
-        Raises InputError if a file that was restored is of another run.
-        """
-        own = {k: v for k, v in self._facts.items() if not of_an_epoch(k)}
-        self._facts = {**own, **facts}
-        if self._before is None:
-            return
-        before, where, force = self._before
-        self._before = None
-        changes = differences(before, {**facts_of_step(self.task, self.rate), **self._facts})
-        if not force:
-            check_same_run(changes, self.progress, where)
-        elif any(map(of_an_epoch, changes)):
-            self.progress = replace(self.progress, batches=0)
-        if changes and self.leads:
-            warnings.warn(continuation(changes, where), RunWarning, stacklevel=7)
-
-    def exported(self, model: ModelLike, options: ExportOptions) -> Any:
-        """The model in its own kind with the trained weights, or what was written to a path."""
-        best = (options.weights or self._kept) == "best"
-        steps = self.progress.best_step if best else self.progress.steps
-        how = {"steps": steps, "optimizer": dict(self.task.manifest.optimizer)}
-        if options.averaged:
-            how["average"] = self.task.manifest.average
-        values = self._best_values() if best else self._engine.held
-        weights = self._averaged(values) if options.averaged else self._of_model(values)
-        repairs = self.task.manifest.repairs
-        return export(model, weights, how, repairs=repairs, path=options.path)
-
-    def _best_values(self) -> Mapping[str, Array]:
-        """The values of the best evaluation. Raises InputError where they are not kept."""
-        if self.progress.best_step == self.progress.steps:
-            return self._engine.held
-        if self._best is not None and self._place is None:
-            return self._best
-        if self._place is None or not self._place.best.exists():
-            raise InputError(
-                "the best weights are not kept: fit with validation=, and folder= or keep='best'"
-            )
-        return self._stored(self._place.best)[0]
