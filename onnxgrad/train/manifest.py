@@ -5,10 +5,12 @@ of the next one.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from onnxgrad.errors import InputError
@@ -17,15 +19,32 @@ from onnxgrad.options import Range, checked, kinds_of
 from onnxgrad.train.losses.base import OverBatch
 from onnxgrad.wording import perhaps, printable_json
 
-VERSION = 1
+VERSION = 2
+SCHEMA = Path(__file__).with_name("manifest.schema.json")
 _FORMAT = "onnxgrad training step"
 T = TypeVar("T")
 Size = Annotated[int, Range(0)]
 Finite = Annotated[float, Range(0, sys.float_info.max)]
 Role = Literal[
-    "batch", "parameter", "state", "average", "accumulated", "scaling", "step", "learning_rate",
-    "seed",
+    "batch", "parameter", "statistic", "state", "average", "accumulated", "scaling", "step",
+    "learning_rate", "seed",
 ]  # fmt: skip
+# the keys of an input by its role, in the order of the file; one with "?" may be left out
+_TYPED = "name dtype shape"
+KEYS: Mapping[Role, str] = {
+    "batch": "name dtype shape? classes? ignored? unread?",
+    "parameter": f"{_TYPED} next adjoint? gradient? group?",
+    "statistic": f"{_TYPED} next",
+    "state": f"{_TYPED} next of slot? zeros?",
+    "average": f"{_TYPED} next of slot? zeros?",
+    "accumulated": f"{_TYPED} next of slot? zeros?",
+    "scaling": f"{_TYPED} next slot? zeros?",
+    "step": _TYPED,
+    "learning_rate": _TYPED,
+    "seed": _TYPED,
+}
+_ANY = "?"  # a size that is unknown
+_NONE = "none"  # in a list of options
 
 
 @dataclass(frozen=True)
@@ -37,7 +56,7 @@ class Fed:
     gradient: what the optimiser gets of it, averaged and clipped (in update.onnx where there is
     one, else in train.onnx). group: the index of a parameter's group. classes, ignored: the labels
     of a loss are 0 to classes - 1, or `ignored`; unread: so many labels at the beginning of a
-    sequence belong to no score. A running statistic is a state `of` itself; a seed is another
+    sequence belong to no score. zeros: the first value is zeros and not stored. A seed is another
     number in each run.
     """
 
@@ -54,6 +73,7 @@ class Fed:
     group: Size | None = None
     adjoint: str | None = None
     unread: int | None = None
+    zeros: bool = field(default=False, compare=False)
 
 
 def one_size(feds: Iterable[Fed]) -> int | None:
@@ -112,9 +132,18 @@ class Manifest:
         """The names of the arrays of a batch."""
         return [fed.name for fed in self.of_role("batch")]
 
+    def places(self) -> dict[str, str]:
+        """Where each input stands in the file, by its name."""
+        count = Counter[Role]()
+        found = {}
+        for fed in self.inputs:
+            found[fed.name] = f"inputs.{fed.role}[{count[fed.role]}]"
+            count[fed.role] += 1
+        return found
+
     def running(self) -> list[Fed]:
-        """The states that belong to the model: running statistics, by their names in the file."""
-        return [fed for fed in self.of_role("state") if fed.of == fed.name]
+        """The running statistics of the model, by their names in the file."""
+        return self.of_role("statistic")
 
     def of_model(self) -> list[Fed]:
         """The inputs that a trained model consists of: parameters and running statistics."""
@@ -126,13 +155,24 @@ class Manifest:
         return one_size(self.of_role("batch"))
 
     def to_json(self) -> str:
-        """The file's text."""
-        data = {"format": _FORMAT, **asdict(self)}
-        return printable_json(data, allow_nan=True) + "\n"
+        """The file's text: inputs by their roles, and no key without a value."""
+        inputs: dict[Role, list[Any]] = {role: [] for role in KEYS}
+        for fed in self.inputs:
+            entry = {
+                key.rstrip("?"): getattr(fed, key.rstrip("?")) for key in KEYS[fed.role].split()
+            }
+            if fed.shape is not None:
+                entry["shape"] = [_ANY if size is None else size for size in fed.shape]
+            inputs[fed.role].append({k: v for k, v in entry.items() if v is not False})
+        data = {
+            "format": _FORMAT, "version": self.version, **asdict(self),
+            "inputs": {role: listed for role, listed in inputs.items() if listed},
+        }  # fmt: skip
+        return printable_json(_without_none(data)) + "\n"
 
     @staticmethod
     def from_json(text: str, where: str = "manifest.json") -> Manifest:
-        """Read what `to_json` wrote. Raises InputError for what is none, or of a newer version, and
+        """Read what `to_json` wrote. Raises InputError for what is none, or of another version, and
         for a value of another type, by file and key.
         """
         try:
@@ -142,19 +182,22 @@ class Manifest:
         if not isinstance(read, dict) or read.pop("format", None) != _FORMAT:
             raise InputError(f"{where} is no manifest of a training step: its 'format' is another")
         version = checked(int, read.get("version"), f"{where}: 'version'")
-        if version > VERSION:
+        if version != VERSION:
+            what = "install a newer one" if version > VERSION else "make the step anew"
             raise InputError(
-                f"{where} is of version {version}, this onnxgrad reads up to {VERSION}: install a "
-                "newer one"
+                f"{where} is of version {version}, this onnxgrad reads version {VERSION}: {what}"
             )
-        listed = checked(list[Any], read.pop("inputs", None), f"{where}: 'inputs'")
-        feds = tuple(_built(Fed, entry, f"{where}: inputs[{i}]") for i, entry in enumerate(listed))
+        _refuse_null(read, where)
+        given = checked(Mapping[str, Any], read.pop("inputs", None), f"{where}: 'inputs'")
+        feds = _inputs(given, where)
         if twice := [n for n, k in Counter(fed.name for fed in feds).items() if k > 1]:
             raise InputError(f"{where}: 'inputs' has '{twice[0]}' twice")
         repairs = _repairs(
             checked(Mapping[str, Any], read.pop("repairs", {}), f"{where}: 'repairs'"), where
         )
-        found = _built(Manifest, {"inputs": feds, "repairs": repairs, **read}, f"{where}:")
+        found = _built(
+            Manifest, {"inputs": feds, "repairs": repairs, **_with_none(read)}, f"{where}:"
+        )
         for key in ("train", "eval", "state", "update"):
             name = getattr(found, key)
             if name is not None and not is_plain(name):
@@ -162,6 +205,71 @@ class Manifest:
                     f"{where}: '{key}' must be the name of a file in this folder, not {name!r}"
                 )
         return found
+
+
+def in_order(feds: Iterable[Fed]) -> tuple[Fed, ...]:
+    """The inputs in the order of their roles, as the file has them."""
+    order = list(KEYS)
+    return tuple(sorted(feds, key=lambda fed: order.index(fed.role)))
+
+
+def _inputs(given: Mapping[str, Any], where: str) -> tuple[Fed, ...]:
+    """The inputs of each role. Raises InputError."""
+    found = []
+    for role, listed in given.items():
+        if role not in KEYS:
+            raise InputError(f"{where}: 'inputs' '{role}' is unknown{perhaps(role, KEYS)}")
+        keys = KEYS[checked(Role, role, where)].split()
+        for i, entry in enumerate(checked(list[Any], listed, f"{where}: 'inputs.{role}'")):
+            at = f"{where}: inputs.{role}[{i}]"
+            made = _built(Fed, {**_object(entry, at), "role": role}, at)
+            if strange := [k for k in entry if k not in keys and f"{k}?" not in keys]:
+                raise InputError(f"{at} '{strange[0]}' is no key of this role: it is damaged")
+            if lacking := [k for k in keys if k not in entry and not k.endswith("?")]:
+                raise InputError(f"{at} lacks '{lacking[0]}': it is damaged")
+            found.append(made)
+    return in_order(found)
+
+
+def _object(entry: Any, where: str) -> dict[str, Any]:
+    """The entry of an input. Raises InputError."""
+    if not isinstance(entry, dict):
+        raise InputError(f"{where} must be an object, not {repr(entry)[:80]}")
+    shape = entry.get("shape")
+    sizes = [None if n == _ANY else n for n in shape] if isinstance(shape, list) else shape
+    return {**entry, "shape": sizes}
+
+
+def _without_none(value: Any) -> Any:
+    """The value without None: its key is left out, in a list it is a word; numbers that JSON lacks
+    are words.
+    """
+    if isinstance(value, Mapping):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    if isinstance(value, (list, tuple)):
+        return [_NONE if v is None else _without_none(v) for v in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _with_none(value: Any) -> Any:
+    """The value with None in lists."""
+    if isinstance(value, dict):
+        return {k: _with_none(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [None if v == _NONE else _with_none(v) for v in value]
+    return value
+
+
+def _refuse_null(value: Any, where: str, key: str = "") -> None:
+    """Raises InputError for a null, by its key."""
+    if value is None:
+        raise InputError(f"{where}: '{key}' is null: leave the key out")
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _refuse_null(inner, where, f"{key}.{name}".lstrip("."))
+    if isinstance(value, list):
+        for i, inner in enumerate(value):
+            _refuse_null(inner, where, f"{key}[{i}]")
 
 
 def _repairs(read: Mapping[str, Any], where: str) -> Repairs:

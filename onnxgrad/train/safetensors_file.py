@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from onnxgrad.ir.types import Array
 from onnxgrad.wording import install
 
 Arrays = Mapping[str, Array]
+# dtypes and shapes by name
+Outlines: TypeAlias = Mapping[str, tuple[np.dtype[Any], Sequence[int]]]
 
 
 _KEY = "onnxgrad"
@@ -100,9 +102,9 @@ def read(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Stored]:
-    """A file whose arrays are read on access, inside of the context. Raises InputError as `read`
-    does.
+def opened(path: Path, zeros: Outlines | None = None) -> Iterator[Stored]:
+    """A file whose arrays are read on access, inside of the context. `zeros`: arrays that the file
+    may lack, because they are zeros. Raises InputError as `read` does.
     """
     with ExitStack() as files:
         with _reading(path):
@@ -110,7 +112,7 @@ def opened(path: Path) -> Iterator[Stored]:
         with _reading(path), _library().safe_open(path, framework="numpy"):  # checks the header
             file = files.enter_context(open(path, "rb"))
             length = int.from_bytes(file.read(8), "little")
-            stored = Stored(path, file, 8 + length, json.loads(file.read(length)))
+            stored = Stored(path, file, 8 + length, json.loads(file.read(length)), zeros or {})
         yield stored
 
 
@@ -125,20 +127,22 @@ def copy(values: Mapping[str, Array], name: str, into: Array) -> None:
 class Stored(Mapping[str, Array]):
     """The arrays of an open file: each is read on access, straight into its memory.
 
-    outlines: zeros of their shapes and dtypes, which take no memory. InputError for a damaged one.
+    outlines: zeros of their shapes and dtypes, which take no memory; those that the file lacks are
+    the `zeros`. InputError for a damaged one.
     """
 
     def __init__(
-        self, path: Path, file: BufferedReader, start: int, header: dict[str, Any]
+        self, path: Path, file: BufferedReader, start: int, header: dict[str, Any], zeros: Outlines
     ) -> None:
         metadata = header.pop("__metadata__", {})
         self.metadata: dict[str, str] = json.loads(metadata.get(_KEY, "{}"))
         if not isinstance(self.metadata, dict) or {*map(type, self.metadata.values())} - {str}:
             raise ValueError("its metadata of onnxgrad is no object of texts")
         self._path, self._file, self._start, self._header = path, file, start, header
+        stored = {name: (self._dtype(name), entry["shape"]) for name, entry in header.items()}
         self.outlines: dict[str, Array] = {
-            name: np.broadcast_to(np.zeros((), self._dtype(name)), entry["shape"])
-            for name, entry in header.items()
+            name: np.broadcast_to(np.zeros((), dtype), shape)
+            for name, (dtype, shape) in {**zeros, **stored}.items()
         }
 
     def _dtype(self, name: str) -> np.dtype[Any]:
@@ -158,16 +162,19 @@ class Stored(Mapping[str, Array]):
 
     def read(self, name: str, into: Array) -> None:
         """The elements of an array into a flat one of its dtype."""
+        if name not in self._header:
+            into[:] = 0
+            return
         with _reading(self._path):
             self._file.seek(self._start + self._header[name]["data_offsets"][0])
             if self._file.readinto(into.view(np.uint8).data) != into.nbytes:
                 raise ValueError(f"'{name}' ends too early")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._header)
+        return iter(self.outlines)
 
     def __len__(self) -> int:
-        return len(self._header)
+        return len(self.outlines)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from onnxgrad.train.export import digest
 from onnxgrad.train.frozen_part import check_apart, check_behind, cut
 from onnxgrad.train.losses import LOSSES, Custom, Loss, Output, Place, parse_loss
 from onnxgrad.train.losses.base import OLDEST_OPSET, OverBatch
-from onnxgrad.train.manifest import Fed, Manifest
+from onnxgrad.train.manifest import Fed, Manifest, in_order
 from onnxgrad.train.modes import Applied, Modes
 from onnxgrad.train.update.emission import (
     add_state,
@@ -277,11 +277,10 @@ def _with_update(
     block.inputs = [v for v in block.inputs if v.use_count or v.name not in scales]
     trained = [*(p.name for p in parameters), *(s.name for s in applied.statistics)]
     ask_for(ahead.evaluation.main, trained)
-    # a running statistic is a state of itself
-    running = [fed_of(values[s.name], "state", s.next, s.name) for s in applied.statistics]
+    running = [fed_of(values[s.name], "statistic", s.next) for s in applied.statistics]
     seed = [fed_of(values[applied.seed], "seed")] if applied.seed else []
     manifest = Manifest(
-        (*batch, *fed, *running, *seed),
+        in_order((*batch, *fed, *running, *seed)),
         ahead.target,
         tuple(ahead.metrics),
         options.optimizer.to_dict(),

@@ -23,6 +23,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.options import checked, known_keywords
 from onnxgrad.train import safetensors_file
 from onnxgrad.train.engines.flat_buffers import optimizer_of, slot_of
+from onnxgrad.train.engines.session import dtype_of, sizes_of
 from onnxgrad.train.manifest import Fed, Manifest
 from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.schedules import schedule_of
@@ -42,16 +43,31 @@ def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
 
     Raises InputError when something cannot be written.
     """
-    manifest = step.manifest
+    manifest = _with_zeros(step)
     contents: dict[str, Content] = {
         manifest.train: step.train,
         manifest.eval: step.evaluation,
     }
     if step.update is not None and manifest.update is not None:
         contents[manifest.update] = step.update
-    contents[manifest.state] = safetensors_file.to_bytes(step.initial, {"model": manifest.model})
+    zeros = {fed.name for fed in manifest.inputs if fed.zeros}
+    stored = {name: array for name, array in step.initial.items() if name not in zeros}
+    contents[manifest.state] = safetensors_file.to_bytes(stored, {"model": manifest.model})
     contents[MANIFEST] = lambda staged: _sealed(Path(folder), manifest, staged)
     save_together(folder, contents)
+
+
+def _with_zeros(step: TrainingStep) -> Manifest:
+    """The manifest that says which first values are zeros; those of the model are stored."""
+    manifest, initial = step.manifest, step.initial
+    of_model = {fed.name for fed in manifest.of_model()}
+
+    def zeros(fed: Fed) -> bool:
+        if fed.next is None or fed.name in of_model:
+            return False
+        return not np.ascontiguousarray(initial[fed.name]).reshape(-1).view(np.uint8).any()
+
+    return replace(manifest, inputs=tuple(replace(f, zeros=zeros(f)) for f in manifest.inputs))
 
 
 @known_keywords
@@ -104,7 +120,8 @@ def _opened(folder: Path, known: Manifest | None = None) -> Iterator[TrainingSte
     train, evaluation = load(folder / manifest.train), load(folder / manifest.eval)
     step = TrainingStep(train, evaluation, {}, manifest, update)
     check_fits(step, str(folder / MANIFEST))
-    with safetensors_file.opened(folder / manifest.state) as values:
+    zeros = {fed.name: (dtype_of(fed), sizes_of(fed)) for fed in manifest.inputs if fed.zeros}
+    with safetensors_file.opened(folder / manifest.state, zeros) as values:
         model = values.metadata.get("model", "")
         check_values(values.outlines, manifest, model, str(folder / manifest.state))
         yield replace(step, initial=values)
@@ -200,8 +217,9 @@ def check_fits(step: TrainingStep, where: str) -> None:
         ("'gradient_norm'", manifest.gradient_norm, given),
         *(("'metrics'", name, given) for name in manifest.metrics),
     ]
-    for i, fed in enumerate(manifest.inputs):
-        at = f"inputs[{i}]"
+    places = manifest.places()
+    for fed in manifest.inputs:
+        at = places[fed.name]
         named += [
             (f"{at} 'name'", fed.name, taken),
             (f"{at} 'next'", fed.next, given),
@@ -213,8 +231,9 @@ def check_fits(step: TrainingStep, where: str) -> None:
         if name is not None and name not in names:
             near = perhaps(name, names)
             raise InputError(f"{where}: {key}: the step has no such value as '{name}'{near}")
-    for i, fed in enumerate(manifest.inputs):
-        _check_fed(fed, taken[fed.name], max(1, len(manifest.groups)), f"{where}: inputs[{i}]")
+    groups = max(1, len(manifest.groups))
+    for fed in manifest.inputs:
+        _check_fed(fed, taken[fed.name], groups, f"{where}: {places[fed.name]}")
     for name in sorted(taken.keys() - {fed.name for fed in manifest.inputs}):
         raise InputError(f"{where}: 'inputs' lacks '{name}', which the step takes")
     _check_update(manifest, where)
@@ -228,8 +247,6 @@ def _check_fed(fed: Fed, taken: Var, groups: int, where: str) -> None:
             raise InputError(f"{where} '{key}': the step takes {found}, not {stated!r}")
     if fed.role == "parameter" and fed.adjoint is None and fed.gradient is not None:
         raise InputError(f"{where} 'adjoint' of a parameter must be a value of the step")
-    if fed.role in ("state", "average", "accumulated") and fed.of is None:
-        raise InputError(f"{where} 'of' of a {fed.role} must be a value that is trained")
     if fed.role == "parameter" and (fed.group or 0) >= groups:
         raise InputError(f"{where} 'group': there is no group {fed.group}")
 

@@ -3,19 +3,20 @@
  *
  * @typedef {import("./safetensors.mjs").Value} Value
  * @typedef {Record<string, Value>} Batch
- * @typedef {{name: string, role: string, dtype: string, shape: (number | string | null)[] | null,
- *   next: string | null, of: string | null, classes: number | null, ignored: number | null
- *   }} Fed  an input
+ * @typedef {{name: string, dtype: string, shape?: (number | string)[], next?: string, of?: string,
+ *   classes?: number, ignored?: number, zeros?: true}} Fed  an input
+ * @typedef {"batch" | "parameter" | "statistic" | "state" | "average" | "accumulated" | "scaling"
+ *   | "step" | "learning_rate" | "seed"} Role
  * @typedef {{tied: {name: string, copy: string, transposed: boolean}[], untied: {name: string}[]
  *   }} Repairs  initializers that are copies of a parameter, and parameters that the file lacks
- * @typedef {{format: string, version: number, inputs: Fed[], loss: string, metrics: string[],
- *   optimizer: {name: string, lr?: number}, model: string, train: string, eval: string,
- *   state: string, update: string | null, accumulate: number, gradient_norm: string | null,
- *   loss_scaling: object | null, repairs: Repairs}} Manifest
+ * @typedef {{format: string, version: number, inputs: Partial<Record<Role, Fed[]>>, loss: string,
+ *   metrics: string[], optimizer: {name: string, lr?: number}, model: string, train: string,
+ *   eval: string, state: string, update?: string, accumulate: number, gradient_norm?: string,
+ *   loss_scaling?: object, repairs: Repairs}} Manifest
  */
 
 const FORMAT = "onnxgrad training step";
-const VERSION = 1; // the newest that is read here
+const VERSION = 2;
 
 /**
  * @param {Uint8Array} bytes
@@ -24,21 +25,33 @@ const VERSION = 1; // the newest that is read here
 export function parse(bytes) {
   const manifest = JSON.parse(new TextDecoder().decode(bytes));
   if (manifest.format !== FORMAT) throw new Error("manifest.json is of no training step");
-  if (!(manifest.version <= VERSION)) {
+  if (manifest.version !== VERSION) {
     throw new Error(`manifest.json is of version ${manifest.version}, ${VERSION} is read here`);
   }
   return manifest;
 }
 
 /**
- * The inputs that a trained model consists of: parameters, and states that are their own, which are
- * running statistics.
+ * The inputs of these roles.
+ *
+ * @param {Manifest} manifest
+ * @param {Role[]} roles
+ */
+export const ofRole = ({ inputs }, ...roles) => roles.flatMap((role) => inputs[role] ?? []);
+
+/**
+ * The inputs that a trained model consists of: parameters and running statistics.
  *
  * @param {Manifest} manifest
  */
-export function ofModel({ inputs }) {
-  return inputs.filter(({ name, role, of }) => role === "parameter" || of === name);
-}
+export const ofModel = (manifest) => ofRole(manifest, "parameter", "statistic");
+
+/**
+ * The inputs that an output of one step is the next value of.
+ *
+ * @param {Manifest} manifest
+ */
+export const carried = ({ inputs }) => Object.values(inputs).flat().filter(({ next }) => next);
 
 /**
  * Throws where the loss is no finite number, or the norm of the gradients; loss scaling leaves out
@@ -59,14 +72,13 @@ export function checkFinite(manifest, number, loss, outputs) {
 /**
  * Throws where a batch lacks an input, or a label is none of the classes.
  *
- * @param {Fed[]} inputs
+ * @param {Manifest} manifest
  * @param {Batch} batch
  */
-export function check(inputs, batch) {
-  for (const { name, role, classes, ignored } of inputs) {
-    if (role !== "batch") continue;
+export function check(manifest, batch) {
+  for (const { name, classes, ignored } of ofRole(manifest, "batch")) {
     if (!batch[name]) throw new Error(`the batch lacks '${name}'`);
-    if (classes === null) continue;
+    if (classes === undefined) continue;
     for (const label of batch[name].data) {
       if (Number(label) === ignored || (label >= 0 && label < classes)) continue;
       throw new Error(`'${name}' has ${label}, but labels go from 0 to ${classes - 1}`);

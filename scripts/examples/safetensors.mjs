@@ -38,6 +38,13 @@ export function read(bytes) {
   return { values, metadata };
 }
 
+/** @type {(type: string, dims: readonly number[]) => Value} */
+export function zeros(type, dims) {
+  const kind = Object.values(KINDS).find(([known]) => known === type);
+  if (!kind) throw new Error(`the type ${type} is not known here`);
+  return { type, dims, data: new kind[1](dims.reduce((a, b) => a * b, 1)) };
+}
+
 /**
  * @param {Map<string, Value>} values
  * @param {Record<string, string>} metadata

@@ -8,7 +8,7 @@
  * @typedef {import("./manifest.mjs").Batch} Batch
  * @typedef {Record<string, any>} Tensors  onnxruntime's, by name
  */
-import { check, checkFinite, ofModel, parse } from "./manifest.mjs";
+import { carried, check, checkFinite, ofModel, ofRole, parse } from "./manifest.mjs";
 import * as safetensors from "./safetensors.mjs";
 
 export class Training {
@@ -18,7 +18,7 @@ export class Training {
    */
   static async open(ort, load) {
     const manifest = parse(await load("manifest.json"));
-    const open = async (/** @type {string | null} */ file) =>
+    const open = async (/** @type {string | undefined} */ file) =>
       file ? ort.InferenceSession.create(await load(file)) : null;
     const training = new Training(ort, manifest, {
       train: await open(manifest.train),
@@ -96,7 +96,7 @@ export class Training {
     return safetensors.write(new Map(Object.entries(this._values)), { onnxgrad: said });
   }
 
-  /** Go on from what `save` gave, or begin with `state.safetensors`. */
+  /** Go on from what `save` gave, or begin with `state.safetensors`, which has no zeros. */
   restore(/** @type {Uint8Array} */ bytes) {
     const { values, metadata } = safetensors.read(bytes);
     const said = JSON.parse(metadata.onnxgrad ?? "{}");
@@ -105,8 +105,9 @@ export class Training {
     if (micro) throw new Error("the state stands between the batches of one step");
     /** @type {Tensors} */
     const found = {};
-    for (const { name, dtype, shape } of this.manifest.inputs.filter(({ next }) => next)) {
-      const value = values.get(name);
+    for (const { name, dtype, shape, zeros } of carried(this.manifest)) {
+      const begins = zeros && !said.progress;
+      const value = values.get(name) ?? (begins && safetensors.zeros(dtype, shape));
       if (value?.type !== dtype || `${value.dims}` !== `${shape}`) {
         throw new Error(`the state has no ${dtype}[${shape}] for '${name}'`);
       }
@@ -118,17 +119,21 @@ export class Training {
 
   /** What a graph takes beside what is carried; steps and batches are counted from 1 on. */
   _given(/** @type {Batch} */ batch, step = 1, rate = 0, part = 1) {
-    check(this.manifest.inputs, batch);
+    check(this.manifest, batch);
     const { Tensor } = this._ort;
     const whole = (/** @type {bigint} */ n) => new Tensor("int64", BigInt64Array.of(n), []);
     /** @type {Tensors} */
     const feeds = {};
-    for (const { name, role, dtype } of this.manifest.inputs) {
-      const { type, data, dims } = batch[name] ?? {};
-      if (role === "batch") feeds[name] = new Tensor(type, data, dims);
-      if (role === "step") feeds[name] = whole(BigInt(step));
-      if (role === "seed") feeds[name] = whole((BigInt(this.seed) << 32n) + BigInt(part));
-      if (role === "learning_rate") feeds[name] = new Tensor(dtype, [rate], []);
+    for (const { name } of ofRole(this.manifest, "batch")) {
+      const { type, data, dims } = batch[name];
+      feeds[name] = new Tensor(type, data, dims);
+    }
+    for (const { name } of ofRole(this.manifest, "step")) feeds[name] = whole(BigInt(step));
+    for (const { name } of ofRole(this.manifest, "seed")) {
+      feeds[name] = whole((BigInt(this.seed) << 32n) + BigInt(part));
+    }
+    for (const { name, dtype } of ofRole(this.manifest, "learning_rate")) {
+      feeds[name] = new Tensor(dtype, [rate], []);
     }
     return feeds;
   }
@@ -136,8 +141,8 @@ export class Training {
   /** The values for what comes next: an output that is the next of an input takes its place. */
   _carried(/** @type {Tensors} */ values, /** @type {Tensors} */ outputs) {
     const changed = { ...values };
-    for (const { name, next } of this.manifest.inputs) {
-      if (next && next in outputs) changed[name] = outputs[next];
+    for (const { name, next = "" } of carried(this.manifest)) {
+      if (next in outputs) changed[name] = outputs[next];
     }
     return changed;
   }

@@ -93,7 +93,7 @@ def test_no_step_and_one_of_a_newer_version(tmp_path: Path) -> None:
     newer = {**json.loads(manifest.read_text(encoding="utf-8")), "version": 99}
     manifest.write_text(json.dumps(newer), encoding="utf-8")
     done = node("node/train.mjs", tmp_path)
-    assert done.stderr == "train.mjs: manifest.json is of version 99, 1 is read here\n"
+    assert done.stderr == "train.mjs: manifest.json is of version 99, 2 is read here\n"
 
 
 def test_a_rate_that_is_too_high_keeps_the_last_good_values(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_dropout_and_running_statistics(tmp_path: Path) -> None:
         model, train.CrossEntropy(), train.SGD(lr=0.05), batch_norm="train", dropout="train"
     )
     train.save_step(step, tmp_path)
-    assert {"seed", "state"} <= {fed.role for fed in step.manifest.inputs}
+    assert {"seed", "statistic"} <= {fed.role for fed in step.manifest.inputs}
     assert_same_losses(steps(tmp_path), tmp_path)
     trainer, _ = trained(tmp_path)
     said = script(

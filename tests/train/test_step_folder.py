@@ -11,7 +11,7 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.save import to_proto
-from onnxgrad.train import SGD, Manifest, safetensors_file
+from onnxgrad.train import SGD, Manifest, Trainer, safetensors_file
 from onnxgrad.train.step_folder import opened_step, read_step, save_step
 from tests.train.common import examples, step
 from tests.train.follower import Follower
@@ -33,22 +33,22 @@ def test_the_manifest_says_what_feeds_what(tmp_path: Path) -> None:
     save_step(step(), tmp_path)
     said = json.loads((tmp_path / "manifest.json").read_text())
     assert said["format"] == "onnxgrad training step"
-    assert said["version"] == 1
-    names = {"inputs": [i.name for i in onnx.load(tmp_path / "train.onnx").graph.input]}
-    assert [fed["name"] for fed in said["inputs"]] and {
-        fed["name"] for fed in said["inputs"]
-    } == set(names["inputs"])
-    assert {fed["next"] for fed in said["inputs"]} - {None} <= {
-        o.name for o in onnx.load(tmp_path / "train.onnx").graph.output
-    }
+    assert said["version"] == 2
+    graph = onnx.load(tmp_path / "train.onnx").graph
+    feds = [fed for feds in said["inputs"].values() for fed in feds]
+    assert {fed["name"] for fed in feds} == {v.name for v in graph.input}
+    assert {fed["next"] for fed in feds if "next" in fed} <= {v.name for v in graph.output}
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"version": 2}, "of version 2, this onnxgrad reads up to 1"),
+        ({"version": 3}, "of version 3, this onnxgrad reads version 2: install a newer one"),
+        ({"version": 1}, "of version 1, this onnxgrad reads version 2: make the step anew"),
         ({"format": "cake"}, "no manifest"),
-        ({"inputs": [{"name": "x"}]}, "damaged"),
+        ({"inputs": {"batch": [{"name": "x"}]}}, "damaged"),
+        ({"inputs": {"bach": []}}, "'bach' is unknown"),
+        ({"clip_norm": None}, "'clip_norm' is null: leave the key out"),
         ({"more": 1}, "damaged"),
     ],
 )
@@ -60,18 +60,37 @@ def test_a_manifest_that_cannot_be(tmp_path: Path, change: dict[str, object], wo
         read_step(tmp_path)
 
 
+def test_states_of_zeros_are_not_stored(tmp_path: Path) -> None:
+    save_step(step(), tmp_path)
+    with safetensors_file.opened(tmp_path / "state.safetensors") as stored:
+        assert sorted(stored) == ["b1", "b2", "w1", "w2"]
+    read = json.loads((tmp_path / "manifest.json").read_text())["inputs"]
+    assert all(fed["zeros"] for fed in read["state"])
+    assert not any("zeros" in fed for fed in read["parameter"])
+    begun = Trainer(tmp_path)
+    losses = [begun.step(examples(8)) for _ in range(3)]
+    begun.save(tmp_path / "later")
+    assert losses == [Trainer(step()).step(examples(8)), *losses[1:]]
+    # a checkpoint is complete
+    arrays, words = safetensors_file.read(tmp_path / "later")
+    del arrays["w1.exp_avg"]
+    safetensors_file.write(tmp_path / "later", arrays, words)
+    with pytest.raises(InputError, match=r"lacks 'w1\.exp_avg'"):
+        Trainer(tmp_path).restore(tmp_path / "later")
+
+
 def test_a_folder_without_a_step(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"is .* a training step"):
         read_step(tmp_path)
 
 
 def test_parts_of_two_steps(tmp_path: Path) -> None:
-    save_step(step(), tmp_path / "a")
+    save_step(step(average=0.9), tmp_path / "a")
     save_step(step(SGD()), tmp_path / "b")
     (tmp_path / "a" / "state.safetensors").write_bytes(
         (tmp_path / "b" / "state.safetensors").read_bytes()
     )
-    with pytest.raises(InputError, match=r"lacks 'w1\.exp_avg'"):
+    with pytest.raises(InputError, match=r"lacks 'w1\.average'"):
         read_step(tmp_path / "a")
     arrays, _ = safetensors_file.read(tmp_path / "b" / "state.safetensors")
     safetensors_file.write(tmp_path / "b" / "state.safetensors", arrays, {"model": "another"})

@@ -102,8 +102,7 @@ class BlocksEngine(Engine):
         del graph, outputs
         self._states: dict[str, list[Fed]] = {}
         self._running = manifest.running()
-        of_optimizer = [fed for fed in manifest.of_role("state") if fed not in self._running]
-        for fed in [*of_optimizer, *manifest.of_role("average", "accumulated")]:
+        for fed in manifest.of_role("state", "average", "accumulated"):
             self._states.setdefault(slot_of(fed), []).append(fed)
         self._group = {fed.name: fed.group or 0 for fed in self._parameters}
         wide = {fed.name for fed in self._parameters if fed.shape}

@@ -81,7 +81,7 @@ def _ancestors(b: Binding) -> set[Binding]:
 
 
 InPlace = Literal["none", "states", "all"]
-_STATES = ("state", "average", "accumulated", "scaling")
+_STATES = ("statistic", "state", "average", "accumulated", "scaling")
 
 
 @dataclass
