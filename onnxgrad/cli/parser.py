@@ -1,4 +1,4 @@
-"""The parser with the options of every command, and the text of an error. Imports no more than
+"""The argument parser, its error messages, and the options of every command. Imports only what
 `--help` needs.
 """
 
@@ -27,14 +27,14 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message}{more}")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """argparse's, in our words where there is too much."""
+        """Parse, with our message for unexpected words."""
         found, more = self.parse_known_args(args, namespace)
         if more:
             raise InputError(f"unexpected '{more[0]}' (see {self.prog} {found.command} --help)")
         return found
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """argparse's, but a wrong option is named before what is missing because of it."""
+        """Parse, but report an unknown option before the arguments missing because of it."""
         for word in args or ():
             if word == "--" or (self._subparsers is not None and word[:1] != "-"):
                 break
@@ -64,7 +64,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def wants(words: Sequence[str], short: str, long: str) -> bool:
-    """Whether a flag is among the words: needed when the words cannot be parsed."""
+    """Whether a flag is among the words, which may not be parseable."""
     return any(w == long or (w.startswith(short) and not w.startswith("--")) for w in words)
 
 
@@ -74,22 +74,25 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--json",
         metavar="FILE",
-        help="write the result as JSON; - is stdout, in place of the tables",
+        help="write the result as JSON; - prints it to stdout in place of the tables",
     )
     group.add_argument(
-        "--color", choices=("auto", "always", "never"), default="auto", help="default: auto"
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="colour the output (default: auto, on terminals)",
     )
-    group.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    group.add_argument("-q", "--quiet", action="store_true", help="print errors only")
     group.add_argument(
-        "-v", "--verbose", action="store_true", help="print more; a traceback with errors"
+        "-v", "--verbose", action="store_true", help="print more, and a traceback after an error"
     )
     parser.add_argument(
         "--plugin",
         action="append",
         default=[],
         metavar="FILE.py",
-        help="a Python file with rules, families, passes or gradient rules of your own; it runs "
-        "with your rights",
+        help="a Python file that registers your rewrite rules, passes, gradient rules or kernels; "
+        "it runs with your rights",
     )
 
 

@@ -1,5 +1,5 @@
 """The arguments of each command: the options that its job declares, the flags that only the command
-has, and two examples. Imports no more than `--help` needs.
+has, and two examples. Imports only what `--help` needs.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from onnxgrad.vocabulary import TUNE_FILE, TUNE_SECONDS
 
 @dataclass(frozen=True)
 class Row:
-    """A flag or a positional argument: what `add_argument` accepts, the `title` of its group, and
-    the exclusive group `either` in which one alone may be given.
+    """A flag or a positional argument: the arguments of `add_argument`, the `title` of its group,
+    and `either`, the name of its mutually exclusive group.
     """
 
     names: tuple[str, ...]
@@ -34,8 +34,8 @@ class Row:
 @dataclass(frozen=True)
 class Command:
     """`onnxgrad NAME`: its summary, the declaration of its job, its own rows and two examples.
-    `required`: exclusive groups of which one must be given. `module`: the module of
-    `cli.commands` that runs it, if that is not called as the command.
+    `required` lists exclusive groups in which one argument must be given. `module` is the module
+    of `cli.commands` that runs the command, if its name differs.
     """
 
     summary: str
@@ -49,7 +49,7 @@ class Command:
 
 
 def row(*names: str, title: str = "", either: str = "", **keywords: Any) -> Row:
-    """Return a row; `help` and the others are those of `add_argument`."""
+    """Return a row; `keywords` are those of `add_argument`."""
     return Row(names, keywords, title, either)
 
 
@@ -75,12 +75,12 @@ def add_options(parser: argparse.ArgumentParser, command: Command) -> None:
 MODEL = row("model", metavar="MODEL", help="an ONNX file, or - for stdin")
 OUTPUT = row("-o", "--output", metavar="OUT", help="the file to write; - is stdout")
 NEEDED = row(*OUTPUT.names, **OUTPUT.keywords, required=True)
-_PAGE = "write a page to look at: one file, which needs no network"
+_PAGE = "write one self-contained HTML page"
 HTML = row("--html", metavar="FILE", help=_PAGE)
 
 
 def custom_ops(title: str) -> Row:
-    """The row of every command that has onnxruntime run something."""
+    """Return the row of --custom-ops, for each command that runs models in onnxruntime."""
     return row(
         "--custom-ops",
         title=title,
@@ -92,22 +92,22 @@ def custom_ops(title: str) -> Row:
 
 
 _REDUCING = """\
-The check is a command (no shell: write sh -c '...' for one). It gets the path of a candidate as its
-last argument, or wherever {} stands. An exit status other than 0 means that the candidate still
-fails, so that it may take the model's place; with --interesting-exit only that status does (a
-command that a signal ended counts as 128 plus its number), with --says only an output that holds
-the words. A check that takes longer than --check-timeout says nothing.
+--check runs a command without a shell (for a shell, write sh -c '...'). The path of a candidate is
+its last argument, or replaces {}. A candidate is kept if the command fails on it: with an exit
+status other than 0, or with --interesting-exit only with this status (a command ended by a signal
+counts as 128 plus the signal's number), or with --says only if its output contains the text. A
+check that takes longer than --check-timeout does not count as a failure.
 
-Exit codes: 0 reduced (or as small as --timeout allowed), 2 when the check does not fail on MODEL
+Exit codes: 0 reduced (or as small as --timeout allowed), 2 if the check does not fail on MODEL
 itself.
 
 """
-_CI = "for machines and pages"
+_CI = "reports"
 
 COMMANDS: dict[str, Command] = {
     "optimize": Command(
-        "rewrite a model into a smaller equal one, and prove that it is equal",
-        (("optimize model.onnx -o out.onnx", "rewrite, prove, write"),
+        "rewrite a model into a smaller, faster one and prove that both compute the same",
+        (("optimize model.onnx -o out.onnx", "rewrite, prove and write a model"),
          ("optimize '*.onnx' --out-dir small --merge always",
           "several models, all parallel products merged")),
         (
@@ -115,119 +115,118 @@ COMMANDS: dict[str, Command] = {
             row("-o", "--output", either="where", metavar="OUT",
                 help="the file to write; - is stdout"),
             row("--out-dir", either="where", metavar="DIR",
-                help="the folder to write to, under the inputs' names"),
+                help="the folder to write to; files keep their names"),
             row("--dry-run", action="store_true", help="rewrite and prove, but write no model"),
             HTML,
             row("--verify", choices=("model", "each"), default="model", help="model (default): "
-                "prove the whole model; each: also cut out every rewrite and run both of its forms "
-                "on its own operands, so that a wrong law is named at once (with --no-verify only "
-                "this)"),
+                "prove the whole model; each: also prove every rewrite by itself, on its own "
+                "operands, which names a wrong rewrite rule at once (with --no-verify: only this)"),
             row("--no-verify", action="store_true",
                 help="skip the proof of the whole model (needs no onnxruntime)"),
-            row("--lift", title="rewriting", metavar="FILE", help="split the result into a "
-                "preparation, which goes to this file and runs once at load, and the rest, whose "
-                "inputs are its outputs: what depends on weights alone; both are proved together"),
+            row("--lift", title="rewriting", metavar="FILE", help="move everything that "
+                "depends on weights alone to this second file, which runs once at load and feeds "
+                "OUT; both files are proved together"),
             row("--weights", title="rewriting", action="append", metavar="NAME",
-                help="with --lift: an input that is set at load, or an initializer, which becomes "
-                "such an input; or a glob of them; may repeat (default: constants alone)"),
-            row("--tune", title="tuning", action="store_true", help="measure in onnxruntime, on "
-                "the provider, threads and inputs of the proof, which rewrites pay, and keep those "
-                "that win beyond the noise"),
+                help="with --lift: inputs or initializers (names or globs) that FILE receives "
+                "as inputs at load; may repeat (default: none; FILE depends on constants alone)"),
+            row("--tune", title="tuning", action="store_true", help="measure in onnxruntime, "
+                "with the provider, threads and inputs of the proof, which rewrites make the model "
+                "faster, and keep only these"),
             row("--tune-time", title="tuning", type=reader(Seconds, "--tune-time"),
                 metavar="SECONDS",
-                help=f"for measuring, beside --timeout (default: {TUNE_SECONDS:g})"),
+                help=f"seconds to measure, in addition to --timeout (default: {TUNE_SECONDS:g})"),
             row("--tune-file", title="tuning", metavar="FILE",
-                help=f"where the decisions go (default: {TUNE_FILE} beside OUT)"),
+                help=f"the file for the decisions (default: {TUNE_FILE} beside OUT)"),
             row("--tune-from", title="tuning", metavar="FILE",
-                help="the decisions of an earlier --tune, again: the same bytes, nothing measured"),
+                help="apply the decisions of an earlier --tune without measuring; same bytes"),
             custom_ops("proof"),
         ),
         jobs.OptimizeOptions,
     ),
     "ci": Command(
-        "the models of a recipe optimised, proved, held to what is required and to the lock",
-        (("ci", "every model of onnxgrad.toml, held to what it requires"),
-         ("ci --update --jobs 2", "and write the lock that it is compared with")),
+        "optimise and prove every model of a recipe, check its requirements, compare with the lock",
+        (("ci", "every model of onnxgrad.toml"),
+         ("ci --update --jobs 2", "two models at once; write the lock if all pass")),
         (
             row("config", nargs="?", metavar="CONFIG", help="the recipe (default: onnxgrad.toml, "
                 "or [tool.onnxgrad] of pyproject.toml, in this folder)"),
             row("--update", action="store_true",
-                help="write the lock anew, where every model passes"),
+                help="write a new lock if every model passes"),
             row("--jobs", type=reader(Several, "--jobs"), default=1, metavar="N",
-                help="models at once (default: 1)"),
-            row("--dask", metavar="ADDRESS", help="hand the models to the workers of the Dask "
-                "cluster whose scheduler is there (tcp://HOST:8786); they read and write the same "
-                "files under the same names"),
+                help="number of models to process at once (default: 1)"),
+            row("--dask", metavar="ADDRESS", help="send the models to the workers of a Dask "
+                "cluster, by the address of its scheduler (tcp://HOST:8786); the workers must see "
+                "the same files under the same names"),
             row("--keep-going", action="store_true",
-                help="look at all models, also after one that fails"),
+                help="continue after a model that fails"),
             custom_ops(""),
             row("--schema", action="store_true",
                 help="print the JSON schema of what --json writes"),
             row("--junit", title=_CI, metavar="FILE", help="write the result as JUnit XML"),
             row("--markdown", title=_CI, metavar="FILE",
-                help="write the result as Markdown, such as for a job summary"),
+                help="write the result as Markdown, for example for a job summary"),
             row("--html", title=_CI, metavar="FILE",
                 help=_PAGE),
             row("--annotations", title=_CI, action=argparse.BooleanOptionalAction,
-                help="print the models that "
-                "fail or changed as lines on stderr that GitHub shows beside the files (default: "
-                "where GITHUB_ACTIONS is true)"),
+                help="print a line on stderr for "
+                "each model that failed or changed; GitHub shows it beside the file (default: if "
+                "GITHUB_ACTIONS is true)"),
         ),
         # the recipe's `out` may be where a report goes too: places are checked when it is there
         defaults=(("makes_folders", True),),
     ),
     "grad": Command(
-        "the gradient of a model as a plain ONNX graph, checked against differences",
+        "write the gradient of a model as a plain ONNX graph, checked against finite differences",
         (("grad model.onnx -o grad.onnx --wrt params --target loss",
-          "the gradient of the output loss by every weight"),
+          "the gradient of the output loss with respect to every weight"),
          ("grad model.onnx -o grad.onnx --target logits --adjoint input",
-          "of an output of any shape, whose adjoint becomes an input")),
+          "a target of any shape; its adjoint becomes an input")),
         (
             MODEL, NEEDED, HTML,
-            row("--mark", action="store_true", help="write the model itself with the marks of "
-                "--checkpoint in it; a grad without --checkpoint reads them"),
-            row("--function", metavar="NAME", help="the gradient of this local function, by all "
-                "its operands, as one more function of the model"),
+            row("--mark", action="store_true", help="write no gradient but the model with the "
+                "marks of --checkpoint; grad reads them if --checkpoint is not given"),
+            row("--function", metavar="NAME", help="add the gradient of this local function, with "
+                "respect to all its operands, as another function of the model"),
             row("--jvp", title=PRODUCTS, either="of", dest="of", action="store_const", const="jvp",
-                help="forward mode: J v, with v as new inputs {}_tangent and outputs {}_tangent"),
+                help="forward mode: J v; v are new inputs {}_tangent, J v outputs {}_tangent"),
             row("--hvp", title=PRODUCTS, either="of", dest="of", action="store_const", const="hvp",
-                help="the gradient, and H v of a scalar target's Hessian, as {}_hvp"),
+                help="the gradient, and H v as {}_hvp, for the Hessian H of a scalar target"),
             row("--jacobian", title=PRODUCTS, either="of", dest="of", action="store_const",
                 const="jacobian",
-                help="the Jacobian of one target by each value, as TARGET_by_VALUE"),
+                help="the Jacobian of one target with respect to each value, as TARGET_by_VALUE"),
             row("--casadi", title=PRODUCTS, either="of", dest="of", choices=("adj", "fwd"),
-                help="what CasADi looks for beside f.onnx, in its names and layout: reverse mode "
-                "for adj_f.onnx, forward for fwd_f.onnx; of adj_f.onnx forward for "
-                "fwd_adj_f.onnx"),
+                help="a derivative file for CasADi, in its names and layout: adj writes adj_f.onnx "
+                "(reverse mode) of f.onnx, fwd writes fwd_f.onnx (forward mode), fwd of adj_f.onnx "
+                "writes fwd_adj_f.onnx"),
             custom_ops("proof"),
         ),
         gradients.GradOptions,
     ),
     "check-grad": Command(
-        "compare a model's gradient with central differences, value by value",
+        "compare a model's gradient with finite differences, value by value",
         (("check-grad model.onnx --wrt params --target loss",
-          "every weight's gradient against differences"),
+          "the gradient of every weight"),
          ("check-grad model.onnx --target loss --input batch.npz --seed 1",
-          "on values of your own, in other directions")),
+          "on your own values, in other directions")),
         (MODEL, custom_ops("check")),
         gradients.CheckGradientOptions,
     ),
     "train-step": Command(
-        "a training step as a folder of plain ONNX files: loss, gradient and update",
+        "write a training step as a folder of plain ONNX files: loss, gradient and update",
         (("train-step model.onnx -o step --loss loss",
           "train.onnx, eval.onnx, the state and the manifest"),
          ("train-step model.onnx -o step --loss 'mse{output=logits}' --optimizer 'sgd{lr=0.1}'",
-          "with a loss of its own, whose labels become an input")),
+          "with another loss; its labels become an input")),
         (
             row("model", metavar="MODEL", nargs="?", help="an ONNX file, or - for stdin"),
             row("-o", "--output", metavar="FOLDER",
-                help="where train.onnx, eval.onnx, state.safetensors and manifest.json go"),
-            row("--training-info", either="form", action="store_true", help="one file instead: the "
-                "model with the step as its TrainingInfoProto; -o names it"),
+                help="the folder for train.onnx, eval.onnx, state.safetensors and manifest.json"),
+            row("--training-info", either="form", action="store_true", help="write one file "
+                "to -o: the model with the step as its TrainingInfoProto"),
             row("--from-training-info", either="form", action="store_true", help="write "
-                "the step that --training-info put into MODEL; options of steps are ignored"),
-            row("--seal", either="form", metavar="FOLDER", help="accept the graphs of a step that "
-                "were changed since: write their digests into its manifest, and nothing else"),
+                "the step that --training-info stored in MODEL; options of the step are ignored"),
+            row("--seal", either="form", metavar="FOLDER", help="accept the changed graphs of this "
+                "step: write their digests into its manifest, and nothing else"),
             custom_ops("proof"),
         ),
         training.TrainStepOptions,
@@ -235,72 +234,74 @@ COMMANDS: dict[str, Command] = {
     "fit": Command(
         "train a model on data, without the framework that made it",
         (("fit classifier.onnx --loss cross_entropy --data labelled.npz -o out.onnx",
-          "train on arrays called as the model's input and labels, write it with its new weights"),
+          "train on arrays with the names of the inputs and labels; write the trained model"),
          ("fit step --data train.npz --folder run --log log.jsonl",
-          "go on with a training step's folder, saving as it goes")),
+          "run a training step, save its state after each epoch")),
         (
             row("model", metavar="MODEL", help="an ONNX file, or the folder of a training step"),
-            row("-o", "--output", metavar="OUT", help="where the trained model goes"),
+            row("-o", "--output", metavar="OUT", help="the file for the trained model"),
             row("--original", metavar="FILE",
-                help="with a folder and -o: the model that the step is of"),
+                help="if MODEL is a folder: the model that the step was made of, for -o"),
             custom_ops("run"),
         ),
         training.FitOptions,
     ),
     "verify": Command(
-        "run two models and say whether they compute the same",
+        "run two models and report whether they compute the same",
         (("verify model.onnx out.onnx", "equal, or the worst difference"),
          ("verify model.onnx half.onnx --rtol 1e-2 --atol 1e-3",
-          "a model that is not meant to be equal, within bounds")),
+          "accept differences within these bounds")),
         (
             row("a", metavar="A", help="the original: an ONNX file, or - for stdin"),
-            row("b", metavar="B", nargs="?", help="the model that should equal it"),
+            row("b", metavar="B", nargs="?", help="the model that should compute the same"),
             custom_ops("proof"),
         ),
         jobs.VerifyOptions,
     ),
     "inspect": Command(
-        "what is in a model: interface, operators, parameters, or the whole block as text",
+        "show a model's interface, operators, parameters and costs, or its graph as text",
         (("inspect model.onnx", "interface, operators, parameters"),
          ("inspect model.onnx --weights",
           "which constants are weights, and why the others are not")),
         (
             MODEL,
-            row("--text", either="what", action="store_true", help="print the whole binding block"),
+            row("--text", either="what", action="store_true",
+                help="print the graph as text, one binding a line"),
             row("--weights", either="what", action="store_true",
-                help="which constants are weights, what `params` leaves out, and why"),
+                help="list each constant with its role, and why it is a weight or not (`params`)"),
             HTML,
         ),
         jobs.InspectOptions,
     ),
     "convert-opset": Command(
-        "bring a model to another opset, operator by operator, and prove it equal",
-        (("convert-opset model.onnx --to 20 -o out.onnx", "the same at opset 20"),
+        "convert a model to another opset and prove that it computes the same",
+        (("convert-opset model.onnx --to 20 -o out.onnx", "the model at opset 20"),
          ("convert-opset model.onnx --to 21 -o - | onnxgrad inspect -",
-          "look at it without writing a file")),
+          "show the result without writing a file")),
         (MODEL, NEEDED, custom_ops("proof")),
         jobs.ConvertOpsetOptions,
     ),
     "float16": Command(
-        "a model's float32 weights and computations in float16, proved within a bound",
+        "convert float32 weights and computations to float16, proved within a bound",
         (("float16 model.onnx -o out.onnx",
-          "half the size, within a fiftieth of the largest value"),
+          "half the size; outputs may differ by 0.02 of their largest value"),
          ("float16 model.onnx -o out.onnx --keep 'Reduce*' --metric worst=0.01",
-          "an operator stays, and a bound of one's own")),
+          "keep reductions in float32, with a tighter bound")),
         (MODEL, NEEDED, custom_ops("proof")),
         jobs.Float16Options,
     ),
     "extract": Command(
-        "the part of a model between some of its values, proved against the whole",
-        (("extract model.onnx --outputs hidden -o encoder.onnx", "what computes one value"),
+        "write the part of a model between given values, proved against the whole model",
+        (("extract model.onnx --outputs hidden -o encoder.onnx",
+          "the part that computes this value"),
          ("extract model.onnx --inputs hidden --outputs logits -o head.onnx",
-          "what comes behind it")),
+          "the part behind it")),
         (MODEL, NEEDED),
         surgery.ExtractOptions,
         module="surgery",
     ),
     "open-batch": Command(
-        "a dynamic batch in the place of a fixed batch (rebatch), proved row by row",
+        "make a fixed batch dynamic, or change the batch size (rebatch), proved row by row",
         (("open-batch fixed.onnx -o out.onnx", "a batch of any size"),
          ("open-batch fixed.onnx --inputs x --symbol N -o out.onnx",
           "rows in these inputs; the others are shared by all rows")),
@@ -308,66 +309,67 @@ COMMANDS: dict[str, Command] = {
         surgery.OpenBatchOptions,
     ),
     "edit": Command(
-        "bind inputs to constants, rename values, drop outputs, and prove the model the same",
+        "bind inputs to constants, rename values, remove outputs; the result is proved",
         (("edit model.onnx --rename logits=scores --drop-output loss -o out.onnx",
-          "another name, and an output less"),
+          "rename an output, remove another"),
          ("edit model.onnx --bind t=batch.npz -o out.onnx",
-          "an input less: it has the value of the file, or a number")),
+          "replace the input t by its value in the file")),
         (MODEL, NEEDED, custom_ops("proof")),
         surgery.EditOptions,
         module="surgery",
     ),
     "join": Command(
-        "chain two models, so that outputs of the first feed the second, and prove the result",
+        "chain (merge) two models: outputs of the first feed the second; the result is proved",
         (("join classifier.onnx head.onnx --map logits=x -o out.onnx",
-          "the output logits of the first feeds the input x of the second"),
+          "A's output logits feeds B's input x"),
          ("join classifier.onnx head.onnx --prefix head. --keep-output logits -o out.onnx",
-          "with the names of B apart, and A's output still an output")),
+          "prefix B's names, and keep A's output as an output")),
         (row("a", metavar="A", help="the model that runs first, or - for stdin"),
          row("b", metavar="B", help="the model that it feeds"), NEEDED, custom_ops("proof")),
         surgery.JoinOptions,
         module="surgery",
     ),
     "lift": Command(
-        "divide a model: what depends on weights alone runs once, at load; both proved together",
+        "split a model: the part that depends on weights alone runs once, at load; proved together",
         (("lift adapted.onnx --weights 'lora*' --prepare prepare.onnx -o out.onnx",
-          "the weights are inputs of prepare.onnx, whose outputs are inputs of out.onnx"),
+          "prepare.onnx reads these weights, and its outputs are inputs of out.onnx"),
          ("lift adapted.onnx --prepare prepare.onnx -o out.onnx",
-          "what depends on constants alone, such as DequantizeLinear of weights")),
+          "move computations on constants, such as DequantizeLinear of weights")),
         (
             MODEL, NEEDED,
             row("--prepare", metavar="FILE", required=True,
-                help="the file of the model that runs once, whose outputs the other reads"),
+                help="the file for the model that runs once; its outputs are inputs of OUT"),
             custom_ops("proof"),
         ),
         surgery.LiftOptions,
         module="surgery",
     ),
     "metadata": Command(
-        "what a model says about itself: list it, set and unset entries",
-        (("metadata model.onnx", "what the model says about itself"),
-         ("metadata model.onnx --set author=me -o out.onnx", "the same with one entry more")),
+        "list a model's metadata, set or remove entries",
+        (("metadata model.onnx", "list the metadata"),
+         ("metadata model.onnx --set author=me -o out.onnx", "add an entry")),
         (MODEL, OUTPUT),
         surgery.MetadataOptions,
     ),
     "diff": Command(
-        "what changed between two models",
-        (("diff model.onnx out.onnx", "what changed"),
-         ("diff model.onnx out.onnx --json changes.json", "for machines")),
+        "list the differences between two models",
+        (("diff model.onnx out.onnx", "print the differences; exit code 1 if there are any"),
+         ("diff model.onnx out.onnx --json changes.json", "also write them as JSON")),
         (row("a", metavar="A", help="an ONNX file, or - for stdin"),
-         row("b", metavar="B", help="the other"), HTML),
+         row("b", metavar="B", help="the ONNX file to compare with A"), HTML),
         jobs.DiffOptions,
     ),
     "reduce": Command(
-        "the smallest model that still fails a check, by delta debugging",
+        "find the smallest model that still fails a check, by delta debugging",
         (("reduce big.onnx --fails 'optimize --preset canonical' -o small.onnx",
-          "the smallest model that a command of ours still fails on"),
+          "the smallest model on which this command still fails"),
          ("reduce big.onnx --check 'python crashes.py' --interesting-exit 139 -o small.onnx",
-          "the smallest that still crashes a script of yours")),
+          "the smallest model that still crashes your script")),
         (
             MODEL,
             row("-o", "--output", metavar="OUT", required=True, help="the file to write"),
-            row("--check", either="how", metavar="COMMAND", help="what fails on the model"),
+            row("--check", either="how", metavar="COMMAND",
+                help="a command that fails on the model; see below"),
             row("--fails", either="how", metavar="'COMMAND OPTIONS'", help="a command of onnxgrad "
                 "that fails on the model, such as 'optimize --preset X', 'grad', 'check-grad': a "
                 "candidate must fail with the same exit code, 1 or 3"),
@@ -377,62 +379,64 @@ COMMANDS: dict[str, Command] = {
         text=_REDUCING,
     ),
     "bench": Command(
-        "measure the latency of models in turns, wall and CPU time",
-        (("bench model.onnx out.onnx", "both in turns, and the ratio to the first"),
+        "measure the latency of models in turns, in wall and CPU time",
+        (("bench model.onnx out.onnx", "run both in turns, print the ratio to the first"),
          ("bench model.onnx out.onnx --require 0.9 --threads 4",
-          "exit 1 unless the second takes at most 0.9 of the time")),
+          "exit code 1 if the second takes more than 0.9 of the time")),
         (
             row("model", nargs="+", metavar="MODEL",
-                help="ONNX files of one interface; ratios are to the first"),
+                help="ONNX files with equal inputs; ratios are to the first"),
             HTML, custom_ops("measuring"),
         ),
         jobs.BenchOptions,
     ),
     "place": Command(
-        "mark nodes with devices for onnxruntime, and show what is copied between them",
+        "assign nodes to devices for onnxruntime, and show the copies between devices",
         (("place model.onnx --device 'cuda=op:Mat*'",
-          "what would be copied between the devices"),
+          "show the copies between the devices"),
          ("place model.onnx --device 'cuda=Mat*,op:Tanh' --propagate -o placed.onnx",
-          "write the marks, and those that follow from them")),
+          "also place neighbours of placed nodes, and write the model")),
         (MODEL, row("-o", "--output", metavar="OUT",
-                    help="the file to write; - is stdout; without it, only look")),
+                    help="the file to write; - is stdout (default: write nothing)")),
         jobs.PlaceOptions,
     ),
     "passes": Command(
-        "the passes with their laws and options, and the presets",
+        "list the passes with their laws and options, and the presets",
         (("passes", "all of them, and the presets"),
-         ("passes default fold-constant", "a preset with the reason for each place, and a pass")),
+         ("passes default fold-constant",
+          "one preset, with the reason for each position, and one pass")),
         (row("name", nargs="*", metavar="NAME", help="show only these passes or presets"),),
     ),
     "ops": Command(
-        "how the gradient of each operator is formed",
+        "show how each operator is differentiated",
         (("ops", "every operator"),
-         ("ops MaxPool Resize", "two of them, with what holds at kinks")),
+         ("ops MaxPool Resize", "two operators, with their behaviour at kinks")),
         (row("name", nargs="*", metavar="NAME", help="show only these operators"),
-         row("--markdown", action="store_true", help="the whole table as a Markdown page")),
+         row("--markdown", action="store_true", help="print the table as a Markdown page")),
     ),
     "completion": Command(
-        "a script that completes commands, options and values in your shell",
+        "print a script that completes commands, options and values in your shell",
         (("completion bash", 'eval "$(onnxgrad completion bash)" in ~/.bashrc'),
-         ("completion fish", "what goes to ~/.config/fish/completions/onnxgrad.fish")),
+         ("completion fish", "store the output as ~/.config/fish/completions/onnxgrad.fish")),
         (row("shell", choices=("bash", "zsh", "fish"), metavar="SHELL",
-             help="bash, zsh or fish; the script goes where that looks for completions, in zsh "
-             "into a folder of $fpath under the name _onnxgrad"),),
+             help="bash, zsh or fish; store the script where the shell looks for completions, "
+             "for zsh in a folder of $fpath as _onnxgrad"),),
     ),
     "doctor": Command(
-        "what is installed here, and which providers really run",
-        (("doctor", "versions, and which providers run"),
-         ("doctor --json - | python -m json.tool", "for machines")),
+        "list installed versions, and the providers that run on this machine",
+        (("doctor", "versions and providers"),
+         ("doctor --json - | python -m json.tool", "the same as JSON")),
     ),
     "help": Command(
-        "the documentation by topic, with examples that run as they stand",
-        (("help", "the topics"), ("help gradients", "one of them; of a command its --help")),
-        (row("topic", nargs="?", metavar="TOPIC",
-             help="a topic or a command; default: list the topics"),),
+        "print the documentation by topic, or search it",
+        (("help gradients", "the page of this topic; for a command its --help"),
+         ("help dynamic batch", "the commands, options and passages with these words")),
+        (row("topic", nargs="*", metavar="TOPIC",
+             help="a topic, a command, or words to search for; default: list the topics"),),
     ),
 }  # fmt: skip
 
 
 def module_of(command: str) -> str:
-    """Return the name of the module of `cli.commands` that runs a command."""
+    """Return the module of `cli.commands` that runs a command."""
     return COMMANDS[command].module or command.replace("-", "_")

@@ -1,5 +1,5 @@
-"""The declarations of the jobs: the options of each, in Python, in a shell, in a recipe and in
-Olive. Imports no more than `--help` needs.
+"""The options of each job, as Python, the shell, recipes and Olive accept them. Imports only what
+`--help` needs.
 """
 
 from __future__ import annotations
@@ -57,16 +57,14 @@ class OptimizeOptions(Proof):
         metavar="LIST",
         once=True,
     )
-    without: Names = option(
-        (), "leave out this pass, or those that a glob matches; may repeat", metavar="PASS"
-    )
+    without: Names = option((), "leave out this pass (a name or glob); may repeat", metavar="PASS")
     merge: Merge = option(
-        "auto", "merge parallel products: where it pays (auto, the default), everywhere, or nowhere"
+        "auto", "merge parallel products: where it is faster (auto, the default), always or never"
     )
     target_opset: Count | None = option(
         None,
-        "convert the model to opset N first; passes may then use its operators, such as "
-        "Attention of 23 (default: the model's)",
+        "convert the model to opset N first, so that passes may use its operators, such as "
+        "Attention of opset 23 (default: the model's opset)",
         metavar="N",
     )
     for_: Runtime | None = option(
@@ -78,8 +76,7 @@ class OptimizeOptions(Proof):
     allow_growth: bool = option(False, "let --merge always grow the file by more than 10 %")
     inline: Names = option(
         (),
-        "first replace calls of this function, or of an operator that has a function body, by "
-        "the body",
+        "first inline calls of this local function, or of an operator that has a function body",
         metavar="NAME",
         toml=None,
     )
@@ -106,23 +103,24 @@ class OptimizeOptions(Proof):
     )
     join: Other | None = option(
         None,
-        "first chain the model with another, as `join`: model = FILE, map, prefix, keep_output",
+        "first chain the model with another, as `join` does: model = FILE, map, prefix, "
+        "keep_output",
         flag=None,
     )
     before: Edits | None = option(
         None,
-        "changes of the interface before the passes, as `edit`: bind, rename, drop_output",
+        "edits of the interface before the passes, as `edit` does: bind, rename, drop_output",
         flag=None,
     )
     after: Edits | None = option(
         None,
-        "such changes of the result, after the passes and their proof",
+        "edits of the interface of the result, after the passes and their proof",
         flag=None,
     )
     lift: bool | Names = option(
         False,
-        "split the result, as `lift`, into a preparation that runs once at load and the rest: "
-        "names or globs of weights, or true for what depends on constants alone",
+        "split the result as `lift` does: names or globs of weights, or true to move only what "
+        "depends on constants",
         flag=None,
         olive=False,
     )
@@ -131,23 +129,23 @@ class OptimizeOptions(Proof):
     print_after: Names = option(
         (),
         "print the program as text on stderr, or write it to a file in DIR, each time this "
-        "pass, or one that a glob matches, changed it; may repeat",
+        "pass (a name or glob) changed it; may repeat",
         metavar="PASS[=DIR]",
         toml=None,
         olive=False,
     )
     tune: bool | float | str | os.PathLike[str] | Mapping[str, Any] | None = option(
         None,
-        "measure which rewrites pay, in onnxruntime on the provider, threads and inputs of "
-        "the proof, and keep those that win beyond the noise: true, the seconds to measure, or the "
+        "measure in onnxruntime, with the provider, threads and inputs of the proof, which "
+        "rewrites make the model faster, and keep only these: true, the seconds to measure, or the "
         "decisions of an earlier call",
         flag=None,
         toml=None,
     )
     verify: bool | Literal["each", "only each"] = option(
         True,
-        "prove the result against the original; each: also every rewrite on its own "
-        "operands; only each: the rewrites alone",
+        "prove the result against the original; each: also prove every rewrite on its own "
+        "operands; only each: prove only the rewrites",
         flag=None,
         toml="verify.run",
     )
@@ -173,7 +171,7 @@ class ConvertOpsetOptions(Proof):
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
 
     def optimizing(self) -> OptimizeOptions:
-        """Return the same as options of `optimize`."""
+        """Return the equivalent options of `optimize`."""
         passes = {"passes": f"convert-opset{{to={self.to}}}", "verify": self.verify}
         return OptimizeOptions.from_settings({**self.shared(Proof), **passes})
 
@@ -186,9 +184,10 @@ class VerifyOptions(Proof):
 
     weights: Literal["auto", "same", "rounded"] = option(
         "auto",
-        "same: B's weights are A's, so float64 results may differ by 1e-9 of the largest "
-        "value; rounded: they were computed anew, so results may differ by the rounding of their "
-        "type (1e-6 in float32) or 3 times A's own error; auto (default): compare the weights",
+        "same: A and B have equal weights, so float64 results may differ by 1e-9 of the largest "
+        "value; rounded: B's weights were computed and rounded again, so results may differ by the "
+        "rounding of their type (1e-6 in float32) or 3 times A's own error; auto (default): "
+        "compare the weights",
     )
     float64_budget: Positive = option(20.0, "seconds for the float64 check", flag=None)
     map: Pairs | None = option(
@@ -203,13 +202,13 @@ class VerifyOptions(Proof):
     )
     layers: bool = option(
         False,
-        "compare the values inside both models as well, and report the first and the largest "
-        "difference; with --expect those that FILE has",
+        "also compare the values inside both models, and report the first and the largest "
+        "difference; with --expect, compare A with the values in FILE",
     )
     save: str | os.PathLike[str] | None = option(
         None,
-        "write the inputs and outputs of A's first run to this .npz, which --expect accepts; with "
-        "--layers every paired value; without B, A is compared with itself",
+        "write the inputs and outputs of A's first run to this .npz for --expect; with --layers, "
+        "every paired value; without B, A is compared with itself",
         metavar="OUT.npz",
     )
 
@@ -223,15 +222,15 @@ class Float16Options(Proof):
 
     keep: Names = option(
         (),
-        "leave a node, value or operator, or those that a glob matches, in float32, beside "
-        "values that pass 65504 or need their digits; auto searches by proofs for nodes that "
-        "must stay, and keeps the scores of TopK and NonMaxSuppression; may repeat",
+        "keep this node, value or operator (a name or glob) in float32, in addition to values "
+        "beyond 65504 or that need more digits; auto: search for the nodes that must stay so that "
+        "the proof passes, and keep the scores of TopK and NonMaxSuppression; may repeat",
         metavar="NAME",
     )
     convert: Names = option(
         (),
-        "convert such a name to float16 even if its kind usually stays (sums, powers, "
-        "positions); --keep wins; may repeat",
+        "convert this node, value or operator even if its kind usually stays in float32 (sums, "
+        "powers, positions); --keep has precedence; may repeat",
         metavar="NAME",
     )
     io: bool = option(False, "convert inputs and outputs to float16 too")
@@ -270,7 +269,9 @@ class ReduceOptions(Limits):
     interesting_exit: Count | None = option(
         None, "count only this exit status as a failure", metavar="N"
     )
-    says: str = option("", "text that the check must print, on stdout or stderr", metavar="TEXT")
+    says: str = option(
+        "", "count only failures whose stdout or stderr contains this text", metavar="TEXT"
+    )
     check_timeout: Seconds = option(60.0, "seconds for one check (default: 60)", metavar="SECONDS")
 
 
@@ -292,7 +293,7 @@ class BenchOptions(Running):
     )
     require: Positive | None = option(
         None,
-        "exit with 1 if a model takes longer than RATIO x the first (of two or more)",
+        "exit with 1 if a model takes longer than RATIO times the first model",
         metavar="RATIO",
     )
 
@@ -313,7 +314,7 @@ def device_patterns(text: str) -> tuple[str, list[str]]:
 
 
 class _Devices(Word):
-    """Rules for devices."""
+    """Texts such as `cuda=Conv*,op:Gemm`."""
 
     def check(self, value: Sequence[str], where: str) -> Sequence[str]:
         for text in value:
@@ -333,8 +334,8 @@ class PlaceOptions(Limits):
 
     device: Devices = option(
         (),
-        "run nodes whose name or operator matches there: cuda='Conv*,op:Gemm,name:head*'; may "
-        "repeat, the first match decides; without a match, marks in the model stay",
+        "run nodes whose name or operator matches on DEVICE: cuda='Conv*,op:Gemm,name:head*'; may "
+        "repeat, the first match decides; without a match, the device in MODEL stays",
         metavar="DEVICE=PATTERN",
         positional=True,
     )
@@ -342,7 +343,7 @@ class PlaceOptions(Limits):
     propagate: bool = option(
         False, "place unmarked nodes on the device of their operands, or else of their readers"
     )
-    ir: bool = option(False, "write the IR's device_configurations too (IR version 11)")
+    ir: bool = option(False, "also write device_configurations of the IR (IR version 11)")
 
 
 # ---- recipes ------------------------------------------------------------------------------------
@@ -350,7 +351,7 @@ class PlaceOptions(Limits):
 
 @dataclass(frozen=True, kw_only=True)
 class Gates(Declaration):
-    """Requirements of a recipe, and how `onnxgrad ci` measures for them."""
+    """Requirements of a recipe, and how `onnxgrad ci` measures them."""
 
     require: Mapping[str, Any] | None = option(
         None, "requirements of the result; see below", flag=None
@@ -375,10 +376,10 @@ class Gates(Declaration):
 
 @dataclass(frozen=True, kw_only=True)
 class CiTable(Declaration):
-    """The table `ci` of a recipe, for all models together."""
+    """The table `ci` of a recipe, which applies to all models together."""
 
     models: list[Text] | None = option(None, "globs of models; !GLOB excludes models", flag=None)
     out: Text | None = option(
-        None, "where results go: a folder, or a pattern with {name}", flag=None
+        None, "where results are written: a folder, or a pattern with {name}", flag=None
     )
-    lock: Text | None = option(None, "the lock that results are compared with", flag=None)
+    lock: Text | None = option(None, "the lock file to compare results with", flag=None)

@@ -1,6 +1,4 @@
-"""The declarations of gradients and of products with derivatives: what can be set of each. As
-little to import as `--help` needs.
-"""
+"""The options of gradients and of products with derivatives. Imports only what `--help` needs."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _Marks(Word):
-    """Checkpoints: auto, a memory budget, or marks of values, which become a table of them."""
+    """`auto`, a memory budget, or marks of values, which become a table."""
 
     def join(self, marks: Sequence[str], _: str) -> Any:
         if len(marks) == 1 and (marks[0] == "auto" or marks[0][:1].isdigit()):
@@ -47,8 +45,8 @@ Checkpoints: TypeAlias = (
 PRODUCTS = "products, in place of the gradient"
 Targets: TypeAlias = Annotated[str | int | Sequence[str | int], Word()]
 _ADJOINT = (
-    "ones: scalar targets; input: any shape, the targets' adjoints become graph inputs; auto{}: "
-    "whichever fits the target"
+    "ones: start with ones, for scalar targets; input: targets of any shape, whose adjoints become "
+    "graph inputs; auto{}: ones for a scalar target, else input"
 )
 
 
@@ -57,7 +55,7 @@ _ADJOINT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen(Limits):
-    """By which values what is differentiated."""
+    """The target of differentiation and the values with respect to which it is differentiated."""
 
     title: ClassVar[str] = "gradient"
 
@@ -65,14 +63,14 @@ class Chosen(Limits):
         None,
         "values to differentiate with respect to: inputs, weights, intermediate values; "
         "params: every weight that reaches the target (`inspect --weights` lists them); !GLOB "
-        "takes away; several by commas; default: every floating-point input",
+        "excludes names; separate several by commas (default: every floating-point input)",
         metavar="NAME|GLOB",
         positional=True,
     )
     target: Targets | None = option(
         None,
-        "default: the only output; several add up; parts as in 'logits[:,7]', whose "
-        "elements are summed",
+        "value to differentiate (default: the only output); several targets, and the elements of "
+        "a part such as 'logits[:,7]', are summed",
         metavar="NAME|INDEX",
         positional=True,
     )
@@ -80,27 +78,27 @@ class Chosen(Limits):
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpointing(Declaration):
-    """What a gradient recomputes."""
+    """Recomputation in place of stored values."""
 
     title: ClassVar[str] = "gradient"
 
     checkpoint: Checkpoints | None = option(
         None,
-        "recompute instead of keep: auto, a memory budget such as 512MB, or marks "
-        "[start:|end:]NAME[@READER]",
+        "recompute values instead of keeping them: auto, up to a memory budget such as 512MB, or "
+        "at the marks [start:|end:]NAME[@READER]",
         metavar="auto|SIZE|MARK",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request(Chosen, Checkpointing):
-    """Which gradient is formed."""
+    """The gradient to form."""
 
     title: ClassVar[str] = "gradient"
 
     stop: Names | None = option(
         None,
-        "treat these computed values as constants: no gradient flows on to the values before them",
+        "treat these computed values as constants (stop-gradient)",
         metavar="NAME|GLOB",
     )
     adjoint: Literal["auto", "ones", "input"] = option("ones", _ADJOINT.format(""))
@@ -113,15 +111,13 @@ class GradientOptions(Request):
     job: ClassVar[str] = "gradient"
     title: ClassVar[str] = ""
 
-    names: str = option("{}_grad", "of the adjoints (default: {}_grad)", metavar="PATTERN")
+    names: str = option("{}_grad", "names of the gradients (default: {}_grad)", metavar="PATTERN")
     ste: bool = option(
         False,
-        "pass QuantizeLinear - DequantizeLinear pairs straight through: an estimate, not "
-        "checked by differences",
+        "pass gradients straight through QuantizeLinear-DequantizeLinear pairs: an estimate, "
+        "which finite differences cannot check",
     )
-    simplify: bool = option(
-        True, "leave the graph as the backward walk made it", flag="--no-simplify"
-    )
+    simplify: bool = option(True, "do not simplify the gradient graph", flag="--no-simplify")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,10 +127,13 @@ class Jacobians(Declaration):
     title: ClassVar[str] = PRODUCTS
 
     mode: Literal["auto", "forward", "reverse"] = option(
-        "auto", "of --jacobian: by columns, by rows; auto (default): whichever are fewer"
+        "auto",
+        "with --jacobian: by columns (forward) or rows (reverse); auto (default): whichever are "
+        "fewer",
     )
     batched: bool = option(
-        False, "of --jacobian: the first axis of all counts samples: one Jacobian for each"
+        False,
+        "with --jacobian: the first axis of all values counts samples; one Jacobian per sample",
     )
 
 
@@ -144,7 +143,7 @@ class JacobianOptions(Chosen, Jacobians):
 
     job: ClassVar[str] = "jacobian"
 
-    names: str = option("{}_by_{}", "the pattern for target and value")
+    names: str = option("{}_by_{}", "names of the Jacobians, by target and value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +152,7 @@ class JvpOptions(Chosen):
 
     job: ClassVar[str] = "jvp"
 
-    names: str = option("{}_tangent", "of tangents")
+    names: str = option("{}_tangent", "names of the tangents")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,8 +162,8 @@ class HessianProductOptions(Chosen):
     job: ClassVar[str] = "hessian_vector_product"
 
     stop: Names | None = option(None, "treat these computed values as constants")
-    names: str = option("{}_hvp", "of products")
-    tangents: str = option("{}_tangent", "of the new inputs")
+    names: str = option("{}_hvp", "names of the products")
+    tangents: str = option("{}_tangent", "names of the new inputs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +192,7 @@ class FunctionGradientOptions(Limits):
 
     job: ClassVar[str] = "function_gradient"
 
-    name: str = option(REQUIRED, "of the function, as name or domain::name", positional=True)
+    name: str = option(REQUIRED, "name or domain::name of the function", positional=True)
 
 
 # ---- how it is checked --------------------------------------------------------------------------
@@ -207,10 +206,11 @@ class Checked(Running):
 
     allow_empty: Names = option(
         (),
-        "this value's gradient may be 0 throughout: without it, 0 = 0 for all values is exit 1",
+        "accept that the gradient of this value is 0 everywhere; if all gradients are 0, nothing "
+        "is proved (exit code 1)",
         metavar="NAME",
     )
-    seed: Seed = option(0, "of generated values and directions", metavar="N")
+    seed: Seed = option(0, "seed of generated values and directions (default: 0)", metavar="N")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +221,9 @@ class Tolerated(Checked):
     titles: ClassVar[Mapping[str, str]] = dict.fromkeys(("Limits", "Running", "Checked"), "check")
 
     tolerance: Positive | None = option(
-        None, "relative; default: by the float types on each value's paths", metavar="T"
+        None,
+        "relative tolerance (default: by the float types in which each gradient is computed)",
+        metavar="T",
     )
 
 
@@ -251,7 +253,7 @@ class GradOptions(GradientOptions, Jacobians, Checked, Bounds):
     job: ClassVar[str] = "grad"
     title: ClassVar[str] = ""
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof", "Running": "proof"}
-    words: ClassVar[Mapping[str, str]] = {"BOUNDS": "the check's own"}
+    words: ClassVar[Mapping[str, str]] = {"BOUNDS": "by the float types"}
 
     adjoint: Literal["auto", "ones", "input"] = option("auto", _ADJOINT.format(" (default)"))
     verify: bool = option(True, "skip the numeric check (needs no onnxruntime)", flag="--no-verify")

@@ -1,5 +1,5 @@
-"""Groups of options that several jobs share, and the kinds of values that they have: as little to
-import as `--help` needs.
+"""Groups of options that several jobs share, and how their values are read and checked. Imports
+only what `--help` needs.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class Word:
-    """Text as a flag has it."""
+    """Text, as written on the command line."""
 
     def read(self, text: str, _: str) -> str:
         return text
 
 
 class _Listed:
-    """One word alone, or a list of them."""
+    """One word or a list of words, which becomes a tuple."""
 
     def check(self, value: Any, where: str) -> tuple[Any, ...]:
         if isinstance(value, str):
@@ -42,7 +42,7 @@ class _Listed:
 
 
 class _Commas(Word):
-    """Names, several in one word by commas; None if there are none."""
+    """Names separated by commas; None if there are none."""
 
     def join(self, values: Sequence[str], _: str) -> tuple[str, ...] | None:
         return tuple(name for text in values for name in text.split(",") if name) or None
@@ -58,7 +58,7 @@ class _Text:
 
 
 class _Read:
-    """A value that a function reads, from text too."""
+    """A value, or its text, that a function reads."""
 
     def __init__(self, reader: Callable[[Any], Any]) -> None:
         self.reader = reader
@@ -92,7 +92,7 @@ class _Sizes(_Table):
 
 
 class _Pairs(_Table):
-    """Text by name, written as `form` says, such as `example`; `empty`: the text may be."""
+    """Texts by name. `form` and `example` appear in errors; `empty` allows empty texts."""
 
     def __init__(self, form: str, example: str, empty: bool = False) -> None:
         self.form, self.example, self.empty = form, example, empty
@@ -107,8 +107,8 @@ class _Pairs(_Table):
 
 
 def of_known(pairs: Mapping[str, Any] | None, known: Collection[str]) -> dict[str, Any]:
-    """Return pairs of a flag whose names may hold '=' themselves: of `known` names the longest that
-    a pair begins with is its name.
+    """Return the pairs of a flag whose names may contain '=': the name of a pair is the longest of
+    the `known` names that the pair begins with.
     """
     found = {}
     for name, value in (pairs or {}).items():
@@ -122,8 +122,8 @@ def of_known(pairs: Mapping[str, Any] | None, known: Collection[str]) -> dict[st
 
 
 class PartOf:
-    """A table of another job's options, without those of its proof. `files`: keys of the table that
-    name a file, which the job has as an argument.
+    """A table of another job's options, without those of its proof. `files` are keys that name a
+    file, which the job receives as an argument.
     """
 
     json = dict[str, Any]
@@ -149,13 +149,13 @@ class PartOf:
         return value
 
     def options(self, value: Mapping[str, Any], **more: Any) -> Any:
-        """Return the options of the job that a table sets, with `more`. Raises InputError."""
+        """Return the options of the job from a table and `more`. Raises InputError."""
         own = {name: v for name, v in value.items() if name not in self.files}
         return self.job.from_settings({**more, **own})
 
 
 class _PerOutput:
-    """One number for all outputs, or a number for each that is named."""
+    """One number for all outputs, or numbers by output."""
 
     def check(self, value: Any, where: str) -> Any:
         for number in value.values() if isinstance(value, Mapping) else (value,):
@@ -178,7 +178,7 @@ class _PerOutput:
 
 
 class InputKind(Word):
-    """Arrays by input name, files, or several such sets."""
+    """Arrays by input name, files, or a list of either."""
 
     json = str | list[str]
     what = "files (.npz, .npy, .pb), or in Python arrays by name"
@@ -200,7 +200,7 @@ class InputKind(Word):
 
 
 class Instance:
-    """An object of the class of this name, which is not imported here."""
+    """An object of the class with this name, which is not imported here."""
 
     def __init__(self, name: str) -> None:
         self.name, self.what = name, f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
@@ -269,7 +269,7 @@ class Running(Limits):
     )
     inputs: Annotated[Inputs | None, InputKind()] = option(
         None,
-        ".npz, .npy or .pb with values to run on, or a folder of input_*.pb (default: "
+        "values to run on: an .npz, .npy or .pb file, or a folder of input_*.pb (default: "
         "generated values)",
         flag="--input",
         metavar="[NAME=]FILE",
@@ -277,8 +277,8 @@ class Running(Limits):
     )
     dims: Sizes | None = option(
         None,
-        "the size of a symbolic dimension when models run; a written file keeps the "
-        "symbol, except with `optimize --fix-dim`",
+        "the size of a symbolic dimension when models run; written files keep the symbol "
+        "(`optimize --fix-dim` replaces it)",
         flag="--dim",
         metavar="NAME=SIZE",
         toml="verify.dims",
@@ -286,7 +286,7 @@ class Running(Limits):
     threads: Threads = option(1, "threads of onnxruntime (default: 1)", toml="verify.threads")
 
     def running(self) -> dict[str, Any]:
-        """Return these options as `verify` and `bench` accept them."""
+        """Return these options as keywords of `verify` and `bench`."""
         given = {"inputs": self.inputs, "dims": self.dims}
         some = {name: value for name, value in given.items() if value is not None}
         return {"provider": self.provider, "threads": self.threads, **some}
@@ -296,26 +296,26 @@ class Running(Limits):
 class Bounds(Declaration):
     """Bounds that replace the tolerances of the proof."""
 
-    title: ClassVar[str] = "bounds, in place of the proof's own tolerances"
-    words: ClassVar[Mapping[str, str]] = {"BOUNDS": "the proof's own"}
+    title: ClassVar[str] = "bounds that replace the tolerances of the proof"
+    words: ClassVar[Mapping[str, str]] = {"BOUNDS": "calibrated"}
 
     atol: PerOutput | None = option(
         None,
-        "accept |a - b| <= atol + rtol |a|, for all outputs of floats or for one output "
+        "accept |a - b| <= atol + rtol |a|, for all float outputs or for one output "
         "(default: <BOUNDS>)",
         metavar="[OUTPUT=]X",
         toml="verify.atol",
     )
     rtol: PerOutput | None = option(
         None,
-        "see --atol; for all outputs of floats or for one output (default: <BOUNDS>)",
+        "see --atol; for all float outputs or for one output (default: <BOUNDS>)",
         metavar="[OUTPUT=]X",
         toml="verify.rtol",
     )
     metric: Names | None = option(
         None,
-        "accept at least cosine=0.999, psnr=40 (dB) or top1=0.99 (share of rows), or at most "
-        "worst=0.01 (of the largest value)",
+        "accept at least cosine=X, psnr=X (in dB) or top1=X (share of rows with the same largest "
+        "element), or at most worst=X (difference over the largest value), such as cosine=0.999",
         metavar="[OUTPUT:]METRIC=X",
         toml="verify.metric",
     )
@@ -337,7 +337,7 @@ class Proof(Running, Bounds):
     )
     seeds: Seeds = option(
         (0, 1),
-        "seed of generated values; may repeat",
+        "seed of generated values (default: 0 and 1); may repeat",
         flag="--seed",
         metavar="N",
         toml="verify.seeds",
@@ -350,8 +350,8 @@ class Proof(Running, Bounds):
     )
     coverage: str | float | None = option(
         None,
-        "the least share of thresholds, branches, loop turns and defaults that the runs "
-        "must reach, such as '>= 95%'; less is exit code 1 (default: none)",
+        "share of thresholds, branches, loop turns and defaults that the runs must reach, such "
+        "as '>= 95%'; otherwise exit code 1 (default: none)",
         metavar="SHARE",
         toml="verify.coverage",
     )
@@ -363,8 +363,8 @@ class Proof(Running, Bounds):
     )
     excuse: Masks | None = option(
         None,
-        "do not compare the rows of OUTPUT for which this input, such as a mask, is 0; its sizes "
-        "are the first sizes of OUTPUT",
+        "leave out the rows of OUTPUT for which INPUT, such as an attention mask, is 0; the sizes "
+        "of INPUT are the first sizes of OUTPUT",
         metavar="OUTPUT=INPUT",
         toml="verify.excuse",
     )

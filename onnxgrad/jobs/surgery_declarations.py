@@ -1,4 +1,4 @@
-"""The declarations of the jobs that change a model's parts, interface and header."""
+"""The options of the jobs that change the parts, the interface or the header of a model."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class EditOptions(Proof):
     title: ClassVar[str] = "changes"
 
     bind: Constants | None = option(
-        None, "make an input a constant: a number (which fills a fixed shape), a list such as "
-        "[1,2], true or false, or an .npy, .npz or .pb file; in Python an array; may repeat",
+        None, "replace an input by a constant: a number (for all elements of a fixed shape), a "
+        "list such as [1,2], true or false, an .npy, .npz or .pb file, or in Python an array; may "
+        "repeat",
         metavar="NAME=VALUE|FILE",
     )  # fmt: skip
     rename: Renames | None = option(
@@ -46,7 +47,7 @@ class EditOptions(Proof):
         metavar="OLD=NEW",
     )  # fmt: skip
     drop_output: Names = option(
-        (), "remove an output, and the nodes and weights that serve it alone; may repeat",
+        (), "remove an output, and the nodes and weights that only it needs; may repeat",
         metavar="NAME",
     )  # fmt: skip
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
@@ -60,15 +61,15 @@ class JoinOptions(Proof):
     title: ClassVar[str] = "connections"
 
     map: Pairs | None = option(
-        None, "A's output (or input) NAME feeds B's input OTHER, also written A.NAME=B.OTHER; may "
-        "repeat (default: equal names, or A's only output to B's only input)", metavar="NAME=OTHER",
+        None, "A's output or input NAME feeds B's input OTHER (also A.NAME=B.OTHER); may repeat "
+        "(default: equal names, or A's only output to B's only input)", metavar="NAME=OTHER",
     )  # fmt: skip
     prefix: str = option(
-        "", "begin the names of B's other inputs, of its outputs and its values with this text",
+        "", "put this text before the names of B's other inputs, its outputs and its values",
         metavar="TEXT",
     )  # fmt: skip
     keep_output: Names = option(
-        (), "keep an output of A that B reads as an output; may repeat", metavar="NAME"
+        (), "keep this output of A, which B reads, as an output of OUT; may repeat", metavar="NAME"
     )
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
 
@@ -81,8 +82,9 @@ class LiftOptions(Proof):
     title: ClassVar[str] = "preparation"
 
     weights: Names = option(
-        (), "an input that is set at load, or an initializer, which becomes such an input; or a "
-        "glob of them; may repeat (default: constants alone)", metavar="NAME", positional=True,
+        (), "inputs or initializers (names or globs) that the prepared model receives as inputs "
+        "at load; may repeat (default: none; it depends on constants alone)",
+        metavar="NAME", positional=True,
     )  # fmt: skip
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
 
@@ -96,13 +98,13 @@ class ExtractOptions(Limits):
 
     inputs: NamesByCommas | None = option(
         None,
-        "values of the main graph (default: the model's inputs)",
+        "values of the main graph that become inputs (default: the model's inputs)",
         metavar="NAME,...",
         positional=True,
     )
     outputs: NamesByCommas | None = option(
         None,
-        "values of the main graph (default: the model's outputs)",
+        "values of the main graph that become outputs (default: the model's outputs)",
         metavar="NAME,...",
         positional=True,
     )
@@ -120,26 +122,26 @@ class OpenBatchOptions(Limits):
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
 
     inputs: NamesByCommas | None = option(
-        None, "inputs whose first axis counts rows, or NAME.AXIS for another axis; all rows share "
-        "other inputs (default: every input of rank 2 or more whose first axis has the size of the "
-        "batch)",
+        None, "inputs whose first axis is the batch, or NAME.AXIS for another axis; all rows share "
+        "the other inputs (default: every input of rank 2 or more whose first axis has the size of "
+        "the batch)",
         metavar="NAME,...", positional=True,
     )  # fmt: skip
     batch: Several | None = option(
-        None, "rows of the file (default: 1, or the size of the axes that are named)", metavar="N"
+        None, "batch size of MODEL (default: 1, or the size of the axes in --inputs)", metavar="N"
     )
-    symbol: Text = option("batch", "name of the new size (default: batch)", metavar="NAME")
+    symbol: Text = option("batch", "name of the new dimension (default: batch)", metavar="NAME")
     along: Literal["auto", "refuse", "warn"] = option(
-        "auto", "nodes that work along the batch: refuse them, or compute each row by itself and "
-        "warn; auto refuses statistics over the batch and other axes (default: auto)",
+        "auto", "nodes that work along the batch axis: refuse them, or compute each row by itself "
+        "and warn; auto (default) warns, but refuses statistics over the batch and other axes",
     )  # fmt: skip
     provider: Providers = option(
         "cpu", "where to run the proof; cpu,cuda runs on both (default: cpu)",
         metavar="{cpu,cuda,...}",
     )  # fmt: skip
     feeds: Annotated[Inputs | None, InputKind()] = option(
-        None, ".npz, .npy or .pb with rows for the proof, two or more in each input that has rows; "
-        "may repeat (default: generated rows)",
+        None, "rows for the proof: an .npz, .npy or .pb file with two or more rows for each input "
+        "that has rows; may repeat (default: generated rows)",
         flag="--input", metavar="[NAME=]FILE",
     )  # fmt: skip
     dims: Sizes | None = option(

@@ -1,28 +1,79 @@
-"""`onnxgrad help`: the documentation in the terminal, and the options of a command."""
+"""`onnxgrad help`: pages of the documentation, options of a command, and a search over both."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
 from onnxgrad.cli.app import parser_for
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.usage import COMMANDS
-from onnxgrad.help import TOPICS, headings, page
+from onnxgrad.errors import InputError
+from onnxgrad.help import TOPICS, Passage, headings, page, passages, search
 from onnxgrad.report.parts import cell, table
+from onnxgrad.wording import did_you_mean
+
+_SHOWN = 12  # results of a search
+_BEFORE, _AFTER = 50, 150  # characters of a result around the first word
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Always 0. Raises InputError for an unknown topic."""
-    if args.topic in COMMANDS:
-        parser_for([args.topic]).parse_args([args.topic, "--help"])  # prints, and leaves
-    if args.topic is None:
+    """Always 0. Raises InputError if no page, command or option has the words."""
+    words = " ".join(args.topic)
+    if words in COMMANDS:
+        parser_for([words]).parse_args([words, "--help"])  # prints, and leaves
+    if not words:
         titles = {topic: headings(topic)[0] for topic in TOPICS}
         out.json({"topics": titles})
         rows = ((cell(topic, "bold cyan"), title) for topic, title in titles.items())
-        listed = table("topic", "what it is about", rows=rows)
-        out.show(listed, "", cell("`onnxgrad help TOPIC` prints one of them", "dim"))
-        return 0
-    text = page(args.topic)
-    out.json({"topic": args.topic, "title": headings(args.topic)[0], "text": text})
-    out.markdown(text)
+        hint = "`onnxgrad help TOPIC` prints a page, `onnxgrad help WORDS` searches all of them"
+        out.show(table("topic", "what it is about", rows=rows), "", cell(hint, "dim"))
+    elif words in TOPICS:
+        text = page(words)
+        out.json({"topic": words, "title": headings(words)[0], "text": text})
+        out.markdown(text)
+    else:
+        _show(words, search(words, _everything()), out)
     return 0
+
+
+def _show(words: str, found: list[Passage], out: Output) -> None:
+    if not found:
+        hint = did_you_mean(words, (*TOPICS, *COMMANDS), f"there are {', '.join(TOPICS)}")
+        raise InputError(f"no topic '{words}', and no page has these words: {hint}")
+    out.json({"words": words, "found": [vars(passage) for passage in found]})
+    rows = (
+        (
+            cell(f"onnxgrad help {p.topic}", "bold cyan"),
+            p.heading,
+            _excerpt(p.text, words.split()[0]),
+        )
+        for p in found[:_SHOWN]
+    )
+    out.show(table("read", "heading or option", "text", rows=rows))
+    if len(found) > _SHOWN:
+        out.show("", cell(f"{len(found) - _SHOWN} more; add a word to narrow the search", "dim"))
+
+
+def _everything() -> Iterator[Passage]:
+    """Yield every passage of the commands, their options and the pages; equal options once."""
+    seen = set()
+    for name, command in COMMANDS.items():
+        yield Passage(name, name, command.summary)
+    parser = parser_for(list(COMMANDS))
+    (commands,) = (a.choices for a in parser._actions if isinstance(a.choices, dict))
+    for name, sub in commands.items():
+        for action in sub._actions:
+            option = Passage(name, ", ".join(action.option_strings), action.help or "")
+            if option.heading and (option.heading, option.text) not in seen:
+                seen.add((option.heading, option.text))
+                yield option
+    for topic in TOPICS:
+        yield from passages(topic)
+
+
+def _excerpt(text: str, word: str) -> str:
+    start = max(text.lower().find(word.lower()) - _BEFORE, 0)
+    start = text.find(" ", start) + 1 if start else 0
+    end = text.rfind(" ", 0, start + _AFTER) if len(text) > start + _AFTER else len(text)
+    return f"{'... ' if start else ''}{text[start:end]}{'' if end == len(text) else ' ...'}"

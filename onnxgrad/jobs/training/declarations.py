@@ -1,4 +1,4 @@
-"""The declarations of training: what can be set of each. As little to import as `--help` needs."""
+"""The options of training steps and runs. Imports only what `--help` needs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class _Groups:
-    """Optimisers by globs of weights, in order."""
+    """Optimisers by globs of weights; the first glob that matches decides."""
 
     def read(self, text: str, flag: str) -> tuple[str, str]:
         glob, _, optimizer = text.partition("=")
@@ -61,7 +61,7 @@ class _Groups:
 
 
 class _Data(Word):
-    """Batches, or what they are cut from."""
+    """Batches, or the arrays from which batches are cut."""
 
     what = "arrays by name, an .npz of them, a list of batches, or a function that makes them"
 
@@ -73,7 +73,7 @@ class _Data(Word):
 
 
 class _Kept:
-    """One word or number, or several."""
+    """One word or number, or a tuple of them."""
 
     def check(self, value: Any, where: str) -> tuple[Any, ...] | None:
         return value if value is None or isinstance(value, tuple) else (value,)
@@ -83,7 +83,7 @@ class _Kept:
 
 
 class _Rate(Word):
-    """A learning rate, or how it goes with the step."""
+    """A learning rate, a schedule, or a function of the step's number."""
 
     what = "a number, the text of a schedule, or a function of the step's number"
 
@@ -127,30 +127,36 @@ Ratio: TypeAlias = Annotated[float, Range(0, math.nextafter(1, 0), words="from 0
 
 @dataclass(frozen=True, kw_only=True)
 class Update(Declaration):
-    """How a training step moves the weights."""
+    """The update of a training step: from gradients to new weights."""
 
     title: ClassVar[str] = "update"
 
     groups: GroupsLike | None = option(
         None,
-        "another optimiser for these weights; the first group that fits decides",
+        "another optimiser for these weights; the first group that matches decides; may repeat",
         flag="--group",
         metavar="GLOB=NAME{option=value,...}",
     )
-    clip_norm: Limit | None = option(None, "limit of the norm of all gradients", metavar="X")
-    clip_value: Limit | None = option(None, "limit of each element of the gradients", metavar="X")
-    accumulate: Batches = option(1, "micro-batches of one step (default: 1)", metavar="N")
+    clip_norm: Limit | None = option(
+        None, "largest norm of all gradients together (gradient clipping)", metavar="X"
+    )
+    clip_value: Limit | None = option(
+        None, "largest magnitude of each element of the gradients", metavar="X"
+    )
+    accumulate: Batches = option(
+        1, "micro-batches per step, whose gradients are averaged (default: 1)", metavar="N"
+    )
     average: AverageLike | None = option(
-        None, "keep a moving average of the weights", metavar="DECAY"
+        None, "keep an exponential moving average of the weights, with this decay", metavar="DECAY"
     )
     loss_scale: ScalingLike | None = option(
         None,
-        "loss scale of a float16 model; a step that overflows is skipped",
+        "loss scale of a float16 model; steps that overflow are skipped",
         metavar="dynamic|NUMBER",
     )
     schedule: ScheduleLike | None = option(
         None,
-        f"the learning rate, inside the graph: {', '.join(SCHEDULES)}",
+        f"schedule of the learning rate, computed in the graph: {', '.join(SCHEDULES)}",
         metavar="NAME{option=value,...}",
     )
 
@@ -165,9 +171,9 @@ class StepOptions(Update, Checkpointing):
 
     loss: LossLike | None = option(
         None,
-        "NAME{option=value,...}, terms with + and factors with *: "
-        f"{', '.join(sorted(LOSSES))}; or a scalar of the model; default: its only output. Labels "
-        "are inputs, or values of the model held fixed: mse{output=a,target=b}",
+        "a scalar of the model (default: its only output), or NAME{option=value,...}, terms with "
+        f"+ and factors with *: {', '.join(sorted(LOSSES))}. Labels are new inputs, or values of "
+        "the model that are held fixed: mse{output=a,target=b}",
         metavar="LOSS",
         positional=True,
     )
@@ -179,45 +185,47 @@ class StepOptions(Update, Checkpointing):
     )
     wrt: Names | None = option(
         ("params",),
-        "the weights to train; params (default): all of them; !GLOB takes away",
+        "weights to train; params (default): all weights; !GLOB excludes names",
         metavar="NAME|GLOB",
         positional=True,
     )
     stop: Names | None = option(
         None,
-        "values at which gradients stop: the weights before them are frozen",
+        "values at which gradients stop, so that the weights before them are frozen",
         metavar="NAME|GLOB",
     )
     inputs_at: Names = option(
         (),
-        "values that become the inputs: what comes before them is frozen and no part of the "
-        "step (fit runs it once over the data)",
+        "values that become the inputs of the step; the nodes before them are frozen and not part "
+        "of the step (fit runs them once over the data)",
         metavar="NAME",
     )
     tie: Names = option(
         ("auto",),
-        "train weights with equal elements as one parameter; auto (default): a table of "
-        "embeddings and the matrix of a product; off: none",
+        "train weights with equal elements as one parameter (tied weights); auto (default): a "
+        "table of embeddings and the matrix of a product; off: none",
         metavar="auto|off|NAME=NAME",
     )
     untie: Names = option(
         ("auto",),
-        "train each layer's part of a shared weight by itself; auto (default): scales of ones and "
-        "biases of zeros that an exporter merged or left out; off: none",
+        "train a weight that several layers share as one parameter per layer; auto (default): "
+        "scales of ones and biases of zeros that an exporter merged or left out; off: none",
         metavar="auto|off|NAME",
     )
     metrics: Names = option(
         (),
-        "an output of the model that the step returns beside the loss",
+        "an output of the model that the step returns in addition to the loss; may repeat",
         flag="--metric",
         metavar="OUTPUT",
     )
     batch_norm: Literal["frozen", "train"] | None = option(
-        None, "train: normalise by the batch; running statistics become states (default: frozen)"
+        None,
+        "train: normalise by the statistics of the batch, and update the running ones (default: "
+        "frozen)",
     )
     dropout: Literal["off", "train"] | Ratio | None = option(
         None,
-        "train: drop as the model's Dropout nodes say, with a seed per step (default: off)",
+        "train: drop with the ratios of the Dropout nodes; RATIO: with this ratio (default: off)",
         metavar="off|train|RATIO",
     )
 
@@ -240,26 +248,28 @@ class TrainStepOptions(StepOptions, Running):
 
 @dataclass(frozen=True, kw_only=True)
 class Engine(Declaration):
-    """Where a training step runs, and at which rate."""
+    """Where a training step runs, and with which learning rate."""
 
     title: ClassVar[str] = "run"
 
     rate: RateLike | None = option(
         None,
-        "the learning rate (default: the optimiser's), or a schedule such as "
+        "learning rate (default: the optimiser's), or a schedule such as "
         f"cosine{{lr=1e-3,T_max=1000}}: {', '.join(SCHEDULES)}",
         metavar="NUMBER|SCHEDULE",
         positional=True,
     )
     provider: Provider = option("cpu", "where to train (default: cpu)")
-    threads: Threads | None = option(None, "threads of onnxruntime", metavar="N")
+    threads: Threads | None = option(
+        None, "threads of onnxruntime (default: its own choice)", metavar="N"
+    )
     engine: EngineName = option(
         "auto",
         "graph: run the step graph unchanged; blocks: apply the update in NumPy, block by "
-        "block (default: auto)",
+        "block; auto (default): blocks on the CPU if the step allows it",
     )
     data_parallel: bool = option(
-        False, "share out every batch among the processes that mpiexec started"
+        False, "distribute every batch over the processes that mpiexec started"
     )
 
 
@@ -270,31 +280,31 @@ class TrainerOptions(Engine):
     job: ClassVar[str] = "Trainer"
 
     seed: RunSeed = option(
-        0, "seed of what the steps draw (Dropout); a resumed run keeps its own (default: 0)"
+        0, "seed of random draws such as Dropout; a resumed run keeps its seed (default: 0)"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batched(Declaration):
-    """The examples, and how they are cut."""
+    """The data, and the size of a batch."""
 
     title: ClassVar[str] = "run"
 
     data: DataLike = option(
         REQUIRED,
-        "arrays by the names of the model's inputs, and of what the loss compares with "
-        "(labels or target); or a folder of NAME.npy, which may pass the memory",
+        "arrays with the names of the model's inputs and of the labels (labels or target): an "
+        ".npz, or a folder of NAME.npy files, which may be larger than the memory",
         metavar="NPZ|FOLDER",
         positional=True,
     )
     batch_size: Several | None = option(
-        None, "examples of a batch (default: 32, or the size that the model fixes)", metavar="N"
+        None, "examples in a batch (default: 32, or the size that the model fixes)", metavar="N"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured(Declaration):
-    """What is computed beside the loss on held-out data."""
+    """Metrics of held-out data."""
 
     metrics: Mapping[str, MetricLike] | None = option(
         None, "metrics of the held-out data, such as `accuracy(...)`, by name"
@@ -303,42 +313,50 @@ class Measured(Declaration):
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreOptions(Declaration):
-    """Options of `Trainer.restore`, which a run shares."""
+    """Options of `Trainer.restore`, and of runs."""
 
     job: ClassVar[str] = "restore"
     title: ClassVar[str] = "run"
 
     force: bool = option(
-        False, "go on from a checkpoint of another run, with its values that fit the step"
+        False,
+        "continue from a checkpoint of another run, with those of its values that fit the step",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Epochs(Batched, RestoreOptions):
-    """How long training goes on, and what it keeps."""
+    """The length of a run, and what it stores."""
 
     title: ClassVar[str] = "run"
 
-    validation: DataLike | None = option(None, "held-out data, for each epoch's end", metavar="NPZ")
+    validation: DataLike | None = option(
+        None, "held-out data, evaluated after each epoch", metavar="NPZ"
+    )
     epochs: Several = option(1, "epochs to train (default: 1)", metavar="N")
     steps: Several | None = option(None, "steps to train, in place of --epochs", metavar="N")
     seed: Seed | None = option(0, "seed of the order of the data (default: 0)", metavar="N")
     patience: Several | None = option(
-        None, "stop after this many epochs without a smaller held-out loss", metavar="N"
+        None,
+        "early stopping: stop after N epochs without a smaller held-out loss, and return the best "
+        "weights",
+        metavar="N",
     )
     folder: str | os.PathLike[str] | None = option(
-        None, "save here after each epoch; resume from the checkpoint that is there", metavar="DIR"
+        None,
+        "save a checkpoint here after each epoch, and resume from one that exists",
+        metavar="DIR",
     )
-    every: Several | None = option(None, "also save every N steps", metavar="N")
+    every: Several | None = option(None, "also save a checkpoint every N steps", metavar="N")
     keep: Annotated[Keep | tuple[Keep, ...], _Kept()] | None = option(
         None,
-        "best: the result has the weights of the smallest held-out loss, as with --patience; N: "
-        "the last N checkpoints stay in --folder; repeat for both",
+        "best: the result has the weights of the smallest held-out loss (default with --patience); "
+        "N: keep the last N checkpoints in --folder; repeat for both",
         metavar="best|N",
     )
     log: str | os.PathLike[str] | None = option(
         None,
-        "write a line of JSON for each step, with the norm of gradients if --clip-norm or "
+        "append a line of JSON for each step, with the norm of the gradients if --clip-norm or "
         "--metric gradient_norm is set",
         metavar="FILE",
     )
@@ -351,15 +369,15 @@ class RunOptions(Epochs, Measured):
     job: ClassVar[str] = "fit"
 
     callbacks: Sequence[CallbackLike] = option(
-        (), "functions of each `Event`; training ends if one returns true"
+        (), "functions called with each `Event`; training ends if one returns true"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Averaged(Declaration):
-    """Which weights are meant."""
+    """The choice between weights and their moving averages."""
 
-    averaged: bool = option(False, "the moving averages of the weights, in place of the weights")
+    averaged: bool = option(False, "use the moving averages in place of the weights")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,10 +394,12 @@ class ExportOptions(Averaged):
     job: ClassVar[str] = "export"
 
     path: str | os.PathLike[str] | None = option(
-        None, "write the model there, of any size, in place of returning it", positional=True
+        None, "write the model to this file, of any size, in place of returning it", positional=True
     )
     weights: Literal["best", "last"] | None = option(
-        None, "the weights of the smallest held-out loss, or the last; default: as `fit` kept them"
+        None,
+        "best: those of the smallest held-out loss; last: those after the last step (default: as "
+        "chosen in `fit`)",
     )
 
 
@@ -392,20 +412,20 @@ class FitOptions(StepOptions, Engine, Epochs):
 
     timeout: Seconds | None = option(
         None,
-        f"for everything, the training included; default: {SECONDS:g} for reading and "
-        "opening alone",
+        "seconds for the whole run, training included (default: "
+        f"{SECONDS:g} for reading and opening files, no limit for training)",
         metavar="SECONDS",
     )
     max_memory: Memory | None = option(
         None,
-        "likewise, such as 4GB; default: half of what the machine or its cgroup has, for "
-        "reading and opening alone",
+        "memory for the whole run, such as 4GB (default: half of the memory of the machine or its "
+        "cgroup for reading and opening files, no limit for training)",
         metavar="SIZE",
     )
     accuracy: Labels | None = option(
         None,
-        "evaluate the share of labels that the highest score of an output names",
+        "report how often the largest element of OUTPUT is at the index in LABELS",
         metavar="OUTPUT=LABELS",
     )
-    shuffle: bool = option(True, "keep the order of the data", flag="--no-shuffle")
-    plot: str | None = option(None, "plot the loss into a .png", metavar="FILE")
+    shuffle: bool = option(True, "do not shuffle the data", flag="--no-shuffle")
+    plot: str | None = option(None, "write a plot of the loss as .png", metavar="FILE")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import onnxgrad
-from onnxgrad.help import TOPICS, headings, page, source
+from onnxgrad.help import TOPICS, Passage, headings, page, source
 from tests.cli.conftest import Result
 from tests.helpers import ROOT
 
@@ -49,15 +49,47 @@ def test_a_command_shows_its_options(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("word", "answer"),
-    [
-        ("gradient", "did you mean 'gradients'?"),
-        ("onnxslim", "'onnxslim' stands in `onnxgrad help coming-from`"),
-        ("xyz", "there are start, "),
-    ],
+    [("optimze", "did you mean 'optimize'?"), ("xyz", "there are start, ")],
 )
 def test_an_unknown_topic(run: Run, word: str, answer: str) -> None:
     done = run("help", word)
     assert done.code == 2 and done.out == "" and answer in done.err and len(done.lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "read", "says"),
+    [
+        ("dynamic batch", "open-batch", "rebatch"),
+        ("rebatch", "open-batch", "make a fixed batch dynamic"),
+        ("change batch size", "commands", "open-batch MODEL -o OUT"),
+        ("tie", "train-step", "one parameter"),
+        ("tied weights", "training", "--tie"),
+        ("best weights", "training", "--patience"),
+        ("early stopping", "fit", "without a smaller held-out loss"),
+        ("layers", "verify", "compare the values inside both models"),
+        ("compare layers", "proof", "--layers"),
+        ("remove output", "edit", "nodes and weights that only it needs"),
+        ("merge models", "join", "chain (merge) two models"),
+        ("split model", "lift", "split a model"),
+        ("clip_norm", "train-step", "largest norm"),
+        ("resume", "fit", "checkpoint"),
+        ("gradient", "gradients", "finite differences"),
+        ("onnxslim", "coming-from", "onnxgrad optimize"),
+    ],
+)
+def test_words_are_searched(run: Run, tmp_path: Path, words: str, read: str, says: str) -> None:
+    done = run("help", *words.split(), "--json", tmp_path / "found.json")
+    found = json.loads((tmp_path / "found.json").read_text())["found"]
+    shown = [f"{p['topic']}: {p['heading']}: {p['text']}" for p in found[:12]]
+    assert done.code == 0 and not done.err and f"onnxgrad help {read} " in done.out
+    assert any(s.startswith(f"{read}: ") and says in s for s in shown), shown
+
+
+def test_a_word_is_the_beginning_of_a_word_and_all_must_stand_in_a_passage() -> None:
+    passage = Passage("training", "A step", "properties of clip_norm and ties")
+    assert passage.points(["tie"]) == passage.points(["clip-norm"]) == 1
+    assert passage.points(["ties", "step"]) > passage.points(["ties"])
+    assert passage.points(["ties", "batch"]) == passage.points(["norms"]) == 0
 
 
 def test_python_points_there() -> None:
