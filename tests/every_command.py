@@ -36,7 +36,7 @@ COMMANDS: dict[str, set[str]] = {
     "grad m.onnx -o g.onnx --target logits --adjoint input": {"g.onnx"},
     "check-grad n.onnx": set(),
     "train-step m.onnx -o step --loss cross_entropy": {
-        f"step/{name}" for name in ("train.onnx", "eval.onnx", "state.safetensors", "manifest.json")
+        f"step/{name}" for name in ("train.onnx", "eval.onnx", "predict.onnx", "state.safetensors", "manifest.json")
     },
     "fit m.onnx --loss cross_entropy --data data.npz --validation data.npz --steps 2 --threads 1 "
     "--folder run": {"run/checkpoint.safetensors"},

@@ -30,7 +30,7 @@ ELSEWHERE = re.compile(r"\.venv|/|https?:|OUT\b|MODEL\b|FILE\b|.*[<>*{}$\[\]():=
 SUFFIXES = (".py", ".md", ".toml", ".yml", ".yaml", ".onnx", ".txt", ".json", ".npz")
 # files that a command of the text writes, or that are the reader's own
 WRITTEN = {
-    "out.onnx", "grad.onnx", "gradient.onnx", "build/lstm_script.onnx", "trained.onnx", "train.onnx", "eval.onnx", "manifest.json", ".npz",
+    "out.onnx", "grad.onnx", "gradient.onnx", "build/lstm_script.onnx", "trained.onnx", "train.onnx", "eval.onnx", "predict.onnx", "manifest.json", ".npz",
     "classifier.onnx", "train.npz", "held_out.npz", "onnxgrad.toml", "onnxgrad.lock.json", "old.onnx",
 }  # fmt: skip
 # options of other programs, wherever they are named

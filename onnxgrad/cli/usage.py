@@ -214,13 +214,14 @@ COMMANDS: dict[str, Command] = {
     "train-step": Command(
         "write a training step as a folder of plain ONNX files: loss, gradient and update",
         (("train-step model.onnx -o step --loss loss",
-          "train.onnx, eval.onnx, the state and the manifest"),
+          "train.onnx, eval.onnx, predict.onnx, the state and the manifest"),
          ("train-step model.onnx -o step --loss 'mse{output=logits}' --optimizer 'sgd{lr=0.1}'",
           "with another loss; its labels become an input")),
         (
             row("model", metavar="MODEL", nargs="?", help="an ONNX file, or - for stdin"),
             row("-o", "--output", metavar="FOLDER",
-                help="the folder for train.onnx, eval.onnx, state.safetensors and manifest.json"),
+                help="the folder for train.onnx, eval.onnx, predict.onnx, state.safetensors and "
+                "manifest.json"),
             row("--training-info", either="form", action="store_true", help="write one file "
                 "to -o: the model with the step as its TrainingInfoProto"),
             row("--from-training-info", either="form", action="store_true", help="write "

@@ -32,6 +32,20 @@ def copy_of(proto: Proto) -> Proto:
     return made
 
 
+def copy_fields(source: Any, target: Any, skip: tuple[str, ...]) -> None:
+    """Copy every set field of a protobuf message except those named."""
+    for entry, value in source.ListFields():
+        if entry.name in skip:
+            continue
+        if entry.is_repeated:
+            getattr(target, entry.name).extend(value)
+        elif entry.message_type is not None:
+            getattr(target, entry.name).SetInParent()
+            getattr(target, entry.name).CopyFrom(value)
+        else:
+            setattr(target, entry.name, value)
+
+
 def graphs_of(node: NodeProto) -> list[GraphProto]:
     """The graphs that a node holds as attributes."""
     found = []

@@ -21,7 +21,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.preflight.invalid_models import blaming
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import keep
+from onnxgrad.ir.protobufs import copy_fields, keep
 from onnxgrad.ir.storage import external_data as external
 from onnxgrad.ir.storage.atomic_files import (
     Part,
@@ -104,7 +104,7 @@ def to_proto(program: Program, *, weights: bool = False) -> ModelProto:
         model.CopyFrom(source)
     else:
         with blaming(source):
-            _copy_fields(source, model, skip=("graph", "functions", "opset_import", "ir_version"))
+            copy_fields(source, model, skip=("graph", "functions", "opset_import", "ir_version"))
             model.ir_version = program.ir_version
             if _is_described_anew(program):
                 _write_description(program, model)
@@ -182,14 +182,17 @@ def save_all(
         _remove(replaced)
 
 
-# a file of `save_together`; a function receives the temporary path of each earlier file, by its
-# final path, and returns bytes
+# an edit of a model; a file of `save_together`: a function receives the temporary path of each
+# earlier file, by its final path, and returns bytes
+Change: TypeAlias = Callable[[ModelProto], object]
 Content: TypeAlias = Program | bytes | Callable[[Mapping[Path, Path]], bytes]
 
 
-def save_together(folder: str | os.PathLike[str], contents: Mapping[str, Content]) -> None:
+def save_together(
+    folder: str | os.PathLike[str], contents: Mapping[str, Content], change: Change = id
+) -> None:
     """Write the files of one folder, in this order, all or none; the folder is created if it is
-    missing. Raises as `save`.
+    missing. `change` edits each model. Raises as `save`.
     """
     folder = Path(folder)
     moves: list[tuple[Part, Path]] = []
@@ -199,7 +202,7 @@ def save_together(folder: str | os.PathLike[str], contents: Mapping[str, Content
             path = folder / name
             with _named(path):
                 if isinstance(content, Program):
-                    parts, old = _staged(content, path, path, staging)
+                    parts, old = _staged(content, path, path, staging, change)
                     replaced += old
                 else:
                     staged = {p.parent.resolve() / p.name: part.path for part, p in moves}
@@ -243,13 +246,14 @@ def remove(path: str | os.PathLike[str], *, keep: Collection[Path] = ()) -> None
 
 
 def _staged(
-    program: Program, path: Path, place: Path, staging: Staging
+    program: Program, path: Path, place: Path, staging: Staging, change: Change = id
 ) -> tuple[list[tuple[Part, Path]], list[Path]]:
     """Returns the parts of a model with their paths, the model last, and the files of weights of
     the model that it replaces. No other process of ours publishes in the folder from then on.
     """
     _refuse_own_files(program, place)
     model = to_proto(program)
+    change(model)
     outside = external.outside(model)
     data = _serialized(model)
     if data is None:
@@ -338,7 +342,7 @@ def _write_graph(block: BindingBlock, graph: GraphProto) -> None:
     if not block.changed:
         graph.CopyFrom(source)
         return
-    _copy_fields(source, graph, skip=("node", "initializer", "value_info", "input", "output"))
+    copy_fields(source, graph, skip=("node", "initializer", "value_info", "input", "output"))
     block.schedule()
     for b in block.bindings:
         _write_binding(b, graph.node)
@@ -364,7 +368,7 @@ def _write_function(block: BindingBlock, function: FunctionProto) -> None:
     if not block.changed:
         function.CopyFrom(source)
         return
-    _copy_fields(source, function, skip=("node", "input", "output"))
+    copy_fields(source, function, skip=("node", "input", "output"))
     block.schedule()
     function.input.extend(v.name for v in block.inputs)
     function.output.extend(v.name for v in block.outputs)
@@ -434,17 +438,3 @@ def _write_value_info(
                     graph.value_info[-1].name = out.name
             elif source.value_info and out.type is not None and out.name not in before:
                 graph.value_info.add(name=out.name, type=type_to_proto(out.type))
-
-
-def _copy_fields(source: Any, target: Any, skip: tuple[str, ...]) -> None:
-    """Copy every set field of a protobuf message except those named."""
-    for field, value in source.ListFields():
-        if field.name in skip:
-            continue
-        if field.is_repeated:
-            getattr(target, field.name).extend(value)
-        elif field.message_type is not None:
-            getattr(target, field.name).SetInParent()
-            getattr(target, field.name).CopyFrom(value)
-        else:
-            setattr(target, field.name, value)

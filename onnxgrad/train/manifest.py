@@ -21,6 +21,8 @@ from onnxgrad.wording import perhaps, printable_json
 
 VERSION = 2
 SCHEMA = Path(__file__).with_name("manifest.schema.json")
+# the keys that name files with graphs
+GRAPHS = ("train", "eval", "predict", "update")
 _FORMAT = "onnxgrad training step"
 T = TypeVar("T")
 Size = Annotated[int, Range(0)]
@@ -89,12 +91,14 @@ class Manifest:
     inputs: of train.onnx and update.onnx, each of which takes those that it has; an output that is
     the `next` of one is its value from then on. loss, metrics: outputs of train.onnx. With
     accumulate above 1, train.onnx takes a micro-batch and adds its gradients up, and after each so
-    many update.onnx is run; there is no such file otherwise. The input `step` is the number of the
-    update, from 1 on. optimizer: its name and hyperparameters; so each of groups, with the factor
-    of the learning rate, the last being all other weights. schedule: is inside, and then no input
-    is the learning rate. gradient_norm: the output, of the file that updates, with the norm of all
-    gradients before they are clipped to clip_norm. over_batch: how the loss of a batch follows from
-    those of its parts (`losses.base.OverBatch`); null: it does not. objective: the loss as text.
+    many update.onnx is run; there is no such file otherwise. predict.onnx is eval.onnx without the
+    loss and what only that reads; a model that returns nothing but its loss has none. The input
+    `step` is the number of the update, from 1 on. optimizer: its name and hyperparameters; so each
+    of groups, with the factor of the learning rate, the last being all other weights. schedule: is
+    inside, and then no input is the learning rate. gradient_norm: the output, of the file that
+    updates, with the norm of all gradients before they are clipped to clip_norm. over_batch: how
+    the loss of a batch follows from those of its parts (`losses.base.OverBatch`); None: it does
+    not. objective: the loss as text.
     repairs: weights of the file that are copies of a parameter, and parameters that the file lacks,
     for the way back into it.
     """
@@ -107,6 +111,7 @@ class Manifest:
     train: str = "train.onnx"
     eval: str = "eval.onnx"
     state: str = "state.safetensors"
+    predict: str | None = None
     update: str | None = None
     accumulate: Annotated[int, Range(1)] = 1
     groups: tuple[Mapping[str, Any], ...] = ()
@@ -198,7 +203,7 @@ class Manifest:
         found = _built(
             Manifest, {"inputs": feds, "repairs": repairs, **_with_none(read)}, f"{where}:"
         )
-        for key in ("train", "eval", "state", "update"):
+        for key in (*GRAPHS, "state"):
             name = getattr(found, key)
             if name is not None and not is_plain(name):
                 raise InputError(

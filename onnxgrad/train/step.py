@@ -289,6 +289,7 @@ def _with_update(
         over_batch=ahead.over_batch,
         objective=ahead.objective,
         repairs=repairs,
+        predict="predict.onnx" if len(ahead.evaluation.main.outputs) > 1 else None,
         **options.to_dict(),
     )
     notes = (*found.notes, *applied.notes)
@@ -323,4 +324,15 @@ def forward(step: TrainingStep) -> Program:
         block.remove_output(v)
     batch = {fed.name for fed in manifest.of_role("batch")}
     prune(block, lambda v: v.use_count or v.name in batch)
+    return program
+
+
+def prediction(step: TrainingStep) -> Program:
+    """The model in inference with its trained weights as inputs: `evaluation` without the loss,
+    and without inputs that only the loss reads.
+    """
+    program = load_own(step.evaluation)
+    block = program.main
+    block.remove_output(next(v for v in block.outputs if v.name == step.manifest.loss))
+    prune(block, lambda v: v.use_count or v.returned)
     return program

@@ -1,5 +1,5 @@
-"""A training step as a folder: `train.onnx`, `eval.onnx`, `state.safetensors`; `manifest.json`
-comes last.
+"""A training step as a folder: `train.onnx`, `eval.onnx`, `predict.onnx`, `state.safetensors`;
+`manifest.json` comes last.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from onnx import ModelProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load, read_proto
+from onnxgrad.ir.protobufs import every_graph, keep, model_nodes
 from onnxgrad.ir.save import Content, save_together
 from onnxgrad.ir.storage.atomic_files import regular, text_of, write_whole
 from onnxgrad.ir.storage.external_data import sources
@@ -24,16 +26,18 @@ from onnxgrad.options import checked, known_keywords
 from onnxgrad.train import safetensors_file
 from onnxgrad.train.engines.flat_buffers import optimizer_of, slot_of
 from onnxgrad.train.engines.session import dtype_of, sizes_of
-from onnxgrad.train.manifest import Fed, Manifest
+from onnxgrad.train.manifest import GRAPHS, Fed, Manifest
 from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.schedules import schedule_of
-from onnxgrad.train.step import TrainingStep
+from onnxgrad.train.step import TrainingStep, prediction
 from onnxgrad.train.update.emission import fed_of
 from onnxgrad.train.update.mixed_precision import LossScaling
 from onnxgrad.wording import option, perhaps
 
 MANIFEST = "manifest.json"
 _PIECE = 1 << 20
+# metadata that a reader of ours, or onnxruntime, acts on
+_OF_USE = ("onnxgrad.", "layer_ann")
 
 
 @known_keywords
@@ -48,13 +52,31 @@ def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
         manifest.train: step.train,
         manifest.eval: step.evaluation,
     }
+    if manifest.predict is not None:
+        contents[manifest.predict] = prediction(step)
     if step.update is not None and manifest.update is not None:
         contents[manifest.update] = step.update
     zeros = {fed.name for fed in manifest.inputs if fed.zeros}
     stored = {name: array for name, array in step.initial.items() if name not in zeros}
     contents[manifest.state] = safetensors_file.to_bytes(stored, {"model": manifest.model})
     contents[MANIFEST] = lambda staged: _sealed(Path(folder), manifest, staged)
-    save_together(folder, contents)
+    save_together(folder, contents, without_notes)
+
+
+def without_notes(model: ModelProto) -> None:
+    """Remove the notes of exporters: where in the source a node, a value, a graph or a function
+    comes from. Marks of ours and of onnxruntime stay, and so does the model's own metadata.
+    """
+    described: list[Any] = [*model_nodes(model), *model.functions]
+    for graph in every_graph(model.graph):
+        described += [graph, *graph.input, *graph.output, *graph.initializer, *graph.value_info]
+    for function in model.functions:
+        described += function.value_info
+    for proto in described:
+        if proto.doc_string:
+            proto.ClearField("doc_string")
+        if proto.metadata_props:
+            keep(proto.metadata_props, lambda entry: entry.key.startswith(_OF_USE))
 
 
 def _with_zeros(step: TrainingStep) -> Manifest:
@@ -120,6 +142,8 @@ def _opened(folder: Path, known: Manifest | None = None) -> Iterator[TrainingSte
     train, evaluation = load(folder / manifest.train), load(folder / manifest.eval)
     step = TrainingStep(train, evaluation, {}, manifest, update)
     check_fits(step, str(folder / MANIFEST))
+    if manifest.predict is not None:
+        _check_prediction(read_proto(folder / manifest.predict), manifest, str(folder / MANIFEST))
     zeros = {fed.name: (dtype_of(fed), sizes_of(fed)) for fed in manifest.inputs if fed.zeros}
     with safetensors_file.opened(folder / manifest.state, zeros) as values:
         model = values.metadata.get("model", "")
@@ -145,7 +169,7 @@ def _digests(folder: Path, manifest: Manifest, staged: Mapping[Path, Path]) -> d
     those lie that have no name yet.
     """
     found: dict[str, str] = {}
-    for key in ("train", "eval", "update"):
+    for key in GRAPHS:
         name: str | None = getattr(manifest, key)
         if name is not None:
             try:
@@ -237,6 +261,19 @@ def check_fits(step: TrainingStep, where: str) -> None:
     for name in sorted(taken.keys() - {fed.name for fed in manifest.inputs}):
         raise InputError(f"{where}: 'inputs' lacks '{name}', which the step takes")
     _check_update(manifest, where)
+
+
+def _check_prediction(model: ModelProto, manifest: Manifest, where: str) -> None:
+    """Raises InputError if the graph takes anything but a batch and the values of the model."""
+    known = {fed.name for fed in (*manifest.of_role("batch"), *manifest.of_model())}
+    held = {t.name for t in model.graph.initializer}
+    strange = [v.name for v in model.graph.input if v.name not in known | held]
+    if strange or not model.graph.output:
+        name = strange[0] if strange else "no output"
+        raise InputError(
+            f"{where}: 'predict': the graph must compute outputs from a batch and weights, and "
+            f"it has '{name}'"
+        )
 
 
 def _check_fed(fed: Fed, taken: Var, groups: int, where: str) -> None:

@@ -11,7 +11,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,12 +131,12 @@ def test_a_full_disk_leaves_no_half_step(
     assert {
         "train.onnx",
         "eval.onnx",
+        "predict.onnx",
         "state.safetensors",
         "manifest.json",
     } <= named and full_at > 12
     assert {p.name for p in folder.iterdir()} == named - {"step"}
-    read = replace(read_step(folder).manifest, digests={})
-    assert read.to_json() == made.manifest.to_json()
+    assert read_step(folder).manifest == made.manifest
 
 
 PAIRS = [("lift", "--prepare", "{a}"), ("optimize", "--lift", "{a}")]

@@ -217,7 +217,7 @@ def edit(folder: Path, **values: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
-@pytest.mark.parametrize("key", ["train", "eval", "state", "update"])
+@pytest.mark.parametrize("key", ["train", "eval", "predict", "state", "update"])
 @pytest.mark.parametrize("name", ["../out/{}", "{absolute}", "sub/{}", ".."])
 def test_no_name_leads_out_of_the_folder(
     key: str, name: str, saved: Path, capsys: pytest.CaptureFixture[str]
@@ -254,7 +254,7 @@ def test_a_link_is_followed_to_a_regular_file_alone(
         shutil.rmtree(saved.parent / "copy")
 
 
-@pytest.mark.parametrize("name", ["train.onnx", "eval.onnx", "update.onnx"])
+@pytest.mark.parametrize("name", ["train.onnx", "eval.onnx", "predict.onnx", "update.onnx"])
 def test_a_changed_graph_is_refused_until_it_is_sealed(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

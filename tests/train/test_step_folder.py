@@ -8,12 +8,22 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.save import to_proto
-from onnxgrad.train import SGD, Manifest, Trainer, safetensors_file
-from onnxgrad.train.step_folder import opened_step, read_step, save_step
-from tests.train.common import examples, step
+from onnxgrad.train import (
+    SGD,
+    CrossEntropy,
+    Manifest,
+    Trainer,
+    safetensors_file,
+    training_step,
+)
+from onnxgrad.train.step_folder import opened_step, read_step, save_step, seal_step
+from onnxgrad.verify.running.session import run
+from tests.helpers import parse
+from tests.train.common import classifier, examples, step
 from tests.train.follower import Follower
 
 
@@ -77,6 +87,62 @@ def test_states_of_zeros_are_not_stored(tmp_path: Path) -> None:
     safetensors_file.write(tmp_path / "later", arrays, words)
     with pytest.raises(InputError, match=r"lacks 'w1\.exp_avg'"):
         Trainer(tmp_path).restore(tmp_path / "later")
+
+
+def test_the_model_predicts_with_weights_from_the_state(tmp_path: Path) -> None:
+    """Without labels, with the weights of any checkpoint: as the exported model."""
+    save_step(step(), tmp_path)
+    trainer = Trainer(tmp_path)
+    for _ in range(3):
+        trainer.step(examples(8))
+    graph = onnx.load(tmp_path / "predict.onnx")
+    assert {v.name for v in graph.graph.input} == {"x", *trainer.parameters}
+    assert [v.name for v in graph.graph.output] == ["logits"]
+    x = {"x": examples(4)["x"]}
+    found = run(graph, {**x, **trainer.parameters})["logits"]
+    exported = run(trainer.export(classifier()), x)["logits"]
+    np.testing.assert_allclose(found, exported, rtol=0, atol=1e-6)
+
+
+def test_a_model_that_returns_only_its_loss_predicts_nothing(tmp_path: Path) -> None:
+    text = """g (float[N, 8] x, float[N] y) => (float loss) {
+        h = MatMul (x, w)  d = Sub (h, y)  s = Mul (d, d)  loss = ReduceMean <keepdims = 0> (s)
+    }"""
+    model = parse(text)
+    weight = numpy_helper.from_array(np.ones(8, np.float32), "w")
+    model.graph.initializer.append(weight)
+    save_step(training_step(model), tmp_path)
+    assert not (tmp_path / "predict.onnx").exists()
+    assert read_step(tmp_path).manifest.predict is None
+
+
+def test_another_graph_does_not_predict(tmp_path: Path) -> None:
+    save_step(step(), tmp_path)
+    (tmp_path / "predict.onnx").write_bytes((tmp_path / "train.onnx").read_bytes())
+    with pytest.raises(InputError, match=r"predict\.onnx is not the file"):
+        read_step(tmp_path)
+    with pytest.raises(InputError, match=r"'predict': .* it has 'learning_rate'"):
+        seal_step(tmp_path)
+
+
+def test_notes_of_exporters_are_left_out(tmp_path: Path) -> None:
+    model = classifier()
+    model.metadata_props.add(key="license", value="free")
+    named = [model.graph, *model.graph.node, *model.graph.initializer, model.graph.input[0]]
+    for proto in named:
+        proto.doc_string = "/home/somebody/net.py(3): forward"
+        proto.metadata_props.add(key="pkg.torch.onnx.stack_trace", value="File /home/somebody")
+    model.graph.node[0].metadata_props.add(key="layer_ann", value="gpu")
+    before = model.SerializeToString()
+    made = training_step(model, CrossEntropy())
+    save_step(made, tmp_path / "st")
+    assert model.SerializeToString() == before
+    for name in ("train.onnx", "eval.onnx", "predict.onnx"):
+        data = (tmp_path / "st" / name).read_bytes()
+        assert b"somebody" not in data and b"license" in data and b"layer_ann" in data
+        onnx.checker.check_model(onnx.load_from_string(data), full_check=True)
+    found = Trainer(tmp_path / "st").step(examples(8))
+    assert found == Trainer(made).step(examples(8))
 
 
 def test_a_folder_without_a_step(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_a_step_is_a_folder_that_trains_like_the_model(
 ) -> None:
     assert main(["train-step", "model.onnx", "-o", "step", "--loss", "cross_entropy"]) == 0
     assert "gradient agrees with differences" in capsys.readouterr().out
-    names = ["eval.onnx", "manifest.json", "state.safetensors", "train.onnx"]
+    names = ["eval.onnx", "manifest.json", "predict.onnx", "state.safetensors", "train.onnx"]
     assert sorted(p.name for p in Path("step").iterdir()) == names
     run_of = ["--data", "data.npz", "--steps", "20", "--threads", "1"]
     for given in (["step", "--original", "model.onnx"], ["model.onnx", "--loss", "cross_entropy"]):
