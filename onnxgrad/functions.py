@@ -20,8 +20,11 @@ from onnxgrad.jobs import float16 as halving
 from onnxgrad.jobs import gradients as deriving
 from onnxgrad.jobs import optimize as driver
 from onnxgrad.jobs import reduce as reducing
+from onnxgrad.jobs.ci import run as pipeline
+from onnxgrad.jobs.ci.outcome import CiReport
 from onnxgrad.jobs.declarations import (
     BenchOptions,
+    CiOptions,
     ConvertOpsetOptions,
     DiffOptions,
     Float16Options,
@@ -201,6 +204,20 @@ def bench(
         for i, m in enumerate(several, 1)
     ]
     return latency.measure(dict(zip(file_names(names), several, strict=True)), options)
+
+
+@from_keywords(CiOptions)
+def ci(*, options: CiOptions) -> CiReport:
+    """Optimise and prove every model of a recipe, hold it to the recipe's requirements and to the
+    lock, and write the results that pass.
+
+    Returns a report. A model that is refused is in the report and raises nothing; an older result
+    in its place is removed. `update` writes the lock if every model passes. `models`, `out` and
+    `lock` replace those keys of the recipe; paths are relative to its folder. With `jobs` several
+    processes of our own do the work. Raises InputError for a recipe, a lock or a place that cannot
+    be used, before any work.
+    """
+    return pipeline.ci(options)
 
 
 @from_keywords(ReduceOptions)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.ir.load import ModelLike
+from onnxgrad.jobs.ci.outcome import CiReport
 from onnxgrad.jobs.declarations import Edits
 from onnxgrad.jobs.declarations import Other
 from onnxgrad.jobs.gradient_declarations import Checkpoints
@@ -24,7 +25,9 @@ from onnxgrad.jobs.groups import Providers
 from onnxgrad.jobs.groups import Seconds
 from onnxgrad.jobs.groups import Seed
 from onnxgrad.jobs.groups import Seeds
+from onnxgrad.jobs.groups import Several
 from onnxgrad.jobs.groups import Sizes
+from onnxgrad.jobs.groups import Text
 from onnxgrad.jobs.groups import Threads
 from onnxgrad.jobs.inspection.contents import Summary
 from onnxgrad.jobs.inspection.differences import Diff
@@ -180,6 +183,19 @@ def bench(
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
 ) -> BenchReport: ...
+def ci(
+    recipe: str | os.PathLike[str] | None = None,
+    *,
+    update: bool = False,
+    jobs: Several = 1,
+    dask: Text | None = None,
+    keep_going: bool = False,
+    models: list[Text] | None = None,
+    out: Text | None = None,
+    lock: Text | None = None,
+    plugins: Names = (),
+    custom_ops: Names = (),
+) -> CiReport: ...
 def reduce(
     model: ModelLike,
     check: Check,

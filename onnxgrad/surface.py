@@ -17,6 +17,7 @@ from onnxgrad.functions import (
     casadi_derivative,
     check_gradient,
     check_product,
+    ci,
     convert_opset,
     diff,
     float16,
@@ -46,6 +47,7 @@ from onnxgrad.ir.load import load, to_graphsurgeon
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.var import Var
+from onnxgrad.jobs.ci.outcome import CiReport
 from onnxgrad.jobs.fixed_dims import fix_dims
 from onnxgrad.jobs.inspection.contents import Summary, Weights, weights
 from onnxgrad.jobs.inspection.differences import Diff
@@ -78,6 +80,7 @@ __all__ = [
     "BindingBlock",
     "CannotRun",
     "Checkpoint",
+    "CiReport",
     "Diff",
     "Each",
     "FamilyPass",
@@ -115,6 +118,7 @@ __all__ = [
     "casadi_derivative",
     "check_gradient",
     "check_product",
+    "ci",
     "combine",
     "convert_opset",
     "custom_ops",

@@ -8,35 +8,18 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import onnx
-
 from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import files_read, target_of, writer
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.outcome import Hooks, Outcome
-from onnxgrad.jobs.proving import Proved
+from onnxgrad.jobs.proving import Proved, require_runtime
 from onnxgrad.jobs.tuning.record import write
 from onnxgrad.limits import SECONDS
-from onnxgrad.options import providers_of
 from onnxgrad.report.parts import cell, heading
 from onnxgrad.report.proof import proof_lines
-from onnxgrad.verify import open_session
-from onnxgrad.verify.running.child_process import pooled
 from onnxgrad.verify.running.process_limits import bounding_us
 from onnxgrad.vocabulary import TUNE_FILE, TUNE_SECONDS
-
-
-def require_runtime(provider: str) -> None:
-    """Raise InputError now, not after long work, when onnxruntime or one of the providers is
-    missing or does not start.
-    """
-    text = (
-        '<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = Add(x, x) }'
-    )
-    pooled("float64")  # starts while we wait for the other
-    for name in providers_of(provider):
-        open_session(onnx.parser.parse_model(text), provider=name)
 
 
 def within_limits(args: argparse.Namespace, extra: float = 0.0) -> AbstractContextManager[None]:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import argparse
 import glob
 import os
-import stat
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from onnxgrad.cli.models import STDIN
 from onnxgrad.cli.output import Output, stdout_for_data
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save_all, to_bytes
 from onnxgrad.ir.storage import external_data
-from onnxgrad.ir.storage.atomic_files import is_stream, place_of
+from onnxgrad.ir.storage.atomic_files import is_stream
+from onnxgrad.ir.storage.places import STDIN, check_output, refuse_taken
 
 # the arguments that name files to read, and those, beside -o, that name one to write
 READ = ("model", "a", "b", "config", "recipe", "plugin", "input", "inputs", "feeds", "custom_ops",
@@ -102,7 +100,7 @@ def check_reports(
     files, taken = [*files_read(args), *read], list(written)
     if output not in (None, "", STDIN):
         if os.path.exists(output):
-            _refuse_taken(Path(output), files)
+            refuse_taken(Path(output), files)
         taken.append(("-o writes the model", output))
     for name in REPORTS:
         file = getattr(args, name, None)
@@ -142,64 +140,8 @@ def files_read(args: argparse.Namespace) -> list[str]:
     return named
 
 
-def check_output(path: Path, models: Iterable[str]) -> None:
-    """Raise InputError when `path` cannot be written, or is a model that is read; `-` among
-    those is stdin.
-    """
-    try:
-        stream = is_stream(path)
-        if path.exists():
-            _refuse_taken(path, models)
-        if not stream:
-            check_folder(place_of(path).parent, path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
-
-
-def _refuse_taken(path: Path, models: Iterable[str]) -> None:
-    for name in models:
-        # a terminal or /dev/null can be both, and /dev/stdin can be the model that is read
-        if (
-            name != STDIN
-            and os.path.exists(name)
-            and path.samefile(name)
-            and not stat.S_ISCHR(path.stat().st_mode)
-        ):
-            raise InputError(
-                f"{path}: output and input are the same file; the input is never changed"
-            )
-    try:
-        ours = os.path.samestat(os.fstat(sys.stdout.fileno()), path.stat())
-    except (AttributeError, OSError, ValueError):  # stdout is closed, or no file
-        return
-    if ours and not stat.S_ISCHR(path.stat().st_mode):
-        raise InputError(
-            f"{path}: is stdout, where the tables go; for a model on stdout write -o -"
-        )
-
-
 def check_not_weights(target: Path | None, model: Path | bytes) -> None:
     """Raise InputError when `model` reads its weights from `target`."""
     if target is None or not target.exists() or isinstance(model, bytes):
         return
     external_data.check_not_weights(target, read_proto(model), model.parent)
-
-
-def make_folder(folder: Path, where: str) -> None:
-    """Make a folder for results. Raises InputError that begins with `where`."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{where} {folder}: cannot be made: {error.strerror or error}") from error
-    check_folder(folder, folder)
-
-
-def check_folder(folder: Path, what: Path) -> None:
-    """Raise InputError when no file can be made in `folder`, or when it does not exist."""
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            return
-    except OSError as error:
-        raise InputError(
-            f"{what}: cannot be written: {folder}: {error.strerror or error}"
-        ) from error

@@ -14,7 +14,7 @@ from onnxgrad.jobs import gradient_declarations as gradients
 from onnxgrad.jobs import surgery_declarations as surgery
 from onnxgrad.jobs.declared import Declaration, add_flags, group_of, reader
 from onnxgrad.jobs.gradient_declarations import PRODUCTS
-from onnxgrad.jobs.groups import Seconds, Several
+from onnxgrad.jobs.groups import Seconds
 from onnxgrad.jobs.training import declarations as training
 from onnxgrad.vocabulary import TUNE_FILE, TUNE_SECONDS
 
@@ -150,15 +150,6 @@ COMMANDS: dict[str, Command] = {
         (
             row("config", nargs="?", metavar="CONFIG", help="the recipe (default: onnxgrad.toml, "
                 "or [tool.onnxgrad] of pyproject.toml, in this folder)"),
-            row("--update", action="store_true",
-                help="write a new lock if every model passes"),
-            row("--jobs", type=reader(Several, "--jobs"), default=1, metavar="N",
-                help="number of models to process at once (default: 1)"),
-            row("--dask", metavar="ADDRESS", help="send the models to the workers of a Dask "
-                "cluster, by the address of its scheduler (tcp://HOST:8786); the workers must see "
-                "the same files under the same names"),
-            row("--keep-going", action="store_true",
-                help="continue after a model that fails"),
             custom_ops(""),
             row("--schema", action="store_true",
                 help="print the JSON schema of what --json writes"),
@@ -172,6 +163,7 @@ COMMANDS: dict[str, Command] = {
                 "each model that failed or changed; GitHub shows it beside the file (default: if "
                 "GITHUB_ACTIONS is true)"),
         ),
+        jobs.CiOptions,
         # the recipe's `out` may be where a report goes too: places are checked when it is there
         defaults=(("makes_folders", True),),
     ),

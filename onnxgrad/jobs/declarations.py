@@ -24,6 +24,7 @@ from onnxgrad.jobs.groups import (
     Running,
     Seconds,
     Seed,
+    Several,
     Sizes,
     Text,
     Word,
@@ -375,11 +376,41 @@ class Gates(Declaration):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CiTable(Declaration):
-    """The table `ci` of a recipe, which applies to all models together."""
+class CiOptions(Declaration):
+    """Options of `ci`. Those with a key are the table `ci` of its recipe."""
 
+    job: ClassVar[str] = "ci"
+
+    recipe: str | os.PathLike[str] | None = option(
+        None,
+        "the recipe (default: onnxgrad.toml, or [tool.onnxgrad] of pyproject.toml, in this folder)",
+        flag=None,
+        toml=None,
+        positional=True,
+    )
+    update: bool = option(False, "write a new lock if every model passes", toml=None)
+    jobs: Several = option(
+        1, "number of models to process at once (default: 1)", metavar="N", toml=None
+    )
+    dask: Text | None = option(
+        None,
+        "send the models to the workers of a Dask cluster, by the address of its scheduler "
+        "(tcp://HOST:8786); the workers must see the same files under the same names",
+        metavar="ADDRESS",
+        toml=None,
+    )
+    keep_going: bool = option(False, "continue after a model that fails", toml=None)
     models: list[Text] | None = option(None, "globs of models; !GLOB excludes models", flag=None)
     out: Text | None = option(
         None, "where results are written: a folder, or a pattern with {name}", flag=None
     )
     lock: Text | None = option(None, "the lock file to compare results with", flag=None)
+    plugins: Names = option(
+        (),
+        "Python files with rules, families, passes or gradient rules, which each process runs",
+        flag=None,
+        toml=None,
+    )
+    custom_ops: Names = option(
+        (), "libraries of custom operators for onnxruntime", flag=None, toml=None
+    )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from onnx import ModelProto
+from onnx import ModelProto, parser
 
 from onnxgrad.errors import NotProved
 from onnxgrad.ir.load import program_of
@@ -20,9 +20,10 @@ from onnxgrad.ir.storage.external_data import outside
 from onnxgrad.jobs.groups import Proof
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.options import providers_of
-from onnxgrad.verify import Difference, Leg, Report, run, verify
+from onnxgrad.verify import Difference, Leg, Report, open_session, run, verify
 from onnxgrad.verify.compare import worst
 from onnxgrad.verify.feeds.proof_cases import choose_cases
+from onnxgrad.verify.running.child_process import pooled
 from onnxgrad.verify.values import Value
 
 Values = Mapping[str, Value]
@@ -55,6 +56,18 @@ def write_if_proved(found: P, hooks: Hooks) -> P:
     if found.ok and hooks.write is not None:
         hooks.write(found.program)
     return found
+
+
+def require_runtime(provider: str) -> None:
+    """Raise InputError now, not after long work, when onnxruntime or one of the providers is
+    missing or does not start.
+    """
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = Add(x, x) }'
+    )
+    pooled("float64")  # starts while we wait for the other
+    for name in providers_of(provider):
+        open_session(parser.parse_model(text), provider=name)
 
 
 @contextlib.contextmanager

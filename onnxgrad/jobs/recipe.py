@@ -53,7 +53,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.atomic_files import text_of
-from onnxgrad.jobs.declarations import CiTable, Gates, OptimizeOptions
+from onnxgrad.jobs.declarations import CiOptions, Gates, OptimizeOptions
 from onnxgrad.jobs.declared import Option, json_type, keys_of
 from onnxgrad.jobs.edit import is_file
 from onnxgrad.jobs.outcome import Outcome
@@ -80,7 +80,7 @@ else:
 
 OWN_FILE = "onnxgrad.toml"  # found in the current folder, as pyproject.toml is
 TABLE = "tool.onnxgrad"
-OPTIONS, GATES, OF_CI = keys_of(OptimizeOptions), keys_of(Gates), keys_of(CiTable)
+OPTIONS, GATES, OF_CI = keys_of(OptimizeOptions), keys_of(Gates), keys_of(CiOptions)
 _SUBTABLES = ("verify", "bench")
 
 

@@ -24,6 +24,7 @@ from onnxgrad.rewrite.onnxscript_rules import (
 )
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import Rule, apply_rules
+from onnxgrad.wording import option
 
 Law = Rule | Family | OutlinedPattern | OnnxscriptRule
 
@@ -84,20 +85,23 @@ def run_plugins(files: Iterable[str]) -> list[Pass]:
     return found
 
 
+def _shown(name: str) -> str:
+    return f"{option('--plugin', 'plugins:')} {name}"
+
+
 def _run(name: str) -> dict[str, Any]:
+    plugin = _shown(name)
     if not Path(name).is_file():
-        raise InputError(f"--plugin {name}: no such file")
+        raise InputError(f"{plugin}: no such file")
     try:
         with _searched(os.path.dirname(os.path.abspath(name))):
             return runpy.run_path(name)
     except OnnxgradError as error:
-        raise InputError(f"--plugin {name}: {error}") from error
+        raise InputError(f"{plugin}: {error}") from error
     # it is the user's program: whatever it raises is theirs to see
     except (Exception, SystemExit) as error:
         line = traceback.extract_tb(error.__traceback__)[-1].lineno
-        raise InputError(
-            f"--plugin {name}, line {line}: {type(error).__name__}: {error}"
-        ) from error
+        raise InputError(f"{plugin}, line {line}: {type(error).__name__}: {error}") from error
 
 
 @contextlib.contextmanager
@@ -114,7 +118,7 @@ def _searched(folder: str) -> Iterator[None]:
 def _called(name: str, laws: Sequence[Law]) -> Pass:
     """A pass of this name, which `--passes` knows too."""
     if name in PASSES and not issubclass(PASSES[name], UserLaws):
-        raise InputError(f"--plugin {name}: there is a pass of this name: call the file otherwise")
+        raise InputError(f"{_shown(name)}: there is a pass of this name: call the file otherwise")
     made = tuple(laws)
     namespace = {"name": name, "__doc__": "; ".join(_law(law) for law in made)}
     cls = make_dataclass(

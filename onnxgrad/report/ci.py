@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from onnxgrad.errors import NotProved
 from onnxgrad.jobs.ci.lock import Change
-from onnxgrad.jobs.ci.outcome import STATUSES, ModelOutcome
+from onnxgrad.jobs.ci.outcome import CiReport, ModelOutcome
 from onnxgrad.jobs.requirements import SIZES, Facts, Held
 from onnxgrad.report.parts import (
     Part,
@@ -29,9 +26,7 @@ from onnxgrad.report.parts import (
     table,
 )
 from onnxgrad.report.proof import place_text
-from onnxgrad.results import Plain
-from onnxgrad.version import __version__
-from onnxgrad.wording import counted, printable, printable_lines
+from onnxgrad.wording import printable, printable_lines
 
 SCHEMA = Path(__file__).with_name("ci.schema.json")
 _STYLES = {"passed": "green", "changed": "yellow", "unproved": "yellow", "skipped": "dim"}
@@ -39,133 +34,54 @@ _REFUSED = "bold red"
 _CHANGES = 12  # of each model without -v
 
 
-@dataclass(frozen=True)
-class CiReport(Plain):
-    """`models` in the order of their names; `gone`: those that only the lock knows, `renamed`: the
-    models that have the bytes of one of them. `lock`: its path, `locked`: it was there, `updating`:
-    it was to be written, `updated`: it was.
-    """
-
-    json_keys = (
-        "format version onnxgrad=made_by recipe exit_code counts lock=lock_state "
-        "models=worst_first seconds:.3f"
+def ci_parts(report: CiReport, verbose: bool = False) -> Iterator[Part]:
+    """The verdict, the table, the lock, and the missed requirements and changes of each."""
+    yield heading(f"{report.recipe}: ") + line(
+        report.verdict, "bold green" if report.ok else _REFUSED
     )
-    format = "onnxgrad ci"
-    version = 1
-    made_by = __version__
+    counts = ", ".join(f"{count} {status}" for status, count in report.counts.items())
+    yield line(f"{counts}; {seconds_text(report.seconds)}")
+    yield ""
+    yield models_table(report)
+    yield from _of_lock(report)
+    for model in report.worst_first:
+        lines = list(model_lines(model, verbose))
+        if lines:
+            yield ""
+            yield heading(model.name)
+            yield from lines
 
-    recipe: str
-    models: tuple[ModelOutcome, ...]
-    lock: str
-    locked: bool = False
-    updating: bool = False
-    updated: bool = False
-    gone: tuple[str, ...] = ()
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    seconds: float = 0.0
 
-    @property
-    def exit_code(self) -> int:
-        """The worst of the models', and at least 1 if the lock knows models that are gone."""
-        stale = NotProved.exit_code if self.gone and not self.updating else 0
-        return max((stale, *(m.exit_code for m in self.models)))
-
-    @property
-    def ok(self) -> bool:
-        """True if every model meets its requirements and the lock knows them all."""
-        return self.exit_code == 0
-
-    @property
-    def worst_first(self) -> list[ModelOutcome]:
-        """The models by their status, those of one status by name."""
-        return sorted(self.models, key=lambda m: (STATUSES.index(m.status), m.name))
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """The number of models of each status, the worst first."""
-        found = Counter(m.status for m in self.models)
-        return {status: found[status] for status in STATUSES if found[status]}
-
-    @property
-    def lock_state(self) -> dict[str, Any]:
-        """The lock, for JSON."""
-        return {
-            "path": self.lock,
-            "found": self.locked,
-            "updated": self.updated,
-            "gone": self.gone,
-            "renamed": self.renamed,
-        }
-
-    @property
-    def verdict(self) -> str:
-        """The answer in a line."""
-        bad = sum(not m.ok and m.status != "skipped" for m in self.models)
-        gone = 0 if self.updating else len(self.gone)
-        parts = [
-            f"{bad} of {counted(len(self.models), 'model')}" if bad else "",
-            f"{counted(gone, 'model')} of the lock gone" if gone else "",
-        ]
-        if any(parts):
-            return f"refused: {', '.join(filter(None, parts))}"
-        unproved = self.counts.get("unproved", 0)
-        proved = f"; not proved: {unproved}, which the recipe allows" if unproved else ""
-        return f"accepted: {counted(len(self.models), 'model')}{proved}"
-
-    def gone_text(self, name: str) -> str:
-        """A line on a model that only the lock knows."""
-        new = self.renamed.get(name)
-        same = "" if new is None else f" ({new} has the same bytes)"
-        return f"{name}: gone since {self.lock}{same}"
-
-    def parts(self, verbose: bool = False) -> Iterator[Part]:
-        """The verdict, the table, the lock, and the missed requirements and changes of each."""
-        yield heading(f"{self.recipe}: ") + line(
-            self.verdict, "bold green" if self.ok else _REFUSED
+def models_table(report: CiReport, *, seconds: bool = True) -> Table:
+    """A row for each model, the worst first; with the `seconds` that each took, or without."""
+    ratios = {m.name: m.result.latency for m in report.models if m.result and m.result.latency}
+    optional = {">latency": bool(ratios), ">time": seconds}
+    names = ["status", "model", ">nodes", ">size", ">worst", "legs"]
+    made = table(*names, *(name for name, there in optional.items() if there))
+    for name in () if report.updating else report.gone:
+        made.add_row(cell("gone", _REFUSED), cell(name), *[""] * (len(made.columns) - 2))
+    for m in report.worst_first:
+        timed = ratios.get(m.name)
+        ratio = "" if timed is None else f"{timed.ratio:.2f} ({timed.clock})"
+        made.add_row(
+            cell(m.status, _STYLES.get(m.status, _REFUSED) if m.ok else _REFUSED),
+            cell(m.name),
+            *_sizes(m.given, m.result),
+            legs_text(m),
+            *([line(ratio)] if ratios else []),
+            *([seconds_text(m.seconds) if m.seconds else ""] if seconds else []),
         )
-        counts = ", ".join(f"{count} {status}" for status, count in self.counts.items())
-        yield line(f"{counts}; {seconds_text(self.seconds)}")
-        yield ""
-        yield self.table()
-        yield from self._of_lock()
-        for model in self.worst_first:
-            lines = list(model_lines(model, verbose))
-            if lines:
-                yield ""
-                yield heading(model.name)
-                yield from lines
+    return made
 
-    def table(self, *, seconds: bool = True) -> Table:
-        """A row for each model, the worst first; with the `seconds` that each took, or without."""
-        ratios = {m.name: m.result.latency for m in self.models if m.result and m.result.latency}
-        optional = {">latency": bool(ratios), ">time": seconds}
-        names = ["status", "model", ">nodes", ">size", ">worst", "legs"]
-        made = table(*names, *(name for name, there in optional.items() if there))
-        for name in () if self.updating else self.gone:
-            made.add_row(cell("gone", _REFUSED), cell(name), *[""] * (len(made.columns) - 2))
-        for m in self.worst_first:
-            timed = ratios.get(m.name)
-            ratio = "" if timed is None else f"{timed.ratio:.2f} ({timed.clock})"
-            made.add_row(
-                cell(m.status, _STYLES.get(m.status, _REFUSED) if m.ok else _REFUSED),
-                cell(m.name),
-                *_sizes(m.given, m.result),
-                legs_text(m),
-                *([line(ratio)] if ratios else []),
-                *([seconds_text(m.seconds) if m.seconds else ""] if seconds else []),
-            )
-        return made
 
-    def _of_lock(self) -> Iterator[Text]:
-        for name in self.gone:
-            what = "taken out of the lock" if self.updated else "run `onnxgrad ci --update`"
-            yield cell(f"{self.gone_text(name)}; {what}", "dim" if self.updated else "red")
-        if self.updating and not self.updated:
-            yield line(f"{self.lock} not written: not every model passes", "red")
-        elif not self.updating and not self.locked:
-            yield line(
-                f"no {self.lock} to compare with: `onnxgrad ci --update` writes it", "yellow"
-            )
+def _of_lock(report: CiReport) -> Iterator[Text]:
+    for name in report.gone:
+        what = "taken out of the lock" if report.updated else "run `onnxgrad ci --update`"
+        yield cell(f"{report.gone_text(name)}; {what}", "dim" if report.updated else "red")
+    if report.updating and not report.updated:
+        yield line(f"{report.lock} not written: not every model passes", "red")
+    elif not report.updating and not report.locked:
+        yield line(f"no {report.lock} to compare with: `onnxgrad ci --update` writes it", "yellow")
 
 
 def _sizes(given: Facts | None, result: Facts | None) -> tuple[Text, Text, Text]:

@@ -131,7 +131,7 @@ def test_every_example_runs(run: Run, files: Path, words: str) -> None:
         code, said = done.returncode, done.stderr
     else:
         quick = ["--seconds", "0.1"] if words.startswith("bench") else []
-        alone = words.replace("--jobs 2", "--jobs 1")  # tests/cli/test_ci_workers.py has processes
+        alone = words.replace("--jobs 2", "--jobs 1")  # tests/jobs/ci/test_workers.py has processes
         result = run(*shlex.split(alone), *quick)
         code, said = result.code, result.err
     wanted = {0, *(other for start, other in ELSE.items() if words.startswith(start))}

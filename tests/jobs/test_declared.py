@@ -14,7 +14,7 @@ from onnxgrad.cli.commands import completion
 from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.errors import InputError
 from onnxgrad.jobs import recipe
-from onnxgrad.jobs.declarations import CiTable, Gates, OptimizeOptions
+from onnxgrad.jobs.declarations import CiOptions, Gates, OptimizeOptions
 from onnxgrad.jobs.declared import (
     REQUIRED,
     Declaration,
@@ -169,7 +169,7 @@ class Kinds(Declaration):
 def test_defaults_are_values_of_their_types() -> None:
     """They are not checked again in every call."""
     jobs = [command.options for command in COMMANDS.values() if command.options is not None]
-    declared = [(cls, o) for cls in (*jobs, Gates, CiTable) for o in options_of(cls)]
+    declared = [(cls, o) for cls in (*jobs, Gates, CiOptions) for o in options_of(cls)]
     assert len(declared) > 150
     for cls, o in declared:
         if o.default is not REQUIRED:

@@ -6,8 +6,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from onnxgrad.jobs.ci.lock import Change
-from onnxgrad.jobs.ci.outcome import ModelOutcome
-from onnxgrad.report.ci import CiReport, annotation_lines, junit
+from onnxgrad.jobs.ci.outcome import CiReport, ModelOutcome
+from onnxgrad.report.ci import annotation_lines, junit
 
 HOSTILE = 'a"<b>&\x00\x1b[31m]]>\ud800'
 

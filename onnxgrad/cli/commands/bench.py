@@ -7,11 +7,13 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-from onnxgrad.cli.models import STDIN, expand, shown, source
-from onnxgrad.cli.options import require_runtime, write_html
+from onnxgrad.cli.models import expand, shown, source
+from onnxgrad.cli.options import write_html
 from onnxgrad.cli.output import Output
+from onnxgrad.ir.storage.places import STDIN
 from onnxgrad.jobs.inspection.latency import measure
 from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.report.html.models import bench_page
 from onnxgrad.report.parts import Table, Text, cell, file_names, table
 from onnxgrad.verify.bench import BenchReport, Spread, Timing

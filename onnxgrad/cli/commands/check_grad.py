@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 
 from onnxgrad.cli.models import naming, shown, source
-from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.jobs.gradients import check
 from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.report.gradient import check_lines
 from onnxgrad.report.parts import heading
 from onnxgrad.verify.running.process_limits import bounding_us

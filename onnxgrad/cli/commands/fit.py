@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any
 
 from onnxgrad.cli.models import naming, shown, source
-from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.parser import complaint
 from onnxgrad.cli.targets import files_read, target_of, write_model
 from onnxgrad.errors import InputError
 from onnxgrad.ir.program import Program
+from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.jobs.training.fit import FitHooks, fit, is_folder
 from onnxgrad.jobs.training.trainer import TrainingLoop
 from onnxgrad.report.parts import cell, heading

@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 
 from onnxgrad.cli.models import naming, shown, source
-from onnxgrad.cli.options import require_runtime, write_html
+from onnxgrad.cli.options import write_html
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_not_weights, files_read, target_of, writer
 from onnxgrad.errors import InputError, NotProved
@@ -27,6 +27,7 @@ from onnxgrad.jobs.gradient_declarations import (
 from onnxgrad.jobs.gradients import derive
 from onnxgrad.jobs.groups import Limits
 from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.report.gradient import FunctionMade, GradientMade, MarksMade, ProductMade, nodes
 from onnxgrad.report.html.gradient import gradient_page
 from onnxgrad.report.parts import heading

@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Iterator
 
 from onnxgrad.cli.models import naming, shown, source
-from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, writer
 from onnxgrad.errors import NotProved
 from onnxgrad.jobs.open_batch import open_batch
 from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.report.parts import Part, cell, heading
 from onnxgrad.report.proof import proof_lines
 from onnxgrad.transform.open_batch import Opened

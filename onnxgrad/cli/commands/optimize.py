@@ -8,23 +8,23 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from onnxgrad.cli.models import STDIN, expand, named, shown, source
-from onnxgrad.cli.options import keep_decisions, require_runtime, tuning_of, write_html
+from onnxgrad.cli.models import expand, named, shown, source
+from onnxgrad.cli.options import keep_decisions, tuning_of, write_html
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import (
     check_not_weights,
-    check_output,
     files_read,
-    make_folder,
     target_of,
     write_models,
 )
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.storage.places import STDIN, check_output, make_folder
 from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.lift import prepare_path
 from onnxgrad.jobs.optimize import Job
 from onnxgrad.jobs.outcome import Hooks, Outcome
+from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.jobs.recipe import Recipe, find
 from onnxgrad.jobs.requirements import left_to_ci
 from onnxgrad.report.html.optimized import optimized_page

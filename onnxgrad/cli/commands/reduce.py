@@ -9,13 +9,14 @@ from pathlib import Path
 import onnx
 from onnx import ModelProto
 
-from onnxgrad.cli.models import STDIN, read
+from onnxgrad.cli.models import read
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import check_output, write_model
+from onnxgrad.cli.targets import write_model
 from onnxgrad.errors import InputError
 from onnxgrad.interpreter import python_command
 from onnxgrad.ir.load import load
 from onnxgrad.ir.storage.external_data import load_weights
+from onnxgrad.ir.storage.places import STDIN, check_output
 from onnxgrad.jobs.reduce import smallest, words_of
 from onnxgrad.report.parts import bytes_text, changed, heading, number, table
 from onnxgrad.verify.reducing.reduce import Reduction

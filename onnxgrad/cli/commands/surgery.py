@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from onnxgrad.cli.models import naming, shown, source
-from onnxgrad.cli.options import require_runtime, show_proved
+from onnxgrad.cli.options import show_proved
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import files_read, target_of, write_models, writer
 from onnxgrad.ir.load import load
@@ -16,6 +16,7 @@ from onnxgrad.jobs.extract import extract
 from onnxgrad.jobs.join import join
 from onnxgrad.jobs.lift import lift
 from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.report.gradient import nodes
 from onnxgrad.report.parts import cell, number
 from onnxgrad.verify.running.process_limits import bounding_us

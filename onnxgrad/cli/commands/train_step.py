@@ -7,11 +7,12 @@ import time
 from pathlib import Path
 
 from onnxgrad.cli.models import named, shown, source
-from onnxgrad.cli.options import require_runtime, within_limits
+from onnxgrad.cli.options import within_limits
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, write_model
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad.checking.report import GradientReport
+from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.jobs.training.step import check_step, make_step
 from onnxgrad.report.parts import heading, line
 from onnxgrad.report.training import StepMade

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from onnxgrad.cli.models import STDIN, model_of, naming
-from onnxgrad.cli.options import require_runtime, within_limits
+from onnxgrad.cli.models import model_of, naming
+from onnxgrad.cli.options import within_limits
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
+from onnxgrad.ir.storage.places import STDIN
 from onnxgrad.jobs.declarations import VerifyOptions
+from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.report.proof import proof_lines
 from onnxgrad.verify import verify
 

@@ -1,15 +1,20 @@
-"""The outcome of one model of `onnxgrad ci`: data that travels between processes."""
+"""The outcome of `ci`: of one model, data that travels between processes, and of all."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
+from onnxgrad.errors import NotProved
 from onnxgrad.jobs.ci.lock import Change
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.requirements import Facts, Held
-from onnxgrad.results import Plain
+from onnxgrad.results import FORMS, Plain, WithPage
 from onnxgrad.verify import Report
+from onnxgrad.version import __version__
+from onnxgrad.wording import counted
 
 # the worst first; those up to `unknown` are no, but for `unproved` where the recipe allows it
 Status = Literal[
@@ -76,3 +81,87 @@ class ModelOutcome(Plain):
     def fail(self, status: Status, exit_code: int, error: str) -> None:
         """It does not come to the end, or not to a good one."""
         self.status, self.exit_code, self.error = status, exit_code, error
+
+
+@dataclass(frozen=True)
+class CiReport(WithPage):
+    """The outcome of `ci`: `models` in the order of their names; `gone`: those that only the lock
+    knows, `renamed`: the models that have the bytes of one of them. `lock`: its path, `locked`: it
+    was there, `updating`: it was to be written, `updated`: it was.
+    """
+
+    json_keys = (
+        "format version onnxgrad=made_by recipe exit_code counts lock=lock_state "
+        "models=worst_first seconds:.3f"
+    )
+    format = "onnxgrad ci"
+    version = 1
+    made_by = __version__
+
+    recipe: str
+    models: tuple[ModelOutcome, ...]
+    lock: str
+    locked: bool = False
+    updating: bool = False
+    updated: bool = False
+    gone: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def exit_code(self) -> int:
+        """The worst of the models', and at least 1 if the lock knows models that are gone."""
+        stale = NotProved.exit_code if self.gone and not self.updating else 0
+        return max((stale, *(m.exit_code for m in self.models)))
+
+    @property
+    def ok(self) -> bool:
+        """True if every model meets its requirements and the lock knows them all."""
+        return self.exit_code == 0
+
+    @property
+    def worst_first(self) -> list[ModelOutcome]:
+        """The models by their status, those of one status by name."""
+        return sorted(self.models, key=lambda m: (STATUSES.index(m.status), m.name))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of models of each status, the worst first."""
+        found = Counter(m.status for m in self.models)
+        return {status: found[status] for status in STATUSES if found[status]}
+
+    @property
+    def lock_state(self) -> dict[str, Any]:
+        """The lock, for JSON."""
+        return {
+            "path": self.lock,
+            "found": self.locked,
+            "updated": self.updated,
+            "gone": self.gone,
+            "renamed": self.renamed,
+        }
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a line."""
+        bad = sum(not m.ok and m.status != "skipped" for m in self.models)
+        gone = 0 if self.updating else len(self.gone)
+        parts = [
+            f"{bad} of {counted(len(self.models), 'model')}" if bad else "",
+            f"{counted(gone, 'model')} of the lock gone" if gone else "",
+        ]
+        if any(parts):
+            return f"refused: {', '.join(filter(None, parts))}"
+        unproved = self.counts.get("unproved", 0)
+        proved = f"; not proved: {unproved}, which the recipe allows" if unproved else ""
+        return f"accepted: {counted(len(self.models), 'model')}{proved}"
+
+    def gone_text(self, name: str) -> str:
+        """A line on a model that only the lock knows."""
+        new = self.renamed.get(name)
+        same = "" if new is None else f" ({new} has the same bytes)"
+        return f"{name}: gone since {self.lock}{same}"
+
+    def to_junit(self) -> str:
+        """Returns the report as JUnit XML."""
+        return FORMS["junit"](self)

@@ -8,7 +8,9 @@ import functools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,8 @@ from onnxgrad.verify.compare import DIFFERENT
 from onnxgrad.verify.running.process_limits import bounding_us
 from onnxgrad.verify.running.session import custom_ops
 from onnxgrad.wording import in_a_recipe
+
+Bounding = Callable[[float | None, int | str | None], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,8 @@ def ready(setup: Setup, passes: Sequence[Pass] | None = None) -> tuple[Pass, ...
     """The passes of the user's own, after running the plugins that bring them, once in a process;
     `passes` where that was done before. Raises InputError.
     """
+    # a worker begins here: every rule and pass of ours is there before a plugin runs
+    import_module("onnxgrad.surface")
     if passes is not None:
         _passes[setup] = tuple(passes)
     if setup not in _passes:
@@ -103,15 +109,18 @@ def ready(setup: Setup, passes: Sequence[Pass] | None = None) -> tuple[Pass, ...
     return _passes[setup]
 
 
-def work(job: Job, may_write: Callable[[], bool] = lambda: True) -> ModelOutcome:
+def work(
+    job: Job, may_write: Callable[[], bool] = lambda: True, limits: Bounding = bounding_us
+) -> ModelOutcome:
     """Optimise, prove, measure, hold to what is required, compare with the lock, and write if
-    the result passes and `may_write`, called last, agrees. The outcome holds any error.
+    the result passes and `may_write`, called last, agrees; `limits` bounds this process. The
+    outcome holds any error.
     """
     began = time.monotonic()
     outcome = ModelOutcome(job.name)
     try:
         with in_a_recipe():
-            _carry_out(job, outcome, may_write)
+            _carry_out(job, outcome, may_write, limits)
     except OnnxgradError as error:
         _failed(outcome, job, error)
     except Exception as error:  # noqa: BLE001  # the last boundary of one model: the others go on
@@ -121,7 +130,9 @@ def work(job: Job, may_write: Callable[[], bool] = lambda: True) -> ModelOutcome
     return outcome
 
 
-def _carry_out(job: Job, outcome: ModelOutcome, may_write: Callable[[], bool]) -> None:
+def _carry_out(
+    job: Job, outcome: ModelOutcome, may_write: Callable[[], bool], limits: Bounding
+) -> None:
     if job.output is not None and Path(job.output).exists():
         check_not_weights(Path(job.output), read_proto(Path(job.path)), Path(job.path).parent)
 
@@ -145,7 +156,7 @@ def _carry_out(job: Job, outcome: ModelOutcome, may_write: Callable[[], bool]) -
         on_read=on_read,
         accept=functools.partial(_judge, job, outcome),
         write=write,
-        limits=bounding_us,
+        limits=limits,
         seconds=seconds_of(job.gates),
         plugins=ready(job.setup),
     )

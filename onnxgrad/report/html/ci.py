@@ -8,10 +8,10 @@ from typing import Any
 
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import load
-from onnxgrad.jobs.ci.outcome import ModelOutcome
+from onnxgrad.jobs.ci.outcome import CiReport, ModelOutcome
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.requirements import Held
-from onnxgrad.report.ci import CiReport
+from onnxgrad.report.ci import models_table
 from onnxgrad.report.html.graph import shown
 from onnxgrad.report.html.optimized import (
     graph_section,
@@ -51,7 +51,7 @@ def _overview(found: CiReport) -> dict[str, Any]:
     noted(answer, map(found.gone_text, found.gone), "plain" if found.updating else "bad")
     noted(answer, (f"{m.name}: {m.error}" for m in found.worst_first if m.error), "bad")
     cards = [card(status, number(count)) for status, count in found.counts.items()]
-    models = table_section("Models", found.table(seconds=False))
+    models = table_section("Models", models_table(found, seconds=False))
     return report_data("ci", found.recipe, answer, cards, [models])
 
 

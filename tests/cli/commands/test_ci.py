@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from onnxgrad.cli import ci_workers
+from onnxgrad.jobs.ci import workers
 from onnxgrad.jobs.ci.outcome import ModelOutcome
 from onnxgrad.jobs.ci.work import Job, work
 from onnxgrad.report.ci import SCHEMA
@@ -379,13 +379,13 @@ def test_an_interruption_writes_no_lock(
 ) -> None:
     done: list[str] = []
 
-    def interrupted(job: Job) -> ModelOutcome:
+    def interrupted(job: Job, **_: Any) -> ModelOutcome:
         if done:
             raise KeyboardInterrupt
         done.append(job.name)
         return work(job)
 
-    monkeypatch.setattr(ci_workers, "work", interrupted)
+    monkeypatch.setattr(workers, "work", interrupted)
     assert run("ci", "--update").code == 130
     assert {p.name for p in folder.rglob("*") if p.is_file()} == {
         "branches.onnx", "small.onnx", "onnxgrad.toml",

@@ -10,9 +10,8 @@ import pytest
 
 import onnxgrad
 from onnxgrad.grad import differentiate
-from onnxgrad.jobs.ci.outcome import ModelOutcome
+from onnxgrad.jobs.ci.outcome import CiReport, ModelOutcome
 from onnxgrad.jobs.outcome import OptimizedModel
-from onnxgrad.report.ci import CiReport
 from onnxgrad.report.gradient import GradientMade
 from onnxgrad.report.html.ci import ci_page
 from onnxgrad.report.html.gradient import gradient_page

@@ -1,4 +1,4 @@
-"""Processes of our own that do the work on several models at once: `onnxgrad ci --jobs`.
+"""Processes of our own that do the work on several models at once.
 
 Each worker does one job after the other. One that dies takes its job with it; the job gets a second
 worker, and then an outcome that says so. What is written is what one process writes: where the
@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, BinaryIO, cast
 
-from onnxgrad import surface  # noqa: F401  # every rule and pass is there before a job runs
 from onnxgrad.errors import InternalError
 from onnxgrad.interpreter import ignore_interrupts, interrupts_held, python_command
 from onnxgrad.jobs.ci.outcome import ModelOutcome
-from onnxgrad.jobs.ci.work import Job, work
+from onnxgrad.jobs.ci.work import Bounding, Job, work
+from onnxgrad.verify.running.process_limits import bounding_us
 from onnxgrad.verify.running.wire import receive, send
 
 ATTEMPTS = 2
@@ -32,15 +32,15 @@ _PATIENCE = 5.0  # seconds that a worker has to clean up before it is killed
 
 
 def each(
-    jobs: Sequence[Job], count: int, *, keep_going: bool = True
+    jobs: Sequence[Job], count: int, *, keep_going: bool = True, limits: Bounding = bounding_us
 ) -> Generator[tuple[int, ModelOutcome], None, None]:
     """The outcome of every job with its index, as they come, from `count` workers; one alone is
-    this process. Without `keep_going` of the jobs up to the first that fails, perhaps of others
-    too, which then wrote nothing. Closing the iterator stops running jobs.
+    this process, which `limits` bounds. Without `keep_going` of the jobs up to the first that
+    fails, perhaps of others too, which then wrote nothing. Closing the iterator stops running jobs.
     """
     if count == 1 or len(jobs) == 1:
         for index, job in enumerate(jobs):
-            outcome = work(job)
+            outcome = work(job, limits=limits)
             yield index, outcome
             if not (outcome.ok or keep_going):
                 return
@@ -209,7 +209,7 @@ def _obituary(code: int) -> str:
     return f"exited with {code}"
 
 
-_SERVE = "from onnxgrad.cli.ci_workers import serve; serve()"
+_SERVE = "from onnxgrad.jobs.ci.workers import serve; serve()"
 
 
 def serve() -> None:

@@ -1,4 +1,4 @@
-"""The same work on the workers of a Dask cluster: `onnxgrad ci --dask ADDRESS`.
+"""The same work on the workers of a Dask cluster.
 
 Workers read the models and write the results themselves, so they see the same files under the same
 names as we do, and have the same versions as we have. A worker process does one model at a time.
@@ -15,11 +15,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxgrad.cli.ci_workers import ATTEMPTS, died
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.jobs.ci.outcome import ModelOutcome
 from onnxgrad.jobs.ci.work import Job, work
-from onnxgrad.wording import install
+from onnxgrad.jobs.ci.workers import ATTEMPTS, died
+from onnxgrad.wording import install, option
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -59,24 +59,25 @@ def _connected(address: str) -> Client:
     try:
         from distributed import Client
     except ImportError:
-        raise InputError(f"--dask needs Dask: {install('dask')}") from None
+        raise InputError(f"{option('--dask', 'dask')} needs Dask: {install('dask')}") from None
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:
         return Client(address, timeout=_CONNECTING, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"--dask {address}: no scheduler answers: {why}") from error
+        dask = option("--dask", "dask")
+        raise InputError(f"{dask} {address}: no scheduler answers: {why}") from error
 
 
 def _check_workers(client: Client, jobs: Sequence[Job]) -> None:
     ours = _versions()
     models = [job.path for job in jobs]
-    strange = client.run(_unlike, ours, models)
+    strange, dask = client.run(_unlike, ours, models), option("--dask", "dask")
     if not strange:
-        raise InputError("--dask: the cluster has no workers: start some (`dask worker ADDRESS`)")
+        raise InputError(f"{dask}: the cluster has no workers: start some (`dask worker ADDRESS`)")
     for worker, why in sorted(strange.items()):
         if why:
-            raise InputError(f"--dask: the worker {worker} {why}")
+            raise InputError(f"{dask}: the worker {worker} {why}")
 
 
 def _versions() -> dict[str, str]:

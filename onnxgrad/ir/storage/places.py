@@ -1,0 +1,72 @@
+"""Checks of the places of results, before the work that they are the results of."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.storage.atomic_files import is_stream, place_of
+
+STDIN = "-"  # among names of files
+
+
+def check_output(path: Path, models: Iterable[str]) -> None:
+    """Raise InputError when `path` cannot be written, or is a model that is read; `-` among
+    those is stdin.
+    """
+    try:
+        stream = is_stream(path)
+        if path.exists():
+            refuse_taken(path, models)
+        if not stream:
+            check_folder(place_of(path).parent, path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def refuse_taken(path: Path, models: Iterable[str]) -> None:
+    """Raise InputError if the file `path` is one that is read, or stdout."""
+    for name in models:
+        # a terminal or /dev/null can be both, and /dev/stdin can be the model that is read
+        if (
+            name != STDIN
+            and os.path.exists(name)
+            and path.samefile(name)
+            and not stat.S_ISCHR(path.stat().st_mode)
+        ):
+            raise InputError(
+                f"{path}: output and input are the same file; the input is never changed"
+            )
+    try:
+        ours = os.path.samestat(os.fstat(sys.stdout.fileno()), path.stat())
+    except (AttributeError, OSError, ValueError):  # stdout is closed, or no file
+        return
+    if ours and not stat.S_ISCHR(path.stat().st_mode):
+        raise InputError(
+            f"{path}: is stdout, where the tables go; for a model on stdout write -o -"
+        )
+
+
+def make_folder(folder: Path, where: str) -> None:
+    """Make a folder for results. Raises InputError that begins with `where`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{where} {folder}: cannot be made: {error.strerror or error}") from error
+    check_folder(folder, folder)
+
+
+def check_folder(folder: Path, what: Path) -> None:
+    """Raise InputError when no file can be made in `folder`, or when it does not exist."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return
+    except OSError as error:
+        raise InputError(
+            f"{what}: cannot be written: {folder}: {error.strerror or error}"
+        ) from error

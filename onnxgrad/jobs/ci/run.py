@@ -1,0 +1,178 @@
+"""The driver of `ci`: every model of a recipe optimised, proved, held to what is required, and
+compared with the lock.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.storage.places import check_output, make_folder
+from onnxgrad.jobs.ci import lock as locks
+from onnxgrad.jobs.ci.dask import each_on
+from onnxgrad.jobs.ci.lock import Lock, settled
+from onnxgrad.jobs.ci.outcome import CiReport, ModelOutcome
+from onnxgrad.jobs.ci.plan import Plan, plan_of, recipe_from
+from onnxgrad.jobs.ci.work import Bounding, Job, Setup, ready, withdraw
+from onnxgrad.jobs.ci.workers import each
+from onnxgrad.jobs.declarations import CiOptions
+from onnxgrad.jobs.proving import require_runtime
+from onnxgrad.jobs.recipe import OF_CI, find
+from onnxgrad.limits import limited
+from onnxgrad.passes.base import Pass
+from onnxgrad.wording import option
+
+Watch = Callable[[ModelOutcome, int], None]
+
+
+@contextmanager
+def _unwatched(plan: Plan) -> Iterator[Watch]:
+    yield lambda outcome, done: None
+
+
+@dataclass(frozen=True)
+class CiHooks:
+    """How the caller takes part in `ci`; by default not at all.
+
+    `accept` sees the plan before any work, and raises to refuse. `working` is a context around the
+    work, entered with the plan, that gives what each outcome is passed to as it comes, with how
+    many are done. `refused` receives the outcomes of refused models, whose older results are
+    removed by then, and `wrote` the path of each file of the run, the lock last. `limits` bounds
+    the work in this process by seconds and memory. `passes` are those of the plugins, if they ran.
+    """
+
+    accept: Callable[[Plan], None] = lambda plan: None
+    working: Callable[[Plan], AbstractContextManager[Watch]] = _unwatched
+    refused: Callable[[ModelOutcome], None] = lambda outcome: None
+    wrote: Callable[[Path], None] = lambda path: None
+    limits: Bounding = limited
+    passes: tuple[Pass, ...] | None = None
+
+
+def ci(options: CiOptions, hooks: CiHooks | None = None) -> CiReport:
+    """Process every model of a recipe and write what passes; the lock too, if it is updated and
+    every model passes. Raises InputError for everything that can be refused before the work; what
+    is wrong with a model is in the report.
+    """
+    hooks = hooks or CiHooks()
+    began = time.monotonic()
+    plan = _plan(options, hooks)
+    outcomes = _outcomes(plan, options, hooks)
+    report = CiReport(
+        plan.recipe.where,
+        tuple(outcomes),
+        str(plan.lock_path),
+        locked=plan.lock is not None,
+        updating=options.update,
+        updated=options.update and all(o.ok for o in outcomes),
+        gone=plan.gone,
+        renamed=_renamed(plan, outcomes),
+        seconds=time.monotonic() - began,
+    )
+    for outcome in outcomes:
+        if outcome.output is not None:
+            hooks.wrote(Path(plan.recipe.where).parent / outcome.output)
+    if report.updated:
+        before = {} if plan.lock is None else plan.lock.models
+        results = {o.name: settled(o.result, before.get(o.name)) for o in outcomes if o.result}
+        digests = {o.name: o.digest for o in outcomes if o.result}
+        where = recipe_from(plan.lock_path, Path(plan.recipe.where))
+        locks.write(plan.lock_path, Lock(results, digests, where))
+        hooks.wrote(plan.lock_path)
+    return report
+
+
+def _plan(options: CiOptions, hooks: CiHooks) -> Plan:
+    """Return the plan. Raises InputError for everything that can be refused before the work."""
+    if options.dask is not None and options.jobs > 1:
+        jobs, dask = option("--jobs", "jobs"), option("--dask", "dask")
+        raise InputError(f"{jobs} says nothing of {dask}: the cluster has its workers")
+    recipe = find(None if options.recipe is None else os.fspath(options.recipe))
+    if recipe is None:
+        raise InputError(
+            "there is no onnxgrad.toml here and no [tool.onnxgrad] in a pyproject.toml: write one, "
+            'such as [ci] models = ["*.onnx"], or name it: '
+            f"{option('onnxgrad ci CONFIG', 'ci(recipe)')}"
+        )
+    mine = {key: getattr(options, o.name) for key, o in OF_CI.items() if o.name in options.given}
+    mine = {key: value for key, value in mine.items() if value is not None}
+    recipe = replace(recipe, ci={**recipe.ci, **mine})
+    setup = Setup(*(tuple(map(os.path.abspath, f)) for f in (options.plugins, options.custom_ops)))
+    ready(setup, hooks.passes)
+    plan = plan_of(recipe, updating=options.update, setup=setup)
+    if options.recipe is None:
+        _check_below(plan, {"out", *(["lock"] if options.update else [])} - mine.keys())
+    if options.update:
+        check_output(plan.lock_path, [recipe.where])
+    for job in plan.jobs:
+        if job.output is not None:
+            make_folder(Path(job.output).parent, f"{recipe.where}: out:")
+            check_output(Path(job.output), [other.path for other in plan.jobs])
+    hooks.accept(plan)
+    running = [job.options for job in plan.jobs if job.runs]
+    for provider in dict.fromkeys(o.provider for o in running):
+        require_runtime(provider)
+    return plan
+
+
+def _check_below(plan: Plan, keys: set[str]) -> None:
+    """Raise InputError if a recipe that was found by itself writes outside of its folder, as these
+    keys say: it came with the folder, as models do.
+    """
+    where = plan.recipe.where
+    folder = Path(where).absolute().parent.resolve()
+    written = [("out", job.output) for job in plan.jobs if job.output is not None]
+    for key, place in [*written, ("lock", str(plan.lock_path))]:
+        if key in keys and not Path(place).resolve().is_relative_to(folder):
+            again = option(f"onnxgrad ci {where}", f"ci({where!r})")
+            raise InputError(
+                f"{where}: {key}: {place} lies outside of {folder}, and this recipe was not named: "
+                f"write below its folder, or name it: {again}"
+            )
+
+
+def _outcomes(plan: Plan, options: CiOptions, hooks: CiHooks) -> list[ModelOutcome]:
+    """One for each job, in their order; those after the first that fails are skipped, unless
+    `keep_going`.
+    """
+    found: dict[int, ModelOutcome] = {}
+    going = options.keep_going
+    working = (
+        each(plan.jobs, options.jobs, keep_going=going, limits=hooks.limits)
+        if options.dask is None
+        else each_on(options.dask, plan.jobs, keep_going=going)
+    )
+    with hooks.working(plan) as watch, closing(working):
+        for index, outcome in working:
+            found[index] = outcome
+            watch(outcome, len(found))
+            if going:
+                _refuse(plan.jobs[index], outcome, hooks)
+    failed = min((index for index, o in found.items() if not o.ok), default=None)
+    if failed is not None and not going:
+        found = {index: o for index, o in found.items() if index <= failed}
+        _refuse(plan.jobs[failed], found[failed], hooks)
+    return [
+        found.get(index) or ModelOutcome(job.name, "skipped") for index, job in enumerate(plan.jobs)
+    ]
+
+
+def _refuse(job: Job, outcome: ModelOutcome, hooks: CiHooks) -> None:
+    """Remove the older result of a refused model."""
+    if not outcome.ok:
+        withdraw(job, outcome)
+        hooks.refused(outcome)
+
+
+def _renamed(plan: Plan, outcomes: list[ModelOutcome]) -> dict[str, str]:
+    """The new names of models that are gone: those whose model has the same bytes."""
+    if plan.lock is None:
+        return {}
+    new = {o.digest: o.name for o in outcomes if o.digest and o.name not in plan.lock.models}
+    digests = {name: plan.lock.digests.get(name, "") for name in plan.gone}
+    return {name: new[digest] for name, digest in digests.items() if digest in new}
