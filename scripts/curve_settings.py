@@ -28,7 +28,7 @@ class Setting:
     accumulate: int = 1
     schedule: tuple[schedules.Schedule, Scheduler] | None = None
 
-    def step(self, model: Any, loss: train.Loss, weights: list[str]) -> train.TrainingStep:
+    def step(self, model: Any, loss: train.Loss, weights: list[str] | str) -> train.TrainingStep:
         """Our training step; a schedule is in the graph."""
         return train.training_step(
             model, loss, getattr(train, self.name)(**self.hyper), weights,

@@ -2,7 +2,7 @@
 step by step.
 
     python scripts/training_curves.py [--only digits_mlp] [--settings adamw 'clip by norm']
-        [--steps 200] [--float64] [--moved]
+        [--steps 200] [--float64] [--moved] [--exporter raw default torchscript]
 
 Needs PyTorch, transformers and scikit-learn beside onnxgrad. A model is exported once at its
 initial weights; then both train on the same batches. Two losses agree where they differ by less
@@ -10,6 +10,8 @@ than 1e-3 of the larger of PyTorch's and 1 % of the first one. Where float32 dri
 two right computations part, `--float64` compares in double precision, to 1e-9: ours in numpy, and
 PyTorch's with the few constants that an ONNX file holds as float32. And `--moved` shows how far
 PyTorch parts from itself: in our place trains PyTorch, from weights that are off by a rounding.
+`--exporter` chooses the file: of torch.export's exporter without its optimisations (raw), with its
+default options, or of TorchScript's with its default options.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import argparse
 import copy
 import io
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +41,26 @@ from scripts.curve_settings import OPTIMIZERS, Setting, options
 Batch = dict[str, torch.Tensor]
 
 
-def exported(model: nn.Module, example: torch.Tensor) -> onnx.ModelProto:
-    """The model as a file, its parameters under PyTorch's names."""
+BY_EXPORT: dict[str, Any] = {"dynamo": True, "verbose": False}
+EXPORTERS: dict[str, dict[str, Any]] = {
+    "raw": {**BY_EXPORT, "optimize": False, "opset_version": 18},
+    "default": BY_EXPORT,
+    "torchscript": {"dynamo": False},
+}
+
+
+def exported(model: nn.Module, example: torch.Tensor, exporter: str = "raw") -> onnx.ModelProto:
+    """The model as a file. Its parameters have PyTorch's names if it is raw."""
+    how = dict(EXPORTERS[exporter], input_names=["x"], output_names=["logits"])
+    if how["dynamo"]:
+        how["dynamic_shapes"] = ({0: torch.export.Dim("N")},)
+    else:
+        how["dynamic_axes"] = {"x": {0: "N"}}
     buffer = io.BytesIO()
-    program = torch.onnx.export(
-        model.eval(), (example,), input_names=["x"], output_names=["logits"], opset_version=18,
-        dynamo=True, dynamic_shapes=({0: torch.export.Dim("N")},), verbose=False, optimize=False,
-    )  # fmt: skip
-    program.save(buffer)
+    out = None if how["dynamo"] else buffer
+    program = torch.onnx.export(model.eval(), (example,), out, **how)
+    if program is not None:
+        program.save(buffer)
     return onnx.load_from_string(buffer.getvalue())
 
 
@@ -151,7 +166,13 @@ def _reference(program: Program) -> tuple[Reference, set[str]]:
 
 
 def compare(
-    name: str, case: Case, title: str, setting: Setting, steps: int, way: str = "float32"
+    name: str,
+    case: Case,
+    title: str,
+    setting: Setting,
+    steps: int,
+    way: str = "float32",
+    exporter: str = "raw",
 ) -> str:
     """One row: the largest relative difference, and where. way: float32 or float64, or moved32,
     moved64.
@@ -162,35 +183,39 @@ def compare(
     batches = case.batches(steps * setting.accumulate)
     if double:
         model, batches = in_float64(model), [wide(b) for b in batches]
-    trainer: Any = (
-        Moved(model, case, setting)
-        if moved
-        else trainer_of(model, case, setting, batches[0]["x"], way)
-    )
+    trainer: Any = Moved(model, case, setting)
+    trained = expected = sum(p.numel() for p in model.parameters())
+    if not moved:
+        task = task_of(model, case, setting, batches[0]["x"], exporter)
+        trained = sum(task.initial[fed.name].size for fed in task.manifest.of_role("parameter"))
+        trainer = Wide(task, setting.hyper["lr"]) if double else train.Trainer(task, threads=1)
+    assert trained == expected or exporter != "raw", "not every parameter is trained"
     ours, theirs, clipped = both(trainer, model, case, setting, batches)
     scale = np.maximum(theirs, 0.01 * theirs[0])
     off = np.abs(ours - theirs) / scale
     where = int(off.argmax())
     agrees = bool(off[where] <= (1e-9 if double else 1e-3))
     judged = accuracies(trainer, model, case) if way == "float32" else ""
+    other = "" if trained == expected else f", trains {trained} numbers for {expected}"
+    by = "" if exporter == "raw" else f", {exporter}"
     return (
-        f"| {name} | {title}{f' ({clipped} steps clipped)' if clipped else ''} | {theirs[0]:.4f} | "
+        f"| {name}{by} | {title}{other}{f' ({clipped} steps clipped)' if clipped else ''} | "
+        f"{theirs[0]:.4f} | "
         f"{theirs[-1]:.5f} | {off[where]:.1e} at {where + 1} | {'yes' if agrees else 'NO'} | "
         f"{judged} |"
     )
 
 
-def trainer_of(
-    model: nn.Module, case: Case, setting: Setting, example: torch.Tensor, way: str
-) -> Any:
-    """What trains the model's file, all of its parameters."""
-    proto = exported(model, example)
+def task_of(
+    model: nn.Module, case: Case, setting: Setting, example: torch.Tensor, exporter: str
+) -> train.TrainingStep:
+    """The step of the model's file, of all of its parameters: by name if the file has the names."""
+    proto = exported(model, example, exporter)
+    if exporter != "raw":
+        return setting.step(proto, case.loss, "params")
     held = {t.name for t in proto.graph.initializer}  # a tied weight has one of its names
     named = model.named_parameters(remove_duplicate=False)
-    task = setting.step(proto, case.loss, [n for n, p in named if p.requires_grad and n in held])
-    trained = sum(task.initial[fed.name].size for fed in task.manifest.of_role("parameter"))
-    assert trained == sum(p.numel() for p in model.parameters()), "not every parameter is trained"
-    return Wide(task, setting.hyper["lr"]) if way == "float64" else train.Trainer(task, threads=1)
+    return setting.step(proto, case.loss, [n for n, p in named if p.requires_grad and n in held])
 
 
 def both(
@@ -241,6 +266,9 @@ def main() -> None:
     parser.add_argument("--settings", nargs="*", help="optimisers and options; default: all")
     parser.add_argument("--float64", action="store_true", help="both in float64, to 1e-9")
     parser.add_argument("--moved", action="store_true", help="PyTorch beside itself")
+    parser.add_argument(
+        "--exporter", nargs="*", choices=list(EXPORTERS), default=["raw"], help="of the file"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     way = f"{'moved' if args.moved else 'float'}{64 if args.float64 else 32}"
@@ -250,10 +278,13 @@ def main() -> None:
         "PyTorch / ours |"
     )
     print("|---|---|---|---|---|---|---|")
-    for name in args.only:
-        for title in args.settings or known:
-            row = compare(name, CASES[name], title, known[title], args.steps, way)
-            print(row, flush=True)
+    for name, title, exporter in product(args.only, args.settings or known, args.exporter):
+        setting = known[title]
+        try:
+            row = compare(name, CASES[name], title, setting, args.steps, way, exporter)
+        except torch.onnx.OnnxExporterError as error:
+            row = f"| {name}, {exporter} | {title} | | | not exported: {error} | | |"
+        print(row.replace("\n", " "), flush=True)
 
 
 if __name__ == "__main__":

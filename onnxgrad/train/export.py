@@ -15,8 +15,8 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_helper
 
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.grad.weights.copies import find_copies, weights_of
 from onnxgrad.grad.weights.repairs import NONE, Repairs, apply_untied
+from onnxgrad.grad.weights.sharing import find_merged
 from onnxgrad.ir.load import ModelLike, load, load_own, program_of, proto_of, to_kind_of
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import elements, keep
@@ -61,7 +61,7 @@ def export(
 
 
 def _refuse_half(model: ModelLike, values: Mapping[str, Array]) -> None:
-    for copy in find_copies(weights_of(load(model))):
+    for copy in find_merged(load(model)).copies:
         there, other = copy.weight.name, copy.copy.name
         if copy.certain and (there in values) != (other in values):
             raise InputError(

@@ -19,6 +19,7 @@ from onnxgrad.grad.differentiation import Gradient, differentiate
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.stops import Stop
 from onnxgrad.grad.weights.repairs import Note, Repairs, Tied, Ties, doubtful_copies, tie, untie
+from onnxgrad.grad.weights.sharing import Findings
 from onnxgrad.grad.wrt import Wrt, hoist_requested
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
@@ -98,7 +99,7 @@ def build_step(
     if inputs_at:
         before = cut(program, inputs_at)
         check_behind(program, wrt, before, inputs_at)
-    program, wrt, tied, more = _with_ties(program, wrt, stop, modes, ties)
+    program, wrt, tied, more = _with_ties(program, wrt, stop, modes, ties, doubts)
     notes += [*more, *doubtful_copies(doubts, ties.tie)]
     ahead = _with_loss(program, loss, metrics, update, modes)
     found = differentiate(
@@ -121,14 +122,14 @@ def build_step(
 
 
 def _with_ties(
-    program: Program, wrt: Wrt, stop: Stop, modes: Modes, ties: Ties
+    program: Program, wrt: Wrt, stop: Stop, modes: Modes, ties: Ties, found: Findings
 ) -> tuple[Program, Wrt, tuple[Tied, ...], list[Note]]:
     """The program at an opset for losses, weights out of nested graphs, with tied weights."""
     if program.opset < OLDEST_OPSET:
         program, _ = raise_opset(program)
     program = modes.prepare(program)
     hoist_requested(program, wrt)  # evaluation is fed the same weights
-    return program, *tie(program, ties.tie, wrt, stop)
+    return program, *tie(program, ties.tie, wrt, stop, found)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,21 @@ def test_a_curve_is_pytorchs(name: str, way: str) -> None:
     assert ("steps clipped" in row) is (name in ("clip by value", "clip by norm", "all together"))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("exporter", ["default", "torchscript"])
+@pytest.mark.parametrize("name", ["gpt", "gpt2_masked", "mixer", "vit", "unet", "albert_tiny"])
+def test_a_default_export_follows_pytorch(name: str, exporter: str) -> None:
+    """All of the network's numbers train, and 200 losses are PyTorch's."""
+    for package in ("torch", "sklearn", "transformers", "onnxscript"):
+        pytest.importorskip(package)
+    from scripts.curve_networks import CASES
+    from scripts.curve_settings import OPTIMIZERS
+    from scripts.training_curves import compare
+
+    row = compare(name, CASES[name], "adamw", OPTIMIZERS["adamw"], 200, exporter=exporter)
+    assert "| yes |" in row and "numbers for" not in row
+
+
 @pytest.mark.parametrize("way", ["moved32", "moved64"])
 def test_pytorch_beside_itself(way: str) -> None:
     for package in ("torch", "sklearn", "transformers"):

@@ -32,7 +32,8 @@ def weights_of(program: Program) -> list[Var]:
 class Copy:
     """Two weights with equal elements: `copy` is `weight`, reshaped or transposed.
 
-    certain: rows of the one are looked up, and a product reads the other.
+    certain: rows of the one are looked up, and a product reads the other; or the file names one
+    parameter for both (`sharing.find_merged`).
     """
 
     weight: Var

@@ -202,28 +202,33 @@ def _first_value(program: Program, u: Untied, places: Sequence[Place]) -> Tensor
 
 
 def tie(
-    program: Program, choice: Sequence[str], wrt: Wrt, stop: Stop
+    program: Program, choice: Sequence[str], wrt: Wrt, stop: Stop, found: Findings
 ) -> tuple[Wrt, tuple[Tied, ...], list[Note]]:
-    """Make trained weights with equal elements one parameter: tables of embeddings and the matrices
-    that are certain to be theirs (`auto`), and the pairs NAME=NAME of `choice`.
+    """Make trained weights with equal elements one parameter: those that certainly are one
+    (`auto`), by their readers or as `found`, and the pairs NAME=NAME of `choice`.
 
     Returns `wrt` for the changed program, what was done and notes. Raises InputError for a pair
     that is not trained, or of other elements.
     """
     auto, named = _chosen(choice)
     weights = {v.name: v for v in weights_of(program)}
-    copies = [c for c in find_copies(list(weights.values())) if c.certain] if auto else []
+    certain = {(c.weight.name, c.copy.name) for c in found.copies if c.certain}
+    copies = [
+        c
+        for c in (find_copies(list(weights.values())) if auto else [])
+        if c.certain or (c.weight.name, c.copy.name) in certain
+    ]
     if not copies and not named:
         return wrt, (), []
     trained = _trained(program, wrt, stop)
-    found = {c.copy.name: Tied(c.weight.name, c.copy.name, c.transposed) for c in copies
-             if c.weight.name in trained and c.copy.name in trained}  # fmt: skip
-    notes = [_tied_note(t) for t in found.values()]
+    tied = {c.copy.name: Tied(c.weight.name, c.copy.name, c.transposed) for c in copies
+            if c.weight.name in trained and c.copy.name in trained}  # fmt: skip
+    notes = _tied_notes(tied.values())
     for pair in named:
         t = _pair(pair, weights, trained)
-        found.setdefault(t.copy, t)
-    apply_tied(program, found.values())
-    return [name for name in trained if name not in found], tuple(found.values()), notes
+        tied.setdefault(t.copy, t)
+    apply_tied(program, tied.values())
+    return [name for name in trained if name not in tied], tuple(tied.values()), notes
 
 
 def _pair(text: str, weights: Mapping[str, Var], trained: Collection[str]) -> Tied:
@@ -285,7 +290,7 @@ def _replace(kept: Var, copy: Var, transposed: bool) -> None:
 def find_notes(program: Program) -> list[str]:
     """What a training step of these weights would say by default. Changes the program."""
     _, found, notes = untie(program, (AUTO,))
-    notes += tie(program, (AUTO,), "params", None)[2] if found.copies else []
+    notes += tie(program, (AUTO,), "params", None, found)[2] if found.copies else []
     notes += doubtful_copies(found, ())
     return [note.text for note in notes]
 
@@ -305,13 +310,20 @@ def doubtful_copies(found: Findings, choice: Sequence[str]) -> list[Note]:
                  f"are one parameter, train them as one with {command}")]  # fmt: skip
 
 
-def _tied_note(t: Tied) -> Note:
-    off = option("--tie off", 'tie="off"')
-    text = (
-        f"'{t.copy}' is '{t.name}'{' transposed' * t.transposed}: the exporter split a tied "
-        f"weight, which trains as one parameter; {off} trains two"
-    )
-    return Note(frozenset({t.name}), text)
+def _tied_notes(tied: Iterable[Tied]) -> list[Note]:
+    """A note on each parameter that has copies."""
+    copies: dict[tuple[str, bool], list[str]] = {}
+    for t in tied:
+        copies.setdefault((t.name, t.transposed), []).append(t.copy)
+    off, notes = option("--tie off", 'tie="off"'), []
+    for (name, transposed), names in copies.items():
+        text = (
+            f"{_listed(names)} {'is' if len(names) == 1 else 'are'} '{name}'"
+            f"{' transposed' * transposed}: the exporter split a tied weight, which trains as one "
+            f"parameter; {off} trains {'two' if len(names) == 1 else 'each'}"
+        )
+        notes.append(Note(frozenset({name}), text))
+    return notes
 
 
 def _untied_note(of: str, names: Sequence[str]) -> Note:

@@ -9,7 +9,7 @@ network.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnxgrad.grad.weights.copies import Copy, find_copies, product_readers, weights_of
 from onnxgrad.grad.weights.decision import decide
@@ -128,7 +128,11 @@ def find_merged(program: Program) -> Findings:
         tuple(s for s in shared if decisions[s.weight].is_weight or s.role in _STATISTICS),
         tuple(_missing(program, known.origins)),
         tuple(b for b in program.main.bindings if _is_folded(b)),
-        tuple(c for c in copies if c.certain or not known.differ(c.weight, c.copy)),
+        tuple(
+            replace(c, certain=c.certain or known.same(c.weight, c.copy))
+            for c in copies
+            if c.certain or not known.differ(c.weight, c.copy)
+        ),
     )
 
 
@@ -200,6 +204,11 @@ class _Layers:
                     known = self.origins.of(b, role, "" if source is None else source.name)
                 alone = role and known is None and self._alone(by)
                 yield Use(there, role, f"{b.out.name}:{slot}" if alone else known, known)
+
+    def same(self, a: Var, b: Var) -> bool:
+        """Whether the calls that every reader was made from name one parameter for both weights."""
+        named = {self.origins.called(u.layer, "matrix") for v in (a, b) for u in self.uses(v)}
+        return len(named) == 1 and None not in named
 
     def differ(self, a: Var, b: Var) -> bool:
         """Whether the file says that two weights are two parameters."""

@@ -148,6 +148,34 @@ def test_training_info_reads_a_tied_weight_once() -> None:
     np.testing.assert_array_equal(run(file, inputs)["y"], run(model, inputs)["y"])
 
 
+def test_copies_that_the_calls_name_as_one_parameter_are_tied() -> None:
+    """ALBERT by torch.export: each call of a shared layer has a copy of its matrix."""
+    body = LANGUAGE.replace(
+        "n2 = LayerNormalization (h1, norm.weight, norm.bias)", "n2 = Relu (h1)"
+    )
+    model = language({**CONSTANTS, "two.weight": DEEP["one.weight"]}, body)
+    nodes = [n for n in model.graph.node if n.op_type == "MatMul"][:2]
+
+    def called(names: str) -> Any:
+        for node, name in zip(nodes, names, strict=True):
+            call = f"%linear_{name} : aten.linear.default](args = (%x, %p_{name}_weight, None))"
+            del node.metadata_props[:]
+            node.metadata_props.add(key="pkg.torch.onnx.fx_node", value=call)
+        return step_of(model)
+
+    assert {"one.weight", "two.weight"} <= trained_names(called("ab"))
+    step = called("aa")
+    assert "one.weight" in trained_names(step) and "two.weight" not in trained_names(step)
+    assert "'two.weight' is 'one.weight': the exporter split" in "\n".join(step.notes)
+    assert "two.weight" in trained_names(step_of(model, tie="off"))
+    _, trainer = losses(step)
+    written = {t.name: numpy_helper.to_array(t) for t in trainer.export(model).graph.initializer}
+    assert np.array_equal(written["one.weight"], written["two.weight"])
+    assert not np.array_equal(written["one.weight"], DEEP["one.weight"])
+    with pytest.raises(InputError, match="are one tied weight"):
+        onnxgrad.train.export(model, {"one.weight": DEEP["two.weight"]})
+
+
 # ---- must not be repaired ------------------------------------------------------------------------
 
 
