@@ -220,6 +220,8 @@ COMMANDS: dict[str, Command] = {
                 "the step that --training-info stored in MODEL; options of the step are ignored"),
             row("--seal", either="form", metavar="FOLDER", help="accept the changed graphs of this "
                 "step: write their digests into its manifest, and nothing else"),
+            row("--vectors", either="form", metavar="FOLDER", help="write two small steps with "
+                "data and losses, to test a client of the step format with"),
             custom_ops("proof"),
         ),
         training.TrainStepOptions,

@@ -282,6 +282,8 @@ def _repairs(read: Mapping[str, Any], where: str) -> Repairs:
     found: dict[str, Any] = {}
     for key, kind in (("tied", Tied), ("untied", Untied)):
         listed = checked(list[Any], read.get(key, []), f"{where}: 'repairs.{key}'")
+        if kind is Untied:  # None is left out
+            listed = [{"of": None, **e} if isinstance(e, dict) else e for e in listed]
         entries = enumerate(listed)
         found[key] = tuple(_built(kind, e, f"{where}: repairs.{key}[{i}]") for i, e in entries)
     if strange := sorted(read.keys() - found.keys()):

@@ -26,7 +26,7 @@ from onnxgrad.options import checked, known_keywords
 from onnxgrad.train import safetensors_file
 from onnxgrad.train.engines.flat_buffers import optimizer_of, slot_of
 from onnxgrad.train.engines.session import dtype_of, sizes_of
-from onnxgrad.train.manifest import GRAPHS, Fed, Manifest
+from onnxgrad.train.manifest import GRAPHS, SCHEMA, Fed, Manifest
 from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.schedules import schedule_of
 from onnxgrad.train.step import TrainingStep, prediction
@@ -35,6 +35,8 @@ from onnxgrad.train.update.mixed_precision import LossScaling
 from onnxgrad.wording import option, perhaps
 
 MANIFEST = "manifest.json"
+# steps with which a client tests itself, and the file of each with batches and losses
+VECTORS, VECTOR = Path(__file__).with_name("test_vectors"), "vector.safetensors"
 _PIECE = 1 << 20
 # metadata that a reader of ours, or onnxruntime, acts on
 _OF_USE = ("onnxgrad.", "layer_ann")
@@ -107,6 +109,16 @@ def seal_step(folder: str | PathLike[str]) -> tuple[str, ...]:
         except OSError as error:
             raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
     return changed
+
+
+def save_vectors(folder: str | PathLike[str]) -> None:
+    """Write the steps with which a client tests itself, a folder each, and the manifest's schema.
+    Raises InputError.
+    """
+    folder = Path(folder)
+    for vector in sorted(VECTORS.iterdir()):
+        save_together(folder / vector.name, {p.name: p.read_bytes() for p in vector.iterdir()})
+    save_together(folder, {SCHEMA.name: SCHEMA.read_bytes()})
 
 
 @known_keywords

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
 
+from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
 from onnxgrad.ir.save import to_proto
 from onnxgrad.train import (
@@ -20,7 +23,15 @@ from onnxgrad.train import (
     safetensors_file,
     training_step,
 )
-from onnxgrad.train.step_folder import opened_step, read_step, save_step, seal_step
+from onnxgrad.train.manifest import KEYS, SCHEMA
+from onnxgrad.train.step_folder import (
+    VECTOR,
+    VECTORS,
+    opened_step,
+    read_step,
+    save_step,
+    seal_step,
+)
 from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 from tests.train.common import classifier, examples, step
@@ -143,6 +154,45 @@ def test_notes_of_exporters_are_left_out(tmp_path: Path) -> None:
         onnx.checker.check_model(onnx.load_from_string(data), full_check=True)
     found = Trainer(tmp_path / "st").step(examples(8))
     assert found == Trainer(made).step(examples(8))
+
+
+@pytest.mark.parametrize("engine", ["graph", "blocks"])
+@pytest.mark.parametrize("name", ["plain", "full"])
+def test_the_shipped_vectors_are_met(name: str, engine: Any) -> None:
+    folder = VECTORS / name
+    vector, _ = safetensors_file.read(folder / VECTOR)
+    batches = {k.removeprefix("batch."): a for k, a in vector.items() if k.startswith("batch.")}
+    rate, seed = float(vector["rate"]), int(vector["seed"])
+    trainer = Trainer(folder, rate=rate, seed=seed, engine=engine)
+    count = len(batches["x"])
+    losses = [trainer.step({k: a[i] for k, a in batches.items()}) for i in range(count)]
+    found = np.reshape(losses, (10, -1)).mean(1)
+    np.testing.assert_allclose(found, vector["losses"], rtol=0, atol=1e-5)
+    outputs = run(onnx.load(folder / "predict.onnx"), {"x": batches["x"][0], **trainer.weights})
+    np.testing.assert_allclose(outputs["logits"], vector["output.logits"], rtol=0, atol=1e-5)
+
+
+def test_the_vectors_have_what_a_client_must_know() -> None:
+    """Each part of the loop: with another seed, without zeros, an update or ignored labels it fails."""
+    read = {name: read_step(VECTORS / name).manifest for name in ("plain", "full")}
+    roles = {fed.role for manifest in read.values() for fed in manifest.inputs}
+    assert roles == set(KEYS) - {"average", "scaling"}
+    assert read["full"].accumulate == 2 and read["full"].update is not None
+    labels, _ = safetensors_file.read(VECTORS / "full" / VECTOR)
+    assert (labels["batch.labels"] == -100).any() and int(labels["seed"]) > 0
+    assert (VECTORS / "plain" / "train.onnx").stat().st_size < 3000
+    for name, manifest in read.items():
+        text = (VECTORS / name / "manifest.json").read_text()
+        jsonschema.validate(json.loads(text), json.loads(SCHEMA.read_text()))
+        assert any(fed.zeros for fed in manifest.inputs)
+
+
+def test_the_vectors_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train-step", "--vectors", str(tmp_path / "v")]) == 0
+    read_step(tmp_path / "v" / "full")
+    assert (tmp_path / "v" / SCHEMA.name).read_bytes() == SCHEMA.read_bytes()
+    assert main(["train-step", "m.onnx", "--vectors", str(tmp_path)]) == 2
+    assert "--vectors FOLDER stands alone" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_step(tmp_path: Path) -> None:

@@ -19,13 +19,13 @@ from onnxgrad.report.training import StepMade
 from onnxgrad.train.onnx_training.training_info_reader import step_from_training_info
 from onnxgrad.train.onnx_training.training_info_writer import program_with_training_info
 from onnxgrad.train.step import TrainingStep
-from onnxgrad.train.step_folder import MANIFEST, save_step, seal_step
+from onnxgrad.train.step_folder import MANIFEST, save_step, save_vectors, seal_step
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Write the step once a sample of its gradient agrees with differences."""
-    if args.seal is not None:
-        return _seal(args, out)
+    if args.seal is not None or args.vectors is not None:
+        return _seal(args, out) if args.vectors is None else _vectors(args, out)
     if args.model is None or args.output is None:
         raise InputError("train-step: name a MODEL and a folder: train-step MODEL -o FOLDER")
     target = None
@@ -70,6 +70,16 @@ def _seal(args: argparse.Namespace, out: Output) -> int:
     out.show(line(f"{shown(args.seal)}: sealed; changed: {', '.join(changed) or 'none'}"))
     out.json({"folder": args.seal, "changed": list(changed)})
     out.wrote(Path(args.seal) / MANIFEST)
+    return 0
+
+
+def _vectors(args: argparse.Namespace, out: Output) -> int:
+    """Write the steps with which a client tests itself."""
+    if any(given is not None for given in (args.model, args.output, args.seal)):
+        raise InputError("--vectors FOLDER stands alone: it makes no step")
+    save_vectors(args.vectors)
+    out.json({"folder": args.vectors})
+    out.wrote(args.vectors)
     return 0
 
 
