@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from onnxgrad.train import array_math
 from onnxgrad.train.engines.session import sizes_of
 from onnxgrad.train.manifest import Fed, Manifest
 from onnxgrad.train.optimizers import OPTIMIZERS, Optimizer
-from onnxgrad.train.update.clipping import clip_by_value, clip_coefficient
+from onnxgrad.train.update.clipping import averaged_and_clipped
 from onnxgrad.train.update.moving_average import ExponentialMovingAverage, WeightUpdate
 
 # each tensor begins at a multiple of this, in numbers: a cache line of float32
@@ -78,21 +78,24 @@ def laid_out(manifest: Manifest) -> tuple[dict[str, slice], list[Region], int]:
     return places, regions, end
 
 
-def made_ready(g: Array, manifest: Manifest) -> tuple[Any, Any]:
+def made_ready(g: Array, manifest: Manifest) -> tuple[float, Any]:
     """Clip the flat gradient, the sum over micro-batches, by value in place. Returns the factor
     that is left to multiply it by, and the norm of its mean before clipping, if the step has that
     output.
     """
-    factor = 1 / manifest.accumulate
-    if manifest.clip_value is not None:
-        if factor != 1:
-            np.multiply(g, g.dtype.type(factor), out=g)
-            factor = 1.0
-        (g[:],) = clip_by_value([g], manifest.clip_value, array_math)
-    if manifest.gradient_norm is None:
-        return factor, None
-    parts: list[Any] = [g[i : i + _BLOCK] for i in range(0, len(g), _BLOCK)]
-    norm = factor * math.sqrt(sum(float(np.dot(part, part)) for part in parts))
-    if manifest.clip_norm is not None:
-        factor *= float(clip_coefficient(np.float64(norm), manifest.clip_norm, array_math))
-    return factor, norm
+    wanted = manifest.gradient_norm is not None
+    (clipped,), factor, norm = averaged_and_clipped(
+        [g], manifest, norm=wanted, norm_of=_norm, scaled=_scaled_in_place, math=array_math
+    )
+    if clipped is not g:
+        g[:] = clipped
+    return 1.0 if factor is None else float(factor), norm
+
+
+def _norm(gs: Sequence[Array]) -> Any:
+    parts: list[Any] = [g[i : i + _BLOCK] for g in gs for i in range(0, len(g), _BLOCK)]
+    return np.sqrt(np.float64(sum(float(np.dot(part, part)) for part in parts)))
+
+
+def _scaled_in_place(g: Array, factor: float) -> Array:
+    return np.multiply(g, g.dtype.type(factor), out=g)

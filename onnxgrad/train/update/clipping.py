@@ -1,15 +1,17 @@
 """Gradient clipping, by element or by the norm of all gradients; and norms.
 
 A training step clips between the gradients and the optimiser: unscaling (`mixed_precision`) and the
-mean over micro-batches come first. `factor` is theirs, so that each gradient is multiplied once. As
-every update then waits for all gradients, parameters may be updated in place.
+mean over micro-batches come first. The mean is a factor, so that each gradient is multiplied once.
+As every update then waits for all gradients, parameters may be updated in place. Both engines clip
+by `averaged_and_clipped`: the graph as operators, `blocks` in a flat buffer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from operator import mul
+from typing import Any, Protocol
 
 from onnx import TensorProto, helper
 
@@ -74,34 +76,60 @@ def clip_by_value(gs: Sequence[Any], limit: float, math: Any = op) -> list[Any]:
     return [math.Clip(g, -limit, limit) for g in gs]
 
 
-def clip_by_global_norm(
-    gs: Sequence[Any], limit: float, math: Any = op, *, factor: Any = None
-) -> tuple[list[Any], Any]:
-    """All gradients times min(limit / (norm + 1e-6), 1), and the norm:
-    torch.nn.utils.clip_grad_norm_.
-
-    norm: of all of them together, as a scalar of float32, or of float64 where one of them is.
-    factor: a scalar by which they are multiplied before, such as 1 / scale or 1 / micro-batches;
-    the norm is that of the products. Where the norm is Inf or NaN all gradients become NaN, so that
-    nothing passes for a step (PyTorch's error_if_nonfinite). Source: Pascanu, Mikolov and Bengio,
-    "On the difficulty of training recurrent neural networks", 2013.
+class Clipping(Protocol):
+    """The options that decide what becomes of gradients before the optimiser: micro-batches whose
+    gradients are averaged, and limits.
     """
-    dtype = widest(gs)
-    norm = global_norm(gs, math)
-    if factor is not None:
-        factor = in_dtype(factor, dtype, math)
-        norm = norm * math.Abs(factor)
-    coefficient = clip_coefficient(norm, limit, math)
-    if factor is not None:
-        coefficient = coefficient * factor
-    return [_times(g, coefficient, math) for g in gs], norm
+
+    @property
+    def accumulate(self) -> int: ...
+    @property
+    def clip_value(self) -> float | None: ...
+    @property
+    def clip_norm(self) -> float | None: ...
 
 
-def clip_coefficient(norm: Any, limit: float, math: Any = op) -> Any:
+def averaged_and_clipped(
+    gs: Sequence[Any],
+    how: Clipping,
+    *,
+    norm: bool,
+    norm_of: Callable[[Sequence[Any]], Any] = global_norm,
+    scaled: Callable[[Any, Any], Any] = mul,
+    math: Any = op,
+) -> tuple[Sequence[Any], Any, Any]:
+    """The gradients, which are sums over micro-batches, clipped by value; the factor that is left
+    to multiply them by, None for 1; and the norm of their mean, by `norm_of`, if `norm` or if they
+    are clipped by it.
+
+    The factor has the mean over micro-batches, unless that had to come before clipping by value,
+    and min(limit / (norm + 1e-6), 1): torch.nn.utils.clip_grad_norm_. If the norm is Inf or NaN, so
+    are all gradients times the factor, so that nothing passes for a step (PyTorch's
+    error_if_nonfinite). Source: Pascanu, Mikolov and Bengio, "On the difficulty of training
+    recurrent neural networks", 2013.
+    """
+    factor: Any = None if how.accumulate == 1 else 1 / how.accumulate
+    if how.clip_value is not None:
+        gs = gs if factor is None else [scaled(g, factor) for g in gs]
+        gs, factor = clip_by_value(gs, how.clip_value, math), None
+    if how.clip_norm is None and not norm:
+        return gs, factor, None
+    found = norm_of(gs) if factor is None else norm_of(gs) * factor
+    if how.clip_norm is not None:
+        clipping = _clip_coefficient(found, how.clip_norm, math)
+        factor = clipping if factor is None else clipping * factor
+    return gs, factor, found
+
+
+def _clip_coefficient(norm: Any, limit: float, math: Any) -> Any:
     """min(limit / (norm + 1e-6), 1); NaN where the norm is Inf or NaN."""
     return math.Min(limit / (norm + 1e-6), 1.0) + 0.0 * norm
 
 
-def _times(g: Any, factor: Any, math: Any) -> Any:
-    """g times a scalar, which float16 may be too narrow for, in the dtype of g."""
+def times(g: Any, factor: Any, math: Any = op) -> Any:
+    """g times a number, or times a scalar, which float16 may be too narrow for, in the dtype of
+    g.
+    """
+    if isinstance(factor, float):
+        return g * factor
     return in_dtype(in_dtype(g, element_type(factor), math) * factor, element_type(g), math)

@@ -19,13 +19,7 @@ from onnxgrad.ir.types import Array, TensorType, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.train.manifest import Fed, Role
 from onnxgrad.train.optimizers.base import Moment
-from onnxgrad.train.update.clipping import (
-    clip_by_global_norm,
-    clip_by_value,
-    global_norm,
-    in_dtype,
-    widest,
-)
+from onnxgrad.train.update.clipping import averaged_and_clipped, in_dtype, times, widest
 from onnxgrad.train.update.mixed_precision import Master, all_finite, kept
 from onnxgrad.train.update.moving_average import WeightUpdate
 from onnxgrad.train.update.options import Group, UpdateOptions, members
@@ -98,20 +92,14 @@ def _prepared(
     all are finite, if the step needs them.
     """
     gs: list[Var] = [in_dtype(g, widest([g])) for g in adjoints]
-    factor = None if options.accumulate == 1 else np.float64(1 / options.accumulate)
-    finite = norm = None
+    finite = None
     if options.scaling is not None:
         gs = options.scaling.unscaled(gs, scale)
         finite = all_finite(gs)
-    if factor is not None and (options.clip_norm is None or options.clip_value is not None):
-        gs, factor = [g * float(factor) for g in gs], None
-    if options.clip_value is not None:
-        gs = clip_by_value(gs, options.clip_value)
-    if options.clip_norm is not None:
-        gs, norm = clip_by_global_norm(gs, options.clip_norm, factor=factor)
-    elif options.norm:
-        norm = global_norm(gs)
-    return gs, norm, finite
+    clipped, factor, norm = averaged_and_clipped(gs, options, norm=options.norm)
+    if factor is not None:
+        clipped = [times(g, factor) for g in clipped]
+    return clipped, norm, finite
 
 
 @dataclass

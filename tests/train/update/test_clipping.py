@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.ops import op
 from onnxgrad.train import array_math
 from onnxgrad.train.update.clipping import (
-    clip_by_global_norm,
+    averaged_and_clipped,
     clip_by_value,
     global_norm,
     sum_of_squares,
+    times,
 )
 from tests.train.common import step
 from tests.train.emitted import computed
@@ -59,22 +62,33 @@ NORM = 13.162446975708008
 CLIPPED = [0.4558422863, -0.6077896953, 0.0, 1.823369145, 0.07597371191, -0.3038948476]
 
 
-def both_ways(
-    gs: list[Any], limit: float, factor: float | None = None
-) -> list[tuple[list[Any], Any]]:
+@dataclass(frozen=True)
+class How:
+    """The options of a step that clips."""
+
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    accumulate: int = 1
+
+
+def clipped(gs: list[Any], how: How, math: Any = op) -> tuple[list[Any], Any]:
+    made, factor, norm = averaged_and_clipped(
+        gs, how, norm=True, norm_of=lambda gs: global_norm(gs, math), math=math
+    )
+    return [g if factor is None else times(g, factor, math) for g in made], norm
+
+
+def both_ways(gs: list[Any], *limits: Any) -> list[tuple[list[Any], Any]]:
     """(clipped, norm) by arrays and by a graph."""
-    feeds = {f"g{i}": g for i, g in enumerate(gs)}
+    feeds, how = {f"g{i}": g for i, g in enumerate(gs)}, How(*limits)
 
     def formula(v: dict[str, Any]) -> dict[str, Any]:
-        found, norm = clip_by_global_norm(
-            [v[name] for name in feeds], limit, factor=v.get("factor")
-        )
+        found, norm = clipped([v[name] for name in feeds], how)
         return {**{f"c{i}": c for i, c in enumerate(found)}, "norm": norm}
 
-    more = {} if factor is None else {"factor": np.float32(factor)}
-    made = computed(formula, {**feeds, **more})
+    made = computed(formula, feeds)
     with np.errstate(all="ignore"):
-        own = clip_by_global_norm(gs, limit, array_math, factor=more.get("factor"))
+        own = clipped(gs, how, array_math)
     return [own, ([made[f"c{i}"] for i in range(len(gs))], made["norm"])]
 
 
@@ -94,14 +108,18 @@ def test_what_is_small_stays_to_the_bit() -> None:
         np.testing.assert_array_equal(flat(found), flat(GS))
 
 
-def test_a_factor_comes_first() -> None:
-    for found, norm in both_ways(GS, 2.0, 0.25):
+def test_the_mean_comes_first() -> None:
+    """Of micro-batches, before each limit."""
+    for found, norm in both_ways(GS, 2.0, None, 4):
         np.testing.assert_allclose(
             flat(found), flat([0.25 * g for g in GS]) * 2 / (NORM / 4), rtol=1e-6
         )
         np.testing.assert_allclose(norm, NORM / 4, rtol=1e-6)
-    for found, _ in both_ways(GS, 20.0, -0.25):
-        np.testing.assert_array_equal(flat(found), -0.25 * flat(GS))
+    for found, _ in both_ways(GS, 20.0, None, 4):
+        np.testing.assert_array_equal(flat(found), 0.25 * flat(GS))
+    for found, norm in both_ways(GS, None, 0.75, 4):
+        np.testing.assert_array_equal(flat(found), [0.75, -0.75, 0, 0.75, 0.125, -0.5])
+        np.testing.assert_allclose(norm, np.linalg.norm(flat(found)), rtol=1e-6)
 
 
 def test_float16_neither_overflows_nor_vanishes() -> None:
