@@ -57,8 +57,13 @@ def open_batch(model: ModelLike, *, options: OpenBatchOptions) -> Any:
     Row i of a result is what the model computes from row i of `inputs`; other inputs are shared.
     Remarks are logged. Raises InputError that names the node if rows depend on each other (batch
     statistics, dynamic quantisation, random draws), NotProved if a row differs or no rows do.
+
+    `open`: axes of inputs by the name of another size, such as {"seq": "ids.1,mask.1"}, which is
+    opened in place of the batch where every number that follows it is certain; else InputError
+    names the node. The proof runs at the sizes of `model` and of each `reference`.
     """
-    return to_kind_of(_accepted(opening.open_batch(model, options, with_room(model))), model)
+    job = opening.open_batch if options.open is None else opening.open_sizes
+    return to_kind_of(_accepted(job(model, options, with_room(model))), model)
 
 
 @from_keywords(MetadataOptions)

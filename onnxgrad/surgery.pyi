@@ -14,6 +14,7 @@ from onnxgrad.jobs.groups import Names
 from onnxgrad.jobs.groups import NamesByCommas
 from onnxgrad.jobs.groups import Pairs
 from onnxgrad.jobs.groups import PerOutput
+from onnxgrad.jobs.groups import Places
 from onnxgrad.jobs.groups import Providers
 from onnxgrad.jobs.groups import Renames
 from onnxgrad.jobs.groups import Seconds
@@ -47,6 +48,9 @@ def open_batch(
     inputs: NamesByCommas | None = None,
     *,
     batch: Several | None = None,
+    open: Places | None = None,
+    follow: Names = (),
+    reference: Names = (),
     symbol: Text = 'batch',
     along: Literal['auto', 'refuse', 'warn'] = 'auto',
     provider: Providers = 'cpu',

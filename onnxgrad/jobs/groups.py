@@ -106,6 +106,16 @@ class _Pairs(_Table):
         return name, value
 
 
+class _Places(_Pairs):
+    """Axes of inputs by the name of their size; a name that repeats has more of them."""
+
+    def join(self, values: Sequence[tuple[str, str]], _: str) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for name, places in values:
+            found[name] = f"{found[name]},{places}" if name in found else places
+        return found
+
+
 def of_known(pairs: Mapping[str, Any] | None, known: Collection[str]) -> dict[str, Any]:
     """Return the pairs of a flag whose names may contain '=': the name of a pair is the longest of
     the `known` names that the pair begins with.
@@ -222,6 +232,7 @@ Pairs: TypeAlias = Annotated[Mapping[str, str], _Pairs("NAME=OTHER", "logits=lin
 Masks: TypeAlias = Annotated[Mapping[str, str], _Pairs("OUTPUT=INPUT", "hidden=attention_mask")]
 Labels: TypeAlias = Annotated[Mapping[str, str], _Pairs("OUTPUT=LABELS", "logits=labels")]
 Entries: TypeAlias = Annotated[Mapping[str, str], _Pairs("KEY=VALUE", "author=me", empty=True)]
+Places: TypeAlias = Annotated[Mapping[str, str], _Places("NAME=INPUT.AXIS", "seq=ids.1")]
 Renames: TypeAlias = Annotated[Mapping[str, str], _Pairs("OLD=NEW", "output_0=logits")]
 Constants: TypeAlias = Annotated[Mapping[str, Any], _Pairs("NAME=VALUE|FILE", "mask=1")]
 Provider: TypeAlias = Literal["cpu", "cuda"]

@@ -1,9 +1,12 @@
-"""The driver of `open_batch`: a fixed batch becomes one of any size, proved row by row."""
+"""The driver of `open_batch`: a fixed batch, or another fixed size, becomes one of any size."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from onnx import ModelProto
+
+from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.save import to_proto
@@ -12,7 +15,13 @@ from onnxgrad.jobs.proving import Proved, write_if_proved
 from onnxgrad.jobs.surgery_declarations import OpenBatchOptions
 from onnxgrad.options import providers_of, several
 from onnxgrad.transform.open_batch import Opened, open_rows
+from onnxgrad.transform.open_sizes import OpenedSizes, open_dimensions, other_sizes
+from onnxgrad.verify import Report, verify
+from onnxgrad.verify.feeds.dims import shape_of
+from onnxgrad.verify.report import joined
+from onnxgrad.verify.rows.other_sizes import at_other_sizes
 from onnxgrad.verify.rows.proof import RowProof
+from onnxgrad.wording import option
 
 
 @dataclass(frozen=True)
@@ -20,6 +29,13 @@ class OpenedModel(Proved):
     """An opened model, the report of its proof, and what it took."""
 
     opened: Opened
+
+
+@dataclass(frozen=True)
+class SizedModel(Proved):
+    """A model with other sizes open, the report of its proof, and what it took."""
+
+    opened: OpenedSizes
 
 
 def open_batch(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> OpenedModel:
@@ -45,3 +61,68 @@ def open_batch(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> Ope
         remarks = (*opened.warnings, *opened.notes)
         found = OpenedModel(opened.program, report, opened, notes=remarks)
         return write_if_proved(found, hooks)
+
+
+def open_sizes(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> SizedModel:
+    """Open sizes other than the batch, prove the result at the sizes of the file and of references,
+    run it at others, and let the hooks write it. Raises InputError that names the node at which a
+    size cannot be followed with certainty.
+    """
+    for name in ("inputs", "batch"):
+        if getattr(options, name) is not None:
+            raise InputError(
+                f"{option('--open', 'open')} leaves the batch as it is: open the batch of the "
+                f"result, without {option('--open', 'open')}"
+            )
+    with hooks.limits(options.timeout, options.max_memory):
+        model = settled(model)
+        program = load_own(model)
+        hooks.on_read(program)
+        wanted = {name: places.split(",") for name, places in (options.open or {}).items()}
+        opened = open_dimensions(program, wanted, several(options.follow, "follow"))
+        report = None
+        if options.verify:
+            hooks.on_stage("prove")
+            report = _at_sizes(model, opened, options)
+        notes = opened.notes if options.reference else (*opened.notes, _unknown(opened))
+        return write_if_proved(SizedModel(opened.program, report, opened, notes=notes), hooks)
+
+
+def _unknown(opened: OpenedSizes) -> str:
+    sizes = ", ".join(f"{name}={size}" for name, size in opened.sizes.items())
+    return (
+        f"proved at {sizes}; at other sizes it runs and shapes follow, and its numbers are what "
+        f"its operators compute there: {option('--reference FILE', 'reference=')} compares them "
+        "with another export"
+    )
+
+
+def _at_sizes(model: ModelLike, opened: OpenedSizes, options: OpenBatchOptions) -> Report:
+    """The proof at the sizes of the file and of each reference, and runs at other sizes."""
+    made = to_proto(opened.program, weights=True)
+    originals = [to_proto(load(m), weights=True) for m in (model, *several(options.reference, ""))]
+    reports = [
+        verify(
+            original, made, provider=options.provider, seeds=(options.seed,), dims=options.dims,
+            inputs=None if i else options.feeds,
+        )
+        for i, original in enumerate(originals)
+    ]  # fmt: skip
+    at = [_sizes_of(original, made, opened) for original in originals]
+    report = reports[0] if len(reports) == 1 else joined(reports, at, "at")
+    return at_other_sizes(
+        report, made, opened.sizes, list(other_sizes(opened)), dims=options.dims,
+        seed=options.seed, provider=providers_of(options.provider)[0],
+    )  # fmt: skip
+
+
+def _sizes_of(original: ModelProto, made: ModelProto, opened: OpenedSizes) -> str:
+    """The sizes that a model fixes, by the names that the opened one has for them."""
+    fixed = {v.name: shape_of(v.name, v.type.tensor_type) for v in original.graph.input}
+    found: dict[str, object] = {}
+    for v in made.graph.input:
+        for axis, size in enumerate(shape_of(v.name, v.type.tensor_type) or ()):
+            shape = fixed.get(v.name) or ()
+            if size in opened.sizes and axis < len(shape):
+                found[str(size)] = shape[axis]
+    return ", ".join(f"{name}={size}" for name, size in found.items())

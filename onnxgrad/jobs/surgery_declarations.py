@@ -15,6 +15,7 @@ from onnxgrad.jobs.groups import (
     Names,
     NamesByCommas,
     Pairs,
+    Places,
     Proof,
     Providers,
     Renames,
@@ -130,6 +131,20 @@ class OpenBatchOptions(Limits):
     batch: Several | None = option(
         None, "batch size of MODEL (default: 1, or the size of the axes in --inputs)", metavar="N"
     )
+    open: Places | None = option(
+        None, "open another dimension (length, height, width) in place of the batch: its axes in "
+        "the inputs; refused if a number in MODEL may or may not follow it; may repeat",
+        metavar="NAME=INPUT.AXIS,...",
+    )  # fmt: skip
+    follow: Names = option(
+        (),
+        "with --open: a Resize whose fixed target follows the dimension; may repeat",
+        metavar="NODE",
+    )
+    reference: Names = option(
+        (), "with --open: the same network exported at another size, to prove the result there; "
+        "may repeat", metavar="FILE",
+    )  # fmt: skip
     symbol: Text = option("batch", "name of the new dimension (default: batch)", metavar="NAME")
     along: Literal["auto", "refuse", "warn"] = option(
         "auto", "nodes that work along the batch axis: refuse them, or compute each row by itself "

@@ -85,6 +85,8 @@ def _row(leg: Leg) -> Sequence[Text | str]:
     found = leg.worst
     identical = found is None or (found.rel == 0 and not found.found)
     place = cell("bit-identical" if found is None or identical else place_text(found), "dim")
+    if leg.why and found is None and not leg.compared:
+        place = line("")
     why = line(f" ({leg.why})" if leg.why else "", "yellow")
     return leg.name, str(leg.cases), number(leg.compared), *_sizes(found), place + why
 

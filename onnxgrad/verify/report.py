@@ -242,23 +242,24 @@ class Report(Plain):
         return "\n".join(lines)
 
 
-def joined(reports: Sequence[Report], providers: Sequence[str]) -> Report:
-    """The proofs on several providers as one: the checks of others than the first have the provider
-    in their names.
+def joined(reports: Sequence[Report], where: Sequence[str], word: str = "on") -> Report:
+    """The proofs on several providers, or `at` several sizes, as one: the checks of others than the
+    first say so in their names.
     """
     first, *others = reports
     legs, differences = dict(first.legs), list(first.differences)
     noise, compared = dict(first.noise), dict(first.compared)
     unproved, notes = list(first.unproved), list(first.notes)
-    for report, provider in zip(others, providers[1:], strict=True):
+    for report, place in zip(others, where[1:], strict=True):
+        place = f"{word} {place}"
         for leg in report.legs.values():
-            name = f"{leg.name} on {provider}"
+            name = f"{leg.name} {place}"
             legs[name] = replace(leg, name=name)
-        differences += [replace(d, leg=f"{d.leg} on {provider}") for d in report.differences]
+        differences += [replace(d, leg=f"{d.leg} {place}") for d in report.differences]
         noise |= {k: max(v, noise.get(k, 0.0)) for k, v in report.noise.items()}
         compared |= {k: max(v, compared.get(k, 0)) for k, v in report.compared.items()}
-        unproved += [f"on {provider}: {why}" for why in report.unproved]
-        notes += [f"on {provider}: {note}" for note in report.notes if note not in first.notes]
+        unproved += [f"{place}: {why}" for why in report.unproved]
+        notes += [f"{place}: {note}" for note in report.notes if note not in first.notes]
     return replace(
         first,
         ok=all(reports),

@@ -94,3 +94,32 @@ def test_no_rows_end_the_process_at_a_recurrent_operator() -> None:
         model.graph.input[0].doc_string
         == "batch >= 1: onnxruntime ends the process at RNN 'y' without rows"
     )
+
+
+def sized(n: int) -> onnx.ModelProto:
+    return parse(f"""g (float[1,{n}] x) => (float[{n},1] y) <int64[2] s = {{{n}, 1}}, float[{n}] p = {{{", ".join(map(str, range(n)))}}}>
+      {{ a = Add (x, p)  y = Reshape (a, s) }}""")
+
+
+def test_another_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, other, wrong, out, report = (tmp_path / f"{n}.onnx" for n in ("m", "r", "w", "o", "j"))
+    onnx.save(sized(5), model)
+    onnx.save(sized(8), other)
+    onnx.save(parse("g (float[1,8] x) => (float[8,1] y) { y = Transpose (x) }"), wrong)
+    command = ["open-batch", str(model), "-o", str(out), "--open", "n=x.1"]
+    assert main([*command, "--json", str(report), "-v"]) == 0
+    printed = capsys.readouterr().out
+    assert "output y: f32[n,1]" in printed and "counts positions" in printed
+    assert "proved at n=5" in printed and "shapes alone" in printed
+    assert json.loads(report.read_text())["sizes"] == {"n": 5} and out.exists()
+    assert main([*command, "--reference", str(other)]) == 0
+    assert "onnxruntime at n=8" in capsys.readouterr().out
+    out.unlink()
+    assert main([*command, "--reference", str(wrong)]) == 1 and not out.exists()
+    assert main([*command, "--batch", "1"]) == 2
+    assert "--open leaves the batch as it is" in capsys.readouterr().err
+
+
+def test_another_size_in_python() -> None:
+    model = onnxgrad.open_batch(sized(5), open={"n": "x.1"})
+    assert np.array_equal(np.ravel(run(model, {"x": np.zeros((1, 3), np.float32)})["y"]), [0, 1, 2])

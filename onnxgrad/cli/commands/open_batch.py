@@ -1,20 +1,22 @@
-"""`onnxgrad open-batch`: a batch of any size in the place of a fixed one, proved row by row."""
+"""`onnxgrad open-batch`: a batch, or another size, of any number in the place of a fixed one."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
 
-from onnxgrad.cli.models import naming, shown, source
+from onnxgrad.cli.models import naming, source
+from onnxgrad.cli.models import shown as shown_model
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, writer
 from onnxgrad.errors import NotProved
-from onnxgrad.jobs.open_batch import open_batch
+from onnxgrad.jobs.open_batch import SizedModel, open_batch, open_sizes
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.report.parts import Part, cell, heading
 from onnxgrad.report.proof import proof_lines
 from onnxgrad.transform.open_batch import Opened
+from onnxgrad.verify import Report
 from onnxgrad.verify.running.process_limits import bounding_us
 from onnxgrad.wording import counted
 
@@ -27,10 +29,13 @@ def run(args: argparse.Namespace, out: Output) -> int:
     model = source(args.model)
     hooks = Hooks(write=writer(target, out), limits=bounding_us)
     with naming(args.model), out.progress("open-batch", 1) as advance:
+        if args.options.open is not None:
+            advance("at the sizes of the model", None)
+            return _sized(args, out, open_sizes(model, args.options, hooks))
         advance("every row against the model", None)
         found = open_batch(model, args.options, hooks)
     opened, report = found.opened, found.report
-    out.show(heading(shown(args.model)), *_lines(opened, out.verbose))
+    out.show(heading(shown_model(args.model)), *_lines(opened, out.verbose))
     out.json({
         "model": args.model,
         "output": args.output,
@@ -43,11 +48,38 @@ def run(args: argparse.Namespace, out: Output) -> int:
         "notes": list(opened.notes),
         "proof": None if report is None else report.to_dict(),
     })  # fmt: skip
+    return _proved(args, out, report)
+
+
+def _proved(args: argparse.Namespace, out: Output, report: Report | None) -> int:
     if report is not None:
         out.show(*proof_lines(report, out.verbose))
         if not report.ok:
             raise NotProved(f"{args.model}: {report.summary}; nothing was written")
     return 0
+
+
+def _sized(args: argparse.Namespace, out: Output, found: SizedModel) -> int:
+    opened, main = found.opened, found.program.main
+    shown: list[Part] = [
+        *(cell(f"input {v.name}: {v.type or '?'}") for v in main.inputs if v.initializer is None),
+        *(cell(f"output {v.name}: {v.type or '?'}") for v in main.outputs),
+        f"{counted(len(opened.numbers), 'number')} of the file that follow the sizes",
+        *(cell(f"  {text}", "dim") for text in opened.numbers if out.verbose),
+        *(cell(f"note: {text}", "dim") for text in found.notes),
+    ]
+    out.show(heading(shown_model(args.model)), *shown)
+    out.json({
+        "model": args.model,
+        "output": args.output,
+        "sizes": dict(opened.sizes),
+        "multiples_of": dict(opened.steps),
+        "at_most": dict(opened.most),
+        "numbers": list(opened.numbers),
+        "notes": list(found.notes),
+        "proof": None if found.report is None else found.report.to_dict(),
+    })  # fmt: skip
+    return _proved(args, out, found.report)
 
 
 def vars_of(rows: object) -> dict[str, object]:

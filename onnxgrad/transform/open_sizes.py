@@ -1,0 +1,206 @@
+"""A fixed dimension becomes one of any size, where every number that follows it is certain."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import ModelProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir import sizes as algebra
+from onnxgrad.ir.load import program_of
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import copy_of
+from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.types import TensorType, type_to_proto
+from onnxgrad.ir.var import Var
+from onnxgrad.passes.pipeline import Pipeline
+from onnxgrad.transform.sizes.walk import Condition, Followed, follow_sizes
+from onnxgrad.wording import option, perhaps
+
+_PREPARE = "inline{names=*},open-if,remove-unused"
+_SAMPLES = 24  # sizes at which the conditions are tried
+_FEWEST = 2  # a size of 1 broadcasts, and stands anywhere in a shape
+
+
+@dataclass(frozen=True)
+class OpenedSizes:
+    """A program with dimensions of any size. `sizes`: those of the file; `steps`: sizes must be
+    multiples of these; `most`: the largest; `numbers`: numbers of the file that follow.
+    """
+
+    program: Program
+    sizes: Mapping[str, int]
+    steps: Mapping[str, int]
+    most: Mapping[str, int]
+    numbers: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def open_dimensions(
+    program: Program, wanted: Mapping[str, Sequence[str]], follow: Collection[str] = ()
+) -> OpenedSizes:
+    """Open axes of inputs: `wanted` has INPUT.AXIS, one or more, by the name of the new size.
+    `follow`: nodes whose fixed targets are open sizes. `program` is changed.
+
+    Raises InputError that names the node at which a size cannot be followed with certainty.
+    """
+    places = _places(program, wanted)
+    values = {name: found[0][2] for name, found in places.items()}
+    Pipeline.of(passes=_PREPARE).run(program)
+    _known_nodes(program, follow)
+    opened = _declared(program, places)
+    found = follow_sizes(opened, values, follow)
+    steps = _steps(found, values)
+    most, remarks = _most(found)
+    text = {n: _limits(n, steps[n], most) for n in values}
+    notes = [*(f"{t}: {_cause(found, n)}" for n, t in text.items() if t), *found.remarks, *remarks]
+    final = _final(opened, {n: [v for v, _, _ in p] for n, p in places.items()}, text)
+    return OpenedSizes(final, values, steps, most, tuple(found.numbers), tuple(notes))
+
+
+def _places(
+    program: Program, wanted: Mapping[str, Sequence[str]]
+) -> dict[str, list[tuple[str, int, int]]]:
+    """Inputs, axes and sizes in the file, by the name of the new size."""
+    inputs = {v.name: v for v in program.main.inputs if v.initializer is None}
+    taken = {s for v in inputs.values() for d in v.shape or () for s in algebra.symbols(d)}
+    found: dict[str, list[tuple[str, int, int]]] = {}
+    for symbol, names in wanted.items():
+        where = option(f"--open {symbol}={','.join(names)}", f"open: {{{symbol!r}: ...}}")
+        if not algebra.is_name(symbol) or symbol in taken:
+            raise InputError(f"{where}: '{symbol}' is no name of a new size")
+        found[symbol] = [_place(inputs, name, where) for name in names]
+        if len({size for *_, size in found[symbol]}) > 1:
+            text = ", ".join(f"{size} in {name}.{axis}" for name, axis, size in found[symbol])
+            raise InputError(f"{where}: the axes have several sizes: {text}")
+    return found
+
+
+def _place(inputs: Mapping[str, Var], name: str, where: str) -> tuple[str, int, int]:
+    base, _, number = name.rpartition(".")
+    if base not in inputs or not number.isdecimal():
+        known = [f"{n}.{axis}" for n, v in inputs.items() for axis in range(v.rank or 0)]
+        raise InputError(f"{where}: '{name}' is no axis of an input{perhaps(name, known)}")
+    shape, axis = inputs[base].shape, int(number[:4])
+    size = None if shape is None or axis >= len(shape) else shape[axis]
+    if not isinstance(size, int) or size < _FEWEST:
+        raise InputError(
+            f"{where}: axis {axis} of {inputs[base].type} has no fixed size of {_FEWEST} or more"
+        )
+    return base, axis, size
+
+
+def _known_nodes(program: Program, follow: Collection[str]) -> None:
+    nodes = {name for b in program.main.bindings for name in (b.node.name, b.out.name)}
+    for name in follow:
+        if name not in nodes:
+            where = option(f"--follow {name}", f"follow={name!r}")
+            raise InputError(f"{where}: no such node{perhaps(name, nodes)}")
+
+
+def _declared(program: Program, places: Mapping[str, list[tuple[str, int, int]]]) -> Program:
+    """The program read again with open inputs, and no other declaration of shapes."""
+    made = copy_of(to_proto(program))
+    del made.graph.value_info[:]
+    axes = {(name, axis): s for s, found in places.items() for name, axis, _ in found}
+    for value in made.graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if (value.name, axis) in axes:
+                dim.dim_param = axes[value.name, axis]
+    _without_sizes(made)
+    return program_of(made, program.folder, digests=program.digests)
+
+
+def _without_sizes(model: ModelProto) -> None:
+    for value in model.graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+
+
+def _steps(found: Followed, values: Mapping[str, int]) -> dict[str, int]:
+    """For each size the number of which it must be a multiple. Raises InputError if no other size
+    meets the conditions.
+    """
+    steps = {}
+    for name, size in values.items():
+        about = [c for c in found.conditions if name in _symbols(c)]
+        good = (
+            step
+            for step in range(1, size + 1)
+            if size % step == 0 and all(_holds(found, c, name, size, step) for c in about)
+        )
+        steps[name] = next(good, 0)
+        if not steps[name]:
+            c = next(c for c in about if not _holds(found, c, name, size, size))
+            raise InputError(
+                f"{c.node}: the size cannot be opened here: {c.left} and {c.right} must be equal, "
+                f"and are not at other sizes '{name}'"
+            )
+    return steps
+
+
+def _symbols(c: Condition) -> frozenset[str]:
+    return algebra.symbols(c.left) | algebra.symbols(c.right)
+
+
+def _holds(found: Followed, c: Condition, name: str, size: int, step: int) -> bool:
+    sizes = ({name: size + step * i} for i in range(_SAMPLES))
+    return all(found.expressions.at(c.left, s) == found.expressions.at(c.right, s) for s in sizes)
+
+
+def _most(found: Followed) -> tuple[dict[str, int], list[str]]:
+    """The largest sizes that tables have rows for; remarks on those of expressions."""
+    most: dict[str, int] = {}
+    remarks = []
+    for size, number, why in found.most:
+        if isinstance(size, str) and algebra.is_name(size):
+            most[size] = min(number, most.get(size, number))
+        else:
+            remarks.append(f"{size} is at most {number}: {why}")
+    return most, remarks
+
+
+def _limits(name: str, step: int, most: Mapping[str, int]) -> str:
+    limits = [f"a multiple of {step}"] if step > 1 else []
+    limits += [f"at most {most[name]}"] if name in most else []
+    return f"{name} is {' and '.join(limits)}" if limits else ""
+
+
+def _cause(found: Followed, name: str) -> str:
+    """The nodes and tables that limit a size."""
+    nodes = dict.fromkeys(c.node for c in found.conditions if name in _symbols(c))
+    tables = dict.fromkeys(why for size, _, why in found.most if size == name)
+    causes = [*nodes, *tables]
+    return ", ".join(causes[:3]) + (f" and {len(causes) - 3} more" if len(causes) > 3 else "")
+
+
+def _final(program: Program, inputs: Mapping[str, list[str]], text: Mapping[str, str]) -> Program:
+    """The program with the sizes of its outputs declared, and the limits where users look."""
+    types = {v.name: v.type for v in program.main.outputs}
+    made = copy_of(to_proto(program))
+    del made.graph.value_info[:]
+    for value in made.graph.output:
+        type_ = types[value.name]
+        if isinstance(type_, TensorType):
+            value.type.CopyFrom(type_to_proto(type_))
+    for value in made.graph.input:
+        limits = [text[s] for s, names in inputs.items() if value.name in names and text[s]]
+        if limits:
+            value.doc_string = "\n".join(filter(None, [value.doc_string, *limits]))
+    return program_of(made, program.folder, digests=program.digests)
+
+
+def other_sizes(opened: OpenedSizes) -> Iterator[dict[str, int]]:
+    """Sizes at which an opened model should run: larger ones, then smaller ones."""
+    larger, smaller = {}, {}
+    for i, (name, size) in enumerate(opened.sizes.items()):
+        step, most = opened.steps[name], opened.most.get(name, 1 << 31)
+        more = size + step * max(1, (3 + i) * size // (8 * step))
+        larger[name] = more if more <= most else most // step * step
+        smaller[name] = max(size // (2 * step) * step, step)
+    yield larger
+    if len(larger) > 1:
+        yield {**larger, **{n: opened.sizes[n] for n in [*larger][1:]}}
+    yield smaller

@@ -1,0 +1,146 @@
+"""Constants that count positions, for any number of positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import Array
+from onnxgrad.ir.var import Var
+from onnxgrad.transform.batching.layout import Refused, Size
+from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
+
+_FEWEST = 4  # positions that tell a formula
+
+
+def for_any_size(v: Var, wanted: Mapping[int, Size], at: RunTimeSizes) -> tuple[Var, str]:
+    """A constant with these sizes on some axes, and how it goes on, in words: the same all along
+    them, positions (start, start + 1, ...), or a triangle of two values. Raises Refused.
+    """
+    array = v.const
+    if array is None:
+        raise Refused(f"'{v.name}' is no constant")
+    alone = {a: d for a, d in wanted.items() if _same(array, a)}
+    rest = {a: d for a, d in wanted.items() if a not in alone}
+    for axis in alone:
+        array = np.take(array, [0], axis)
+    if not rest:
+        return _spread(constant(array, v.dtype), array, alone, at), "is the same at every position"
+    affine = _affine(array, rest)
+    if affine is not None:
+        made = _positions(affine, array.ndim, rest, v.dtype, at)
+        return _spread(made, array, alone, at), "counts positions"
+    triangle = _triangle(array, rest) if len(rest) == 2 else None
+    if triangle is not None:
+        made = _masked(array, triangle, rest, v.dtype, at)
+        return _spread(made, np.zeros([1] * array.ndim), alone, at), "is a triangle of two values"
+    text = " and ".join(f"{array.shape[a]} on axis {a} for {d}" for a, d in rest.items())
+    raise Refused(
+        f"constant '{v.name}' {v.type} holds one value for each position ({text}), and nothing "
+        "tells how it goes on: export with a dynamic axis"
+    )
+
+
+def _same(array: Array, axis: int) -> bool:
+    first = np.take(array, [0], axis)
+    return bool(array.size) and bool((array == first).all())
+
+
+def _affine(array: Array, rest: Mapping[int, Size]) -> tuple[int, dict[int, int]] | None:
+    """The first number, and the step along each axis, of numbers that count positions: start,
+    start + 1, ..., or the distance j - i of two positions. A count down has a size in its start.
+    """
+    shape = [array.shape[a] for a in rest]
+    if array.dtype.kind not in "iuf" or min(shape) < _FEWEST or array.size != np.prod(shape):
+        return None
+    start = float(array.reshape(-1)[0])
+    if start != np.floor(start) or not np.isfinite(start):
+        return None
+    steps = dict[int, int]()
+    made: Array = np.full(array.shape, start)
+    for axis in rest:
+        step = float(np.take(array, 1, axis).reshape(-1)[0]) - start
+        if step not in (1, -1):
+            return None
+        steps[axis] = int(step)
+        target = [-1 if i == axis else 1 for i in range(array.ndim)]
+        made = np.add(made, np.reshape(steps[axis] * np.arange(array.shape[axis]), target))
+    down = -1 in steps.values()
+    if down and (len(steps) != 2 or {*steps.values()} != {1, -1} or start != 0):
+        return None
+    return (int(start), steps) if (array.astype(np.float64) == made).all() else None
+
+
+def _range(size: Size, at: RunTimeSizes, start: int = 0) -> Var:
+    """start, start + 1, ..., `size` numbers."""
+    limit = at.vector([size])
+    last = op.Reshape(limit, np.zeros(0, np.int64))
+    made: Var = op.Range(np.int64(start), op.Add(last, np.int64(start)), np.int64(1))
+    return made
+
+
+def _positions(
+    affine: tuple[int, Mapping[int, int]], rank: int, rest: Mapping[int, Size], dtype: int,
+    at: RunTimeSizes,
+) -> Var:  # fmt: skip
+    start, steps = affine
+    made: Var | None = None
+    for axis, step in sorted(steps.items(), key=lambda pair: -pair[1]):
+        numbers = _range(rest[axis], at, 0 if made is not None else start)
+        target = np.array([-1 if i == axis else 1 for i in range(rank)], np.int64)
+        along = op.Reshape(numbers, target)
+        made = along if made is None else made + along if step > 0 else made - along
+    if made is None:
+        raise Refused("it counts nothing")
+    return made if dtype == TensorProto.INT64 else op.Cast(made, to=dtype)
+
+
+def _triangle(array: Array, rest: Mapping[int, Size]) -> tuple[Array, Array, int] | None:
+    """The values on and below, and above, the diagonal of two axes, and which diagonal (0: the main
+    one belongs to those below; -1: to those above).
+    """
+    (row, _), (column, _) = sorted(rest.items())
+    count = array.shape[row]
+    others = array.size // max(count * array.shape[column], 1)
+    if array.shape[column] != count or count < _FEWEST or others != 1 or len({*rest.values()}) > 1:
+        return None
+    matrix = array.reshape(count, count)
+    for offset in (0, -1):
+        below = np.tri(count, k=offset, dtype=bool)
+        low, high = matrix[below], matrix[~below]
+        if (low == low[0]).all() and (high == high[0]).all():
+            return low[0], high[0], offset
+    return None
+
+
+def _masked(
+    array: Array, triangle: tuple[Array, Array, int], rest: Mapping[int, Size], dtype: int,
+    at: RunTimeSizes,
+) -> Var:  # fmt: skip
+    low, high, offset = triangle
+    (row, size), (column, _) = sorted(rest.items())
+    positions = _range(size, at)
+    i, j = (
+        op.Reshape(positions, np.array([-1 if k == a else 1 for k in range(array.ndim)], np.int64))
+        for a in (row, column)
+    )
+    below = op.Less(j, i) if offset else op.Not(op.Less(i, j))
+    made: Var
+    if dtype == TensorProto.BOOL:  # onnxruntime has no Where of booleans
+        made = below if low else op.Not(below)
+    else:
+        made = op.Where(below, constant(low, dtype), constant(high, dtype))
+    return made
+
+
+def _spread(made: Var, array: Array, alone: Mapping[int, Size], at: RunTimeSizes) -> Var:
+    """Repeat along axes on which all values are the same."""
+    if not alone:
+        return made
+    target = [alone.get(a, 1) for a in range(array.ndim)]
+    spread: Var = op.Expand(made, at.vector(target))
+    return spread

@@ -1,0 +1,77 @@
+"""One node whose operands have open sizes: what a rule reads, and how it changes operands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements, sizes
+from onnxgrad.ir.types import Array, Dim
+from onnxgrad.ir.var import Var
+from onnxgrad.transform.batching.layout import Refused, Size
+from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
+from onnxgrad.transform.sizes.expressions import Expressions
+
+Shape: TypeAlias = tuple[Size, ...]
+
+
+@dataclass
+class Node:
+    """A node, and what its rule says: conditions under which it runs; numbers that follow a size
+    are noted.
+    """
+
+    binding: Binding
+    at: Expressions
+    run_time: RunTimeSizes
+    known: KnownElements
+    numbers: dict[str, None]
+    remarks: dict[str, None]
+    follows: bool = False  # whether the user says that its numbers follow
+    conditions: list[tuple[Size, Size]] = field(default_factory=list)
+
+    def shape(self, k: int = 0) -> Shape:
+        """The shape of an operand. Raises Refused if it is not known."""
+        v = self.binding.operand(k)
+        found = [d for d in (v.shape or ()) if d is not None] if v is not None else []
+        if v is None or v.shape is None or len(found) < len(v.shape):
+            raise Refused(f"the shape of operand {k} is not known")
+        return tuple(found)
+
+    def elements(self, k: int, name: str = "") -> list[Size] | None:
+        """The elements of an operand, or of an attribute in its place; None if it is omitted."""
+        v = self.binding.operand(k)
+        if v is None:
+            written = self.binding.attr(name) if name else None
+            return None if written is None else [int(i) for i in written]
+        known = sizes(v, self.known)
+        found = [d for d in known or () if d is not None]
+        if known is None or len(found) < len(known):
+            raise Refused(f"operand {k}, '{v.name}', is computed from values")
+        return found
+
+    def number(self, size: Dim) -> int:
+        """A size in the file. Raises Refused."""
+        found = self.at.at(size)
+        if found is None:
+            raise Refused("a size in it has no formula")
+        return found
+
+    def vector(self, wanted: Sequence[Size]) -> Var:
+        """Sizes as an operand."""
+        plain = [p for d in wanted if (p := self.at.plain(d)) is not None]
+        made: Array | Var = self.run_time.vector(plain)
+        return made if isinstance(made, Var) else constant(made)
+
+    def read(self, k: int, v: Var) -> None:
+        """Read another value as operand `k`."""
+        self.binding.block.set_operand(self.binding, k, v)
+
+    def note(self, before: Sequence[Size], after: Sequence[Size]) -> None:
+        """Numbers that were found to be sizes."""
+        for old, new in zip(before, after, strict=True):
+            if old != new:
+                self.numbers[f"{old} is {self.at.plain(new)}"] = None

@@ -1,0 +1,271 @@
+"""Back from a fixed size that meets an open one to the number that fixed it: a constant, or the
+target of a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from onnxgrad.ir import sizes as algebra
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.type_inference.per_binding import types_of
+from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements, sizes
+from onnxgrad.ir.types import Dim, TensorType, TypeMismatch
+from onnxgrad.ir.var import Var
+from onnxgrad.transform.batching.layout import Refused, Size
+from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
+from onnxgrad.transform.sizes.agreement import Meeting, Place, meetings
+from onnxgrad.transform.sizes.constants import for_any_size
+from onnxgrad.transform.sizes.expressions import Expressions
+from onnxgrad.wording import option
+
+_PROBE = "size_that_is_followed"
+Wanted: TypeAlias = Mapping[int, Size]
+
+
+class Origins:
+    """Gives axes of operands open sizes, by a change of the nodes and constants before them."""
+
+    def __init__(
+        self, at: Expressions, run_time: RunTimeSizes,
+        numbers: dict[str, None], most: dict[tuple[Size, int, str], None],
+    ) -> None:  # fmt: skip
+        self.at, self.run_time, self.numbers, self.most = at, run_time, numbers, most
+        self._made: dict[object, Var] = {}
+        self.done: set[object] = set()  # values that have been made to follow, in this turn
+
+    def follow(self, b: Binding, k: int, wanted: Wanted) -> None:
+        """Make axes of operand `k` have these sizes. Raises Refused that names what fixes them."""
+        v = b.inputs[k]
+        if v is None or v.shape is None:
+            raise Refused(f"operand {k} has no shape")
+        if v.const is not None:
+            self._indexes(b, k, v, wanted)
+            b.block.set_operand(b, k, self._constant(v, wanted))
+            return
+        d = v.definition
+        if d is None or v.is_input:
+            axis, size = next(iter(wanted.items()))
+            name = next(iter(self.at.opened), "")
+            flag = option(f"--open {name}=...,{v.name}.{axis}", f"'...,{v.name}.{axis}'")
+            raise Refused(
+                f"axis {axis} of input '{v.name}' {v.type} is fixed, and meets "
+                f"{self.at.plain(size)}: open it as well ({flag})"
+            )
+        key = (v, tuple(sorted(wanted.items())))
+        if key not in self.done:
+            self.done.add(key)
+            self._back(d, v, wanted)
+
+    def _back(self, d: Binding, v: Var, wanted: Wanted) -> None:
+        """Make axes of the result of a node have sizes."""
+        before: dict[int, dict[int, Size]] = {}
+        for axis, size in wanted.items():
+            places = self._sources(d, v, axis)
+            for k, a in places:
+                if not self.at.same(self._size(d, (k, a)), size):
+                    before.setdefault(k, {})[a] = size
+            rule = None if places or d.domain else _NUMBERS.get(d.op)
+            if not places and (rule is None or not rule(self, d, axis, size)):
+                raise Refused(
+                    f"axis {axis} of '{v.name}' {v.type} meets {self.at.plain(size)}, and {d.op} "
+                    f"'{d.node.name or d.out.name}' computes it for this size alone"
+                )
+        for k, axes in before.items():
+            self.follow(d, k, axes)
+
+    def _constant(self, v: Var, wanted: Wanted) -> Var:
+        key = (v, tuple(sorted(wanted.items())))
+        if key not in self._made:
+            plain = {a: p for a, d in wanted.items() if (p := self.at.plain(d)) is not None}
+            made, how = for_any_size(v, plain, self.run_time)
+            self._made[key] = made
+            self.numbers[f"constant '{v.name}' {v.type} {how}"] = None
+        return self._made[key]
+
+    def _indexes(self, b: Binding, k: int, v: Var, wanted: Wanted) -> None:
+        """Note how many rows a table has, if positions are its indices."""
+        x, array = b.inputs[0], v.const
+        if b.op not in ("Gather", "GatherElements") or b.domain or k != 1 or array is None:
+            return
+        axis = b.attr("axis", 0) % max((x and x.rank) or 1, 1)
+        rows = None if x is None or x.shape is None else x.shape[axis]
+        for size in wanted.values():
+            plain = self.at.plain(size)
+            if x is not None and isinstance(rows, int) and plain is not None and array.max() > 0:
+                first = int(array.min())
+                self.most[plain, rows - first, f"'{x.name}' has {rows} rows"] = None
+
+    # ---- which axes of operands an axis of a result has its size from ----------------------------
+
+    def _sources(self, d: Binding, v: Var, axis: int) -> list[Place]:
+        if d.op == "Reshape" and d.domain == "":
+            return self._before_reshape(d, axis)
+        if d.op == "Expand" and d.domain == "" and (place := self._expanded(d, axis)) is not None:
+            return [place]
+        size = (v.shape or ())[axis]
+        groups: list[Sequence[Place]] = [m.places for m in self._meetings(d)]
+        inside = {place for g in groups for place in g}
+        groups += [
+            [(k, a)]
+            for k, x in enumerate(d.inputs)
+            for a in range(len((x and x.shape) or ()))
+            if (k, a) not in inside
+        ]
+        for group in groups:
+            places = [p for p in group if self._size(d, p) == size]
+            if places and self._carries(d, v, axis, places):
+                return places
+        return []
+
+    def _meetings(self, d: Binding) -> list[Meeting]:
+        return meetings(d) or []
+
+    def _size(self, d: Binding, place: Place) -> Dim:
+        x = d.inputs[place[0]]
+        return None if x is None or x.shape is None else x.shape[place[1]]
+
+    def _carries(self, d: Binding, v: Var, axis: int, places: Sequence[Place]) -> bool:
+        """Whether the result has the size of these axes of operands, whatever it is."""
+        before = {k: d.inputs[k].type for k, _ in places if d.inputs[k] is not None}  # type: ignore[union-attr]
+        try:
+            for k, a in places:
+                x = d.inputs[k]
+                if x is not None and x.shape is not None:
+                    x.type = TensorType(x.dtype, (*x.shape[:a], _PROBE, *x.shape[a + 1 :]))
+            found = types_of(d, KnownElements())[d.outputs.index(v)]
+        except TypeMismatch:
+            return False
+        finally:
+            for k, type_ in before.items():
+                x = d.inputs[k]
+                if x is not None:
+                    x.type = type_
+        shape = found.shape if isinstance(found, TensorType) else None
+        return shape is not None and shape[axis] == _PROBE
+
+    def _before_reshape(self, d: Binding, axis: int) -> list[Place]:
+        """The axis of the operand with the same place in memory."""
+        x = d.inputs[0]
+        given = [self.at.at(n) for n in (x and x.shape) or ()]
+        made = [self.at.at(n) for n in d.out.shape or ()]
+        if None in given or None in made:
+            return []
+        behind = np.prod([n for n in made[axis + 1 :] if n], dtype=np.int64)
+        for a, size in enumerate(given):
+            if size == made[axis] and np.prod([n for n in given[a + 1 :] if n]) == behind:
+                return [(0, a)]
+        return []
+
+    def _expanded(self, d: Binding, axis: int) -> Place | None:
+        """The axis of an operand that Expand leaves as it is."""
+        x = d.inputs[0]
+        a = axis - (d.out.rank or 0) + ((x and x.rank) or 0)
+        size = None if a < 0 else self._size(d, (0, a))
+        return (0, a) if size is not None and size == (d.out.shape or ())[axis] else None
+
+    # ---- numbers in nodes ------------------------------------------------------------------------
+
+    def element(self, d: Binding, k: int, index: int, size: Size) -> bool:
+        """Make an element of an operand that holds sizes this size."""
+        v = d.inputs[k]
+        found = None if v is None else sizes(v)
+        if v is None or found is None:
+            return False
+        wanted = [size if i == index else n for i, n in enumerate(found)]
+        plain = [p for n in wanted if (p := self.at.plain(n)) is not None]
+        if len(plain) < len(wanted) or self.at.at(found[index]) != self.at.at(size):
+            return False
+        made = self.run_time.vector(plain)
+        d.block.set_operand(d, k, made if isinstance(made, Var) else constant(made))
+        self.numbers[f"{found[index]} is {self.at.plain(size)}"] = None
+        return True
+
+
+def _of_expand(o: Origins, d: Binding, axis: int, size: Size) -> bool:
+    rank = len(sizes(d.inputs[1]) or ()) if d.inputs[1] is not None else 0
+    return o.element(d, 1, axis - (d.out.rank or 0) + rank, size)
+
+
+def _of_shape(o: Origins, d: Binding, axis: int, size: Size) -> bool:
+    return o.element(d, 0, axis, size)
+
+
+def _of_tile(o: Origins, d: Binding, axis: int, size: Size) -> bool:
+    x = d.inputs[0]
+    one = x is not None and x.shape is not None and x.shape[axis] == 1
+    return one and d.version >= 6 and o.element(d, 1, axis, size)
+
+
+def _of_resize(o: Origins, d: Binding, axis: int, size: Size) -> bool:
+    if d.operand(3) is None:
+        return False
+    rank = d.out.rank or 1
+    axes = [a % rank for a in d.attr("axes") or range(rank)]
+    return axis in axes and o.element(d, 3, axes.index(axis), size)
+
+
+def _of_range(o: Origins, d: Binding, axis: int, size: Size) -> bool:
+    bounds = [None if v is None else sizes(v) for v in d.inputs]
+    if any(b is None or len(b) != 1 for b in bounds):
+        return False
+    start, limit, step = (b[0] for b in bounds if b is not None)
+    if step != 1 or o.at.at(algebra.subtract(limit, start)) != o.at.at(size):
+        return False
+    end = o.at.plain(algebra.add(start, o.at.plain(size)))
+    return end is not None and _scalar(o, d, end)
+
+
+def _scalar(o: Origins, d: Binding, end: Size) -> bool:
+    made = o.run_time.vector([end])
+    if not isinstance(made, Var):
+        return False
+    scalar = op.Reshape(made, np.zeros(0, np.int64))
+    v = d.inputs[1]
+    if v is not None and v.dtype != scalar.dtype:
+        scalar = op.Cast(scalar, to=v.dtype)
+    d.block.set_operand(d, 1, scalar)
+    o.numbers[f"the limit of Range '{d.node.name or d.out.name}' is {end}"] = None
+    return True
+
+
+def _of_slice(o: Origins, d: Binding, axis: int, size: Size) -> bool:
+    """The first rows of a table."""
+    x = d.inputs[0]
+    if d.version < 10 or x is None or x.shape is None:
+        return False
+    bounds = [sizes(v) if (v := d.operand(k)) is not None else None for k in (1, 2, 3, 4)]
+    starts, ends, axes, steps = bounds
+    if starts is None or ends is None:
+        return False
+    rank = len(x.shape)
+    places = [int(str(a)) % rank for a in axes] if axes is not None else list(range(len(starts)))
+    if axis not in places:
+        return False
+    i = places.index(axis)
+    start, end, total = starts[i], ends[i], x.shape[axis]
+    if not isinstance(start, int) or not isinstance(end, int) or (steps and steps[i] != 1):
+        return False
+    if start < 0 or not isinstance(total, int) or not start < end <= total:
+        return False
+    wanted = o.at.plain(algebra.add(o.at.plain(size), start))
+    plain = o.at.plain(size)
+    if wanted is None or plain is None or not o.element(d, 2, i, wanted):
+        return False
+    o.most[plain, total - start, f"'{x.name}' has {total} rows on axis {axis}"] = None
+    return True
+
+
+_NUMBERS: dict[str, Callable[[Origins, Binding, int, Size], bool]] = {
+    "Expand": _of_expand,
+    "ConstantOfShape": _of_shape,
+    "Tile": _of_tile,
+    "Resize": _of_resize,
+    "Range": _of_range,
+    "Slice": _of_slice,
+}

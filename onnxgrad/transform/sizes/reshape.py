@@ -1,0 +1,151 @@
+"""The targets of Reshape and Expand: every open size keeps its place in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from onnxgrad.ir import sizes as algebra
+from onnxgrad.transform.batching.layout import Refused, Size
+from onnxgrad.transform.sizes.node import Node, Shape
+
+
+def reshape(node: Node) -> Shape | None:
+    """Open sizes stay at their place in memory."""
+    given, target = node.shape(), node.elements(1, "shape")
+    if target is None:
+        raise Refused("its target is not known")
+    in_file = [node.number(d) for d in given]
+    wanted = _in_file(node, target, in_file)
+    own = _own(node, target, given)
+    if own is not None and any(map(node.at.is_open, target)):  # computed from the size
+        return _computed(node, own, given, wanted)
+    found = _placed(node, given, wanted)
+    if own is not None and all(map(node.at.same, own, found)):
+        return found
+    if node.binding.version < 5:
+        raise Refused("Reshape of an old opset")
+    node.note(wanted, found)
+    node.read(1, node.vector(_target(found)))
+    return found
+
+
+def _target(found: Shape) -> list[Size]:
+    """What Reshape reads: -1 for one size that is computed."""
+    computed = [i for i, d in enumerate(found) if isinstance(d, str)]
+    return [-1 if i == computed[-1] else d for i, d in enumerate(found)]
+
+
+def _in_file(node: Node, target: Sequence[Size], given: Sequence[int]) -> list[int]:
+    wanted = [node.number(d) for d in target]
+    zeros = not node.binding.attr("allowzero", 0)
+    found = [given[i] if d == 0 and zeros and i < len(given) else d for i, d in enumerate(wanted)]
+    if -1 in found:
+        rest = int(np.prod([d for d in found if d != -1], dtype=np.int64))
+        found[found.index(-1)] = int(np.prod(given, dtype=np.int64)) // max(rest, 1)
+    return found
+
+
+def _own(node: Node, target: Sequence[Size], given: Shape) -> Shape | None:
+    """The shape that the node makes as it is, at any size; None if that has no formula."""
+    zeros = not node.binding.attr("allowzero", 0)
+    dims: list[Size] = [
+        given[i] if d == 0 and zeros and i < len(given) else d for i, d in enumerate(target)
+    ]
+    if -1 not in dims:
+        return tuple(dims)
+    others = algebra.product(node.at.plain(d) for d in dims if d != -1)
+    rest = algebra.exactly(algebra.product(map(node.at.plain, given)), others)
+    return None if rest is None else tuple(rest if d == -1 else d for d in dims)
+
+
+def _computed(node: Node, own: Shape, given: Shape, wanted: Sequence[int]) -> Shape:
+    """A target that the model computes from an open size; axes that join several remember them."""
+    total, count = (algebra.product(map(node.at.plain, shape)) for shape in (given, own))
+    if total is None or count is None:
+        raise Refused("a size in it has no formula")
+    if total != count:
+        node.conditions.append((total, count))
+    try:
+        found = _placed(node, given, wanted)
+    except Refused:
+        return own
+    return tuple(f if node.at.same(f, d) else d for f, d in zip(found, own, strict=True))
+
+
+def _placed(node: Node, given: Shape, wanted: Sequence[int]) -> Shape:
+    """The target in which every open size has the same place in memory. Raises Refused."""
+    parts: list[Size] = [p for d in given for p in node.at.split(d)]
+    numbers = [node.number(p) for p in parts]
+    if 0 in numbers or 0 in wanted:
+        raise Refused("it has no elements in the file")
+    inner = np.cumprod([1, *numbers[::-1]])[::-1][1:]  # elements behind each part
+    found: list[Size] = []
+    used: set[int] = set()
+    behind = int(np.prod(wanted, dtype=np.int64))
+    for size in wanted:
+        top, behind = behind, behind // size
+        inside = [
+            i
+            for i, p in enumerate(parts)
+            if node.at.is_open(p) and behind <= inner[i] and inner[i] * numbers[i] <= top
+            and numbers[i] > 1 and inner[i] % behind == 0 and top % (inner[i] * numbers[i]) == 0
+        ]  # fmt: skip
+        used.update(inside)
+        taken = int(np.prod([numbers[i] for i in inside], dtype=np.int64))
+        found.append(_size(node, size, [parts[i] for i in inside], size // taken))
+    left = [i for i, p in enumerate(parts) if node.at.is_open(p) and i not in used]
+    for i in left:
+        _divided(node, parts[i], numbers[i], int(inner[i]), wanted, found)
+    return tuple(found)
+
+
+def _size(node: Node, size: int, opened: Sequence[Size], rest: int) -> Size:
+    if not opened:
+        return size
+    return node.at.joined([*opened, rest])
+
+
+def _divided(
+    node: Node, part: Size, number: int, inner: int, wanted: Sequence[int], found: list[Size]
+) -> None:
+    """A size that becomes several axes, if all but one divide it at any size. Raises Refused."""
+    ends = np.cumprod([1, *wanted[::-1]])[::-1]
+    axes = [
+        j
+        for j, d in enumerate(wanted)
+        if d > 1 and ends[j + 1] >= inner and ends[j] <= inner * number
+    ]
+    choices = []
+    for j in axes:
+        rest = int(np.prod([wanted[i] for i in axes if i != j], dtype=np.int64))
+        size = algebra.exactly(node.at.plain(part), rest)
+        if size is not None and node.at.at(size) == wanted[j]:
+            choices.append((j, size))
+    if len(choices) != 1 or int(np.prod([wanted[j] for j in axes])) != number:
+        text = " x ".join(str(wanted[j]) for j in axes) or "other axes"
+        raise Refused(
+            f"it makes {text} of {number}, which is {node.at.plain(part)}: which of them grows is "
+            "not known (export with a dynamic axis)"
+        )
+    found[choices[0][0]] = choices[0][1]
+
+
+def expand(node: Node) -> Shape | None:
+    """An axis of the operand that is not expanded keeps its size."""
+    given, target = node.shape(), node.elements(1)
+    if target is None:
+        raise Refused("its target is not known")
+    before = len(target) - len(given)
+    wanted = list(target)
+    for axis, size in enumerate(given):
+        i = axis + before
+        if i < 0 or not node.at.is_open(size) or node.at.same(wanted[i], size) or wanted[i] == 1:
+            continue
+        if node.number(size) == 1 or node.number(wanted[i]) != node.number(size):
+            raise Refused(f"it expands axis {axis}, whose size is {node.at.plain(size)}")
+        wanted[i] = 1
+    if wanted != target:
+        node.read(1, node.vector(wanted))
+    return None

@@ -1,0 +1,259 @@
+"""Numbers in a node whose operand has an open size: which of them follow it, by operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.ir import sizes as algebra
+from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
+from onnxgrad.transform.batching.layout import Refused, Size
+from onnxgrad.transform.sizes.constants import for_any_size
+from onnxgrad.transform.sizes.node import Node, Shape
+from onnxgrad.transform.sizes.reshape import expand, reshape
+
+_FAR = 2**31 - 1  # from here on a bound of a Slice means the end
+
+
+# returns the shape of the result if it is known better than by inference
+_Rule: TypeAlias = Callable[[Node], Shape | None]
+
+
+def slice_(node: Node) -> Shape | None:
+    """The end of a whole axis becomes open; bounds in its first half count from its start."""
+    b, given = node.binding, node.shape()
+    starts, ends = node.elements(1, "starts") or [], node.elements(2, "ends") or []
+    axes = node.elements(3, "axes") or list(range(len(starts)))
+    changed = list(ends)
+    for i, axis in enumerate(axes):
+        size = given[int(axis) % len(given)]
+        if not node.at.is_open(size):
+            continue
+        number = node.number(size)
+        _counts_from_the_start(starts[i], number, "start")
+        if ends[i] == number:
+            changed[i] = _FAR
+        else:
+            _counts_from_the_start(ends[i], number, "end")
+    if changed != ends:
+        node.numbers.update({f"the end {e} of {b.op} is that of its axis": None
+                             for e, c in zip(ends, changed, strict=True) if e != c})  # fmt: skip
+        if b.version < 10:
+            b.set_attribute("ends", changed)
+        else:
+            dtype = b.inputs[2].dtype if b.inputs[2] is not None else TensorProto.INT64
+            numbers = [d for d in changed if isinstance(d, int)]
+            if len(numbers) < len(changed):
+                raise Refused("its ends are computed")
+            node.read(2, constant(np.array(numbers), dtype))
+    return None
+
+
+def _counts_from_the_start(bound: Size, number: int, what: str) -> None:
+    """Raises Refused for a bound that may as well count from the end, written as a number."""
+    if isinstance(bound, int) and 0 < bound < number and 2 * bound > number:
+        raise Refused(
+            f"its {what} {bound} of {number} may count from the end (write {bound - number}) or not"
+        )
+
+
+def gather(node: Node) -> Shape | None:
+    """Positions of a whole axis go on; others in its first half count from its start."""
+    given, indices = node.shape(), node.binding.operand(1)
+    size = given[int(node.binding.attr("axis", 0)) % max(len(given), 1)]
+    if indices is None or indices.const is None or not node.at.is_open(size):
+        return None
+    array, number = indices.const, node.number(size)
+    for axis, count in enumerate(array.shape):
+        if count == number and not np.take(array, 0, axis).any():
+            plain = node.at.plain(size)
+            if plain is not None:
+                made, how = for_any_size(indices, {axis: plain}, node.run_time)
+                node.numbers[f"constant '{indices.name}' {indices.type} {how}"] = None
+                node.read(1, made)
+            return None
+    for index in np.unique(array).tolist():
+        _counts_from_the_start(int(index), number, "index")
+    return None
+
+
+def gather_nd(node: Node) -> Shape | None:
+    """Indices that are computed, or count positions along an axis of their own."""
+    given, indices = node.shape(), node.binding.operand(1)
+    if indices is None or indices.const is None:
+        return None
+    array, first = indices.const, int(node.binding.attr("batch_dims", 0))
+    parts: list[Var] = []
+    changed = False
+    for i in range(array.shape[-1]):
+        part, size = array[..., i : i + 1], given[first + i]
+        column = constant(part, indices.dtype)
+        plain = node.at.plain(size)
+        if node.at.is_open(size) and plain is not None:
+            number = node.number(size)
+            axes = [a for a, count in enumerate(part.shape) if count == number]
+            if len(axes) != 1:
+                raise Refused(f"its indices are fixed, on an axis of size {plain}")
+            column, how = for_any_size(column, {axes[0]: plain}, node.run_time)
+            node.numbers[f"constant '{indices.name}' {indices.type} {how}"] = None
+            changed = True
+        parts.append(column)
+    if changed:
+        made = parts[0] if len(parts) == 1 else _stacked(node, parts)
+        node.read(1, made)
+    return None
+
+
+def _stacked(node: Node, parts: Sequence[Var]) -> Var:
+    """Components side by side, each as large as the largest."""
+    shapes = [v.shape or () for v in parts]
+    target = [
+        next((d for d in column if d != 1), 1)
+        for column in zip(*(s[:-1] for s in shapes), strict=True)
+    ]
+    wanted = node.vector([*(d for d in target if d is not None), 1])
+    made: Var = op.Concat(*(op.Expand(v, wanted) for v in parts), axis=-1)
+    return made
+
+
+def split(node: Node) -> Shape | None:
+    """Equal parts of an open axis."""
+    b, given = node.binding, node.shape()
+    size = given[int(b.attr("axis", 0)) % len(given)]
+    if not node.at.is_open(size):
+        return None
+    parts = node.elements(1, "split")
+    each = algebra.exactly(node.at.plain(size), len(b.outputs))
+    if parts is not None and any(map(node.at.is_open, parts)):
+        return None
+    if each is None or (parts is not None and len({*parts}) > 1):
+        raise Refused(f"it cuts {node.at.plain(size)} into parts of fixed sizes")
+    if parts is not None and b.version >= 13:
+        node.note(parts, [each] * len(parts))
+        node.read(1, node.vector([each] * len(parts)))
+    return None
+
+
+def resize(node: Node) -> Shape | None:
+    """A fixed target stays, unless it is that of the operand, or the user says that it follows."""
+    b, given = node.binding, node.shape()
+    if b.operand(3) is None:
+        return None
+    target = node.elements(3) or []
+    axes = [int(a) % len(given) for a in b.attr("axes") or range(len(given))]
+    wanted = list(target)
+    for i, axis in enumerate(axes):
+        if node.at.is_open(given[axis]) and node.number(given[axis]) == target[i]:
+            wanted[i] = given[axis]
+        elif node.at.is_open(given[axis]) and node.follows:
+            wanted[i] = _symbol(node, given[axis], target[i])
+    if wanted != target:
+        node.note(target, wanted)
+        node.read(3, node.vector(wanted))
+    return None
+
+
+def _symbol(node: Node, size: Size, target: Size) -> Size:
+    """The open size of an input that is a target in the file, that of the axis first."""
+    own = [s for s in node.at.opened if s in algebra.symbols(node.at.plain(size))]
+    for symbols in (own, list(node.at.opened)):
+        found = [s for s in symbols if node.at.opened[s] == target]
+        if len(found) == 1:
+            return found[0]
+    return target
+
+
+def fixed_targets(node: Node) -> list[tuple[Size, Size]]:
+    """The sizes that a Resize fixes, with the open sizes of its operand that they replace."""
+    b, given = node.binding, node.shape()
+    if b.op != "Resize" or b.domain or b.operand(3) is None:
+        return []
+    axes = [int(a) % len(given) for a in b.attr("axes") or range(len(given))]
+    pairs = zip(node.elements(3) or (), (given[a] for a in axes), strict=False)
+    return [(t, d) for t, d in pairs if node.at.is_open(d) and not node.at.is_open(t)]
+
+
+def top_k(node: Node) -> Shape | None:
+    """The number of elements is no size of the axis."""
+    b, given = node.binding, node.shape()
+    size = given[int(b.attr("axis", -1)) % len(given)]
+    count = (node.elements(1, "k") or [0])[0]
+    if node.at.is_open(size) and count == node.number(size):
+        raise Refused(f"its {count} are all of {node.at.plain(size)}, or not")
+    return None
+
+
+def windows(node: Node) -> Shape | None:
+    """A window that covers a whole open axis slides at other sizes; channels are fixed."""
+    given, weight = node.shape(), node.binding.operand(1)
+    kernel = node.binding.attr("kernel_shape") or ((weight and weight.shape) or ())[2:]
+    if node.at.is_open(given[1]) and "Conv" in node.binding.op:
+        raise Refused("its channels are fixed")
+    for size, width in zip(given[2:], kernel):
+        if node.at.is_open(size) and node.number(size) == width:
+            name = node.binding.node.name or node.binding.out.name
+            node.remarks[
+                f"{node.binding.op} '{name}': its window covers the whole axis in the file, and "
+                "slides at other sizes"
+            ] = None
+    return None
+
+
+def summed(node: Node) -> Shape | None:
+    """A sum that is divided by a constant number of its terms: the constant stays, and is said."""
+    b, given = node.binding, node.shape()
+    axes = node.elements(1, "axes") or range(len(given))
+    sizes = [given[int(a) % len(given)] for a in axes]
+    if not any(map(node.at.is_open, sizes)):
+        return None
+    count = int(np.prod([node.number(d) for d in sizes], dtype=np.int64))
+    for user in b.out.users:
+        for v in user.inputs if user.op in ("Div", "Mul") and not user.domain else ():
+            array = None if v is None or v.dtype != b.out.dtype else v.const
+            factor = float(array.reshape(-1)[0]) if array is not None and array.size == 1 else 0.0
+            if array is not None and factor in (count, float(array.dtype.type(1 / count))):
+                node.remarks[
+                    f"{user.op} '{user.node.name or user.out.name}': the constant {factor:g} "
+                    "stays; a mean would need it to follow"
+                ] = None
+    return None
+
+
+def space_to_depth(node: Node) -> Shape | None:
+    """Sizes must divide by the size of a block."""
+    block = int(node.binding.attr("blocksize"))
+    for size in node.shape()[2:]:
+        part = algebra.divide(node.at.plain(size), block)
+        whole, plain = algebra.multiply(part, block), node.at.plain(size)
+        if whole is not None and plain is not None and whole != plain:
+            node.conditions.append((plain, whole))
+    return None
+
+
+def recurrent(node: Node) -> Shape | None:
+    """Lengths that are constants are those of the file."""
+    lengths = node.binding.operand(4)
+    if lengths is not None and lengths.const is not None and node.at.is_open(node.shape()[0]):
+        raise Refused("its sequence_lens are fixed")
+    return None
+
+
+TARGETS: dict[str, _Rule] = {
+    "Reshape": reshape,
+    "Expand": expand,
+    "Slice": slice_,
+    "Gather": gather,
+    "GatherND": gather_nd,
+    "Split": split,
+    "Resize": resize,
+    "TopK": top_k,
+    "SpaceToDepth": space_to_depth,
+    "ReduceSum": summed,
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), recurrent),
+    **dict.fromkeys(("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"), windows),
+}

@@ -1,0 +1,237 @@
+"""The walk through a program: the size of every axis, from the open ones of the inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from onnx import TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir import sizes as algebra
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.emission.emitter import emitter
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.type_inference.per_binding import types_of
+from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements, sizes
+from onnxgrad.ir.types import Dim, TensorType, Type, TypeMismatch
+from onnxgrad.ir.var import Var
+from onnxgrad.transform.batching.layout import Refused, Size
+from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
+from onnxgrad.transform.sizes.agreement import Meeting, meetings
+from onnxgrad.transform.sizes.expressions import Expressions
+from onnxgrad.transform.sizes.node import Node
+from onnxgrad.transform.sizes.origins import Origins
+from onnxgrad.transform.sizes.targets import TARGETS, fixed_targets
+from onnxgrad.wording import option
+
+_TURNS = 2000  # numbers that may be found to follow a size
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Two sizes that must be equal for the model to run, and the node that needs it."""
+
+    left: Size
+    right: Size
+    node: str
+
+
+@dataclass
+class Followed:
+    """Which numbers follow open sizes, under which conditions, and up to which sizes."""
+
+    expressions: Expressions
+    conditions: dict[Condition, None] = field(default_factory=dict)
+    numbers: dict[str, None] = field(default_factory=dict)
+    remarks: dict[str, None] = field(default_factory=dict)
+    most: dict[tuple[Size, int, str], None] = field(default_factory=dict)
+
+
+def follow_sizes(
+    program: Program, values: Mapping[str, int], follow: Collection[str] = ()
+) -> Followed:
+    """Follow the open sizes of the inputs through the main graph, which is changed: numbers in it
+    that are sizes of the file are computed. `values`: the size in the file of each open symbol;
+    `follow`: nodes whose fixed targets follow.
+
+    Raises InputError that names the node where a size cannot be followed.
+    """
+    main = program.main
+    symbols = {s for v in main.inputs for d in v.shape or () for s in algebra.symbols(d)}
+    others = sorted(symbols - values.keys())
+    walk = _Walk(Followed(Expressions(values, others)), RunTimeSizes({}, main.inputs), follow)
+    with emitting(main, made_by="open-batch"):
+        for _ in range(_TURNS):
+            main.schedule()
+            if not walk.changes(list(main.bindings)):
+                break
+        emitter().discard()
+    walk.check_targets(main.bindings)
+    for b in main.bindings:
+        for v in b.outputs:
+            if v is not None and isinstance(v.type, TensorType) and v.shape is not None:
+                plain = tuple(map(walk.at.plain, v.shape))
+                v.type = TensorType(v.dtype, plain)
+    main.touch()
+    return walk.found
+
+
+class _Walk:
+    def __init__(self, found: Followed, run_time: RunTimeSizes, follow: Collection[str]) -> None:
+        self.found, self.run_time, self.at = found, run_time, found.expressions
+        self._follow = follow
+        self._seen: dict[Binding, object] = {}
+        self._known = KnownElements()
+        self.origins = Origins(self.at, run_time, found.numbers, found.most)
+
+    def changes(self, bindings: Sequence[Binding]) -> bool:
+        """Type every node in order; returns True, and stops, once a number before it changed."""
+        self._known = KnownElements()
+        self.origins.done.clear()
+        for b in bindings:
+            key = self._key(b)
+            if self._seen.get(b) == key:
+                continue
+            try:
+                again = self._visit(b)
+            except (Refused, TypeMismatch) as error:
+                raise InputError(f"{name_of(b)}: the size cannot be opened here: {error}") from None
+            if again:
+                return True
+            self._seen[b] = self._key(b)
+        return False
+
+    def _key(self, b: Binding) -> object:
+        return [(v, None if v is None else v.type, self._elements(v)) for v in b.inputs]
+
+    def _elements(self, v: Var | None) -> tuple[Dim, ...] | None:
+        """The elements of an operand that holds sizes."""
+        if v is None or v.is_constant or v.dtype not in (TensorProto.INT64, TensorProto.INT32):
+            return None
+        return sizes(v, self._known) if (v.rank or 0) < 2 else None
+
+    def _touched(self, v: Var | None) -> bool:
+        return v is not None and (
+            any(map(self.at.is_open, v.shape or ()))
+            or any(map(self.at.is_open, self._elements(v) or ()))
+        )
+
+    def _visit(self, b: Binding) -> bool:
+        touched = [v for v in b.reads() if self._touched(v)]
+        if b.blocks:
+            if touched:
+                raise Refused(f"its body reads '{touched[0].name}', whose size is open")
+            return False
+        if not touched:
+            self._type(b, types_of(b, self._known), ())
+            return False
+        groups = meetings(b)
+        if groups is None:
+            raise Refused("no rule for open sizes")
+        wanted: dict[int, dict[int, Size]] = {}
+        for meeting in groups:
+            self._meet(b, meeting, wanted)
+        if wanted:
+            for k, axes in wanted.items():
+                self.origins.follow(b, k, axes)
+            return True
+        node = self._node(b)
+        rule = TARGETS.get(b.op) if b.domain == "" else None
+        shape = None if rule is None else rule(node)
+        for left, right in node.conditions:
+            self._condition(left, right, b)
+        types = [shape] if shape is not None and len(b.outputs) == 1 else ()
+        self._type(b, self._types(b), types)
+        return False
+
+    def _node(self, b: Binding) -> Node:
+        found, follows = self.found, bool({b.node.name, b.out.name}.intersection(self._follow))
+        return Node(b, self.at, self.run_time, self._known, found.numbers, found.remarks, follows)
+
+    def check_targets(self, bindings: Iterable[Binding]) -> None:
+        """Raises InputError for a Resize to a fixed size that nothing made follow."""
+        for b in bindings:
+            for target, size in fixed_targets(self._node(b)) if b.op == "Resize" else ():
+                name = b.node.name or b.out.name
+                follow = option(f"--follow {name}", f"follow=[{name!r}]")
+                raise InputError(
+                    f"{name_of(b)}: its target {target} is fixed, and its operand has the size "
+                    f"{self.at.plain(size)}: if the target is an open size, pass {follow}"
+                )
+
+    def _types(self, b: Binding) -> list[Type | None]:
+        return types_of(b, KnownElements() if b.changed else self._known)
+
+    def _meet(self, b: Binding, meeting: Meeting, wanted: dict[int, dict[int, Size]]) -> None:
+        """The axes of operands that must get an open size; conditions if several are open."""
+        sizes_at = {place: self._size(b, place) for place in meeting.places}
+        opened = {p: d for p, d in sizes_at.items() if self.at.is_open(d)}
+        if not opened:
+            return
+        best = min(opened.values(), key=lambda d: (len(str(self.at.plain(d))), str(d)))
+        number = self.at.at(best)
+        for (k, axis), size in sizes_at.items():
+            if self.at.same(size, best) or (meeting.broadcasts and size == 1):
+                continue
+            if self.at.at(size) != number:
+                raise Refused(self._apart(b, k, axis, best))
+            if (k, axis) not in opened:
+                wanted.setdefault(k, {})[axis] = best
+                continue
+            self._condition(size, best, b)
+            self._rename(b.inputs[k], axis, best)
+
+    def _size(self, b: Binding, place: tuple[int, int]) -> Size:
+        k, axis = place
+        v = b.operand(k)
+        size = None if v is None or v.shape is None else v.shape[axis]
+        if v is None or size is None:
+            raise Refused(f"the size of axis {axis} of operand {k} has no formula")
+        return size
+
+    def _apart(self, b: Binding, k: int, axis: int, best: Size) -> str:
+        v = b.inputs[k]
+        shown = "?" if v is None else f"'{v.name}' {v.type}"
+        return (
+            f"axis {axis} of {shown} meets the size {self.at.plain(best)}, which is "
+            f"{self.at.at(best)} in the file"
+        )
+
+    def _condition(self, left: Size, right: Size, b: Binding) -> None:
+        plain = self.at.plain(left), self.at.plain(right)
+        if plain[0] is None or plain[1] is None:
+            raise Refused("a size in it has no formula")
+        self.found.conditions[Condition(plain[0], plain[1], name_of(b))] = None
+
+    def _rename(self, v: Var | None, axis: int, size: Size) -> None:
+        if v is not None and v.shape is not None:
+            v.type = TensorType(v.dtype, (*v.shape[:axis], size, *v.shape[axis + 1 :]))
+
+    def _type(
+        self, b: Binding, types: Sequence[Type | None], shapes: Sequence[tuple[Size, ...]]
+    ) -> None:
+        for i, v in enumerate(b.outputs):
+            if v is None or i >= len(types):
+                continue
+            type_ = types[i]
+            if i < len(shapes):
+                type_ = TensorType(v.dtype, shapes[i])
+            if type_ is not None and not isinstance(type_, TensorType):
+                v.type = type_
+            elif type_ is not None and type_.shape is not None:
+                v.type = TensorType(v.dtype or type_.dtype, tuple(self._formulas(b, v, type_)))
+
+    def _formulas(self, b: Binding, v: Var, type_: TensorType) -> Iterator[Dim]:
+        for axis, size in enumerate(type_.shape or ()):
+            if not self.at.known(size):
+                if any(self._touched(x) for x in b.reads()):
+                    raise Refused(f"the size of axis {axis} of '{v.name}' has no formula")
+                size = None
+            yield size
+
+
+def name_of(b: Binding) -> str:
+    """An operator with the name of its node."""
+    return f"{b.op} '{b.node.name or b.out.name}'"

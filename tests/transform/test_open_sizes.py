@@ -1,0 +1,213 @@
+"""Sizes other than the batch: each model is written for a size, opened, and compared with itself written for others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.load import load_own
+from onnxgrad.ir.save import to_proto
+from onnxgrad.transform.open_sizes import OpenedSizes, open_dimensions, other_sizes
+from onnxgrad.verify import feeds_for, run
+from tests.helpers import parse
+
+Text = Callable[[int], str]
+
+
+def numbers(values: object) -> str:
+    """An array as text."""
+    return "{" + ", ".join(str(v) for v in np.ravel(np.asarray(values)).tolist()) + "}"
+
+
+def ints(values: object) -> str:
+    return f"<value_ints = {list(np.ravel(np.asarray(values)))}>"
+
+
+def attention(n: int) -> str:
+    """Heads of two, positions of a table, and a causal mask."""
+    mask = np.where(np.tri(n), 0.0, -1e9)
+    return f"""g (int64[1,{n}] ids) => (float[1,{n},6] y)
+      <float[9,6] words = {numbers(np.sin(np.arange(54.0)))}, float[30,6] table = {numbers(np.cos(np.arange(180.0)))},
+       int64[1,{n}] positions = {numbers(np.arange(n))}, float[1,1,{n},{n}] mask = {numbers(mask)},
+       int64[4] heads = {{1, {n}, 2, 3}}, int64[3] back = {{1, {n}, -1}}>
+      {{ w = Gather (words, ids)  p = Gather (table, positions)  x = Add (w, p)  h = Reshape (x, heads)
+         q = Transpose <perm = [0,2,1,3]> (h)  k = Transpose <perm = [0,2,3,1]> (h)  s = MatMul (q, k)
+         m = Add (s, mask)  a = Softmax (m)  v = MatMul (a, q)  t = Transpose <perm = [0,2,1,3]> (v)  y = Reshape (t, back) }}"""
+
+
+def every_pair_of_pixels(n: int) -> str:
+    """Height and width are one axis, and two again; equal in the file."""
+    return f"""g (float[1,2,{n},{n + 4}] x) => (float[1,2,{n},{n + 4}] y)
+      <int64[3] flat = {{1, 2, {n * (n + 4)}}}, int64[4] whole = {{1, 2, {n}, {n + 4}}}>
+      {{ f = Reshape (x, flat)  t = Transpose <perm = [0,2,1]> (f)  s = MatMul (t, f)  a = Softmax (s)
+         v = MatMul (f, a)  y = Reshape (v, whole) }}"""
+
+
+def skip_connection(n: int) -> str:
+    """A Resize to a fixed size that meets an open one."""
+    return f"""g (float[1,1,{n},{n}] x) => (float[1,2,{n},{n}] y)
+      <int64[4] wanted = {{1, 1, {n}, {n}}}>
+      {{ p = MaxPool <kernel_shape = [2,2], strides = [2,2]> (x)  q = MaxPool <kernel_shape = [2,2], strides = [2,2]> (p)
+         u = Resize <mode = "nearest"> (q, , , wanted)  y = Concat <axis = 1> (x, u) }}"""
+
+
+def distances(n: int) -> str:
+    """Differences of positions, as relative attention has them, and values that fill a fixed shape."""
+    j_i = np.arange(n) - np.arange(n)[:, None]
+    return f"""g (float[{n},3] x) => (float[{n},{n}] y)
+      <int64[{n},{n}] d = {numbers(j_i)}, int64[2] shape = {{1, {n}}}, int64[2] all = {{{n}, {n}}}, int64 none = {{0}},
+       int64 many = {{{n}}}, int64 step = {{1}}>
+      {{ t = Transpose (x)  s = MatMul (x, t)  a = Abs (d)  f = Cast <to = 1> (a)  m = Sub (s, f)
+         z = ConstantOfShape <value = float[1] {{2}}> (shape)  w = Mul (m, z)  two = Constant <value_float = 0.5> ()
+         e = Expand (two, all)  r = Range (none, many, step)  rf = Cast <to = 1> (r)  b = Add (w, rf)  y = Mul (b, e) }}"""
+
+
+def parts(n: int) -> str:
+    """The first token, whole axes, negative bounds, equal parts of a doubled axis."""
+    return f"""g (float[1,{n},4] x) => (float[1,1,4] c, float[1,{n},4] w, float[1,{n - 1},4] r, float[1,{n},4] h)
+      <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] end = {{{n}}}, int64[1] last = {{-1}}, int64[2] cut = {{{n}, {n}}}>
+      {{ c = Slice (x, zero, one, one)  w = Slice (x, zero, end, one)  r = Slice (x, zero, last, one)
+         d = Concat <axis = 1> (x, w)  h, i = Split <axis = 1> (d, cut) }}"""
+
+
+def recurrent(n: int) -> str:
+    """A length that is the time of an LSTM."""
+    return f"""g (float[1,1,{2 * n}] x) => (float[1,{n},2] y)
+      <float[3,1,2] k = {{1,2,-1,0.5,0.25,1}}, float[1,8,3] w = {numbers(np.sin(np.arange(24.0)))},
+       float[1,8,2] r = {numbers(np.cos(np.arange(16.0)))}, int64[3] two = {{{n}, 1, 2}}>
+      {{ f = Conv <kernel_shape = [2], strides = [2]> (x, k)  t = Transpose <perm = [2,0,1]> (f)
+         o = LSTM <hidden_size = 2> (t, w, r)  s = Reshape (o, two)  y = Transpose <perm = [1,0,2]> (s) }}"""
+
+
+def masked(n: int) -> str:
+    """A mask that is read by batch and position."""
+    indices = np.stack([np.zeros(n, int), np.arange(n)], -1)
+    return f"""g (int64[1,{n}] mask, float[1,{n}] x) => (float[1,{n}] y)
+      <int64[1,{n},2] at = {numbers(indices)}, int64[{n}] each = {numbers(np.arange(n))}>
+      {{ m = GatherND (mask, at)  f = Cast <to = 1> (m)  g = Gather <axis = 1> (x, each)  y = Mul (f, g) }}"""
+
+
+# the text, what to open, the size in the file, other sizes
+OPENED: dict[str, tuple[Text, dict[str, list[str]], int, tuple[int, ...]]] = {
+    "attention": (attention, {"n": ["ids.1"]}, 8, (5, 13, 30)),
+    "every pair of pixels": (every_pair_of_pixels, {"n": ["x.2"], "m": ["x.3"]}, 6, (4, 9)),
+    "a skip connection": (skip_connection, {"n": ["x.2"], "m": ["x.3"]}, 8, (4, 12, 20)),
+    "distances": (distances, {"n": ["x.0"]}, 6, (4, 9)),
+    "parts": (parts, {"n": ["x.1"]}, 6, (4, 11)),
+    "recurrent": (recurrent, {"n": ["x.2"]}, 6, (4, 9)),
+    "masked": (masked, {"n": ["mask.1", "x.1"]}, 6, (4, 9)),
+}
+
+
+@pytest.mark.parametrize("name", OPENED)
+def test_the_same_model_written_for_other_sizes(name: str) -> None:
+    text, wanted, size, others = OPENED[name]
+    done = open_dimensions(load_own(parse(text(size))), wanted)
+    opened = to_proto(done.program, weights=True)
+    onnx.checker.check_model(opened, full_check=True)
+    for n in (size, *others):
+        original = parse(text(n))
+        feeds = feeds_for(original, seed=0)
+        for key, expected in run(original, feeds).items():
+            got = np.asarray(run(opened, feeds)[key])
+            np.testing.assert_array_equal(got, np.asarray(expected))
+
+
+def test_limits_are_said() -> None:
+    done = open_dimensions(load_own(parse(attention(8))), {"n": ["ids.1"]})
+    assert done.most == {"n": 30} and done.steps == {"n": 1}
+    assert done.notes == ("n is at most 30: 'table' has 30 rows",)
+    assert done.program.main.inputs[0].name == "ids"
+    assert to_proto(done.program).graph.input[0].doc_string == "n is at most 30"
+    pooled = "g (float[1,4,8,8] x) => (float[1,1,8,8] y) { d = SpaceToDepth <blocksize = 4> (x)  y = DepthToSpace <blocksize = 8> (d) }"
+    deep = open_dimensions(load_own(parse(pooled)), {"h": ["x.2"]})
+    assert deep.steps == {"h": 4} and [s["h"] for s in other_sizes(deep)] == [12, 4]
+
+
+REFUSED = {
+    "a weight for this size": (
+        "g (float[1,6] x) => (float[1,2] y) <float[6,2] w = {1,2,3,4,5,6,7,8,9,10,11,12}> { y = MatMul (x, w) }",
+        "x.1", r"MatMul.*constant 'w' f32\[6,2\] holds one value for each position"),
+    "a table of positions": (
+        "g (float[1,4,1] x) => (float[1,4,1] y) <float[1,4,1] p = {1, 2, 4, 8}> { y = Add (x, p) }", "x.1", "Add.*constant 'p'"),
+    "linspace": ("g (float[1,5] x) => (float[1,5] y) <float[5] p = {0, 0.25, 0.5, 0.75, 1}> { y = Add (x, p) }", "x.1", "constant 'p'"),
+    "a count down": ("g (float[1,5] x) => (float[1,5] y) <float[5] p = {4, 3, 2, 1, 0}> { y = Add (x, p) }", "x.1", "constant 'p'"),
+    "too short to tell": ("g (float[1,3] x) => (float[1,3] y) <float[3] p = {0, 1, 2}> { y = Add (x, p) }", "x.1", "constant 'p'"),
+    "windows": ("g (float[16,2] x) => (float[4,4,2] y) <int64[3] s = {4,4,2}> { y = Reshape (x, s) }", "x.0",
+                "makes 4 x 4 of 16, which is n: which of them grows"),
+    "a bound near the end": (
+        "g (float[1,8] x) => (float[1,7] y) <int64[1] a = {0}, int64[1] b = {7}, int64[1] c = {1}> { y = Slice (x, a, b, c) }",
+        "x.1", r"its end 7 of 8 may count from the end \(write -1\)"),
+    "an index near the end": ("g (float[1,8] x) => (float[1] y) <int64 i = {7}> { y = Gather <axis = 1> (x, i) }", "x.1", "its index 7 of 8"),
+    "a fixed picture": (
+        'g (float[1,1,4,4] x) => (float[1,1,9,4] y) <int64[4] s = {1,1,9,4}> { y = Resize <mode = "nearest"> (x, , , s) }',
+        "x.2", "Resize.*its target 9 is fixed.*follow="),
+    "all elements": ("g (float[1,8] x) => (float[1,8] y, int64[1,8] i) <int64[1] k = {8}> { y, i = TopK (x, k) }", "x.1", "TopK.*its 8 are all of n"),
+    "another input": ("g (float[1,8] x, float[1,8] m) => (float[1,8] y) { y = Mul (x, m) }", "x.1",
+                      r"axis 1 of input 'm' f32\[1,8\] is fixed.*'...,m.1'"),
+    "channels": ("g (float[1,2,8] x) => (float[1,1,8] y) <float[1,2,1] k = {1, 2}> { y = Conv (x, k) }", "x.1", "Conv.*its channels are fixed"),
+    "parts of fixed sizes": ("g (float[1,8] x) => (float[1,3] y, float[1,5] z) <int64[2] s = {3, 5}> { y, z = Split <axis = 1> (x, s) }",
+                             "x.1", "Split.*into parts of fixed sizes"),
+    "an operator without a rule": ("g (float[8] x) => (int64[1,N] y) { y = NonZero (x) }", "x.0", "NonZero.*no rule for open sizes"),
+    "a body": ("""g (float[1,8] x) => (float[1,8] y) { c = Constant <value = bool {1}> ()  i = Constant <value_int = 3> ()
+        y = Loop (i, c, x) <body = b (int64 k, bool go, float[1,8] s) => (bool on, float[1,8] t) { on = Identity (go)  t = Mul (s, x) }> }""",
+               "x.1", "Loop.*its body reads 'x'"),
+    "two sizes that must be equal": ("g (float[8,8] x) => (float[8,8] y) { t = Transpose (x)  y = Add (x, t) }", "x.0", "Add.*'x'|axis 1 of input 'x'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_certain_is_refused(name: str) -> None:
+    text, place, reason = REFUSED[name]
+    with pytest.raises(InputError, match=reason):
+        open_dimensions(load_own(parse(text)), {"n": [place]})
+
+
+def test_a_target_that_follows_because_the_user_says_so() -> None:
+    def text(n: int) -> str:
+        return f"""g (float[1,1,{n},4] x) => (float[1,1,{n},4] y) <int64[4] s = {{1,1,{n},4}}> {{
+          p = AveragePool <kernel_shape = [2,1], strides = [2,1]> (x)  y = Resize <mode = "linear"> (p, , , s) }}"""
+
+    model = parse(text(8))
+    with pytest.raises(InputError, match="its target 8 is fixed"):
+        open_dimensions(load_own(model), {"n": ["x.2"]})
+    done = open_dimensions(load_own(model), {"n": ["x.2"]}, ["y"])
+    feeds = feeds_for(parse(text(12)), seed=0)
+    expected = np.asarray(run(parse(text(12)), feeds)["y"])
+    assert np.array_equal(np.asarray(run(to_proto(done.program), feeds)["y"]), expected)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "follow", "reason"),
+    [
+        ({"n": ["q.1"]}, [], "'q.1' is no axis of an input"),
+        ({"n": ["x.0"]}, [], "no fixed size of 2 or more"),
+        ({"n": ["x.5"]}, [], "no fixed size of 2 or more"),
+        ({"N": ["x.1"]}, [], "'N' is no name of a new size"),
+        ({"a+b": ["x.1"]}, [], "is no name of a new size"),
+        ({"n": ["x.1", "x.2"]}, [], "several sizes: 4 in x.1, 5 in x.2"),
+        ({"n": ["x.1"]}, ["q"], "no such node"),
+    ],
+)
+def test_bad_choices(wanted: dict[str, list[str]], follow: list[str], reason: str) -> None:
+    model = parse("g (float[1,4,5] x, float[N] w) => (float[1,4,5] y) { y = Neg (x) }")
+    with pytest.raises(InputError, match=reason):
+        open_dimensions(load_own(model), wanted, follow)
+
+
+def test_a_mean_by_hand_is_said() -> None:
+    text = "g (float[1,5] x) => (float[1] y) <int64[1] a = {1}, float n = {5}> { s = ReduceSum <keepdims = 0> (x, a)  y = Div (s, n) }"
+    (note,) = open_dimensions(load_own(parse(text)), {"n": ["x.1"]}).notes
+    assert note == "Div 'y': the constant 5 stays; a mean would need it to follow"
+
+
+def test_a_window_that_covers_all_is_said() -> None:
+    text = (
+        "g (float[1,1,4,4] x) => (float[1,1,1,1] y) { y = AveragePool <kernel_shape = [4,4]> (x) }"
+    )
+    done: OpenedSizes = open_dimensions(load_own(parse(text)), {"n": ["x.2"]})
+    assert "its window covers the whole axis" in done.notes[0]
