@@ -1,12 +1,15 @@
 """Every operator of the default domain with a function body (and Trilu), converted from its opset
 down to each older one.
 
-    python scripts/sweep_opened.py [--only OP] [--every N]
+    python scripts/sweep_opened.py [--inline] [--only OP] [--every N]
+
+With --inline the body of the schema takes the operator's place at its own opset, as `optimize
+--inline OP` does; sizes known, sizes open, each operand in other ranks, each axis at size 1,
+wherever onnxruntime runs the operator.
 
 The models are the node cases of ONNX's backend suite, in each older version of the operator that
 can express them, in their own dtype and with float32 as float16. A result must agree with
-onnxruntime's of the original or with the suite's (onnxruntime writes the lowest number for -inf in
-the scores of an Attention).
+onnxruntime's of the original or with the suite's.
 Prints what differs and counts for each operator; exit code 1 if something is wrong.
 """
 
@@ -23,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -32,8 +35,12 @@ from sweep_reference import forms  # noqa: E402  # runs from a checkout
 
 from onnxgrad.errors import InputError, OnnxgradError  # noqa: E402
 from onnxgrad.ir.load import load  # noqa: E402
+from onnxgrad.ir.program import Program  # noqa: E402
 from onnxgrad.ir.save import to_proto  # noqa: E402
 from onnxgrad.passes.convert_opset import NEWEST, OLDEST, convert  # noqa: E402
+from onnxgrad.passes.inline import Inline  # noqa: E402
+from onnxgrad.rewrite.trace import Trace  # noqa: E402
+from onnxgrad.verify.reference.evaluate import reference  # noqa: E402
 from onnxgrad.verify.running.session import run  # noqa: E402
 from tests.backend_suite import Case, usable  # noqa: E402
 from tests.suite_table import any_opset  # noqa: E402
@@ -110,11 +117,138 @@ def differ(got: list[Any], want: list[Any], half: bool) -> bool:
                 return True
             continue
         limit = 2e-2 if half else _CLOSE.get(x.dtype.name, 1e-4)
-        p, q = x.astype(np.float64), y.astype(np.float64)
+        # onnxruntime writes the lowest number, or sums of it, for -inf in scores of an Attention
+        p, q = (_with_infinity(v) for v in (x, y))
         scale = max(1e-3, float(np.abs(q[np.isfinite(q)]).max(initial=0.0)))
         if not np.allclose(p, q, rtol=0, atol=limit * scale, equal_nan=True):
             return True
     return False
+
+
+def variants(
+    model: onnx.ModelProto, feeds: dict[str, Any], suite: list[Any] | None
+) -> Iterator[tuple[str, onnx.ModelProto, dict[str, Any], list[Any] | None]]:
+    """The model, the same with open sizes, with constants for its small integers, and with a float
+    operand of other ranks.
+    """
+    yield "", model, feeds, suite
+    opened = onnx.ModelProto()
+    opened.CopyFrom(model)
+    for v in opened.graph.input:
+        for i, d in enumerate(v.type.tensor_type.shape.dim):
+            d.dim_param = f"{v.name}_{i}"
+    yield "open", opened, feeds, suite
+    small = {n: v for n, v in feeds.items() if isinstance(v, np.ndarray) and v.dtype.kind in "iu"}
+    if small:
+        fixed = onnx.ModelProto()
+        fixed.CopyFrom(model)
+        kept = [v for v in model.graph.input if v.name not in small]
+        del fixed.graph.input[:]
+        fixed.graph.input.extend(kept)
+        fixed.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in small.items())
+        yield "constant", fixed, {n: v for n, v in feeds.items() if n not in small}, suite
+        yield from _reshaped(fixed, {n: v for n, v in feeds.items() if n not in small})
+    yield from _reshaped(model, feeds)
+    yield from _of_one(model, feeds)
+
+
+def _of_one(
+    model: onnx.ModelProto, feeds: dict[str, Any]
+) -> Iterator[tuple[str, onnx.ModelProto, dict[str, Any], None]]:
+    """Each axis at size 1: of one operand, and of all that have it."""
+    arrays = {n: v for n, v in feeds.items() if isinstance(v, np.ndarray)}
+    for axis in range(max((v.ndim for v in arrays.values()), default=0)):
+        longer = [n for n, v in arrays.items() if v.ndim > axis and v.shape[axis] > 1]
+        for names in ([longer] if len(longer) > 1 else []) + [[n] for n in longer]:
+            yield (
+                f"{names} of one at {axis}",
+                *_with_feeds(model, feeds, {n: arrays[n].take([0], axis) for n in names}),
+                None,
+            )
+
+
+def _with_feeds(
+    model: onnx.ModelProto, feeds: dict[str, Any], changed: dict[str, Any]
+) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """The model that declares these feeds, and nothing of its results' shapes; and all feeds."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for value in made.graph.input:
+        if value.name in changed:
+            del value.type.tensor_type.shape.dim[:]
+            for d in changed[value.name].shape:
+                value.type.tensor_type.shape.dim.add(dim_value=d)
+    for value in made.graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    return made, {**feeds, **changed}
+
+
+def _reshaped(
+    model: onnx.ModelProto, feeds: dict[str, Any]
+) -> Iterator[tuple[str, onnx.ModelProto, dict[str, Any], None]]:
+    """Operands of other ranks: the first axis split off, the last two joined, one element."""
+    for name, v in feeds.items():
+        if not isinstance(v, np.ndarray) or v.dtype.kind not in "fiu":
+            continue
+        wider = {(1, *v.shape), (*v.shape, 1), (*v.shape[:-2], -1)}
+        for shape in sorted(wider if v.size != 1 else {(), (1,)}):
+            moved = v.reshape(shape)
+            if moved.shape == v.shape:
+                continue
+            yield f"{name}{list(moved.shape)}", *_with_feeds(model, feeds, {name: moved}), None
+
+
+def all_inlined(
+    model: onnx.ModelProto, feeds: dict[str, Any], suite: list[Any] | None, half: bool
+) -> Iterator[tuple[str, str]]:
+    """What became of each variant that onnxruntime runs, and which it is."""
+    for what, form, fed, known in variants(model, feeds, suite):
+        own = results(form, fed)
+        if what and not own:
+            continue
+        for value, result in zip(form.graph.output, own or ()):
+            of_tensor = value.type.tensor_type
+            if isinstance(result, np.ndarray) and not of_tensor.HasField("shape"):
+                of_tensor.shape.CopyFrom(onnx.TensorShapeProto())
+                for d in result.shape:
+                    of_tensor.shape.dim.add(dim_value=d)
+        if is_valid(form):
+            found = inlined(form, fed, [r for r in (own, known) if r], half)
+            if found == "WRONG":  # onnxruntime's own kernel may be
+                found = inlined(form, fed, [list(reference(form, fed).values())], half)
+            yield found, f"{what} {half=}"
+
+
+def converted(
+    opset: int, model: onnx.ModelProto, feeds: dict[str, Any], suite: list[Any] | None, half: bool
+) -> Iterator[tuple[str, str]]:
+    """What became of a model at each older opset, and which; the opsets below one that is refused
+    are.
+    """
+    wanted = [r for r in (results(model, feeds), suite) if r]
+    found = ""
+    for to in range(opset - 1, OLDEST - 1, -1):
+        found = found if found.startswith("refused") else judged(model, to, feeds, wanted, half)
+        yield found, f"-> {to} {half=}"
+
+
+def inlined(
+    model: onnx.ModelProto, feeds: dict[str, Any], wanted: list[list[Any]], half: bool
+) -> str:
+    """What became of an operator that is inlined: right, refused, unjudged or WRONG."""
+    trace, program = Trace(explain=True), load(model)
+    Inline(names=model.graph.node[0].op_type).run(program, trace)
+    if not trace.rewrites:
+        reasons = [re.sub("[0-9]+", "N", why) for _, _, why in trace.declined]
+        return f"refused: {reasons[0] if reasons else 'nothing to inline'}"
+    return judged_result(program, model, feeds, wanted, half)
+
+
+def _with_infinity(v: Any) -> Any:
+    wide = v.astype(np.float64)
+    lowest = -6e4 if v.dtype.name == "float16" else -1e38
+    return np.where(wide < lowest, -np.inf, wide)
 
 
 def judged(
@@ -128,6 +262,17 @@ def judged(
         inner = re.search(r"= (\w+)\(", str(reason))
         why = str(reason).rpartition(": ")[2]
         return f"refused {inner[1] if inner else ''}: {re.sub('[0-9]+', 'N', why)}"
+    return judged_result(program, model, feeds, wanted, half)
+
+
+def judged_result(
+    program: Program,
+    model: onnx.ModelProto,
+    feeds: dict[str, Any],
+    wanted: list[list[Any]],
+    half: bool,
+) -> str:
+    """Whether the program computes what is wanted."""
     for block in program.blocks():
         block.schedule()
         block.check()
@@ -135,8 +280,10 @@ def judged(
     if not is_valid(made):
         return "WRONG: onnx's checker refuses the result"
     got = results(made, feeds)
+    if got is None and results(model, feeds) is None:
+        return "unjudged: onnxruntime runs neither"
     if got is None:
-        return "unjudged: onnxruntime does not run the result"
+        return "unrun: onnxruntime does not run the result"
     if not wanted:
         return "unjudged: onnxruntime does not run the original"
     if model.graph.node[0].op_type == "Bernoulli":
@@ -147,6 +294,7 @@ def judged(
 def main() -> int:
     """1 if something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--inline", action="store_true")
     parser.add_argument("--only", default="", metavar="OP")
     parser.add_argument("--every", type=int, default=1, help="only each so many-th case")
     given = parser.parse_args()
@@ -155,23 +303,21 @@ def main() -> int:
     reasons: Counter[str] = Counter()
     newest = {s.name for s in onnx.defs.get_all_schemas() if s.domain == ""}
     able = {op for op in newest if any(has_body(op, v) for v in range(OLDEST, NEWEST + 1))}
+    able -= {"Trilu"} if given.inline else set()
     cases = [c for c in usable() if c.kind == "node" and len(c.model.graph.node) == 1]
     cases = [c for c in cases if (n := c.model.graph.node[0]).op_type in able and not n.domain]
     cases = [c for c in cases if given.only in ("", c.model.graph.node[0].op_type)]
     with any_opset():
         for case in cases[:: given.every]:
             op = case.model.graph.node[0].op_type
-            for opset, model, feeds, suite, half in twins(case):
-                wanted = [r for r in (results(model, feeds), suite) if r]
-                for to in range(opset - 1, OLDEST - 1, -1):
-                    found = judged(model, to, feeds, wanted, half)
-                    counts[op][found.split()[0].rstrip(":")] += 1
-                    if found.startswith("WRONG"):
-                        print(f"{case.name} {'half ' * half}{opset} -> {to}: {found}", flush=True)
-                    if found.startswith("refused"):  # and so are older opsets
-                        reasons[f"{op} {found}"] += 1
-                        counts[op]["refused"] += to - OLDEST
-                        break
+            for opset, *twin in twins(case):
+                found = all_inlined(*twin) if given.inline else converted(opset, *twin)
+                for verdict, where in found:
+                    counts[op][verdict.split()[0].rstrip(":")] += 1
+                    if verdict.startswith(("WRONG", "unrun")):
+                        print(f"{case.name} {opset} {where}: {verdict}", flush=True)
+                    elif not verdict.startswith("right"):
+                        reasons[f"{op} {verdict}"] += 1
     for op, of in sorted(counts.items()):
         print(f"{op}: {', '.join(f'{n} {k}' for k, n in sorted(of.items()))}")
     for reason, n in sorted(reasons.items()):

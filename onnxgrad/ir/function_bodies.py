@@ -13,16 +13,18 @@ from functools import lru_cache
 from typing import Any
 
 import onnx
-from onnx import AttributeProto, FunctionProto
+from onnx import AttributeProto, FunctionProto, helper
 
-from onnxgrad.errors import InputError, InternalError
+from onnxgrad.errors import InputError, InternalError, OnnxgradError
 from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import function_block
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import FunctionKey, Program
-from onnxgrad.ir.protobufs import keep
+from onnxgrad.ir.protobufs import every_node, keep
 from onnxgrad.ir.topological_order import callees_first
 from onnxgrad.ir.types import TensorType, type_to_proto
 from onnxgrad.ir.var import Var
@@ -114,6 +116,9 @@ def body_of(binding: Binding) -> Body:
         node = binding.to_node().SerializeToString()
         data = schema.get_context_dependent_function_with_opset_version(chosen, node, types)
     proto = FunctionProto.FromString(data)
+    mend = _MENDED.get((binding.domain, binding.op))
+    if mend is not None:
+        mend(proto)
     if not any(domains.is_default(o.domain) for o in proto.opset_import):
         # onnx's builder forgets it for operators of other domains; it builds for the model's opset
         proto.opset_import.add(domain="", version=binding.block.opsets.get("", 0))
@@ -126,6 +131,34 @@ def body_of(binding: Binding) -> Body:
     results = tuple(binding.result(i) for i, name in enumerate(proto.output) if name in defined)
     keep(proto.output, lambda name: name in defined)
     return Body(function_block(binding.block.program, proto), results)
+
+
+def _squeeze_rows(proto: FunctionProto) -> None:
+    """Squeeze the axis of a row alone: AffineGrid's body squeezes a batch of 1 as well."""
+    for node in every_node(proto.node):
+        if node.op_type == "Squeeze" and len(node.input) == 1:
+            node.input.append("one_1d")
+
+
+def _scale_of_zeros(proto: FunctionProto) -> None:
+    """Give zeros the scale 1, as onnxruntime does: DynamicQuantizeLinear's body divides 0 by 0."""
+    at = next(i for i, n in enumerate(proto.node) if n.output[0] == "Scale")
+    proto.node[at].output[0] = "Scale_of_range"
+    later = list(proto.node)[at + 1 :]
+    del proto.node[at + 1 :]
+    proto.node.extend([
+        helper.make_node("Equal", ["X_Range", "Q_Min"], ["All_Zero"]),
+        helper.make_node("Constant", [], ["One"], value=helper.make_tensor("", 1, [], [1.0])),
+        helper.make_node("Where", ["All_Zero", "One", "Scale_of_range"], ["Scale"]),
+        *later,
+    ])  # fmt: skip
+
+
+# bodies of schemas that do not compute their operator everywhere
+_MENDED: dict[tuple[str, str], Callable[[FunctionProto], None]] = {
+    ("", "AffineGrid"): _squeeze_rows,
+    ("", "DynamicQuantizeLinear"): _scale_of_zeros,
+}
 
 
 def _not_above(versions: Any, limit: int) -> int:
@@ -241,7 +274,9 @@ def splice(
 
     Attribute references become the call's values, the function's defaults, or the schema's. The
     copies are at the end of the block, which needs to be scheduled. Call `conflict` first. Raises
-    InputError if the call has more results than the body, InternalError if a result has no value.
+    InputError if the call has more results than the body, or if a schema's body does not type for
+    its operands (LayerNormalization's, whose scale must have all normalised axes); InternalError
+    if a result has no value.
     """
     block = binding.block
     if len(body.results) > len(body.block.outputs):
@@ -254,9 +289,16 @@ def splice(
         zip(body.block.inputs, binding.inputs)
     )
     body.block.schedule()  # a rewrite may have left a reader before what it reads
-    opened = clone_bindings(
-        body.block.bindings, block, mapping, bound=_bound(binding, body), prefix=prefix, fold=fold
-    )
+    bound = _bound(binding, body)
+    before = set(block.bindings)
+    try:
+        opened = clone_bindings(
+            body.block.bindings, block, mapping, bound=bound, prefix=prefix, fold=fold
+        )
+    except InternalError as e:
+        raise _for_others(binding, body, e, before) from e
+    if body.key is None:
+        opened += _with_scalars(opened)
     stands: dict[Var, Var] = {}
     for inner, out in zip(body.block.outputs, body.results):
         if out is None:
@@ -268,6 +310,31 @@ def splice(
         stands[out] = new
     block.remove(binding)
     return opened, stands
+
+
+def _for_others(
+    binding: Binding, body: Body, error: InternalError, before: Collection[Binding]
+) -> OnnxgradError:
+    """The error if a body does not type for its call; what was copied of a schema's body goes."""
+    if body.key is not None:
+        return error
+    for copy in [b for b in binding.block.bindings if b not in before][::-1]:
+        binding.block.remove(copy)
+    return InputError(f"the schema's body of '{binding}' is not for its operands: {error}")
+
+
+def _with_scalars(opened: Iterable[Binding]) -> list[Binding]:
+    """Give each Range scalars, as ONNX defines it; returns what is new. onnx's bodies (AffineGrid)
+    pass tensors of one element, which onnxruntime refuses where it knows their shape.
+    """
+    added: list[Binding] = []
+    for b in [b for b in opened if b.is_op("Range")]:
+        for i, v in enumerate(b.inputs):
+            if v is not None and v.rank != 0:
+                with emitting(b.block, share=True) as at:
+                    b.block.set_operand(b, i, op.Squeeze(v))
+                added += at.emitted
+    return added
 
 
 def open_in_place(

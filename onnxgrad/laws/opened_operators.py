@@ -31,8 +31,6 @@ from onnxgrad.laws.raise_opset import Refused, refuse_if
 # the results that an operator stands for; None if the schema's body is to be taken
 _Equation = Callable[[Binding], Sequence[Var] | None]
 MADE_BY = "convert-opset"
-# a branch of its body that is not taken does not load, because its operands have another rank
-_NOT_RUN = frozenset({"AffineGrid"})
 _PROVENANCE_SINCE = 10
 
 
@@ -52,7 +50,6 @@ def open_operator(b: Binding, version: int) -> list[Binding] | None:
             return None
         refuse_if(b.has_refs, "its attributes are given by calls: inline the function first")
         refuse_if(draws(b), "its body draws other random numbers")
-        refuse_if(b.op in _NOT_RUN, "onnxruntime does not run its body")
         made = None if equation is None else _from_equation(b, equation)
         return _from_schema(b) if made is None and has_schema_body(b) else made
     finally:
@@ -69,8 +66,11 @@ def _from_schema(b: Binding) -> list[Binding]:
     except InputError as e:
         reason = str(e)
     refuse_if(reason, f"its body cannot stand for it: {reason}")
-    with emitting(b.block, share=True):
-        copies, _ = open_in_place(b, body, prefix=f"{b.op.lower()}_", fold=folded)
+    try:
+        with emitting(b.block, share=True):
+            copies, _ = open_in_place(b, body, prefix=f"{b.op.lower()}_", fold=folded)
+    except InputError as e:
+        raise Refused(str(e)) from e
     if b.block.program.ir_version >= _PROVENANCE_SINCE:
         for copy in copies:
             if all(e.key != "onnxgrad.made_by" for e in copy.node.metadata_props):

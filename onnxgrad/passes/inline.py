@@ -191,7 +191,11 @@ def _open(b: Binding, trace: Trace) -> tuple[list[Binding], set[Var]] | None:
     if reason is not None:
         trace.missed(_RULE, where, reason)
         return None
-    opened, ends = open_in_place(b, body, without=(MADE_BY, KEY))
+    try:
+        opened, ends = open_in_place(b, body, without=(MADE_BY, KEY))
+    except InputError as e:
+        trace.missed(_RULE, where, str(e))
+        return None
     # a schema's body writes its constants (sqrt(2/pi), ...) in the operand's dtype
     trace.rounded |= body.key is None
     declare_copies(body.block, opened)

@@ -11,7 +11,7 @@ from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.running.session import run
 from tests.helpers import parse, unindented
 from tests.passes.test_remove_unused_functions import function, model
-from tests.rewriting import Done, apply
+from tests.rewriting import Done, apply, assert_same_results
 
 
 def marked(given: ModelProto, *names: str) -> ModelProto:
@@ -222,6 +222,46 @@ def test_a_schema_body_for_scalars_is_for_scalars_alone(operand: str, left: list
     done = apply(parse(text), "inline{names=Range}")
     assert [op for op in done.ops if op == "Range"] == left
     assert ("for scalars" in done.declined) == bool(left)
+
+
+@pytest.mark.parametrize(
+    ("known", "text"),
+    [
+        ("2,2,3", "t) => (float[N,H,W,2] y) <int64[4] n = {2,3,4,5}>"),
+        ("2,3,4", "t) => (float[N,D,H,W,3] y) <int64[5] n = {2,3,2,3,4}>"),
+        ("B,2,3", "t, float[B,3,H,W] i) => (float[N,H,W,2] y)"),
+    ],
+)
+def test_a_range_of_tensors_with_one_element(known: str, text: str) -> None:
+    """onnx's body of AffineGrid passes such, which onnxruntime refuses where it knows their shape."""
+    shape = "" if "n =" in text else "n = Shape (i)"
+    done = apply(
+        parse(f"g (float[{known}] {text} {{ {shape} y = AffineGrid (t, n) }}"),
+        "inline{names=AffineGrid},default",
+    )
+    assert "AffineGrid" not in done.ops
+    assert_same_results(done)
+    if "i)" not in text:
+        assert not [b for b in done.program.main.walk() if b.op == "If"]
+
+
+def test_zeros_have_the_scale_of_the_kernel() -> None:
+    """onnx's body of DynamicQuantizeLinear divides 0 by 0."""
+    text = "g (float[N,3] x) => (uint8[N,3] q, float s, uint8 z) { q, s, z = DynamicQuantizeLinear(x) }"
+    done = apply(parse(text), "inline{names=DynamicQuantizeLinear}")
+    assert "DynamicQuantizeLinear" not in done.ops
+    for x in (np.zeros((2, 3), np.float32), np.float32([[-1, 0, 2.5], [0.3, 0, 1]])):
+        want, got = (run(m, {"x": x}) for m in (done.before, done.after))
+        assert all(np.array_equal(v, got[n]) for n, v in want.items()) and want["s"] > 0
+
+
+def test_a_schema_body_that_does_not_type_declines() -> None:
+    """onnx's body of LayerNormalization wants a scale of all normalised axes, the operator one that broadcasts."""
+    text = """g (float[2,3,4] x, float[4] s) => (float[2,3,4] y) {
+        y = LayerNormalization <axis = 1> (x, s) }"""
+    done = apply(parse(text), "inline{names=LayerNormalization}")
+    assert done.ops == ["LayerNormalization"] and "not for its operands" in done.declined
+    assert done.after == done.before
 
 
 def test_a_function_with_a_loop_is_inlined_whatever_its_operands() -> None:

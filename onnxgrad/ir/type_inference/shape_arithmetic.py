@@ -147,9 +147,7 @@ def _of_shape(b: Binding, inputs: _Inputs) -> Elements | None:
 
 def _of_size(b: Binding, inputs: _Inputs) -> Elements | None:
     shape = None if b.inputs[0] is None else b.inputs[0].shape
-    # AffineGrid's body branches on a fixed one: onnxruntime refuses the Range behind if it knows
-    fixed = shape is None or all(isinstance(d, int) for d in shape)
-    return None if shape is None or fixed else _array(algebra.product(shape), [])
+    return None if shape is None else _array(algebra.product(shape), [])
 
 
 def _same(b: Binding, inputs: _Inputs) -> Elements | None:
