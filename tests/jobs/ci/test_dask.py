@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,16 +10,16 @@ from typing import Any
 import onnx
 import pytest
 
+from onnxgrad.__main__ import main
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.ci.dask import each_on
 from onnxgrad.jobs.ci.plan import plan_of
 from onnxgrad.jobs.ci.work import Job, Setup
 from onnxgrad.jobs.ci.workers import each
 from onnxgrad.jobs.recipe import parse
-from tests.cli.conftest import BRANCHES, Result
+from tests.cli.conftest import BRANCHES
 from tests.helpers import parse as model_of
 
-Run = Callable[..., Result]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 RECIPE: dict[str, Any] = {"ci": {"models": ["*.onnx"], "out": "build"}}
 # counts how often it is run, and ends its process as long as that is up to `most`
@@ -93,19 +93,23 @@ def test_a_killed_workers_model_is_tried_again_once(
 
 
 def test_the_command(
-    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+    cluster: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in "ab":
         onnx.save(model_of(BRANCHES), tmp_path / f"{name}.onnx")
     (tmp_path / "onnxgrad.toml").write_text('[ci]\nmodels = ["*.onnx"]\nout = "build"\n')
-    assert run("ci", "--update").code == 0
+    assert main(["ci", "--update"]) == 0
     lock = (tmp_path / "onnxgrad.lock.json").read_bytes()
-    found = run("ci", "--dask", cluster, "--update")
-    assert found.code == 0 and "accepted: 2 models\n2 passed" in found.out
+    capsys.readouterr()
+    assert main(["ci", "--dask", cluster, "--update"]) == 0
+    assert "accepted: 2 models\n2 passed" in capsys.readouterr().out
     assert (tmp_path / "onnxgrad.lock.json").read_bytes() == lock
-    both = run("ci", "--dask", cluster, "--jobs", "2")
-    assert both.code == 2 and "the cluster has its workers" in both.err
+    assert main(["ci", "--dask", cluster, "--jobs", "2"]) == 2
+    assert "--jobs says nothing of --dask: the cluster has its workers" in capsys.readouterr().err
 
 
 def test_workers_that_see_other_files_are_refused(cluster: str, jobs: list[Job]) -> None:
@@ -118,5 +122,5 @@ def test_workers_that_see_other_files_are_refused(cluster: str, jobs: list[Job])
 def test_no_scheduler(address: str, jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr("onnxgrad.jobs.ci.dask._CONNECTING", 1.0)
-    with pytest.raises(InputError, match=f"--dask {address}: no scheduler answers"):
+    with pytest.raises(InputError, match=f"^dask {address}: no scheduler answers"):
         list(each_on(address, jobs))
