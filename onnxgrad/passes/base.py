@@ -72,8 +72,8 @@ class Pass(metaclass=Declared):
 
     @classmethod
     def law(cls) -> str:
-        """The first line of the docstring."""
-        return (inspect.getdoc(cls) or "").split("\n")[0]
+        """Return the first paragraph of the docstring, on one line."""
+        return " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The presets: which passes run, in which order, and why each stands where it does."""
+"""The presets: their passes in order, with the reason for each position."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Steps in order, and what they promise together."""
+    """Steps in order, and the promise of the whole preset."""
 
     why: str
     steps: tuple[Step, ...]
@@ -25,68 +25,69 @@ class Preset:
 
 _CLEAN = (
     Step("remove-unused", "first, so that no pass below works on unused bindings"),
-    Step("remove-unused-functions", "nor on functions that no call reaches"),
+    Step("remove-unused-functions", "so that no pass works on functions that no call reaches"),
     Step(
         "remove-unused-parameters",
-        "nor on what a call computes for a function that does not read it",
+        "so that no pass works on operands that a function does not read",
     ),
     Step(
         "remove-noops",
-        "Identity, Cast and Expand hide constants and equal bindings from the next two",
+        "Identity, Cast and Expand hide constants and equal bindings from later passes",
     ),
     Step(
         "fold-constant",
-        "a raw export's Transpose(weight), shapes and biases become the constants that laws ask "
-        "for",
+        "Transpose(weight), shapes and biases of raw exports become the constants that rewrite "
+        "rules need",
     ),
     Step(
         "simplify-sizes",
-        "what is left of shape arithmetic depends on open sizes; its chains end at the inputs",
+        "the shape arithmetic that could not be folded depends on open sizes of the inputs",
     ),
     Step(
         "open-if",
-        "a condition is constant once it is folded; what stands in a branch is open to all below",
+        "conditions are constant after folding; later passes then see the nodes of the branch",
     ),
     Step(
         "merge-equal",
-        "what is equal shows only once it is folded; then parallel branches share an input",
+        "after folding, so that more bindings are equal; parallel branches then share an input",
     ),
     Step(
         "merge-consecutive",
-        "what two equal branches share has one reader less once they are merged",
+        "after equal branches are merged, so that values have fewer readers",
     ),
 )
-# a weight that is folded, merged with an equal one or concatenated is another parameter for
-# training
+# training needs the original parameters: no weight may be folded, merged or concatenated
 _TRAINABLE = (
     *_CLEAN[:2],
-    Step("remove-noops{floats=false}", "the 1 of a product may be trained"),
+    Step("remove-noops{floats=false}", "a factor of 1 may be a parameter"),
     Step("fold-constant{floats=false}", "shapes, sizes and indices only"),
     Step("simplify-sizes", "sizes are no weights"),
     Step(
         "merge-equal{floats=false}",
-        "what is equal shows only once it is folded; biases of zeros stay apart",
+        "after folding, so that more bindings are equal; biases of zeros stay apart",
     ),
-    Step("simplify-transpose{floats=false}", "fewer and lower transposes between the same weights"),
-    Step("remove-unused", "shapes that were folded"),
+    Step(
+        "simplify-transpose{floats=false}", "fewer and smaller transposes between unchanged weights"
+    ),
+    Step("remove-unused", "removes shape arithmetic that was folded"),
 )
 _BACKWARD = Step(
-    "backward-fold-scale-axis", "before forward: behind a product a scale moves whatever its sign"
+    "backward-fold-scale-axis",
+    "before forward: a scale of any sign can move into the product above it",
 )
-_FORWARD = Step("forward-fold-scale-axis", "what is left in front of a product")
+_FORWARD = Step("forward-fold-scale-axis", "scales that remain above a product")
 _FOLDED = (
     Step("fold-constant", "weight * scale becomes the weight"),
-    Step("fold-bias", "the shift is next to its product only when the scale between them is gone"),
+    Step("fold-bias", "after the scales, which stand between shifts and their products"),
 )
 _RAISED = (
     Step(
         "raise-composites",
-        "before scales and sums change what the chains look like; what it emits is merged again "
-        "below",
+        "before scales and sums change the chains; its emissions are merged below",
     ),
-    Step("merge-equal", "the masks and tables that it made for each layer are one"),
+    Step("merge-equal", "merges the masks and tables that were emitted for each layer"),
 )
-_STATISTICS = Step("fold-constant", "the statistics' arithmetic becomes one scale and one shift")
+_STATISTICS = Step("fold-constant", "the statistics become one scale and one shift")
 _INFERENCE = (
     Step(
         "simplify-inference",
@@ -97,60 +98,62 @@ _INFERENCE = (
     _FORWARD,
     *_FOLDED,
 )
-_LOWERED = Step("lower-composites", "their kernels are slower than these chains")
+_LOWERED = Step(
+    "lower-composites", "replaces operators whose kernels are slower than the equivalent chains"
+)
 # no scale moves forward, because onnxruntime looks for the multiply at the end of an RMS
 # normalisation
 _INFERENCE_THAT_PAYS = (
     Step(
         "simplify-inference{only_after_products=true}",
-        "a BatchNormalization that no product can take in would be two kernels in place of one",
+        "only after products, which absorb it; elsewhere it would be two kernels in place of one",
     ),
     _STATISTICS,
     Step(
         "backward-fold-scale-axis{scalars=true}",
-        "a scale moves whatever its sign; of one factor too, as attention scales its queries",
+        "scales of any sign, and single factors such as that of attention's queries",
     ),
     *_FOLDED,
 )
 FIRST_OF_FORMS = "divide-by-root"
 _LAST = (
-    Step(FIRST_OF_FORMS, "one kernel of onnxruntime's for the five of an RMS normalisation"),
+    Step(
+        FIRST_OF_FORMS, "onnxruntime then runs an RMS normalisation as one kernel in place of five"
+    ),
     Step(
         "flatten-products",
-        "last, when no law looks for a MatMul any more: onnxruntime makes these Gemms itself, and "
-        "leaves two Reshapes at each",
+        "last, after all rules that match MatMul: onnxruntime would emit these Gemms itself, with "
+        "two Reshapes each",
     ),
-    Step("merge-equal", "branches of one input share the Reshape of it"),
-    Step(
-        "accumulate-gemms", "last too: a Gemm that adds another is no branch of a family any more"
-    ),
-    Step("sink-constants", "behind all that shares, merges or folds constants"),
+    Step("merge-equal", "parallel branches share the Reshape of their input"),
+    Step("accumulate-gemms", "after combining: a Gemm that adds another one is no parallel branch"),
+    Step("sink-constants", "after all passes that share, merge or fold constants"),
 )
 _PRODUCTS = (
     Step(
         "simplify-transpose",
-        "before combining, so that right operands are weights and not transposes of weights",
+        "before combining, so that right operands are weights, not transposes of weights",
     ),
     Step(
         "combine-parallel-matmul",
-        "after the scales: branches that differ in a multiply only are equal now",
+        "after the scales, so that branches that differed only by a factor are alike",
     ),
     Step("combine-parallel-gemm", "the same for Gemm"),
     Step("combine-parallel-conv", "the same for Conv"),
-    Step("transpose-after-concat", "combining made Concats of transposes"),
-    Step("remove-unused", "the weights that were combined"),
+    Step("transpose-after-concat", "combining emits Concats of transposes"),
+    Step("remove-unused", "removes the separate weights of combined products"),
 )
 _ARITHMETIC = Step(
-    "simplify-arithmetic{exact=false}", "numbers meet before scales look for a product"
+    "simplify-arithmetic{exact=false}", "before scales move, so that factors are combined first"
 )
 _EVERYWHERE = tuple(
     Step(f"{s.item}{{merge=always}}" if "parallel" in s.item else s.item, s.why) for s in _PRODUCTS
 )
 
 DESCRIBED: dict[str, Preset] = {
-    "clean": Preset("no law about products, no weight computed anew", _CLEAN),
+    "clean": Preset("removes and folds only: products stay, no weight is recomputed", _CLEAN),
     "default": Preset(
-        "not slower than the input: what the cost rules do not forbid",
+        "every rewrite that the cost rules allow: not slower than the input",
         (
             *_CLEAN,
             *_RAISED,
@@ -162,15 +165,15 @@ DESCRIBED: dict[str, Preset] = {
         ),
     ),
     "inference": Preset(
-        "BatchNormalization and Dropout away, scales and shifts into weights, products as they are",
+        "removes BatchNormalization and Dropout, folds scales into weights; products stay",
         (*_CLEAN, *_RAISED, *_INFERENCE, _PRODUCTS[-1]),
     ),
     "canonical": Preset(
-        "every law wherever it holds, no cost rule: equal computations get equal graphs",
+        "every rewrite without cost rules: equal computations become equal graphs",
         (*_CLEAN, *_RAISED, _ARITHMETIC, *_INFERENCE, *_EVERYWHERE),
     ),
     "training-safe": Preset(
-        "every weight keeps its name, shape and bytes, and BatchNormalization and Dropout stay",
+        "every weight keeps its name, shape and bytes; BatchNormalization and Dropout stay",
         _TRAINABLE,
     ),
 }
