@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.load import ModelLike, check_room, load, to_kind_of
+from onnxgrad.ir.load import ModelLike, check_room, load_in_place, to_kind_of
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.jobs.declared import from_keywords
 from onnxgrad.jobs.training import fit as driver
@@ -89,7 +89,7 @@ def fit(
         )
     kind = model if into is None else into
     into = given if into is None else settled(into)
-    check_room(load(into), kind)
+    check_room(load_in_place(into), kind)
     done = driver.fit(given, options, original=into)
     done = replace(done, model=to_kind_of(done.model, kind))
     return done if report else done.model

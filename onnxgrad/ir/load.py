@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from google.protobuf.message import DecodeError
-from onnx import FunctionProto, ModelProto
+from onnx import FunctionProto, ModelProto, TensorProto
 
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir.block import BindingBlock
@@ -27,6 +27,7 @@ from onnxgrad.ir.reader import Reader
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage import external_data as external
 from onnxgrad.ir.storage.external_data import Digests
+from onnxgrad.ir.storage.weights_in_file import read_without_weights
 from onnxgrad.ir.type_inference.at_load import annotate
 from onnxgrad.options import known_keywords
 
@@ -71,11 +72,41 @@ def load(model: ModelLike) -> Program:
     return program_of(proto, None if path is None else path.parent, path)
 
 
-def load_own(model: ModelLike) -> Program:
-    """Returns a Program that may be changed: a copy if `model` is a Program or its main block.
-    Raises as `load`.
+def load_in_place(model: ModelLike) -> Program:
+    """As `load`, but large weights of a model file stay in it, as those in external files do: for
+    work that ends before the file changes. `bring_inside` reads them.
     """
-    program = load(model)
+    model = settled(model)
+    if isinstance(model, (str, os.PathLike)):
+        path = Path(model)
+        proto = read_without_weights(path)
+        if proto is not None:
+            return program_of(proto, path.parent, path)
+    return load(model)
+
+
+def bring_inside(path: Path, *programs: Program) -> None:
+    """Read the weights that lie in the model file `path` into programs, which share them."""
+    read: dict[str, TensorProto] = {}
+    for program in programs:
+        for v in program.main.initializers.values():
+            tensor = v.initializer
+            place = {} if tensor is None else {e.key: e.value for e in tensor.external_data}
+            if tensor is None or place.get("location") != path.name:
+                continue
+            if place["offset"] not in read:
+                inside = external.internalize(tensor, program.folder)
+                inside.ClearField("data_location")
+                read[place["offset"]] = inside
+            v.initializer = read[place["offset"]]
+            program.main.touch()
+
+
+def load_own(model: ModelLike, *, in_place: bool = False) -> Program:
+    """Returns a Program that may be changed: a copy if `model` is a Program or its main block.
+    in_place: as `load_in_place` reads a file. Raises as `load`.
+    """
+    program = load_in_place(model) if in_place else load(model)
     if not isinstance(model, (Program, BindingBlock)):
         return program
     proto = to_proto(program)

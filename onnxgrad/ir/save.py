@@ -182,10 +182,11 @@ def save_all(
         _remove(replaced)
 
 
-# an edit of a model; a file of `save_together`: a function receives the temporary path of each
-# earlier file, by its final path, and returns bytes
+# an edit of a model
 Change: TypeAlias = Callable[[ModelProto], object]
-Content: TypeAlias = Program | bytes | Callable[[Mapping[Path, Path]], bytes]
+# a file of `save_together`, or its pieces; a function receives the temporary path of each earlier
+# file, by its final path, and returns bytes
+Content: TypeAlias = Program | bytes | Iterator[bytes] | Callable[[Mapping[Path, Path]], bytes]
 
 
 def save_together(
@@ -206,9 +207,11 @@ def save_together(
                     replaced += old
                 else:
                     staged = {p.parent.resolve() / p.name: part.path for part, p in moves}
-                    data = content if isinstance(content, bytes) else content(staged)
                     parts = [(staging.part(path), path)]
-                    parts[0][0].file.write(data)
+                    content = content(staged) if callable(content) else content
+                    parts[0][0].file.writelines(
+                        [content] if isinstance(content, bytes) else content
+                    )
                 for part, _ in parts:
                     part.settle()
             moves += parts
@@ -252,10 +255,15 @@ def _staged(
     the model that it replaces. No other process of ours publishes in the folder from then on.
     """
     _refuse_own_files(program, place)
-    model = to_proto(program)
+    # a copy is needed only where something changes
+    same = change is id and not _is_changed(program)
+    model = program.proto if same else to_proto(program)
     change(model)
     outside = external.outside(model)
     data = _serialized(model)
+    if same and (outside or data is None):
+        model = to_proto(program)
+        outside = external.outside(model)
     if data is None:
         outside += external.large(model)
     if outside and path.parent.resolve() != place.parent.resolve():

@@ -17,9 +17,17 @@ from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_help
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.grad.weights.repairs import NONE, Repairs, apply_untied
 from onnxgrad.grad.weights.sharing import find_merged
-from onnxgrad.ir.load import ModelLike, load, load_own, program_of, proto_of, to_kind_of
+from onnxgrad.ir.load import (
+    ModelLike,
+    bring_inside,
+    load_in_place,
+    load_own,
+    program_of,
+    proto_of,
+    to_kind_of,
+)
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import elements, keep
+from onnxgrad.ir.protobufs import copy_fields, elements, keep
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.storage import external_data
 from onnxgrad.ir.types import Array, numpy_dtype
@@ -52,16 +60,19 @@ def export(
     graphs of it have, one of two tied weights without the other, a value of another shape, and a
     path that cannot be written.
     """
+    own = load_in_place(model)
     if repairs is None:
-        _refuse_half(model, values)
+        _refuse_half(own, values)
     if path is not None:
         _refuse_own_file(model, path)
-    trained = with_weights(model, values, how, repairs or Repairs())
+    trained = with_weights(own, values, how, repairs or Repairs())
+    if own.path is not None:
+        bring_inside(own.path, trained)
     return to_kind_of(trained, model) if path is None else save(trained, path)
 
 
-def _refuse_half(model: ModelLike, values: Mapping[str, Array]) -> None:
-    for copy in find_merged(load(model)).copies:
+def _refuse_half(program: Program, values: Mapping[str, Array]) -> None:
+    for copy in find_merged(program).copies:
         there, other = copy.weight.name, copy.copy.name
         if copy.certain and (there in values) != (other in values):
             raise InputError(
@@ -174,7 +185,11 @@ def _elements(tensor: TensorProto) -> object:
 
 def bare(model: ModelProto) -> bytes:
     """The model without the elements of its tensors."""
-    bare = deepcopy(model)
+    bare = ModelProto()
+    copy_fields(model, bare, skip=("graph",))
+    copy_fields(model.graph, bare.graph, skip=("initializer",))
+    for tensor in model.graph.initializer:
+        copy_fields(tensor, bare.graph.initializer.add(), skip=_DATA)
     for tensor in external_data.tensors(bare):
         for field in _DATA:
             tensor.ClearField(field)

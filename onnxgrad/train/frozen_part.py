@@ -154,7 +154,7 @@ def features(
     of `batch_size` (32, or what the model takes where that is fixed). Raises InputError as `cut`
     does, for data that does not fit, and for a value without one row per example.
     """
-    rest, first = load_own(model), load_own(model)
+    rest, first = (load_own(model, in_place=True) for _ in range(2))
     cut(rest, at)
     first_part(first, at)
     block = first.main

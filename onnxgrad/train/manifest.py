@@ -133,6 +133,14 @@ class Manifest:
         return [fed for fed in self.inputs if fed.role in roles]
 
     @property
+    def elements(self) -> int:
+        """How many numbers are trained."""
+        sizes = (
+            [d for d in fed.shape or () if isinstance(d, int)] for fed in self.of_role("parameter")
+        )
+        return sum(map(math.prod, sizes))
+
+    @property
     def batch(self) -> list[str]:
         """The names of the arrays of a batch."""
         return [fed.name for fed in self.of_role("batch")]

@@ -46,13 +46,6 @@ def _library() -> Any:
     return safetensors
 
 
-def to_bytes(arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:
-    """A safetensors file; its bytes do not depend on the order of the names. Raises InputError for
-    a dtype that is not read.
-    """
-    return b"".join(_pieces(arrays, metadata))
-
-
 def write(
     path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None
 ) -> None:
@@ -60,14 +53,17 @@ def write(
     written.
     """
     try:
-        write_whole(path, _pieces(arrays, metadata))
+        write_whole(path, pieces(arrays, metadata))
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
-def _pieces(arrays: Mapping[str, Array], metadata: Mapping[str, str] | None) -> Iterator[bytes]:
-    """The bytes as the library writes them, without copies of the arrays: its own function needs
-    all of them at once, and twice.
+def pieces(
+    arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None
+) -> Iterator[bytes]:
+    """The bytes of a file as the library writes them, which do not depend on the order of the
+    names, without copies of the arrays: its own function needs all of them at once, and twice.
+    Raises InputError for a dtype that is not read.
     """
     # one entry: the library writes several in any order
     words = {_KEY: json.dumps(dict(metadata or {}), sort_keys=True)}

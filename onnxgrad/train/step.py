@@ -89,10 +89,10 @@ def build_step(
     inputs_at: Sequence[str],
     ties: Ties,
 ) -> TrainingStep:
-    """Return the training step of a model; `onnxgrad.training_step` describes the options. Raises
-    InputError.
+    """Return the training step of a model; `onnxgrad.training_step` describes the options. Large
+    weights of a model file stay in it. Raises InputError.
     """
-    program = load_own(model)
+    program = load_own(model, in_place=True)
     original = digest(program)
     untied, doubts, notes = untie(program, ties.untie)
     before: set[str] = set()

@@ -60,7 +60,7 @@ def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
         contents[manifest.update] = step.update
     zeros = {fed.name for fed in manifest.inputs if fed.zeros}
     stored = {name: array for name, array in step.initial.items() if name not in zeros}
-    contents[manifest.state] = safetensors_file.to_bytes(stored, {"model": manifest.model})
+    contents[manifest.state] = safetensors_file.pieces(stored, {"model": manifest.model})
     contents[MANIFEST] = lambda staged: _sealed(Path(folder), manifest, staged)
     save_together(folder, contents, without_notes)
 

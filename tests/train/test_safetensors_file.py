@@ -36,7 +36,7 @@ def test_the_bytes_do_not_depend_on_the_order() -> None:
     assert (
         len(
             {
-                safetensors_file.to_bytes(a, m)
+                b"".join(safetensors_file.pieces(a, m))
                 for a in (ARRAYS, backwards)
                 for m in ({"a": "1", "b": "2"}, {"b": "2", "a": "1"})
             }
@@ -83,7 +83,7 @@ def test_the_bytes_are_those_of_the_library(tmp_path: Path) -> None:
     arrays = {f'{d} é"{n}': np.ones((n, 3), d) for d in dtypes for n in (2, 0)}
     arrays |= {"brain": ARRAYS["brain"], "scalar": ARRAYS["scalar"]}
     words = {"onnxgrad": json.dumps({"a": 'b"\n'}, sort_keys=True)}
-    found = safetensors_file.to_bytes(arrays, {"a": 'b"\n'})
+    found = b"".join(safetensors_file.pieces(arrays, {"a": 'b"\n'}))
     assert found == library.save(arrays, words)
     safetensors_file.write(tmp_path / "a", arrays, {"a": 'b"\n'})
     assert (tmp_path / "a").read_bytes() == found

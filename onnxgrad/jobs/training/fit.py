@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.load import ModelLike, load
+from onnxgrad.ir.load import ModelLike, load_in_place
 from onnxgrad.ir.program import Program
 from onnxgrad.jobs.training.declarations import (
     Engine,
@@ -29,7 +29,9 @@ from onnxgrad.limits import MOST_SECONDS, UNLIMITED, LimitReached, current, limi
 from onnxgrad.results import Rendered
 from onnxgrad.train.callbacks import Callback, Event, History, check_plotting
 from onnxgrad.train.data import read_npz, without_unread
+from onnxgrad.train.engines.session import give_back
 from onnxgrad.train.evaluation import accuracy
+from onnxgrad.train.export import export
 from onnxgrad.train.frozen_part import features
 from onnxgrad.wording import option
 
@@ -104,7 +106,7 @@ def fit(
         check_plotting()
     began = time.monotonic()
     with hooks.limits(options.timeout, options.max_memory):
-        step: Any = model if is_folder(model) else make_step(model, options)
+        step: Any = model if is_folder(model) else make_step(model, options, in_place=True)
         data, validation = (_data(model, d, options) for d in (options.data, options.validation))
         how = TrainerOptions.from_settings(options.shared(Engine))
         trainer = TrainingLoop(step, how) if options.provider == "cpu" else None
@@ -125,14 +127,19 @@ def fit(
         run = {"metrics": _metrics(options), "callbacks": [watching, _within_limits]}
         history = trainer.train(RunOptions.from_settings({**given, **run}))
     seconds = time.perf_counter() - started
-    trained, leads = None, trainer.leads
+    trained, leads, task = None, trainer.leads, trainer.task
+    steps, notes = trainer.progress.steps, task.notes
     if original is not None and (leads or hooks.write is None):
-        trained = trainer.exported(load(original), ExportOptions())
+        weights, made = trainer.trained(ExportOptions())
+        del trainer  # and with it gradients and states
+        give_back(task.manifest.elements)
+        into = load_in_place(original)
+        trained = export(into, weights, made, repairs=task.manifest.repairs)
+        del weights
         if hooks.write is not None:
             hooks.write(trained)
     if options.plot is not None and leads:
         history.plot(options.plot)
-    steps, notes = trainer.progress.steps, trainer.task.notes
     return Fitted(trained, history, steps, seconds, notes=notes, leads=leads)
 
 

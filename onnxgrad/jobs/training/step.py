@@ -4,7 +4,9 @@ and the check of its gradient.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,7 +14,8 @@ import numpy as np
 from onnxgrad.grad import check_gradient
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.weights.repairs import Ties
-from onnxgrad.ir.load import ModelLike
+from onnxgrad.ir.load import ModelLike, bring_inside
+from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.gradients import spread
 from onnxgrad.jobs.training.declarations import StepOptions, TrainStepOptions
@@ -29,8 +32,10 @@ from onnxgrad.verify.feeds.input_files import load_inputs
 T = TypeVar("T")
 
 
-def make_step(model: ModelLike, options: StepOptions) -> TrainingStep:
-    """Return the training step of a model. Raises InputError."""
+def make_step(model: ModelLike, options: StepOptions, *, in_place: bool = False) -> TrainingStep:
+    """Return the training step of a model; in_place: large frozen weights of a model file stay in
+    it. Raises InputError.
+    """
     average, scale = options.average, options.loss_scale
     if isinstance(average, float):
         average = ExponentialMovingAverage(average)
@@ -42,11 +47,15 @@ def make_step(model: ModelLike, options: StepOptions) -> TrainingStep:
         NORM in options.metrics or options.clip_norm is not None, options.accumulate, average,
         scale, _object(options.schedule, SCHEDULES, "schedule"),
     )  # fmt: skip
-    return build_step(
+    step = build_step(
         model, options.loss, update, options.wrt, metrics=options.metrics, stop=options.stop,
         checkpoint=options.checkpoint, modes=Modes(options.batch_norm, options.dropout),
         inputs_at=options.inputs_at, ties=Ties(options.tie, options.untie),
     )  # fmt: skip
+    given = settled(model)
+    if isinstance(given, (str, os.PathLike)) and not in_place:
+        bring_inside(Path(given), step.train, step.evaluation)
+    return step
 
 
 def _object(given: T | str | None, classes: Mapping[str, type[T]], what: str) -> T | None:

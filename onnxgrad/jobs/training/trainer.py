@@ -36,7 +36,7 @@ from onnxgrad.train.divergence import (
 )
 from onnxgrad.train.engines.base import ending_together
 from onnxgrad.train.engines.choice import open_engine
-from onnxgrad.train.engines.session import checked, open_session
+from onnxgrad.train.engines.session import checked, give_back, open_session
 from onnxgrad.train.evaluation import evaluated
 from onnxgrad.train.run_folder import RunFolder
 from onnxgrad.train.schedules import finite_rate, rate_from, rate_of
@@ -131,6 +131,7 @@ class TrainingLoop(HeldValues):
         self._facts["length"] = end
         self._log = None if options.log is None or not self.leads else JsonLines(options.log)
         self._take_up(place, options)
+        give_back(self.task.manifest.elements)  # first values, if nobody holds the step
         history, wanted = History(), patience is not None or "best" in keep
         watching: list[Callback] = [history]
         if self._engine.leads:
@@ -202,12 +203,12 @@ class TrainingLoop(HeldValues):
 
     def _resume(self, place: RunFolder, force: bool) -> None:
         """Go on from the file in the folder, unless that run took no step."""
-        values, words = self._stored(place.last)
-        stands = Progress.of(words, str(place.last))
-        if stands.begun:
-            self._go_on(values, words, str(place.last), force)
-            if self.leads:
-                place.link(stands.steps)
+        with self._stored(place.last) as (values, words):
+            stands = Progress.of(words, str(place.last))
+            if stands.begun:
+                self._go_on(values, words, str(place.last), force)
+        if stands.begun and self.leads:
+            place.link(stands.steps)
         if force or not self._engine.agree(place.best.exists()):
             self.progress = self.progress.without_best()
         if self._log is not None:

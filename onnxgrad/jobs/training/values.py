@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -127,14 +128,22 @@ class HeldValues:
 
     def restored(self, path: Path, options: RestoreOptions) -> None:
         """Go on from what `save` wrote. Raises InputError as `Trainer.restore` does."""
-        self._go_on(*self._stored(path), str(path), options.force)
+        with self._stored(path) as (values, words):
+            self._go_on(values, words, str(path), options.force)
         if self._before is not None:  # `fit` decides anew how long
             self._before[0].pop("length", None)
 
-    def _stored(self, path: Path) -> tuple[dict[str, Array], dict[str, str]]:
-        """The values and the words of a checkpoint, of which the leading process reads them."""
+    @contextmanager
+    def _stored(self, path: Path) -> Iterator[tuple[Mapping[str, Array], Mapping[str, str]]]:
+        """The values and the words of a checkpoint: on access, inside of the context. Of several
+        processes the leading one reads all of them.
+        """
+        if self._engine.alone:
+            with safetensors_file.opened(path) as stored:
+                yield stored, stored.metadata
+            return
         empty: tuple[dict[str, Array], dict[str, str]] = ({}, {})
-        return self._engine.agree(safetensors_file.read(path) if self.leads else empty)
+        yield self._engine.agree(safetensors_file.read(path) if self.leads else empty)
 
     def _go_on(
         self, values: Mapping[str, Array], words: Mapping[str, str], where: str, force: bool
@@ -148,9 +157,9 @@ class HeldValues:
             changes = differences(before, facts_of_step(self.task, self.rate))
             check_same_run(changes, progress, where)
         if force or not progress.micro:
-            values = fitting(values, self._engine.values, manifest, every=force)
+            values = fitting(values, self._engine.held, manifest, every=force)
         model = manifest.model if force else words.get("model", "")
-        check_values(values, manifest, model, where)
+        check_values(getattr(values, "outlines", values), manifest, model, where)
         self._engine.put(values)
         self._engine.seed, self.progress = progress.seed, progress
         self._before = (before, where, force)
@@ -178,24 +187,33 @@ class HeldValues:
 
     def exported(self, model: ModelLike, options: ExportOptions) -> Any:
         """The model in its own kind with the trained weights, or what was written to a path."""
+        weights, how = self.trained(options)
+        repairs = self.task.manifest.repairs
+        return export(model, weights, how, repairs=repairs, path=options.path)
+
+    def trained(self, options: ExportOptions) -> tuple[dict[str, Array], dict[str, Any]]:
+        """The weights to export, and how they were trained."""
         best = (options.weights or self._kept) == "best"
         steps = self.progress.best_step if best else self.progress.steps
         how = {"steps": steps, "optimizer": dict(self.task.manifest.optimizer)}
         if options.averaged:
             how["average"] = self.task.manifest.average
-        values = self._best_values() if best else self._engine.held
-        weights = self._averaged(values) if options.averaged else self._of_model(values)
-        repairs = self.task.manifest.repairs
-        return export(model, weights, how, repairs=repairs, path=options.path)
+        with self._best_values() if best else nullcontext(self._engine.held) as values:
+            weights = self._averaged(values) if options.averaged else self._of_model(values)
+        return weights, how
 
-    def _best_values(self) -> Mapping[str, Array]:
+    @contextmanager
+    def _best_values(self) -> Iterator[Mapping[str, Array]]:
         """The values of the best evaluation. Raises InputError where they are not kept."""
         if self.progress.best_step == self.progress.steps:
-            return self._engine.held
+            yield self._engine.held
+            return
         if self._best is not None and self._place is None:
-            return self._best
+            yield self._best
+            return
         if self._place is None or not self._place.best.exists():
             raise InputError(
                 "the best weights are not kept: fit with validation=, and folder= or keep='best'"
             )
-        return self._stored(self._place.best)[0]
+        with self._stored(self._place.best) as (values, _):
+            yield values

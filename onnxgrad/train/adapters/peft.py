@@ -66,7 +66,7 @@ def save_peft(
         "target_modules": modules, "task_type": None, "inference_mode": True, "lora_dropout": 0.0,
     }  # fmt: skip
     data = (printable_json(config) + "\n").encode()
-    save_together(folder, {_MODEL: safetensors_file.to_bytes(written), _CONFIG: data})
+    save_together(folder, {_MODEL: safetensors_file.pieces(written), _CONFIG: data})
 
 
 def _module(site: Site) -> str:

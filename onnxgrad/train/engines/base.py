@@ -85,6 +85,11 @@ class Engine(ABC):
     # of several processes that train together one leads; most engines are one process
 
     @property
+    def alone(self) -> bool:
+        """Whether no other process trains with this one."""
+        return True
+
+    @property
     def leads(self) -> bool:
         """Whether this process logs and saves."""
         return True

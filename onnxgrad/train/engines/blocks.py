@@ -36,8 +36,6 @@ from onnxgrad.train.update.emission import prune
 # numbers per block: with a gradient, two states and the temporaries of a formula they fit into a
 # core's own cache
 _BLOCK = 1 << 15
-# parameters from which on memory counts for more than the tenth of a second that giving back takes
-_LARGE = 1 << 20
 # beside the names of states
 _WEIGHT, _GRADIENT = "", "gradient"
 
@@ -115,21 +113,21 @@ class BlocksEngine(Engine):
         self._drawn = np.zeros((), np.int64)
         self._dtype = np.dtype(self._parameters[0].dtype)
         self._places, self._regions, self._size = laid_out(manifest)
-        if self._size >= _LARGE:
-            give_back()
+        give_back(self._size)
+        own = [slot for slot in self._states if slot not in self._single]
+        self._p, self._g, *states = (aligned(self._size, self._dtype) for _ in range(2 + len(own)))
+        self._s = dict(zip(own, states, strict=True))
         self._norm: Array | None = None
         self._replay = Replay(_BLOCK)
         self.put(step.initial)
 
     def put(self, values: Mapping[str, Array]) -> None:
         """Go on from these values."""
-        self._p = self._flat(values, {fed.name: fed.name for fed in self._parameters})
-        self._g = aligned(self._size, self._dtype)
-        own = {slot: feds for slot, feds in self._states.items() if slot not in self._single}
-        self._s = {
-            slot: self._flat(values, {fed.of or "": fed.name for fed in feds})
-            for slot, feds in own.items()
-        }
+        for fed in self._parameters:
+            safetensors_file.copy(values, fed.name, self._p[self._places[fed.name]])
+        for slot, flat in self._s.items():
+            for fed in self._states[slot]:
+                safetensors_file.copy(values, fed.name, flat[self._places[fed.of or ""]])
         # one number for all parameters of a group
         self._shared = {
             (self._group[fed.of or ""], slot): values[fed.name][()]
@@ -142,13 +140,6 @@ class BlocksEngine(Engine):
             for fed in self._running
         }
         self._binding = self._bound()
-
-    def _flat(self, values: Mapping[str, Array], names: Mapping[str, str]) -> Array:
-        """A buffer of what belongs to each parameter, by the name of that."""
-        flat = aligned(self._size, self._dtype)
-        for parameter, name in names.items():
-            safetensors_file.copy(values, name, flat[self._places[parameter]])
-        return flat
 
     def _bound(self) -> Any:
         import onnxruntime as ort

@@ -182,6 +182,11 @@ class DataParallel(BlocksEngine):
         return Result(float(loss[0]), metrics | self._told)
 
     @property
+    def alone(self) -> bool:
+        """Whether there is one rank."""
+        return self.ranks.size == 1
+
+    @property
     def leads(self) -> bool:
         """Whether this rank logs and saves."""
         return self.ranks.leads

@@ -31,6 +31,8 @@ from onnxgrad.verify.running.session import (
 from onnxgrad.vocabulary import PROVIDERS
 from onnxgrad.wording import NO_ONNXRUNTIME
 
+# weights from which on memory counts for more than the tenth of a second that giving back takes
+_LARGE = 1 << 20
 # where onnxruntime looks for the external data of a model that is given as bytes
 _FOLDER = "session.model_external_initializers_file_folder_path"
 
@@ -101,10 +103,13 @@ def _check_place(tensor: TensorProto, folder: Path | None) -> None:
     external_data.internalize(last, folder)
 
 
-def give_back() -> None:
-    """Return the memory that building a graph took to the system: its objects refer to each other,
-    so that only the collector frees them, and malloc keeps freed memory.
+def give_back(elements: int) -> None:
+    """Return memory that is free to the system, where there are so many weights that it counts for
+    more than the time: what a graph is built of refers to each other, so that only the collector
+    frees it, and malloc keeps freed memory.
     """
+    if elements < _LARGE:
+        return
     gc.collect()
     with suppress(OSError, TypeError, AttributeError):  # glibc's
         ctypes.CDLL(None).malloc_trim(0)

@@ -130,7 +130,7 @@ class Optimizer(Plain, metaclass=Declared):
 
 def zeros(parameter: Array, *names: str) -> dict[str, Array]:
     """A state of zeros like the parameter under each name."""
-    return {name: np.zeros_like(parameter) for name in names}
+    return {name: np.zeros(parameter.shape, parameter.dtype) for name in names}
 
 
 def decayed(p: Tensor, weight_decay: float, at: Moment) -> Tensor:

@@ -307,7 +307,7 @@ class Adafactor(Optimizer):
         scalar all elements.
         """
         if parameter.ndim < 2:
-            return {"variance": np.zeros_like(parameter)}
+            return {"variance": np.zeros(parameter.shape, parameter.dtype)}
         *more, n, m = parameter.shape
         row, column = (*more, n, 1), (*more, 1, m)
         return {

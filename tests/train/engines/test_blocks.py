@@ -11,7 +11,7 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.train import Manifest, Optimizer, Trainer, training_step
-from onnxgrad.train.engines import blocks
+from onnxgrad.train.engines import blocks, session
 from onnxgrad.train.engines.blocks import BlocksEngine, fits, gradient_graph
 from onnxgrad.train.engines.flat_buffers import optimizer_of
 from onnxgrad.train.engines.graph import GraphEngine
@@ -155,7 +155,7 @@ def test_the_graph_that_was_built_is_given_back(monkeypatch: pytest.MonkeyPatch)
         return graph
 
     monkeypatch.setattr(blocks, "gradient_graph", noted)
-    monkeypatch.setattr(blocks, "_LARGE", 1)
+    monkeypatch.setattr(session, "_LARGE", 1)
     engine = BlocksEngine(step(), threads=1)
     assert [graph() for graph in built] == [None]
     assert np.isfinite(engine.run(examples(4), 1, 0.1).loss)

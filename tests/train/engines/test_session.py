@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -68,3 +69,19 @@ def test_a_table_that_is_cut_off_is_named(tmp_path: Path) -> None:
     (tmp_path / "table.data").write_bytes(bytes(1000))
     with pytest.raises(InputError, match="external data of initializer 'table' cannot be read"):
         Trainer(task, threads=1)
+
+
+@pytest.mark.slow
+def test_the_peaks_of_the_record(tmp_path: Path) -> None:
+    """Over the imports: 1.1 times what must be there, and saving takes 1.05 times training."""
+    if not Path("/proc/self/status").exists():
+        pytest.skip("the peak is read from /proc")
+    command = "import json, bench_training_memory as b; print(json.dumps(b.rows(134, 800)))"
+    done = subprocess.run(
+        [sys.executable, "-c", command], cwd=ROOT / "scripts", capture_output=True, text=True,
+        check=True, env={"PYTHONPATH": str(ROOT), "PATH": "", "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {name for name, megabytes, bound in found if megabytes > bound} == {
+        "training from the folder, beside the step"  # whose first values somebody holds
+    }

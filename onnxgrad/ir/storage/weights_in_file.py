@@ -1,0 +1,113 @@
+"""A model file read without its large weights, which refer to their place in it as external data
+does: no copy of the model holds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from google.protobuf.message import DecodeError
+from onnx import ModelProto, TensorProto
+
+from onnxgrad.ir.preflight.tensors import raw_bytes
+
+# bytes of a weight from which on it stays in the file: what decides a rewrite is smaller
+LARGE = 1 << 18
+# protobuf's wire types
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+# numbers of fields in onnx.proto
+_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
+
+
+class _Unlike(Exception):
+    """The file is not as onnx writes it; an ordinary reading reports what is wrong, if anything."""
+
+
+def read_without_weights(path: Path) -> ModelProto | None:
+    """Returns the model of a file whose large initializers refer to their bytes in it. None if it
+    has none, is no plain file with one name, or has to be read as a whole to know what it is.
+    """
+    try:
+        found = path.lstat()
+        # onnx reads no external data through a link, nor from a file with two names
+        if not path.is_file() or path.is_symlink() or found.st_nlink != 1 or found.st_size < LARGE:
+            return None
+        with open(path, "rb") as file:
+            return _model(file, found.st_size, path.name)
+    except (OSError, DecodeError, _Unlike):
+        return None
+
+
+def _model(file: IO[bytes], size: int, name: str) -> ModelProto | None:
+    graphs: list[tuple[int, int]] = []
+    rest = b"".join(_others(file, 0, size, _GRAPH, graphs))
+    if len(graphs) != 1:
+        return None
+    tensors: list[tuple[int, int]] = []
+    nodes = b"".join(_others(file, *graphs[0], _INITIALIZER, tensors))
+    model = ModelProto()
+    model.ParseFromString(rest)
+    model.graph.ParseFromString(nodes)
+    some = False
+    for start, end in tensors:
+        some |= _read_tensor(file, start, end, model.graph.initializer.add(), name)
+    return model if some else None
+
+
+def _read_tensor(file: IO[bytes], start: int, end: int, tensor: TensorProto, name: str) -> bool:
+    """Read a tensor; whether its bytes stay in the file."""
+    places: list[tuple[int, int]] = []
+    tensor.ParseFromString(b"".join(_others(file, start, end, _RAW_DATA, places)))
+    if not places:
+        return False
+    at, behind = places[-1]  # the last one counts
+    if behind - at < LARGE or raw_bytes(tensor) != behind - at or tensor.HasField("data_location"):
+        file.seek(at)
+        tensor.raw_data = file.read(behind - at)
+        return False
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", name), ("offset", at), ("length", behind - at)):
+        tensor.external_data.add(key=key, value=str(value))
+    return True
+
+
+def _others(
+    file: IO[bytes], start: int, end: int, wanted: int, places: list[tuple[int, int]]
+) -> Iterator[bytes]:
+    """The bytes of a message without one of its fields, whose contents' places are noted. Raises
+    _Unlike for a message that does not end where it should.
+    """
+    at = start
+    while at < end:
+        tag, behind = _varint(file, at, end)
+        kind = tag & 7
+        if kind == _BYTES:
+            length, begin = _varint(file, behind, end)
+            behind = begin + length
+        elif kind == _VARINT:
+            behind = _varint(file, behind, end)[1]
+        elif kind in (_FIXED64, _FIXED32):
+            behind += 8 if kind == _FIXED64 else 4
+        else:
+            raise _Unlike
+        if behind > end:
+            raise _Unlike
+        if kind == _BYTES and tag >> 3 == wanted:
+            places.append((begin, behind))
+        else:
+            file.seek(at)
+            yield file.read(behind - at)
+        at = behind
+
+
+def _varint(file: IO[bytes], at: int, end: int) -> tuple[int, int]:
+    """A number, and where it ends."""
+    file.seek(at)
+    value = 0
+    for i, byte in enumerate(file.read(min(10, end - at))):
+        value |= (byte & 0x7F) << (7 * i)
+        if byte < 0x80:
+            return value, at + i + 1
+    raise _Unlike
