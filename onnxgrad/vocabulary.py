@@ -41,9 +41,9 @@ LOSSES = (
     "triplet_margin",
 )  # fmt: skip
 OPTIMIZERS = (
-    "sgd", "adam", "adamw", "nadam", "adagrad", "rmsprop", "adadelta", "lion", "adafactor",
+    "sgd", "adam", "adamw", "nadam", "radam", "adagrad", "rmsprop", "adadelta", "lion", "adafactor",
 )  # fmt: skip
 SCHEDULES = (
-    "constant", "linear", "polynomial", "cosine", "exponential", "step", "multistep", "onecycle",
-    "sequential",
+    "constant", "linear", "polynomial", "cosine", "cosinewarmrestarts", "exponential", "step",
+    "multistep", "onecycle", "reduceonplateau", "sequential",
 )  # fmt: skip

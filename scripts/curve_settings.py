@@ -62,6 +62,7 @@ OPTIMIZERS = {
     "adam": Setting("Adam", {"lr": 1e-3}),
     "adamw": Setting("AdamW", {"lr": 1e-3}),
     "nadam": Setting("NAdam", {"lr": 1e-3}),
+    "radam": Setting("RAdam", {"lr": 1e-3}),
     "adagrad": Setting("Adagrad", {"lr": 1e-2}),
     "rmsprop": Setting("RMSprop", {"lr": 1e-3}),
     "adadelta": Setting("Adadelta", {"lr": 1.0}),
@@ -112,6 +113,13 @@ def options(steps: int) -> dict[str, Setting]:
             ),
         ),
         "warm-up, cosine": Setting("AdamW", adamw, schedule=warming),
+        "warm restarts": Setting(
+            "AdamW", adamw,
+            schedule=(
+                schedules.CosineWarmRestarts(rate, steps // 10, 2, 1e-5),
+                lambda o: lr.CosineAnnealingWarmRestarts(o, steps // 10, 2, 1e-5),
+            ),
+        ),
         "one-cycle": Setting(
             "AdamW", adamw,
             schedule=(

@@ -21,8 +21,8 @@ def Cast(x: Any, *, to: int) -> Any:
 
 
 # element by element; Clip leaves NaN as it is
-Abs, Sign, Sqrt, Cos, Floor, Pow, Clip = (
-    np.abs, np.sign, np.sqrt, np.cos, np.floor, np.power, np.clip,
+Abs, Sign, Sqrt, Log, Cos, Floor, Pow, Clip = (
+    np.abs, np.sign, np.sqrt, np.log, np.cos, np.floor, np.power, np.clip,
 )  # fmt: skip
 Equal, Less, Greater, And = np.equal, np.less, np.greater, np.logical_and
 

@@ -118,6 +118,7 @@ def check_needs(
     metrics: object,
     every: object,
     keep: Sequence[object] | None = None,
+    plateau: bool = False,
 ) -> None:
     """Raise InputError for an option that needs held-out data, or a folder, if there is none."""
     held_out = option("--validation NPZ", "validation")
@@ -127,6 +128,8 @@ def check_needs(
          held_out),
         ("--accuracy", "metrics", metrics, validation, "looks at held-out data", held_out),
         ("--keep best", 'keep="best"', "best" in (keep or ()), validation, "looks at held-out data",
+         held_out),
+        ("--rate reduceonplateau", "ReduceOnPlateau", plateau, validation, "looks at held-out data",
          held_out),
         ("--keep N", "keep", {*(keep or ())} - {"best"}, folder, "says which checkpoints stay",
          place),

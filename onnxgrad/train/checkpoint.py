@@ -29,7 +29,8 @@ class Progress:
 
     micro: the micro-batches since the last step, of which micro_loss is the sum of the losses.
     logged: the bytes of the log so far. best: the smallest held-out loss, stale: the evaluations
-    since then; best_step, best_found: its step, and all that was evaluated there.
+    since then; best_step, best_found: its step, and all that was evaluated there. plateau: what a
+    ReduceOnPlateau keeps.
     """
 
     steps: int = 0
@@ -43,6 +44,7 @@ class Progress:
     logged: int = 0
     best_step: int = 0
     best_found: Mapping[str, float] | None = None
+    plateau: Mapping[str, float | None] | None = None
 
     @property
     def begun(self) -> bool:

@@ -21,7 +21,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from onnx import TensorProto
@@ -31,10 +31,11 @@ from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.named_options import declared, name_of, read
-from onnxgrad.options import Count, Declared, NonNegative, Positive, Share, check_fields
+from onnxgrad.options import Count, Declared, NonNegative, Positive, Range, Share, check_fields
 from onnxgrad.results import Plain
 from onnxgrad.train import array_math
 from onnxgrad.train.manifest import Manifest
+from onnxgrad.wording import option
 
 # a float64 scalar: a Var while a graph is built, a number while one computes
 Number = Any
@@ -129,6 +130,31 @@ class Cosine(Schedule):
 
 
 @dataclass(frozen=True)
+class CosineWarmRestarts(Schedule):
+    """From lr down to eta_min by half a wave of the cosine in T_0 updates, then from lr again, each
+    time in T_mult times as many.
+
+    Source: Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", 2017.
+    """
+
+    lr: NonNegative
+    T_0: Count
+    T_mult: Count = 1
+    eta_min: NonNegative = 0.0
+
+    def after(self, done: Number, math: Any) -> Number:
+        first, factor = float(self.T_0), float(self.T_mult)
+        if self.T_mult == 1:
+            since, length = done - first * math.Floor((done + 0.5) / first), first
+        else:
+            # half an update later than now, so that no restart is missed by a rounding
+            grown = math.Log((done + 0.5) * ((factor - 1) / first) + 1.0)
+            times = math.Pow(np.float64(factor), math.Floor(grown / float(np.log(factor))))
+            since, length = done - first * (times - 1.0) / (factor - 1), first * times
+        return _cosine(self.lr, self.eta_min, since / length, math)
+
+
+@dataclass(frozen=True)
 class Exponential(Schedule):
     """lr gamma^k after k updates."""
 
@@ -219,6 +245,68 @@ class OneCycle(Schedule):
 
 
 @dataclass(frozen=True)
+class ReduceOnPlateau(Schedule):
+    """lr, times factor each time that a held-out result has not improved for more than patience
+    evaluations: torch's ReduceLROnPlateau.
+
+    metric: the result, "loss" or the name of a metric, which is to fall (mode "min") or to rise.
+    It improves by more than threshold, of the best so far ("rel") or as a number ("abs"). cooldown:
+    so many evaluations after each reduction do not count. Never below min_lr, nor by less than eps.
+    Training evaluates after each epoch; a graph does not, so that it cannot hold this schedule.
+    """
+
+    lr: NonNegative
+    mode: Literal["min", "max"] = "min"
+    factor: Annotated[float, Range(0, math.nextafter(1, 0), words="from 0 to below 1")] = 0.1
+    patience: Annotated[int, Range(0)] = 10
+    threshold: NonNegative = 1e-4
+    threshold_mode: Literal["rel", "abs"] = "rel"
+    cooldown: Annotated[int, Range(0)] = 0
+    min_lr: NonNegative = 0.0
+    eps: NonNegative = 1e-8
+    metric: str = "loss"
+
+    def after(self, done: Number, math: Any) -> Number:
+        return np.float64(self.lr)
+
+    def emit(self, step: Var) -> Var:
+        """Raises InputError: a graph knows no held-out data."""
+        rate = option("--rate", "Trainer(rate=...)")
+        raise InputError(
+            f"{self.name} goes by held-out data, which no graph knows: pass it as {rate}"
+        )
+
+    def check(self, names: Sequence[str]) -> None:
+        """Raises InputError unless the metric is one of these results."""
+        if self.metric not in names:
+            raise InputError(
+                f"{self.name}: metric '{self.metric}' is not evaluated: there is {', '.join(names)}"
+            )
+
+    def judged(
+        self, before: Mapping[str, float | None] | None, found: Mapping[str, float]
+    ) -> dict[str, float | None]:
+        """What is kept between evaluations, after one that found these results: the rate, the best
+        result, and how many evaluations were bad or are left to cool down.
+        """
+        kept = before or {"rate": self.lr, "best": None, "bad": 0, "cooldown": 0}
+        rate, best, bad, cooling = (kept[k] for k in ("rate", "best", "bad", "cooldown"))
+        now = found[self.metric]
+        better = not np.isnan(now) if best is None else self._is_better(now, best)
+        bad = 0 if better or cooling else (bad or 0) + 1
+        cooling = max((cooling or 0) - 1, 0)
+        if bad > self.patience:
+            lower = max((rate or 0.0) * self.factor, self.min_lr)
+            rate = lower if (rate or 0.0) - lower > self.eps else rate
+            bad, cooling = 0, self.cooldown
+        return {"rate": rate, "best": now if better else best, "bad": bad, "cooldown": cooling}
+
+    def _is_better(self, now: float, best: float) -> bool:
+        margin = self.threshold * (best if self.threshold_mode == "rel" else 1.0)
+        return now > best + margin if self.mode == "max" else now < best - margin
+
+
+@dataclass(frozen=True)
 class Sequential(Schedule):
     """One schedule after another: each counts anew from its milestone, the number of updates
     before it.
@@ -228,6 +316,8 @@ class Sequential(Schedule):
     milestones: Sequence[int]
 
     def __post_init__(self) -> None:
+        if beside := [s.name for s in self.schedules if isinstance(s, ReduceOnPlateau)]:
+            raise InputError(f"sequential: {beside[0]} goes by held-out data, not by the step")
         ends = [0, *self.milestones]
         if len(self.schedules) != len(ends) or any(a >= b for a, b in pairwise(ends)):
             raise InputError(

@@ -31,8 +31,8 @@ def call_of(name: str) -> tuple[str, list[Any], dict[str, Any]]:
         return "Where (c, a, b)", [A > 0, A, B], {}
     if name == "And":
         return "And (c, d)", [A > 0, B > 0], {}
-    if name in ("Sqrt", "Pow"):
-        return ("Sqrt (b2)", [B * B], {}) if name == "Sqrt" else ("Pow (b2, b)", [B * B, B], {})
+    if name in ("Sqrt", "Log", "Pow"):
+        return (f"{name} (b2)", [B * B], {}) if name != "Pow" else ("Pow (b2, b)", [B * B, B], {})
     return (
         (f"{name} (a)", [A], {})
         if name in ("Abs", "Sign", "Cos", "Floor")

@@ -20,11 +20,13 @@ from onnxgrad.train.schedules import (
     SCHEDULES,
     Constant,
     Cosine,
+    CosineWarmRestarts,
     Exponential,
     Linear,
     MultiStep,
     OneCycle,
     Polynomial,
+    ReduceOnPlateau,
     Schedule,
     Sequential,
     Step,
@@ -55,6 +57,34 @@ RECORDED: list[tuple[Schedule, list[float]]] = [
             0.01,
             0.3095176288193,
             0.1022449985446,
+        ],
+    ),
+    (
+        CosineWarmRestarts(0.5, 7, eta_min=0.01),
+        [
+            0.5,
+            0.4757373726361,
+            0.4077550014554,
+            0.2004823711807,
+            0.5,
+            0.2004823711807,
+            0.1022449985446,
+        ],
+    ),
+    (
+        CosineWarmRestarts(0.5, 2, 2),
+        [0.5, 0.25, 0.5, 0.25, 0.4809698831278, 0.1543291419087, 0.3888925582549],
+    ),
+    (
+        CosineWarmRestarts(0.5, 3, 3, 0.05),
+        [
+            0.5,
+            0.3875,
+            0.1625,
+            0.4864308396768,
+            0.3140708399751,
+            0.06356916032317,
+            0.4294043685205,
         ],
     ),
     (
@@ -114,7 +144,7 @@ def test_the_graph_computes_the_same(schedule: Schedule) -> None:
 
 
 def test_every_schedule_is_recorded() -> None:
-    assert {type(s) for s, _ in RECORDED} == set(SCHEDULES.values())
+    assert {type(s) for s, _ in RECORDED} | {ReduceOnPlateau} == set(SCHEDULES.values())
     assert {name: SCHEDULES[name].__name__.lower() for name in SCHEDULES} == {
         name: name for name in SCHEDULES
     }
@@ -167,6 +197,13 @@ def test_one_of_your_own() -> None:
         (lambda: Sequential((Constant(1.0),), (3,)), "1 schedules need 0 milestones"),
         (lambda: Sequential((Constant(1.0), Constant(2.0)), (0,)), "milestones that rise"),
         (lambda: Constant(1.0)(0), "a step counts from 1, not 0"),
+        (lambda: CosineWarmRestarts(1.0, 0), "cosinewarmrestarts: T_0 must be at least 1, not 0"),
+        (lambda: CosineWarmRestarts(1.0, 5, 0), "T_mult must be at least 1"),
+        (lambda: ReduceOnPlateau(1.0, factor=1.0), "factor must be from 0 to below 1, not 1.0"),
+        (lambda: ReduceOnPlateau(1.0, "up"), "mode must be one of min, max"),  # type: ignore[arg-type]
+        (lambda: warm_up(ReduceOnPlateau(1.0), 3), "goes by held-out data, not by the step"),
+        (lambda: step(schedule=ReduceOnPlateau(1.0)), "which no graph knows: pass it as Trainer"),
+        (lambda: ReduceOnPlateau(1.0, metric="f1").check(["loss"]), "'f1' is not evaluated"),
     ],
 )
 def test_what_makes_no_schedule(made: Any, words: str) -> None:
@@ -198,9 +235,9 @@ def theirs(schedule: Schedule) -> Callable[[Any, Any], Any]:
         return lambda of, o: of.OneCycleLR(o, **fields, cycle_momentum=False)
     if isinstance(schedule, Constant):
         return lambda of, o: of.ConstantLR(o, factor=1.0)
-    called = {"Cosine": "CosineAnnealingLR"}.get(
-        type(schedule).__name__, f"{type(schedule).__name__}LR"
-    )
+    called = {
+        "Cosine": "CosineAnnealingLR", "CosineWarmRestarts": "CosineAnnealingWarmRestarts"
+    }.get(type(schedule).__name__, f"{type(schedule).__name__}LR")  # fmt: skip
     return lambda of, o: getattr(of, called)(o, **fields)
 
 
@@ -220,7 +257,9 @@ def drawn(random: np.random.Generator, lr: float) -> Schedule:
         lr, 40, u(0.06, 0.5), str(strategy), u(2, 30), u(2, 1e4), bool(random.integers(2))
     )  # type: ignore[arg-type]
     first, second = random.choice(len(plain), 2)
-    return [*plain, cycle, Sequential((plain[first], plain[second]), (count,))][random.integers(9)]
+    again = CosineWarmRestarts(lr, int(random.integers(1, 9)), int(random.integers(1, 4)), u(0, lr))
+    found = [*plain, cycle, Sequential((plain[first], plain[second]), (count,)), again]
+    return found[random.integers(len(found))]
 
 
 @pytest.mark.torch
@@ -294,3 +333,98 @@ def test_what_is_no_rate(rate: Any) -> None:
     with pytest.raises(InputError, match="learning rate must be finite"):
         finite_rate(rate)
     assert finite_rate(np.float32(0.5)) == 0.5
+
+
+def test_every_restart_is_at_its_step() -> None:
+    """They come after 3, 9, 21, 45, ... updates: a logarithm is off by a rounding at some of them."""
+    for factor in (2, 3, 5, 7, 10):
+        schedule, begins = CosineWarmRestarts(1.0, 3, factor), 1
+        for length in (3 * factor**n for n in range(8)):
+            assert schedule(begins) == 1.0 and schedule(begins - 1 or 1) < 0.9 + (begins == 1)
+            begins += length
+
+
+# results, and the rates after each of them, by torch's ReduceLROnPlateau from 1.0 on
+RESULTS = [5.0, 4.0, 4.0, 3.9999, 4.1, 3.0, math.nan, 3.0, 3.5, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0]
+PLATEAUS: list[tuple[ReduceOnPlateau, list[float]]] = [
+    (
+        ReduceOnPlateau(1.0, patience=1),
+        [1, 1, 1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.01, 0.001, 0.001, 0.0001, 0.0001, 1e-05],
+    ),
+    (
+        ReduceOnPlateau(1.0, factor=0.5, patience=0, cooldown=2, min_lr=0.2),
+        [1, 1, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2],
+    ),
+    (
+        ReduceOnPlateau(1.0, "max", 0.5, 2, 0.1, "abs"),
+        [
+            1,
+            1,
+            1,
+            0.5,
+            0.5,
+            0.5,
+            0.25,
+            0.25,
+            0.25,
+            0.125,
+            0.125,
+            0.125,
+            0.0625,
+            0.0625,
+            0.0625,
+            0.03125,
+        ],
+    ),
+    (
+        ReduceOnPlateau(1.0, "min", 0.1, 0, 0.3, "rel", eps=1e-4),
+        [
+            1,
+            0.1,
+            0.01,
+            0.001,
+            0.0001,
+            0.0001,
+            0.0001,
+            0.0001,
+            0.0001,
+            0.0001,
+            0.0001,
+            0.0001,
+            0.0001,
+            0.0001,
+            0.0001,
+            0.0001,
+        ],
+    ),
+]
+
+
+def rates_on(schedule: ReduceOnPlateau) -> list[float]:
+    kept: Any = None
+    return [float((kept := schedule.judged(kept, {"loss": x}))["rate"]) for x in RESULTS]
+
+
+@pytest.mark.parametrize(("schedule", "expected"), PLATEAUS)
+def test_a_plateau_reduces_as_in_pytorch(schedule: ReduceOnPlateau, expected: list[float]) -> None:
+    np.testing.assert_allclose(rates_on(schedule), expected, rtol=1e-12)
+
+
+def plateau_by_torch(schedule: ReduceOnPlateau) -> list[float]:
+    import torch
+
+    fields = {k: v for k, v in schedule.to_dict().items() if k not in ("name", "lr", "metric")}
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=schedule.lr)
+    theirs, found = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **fields), []
+    for x in RESULTS:
+        theirs.step(x)
+        found.append(float(optimizer.param_groups[0]["lr"]))
+    return found
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("schedule", "expected"), PLATEAUS)
+def test_the_rates_on_a_plateau_are_what_pytorch_computes(
+    schedule: ReduceOnPlateau, expected: list[float]
+) -> None:
+    np.testing.assert_allclose(plateau_by_torch(schedule), expected, rtol=1e-12)

@@ -156,7 +156,8 @@ class Update(Declaration):
     )
     schedule: ScheduleLike | None = option(
         None,
-        f"schedule of the learning rate, computed in the graph: {', '.join(SCHEDULES)}",
+        "schedule of the learning rate, computed in the graph: "
+        f"{', '.join(name for name in SCHEDULES if name != 'reduceonplateau')}",
         metavar="NAME{option=value,...}",
     )
 

@@ -39,7 +39,7 @@ from onnxgrad.train.engines.choice import open_engine
 from onnxgrad.train.engines.session import checked, give_back, open_session
 from onnxgrad.train.evaluation import evaluated
 from onnxgrad.train.run_folder import RunFolder
-from onnxgrad.train.schedules import finite_rate, rate_from, rate_of
+from onnxgrad.train.schedules import ReduceOnPlateau, finite_rate, rate_from, rate_of
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import opened_step
 from onnxgrad.wording import counted, option
@@ -108,6 +108,8 @@ class TrainingLoop(HeldValues):
         return self._rate_at(number)
 
     def _rate_at(self, number: int) -> float:
+        if isinstance(self.rate, ReduceOnPlateau) and self.progress.plateau is not None:
+            return finite_rate(self.progress.plateau["rate"])
         inside = not self.task.manifest.of_role("learning_rate")
         if inside and callable(self.rate):
             return self.rate(number)
@@ -123,7 +125,12 @@ class TrainingLoop(HeldValues):
         validation, folder, every = options.validation, options.folder, options.every
         patience, metrics, steps = options.patience, options.metrics, options.steps
         keep: Any = options.keep or ()
-        check_needs(validation, folder, patience=patience, metrics=metrics, every=every, keep=keep)
+        check_needs(
+            validation, folder, patience=patience, metrics=metrics, every=every, keep=keep,
+            plateau=isinstance(self.rate, ReduceOnPlateau),
+        )  # fmt: skip
+        if isinstance(self.rate, ReduceOnPlateau):
+            self.rate.check(["loss", *(metrics or {})])
         source = self._batches(options.data, options.batch_size, options.seed)
         few = max((n for n in keep if isinstance(n, int)), default=0)
         place = None if folder is None else RunFolder(Path(folder), few)
@@ -177,8 +184,11 @@ class TrainingLoop(HeldValues):
         return place is not None
 
     def _judge(self, found: Mapping[str, float], place: RunFolder | None, wanted: bool) -> None:
-        """Keep the weights if their evaluation is the best so far."""
+        """Keep the weights if their evaluation is the best so far; the rate may follow it."""
         self.progress = self.progress.judged(found)
+        if isinstance(self.rate, ReduceOnPlateau):
+            plateau = self.rate.judged(self.progress.plateau, found)
+            self.progress = replace(self.progress, plateau=plateau)
         if self.progress.stale or not self.leads:
             return
         if place is not None:

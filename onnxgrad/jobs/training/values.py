@@ -180,6 +180,8 @@ class HeldValues:
             check_same_run(changes, self.progress, where)
         elif any(map(of_an_epoch, changes)):
             self.progress = replace(self.progress, batches=0)
+        if "rate" in changes:
+            self.progress = replace(self.progress, plateau=None)
         if changes and self.leads:
             warnings.warn(continuation(changes, where), RunWarning, stacklevel=7)
 

@@ -13,6 +13,7 @@ from onnxgrad.train.optimizers.formulas import (
     AdamW,
     Lion,
     NAdam,
+    RAdam,
     RMSprop,
 )
 
@@ -22,5 +23,5 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 
 __all__ = [
     "OPTIMIZERS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Lion", "Moment",
-    "NAdam", "Optimizer", "RMSprop",
+    "NAdam", "Optimizer", "RAdam", "RMSprop",
 ]  # fmt: skip

@@ -158,6 +158,49 @@ class NAdam(Optimizer):
 
 
 @dataclass(frozen=True)
+class RAdam(Optimizer):
+    """Adam whose step is that of m alone, until the estimate of v is of use.
+
+    n = 2 / (1 - b2) - 1, n_t = n - 2 t b2^t / (1 - b2^t); p = p - r m / (1 - b1^t) l. If n_t > 5,
+    l = c sqrt(1 - b2^t) / (sqrt(v) + eps), c^2 = (n_t - 4) (n_t - 2) n / ((n - 4) (n - 2) n_t);
+    else l = 1. Source: Liu et al., "On the Variance of the Adaptive Learning Rate and Beyond",
+    2020.
+    """
+
+    lr: NonNegative = 1e-3
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
+    eps: NonNegative = 1e-8
+    weight_decay: NonNegative = 0.0
+    decoupled_weight_decay: bool = False
+
+    def state(self, parameter: Array) -> dict[str, Array]:
+        """The mean of the gradients and of their squares."""
+        return zeros(parameter, "exp_avg", "exp_avg_sq")
+
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        g = self._downhill(p, g, 0.0 if self.decoupled_weight_decay else self.weight_decay)
+        p = decayed(p, self.weight_decay, at) if self.decoupled_weight_decay else p
+        b1, b2 = self.betas
+        m = b1 * s["exp_avg"] + (1 - b1) * g
+        v = b2 * s["exp_avg_sq"] + (1 - b2) * (g * g)
+        size, kept = at.rate / at.number(at.correction(b1)), {"exp_avg": m, "exp_avg_sq": v}
+        most = 2 / (1 - b2) - 1
+        if most <= 5:  # at every step
+            return p - size * m, kept
+        lacks = at.correction(b2)
+        now = most - 2.0 * at.step * (1.0 - lacks) / lacks
+        early = at.math.Where(at.math.Greater(now, 5.0), np.float64(0.0), np.float64(1.0))
+        terms = at.math.Max(now, 5.0)  # no root of a negative number
+        square = (terms - 4.0) * (terms - 2.0) * most / ((most - 4) * (most - 2) * terms)
+        factor = at.number(at.math.Sqrt(square * lacks) * (1.0 - early))
+        # l = 1 as 0 / (sqrt(v) + eps + 1) + 1
+        rest = factor / (at.math.Sqrt(v) + at.number(early + self.eps)) + at.number(early)
+        return p - size * (m * rest), kept
+
+
+@dataclass(frozen=True)
 class Adagrad(Optimizer):
     """h = h + g^2; p = p - r / (1 + (t - 1) lr_decay) g / (sqrt(h) + eps).
 

@@ -14,7 +14,7 @@ from onnxgrad.train import SGD, Trainer, features, training_step
 from onnxgrad.train.divergence import Diverged
 from onnxgrad.train.evaluation import accuracy
 from onnxgrad.train.run_folder import CHECKPOINT
-from onnxgrad.train.schedules import Cosine
+from onnxgrad.train.schedules import Cosine, ReduceOnPlateau
 from onnxgrad.train.step_folder import save_step
 from onnxgrad.verify.running.session import run
 from tests.train.common import classifier, examples, step, write_model
@@ -57,6 +57,32 @@ def test_a_run_that_was_broken_off_ends_with_the_same_bytes(
         trainer().fit(data, epochs=3, validation=held_out, patience=9, folder=tmp_path / "broken")
     whole, broken = ((tmp_path / name / CHECKPOINT).read_bytes() for name in ("whole", "broken"))
     assert whole == broken
+
+
+def test_the_rate_falls_on_a_plateau_also_after_a_break(tmp_path: Path) -> None:
+    data, held_out = examples(96), examples(50, seed=2)
+    rate = ReduceOnPlateau(0.5, factor=0.25, patience=0, threshold=0.2)
+
+    def fitted(name: str, epochs: int) -> list[float]:
+        own = Trainer(step(SGD()), rate, threads=1)
+        history = own.fit(data, epochs=epochs, validation=held_out, folder=tmp_path / name)
+        return [e.rate for e in history.events if e.evaluation is None][::3]
+
+    whole = fitted("whole", 8)
+    assert whole[0] == 0.5 and 0.5 * 0.25**7 <= whole[-1] < 0.5
+    first = fitted("broken", 5)
+    with pytest.warns(RunWarning, match="planned length 8 epochs"):
+        assert first + fitted("broken", 8) == whole
+    files = [(tmp_path / name / CHECKPOINT).read_bytes() for name in ("whole", "broken")]
+    assert files[0] == files[1]
+    with pytest.warns(RunWarning, match=r"rate reduceonplateau\{lr=0.125"):
+        own = Trainer(step(SGD()), ReduceOnPlateau(0.125), threads=1)
+        own.fit(data, epochs=9, validation=held_out, folder=tmp_path / "broken")
+    assert own.rate_at(1) == 0.125
+    with pytest.raises(InputError, match=r"^ReduceOnPlateau looks at held-out data: give val"):
+        Trainer(step(SGD()), rate).fit(data)
+    with pytest.raises(InputError, match="metric 'f1' is not evaluated: there is loss"):
+        Trainer(step(SGD()), ReduceOnPlateau(1.0, metric="f1")).fit(data, validation=data)
 
 
 @pytest.mark.parametrize("option", ["patience", "metrics", "every", "keep", 'keep="best"'])

@@ -113,7 +113,7 @@ def test_a_moment() -> None:
 def test_defaults() -> (
     None
 ):  # which the next test compares with PyTorch's, and Lion's are the paper's
-    rates = {"sgd": 1e-3, "adam": 1e-3, "adamw": 1e-3, "nadam": 2e-3, "adagrad": 1e-2, "rmsprop": 1e-2,
+    rates = {"sgd": 1e-3, "adam": 1e-3, "adamw": 1e-3, "nadam": 2e-3, "radam": 1e-3, "adagrad": 1e-2, "rmsprop": 1e-2,
              "adadelta": 1.0, "lion": 1e-4, "adafactor": 1e-2}  # fmt: skip
     assert {name: cls().lr for name, cls in OPTIMIZERS.items()} == rates
     assert asdict(Lion()) == {
