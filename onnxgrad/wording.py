@@ -38,6 +38,12 @@ _KEYS = {
     "--map": "map",
     "--keep-output": "keep_output",
     "--weights": "lift =",
+    "--open": "open",
+    "--follow": "follow",
+    "--reference": "reference",
+    "--along": "along",
+    "--symbol": "symbol",
+    "--allow-same": "allow_same",
 }
 # what brings each optional part, as pyproject.toml's extras name it: no index has the extras
 _PACKAGES = {

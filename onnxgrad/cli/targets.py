@@ -20,7 +20,7 @@ from onnxgrad.ir.storage.places import STDIN, check_output, refuse_taken
 
 # the arguments that name files to read, and those, beside -o, that name one to write
 READ = ("model", "a", "b", "config", "recipe", "plugin", "input", "inputs", "feeds", "custom_ops",
-         "tune_from", "expect", "original", "data", "validation", "bind")  # fmt: skip
+         "tune_from", "expect", "original", "data", "validation", "bind", "reference")  # fmt: skip
 REPORTS = (
     "json",
     "junit",

@@ -29,7 +29,7 @@ from onnxgrad.jobs.groups import (
     Text,
     Word,
 )
-from onnxgrad.jobs.surgery_declarations import EditOptions, JoinOptions
+from onnxgrad.jobs.surgery_declarations import EditOptions, JoinOptions, OpenBatchOptions
 from onnxgrad.options import Named, Range
 from onnxgrad.vocabulary import FLOAT16_BOUND, Merge, Preset, Runtime
 
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 FINITE = sys.float_info.max
 # parts of recipes that are jobs of their own
-EDIT, JOIN = PartOf(EditOptions), PartOf(JoinOptions, "model")
+OPEN, JOIN = PartOf(OpenBatchOptions), PartOf(JoinOptions, "model")
+EDIT = PartOf(EditOptions, open_batch=OPEN)
 Edits: TypeAlias = Annotated[Mapping[str, Any], EDIT]
 Other: TypeAlias = Annotated[Mapping[str, Any], JOIN]
 
@@ -110,7 +111,8 @@ class OptimizeOptions(Proof):
     )
     before: Edits | None = option(
         None,
-        "edits of the interface before the passes, as `edit` does: bind, rename, drop_output",
+        "edits of the interface before the passes, as `edit` does: bind, rename, drop_output; then "
+        "open_batch: a table with options of `open-batch`",
         flag=None,
     )
     after: Edits | None = option(

@@ -23,15 +23,16 @@ from onnxgrad.ir.protobufs import copy_of, every_node, stats_of, tensor_of
 from onnxgrad.ir.renaming import rename_values, symbols, value_names
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, dtype_name, numpy_dtype
-from onnxgrad.jobs.declarations import EDIT, JOIN, OptimizeOptions
+from onnxgrad.jobs.declarations import EDIT, JOIN, OPEN, OptimizeOptions
 from onnxgrad.jobs.extract import remove_what_served
 from onnxgrad.jobs.fixed_dims import fix
 from onnxgrad.jobs.groups import of_known
 from onnxgrad.jobs.join import join
 from onnxgrad.jobs.lift import lift, named_inputs, with_inputs
+from onnxgrad.jobs.open_batch import open_batch, open_sizes
 from onnxgrad.jobs.outcome import Change, Hooks, Outcome
 from onnxgrad.jobs.proving import Proved, original_of, proved, running, write_if_proved
-from onnxgrad.jobs.surgery_declarations import EditOptions, LiftOptions
+from onnxgrad.jobs.surgery_declarations import EditOptions, LiftOptions, OpenBatchOptions
 from onnxgrad.verify import load_inputs
 from onnxgrad.verify.feeds.dims import evaluate, roles, shape_of, symbols_in
 from onnxgrad.verify.feeds.proof_cases import sets_of
@@ -302,17 +303,18 @@ def changed_before(model: Program, options: OptimizeOptions, outcome: Outcome) -
         with _in_table("join"):
             joined = join(model, other, JOIN.options(options.join, **proof), Hooks())
         model = _recorded(outcome, f"joined with {other}", joined)
-    if options.before:
+    if has_edits(options.before):
         with _in_table("before"):
-            made = edit(model, EDIT.options(options.before, **proof), Hooks())
+            made = edit(model, EDIT.options(options.before or {}, **proof), Hooks())
         model = _recorded(outcome, "edited before the passes", made)
+    model = _opened(model, options, options.before, "before", outcome)
     return model if isinstance(options.lift, bool) else with_inputs(model, options.lift)
 
 
 def changed_after(options: OptimizeOptions, outcome: Outcome) -> None:
     """Edit and divide what the passes made. Raises InputError, and NotProved."""
     proof, weights = _proof_of(options), named_inputs(outcome.program, options.lift)
-    if options.after:
+    if options.after is not None and has_edits(options.after):
         after: EditOptions = EDIT.options(options.after)
         new, bound = after.rename or {}, after.bind or {}
         weights = [new.get(name, name) for name in weights if name not in bound]
@@ -320,6 +322,9 @@ def changed_after(options: OptimizeOptions, outcome: Outcome) -> None:
             proof = _for_edited(outcome.program, after, proof)
             made = edit(outcome.program, EDIT.options(options.after, **proof), Hooks())
         outcome.changed = _recorded(outcome, "edited after the passes", made)
+    opened = _opened(outcome.program, options, options.after, "after", outcome)
+    if opened is not outcome.program:
+        outcome.changed = opened
     if options.lift is not False:
         divided = lift(
             outcome.program, LiftOptions.from_settings({**proof, "weights": weights}), Hooks()
@@ -328,6 +333,33 @@ def changed_after(options: OptimizeOptions, outcome: Outcome) -> None:
         once, each = (counted(nodes, "node") for nodes in parts)
         outcome.prepare = divided.prepare
         outcome.changed = _recorded(outcome, f"{once} once at load, {each} in each run", divided)
+
+
+def has_edits(table: Mapping[str, Any] | None) -> bool:
+    """Whether a table has options of `edit`, beside those of other jobs."""
+    return bool(table) and not (table or {}).keys() <= EDIT.parts.keys()
+
+
+def _opened(
+    model: Program, options: OptimizeOptions, table: Mapping[str, Any] | None, when: str,
+    outcome: Outcome,
+) -> Program:  # fmt: skip
+    """The model with the batch, or other dimensions, open as the table says; else as it is."""
+    if table is None or "open_batch" not in table:
+        return model
+    known = roles(to_proto(model).graph)
+    proof = {
+        "provider": options.provider,
+        "verify": options.proves,
+        "seed": (options.seeds or (0,))[0],
+        "dims": {name: size for name, size in (options.dims or {}).items() if name in known},
+    }
+    with _in_table(f"{when}: open_batch"):
+        opening: OpenBatchOptions = OPEN.options(table["open_batch"], **proof)
+        job = open_batch if opening.open is None else open_sizes
+        found = job(model, opening, Hooks())
+    what = "batch" if opening.open is None else ", ".join(opening.open)
+    return _recorded(outcome, f"{what} opened {when} the passes", found)
 
 
 def _recorded(outcome: Outcome, what: str, found: Proved) -> Program:

@@ -131,18 +131,24 @@ def of_known(pairs: Mapping[str, Any] | None, known: Collection[str]) -> dict[st
     return found
 
 
+# options of a proof in a job without the group `Proof`
+_OF_A_PROOF = frozenset({"provider", "dims", "feeds", "seed"})
+
+
 class PartOf:
     """A table of another job's options, without those of its proof. `files` are keys that name a
-    file, which the job receives as an argument.
+    file, which the job receives as an argument; `parts` are tables of further jobs inside it.
     """
 
     json = dict[str, Any]
     what = "a table"
 
-    def __init__(self, job: type[Declaration], *files: str) -> None:
-        self.job, self.files = job, files
-        of_proof = {o.name for o in options_of(Proof)} | {"verify"}
-        self.known = [*files, *(o.name for o in options_of(job) if o.name not in of_proof)]
+    def __init__(self, job: type[Declaration], *files: str, **parts: PartOf) -> None:
+        self.job, self.files, self.parts = job, files, parts
+        proof = {o.name for o in options_of(Proof)} if issubclass(job, Proof) else _OF_A_PROOF
+        of_proof = proof | {o.name for o in options_of(Limits)} | {"verify"}
+        own = (o.name for o in options_of(job) if o.name not in of_proof)
+        self.known = [*files, *own, *parts]
 
     def check(self, value: Any, where: str) -> Any:
         for name in value or ():
@@ -152,6 +158,11 @@ class PartOf:
         for name in self.files:
             if value is not None and not isinstance(value.get(name), (str, os.PathLike)):
                 raise InputError(f"{where}: '{name}' must name a file")
+        for name, part in self.parts.items():
+            table = (value or {}).get(name, {})
+            if not isinstance(table, Mapping):
+                raise InputError(f"{where}: '{name}' must be a table, not {table!r}")
+            part.check(table, f"{where}: {name}")
         try:
             self.options(value or {})
         except InputError as error:
@@ -160,7 +171,8 @@ class PartOf:
 
     def options(self, value: Mapping[str, Any], **more: Any) -> Any:
         """Return the options of the job from a table and `more`. Raises InputError."""
-        own = {name: v for name, v in value.items() if name not in self.files}
+        others = {*self.files, *self.parts}
+        own = {name: v for name, v in value.items() if name not in others}
         return self.job.from_settings({**more, **own})
 
 

@@ -283,6 +283,9 @@ def _from(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:
             name: os.path.join(folder, value) if is_file(value) else value
             for name, value in found["bind"].items()
         }
+    if "reference" in found.get("open_batch", {}):
+        files = [os.path.join(folder, f) for f in several(found["open_batch"]["reference"], "")]
+        found["open_batch"] = {**found["open_batch"], "reference": files}
     return found
 
 

@@ -123,3 +123,32 @@ def test_another_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_another_size_in_python() -> None:
     model = onnxgrad.open_batch(sized(5), open={"n": "x.1"})
     assert np.array_equal(np.ravel(run(model, {"x": np.zeros((1, 3), np.float32)})["y"]), [0, 1, 2])
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_in_a_recipe(when: str, tmp_path: Path) -> None:
+    onnx.save(onnxgrad.edit(sized(8), rename={"y": "out"}), tmp_path / "eight.onnx")
+    (tmp_path / "r.toml").write_text(
+        f'[{when}]\nrename = {{ y = "out" }}\n'
+        f'[{when}.open_batch]\nopen = {{ n = "x.1" }}\nreference = "eight.onnx"\n'
+    )
+    done = onnxgrad.optimize(sized(5), recipe=tmp_path / "r.toml", report=True)
+    words = [c["what"] for c in done.to_dict()["changes"]]
+    assert words == [f"edited {when} the passes", f"n opened {when} the passes"]
+    assert [d.dim_param for d in done.model.graph.input[0].type.tensor_type.shape.dim] == ["", "n"]
+    rows = onnxgrad.optimize(parse(TEXT), **{when: {"open_batch": {"symbol": "N"}}}, dims=None)
+    assert rows.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "N"
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"open_batch": {"inputz": ["x"]}}, "before: open_batch: unknown key 'inputz'; did you mean 'inputs'"),
+        ({"open_batch": 3}, "before: 'open_batch' must be a table, not 3"),
+        ({"open_batch": {"inputs": ["q"]}}, "before: open_batch: 'q' is no input"),
+        ({"open_batch": {"verify": False}}, "unknown key 'verify'"),
+    ],
+)  # fmt: skip
+def test_in_a_recipe_that_means_nothing(table: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        onnxgrad.optimize(parse(TEXT), before=table)
