@@ -2,7 +2,7 @@
  * The digits of `digits.txt`: a line is a label and 64 pixels from 0 (paper) to g (16, ink).
  *
  * @typedef {{pixels: number[], label: number}} Digit  pixels from 0 to 1, row by row
- * @typedef {import("./manifest.mjs").Batch} Batch
+ * @typedef {import("onnxgrad-step").Batch} Batch
  */
 
 const TRAINED_ON = 1500; // the digits after them are held out

@@ -15,6 +15,7 @@ from scripts.examples.make_digits import batch
 from tests.helpers import ROOT
 
 EXAMPLES = ROOT / "scripts" / "examples"
+CLIENT = ROOT / "scripts" / "clients" / "js"
 STEPS = 20
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from onnxgrad.train.step_folder import VECTORS
 from scripts.examples.make_digits import write
 from tests.examples import chromium
 from tests.examples.common import (
@@ -58,6 +59,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]
     write(folder / "step", "cnn", "momentum")
     described(folder / "step")
     write(folder / "sgd", "mlp", "sgd")
+    (folder / "vectors").symlink_to(VECTORS)
     with served(folder) as address:
         yield folder, address
 
@@ -105,6 +107,19 @@ def test_losses_are_those_of_python(step: str, site: tuple[Path, str], page: chr
         page.run("document.querySelector('#chart .raw').getAttribute('d').split('L').length")
         == STEPS
     )
+
+
+@pytest.mark.parametrize("name", ["plain", "full"])
+def test_the_vectors_are_met(name: str, page: chromium.Page) -> None:
+    found = page.run(
+        f"""(async () => {{
+            const ort = await import("../node_modules/onnxruntime-web/dist/ort.wasm.min.mjs");
+            const vector = await import("../node_modules/onnxgrad-step/src/vector.mjs");
+            const {{ load }} = await import("./files.mjs");
+            return vector.run(ort, (file) => load(`../vectors/{name}/${{file}}`));
+        }})()"""
+    )
+    assert len(found["losses"]) == 10 and found["error"] < 1e-5
 
 
 def test_the_page_is_silent_and_asks_nobody_else(

@@ -16,6 +16,7 @@ from onnxgrad import train
 from onnxgrad.verify.running.session import run
 from scripts.examples.make_digits import digits, network, write
 from tests.examples.common import (
+    CLIENT,
     EXAMPLES,
     STEPS,
     assert_same_files,
@@ -110,7 +111,7 @@ def script(folder: Path, text: str) -> str:
         f"""
         import {{ createRequire }} from "node:module";
         import {{ readFile }} from "node:fs/promises";
-        const {{ Training }} = await import("{EXAMPLES.as_uri()}/step.mjs");
+        const {{ Training }} = await import("{CLIENT.as_uri()}/src/index.mjs");
         const {{ batchOf, chosen, parse }} = await import("{EXAMPLES.as_uri()}/digits.mjs");
         const ort = createRequire("{EXAMPLES}/")("onnxruntime-node");
         const training = await Training.open(ort, (file) => readFile(`{folder}/${{file}}`));
@@ -162,7 +163,7 @@ def exported_by_script(folder: Path, model: onnx.ModelProto) -> tuple[str, train
         folder,
         f"""
         import {{ writeFileSync }} from "node:fs";
-        const {{ withWeights }} = await import("{EXAMPLES.as_uri()}/onnx_weights.mjs");
+        const {{ withWeights }} = await import("{CLIENT.as_uri()}/src/index.mjs");
         for (let k = 0; k < 20; k++) await training.step(batchOf(chosen(digits, k)));
         const model = await readFile("{folder}/digits.onnx");
         try {{
@@ -281,7 +282,7 @@ def test_dropout_and_running_statistics(tmp_path: Path) -> None:
         tmp_path,
         """
         for (let k = 0; k < 20; k++) await training.step(batchOf(chosen(digits, k)));
-        const { logits } = await training.evaluate(good);
+        const { logits } = await training.predict({ x: good.x });
         const { mean } = Object.fromEntries(training.weights());
         console.log(JSON.stringify([[...logits.data], [...mean.data]]));
         """,

@@ -11,10 +11,9 @@ import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
+import { Training, withWeights } from "onnxgrad-step";
 import * as ort from "onnxruntime-node";
 import { batchOf, chosen, likeliest, parse, probabilities } from "../digits.mjs";
-import { withWeights } from "../onnx_weights.mjs";
-import { Training } from "../step.mjs";
 
 const here = (/** @type {string} */ path) => fileURLToPath(new URL(path, import.meta.url));
 
@@ -39,7 +38,7 @@ async function main() {
     if (training.steps % 20 === 0) console.log(`step ${training.steps}: loss ${loss.toFixed(4)}`);
   }
 
-  const { logits } = await training.evaluate(batchOf(digits.heldOut));
+  const { logits } = await training.predict(batchOf(digits.heldOut));
   const rows = probabilities(logits);
   const right = rows.filter((row, i) => likeliest(row) === digits.heldOut[i].label).length;
   console.log(`right on ${right} of ${rows.length} digits that were held out`);

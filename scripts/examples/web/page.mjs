@@ -4,9 +4,8 @@
  */
 // @ts-ignore: this file of the package brings no types
 import * as ort from "../node_modules/onnxruntime-web/dist/ort.wasm.min.mjs";
+import { Training, withWeights } from "../node_modules/onnxgrad-step/src/index.mjs";
 import { batchOf, chosen, likeliest, parse, probabilities } from "../digits.mjs";
-import { withWeights } from "../onnx_weights.mjs";
-import { Training } from "../step.mjs";
 import { draw } from "./chart.mjs";
 import { load, save } from "./files.mjs";
 import { ownDigit } from "./own_digit.mjs";
@@ -84,7 +83,7 @@ async function showAll(last = training.steps || $("steps").valueAsNumber) {
   draw($("chart"), losses, training.steps - losses.length + 1, last);
   $("step").textContent = training.steps;
   $("loss").textContent = losses.at(-1)?.toFixed(4) ?? "–";
-  const rows = probabilities((await training.evaluate(batchOf(digits.heldOut))).logits);
+  const rows = probabilities((await training.predict(batchOf(digits.heldOut))).logits);
   const right = rows.filter((row, i) => likeliest(row) === digits.heldOut[i].label).length;
   $("right").textContent = `${((100 * right) / rows.length).toFixed(1)} %`;
   showSamples($("samples"), digits.heldOut.slice(0, SHOWN), rows);
@@ -93,7 +92,7 @@ async function showAll(last = training.steps || $("steps").valueAsNumber) {
 
 async function showOwn() {
   const { pixels } = own;
-  const outputs = pixels && (await training.evaluate(batchOf([{ pixels, label: 0 }])));
+  const outputs = pixels && (await training.predict(batchOf([{ pixels, label: 0 }])));
   showClasses($("classes"), outputs && probabilities(outputs.logits)[0]);
   $("add").disabled = !pixels;
 }

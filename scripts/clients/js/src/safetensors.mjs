@@ -2,10 +2,15 @@
  * Arrays by name in one file: 8 bytes with the length of a header (little-endian), the header as
  * JSON ({name: {dtype, shape, data_offsets: [begin, end]}, __metadata__: {key: text}}), then the
  * elements. The format is described at https://github.com/huggingface/safetensors.
- *
+ */
+
+/**
  * @typedef {Float32Array | Float64Array | Uint16Array | Int32Array | BigInt64Array | Uint8Array
  *   } Data
- * @typedef {{type: string, dims: readonly number[], data: Data}} Value  of type float32, int64, ...
+ */
+/**
+ * An array: its type is float32, int64, ...
+ * @typedef {{type: string, dims: readonly number[], data: Data}} Value
  */
 
 /** The format's dtypes, as onnxruntime calls them, and the arrays that hold their elements. */

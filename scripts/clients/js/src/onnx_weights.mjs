@@ -5,10 +5,10 @@
  * An ONNX file is a protobuf message: fields, each a key (number * 8 + kind of content) and a
  * content. Weights lie in ModelProto.graph (7) . initializer (5), with name (8) and raw_data (9);
  * an entry of ModelProto.metadata_props (14) has a key (1) and a value (2).
- *
- * @typedef {import("./safetensors.mjs").Value} Value
- * @typedef {import("./manifest.mjs").Repairs} Repairs
  */
+
+/** @typedef {import("./safetensors.mjs").Value} Value */
+/** @typedef {import("./manifest.mjs").Repairs} Repairs */
 
 const [GRAPH, INITIALIZER, NAME, RAW_DATA, METADATA] = [7, 5, 8, 9, 14];
 const KEY = "onnxgrad.trained";
@@ -101,7 +101,11 @@ function copiesOf(weights, { tied = [], untied = [] } = {}) {
 /** The elements of a matrix in the order of its transpose; sizes of 1 do not count. */
 function transpose(/** @type {Value} */ { data, dims }) {
   const [rows, columns = 1] = dims.filter((size) => size !== 1);
-  return data.map((_, i) => data[(i % rows) * columns + Math.floor(i / rows)]);
+  const made = data.slice();
+  for (let i = 0; i < made.length; i++) {
+    made[i] = data[(i % rows) * columns + Math.floor(i / rows)];
+  }
+  return made;
 }
 
 /** @returns {[number, number]} where the content of a field of a message lies */

@@ -1,18 +1,34 @@
+/** `manifest.json` of a training step; `onnxgrad help step-format` describes each key. */
+
+/** @typedef {import("./safetensors.mjs").Value} Value */
 /**
- * What `manifest.json` says of a training step; `onnxgrad/train/manifest.py` describes each field.
- *
- * @typedef {import("./safetensors.mjs").Value} Value
+ * The arrays of a batch by name.
  * @typedef {Record<string, Value>} Batch
- * @typedef {{name: string, dtype: string, shape?: (number | string)[], next?: string, of?: string,
- *   classes?: number, ignored?: number, zeros?: true}} Fed  an input
+ */
+/**
+ * An input of the graphs.
+ * @typedef {{
+ *   name: string, dtype: string, shape?: (number | string)[], next?: string, of?: string,
+ *   classes?: number, ignored?: number, zeros?: true,
+ * }} Fed
+ */
+/**
  * @typedef {"batch" | "parameter" | "statistic" | "state" | "average" | "accumulated" | "scaling"
  *   | "step" | "learning_rate" | "seed"} Role
- * @typedef {{tied: {name: string, copy: string, transposed: boolean}[], untied: {name: string}[]
- *   }} Repairs  initializers that are copies of a parameter, and parameters that the file lacks
- * @typedef {{format: string, version: number, inputs: Partial<Record<Role, Fed[]>>, loss: string,
+ */
+/**
+ * Initializers that are copies of a parameter, and parameters that the file lacks.
+ * @typedef {{
+ *   tied: {name: string, copy: string, transposed: boolean}[], untied: {name: string}[],
+ * }} Repairs
+ */
+/**
+ * @typedef {{
+ *   format: string, version: number, inputs: Partial<Record<Role, Fed[]>>, loss: string,
  *   metrics: string[], optimizer: {name: string, lr?: number}, model: string, train: string,
- *   eval: string, state: string, update?: string, accumulate: number, gradient_norm?: string,
- *   loss_scaling?: object, repairs: Repairs}} Manifest
+ *   eval: string, predict?: string, state: string, update?: string, accumulate: number,
+ *   gradient_norm?: string, loss_scaling?: object, repairs: Repairs,
+ * }} Manifest
  */
 
 const FORMAT = "onnxgrad training step";
@@ -78,6 +94,7 @@ export function checkFinite(manifest, number, loss, outputs) {
 export function check(manifest, batch) {
   for (const { name, classes, ignored } of ofRole(manifest, "batch")) {
     if (!batch[name]) throw new Error(`the batch lacks '${name}'`);
+    if (batch[name].dims.includes(0)) throw new Error(`'${name}' of the batch is empty`);
     if (classes === undefined) continue;
     for (const label of batch[name].data) {
       if (Number(label) === ignored || (label >= 0 && label < classes)) continue;

@@ -1,0 +1,10 @@
+export { withWeights } from "./onnx_weights.mjs";
+export * as safetensors from "./safetensors.mjs";
+export { Training } from "./step.mjs";
+export type Manifest = import("./manifest.mjs").Manifest;
+export type Fed = import("./manifest.mjs").Fed;
+export type Batch = import("./manifest.mjs").Batch;
+export type Value = import("./safetensors.mjs").Value;
+export type Runtime = import("./step.mjs").Runtime;
+export type Tensor = import("./step.mjs").Tensor;
+export type Tensors = import("./step.mjs").Tensors;
