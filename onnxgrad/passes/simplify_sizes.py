@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from onnx import TensorProto, ValueInfoProto, numpy_helper
+from onnx import GraphProto, TensorProto, ValueInfoProto, numpy_helper
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
@@ -18,10 +18,17 @@ from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.sizes import Dim, symbols
 from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements, sizes
 from onnxgrad.ir.type_inference.whole_model import is_invented
-from onnxgrad.ir.types import TensorType, numpy_dtype, same_shape, type_to_proto
+from onnxgrad.ir.types import (
+    TensorType,
+    numpy_dtype,
+    same_shape,
+    type_from_proto,
+    type_to_proto,
+)
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.trace import Trace
@@ -44,6 +51,7 @@ class SimplifySizes(Pass):
     graph input that has them.
 
     Sizes are compared as expressions of the inputs' sizes, so the results are equal at every size.
+    If anything was rewritten, numbers that the file declares of open sizes become the expressions.
     """
 
     name: ClassVar[str] = "simplify-sizes"
@@ -56,6 +64,9 @@ class SimplifySizes(Pass):
                 _Sizes(
                     block, known, trace, program.main.inputs if root is program.main else []
                 ).run()
+        for block in blocks_in(program.main):
+            if block.changed and not trace.stopped:
+                _open_sizes(block, trace)
 
 
 class _Sizes:
@@ -203,6 +214,36 @@ def _is_as_large(u: Var, v: Var) -> bool:
     return not u.is_constant and same_shape(u.shape, v.shape)
 
 
+def _open_sizes(block: BindingBlock, trace: Trace) -> None:
+    """Declare the open sizes of which the file declares numbers.
+
+    TorchScript declares those of its trace. onnxruntime computes with them as soon as a node's own
+    sizes are constants.
+    """
+    proto = block.proto
+    outputs = proto.output if isinstance(proto, GraphProto) else ()
+    computed = {v.name: v for b in block.bindings for v in b.outputs if v is not None}
+    for info in (*outputs, *proto.value_info):
+        v = computed.get(info.name)
+        if v is None or v in block.declared or v.shape is None:
+            continue
+        dims = info.type.tensor_type.shape.dim
+        if len(dims) != len(v.shape):
+            continue
+        opened = [
+            (i, d)
+            for i, d in enumerate(v.shape)
+            if isinstance(d, str) and dims[i].HasField("dim_value") and not _is_invented(d)
+        ]
+        if opened:
+            corrected = copy_of(info)
+            for i, d in opened:
+                corrected.type.tensor_type.shape.dim[i].dim_param = d
+            block.declared[v] = corrected
+            block.touch()
+            trace.fired("declared_numbers", str(v), [v.name])
+
+
 @register
 @dataclass(frozen=True)
 class InferShapes(Pass):
@@ -222,8 +263,8 @@ class InferShapes(Pass):
             declared = {v.name: v for v in block.proto.value_info}
             found = 0
             for v in [v for b in block.bindings for v in b.outputs if v is not None]:
-                info = None if v.returned else _declaration(v)
                 before = block.declared.get(v) or declared.get(v.name)
+                info = None if v.returned else _declaration(v, before)
                 if info is None or (before is not None and before.type == info.type):
                     continue
                 block.declared[v] = info
@@ -234,13 +275,20 @@ class InferShapes(Pass):
                 trace.fired("declared_shapes", where, count=found)
 
 
-def _declaration(v: Var) -> ValueInfoProto | None:
-    """The value as a file declares it; None if not even its rank is known."""
+def _declaration(v: Var, before: ValueInfoProto | None) -> ValueInfoProto | None:
+    """The value as a file declares it: unknown sizes as `before` says; None if not even its rank is
+    known.
+    """
     type_ = v.type
     if not isinstance(type_, TensorType) or not type_.dtype or type_.shape is None:
         return None
-    known = TensorType(type_.dtype, tuple(None if _is_invented(d) else d for d in type_.shape))
-    return ValueInfoProto(name=v.name, type=type_to_proto(known))
+    known = [None if _is_invented(d) else d for d in type_.shape]
+    said = None if before is None else type_from_proto(before.type)
+    shape = said.shape if isinstance(said, TensorType) else None
+    if shape is not None and len(shape) == len(known):
+        known = [s if d is None else d for s, d in zip(shape, known, strict=True)]
+    proto = type_to_proto(TensorType(type_.dtype, tuple(known)))
+    return ValueInfoProto(name=v.name, type=proto)
 
 
 def _is_invented(d: Dim) -> bool:

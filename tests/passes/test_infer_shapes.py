@@ -57,6 +57,16 @@ def test_a_false_declaration_is_replaced() -> None:
     assert declared(after.graph)["r"] in ("f32[?,4]", "f32[N,4]")
 
 
+def test_what_is_declared_and_cannot_be_inferred_stays() -> None:
+    model = parse(
+        """g (float[B,S,8] x) => (float[rows,8] y) <int64[2] t = {-1, 8}, int64[3,k] n, float[r,8] f> {
+          f = Reshape(x, t)  n = NonZero(x)  c = Cast<to = 1>(n)  y = Relu(f) }"""
+    )
+    after = apply(model, "infer-shapes").after
+    assert declared(after.graph) == {"n": "i64[3,k]", "c": "f32[3,?]", "f": "f32[B*S,8]"}
+    assert after.graph.output == model.graph.output
+
+
 def test_the_option_of_optimize() -> None:
     model = parse(
         "g (float[N,M] x) => (float[K] y) { r = Relu(x) f = Flatten<axis = 0>(r) y = Neg(f) }"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 from tests.rewriting import Done, apply, bits
 
@@ -157,3 +158,39 @@ def test_a_size_in_a_branch_reads_the_input_outside() -> None:
     then = next(b for b in found.block.bindings if b.op == "If").blocks["then_branch"]
     assert [b.op for b in then.bindings] == ["Shape"]
     found.prove()
+
+
+LYING = """g (float[B,S,8] x) => (float[2,6,8] y) <int64[2] split = {2,4}, int64[1] eight = {8}, float[2,6,2,4] halves> {
+  flat = Flatten <axis = 2> (x)  at = Shape <start = 0, end = 2> (x)  same = Concat <axis = 0> (at, eight)
+  rows = Reshape (flat, same)  sizes = Concat <axis = 0> (at, split)  halves = Reshape (rows, sizes)
+  y = Reshape (halves, same) }"""
+
+
+def test_numbers_declared_for_open_sizes_become_the_sizes() -> None:
+    """TorchScript declares the sizes of its trace; onnxruntime fuses the Reshapes by them."""
+    found = apply(parse(LYING, opset=18), f"{PASSES},{PASSES},remove-unused")
+    graph = found.after.graph
+    shapes = [
+        [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim]
+        for v in (*graph.output, *graph.value_info)
+        if v.name in ("y", "halves")
+    ]
+    assert shapes == [["B", "S", 8], ["B", "S", 2, 4]] and "Concat" not in found.ops
+    for sizes in ((2, 6), (3, 1), (1, 4)):
+        given = {"x": np.arange(np.prod(sizes) * 8, dtype=np.float32).reshape(*sizes, 8)}
+        expected = run(found.before, given, optimize=False)["y"]
+        assert np.array_equal(run(found.after, given)["y"], expected)
+    assert not apply(found.after, PASSES).trace.rewrites
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[N] x) => (float[6] y) { y = Neg(x) }",  # nothing to rewrite: as it was read
+        """g (float[B] x, bool[B] c) => (int64[1,2] y, float[3] z) {
+          twice = Identity (x)  y = NonZero (twice)  z = Compress (x, c) }""",
+    ],
+)
+def test_a_declared_number_stays_unless_its_size_is_known_and_the_graph_changed(text: str) -> None:
+    model = parse(text)
+    assert list(apply(model, PASSES).after.graph.output) == list(model.graph.output)

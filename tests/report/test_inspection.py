@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 import onnxgrad
 from onnxgrad import InputError, Summary, inspect, op
-from onnxgrad.jobs.inspection.contents import Value, weights
+from onnxgrad.jobs.inspection.contents import Value, text_of, weights
 from tests.helpers import parse
 
 TEXT = """<ir_version: 10, opset_import: ["": 20, "d": 1], producer_name: "me", producer_version: "2",
@@ -151,3 +151,13 @@ def test_without_v_the_first_of_each_reason() -> None:
     found = weights(parse(f"g (float[1,1] a0) => (float[1,1] a40) <{given}> {{{text} }}"))
     assert "weight (40)" in str(found) and "and 10 more (-v)" in str(found)
     assert "left out" not in str(found)
+
+
+def test_outputs_show_the_declared_size_beside_the_computed_one() -> None:
+    model = parse("""g (float[B,S,8] x, float[B,?] u) => (float[rows,8] y, int64[1,k] z, float[2,6,8] w, float[B,n] v) <int64[2] t = {-1, 8}> {
+      y = Reshape(x, t) z = NonZero(y) w = Relu(x) v = Neg(u) }""")
+    types = ["f32[rows=B*S,8]", "i64[1,k]", "f32[2=B,6=S,8]", "f32[B,n=u.1]"]
+    assert [v.type for v in inspect(model).outputs] == types
+    text = text_of(model)
+    assert all(f"  {name}: {shown} = " in text for name, shown in zip("yzwv", types, strict=True))
+    assert "rows=" not in str(onnxgrad.load(model))  # in no type that anything is decided by

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from onnxgrad.errors import InternalError
-from onnxgrad.verify.blame import bisect
+from onnxgrad.verify.blame import bisect, blamed
+from tests.helpers import parse
 
 
 @pytest.mark.parametrize("total", [1, 2, 3, 10, 1000])
@@ -33,3 +36,13 @@ def test_a_later_repair_does_not_hide_it() -> None:
 def test_ends_are_checked(total: int, good) -> None:
     with pytest.raises(InternalError):
         bisect(total, good)
+
+
+def test_a_declared_shape_that_the_run_contradicts_is_to_blame(tmp_path: Path) -> None:
+    text = "g (float[3,4,5] x, int64[0] axes) => (float[1,1,4,4] y) { y = ReduceLogSum(x, axes) }"
+    path = tmp_path / "model.onnx"
+    path.write_bytes(parse(text, opset=18, ir_version=8).SerializeToString())
+    found = blamed([str(path)], InternalError("a rule failed"))
+    assert "output 'y' is declared of shape [1, 1, 4, 4] and has [1, 1, 1] when it runs" in str(
+        found
+    )

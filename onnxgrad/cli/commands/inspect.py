@@ -8,8 +8,7 @@ from dataclasses import replace
 from onnxgrad.cli.models import naming, shown, source
 from onnxgrad.cli.options import within_limits, write_html
 from onnxgrad.cli.output import Output
-from onnxgrad.ir.load import load
-from onnxgrad.jobs.inspection.contents import Summary, Weights, inspect, weights
+from onnxgrad.jobs.inspection.contents import Summary, Weights, inspect, text_of, weights
 from onnxgrad.report.forms import parts_of
 from onnxgrad.report.html.models import summary_page
 
@@ -24,7 +23,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
         write_html(args, lambda: summary_page(summary()), out)
         if args.text:
-            text = load(model).text()
+            text = text_of(model)
             out.text(text)
             out.json({"model": args.model, "text": text})
             return 0

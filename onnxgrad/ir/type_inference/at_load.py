@@ -1,15 +1,16 @@
 """Types for every value of a program, from onnx's shape inference and what the file declares.
 
-The file's declared shapes can be wrong, so inference runs without them; a declaration only adds
-what inference left open, and where the two contradict each other neither is believed. What a
-declaration (or `refined_shapes`, which knows more about computed shapes) adds then flows on,
-binding by binding.
+The file's declared shapes can be wrong, so inference runs without them. What it declares of a
+result adds a dtype or a rank that inference left open, never a size: exporters declare the sizes
+of their trace, and a proof sees the sizes of its own runs alone. A size that contradicts a declared
+one is unknown. What is added (and what `refine` knows of computed shapes) then flows on, binding by
+binding.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import zip_longest
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
@@ -23,16 +24,23 @@ from onnxgrad.ir.type_inference.per_binding import types_of_bodies
 from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements
 from onnxgrad.ir.type_inference.symbolic_shapes import REFINED
 from onnxgrad.ir.type_inference.whole_model import is_invented
-from onnxgrad.ir.types import Dim, Shape, TensorType, Type, TypeMismatch, type_from_proto
+from onnxgrad.ir.types import (
+    Dim,
+    OptionalType,
+    SequenceType,
+    Shape,
+    TensorType,
+    Type,
+    TypeMismatch,
+    type_from_proto,
+)
 from onnxgrad.ir.var import Var
 
 
 class Declarations:
     """The declared types of the main block's results and of those in blocks nested in it.
 
-    `symbols` are all names of sizes that the file gives. A name that it gives to two sizes of which
-    inference knows that they differ, or not that they are equal, is no name of a size: it is taken
-    off the declarations of results.
+    `symbols` are all names of sizes that the file gives.
     """
 
     def __init__(self, program: Program) -> None:
@@ -42,7 +50,6 @@ class Declarations:
         # many values, few types: what was found about each, and about each pair
         self._incomplete: dict[Type | None, bool] = {}
         self._merged: dict[tuple[Type | None, Type | None], Type | None] = {}
-        self.ambiguous: set[str] = set()
         work = [program.main]
         for block in work:  # grows while it is walked
             proto = block.proto
@@ -61,44 +68,17 @@ class Declarations:
                 self.symbols.update(_symbols(type_))
         return found
 
-    def compare(self) -> set[str]:
-        """Hold the types that the results have now against the declarations.
-
-        Finds the ambiguous symbols, and returns the results whose declaration contradicts what was
-        inferred, without those that were inferred from such.
+    def contradicted(self) -> set[str]:
+        """The results whose declaration contradicts the types that they have now, without those
+        that were inferred from such.
         """
-        meanings: dict[str, set[Dim]] = defaultdict(set)
-        contradicted: set[Var] = set()
-        agree: dict[tuple[Type | None, Type], bool] = {}
-        for block in self.between:
-            for var, said in self._declared(block):
-                pair = var.type, said
-                if pair not in agree:
-                    agree[pair] = self._agree(*pair, meanings)
-                if not agree[pair]:
-                    contradicted.add(var)
-        for block in self.between:
-            for v in block.inputs:
-                for symbol in _symbols(v.type):
-                    if symbol in meanings:
-                        meanings[symbol].add(symbol)
-        self.ambiguous = {symbol for symbol, known in meanings.items() if len(known) > 1}
-        return _roots(next(iter(self.between)), contradicted) if contradicted else set()
-
-    def _agree(self, inferred: Type | None, said: Type, meanings: dict[str, set[Dim]]) -> bool:
-        """Whether both may be right; if so, what the one knows of the sizes that the other names
-        goes to `meanings`.
-        """
-        if not isinstance(inferred, TensorType) or not isinstance(said, TensorType):
-            return True
-        if said.shape is None or inferred.shape is None:
-            return True
-        if contradicts(inferred.shape, said.shape):
-            return False
-        for known, symbol in zip(inferred.shape, said.shape, strict=True):
-            if isinstance(symbol, str) and not self.is_open(known):
-                meanings[symbol].add(known)
-        return True
+        found = {
+            var
+            for block in self.between
+            for var, said in self._declared(block)
+            if _contradict(var.type, said)
+        }
+        return _roots(next(iter(self.between)), found) if found else set()
 
     def _declared(self, block: BindingBlock) -> Iterable[tuple[Var, Type]]:
         between, returned = self.between[block], self.returned[block]
@@ -134,16 +114,6 @@ class Declarations:
             self._incomplete[type_] = known
         return known
 
-    def believed(self, said: Type) -> Type:
-        """A declared type without ambiguous symbols."""
-        if (
-            not isinstance(said, TensorType)
-            or said.shape is None
-            or self.ambiguous.isdisjoint(said.shape)
-        ):
-            return said
-        return TensorType(said.dtype, tuple(None if d in self.ambiguous else d for d in said.shape))
-
     def merge(self, inferred: Type | None, said: Type | None) -> Type | None:
         """Returns both types in one. Sizes in which they contradict each other are unknown: either
         may be wrong.
@@ -171,6 +141,27 @@ class Declarations:
         return TensorType(
             said.dtype, tuple(s if s is not None and self.is_open(i) else i for i, s in pairs)
         )
+
+
+def believed(said: Type | None, inferred: Type | None = None) -> Type | None:
+    """A declared type without its sizes, but for those that contradict the inferred ones."""
+    if isinstance(said, SequenceType | OptionalType):
+        return type(said)(believed(said.elem))
+    if not isinstance(said, TensorType) or said.shape is None:
+        return said
+    known = (inferred.shape if isinstance(inferred, TensorType) else None) or ()
+    pairs = [*zip_longest(said.shape, known)][: len(said.shape)]
+    return TensorType(said.dtype, tuple(d if _differ(d, i) else None for d, i in pairs))
+
+
+def _contradict(inferred: Type | None, said: Type) -> bool:
+    if not isinstance(inferred, TensorType) or not isinstance(said, TensorType):
+        return False
+    return (
+        said.shape is not None
+        and inferred.shape is not None
+        and contradicts(inferred.shape, said.shape)
+    )
 
 
 def contradicts(inferred: Shape, said: Shape) -> bool:
@@ -226,7 +217,7 @@ def annotate(program: Program) -> None:
         if inferred is None:
             break
         _assign(program.main, _types(inferred.graph), inferred.graph.node)
-        contradicted = said.compare() - hidden
+        contradicted = said.contradicted() - hidden
         if not contradicted:
             break
         hidden |= contradicted
@@ -371,7 +362,7 @@ class _Completion:
     def _take(self, declared: Mapping[str, Type], results: Iterable[Var]) -> None:
         for out in results:
             if out.name in declared:
-                self._improve(out, self.said.believed(declared[out.name]))
+                self._improve(out, believed(declared[out.name], out.type))
 
     def _again(self, b: Binding) -> None:
         try:

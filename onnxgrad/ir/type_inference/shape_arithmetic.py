@@ -19,6 +19,7 @@ from onnx import TensorProto, numpy_helper
 from onnxgrad.ir import sizes as algebra
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.sizes import Dim
+from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 
 # an array of Dim
@@ -169,14 +170,20 @@ def _reshaped(b: Binding, inputs: _Inputs) -> Elements | None:
 
 
 def _cast(b: Binding, inputs: _Inputs) -> Elements | None:
-    x = inputs[0]
-    if x is None or b.attr("to") not in _DTYPES:
+    """Cast, and CastLike: the result has a dtype whose elements are followed."""
+    source, x = b.inputs[0], inputs[0]
+    if x is None and source is not None and source.is_constant and _short(source) is not None:
+        x = _whole(source.const)
+    if x is None or source is None or TensorProto.BOOL not in (b.out.dtype, source.dtype):
+        return x
+    return x if source.dtype == TensorProto.BOOL else _as_array(_is_nonzero(x, 0))
+
+
+def _whole(array: Array | None) -> Elements | None:
+    """The elements of a floating-point constant, if they are whole numbers."""
+    if array is None or array.dtype.kind != "f" or not np.isfinite(array).all():
         return None
-    if b.attr("to") != TensorProto.BOOL or b.inputs[0] is None:
-        return x
-    if b.inputs[0].dtype == TensorProto.BOOL:
-        return x
-    return _as_array(np.frompyfunc(_not_equal, 2, 1)(x, 0))
+    return _as_array(_integer(array)) if (array == np.trunc(array)).all() else None
 
 
 def _concat(b: Binding, inputs: _Inputs) -> Elements | None:
@@ -391,12 +398,15 @@ def _range(b: Binding, inputs: _Inputs) -> Elements | None:
     return _array(list(values), [len(values)]) if len(values) <= _LONGEST else None
 
 
+_is_nonzero: Any = np.frompyfunc(_not_equal, 2, 1)
+_integer: Any = np.frompyfunc(int, 1, 1)
+
 _RULES: dict[str, _Rule] = {
     "Shape": _of_shape,
     "Size": _of_size,
     "Identity": _same,
     **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), _reshaped),
-    "Cast": _cast,
+    **dict.fromkeys(("Cast", "CastLike"), _cast),
     "Concat": _concat,
     "Gather": _gather,
     "Slice": _slice,

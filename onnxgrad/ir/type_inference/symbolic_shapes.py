@@ -68,10 +68,8 @@ def _of_reshape(c: Call) -> Shape | None:
     zeros = bool(c.attr("allowzero", 0))
     dims = [_wanted(i, wanted, source, zeros) for i in range(len(wanted))]
     if -1 in dims:
-        others = [d for d in dims if d != -1]
-        # with `allowzero` a -1 beside a 0 is undefined, and onnxruntime runs it
-        sure = not zeros or algebra.at_least(algebra.product(others), 1)
-        dims[dims.index(-1)] = _remaining(source, others) if sure else None
+        # a run in which another size is 0 fails, and with `allowzero` is none that ONNX allows
+        dims[dims.index(-1)] = _remaining(source, [d for d in dims if d != -1])
     return tuple(dims)
 
 

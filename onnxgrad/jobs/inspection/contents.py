@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from onnx import TensorProto
+from onnx import GraphProto, TensorProto
 
 from onnxgrad.grad.paths import has_gradient
 from onnxgrad.grad.weights.repairs import find_notes
 from onnxgrad.grad.wrt import hoist, nested_constants, weigh
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import FunctionKey
 from onnxgrad.ir.protobufs import Stats, stats_of
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.type_inference.whole_model import is_invented
+from onnxgrad.ir.types import Dim, TensorType, Type, type_from_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.jobs.inspection.costs import Costs, costs_of
 from onnxgrad.options import known_keywords
@@ -88,7 +91,10 @@ def inspect(model: ModelLike, dims: Mapping[str, int] | None = None) -> Summary:
         opsets=dict(program.opsets),
         producer=f"{proto.producer_name} {proto.producer_version}".strip(),
         inputs=[_value(v, default=v.initializer is not None) for v in program.main.inputs],
-        outputs=[_value(v) for v in program.main.outputs],
+        outputs=[
+            Value(v.name, str(found or "?"))
+            for v, found in zip(program.main.outputs, _declared(program.main))
+        ],
         initializers=sum(len(block.initializers) for block in program.blocks()),
         functions=list(program.functions),
         nested=sum(len(b.blocks) for block in program.blocks() for b in block.bindings),
@@ -110,6 +116,42 @@ def inspect(model: ModelLike, dims: Mapping[str, int] | None = None) -> Summary:
 
 def _value(var: Var, default: bool = False) -> Value:
     return Value(var.name, "?" if var.type is None else str(var.type), default)
+
+
+def _declared(block: BindingBlock) -> list[Type | None]:
+    """The types of its outputs, with the names that the file declares of their sizes."""
+    proto = block.proto
+    said = {v.name: v.type for v in proto.output} if isinstance(proto, GraphProto) else {}
+    return [
+        _with_names(v.type, type_from_proto(said[v.name])) if v.name in said else v.type
+        for v in block.outputs
+    ]
+
+
+def _with_names(inferred: Type | None, said: Type | None) -> Type | None:
+    """A type for readers: both sizes where the file declares another, as in `rows=B*S`."""
+    if not isinstance(inferred, TensorType) or not isinstance(said, TensorType):
+        return inferred
+    if inferred.shape is None or said.shape is None or len(inferred.shape) != len(said.shape):
+        return inferred
+    return TensorType(inferred.dtype, tuple(map(_both, inferred.shape, said.shape)))
+
+
+def _both(d: Dim, said: Dim) -> Dim:
+    if d is None or (isinstance(d, str) and is_invented(d)):
+        return said
+    return d if said in (None, d) else f"{said}={d}"
+
+
+def text_of(model: ModelLike) -> str:
+    """Returns the model as text, one node per line; an output whose file declares another size than
+    follows from the inputs shows both, as in `rows=B*S`.
+    """
+    program = load_own(model)
+    for block in program.blocks():
+        for v, found in zip(block.outputs, _declared(block)):
+            v.type = found
+    return program.text()
 
 
 @dataclass(frozen=True)

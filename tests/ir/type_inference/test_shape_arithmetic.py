@@ -183,7 +183,7 @@ def shape(
         ("d = Sub(n, one) t = Concat<axis = 0>(d, open) y = Reshape(x, t)", (None, None)),  # -1 itself
         ("t = Concat<axis = 0>(m, n) y = Reshape<allowzero = 1>(x, t)", ("M", "N")),
         ("t = Concat<axis = 0>(k, m) y = Reshape<allowzero = 1>(x, t)", (None, "M")),
-        ("t = Concat<axis = 0>(n, m, open) y = Reshape<allowzero = 1>(x, t)", ("N", "M", None)),  # runs at N = 0
+        ("t = Concat<axis = 0>(n, m, open) y = Reshape<allowzero = 1>(x, t)", ("N", "M", 3)),  # no 0 beside a -1
         ("t = Concat<axis = 0>(open, two) y = Reshape<allowzero = 1>(x, t)", ("(M*N)//2 + M*N", 2)),
         ("t = Concat<axis = 0>(n, one, m) y = Expand(x, t)", ("N", 3, "M")),
         ("t = Concat<axis = 0>(m, one, m) y = Expand(x, t)", (None, 3, "M")),  # N is M, or one is 1
