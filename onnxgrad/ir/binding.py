@@ -31,6 +31,7 @@ class Binding:
     """
 
     __slots__ = (
+        "__weakref__",
         "_attrs",
         "_places",
         "block",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -117,10 +118,15 @@ def number_of_parts(b: Binding, was: Attributes) -> None:
 # ---- other names, defaults and meanings ----------------------------------------------------------
 
 
+# the Resizes that were Upsamples
+_UPSAMPLES: WeakSet[Binding] = WeakSet()
+
+
 @adapter(10, "Upsample")
 def upsample_is_resize(b: Binding, was: Attributes) -> None:
-    """Upsample(x, scales) = Resize(x, scales)"""
+    """Upsample(x, scales) = Resize(x, scales), where no scale is below 1"""
     b.rename_operator("Resize")
+    _UPSAMPLES.add(b)
 
 
 @adapter(11, "Resize")
@@ -148,7 +154,7 @@ def _resized(b: Binding) -> tuple[bool, bool]:
     if factors is None and is_static(before) and is_static(after):
         factors = np.array(after) / np.maximum(before, 1)
     if factors is None:
-        return True, True
+        return b not in _UPSAMPLES, True
     return bool((factors < 1).any()), bool((factors > 1).any())
 
 

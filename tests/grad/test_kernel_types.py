@@ -11,8 +11,8 @@ import pytest
 
 from onnxgrad import check_gradient, gradient, kernel, vjp
 from onnxgrad.errors import InputError
-from onnxgrad.ir.load import load
 from onnxgrad.ir.protobufs import every_node
+from onnxgrad.ir.types import type_from_proto
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.reference.user_operators import OWN
 
@@ -85,6 +85,6 @@ def test_open_sizes_keep_their_symbols(rows: str) -> None:
     def flat(x: Any) -> Any:
         return np.concatenate([x, x[:, :1]], axis=1)
 
-    graph = load(gradient(behind("z = Tanh (c)", rows), ["c"], "y"))
-    (out,) = [v for v in graph.main.outputs if v.name == "c_grad"]
-    assert str(out.type) == f"f32[{rows},5]"
+    graph = gradient(behind("z = Tanh (c)", rows), ["c"], "y").graph
+    (out,) = [v for v in graph.output if v.name == "c_grad"]
+    assert str(type_from_proto(out.type)) == f"f32[{rows},5]"
