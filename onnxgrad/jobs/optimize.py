@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from onnxgrad.errors import CannotRun, InternalError, NotProved, OnnxgradError
 from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import every_node
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.edit import changed_after, changed_before
@@ -299,6 +300,7 @@ def optimize_program(
     results = _run(pipeline, program, trace, watch, options)
     if (growth := merged.growth()) > _GROWTH * (size := file_bytes(program)):
         raise Grown(growth, size)
+    _name_as_before(program, trace)
     singly = trace.report if isinstance(trace, EachTrace) else None
     done = Outcome(rewritten=program, passes=results, trace=trace, each=singly)
     if not prove:
@@ -348,6 +350,26 @@ def _run(
         done = Outcome(rewritten=program, trace=trace, each=trace.report)
         raise RewriteRefuted(error.report, error.rewrite, alone=True, done=done) from None
     return results
+
+
+def _name_as_before(program: Program, trace: Trace) -> None:
+    """Give each value that stands for one of the file its name, so that both are found by it."""
+    names = {name for node in every_node(program.proto.graph.node) for name in node.output}
+    names -= {v.name for block in program.blocks() for v in block.vars()}
+    renamed = {}
+    for v, name in trace.stands.items():
+        live = v.definition is not None and v.definition.is_live
+        if live and not v.returned and name in names:
+            names.remove(name)
+            renamed[v.name] = name
+            v.rename(name)
+    trace.stands.clear()
+    for i, r in enumerate(trace.rewrites):
+        if any(name in renamed for name in (*r.matched, *r.emitted)):
+            matched, emitted = (
+                tuple(renamed.get(n, n) for n in given) for given in (r.matched, r.emitted)
+            )
+            trace.rewrites[i] = replace(r, matched=matched, emitted=emitted)
 
 
 def _stated(

@@ -75,6 +75,7 @@ class Attempt:
             return None
         emitted = _results(emitter.emitted)
         trace.fired(self.law, str(self.where), _results(self.sources), emitted)
+        trace.replaced(answer, emitter.emitted)
         neighbours = substitute(answer)
         emitter.discard()  # what was emitted and then not used
         if self.maker is not None:

@@ -4,10 +4,11 @@ reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
 from onnxgrad.results import Plain
 
@@ -113,6 +114,7 @@ class Trace:
     another pass, such as the removal of an initializer that nothing reads. `slips`: places where a
     rule of this package failed. `made`: bindings that a rule without a measure emitted, and the
     rule; `failed`: rules that failed, and where; both only as long as passes run (`forget`).
+    `stands`: emitted values, and the name of the first value that each replaced.
     """
 
     limit: int | None = None
@@ -131,6 +133,7 @@ class Trace:
     slips: list[Slip] = field(default_factory=list)
     made: dict[Binding, object] = field(default_factory=dict, repr=False)
     failed: dict[tuple[str, object], None] = field(default_factory=dict, repr=False)
+    stands: dict[Var, str] = field(default_factory=dict, repr=False)
 
     @property
     def seen(self) -> int:
@@ -158,6 +161,14 @@ class Trace:
         self.rewrites.append(
             Rewrite(number, self.pass_name, rule, where, tuple(matched), tuple(emitted))
         )
+
+    def replaced(self, mapping: Mapping[Var, Var], emitted: Iterable[Binding]) -> None:
+        """Note which values replace which, where a rule emitted them."""
+        new = set(emitted)
+        for old, value in mapping.items():
+            name = self.stands.pop(old, old.name)
+            if value.definition in new:
+                self.stands.setdefault(value, name)
 
     def missed(self, rule: str, where: object, reason: str) -> None:
         """Record a near miss, once; `where` becomes text only if near misses are kept."""

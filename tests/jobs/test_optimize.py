@@ -215,3 +215,16 @@ def test_the_proof_asks_for_the_last_digits_unless_constants_were_rounded() -> N
         Pipeline.of("clean"),
     )
     assert scaled.trace.rounded and scaled.report is not None and scaled.report.ok
+
+
+def test_a_value_that_stands_for_another_has_its_name() -> None:
+    """So that layers are compared by name, and files of IR 8, without metadata, too; the report says the same names."""
+    text = """g (float[2,3,4] x) => (float[3,4,2] y, float[4,2,3] z) {
+        a = Transpose <perm = [1, 0, 2]> (x)  b = Transpose <perm = [0, 2, 1]> (a)  c = Relu (b)  y = Neg (c)
+        d = Abs (x)  e = Transpose <perm = [0, 2, 1]> (d)  f = Transpose <perm = [1, 0, 2]> (e)  z = Neg (f) }"""
+    done = optimize(parse(text), report=True)
+    made = {n.output[0]: n.op_type for n in done.model.graph.node}
+    assert made == {"b": "Transpose", "c": "Relu", "y": "Neg", "d": "Abs", "f": "Transpose", "z": "Neg"}  # fmt: skip
+    assert {r.emitted for r in done.rewrites} == {("b",), ("f",)}
+    again = optimize(done.model)
+    assert again.SerializeToString() == done.model.SerializeToString()
