@@ -85,11 +85,22 @@ def test_rows_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "--input" in capsys.readouterr().err
 
 
-def test_no_rows_end_the_process_at_a_recurrent_operator() -> None:
-    """onnxruntime aborts: the model says so where its user looks."""
-    text = """g (float[5,1,2] x) => (float[5,1,1,3] y) <float[1,3,2] w = {1,2,3,4,5,6}, float[1,3,3] r = {1,2,3,4,5,6,7,8,9}>
-        { y = RNN <hidden_size = 3> (x, w, r) }"""
-    model = onnxgrad.open_batch(parse(text), inputs="x.1")
+RECURRENT = """g (float[5,1,2] x) => (float[5,1,1,3] y, float[1,1,3] h) <float[1,3,2] w = {1,2,3,4,5,6},
+    float[1,3,3] r = {1,2,3,4,5,6,7,8,9}, int32[1] lengths = {4}, float[1,3] b3 = {0,0,0}, float[1,1,3] h0 = {1,2,3}>
+    { b = Concat <axis = 1> (b3, b3)  y, h = RNN <hidden_size = 3> (x, w, r, b, lengths, h0) }"""
+
+
+def test_no_rows_at_a_recurrent_operator() -> None:
+    """onnxruntime would end the process: a sample of zeros is computed and cut off."""
+    model = onnxgrad.open_batch(parse(RECURRENT), inputs="x.1")
+    assert not model.graph.input[0].doc_string
+    found = run(model, {"x": np.zeros((5, 0, 2), np.float32)})
+    assert [np.asarray(v).shape for v in found.values()] == [(5, 1, 0, 3), (1, 0, 3)]
+
+
+def test_no_rows_end_the_process_at_a_recurrent_operator_of_an_old_opset() -> None:
+    """The model says so where its user looks."""
+    model = onnxgrad.open_batch(parse(RECURRENT, opset=11), inputs="x.1")
     assert (
         model.graph.input[0].doc_string
         == "batch >= 1: onnxruntime ends the process at RNN 'y' without rows"

@@ -4,6 +4,12 @@ recurrent operators and attention, whose sample axis is known.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.transform.batching.layout import FRONT, Layout, Refused
 from onnxgrad.transform.batching.registry import in_place
@@ -14,6 +20,8 @@ SAMPLES = (
     "InstanceNormalization GroupNormalization LRN ConvInteger QLinearConv ms:FusedConv "
     "DepthToSpace SpaceToDepth"
 )
+
+_MAX_OF_INTS = 12  # opset whose Max has integers
 
 
 @in_place(SAMPLES)
@@ -73,7 +81,36 @@ def recurrent(at: Site) -> list[Layout | None]:
         elif not at.moved(k, place):
             raise Refused("its states have their rows elsewhere")
     places: list[Layout | None] = [Layout(2), Layout(1), Layout(1)]
+    if at.binding.block.opsets[""] >= _MAX_OF_INTS and isinstance(at.sizes(0)[1], int):
+        _never_empty(at, places)
     return places[: len(at.binding.outputs)]
+
+
+def _never_empty(at: Site, places: Sequence[Layout | None]) -> None:
+    """onnxruntime ends the process if there are no samples: then one of zeros is computed, and cut
+    off.
+    """
+    one, rows = at.sizes(0)[1], at.sizes_at.rows()
+    samples = rows if one == 1 else op.Mul(rows, at.sizes_at.vector([one]))
+    more = op.Max(op.Sub(np.array([1], np.int64), samples), np.array([0], np.int64))
+    behind = op.Concat(np.zeros(4, np.int64), more, np.zeros(1, np.int64), axis=0)
+    operands = list(at.operands)
+    for k in (0, 5, 6):
+        if at.operand(k) is not None:
+            operands[k] = op.Pad(at.operand(k), behind)
+    if at.operand(4) is not None:
+        length = constant(np.array(1), TensorProto.INT32)
+        operands[4] = op.Pad(at.operand(4), op.Concat(np.zeros(1, np.int64), more, axis=0), length)
+    made = at.again(*operands)
+    results = made if isinstance(made, tuple) else (made,)
+    start = np.zeros(1, np.int64)
+    at.replaced = []
+    for old, new, place in zip(at.binding.outputs, results, places, strict=False):
+        if old is None or new is None or place is None:
+            continue
+        cut = op.Slice(new, start, samples, np.array([place.axis], np.int64))
+        cut.type = old.type
+        at.replaced.append((cut, place))
 
 
 @in_place("Attention")

@@ -30,7 +30,7 @@ from onnxgrad.transform.batching.sharper_types import sharpen
 from onnxgrad.transform.batching.site import Site
 from onnxgrad.wording import option
 
-# onnxruntime aborts the process if their batch is empty
+# onnxruntime aborts the process if their batch is empty: older opsets have no guard against it
 _RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 
 
@@ -103,7 +103,7 @@ def _apply(site: Site, done: Batched, along: str, captures: bool) -> None:
     try:
         _in_place(site, captures)
         done.in_place += 1
-        if site.op in _RECURRENT:
+        if site.op in _RECURRENT and site.replaced is None:
             done.never_empty.append(_name(site.binding))
         return
     except Refused as error:
