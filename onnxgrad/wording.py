@@ -29,6 +29,7 @@ _KEYS = {
     "--coverage": "verify.coverage",
     "--excuse": "verify.excuse",
     "--input": "verify.inputs",
+    "--seed": "verify.seeds",
     "--dim": "verify.dims",
     "--allow-growth": "allow_growth = true",
     "--without": "without",

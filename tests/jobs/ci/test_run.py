@@ -90,3 +90,30 @@ def test_what_is_refused_names_the_option_as_python_has_it(
     with pytest.raises(InputError, match=words):
         onnxgrad.ci(**given)
     assert not (folder / "build").exists()
+
+
+OPENING = """
+require = { nodes = "<= input" }
+[ci]
+models = ["*.onnx"]
+out = "build"
+[before]
+open_batch = { symbol = "rows" }
+"""
+
+
+def test_a_batch_is_opened_and_proved_and_the_lock_knows_its_size(folder: Path) -> None:
+    """A model whose rows are not independent is refused, and the other one is written."""
+    fixed = "g (float[1,4] x) => (float[1,4] y) { a = Identity(x) b = Mul(a, a) y = Sub(b, a) }"
+    mean = "g (float[1,4] x) => (float[1,4] y) { m = ReduceMean<axes=[0]>(x) y = Sub(x, m) }"
+    onnx.save(parse(fixed, opset=17), folder / "a.onnx")
+    onnx.save(parse(mean, opset=17), folder / "b.onnx")
+    (folder / "r.toml").write_text(OPENING)
+    good, bad = onnxgrad.ci("r.toml", keep_going=True).models
+    assert good.result is not None and good.result.inputs == {"x": "f32[rows,4]"}
+    assert good.ok and good.notes == ("batch opened before the passes: equal on cpu",)
+    assert (bad.status, bad.exit_code) == ("not proved", 1) and "--" not in bad.error
+    assert bad.error.startswith("batch opened before the passes: not proved: every row has the")
+    assert [p.name for p in (folder / "build").iterdir()] == ["a.onnx"]
+    assert onnxgrad.ci("r.toml", models=["a.onnx"], update=True).ok
+    assert '"x": "f32[rows,4]"' in (folder / "r.lock.json").read_text()
