@@ -1,3 +1,3 @@
-"""Quantized operators by means of others: the operators, the forms they may take, and how exact
-they are.
+"""Laws that rewrite quantized operators: the operators, the forms of the result, and their
+exactness.
 """

@@ -1,7 +1,7 @@
 """A quantized operator as a law reads it: operands by name, attributes, and the table of laws.
 
-A law takes the operands by the names that their operator gives them, with `_zero` for
-`_zero_point`, and returns the new value of each output, in order.
+The parameters of a law have the operator's names of its operands, with `_zero` for `_zero_point`. A
+law returns the new value of each output, in order.
 """
 
 from __future__ import annotations
@@ -33,18 +33,22 @@ Note = Callable[[Shortfall], None]
 
 @dataclass(frozen=True)
 class QuantizedCall:
-    """One operator to be put in another form; `note` takes what float32 may not hold exactly."""
+    """A quantized operator to rewrite. `note` receives warnings about results that float32 may not
+    hold exactly.
+    """
 
     binding: Binding
     form: Form
     note: Note
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute as written, else the schema's default, else `default`."""
+        """Return the attribute of the node, else the default of the schema, else `default`."""
         return self.binding.attr(name, default)
 
     def written(self, *names: str) -> dict[str, Any]:
-        """Those of the attributes that are written. Declines where the channels come last."""
+        """Return those of the attributes that the node has. Raises Decline if the channels are the
+        last axis.
+        """
         decline_if(
             self.attr("channels_last", 0), "channels_last is 1, which plain operators do not know"
         )
@@ -59,8 +63,8 @@ class QuantizedCall:
         axes: tuple[int, ...],
         bias: Var | None = None,
     ) -> None:
-        """Note that products of `x` with `w` are summed in float32 over these axes of `w`, where
-        it may round them.
+        """Add a note if float32 may round the sums of products of `x` with `w` over these axes of
+        `w`.
         """
         short = shortfall(accumulated(x, x_zero, w, w_zero, axes, bias))
         if short is not None:
@@ -70,10 +74,11 @@ class QuantizedCall:
 def operands_of(
     b: Binding, names: Sequence[str], optional: Collection[str] = ()
 ) -> list[Var | None]:
-    """The operands in the order of their names, which say what they are.
+    """Return the operands in the order of their names, whose endings determine the checks.
 
-    `x_scale` is float32, `x_zero` may be absent, an `x` that has one is of 8 or 16 bits, and
-    everything but what is `optional` must be there and typed. Declines where it is not so.
+    A `_scale` must be float32, a `_zero` may be absent, and a value with a zero point must have 8
+    or 16 bits. All operands except the `optional` ones must exist and have a known type. Raises
+    Decline otherwise.
     """
     found = []
     for i, name in enumerate(names):
@@ -98,30 +103,32 @@ Law = Callable[..., list[Any]]
 
 
 class Quantized(NamedTuple):
-    """Integers, their scale and their zero point: three operands."""
+    """Integers with their scale and zero point: three operands."""
 
     value: Var
     scale: Var
     zero: Var | None
 
 
-# the names of the operands that one parameter of a law stands for: one, or three of a Quantized
+# the operands of one parameter of a law: one, or the three of a Quantized
 Names = tuple[str, ...]
 
 
 def triple(name: str) -> Names:
-    """The names of a Quantized."""
+    """Return the names of the three operands of a Quantized."""
     return (name, f"{name}_scale", f"{name}_zero")
 
 
 def grouped(values: Sequence[Any], groups: Sequence[Names]) -> list[Any]:
-    """The operands of each parameter: one, or three as a Quantized."""
+    """Return the argument of each parameter: one operand, or three operands as a Quantized."""
     left = iter(values)
     return [next(left) if len(g) == 1 else Quantized(*islice(left, 3)) for g in groups]
 
 
 def law(name: str, domain: str = CONTRIB) -> Callable[[Law], Law]:
-    """Register a law of the operator `name`; its parameters name the operands."""
+    """Return a decorator that registers a law of the operator `name`. The parameter names of the
+    law determine the operands.
+    """
 
     def register(formula: Law) -> Law:
         _, *parameters = inspect.signature(formula).parameters.values()
@@ -135,7 +142,7 @@ def law(name: str, domain: str = CONTRIB) -> Callable[[Law], Law]:
 def keep(
     name: str, domain: str, formula: Law, groups: Sequence[Names], optional: Collection[str] = ()
 ) -> None:
-    """Register a law whose parameters stand for these groups of operands."""
+    """Register a law whose parameters receive these groups of operands."""
     names = [n for group in groups for n in group]
 
     def applied(b: Binding, form: Form, note: Note) -> list[Any]:
@@ -147,16 +154,16 @@ def keep(
 
 
 def dtype_of(zero: Var | None, like: Var) -> int:
-    """The dtype of integers with this zero point; without one that of `like`."""
+    """Return the dtype of integers with this zero point, or the dtype of `like` without one."""
     return zero.dtype if zero is not None and zero.dtype in LIMITS else like.dtype
 
 
 def dynamically(call: QuantizedCall, x: Var) -> Quantized:
-    """8-bit integers, by the least and the largest element."""
+    """Return `x` quantized to 8 bits by its least and largest element."""
     low = op.Min(op.ReduceMin(x, keepdims=0), 0.0)
     high = op.Max(op.ReduceMax(x, keepdims=0), 0.0)
     span = (high - low) / 255.0
-    # nothing but zeros: any scale will do, and onnxruntime's is 1
+    # all zeros: any scale is right, and onnxruntime uses 1
     scale = op.Where(op.Equal(span, 0.0), 1.0, span)
     zero = saturated(rounded((0.0 - low) / scale), None, TensorProto.UINT8)
     return Quantized(call.form.quantize(x, scale, zero, TensorProto.UINT8), scale, zero)

@@ -1,7 +1,7 @@
-"""Weights that integer operators read, as DequantizeLinear of them: so that a gradient reaches
-them, and a chain that dynamic quantization wrote is one float operator again.
+"""Laws that read the integer weights of an operator through DequantizeLinear, so that gradients
+reach the weights and a chain of dynamic quantization becomes one float operator.
 
-D is DequantizeLinear, z a zero point, s a scale.
+In the equations D is DequantizeLinear, z a zero point and s a scale.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ _ROUNDS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 
 
 def scaled_product(b: Binding, form: Form) -> dict[Var, Var]:
-    """Cast(MatMulInteger(a, w, z_a, z_w)) * (s_a s_w) = MatMul(D(a, s_a, z_a), D(w, s_w, z_w));
-    ConvInteger likewise. Nothing where no such chain reads `b`, or its scales are no product.
+    """Cast(MatMulInteger(a, w, z_a, z_w)) * (s_a s_w) = MatMul(D(a, s_a, z_a), D(w, s_w, z_w)); the
+    same for ConvInteger.
+
+    Returns an empty mapping if no such chain reads `b`, or if its scale is not a product of two.
     """
     cast = _sole_reader(b, "Cast")
     mul = None if cast is None or cast.out.dtype != TensorProto.FLOAT else _sole_reader(cast, "Mul")
@@ -53,7 +55,9 @@ def _sole_reader(b: Binding, kind: str) -> Binding | None:
 
 
 def _fits(scale: Var, zero: Var | None, channels: bool = False) -> bool:
-    """Whether DequantizeLinear takes them: one of each, or a vector of each along `channels`."""
+    """Whether DequantizeLinear accepts this scale and zero point: scalars, or vectors along
+    `channels`.
+    """
     count = element_count(scale.shape)
     if zero is not None and element_count(zero.shape) != count:
         return False
@@ -61,7 +65,9 @@ def _fits(scale: Var, zero: Var | None, channels: bool = False) -> bool:
 
 
 def _factors(a: Var, scale: Var) -> tuple[Var, Var] | None:
-    """`scale` as that of `a` times another: that by which `a` was rounded, else the first."""
+    """Return the two factors of `scale`: the scale by which `a` was rounded if it is one of them,
+    else the first, and the other.
+    """
     rounded = _scale_of(a)
     product = scale.definition
     if product is not None and product.is_op("Mul"):
@@ -75,7 +81,9 @@ def _factors(a: Var, scale: Var) -> tuple[Var, Var] | None:
 
 
 def _scale_of(a: Var) -> Var | None:
-    """The scale by which `a` was rounded, if it comes straight from there."""
+    """Return the scale by which `a` was rounded, if `a` is directly the result of a
+    quantization.
+    """
     b = a.definition
     if b is None or b.domain != "" or b.op not in _ROUNDS:
         return None
@@ -83,7 +91,10 @@ def _scale_of(a: Var) -> Var | None:
 
 
 def table_of_integers(root: Binding, form: Form) -> dict[Var, Var]:
-    """D(Gather(t, i)) = Gather(D(t), i), t a constant table, to the bit. Nothing elsewhere."""
+    """D(Gather(t, i)) = Gather(D(t), i) for a constant table t, equal to the bit.
+
+    Returns an empty mapping for anything else.
+    """
     gathered, scale = root.inputs[0], root.operand(1)
     rows = None if gathered is None else gathered.definition
     if rows is None or scale is None or not rows.is_op("Gather") or rows.block is not root.block:

@@ -1,5 +1,5 @@
-"""Two ways to write a quantized operator, by QuantizeLinear/DequantizeLinear or by plain
-arithmetic; and how large the integers get that it accumulates, so whether float32 holds them.
+"""Two forms of a quantized operator, by QuantizeLinear and DequantizeLinear or by plain arithmetic,
+and the largest integers that it accumulates, which decide whether float32 holds the sums.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.trace import decline, decline_if
 
-# the dtypes of quantized tensors that these forms know
+# the dtypes of quantized tensors that these forms support
 LIMITS: dict[int, tuple[int, int]] = {
     TensorProto.UINT8: (0, 255),
     TensorProto.INT8: (-128, 127),
@@ -28,9 +28,7 @@ LIMITS: dict[int, tuple[int, int]] = {
 
 
 class Form(ABC):
-    """How a quantized tensor is read and written. `axis` is the one that a vector of scales lies
-    along.
-    """
+    """How quantized tensors are read and written. `axis` is the axis of a vector of scales."""
 
     @abstractmethod
     def dequantize(self, x: Var, scale: Var, zero: Var | None, axis: int | None = None) -> Var:
@@ -44,13 +42,13 @@ class Form(ABC):
 
 
 class QdqForm(Form):
-    """By QuantizeLinear and DequantizeLinear, which onnxruntime fuses back to its quantized
+    """QuantizeLinear and DequantizeLinear, which onnxruntime fuses back to its quantized
     kernels.
     """
 
     def dequantize(self, x: Var, scale: Var, zero: Var | None, axis: int | None = None) -> Var:
         y = op.DequantizeLinear(x, scale, zero, **_axis(scale, axis, x.block.opsets[""]))
-        # a weight, by a name that can be asked for
+        # a weight, with a name that `wrt` can select
         if x.is_constant and y.name.startswith("dequantizelinear"):
             name = f"{x.name.removesuffix('_quantized')}_dequantized"
             y.rename(x.block.program.names.fresh(name))
@@ -65,9 +63,7 @@ class QdqForm(Form):
 
 
 class PlainForm(Form):
-    """By Cast, Sub, Mul, Div, Round, Clip and the like: for runtimes that know nothing of
-    quantization.
-    """
+    """Cast, Sub, Mul, Div, Round, Clip and others, for runtimes without quantization."""
 
     def dequantize(self, x: Var, scale: Var, zero: Var | None, axis: int | None = None) -> Var:
         return centred(x, zero, axis) * along(scale, axis, x)
@@ -79,8 +75,8 @@ class PlainForm(Form):
 
 
 def centred(x: Var, zero: Var | None, axis: int | None = None) -> Var:
-    """x - zero as float32, exactly: both have 16 bits at most (int32, for biases, comes without
-    a zero point).
+    """Return x - zero as float32, exactly: both have at most 16 bits, or `x` is an int32 bias
+    without a zero point.
     """
     wide = op.Cast(x, to=TensorProto.FLOAT)
     if zero is None or (zero.const is not None and not zero.const.any()):
@@ -89,29 +85,31 @@ def centred(x: Var, zero: Var | None, axis: int | None = None) -> Var:
 
 
 def saturated(whole: Any, zero: Var | None, dtype: int, axis: int | None = None) -> Var:
-    """whole + zero, held within `dtype`."""
+    """Return whole + zero, limited to the range of `dtype`."""
     low, high = LIMITS[dtype]
     if zero is not None:
         whole = whole + along(op.Cast(zero, to=TensorProto.FLOAT), axis, whole)
-    # Cast from float to small integers is only defined for what fits, which Clip sees to
+    # Cast from float to small integers is only defined for values in range, which Clip ensures
     return op.Cast(op.Clip(whole, float(low), float(high)), to=dtype)
 
 
 def rounded(v: Any) -> Var:
-    """Ties to even, as QuantizeLinear rounds."""
+    """Round ties to even, as QuantizeLinear does."""
     decline_if(v.block.opsets[""] < 11, "rounding by plain operators needs opset 11")
     return op.Round(v)
 
 
 def along(v: Var, axis: int | None, data: Var) -> Var:
-    """A scale or zero point shaped to broadcast with `data`: a vector lies along `axis`, one
-    element is a scalar.
+    """Return a scale or zero point in a shape that broadcasts with `data`: a vector along `axis`,
+    or a scalar for one element.
     """
     shape = _shape(v)
     if shape == ():
         return v
     if len(shape) > 1:
-        return v  # one value for each row or column of each matrix: written to broadcast
+        return (
+            v  # one value for each row or column of each matrix, already in a broadcastable shape
+        )
     if shape == (1,):
         return op.Squeeze(v, [0])
     if axis is None or data.rank is None:
@@ -142,7 +140,7 @@ _UNIT = 2.0**-24
 
 
 def reach(x: Var, zero: Var | None) -> int:
-    """The largest |x - zero|: by the constant values when both are, else by the dtype."""
+    """Return the largest |x - zero|: of the values if both are constant, else by the dtype."""
     low, high = LIMITS[x.dtype]
     if zero is None:
         at = np.zeros(1, np.int64)
@@ -161,8 +159,8 @@ def accumulated(
     summed: tuple[int, ...],
     bias: Var | None,
 ) -> tuple[int, int] | None:
-    """(terms, largest |sum|) of the products of `x` with `w`, summed over the axes `summed` of
-    `w`; None if unknown.
+    """Return (number of terms, largest |sum|) of the products of `x` with `w` over the axes
+    `summed` of `w`, or None if unknown.
     """
     if w.shape is None:
         return None
@@ -188,8 +186,8 @@ def accumulated(
 
 
 def _centred(w: Var, zero: Var | None, summed: tuple[int, ...]) -> Array | None:
-    """|w - zero| when both are constants and the zero point is one for all or one per slice that
-    is summed.
+    """Return |w - zero| if both are constant and the zero point is a scalar or has one value per
+    slice of the sums.
     """
     array = w.const
     if array is None or (zero is not None and zero.const is None):
@@ -213,8 +211,8 @@ def _centred(w: Var, zero: Var | None, summed: tuple[int, ...]) -> Array | None:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Sums that float32 may not hold exactly: how far one may be off (None: no bound is known),
-    in words as well.
+    """Sums that float32 may not hold exactly: the largest error (None if no bound is known) and a
+    description.
     """
 
     error: float | None
@@ -222,7 +220,7 @@ class Shortfall:
 
 
 def shortfall(found: tuple[int, int] | None) -> Shortfall | None:
-    """The report if float32 cannot hold the sums exactly; None if it can."""
+    """Return the Shortfall if float32 cannot hold the sums exactly, else None."""
     if found is None:
         return Shortfall(
             None, "the length of the sum is unknown: exact only while the sums stay below 2^24"

@@ -1,12 +1,12 @@
-"""Products between DequantizeLinear and QuantizeLinear as products of integers: QLinearConv,
-QLinearMatMul, MatMulInteger.
+"""Laws that compute products between DequantizeLinear and QuantizeLinear in integers, by
+QLinearConv, QLinearMatMul and MatMulInteger.
 
 Both forms round the same real number y / s_y to an integer: the float form after sums in float32,
-the integer form after exact sums and a product with s_x s_w / s_y. Where all scales are powers of
-two and the sums stay within 2^24, float32 holds every number on both ways, and they are equal to
-the bit. Elsewhere the integer form is off by one quantum at most, and only where the exact y / s_y
-lies as close to a tie as three roundings of its largest value reach; that distance must be below
-one.
+the integer form after exact sums and a product with s_x s_w / s_y. If all scales are powers of two
+and the sums stay within 2^24, float32 represents every intermediate number of both forms, and the
+results are equal to the bit. Otherwise the integer form is off by at most one quantum, and only if
+the exact y / s_y lies so close to a tie that three roundings of its largest value reach it. That
+distance must be below one quantum.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _INT32 = 1 << 31
 
 @dataclass(frozen=True)
 class Island:
-    """A product of two dequantized values: the integers, and what their sums may reach."""
+    """A product of two dequantized values: the integers, and the largest magnitude of its sums."""
 
     product: Binding
     x: Scaled
@@ -44,8 +44,8 @@ class Island:
 
 @dataclass(frozen=True)
 class Rounding:
-    """Up to how far the float32 roundings of the integer form may be off, in quanta of the result;
-    0: equal to the bit.
+    """The largest error of the float32 roundings in the integer form, in quanta of the result. 0
+    means equal to the bit.
     """
 
     quanta: float
@@ -53,12 +53,14 @@ class Rounding:
 
 
 def island(b: Binding) -> Island:
-    """The operands of a MatMul or Conv. Raises Decline unless it is an island of integers."""
+    """Return the operands of a MatMul or Conv that can be computed in integers. Raises Decline
+    otherwise.
+    """
     x, w = dequantized(b.inputs[0]), dequantized(b.inputs[1])
     if x is None or w is None:
-        raise decline("an operand is not dequantized from 8 bits, by a constant scale")
+        raise decline("an operand is not dequantized from 8 bits with a constant scale")
     if not x.single or w.value.rank is None:
-        raise decline("the left operand has a scale for each slice, or a rank is unknown")
+        raise decline("the left operand has several scales, or a rank is unknown")
     decline_if(
         x.dtype == TensorProto.INT8 and w.dtype != TensorProto.INT8,
         "signed by unsigned integers, which runtimes have no kernel for",
@@ -84,7 +86,9 @@ def island(b: Binding) -> Island:
 
 
 def _bias(b: Binding, x: Scaled, w: Scaled) -> Var | None:
-    """The bias as integers of scale s_x s_w. Raises Decline for another scale, or none."""
+    """Return the bias as integers of scale s_x s_w. Raises Decline if it has another
+    scale or none.
+    """
     bias = b.operand(2)
     if bias is None:
         return None
@@ -96,16 +100,18 @@ def _bias(b: Binding, x: Scaled, w: Scaled) -> Var | None:
     own = None if scale is None else scale.const
     at = None if zero is None else zero.const
     if made.inputs[0].dtype != TensorProto.INT32 or own is None:
-        raise decline("the bias is not of 32-bit integers with a constant scale")
+        raise decline("the bias does not have 32-bit integers with a constant scale")
     if (zero is not None and (at is None or at.any())) or not np.array_equal(
         own.reshape(-1), np.reshape(scales, -1)
     ):
-        raise decline("the bias has a zero point, or another scale than the products")
+        raise decline("the bias has a zero point, or its scale is not that of the products")
     return made.inputs[0]
 
 
 def _rounded_bias(bias: Var, scales: Array) -> Var:
-    """A float bias as integers of these scales. Raises Decline where it is none of them exactly."""
+    """Return a float bias as integers of these scales. Raises Decline if the bias is not an exact
+    multiple.
+    """
     array = bias.const
     decline_if(array is None or bias.rank != 1, "the bias is neither dequantized nor constant")
     ratio = np.asarray(array, np.float64) / np.asarray(scales, np.float64).reshape(-1)
@@ -118,7 +124,7 @@ def _rounded_bias(bias: Var, scales: Array) -> Var:
 
 
 def rounding(found: Island, to: Scaled) -> Rounding:
-    """How far the integer form may be off. Raises Decline for one quantum or more."""
+    """Return the error of the integer form. Raises Decline if it is one quantum or more."""
     scales = [np.asarray(s.scales, np.float64) for s in (found.x, found.w, to)]
     joint = scales[0] * scales[1]
     powers_of_two = all(np.all(np.frexp(s)[0] == 0.5) for s in scales)
@@ -135,7 +141,9 @@ def rounding(found: Island, to: Scaled) -> Rounding:
 
 
 def _normal(scales: Array) -> bool:
-    """No sum of at most EXACT times these leaves the normal numbers of float32."""
+    """Whether the scales, and their products with sums of up to EXACT, are normal float32
+    numbers.
+    """
     info = np.finfo(np.float32)
     wide = np.asarray(scales, np.float64)
     return bool(np.all((wide >= info.tiny) & (wide * EXACT < info.max)))

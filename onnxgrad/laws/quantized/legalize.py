@@ -1,7 +1,6 @@
-"""The definition of each quantized operator in terms of `Form`: the laws behind `legalize`.
+"""The laws of the pass `legalize`: each quantized operator in terms of a `Form`.
 
-The definitions are those of the ONNX schemas and of onnxruntime's contrib operators
-(docs/ContribOperators.md there).
+The definitions follow the ONNX schemas and onnxruntime's docs/ContribOperators.md.
 """
 
 from __future__ import annotations
@@ -72,7 +71,9 @@ def qlinear_conv(
 
 
 def joint(a_scale: Var, b_scale: Var) -> Var:
-    """The scale of a sum of products; a vector when one of them is, a constant when both are."""
+    """Return the scale of a sum of products: a vector if one of the factors is a vector, a constant
+    if both are constant.
+    """
     if a_scale.const is not None and a_scale.const.size == 1 and b_scale.const is not None:
         both = np.float32(a_scale.const.item()) * np.asarray(b_scale.const, np.float32)
         return constant(np.asarray(both, np.float32), name="scale")
@@ -135,7 +136,9 @@ def matmul_integer_to_float(
 
 
 def same_size(scale: Var, zero: Var | None) -> bool:
-    """Whether DequantizeLinear takes these two: one of each, or one of each per channel."""
+    """Whether DequantizeLinear accepts this scale and zero point: both scalars, or both one value
+    per channel.
+    """
     sizes = [element_count(v.shape) for v in (scale, zero) if v is not None]
     return len(set(sizes)) == 1
 
@@ -193,8 +196,8 @@ keep("DynamicQuantizeLSTM", CONTRIB, dynamic_quantize_lstm, [(n,) for n in OPERA
 def _through(name: str, compute: Callable[..., Any], plain: Sequence[str] = ()) -> None:
     """Register y = quantize(compute(call, dequantize(x), ...)).
 
-    The operands are those that `compute` names, each with its scale and zero point, except the
-    `plain` ones in front, and then the scale and the zero point of y.
+    The operands are the parameters of `compute`: first the `plain` ones, then each value with its
+    scale and zero point, then the scale and zero point of y.
     """
     quantized = list(inspect.signature(compute).parameters)[1 + len(plain) :]
 
@@ -208,7 +211,7 @@ def _through(name: str, compute: Callable[..., Any], plain: Sequence[str] = ()) 
     keep(name, CONTRIB, formula, groups)
 
 
-# from here on Softmax is along one axis, before it along all from one on
+# from this opset on Softmax works along one axis, before along all axes from one on
 _ONE_AXIS = 13
 
 
@@ -219,7 +222,7 @@ def _softmax(call: QuantizedCall, x: Var) -> Var:
     axis = int(call.attr("axis", -1)) % rank
     decline_if(
         axis != rank - 1 and (int(call.attr("opset", ours)) >= _ONE_AXIS) != (ours >= _ONE_AXIS),
-        "Softmax along another axis than the last, which this opset means otherwise",
+        "Softmax along another axis than the last, which has another meaning at this opset",
     )
     return op.Softmax(x, axis=axis)
 
@@ -227,8 +230,8 @@ def _softmax(call: QuantizedCall, x: Var) -> Var:
 def _average(call: QuantizedCall, x: Var) -> Var:
     attrs = call.written(*_POOL)
     if attrs.get("ceil_mode") and attrs.get("count_include_pad"):
-        # onnxruntime's quantized kernel divides by the size of the window, though it leaves the
-        # padding; AveragePool by the part that is inside
+        # onnxruntime's quantized kernel divides by the size of the window, even where the window
+        # leaves the padding; AveragePool divides by the part inside
         decline_if(attrs.get("auto_pad", "NOTSET") != "NOTSET", "auto_pad beside ceil_mode")
         attrs["pads"] = _whole_windows(x, attrs)
         del attrs["ceil_mode"]
@@ -236,14 +239,14 @@ def _average(call: QuantizedCall, x: Var) -> Var:
 
 
 def _whole_windows(x: Var, attrs: Mapping[str, Any]) -> list[int]:
-    """The padding with which the windows that ceil_mode adds end inside."""
+    """Return the padding with which the windows that ceil_mode adds end inside."""
     kernel = list(attrs["kernel_shape"])
     sizes = list(x.shape or ())[2:]
     ones, zeros = [1] * len(kernel), [0] * 2 * len(kernel)
     strides, pads = list(attrs.get("strides") or ones), list(attrs.get("pads") or zeros)
     for i, size in enumerate(sizes):
         if not isinstance(size, int):
-            raise decline("ceil_mode with padding that counts, of a size that is not known")
+            raise decline("ceil_mode with count_include_pad, and a size is unknown")
         begin, end = pads[i], pads[i + len(kernel)]
         last = -(-(size + begin + end - kernel[i]) // strides[i]) * strides[i]
         last -= strides[i] if last >= size + begin else 0
@@ -253,7 +256,7 @@ def _whole_windows(x: Var, attrs: Mapping[str, Any]) -> list[int]:
 
 def _mean(call: QuantizedCall, x: Var) -> Var:
     axes = call.attr("axes") or list(range(x.rank or 0))
-    decline_if(not axes, "the mean of a value of unknown rank, or of none")
+    decline_if(not axes, "the mean of a scalar or of a value of unknown rank")
     return op.ReduceMean(x, list(axes), keepdims=int(call.attr("keepdims", 1)))
 
 
@@ -343,7 +346,7 @@ _ATTENTION = ("num_heads", "unidirectional", "scale", "mask_filter_value", "do_r
 
 
 def _since(call: QuantizedCall, dtype: int | None) -> None:
-    """Declines the 16 bits that ONNX's own operators have since opset 21 only."""
+    """Raises Decline for 16-bit dtypes, which ONNX's own operators accept only from opset 21 on."""
     wide = dtype in (TensorProto.UINT16, TensorProto.INT16) and not isinstance(call.form, PlainForm)
     decline_if(wide and call.binding.block.opsets.get("", 0) < 21, "16 bits need opset 21")
 

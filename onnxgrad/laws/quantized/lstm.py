@@ -1,4 +1,6 @@
-"""DynamicQuantizeLSTM by other operators: the input is quantised once, the state at every step."""
+"""The law of DynamicQuantizeLSTM: a Scan that quantizes the input once and the state at
+every step.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,14 @@ _PLAIN = ["sigmoid", "tanh", "tanh"]
 # state on one thread, 0.7 on several (0.4 but for the cell); LSTM on floats is off by 2.4
 _THREADS = Shortfall(
     None,
-    "onnxruntime quantises the state by one scale for the rows that a thread has, this form for "
-    "all rows, as on one thread: on several, results may be off by less than a quantum of the "
-    "state",
+    "onnxruntime quantises the state with one scale for the rows of each thread, this form with "
+    "one scale for all rows, as onnxruntime does on one thread; on several threads, results may "
+    "differ by less than a quantum of the state",
 )
 
 
 class _Direction(NamedTuple):
-    """One direction of the operator: its float weights, and the input that they weigh."""
+    """The float weights and the input of one direction of the operator."""
 
     call: QuantizedCall
     gates: Var  # of the input and the biases, (T, N, 4H)
@@ -89,14 +91,16 @@ def _check(call: QuantizedCall, x: Var, lengths: Var | None) -> None:
 
 
 def _part(v: Var, d: int) -> Var:
-    """The rows of a direction."""
+    """Return the slice of one direction."""
     if v.const is not None:
         return constant(np.asarray(v.const)[d], name=v.name)
     return op.Squeeze(op.Slice(v, [d], [d + 1], [0]), [0])
 
 
 def _weight(call: QuantizedCall, w: Quantized, d: int, name: str) -> Var:
-    """The floats of W or R of a direction, (rows, 4H)."""
+    """Return W or R of one direction as floats, of shape (rows, 4H). Raises Decline if it is not
+    constant.
+    """
     values = [None if v is None else v.const for v in w]
     if values[0] is None or values[1] is None or (w.zero is not None and values[2] is None):
         raise decline(f"'{w.value.name}' or its scale is no constant")
@@ -115,7 +119,7 @@ def _sum_of_biases(b: Var, size: int) -> Var:
 
 
 def _state(given: Var | None, d: int, x: Var, size: int) -> Var:
-    """The state before the first step, (N, H)."""
+    """Return the state before the first step, of shape (N, H)."""
     if given is not None:
         return _part(given, d)
     batch = (x.shape or (None,) * 3)[1]
@@ -126,7 +130,9 @@ def _state(given: Var | None, d: int, x: Var, size: int) -> Var:
 
 
 def _steps(one: _Direction, states: Sequence[Var]) -> tuple[Var, Var, Var]:
-    """The state h of every step, (T, N, H), and the last h and c, (N, H)."""
+    """Return the state h of every step, of shape (T, N, H), and the last h and c, of
+    shape (N, H).
+    """
     at, (steps, batch, _) = emitter(), one.gates.shape or (None, None, None)
     size = one.size
     state = TensorType(TensorProto.FLOAT, (batch, size))

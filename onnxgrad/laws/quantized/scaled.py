@@ -1,4 +1,6 @@
-"""QuantizeLinear and DequantizeLinear of 8-bit values, with constant scales and zero points."""
+"""Reads QuantizeLinear and DequantizeLinear of 8-bit values with constant scales and zero
+points.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ _PLAIN = ("axis", "saturate")
 
 @dataclass(frozen=True)
 class Scaled:
-    """(value - zero) * scale: `value` the integers, of `dtype`; one scale, or one for each slice
-    along `axis`. For a QuantizeLinear `value` is its float operand.
+    """The dequantized value (value - zero) * scale. `value` has integers of `dtype`; `scale` is a
+    scalar or has one element per slice along `axis`. For a QuantizeLinear, `value` is its float
+    operand.
     """
 
     value: Var
@@ -34,28 +37,28 @@ class Scaled:
 
     @property
     def single(self) -> bool:
-        """One scale and zero point for all."""
+        """Whether one scale and zero point apply to all elements."""
         return self.scales.size == self.zeros.size == 1
 
     @property
     def at(self) -> int:
-        """The integer that stands for zero; where there is a single one."""
+        """The zero point, if it is a single one."""
         return int(self.zeros.reshape(-1)[0])
 
     def like(self, other: Scaled) -> bool:
-        """The same integers mean the same numbers."""
+        """Whether equal integers represent equal numbers in both."""
         same = self.dtype == other.dtype and self.single and other.single
         return same and self.at == other.at and bool(self.scales.item() == other.scales.item())
 
     def zero_var(self) -> Var:
-        """The zero point as an operand."""
+        """Return the zero point as an operand."""
         if self.zero is not None:
             return self.zero
         return constant(np.zeros(self.scales.shape, numpy_dtype(self.dtype)), name="zero_point")
 
 
 def dequantized(v: Var | None) -> Scaled | None:
-    """Reads a DequantizeLinear of 8-bit integers; None for anything else."""
+    """Return the parts of a DequantizeLinear of 8-bit integers; None for anything else."""
     b = None if v is None else v.definition
     if b is None or not b.is_op("DequantizeLinear") or b.inputs[0] is None:
         return None
@@ -63,7 +66,7 @@ def dequantized(v: Var | None) -> Scaled | None:
 
 
 def quantized(b: Binding) -> Scaled | None:
-    """Reads a QuantizeLinear to 8-bit integers; None for anything else."""
+    """Return the parts of a QuantizeLinear to 8-bit integers; None for anything else."""
     zero = b.operand(2)
     if not b.is_op("QuantizeLinear") or b.inputs[0] is None:
         return None
@@ -86,7 +89,7 @@ def _read(b: Binding, dtype: int) -> Scaled | None:
 
 
 def _ordinary(scales: Array) -> bool:
-    """Every integer of 8 bits less a zero point, times each scale, is a normal float32."""
+    """Whether every 8-bit integer, less a zero point and times each scale, is a normal float32."""
     wide = np.asarray(scales, np.float64)
     info = np.finfo(np.float32)
     return bool(scales.size and np.all((wide >= info.tiny) & (wide * 512 < info.max)))

@@ -1,9 +1,9 @@
-"""Operators that move or compare quantised values do the same with the integers: each law is equal
-to the bit.
+"""Laws by which operators that move or compare quantized values work on the integers, each equal to
+the bit.
 
-D is DequantizeLinear and Q QuantizeLinear, of 8 bits, with one constant scale s > 0 and zero point
-z. D never falls as x rises, nor does Q; Q(D(x)) with equal s and z is x, because (x - z) s / s lies
-within two roundings of x - z.
+D is DequantizeLinear and Q is QuantizeLinear, of 8 bits, with one constant scale s > 0 and zero
+point z. Both are monotonic. Q(D(x)) with equal s and z is x, because (x - z) s / s lies within two
+roundings of x - z.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _ORDERS_SINCE = 12
 
 
 def _again(y: Var, like: Scaled) -> Var:
-    """D(y) as that of `like`."""
+    """Return D(y) with the scale and zero point of `like`."""
     return op.DequantizeLinear(y, like.scale, like.zero)
 
 
 def _alone(d: Var, root: Binding) -> None:
-    """Raises Decline for a D that would stay, or stands outside of a loop or branch."""
+    """Raises Decline if the D would stay, or is outside of the loop or branch of `root`."""
     decline_if(
         d.sole_user() is not root or d.block is not root.block,
         f"{d.name} is read elsewhere as well",
@@ -144,8 +144,8 @@ def relu_of_dequantize(root: Binding) -> Any:
 
 
 def bounds_of(between: Binding, to: Scaled) -> tuple[int, int]:
-    """The integers of `to` between which a Relu or Clip holds its result, Q of its own bounds.
-    Raises Decline where these are not constant, or not in order.
+    """Return the integers of `to` between which a Relu or Clip limits its result: Q of its bounds.
+    Raises Decline if the bounds are not constant or not in order.
     """
     decline_if(between.version < _ORDERS_SINCE, "before opset 12 integers have no Max and no Clip")
     if between.op == "Relu":
@@ -159,7 +159,9 @@ def bounds_of(between: Binding, to: Scaled) -> tuple[int, int]:
 
 
 def held(y: Var, bounds: tuple[int, int], to: Scaled) -> Var:
-    """The integers y between bounds; y where these are the limits of the dtype."""
+    """Return the integers y limited to the bounds, or y itself if the bounds are the limits of the
+    dtype.
+    """
     if bounds == LIMITS[to.dtype]:
         return y
     return op.Clip(y, *(_integer(n, to) for n in bounds))
