@@ -1,1 +1,1 @@
-"""Inputs for a model: generated ones that make sense, and the user's own."""
+"""Inputs of a model for a proof: generated values that the model accepts, and the user's own."""

@@ -1,8 +1,8 @@
-"""The sizes that a model's symbolic dimensions may take in a proof.
+"""The sizes of a model's symbolic dimensions in a proof.
 
-A symbol is a `dim_param`; an unnamed or meaningless dimension (absent, negative, "?") of input `x`
+A symbol is a `dim_param`. An unnamed or meaningless dimension (absent, negative, "?") of input `x`
 at axis 1 is called `x.1`. A `dim_param` may be a formula of other symbols ("past + 1", "2*s0",
-"max(n - 2, 0)"): only the symbols are chosen, formulas follow.
+"max(n - 2, 0)"): sizes are chosen for symbols only, formulas are evaluated.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _OPERATORS: Final = {
     ast.FloorDiv: operator.floordiv,
     ast.Div: operator.floordiv,
 }
-# as exporters and `ir.sizes` call them
+# the functions in formulas of exporters and of `ir.sizes`
 _FUNCTIONS: Final[dict[str, Callable[..., int]]] = {
     "max": max, "Max": max, "min": min, "Min": min, "floor": int,
 }  # fmt: skip
-# names that are no identifiers: quoted, or with a dot, as x.0 for axis 0 of x
+# names that are not identifiers: quoted, or with a dot, such as x.0 for axis 0 of x
 _SPELT = re.compile(r"'([^']+)'|[^\W\d]\w*(?:[.:][\w.:]*)")
 _MADE = "name_in_hex_"
 _FALLBACK_SIZES = (16, 32, 64, 128, 224, 256, 320, 512, 640, 1024, 4, 3, 2, 1536, 4096, 16000)
 
 
 def required_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
-    """The inputs without a default value."""
+    """Return the inputs without a default value."""
     known = {init.name for init in graph.initializer} | {
         init.values.name for init in graph.sparse_initializer
     }
@@ -45,7 +45,9 @@ def required_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
 
 
 def tensor_types(kind: onnx.TypeProto) -> Iterable[onnx.TypeProto.Tensor]:
-    """The tensor types inside a type: itself, or a sequence's or optional's element."""
+    """Yield the tensor types inside a type: the type itself, or the element type of a sequence or
+    optional.
+    """
     which = kind.WhichOneof("value")
     if which == "tensor_type":
         yield kind.tensor_type
@@ -56,7 +58,7 @@ def tensor_types(kind: onnx.TypeProto) -> Iterable[onnx.TypeProto.Tensor]:
 
 
 def shape_of(name: str, kind: onnx.TypeProto.Tensor) -> list[int | str] | None:
-    """Sizes and symbols of an input's shape; None for unknown rank."""
+    """Return the sizes and symbols of an input's shape; None for unknown rank."""
     if not kind.HasField("shape"):
         return None
     return [_dim(f"{name}.{axis}", dim) for axis, dim in enumerate(kind.shape.dim)]
@@ -72,7 +74,7 @@ def _dim(fallback: str, dim: onnx.TensorShapeProto.Dimension) -> int | str:
 
 
 def symbols_in(formula: str) -> set[str]:
-    """The symbols of a formula; a text that is no formula is one symbol."""
+    """Return the symbols of a formula. A text that is not a formula is one symbol."""
     tree = _parse(formula)
     if tree is None:
         return {formula}
@@ -109,14 +111,14 @@ def _function(node: ast.Call) -> Callable[..., int] | None:
 
 
 def evaluate(dim: int | str, sizes: Mapping[str, int]) -> int:
-    """The size of a dimension. Raises InputError for a symbol without a size."""
+    """Return the size of a dimension. Raises InputError for a symbol without a size."""
     if isinstance(dim, int):
         return dim
     if dim in sizes:
         return sizes[dim]
     tree = _parse(dim)
     if tree is None:
-        raise InputError(f"dimension {dim!r} has no size; give one with {dim_option(dim)}")
+        raise InputError(f"dimension {dim!r} has no size; set it with {dim_option(dim)}")
     return max(_value(tree, sizes), 0)
 
 
@@ -139,7 +141,9 @@ def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
 
 
 def roles(graph: onnx.GraphProto) -> dict[str, str]:
-    """Symbol -> batch, length or spatial, by where it first stands and what it is called."""
+    """Return the role of each symbol (batch, length or spatial), by its first position and its
+    name.
+    """
     found: dict[str, str] = {}
     for value in required_inputs(graph):
         for kind in tensor_types(value.type):
@@ -168,12 +172,13 @@ def _role(symbol: str, axis: int, shape: list[int | str]) -> str:
 def dim_plans(
     model: onnx.ModelProto, dims: Mapping[str, int] | None = None
 ) -> list[dict[str, int]]:
-    """Assignments of a size to every symbol of the inputs, best first; `dims` fixes some.
+    """Return assignments of a size to every symbol of the inputs, the best first; `dims` fixes some
+    symbols.
 
-    The first is generic (batch 2, length 8, spatial 64); the second has batch and length 1, and the
-    third the batch only (a picture of one pixel says little); the rest are fallbacks for models
-    that want some particular size. A model without symbols has one empty plan. Raises InputError
-    for a name in `dims` that no input has.
+    The first plan is generic (batch 2, length 8, spatial 64). The second has batch and length 1,
+    the third only batch 1, because a picture of one pixel is no good test. The others are fallbacks
+    for models that need a particular size. A model without symbols has one empty plan. Raises
+    InputError for a name in `dims` that no input has.
     """
     found = roles(model.graph)
     fixed = dict(dims or {})
@@ -196,7 +201,9 @@ def dim_plans(
 
 
 def _with_total(plan: dict[str, int]) -> dict[str, int]:
-    """Decoders with a cache name three lengths of which one is the sum: past + new = total."""
+    """Return the plan with past + new = total, for decoders with a cache that name all three
+    lengths.
+    """
     past = [s for s in plan if "past" in s.lower()]
     total = [s for s in plan if "total" in s.lower()]
     new = [s for s in plan if "seq" in s.lower() and s not in past and s not in total]

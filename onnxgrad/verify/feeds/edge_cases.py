@@ -1,10 +1,10 @@
-"""Values at which models take another way: zeros, ties, both sides of comparisons, masks and
-switches the other way.
+"""Inputs at which models behave differently: zeros, ties, both sides of comparisons, other masks
+and switches.
 
-A usual feed (`generate`) is random and in general position: no element is 0, no two are equal,
-every NonZero, Unique or Equal finds what it always finds. Here each usual value becomes one that is
-not: mirrored within its bounds, half of it rounded to a few steps, some elements 0 (of each input
-another number of them, so that sizes that depend on data differ), some equal, some at and beside
+Usual feeds (`generate`) are random and in general position: no element is 0, no two elements are
+equal, and every NonZero, Unique or Equal has the same result. An edge case changes each usual
+value: mirrored within its bounds, half of the elements rounded to a few steps, some elements 0 (a
+different number for each input, so that data-dependent sizes differ), some equal, some at and near
 the constants that the model compares them with.
 """
 
@@ -21,17 +21,17 @@ from onnxgrad.verify.feeds.value_bounds import Uses
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-_SHARE = 8  # one element in eight becomes 0, one in eight a repeated value
+_SHARE = 8  # one element in eight becomes 0, one in eight repeats a value
 _BESIDE = 0.0625  # how far beside a threshold
 _MOST_THRESHOLDS = 8
-_MOST_ALONE = 4  # inputs that are tried as the one with a nonzero element
+_MOST_ALONE = 4  # inputs that are tried as `only`
 
 
 @dataclass(frozen=True)
 class Edges:
-    """How far to go. `sizes`: counts, lengths, switches and values outside their usual bounds too;
-    `only`: this input keeps one nonzero element and the others keep them all, for models that
-    broadcast one data-dependent size.
+    """The strength of an edge case. `sizes`: also change counts, lengths, switches and values
+    outside their usual bounds. `only`: this input keeps one nonzero element and all others keep
+    theirs, for models that broadcast one data-dependent size.
     """
 
     sizes: bool = True
@@ -39,7 +39,7 @@ class Edges:
 
 
 def variants(names: Iterable[str]) -> list[Edges]:
-    """Returns the edge cases to try, until the model runs: all of them, then fewer."""
+    """Return the edge cases to try in order until the model runs: all changes, then fewer."""
     return [
         Edges(),
         Edges(sizes=False),
@@ -49,8 +49,8 @@ def variants(names: Iterable[str]) -> list[Edges]:
 
 @dataclass(frozen=True)
 class Slot:
-    """The facts about one input: its kind, the closed interval of its usual values, the number of
-    inputs before it.
+    """One input: its kind, the closed interval of its usual values, and the number of inputs before
+    it.
     """
 
     name: str
@@ -62,7 +62,9 @@ class Slot:
 
 
 def edged(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
-    """The value for an edge case, in the shape (and for integers the range) of the usual one."""
+    """Return the value of an edge case, with the shape (and for integers the range) of the usual
+    value.
+    """
     make = _BY_KIND.get(slot.kind)
     if make is None or not usual.size or (slot.kind in _OF_SIZES and not edges.sizes):
         return usual
@@ -74,7 +76,7 @@ def _count(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> 
 
 
 def _length(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
-    """Each row shorter than the one before, none empty."""
+    """Return lengths that decrease from row to row and stay above 0."""
     less = 1 + np.arange(usual.size).reshape(usual.shape)
     return np.asarray(np.maximum(usual - less, max(slot.low, min(1, slot.high)))).astype(
         usual.dtype
@@ -82,7 +84,7 @@ def _length(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) ->
 
 
 def _switch(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
-    """Another value that the model knows, or one that it does not."""
+    """Return another value that the model knows, or a value that it does not know."""
     first = usual.reshape(-1)[0]
     others = [v for v in slot.uses.equal_to if v != first]
     return np.full_like(usual, others[0] if others else first + 1)
@@ -100,7 +102,7 @@ def _real(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> A
     made = np.asarray(slot.low + slot.high - usual if bounded else -usual)
     steps = np.round((made - start) / step)
     if not bounded:
-        # how many zeros there are is decided below
+        # the number of zeros is decided below
         steps = np.where(steps == 0, np.where(made < 0, -1, 1), steps)
     made = np.where(rng.random(made.shape) < 0.5, start + step * steps, made)
     return _marked(made, usual, slot, edges, rng, _BESIDE)
@@ -122,12 +124,12 @@ def _complex(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -
 def _marked(
     made: Array, usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator, beside: float
 ) -> Array:
-    """`made` with its zeros, ties and thresholds; a single element goes to 0 or to the other
-    side of a threshold.
+    """Return `made` with zeros, ties and thresholds. A single element becomes 0 or moves to the
+    other side of a threshold.
     """
     flat = made.reshape(-1).copy()
     order = rng.permutation(flat.size)
-    # a float's bounds are where operators are finite, and 0 is where the others show what they are
+    # bounds of floats keep operators finite; the others show their behaviour at 0
     has_zero = slot.low <= 0 <= slot.high or (slot.kind == "real" and edges.sizes)
     tips = _tips(slot, edges, beside)
     if flat.size == 1:
@@ -157,11 +159,11 @@ def _marked(
 
 
 def _tips(slot: Slot, edges: Edges, beside: float) -> list[float]:
-    """At, below and above every constant that the model compares this input with; whole numbers for
-    integers.
+    """Return values at, below and above every constant that the model compares this input with; for
+    integers whole numbers.
 
-    At it first: a short input takes no more than one, and only there is a change of the constant by
-    a hair seen.
+    Values at the constants come first: a short input has room for only one of them, and only at the
+    constant a tiny change of it is visible.
     """
     found: list[float] = []
     for value in dict.fromkeys(slot.uses.thresholds[:_MOST_THRESHOLDS]):
@@ -174,7 +176,7 @@ def _tips(slot: Slot, edges: Edges, beside: float) -> list[float]:
     return found
 
 
-_OF_SIZES = ("count", "length", "switch")  # kinds that stay as they are unless sizes may change
+_OF_SIZES = ("count", "length", "switch")  # kinds that change only with `sizes`
 _BY_KIND: dict[str, Callable[[Array, Slot, Edges, np.random.Generator], Array]] = {
     "mask": lambda usual, slot, edges, rng: np.asarray(1 - usual),
     "count": _count,
@@ -189,9 +191,10 @@ _BY_KIND: dict[str, Callable[[Array, Slot, Edges, np.random.Generator], Array]] 
 
 @dataclass(frozen=True)
 class Variation:
-    """How feeds differ from usual ones. scale: of floats without bounds. sign: 1 or -1 makes all of
-    them positive or negative. count: of counts and lengths. mask: one value for all of a mask.
-    turn: which of the values that a switch knows. rows: table -> the rows to read.
+    """Differences of feeds from the usual ones. scale: factor of floats without bounds. sign: 1 or
+    -1 makes all of them positive or negative. count: value of counts and lengths. mask: one value
+    for a whole mask. turn: index into the values that a switch knows. rows: the rows to read, by
+    table.
     """
 
     scale: float = 1.0
@@ -215,7 +218,7 @@ class Variation:
 
 
 SMALL = Variation(scale=1e-3)
-# what is tried in turn where something was not reached, each with the next seed
+# tried in turn until everything is reached, each with the next seed
 SEARCH = (
     Variation(scale=10.0), Variation(scale=100.0), Variation(scale=10.0, sign=1, mask=1, turn=1),
     Variation(scale=10.0, sign=-1, mask=0, turn=2), Variation(count=0, mask=0, turn=3),
@@ -226,7 +229,7 @@ SEARCH = (
 
 
 def varied(usual: Array, slot: Slot, how: Variation) -> Array:
-    """The usual value of a slot, varied, in its shape and within its bounds."""
+    """Return the usual value of a slot, varied, with its shape and within its bounds."""
     wanted = [
         row
         for table, scale, offset in slot.uses.tables
@@ -250,13 +253,15 @@ def varied(usual: Array, slot: Slot, how: Variation) -> Array:
 
 
 def _inputs(rows: Sequence[int], scale: float, offset: float) -> list[int]:
-    """The input values at which scale * x + offset is one of the rows."""
+    """Return the input values for which scale * x + offset is one of the rows."""
     found = [(row - offset) / scale for row in rows] if scale else []
     return [int(x) for x in found if x == int(x) and x >= 0]
 
 
 def overridden(default: Array, seed: int) -> list[Array]:
-    """Other values for an input that has this default, the likeliest to run first."""
+    """Return other values for an input with this default, those first with which the model most
+    likely runs.
+    """
     rng = np.random.default_rng([seed, default.size])
     if default.dtype.kind == "b":
         return [~default]

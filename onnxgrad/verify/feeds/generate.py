@@ -1,4 +1,4 @@
-"""Feeds that make sense: token ids below the vocabulary, masks of 0 and 1, lengths within their
+"""Generates valid feeds: token ids below the vocabulary, masks of 0 and 1, lengths within their
 sequence, images in [0, 1].
 """
 
@@ -22,7 +22,7 @@ from onnxgrad.verify.feeds.value_bounds import DataFlow, Uses, uses_of
 from onnxgrad.verify.values import Value
 from onnxgrad.wording import input_option, option
 
-_MAX_ELEMENTS = 2**28  # a generated input of over a gigabyte helps nobody
+_MAX_ELEMENTS = 2**28  # no generated input is larger than a gigabyte
 _MOST_AXES = 64
 _WORDS = ("alpha", "beta", "gamma", "delta", "one two", "", "Zürich", "42")
 
@@ -35,18 +35,19 @@ def feeds_for(
     given: Mapping[str, Value] | None = None,
     edges: Edges | None = None,
 ) -> dict[str, Value]:
-    """A value for every input that has no default: the same for the same seed, sizes and model.
+    """Return a value for every input without a default. The same seed, sizes and model give the
+    same values.
 
-    `dims`: symbol -> size (see `dims.dim_plans`, whose first plan fills in what is missing);
-    `given`: values that win, and whose shapes fix their symbols; `edges`: not in general position,
-    but where models take another way. Raises InputError naming the input, or the option to pass,
-    where no value can be made.
+    `dims` maps symbols to sizes; the first plan of `dims.dim_plans` fills in the others. `given`
+    are values that take precedence and whose shapes fix their symbols. `edges` generates an edge
+    case. Raises InputError, which names the input or the option to pass, if no value can be
+    generated.
     """
     return Feeder(model).feeds(seed=seed, dims=dims, given=given, edges=edges)
 
 
 class Feeder:
-    """Feeds of one model, whose values are traced to their consumers once for all of them."""
+    """Generates feeds of one model; the uses of its inputs are traced once for all feeds."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = model
@@ -68,7 +69,7 @@ class Feeder:
         edges: Edges | None = None,
         how: Variation | None = None,
     ) -> dict[str, Value]:
-        """As `feeds_for`; `how`: usual values, varied."""
+        """Return feeds as `feeds_for` does; `how` varies the usual values."""
         if given is not None and not isinstance(given, Mapping):
             raise InputError(
                 f"inputs are arrays by the names of the model's inputs, not {type(given).__name__}"
@@ -91,7 +92,7 @@ class Feeder:
 
 
 def bound_by(model: onnx.ModelProto, given: Mapping[str, Value]) -> dict[str, int]:
-    """The symbols whose size the given arrays fix."""
+    """Return the sizes of symbols that the given arrays fix."""
     found: dict[str, int] = {}
     for value in model.graph.input:
         array = given.get(value.name)
@@ -106,18 +107,18 @@ def bound_by(model: onnx.ModelProto, given: Mapping[str, Value]) -> dict[str, in
 
 
 def _given(name: str) -> str:
-    """Returns the source of an input's value."""
+    """Return the option that sets the value of an input, for messages."""
     return option(f"--input {name}", f"inputs[{name!r}]")
 
 
 def _check_given(value: onnx.ValueInfoProto, array: Value) -> None:
-    """A given tensor must have the declared dtype, rank and fixed sizes: onnxruntime's own words
-    are hard to read.
+    """Check that a given tensor has the declared dtype, rank and fixed sizes, because the messages
+    of onnxruntime are hard to read. Raises InputError.
     """
     if not value.type.HasField("tensor_type"):
         return
     if not isinstance(array, (np.ndarray, np.generic, list, bool, int, float, str)):
-        raise InputError(f"{_given(value.name)}: an array is wanted, not {type(array).__name__}")
+        raise InputError(f"{_given(value.name)}: expected an array, not {type(array).__name__}")
     if not isinstance(array, np.ndarray):
         return
     kind = value.type.tensor_type
@@ -143,7 +144,7 @@ def _check_given(value: onnx.ValueInfoProto, array: Value) -> None:
 
 @dataclass
 class _Maker:
-    """Makes the values of one set of feeds."""
+    """Generates the values of one set of feeds."""
 
     flow: DataFlow
     sizes: Mapping[str, int]
@@ -152,7 +153,7 @@ class _Maker:
     how: Variation | None = None
 
     def make(self, name: str, kind: onnx.TypeProto, turn: int) -> Value:
-        """A value for an input; `turn` inputs come before it."""
+        """Return a value for an input that has `turn` inputs before it. Raises InputError."""
         return self._of_type(name, kind, turn, self._generator(name), self._generator(name, 1))
 
     def _generator(self, name: str, *more: int) -> np.random.Generator:
@@ -177,7 +178,7 @@ class _Maker:
             return self._of_type(name, kind.optional_type.elem_type, turn, rng, edge_rng)
         raise InputError(
             f"no value can be made for the input {name!r} (a {which or 'value without a type'}); "
-            f"give one with {input_option(name)}"
+            f"set it with {input_option(name)}"
         )
 
     def _tensor(
@@ -197,7 +198,7 @@ class _Maker:
         if math.prod(shape) > _MAX_ELEMENTS:
             raise InputError(
                 f"input {name!r} would have shape {shape}; choose smaller sizes with "
-                f"{option('--dim', 'dims=')}, or give a value with {input_option(name)}"
+                f"{option('--dim', 'dims=')}, or set it with {input_option(name)}"
             )
         text = kind.elem_type == onnx.TensorProto.STRING
         dtype = np.dtype(object) if text else onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
@@ -210,8 +211,8 @@ class _Maker:
 
 
 def _slot(name: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, turn: int) -> Slot:
-    """Returns the kind of values that an input accepts, by its type, its uses and its name, and
-    their interval.
+    """Return the kind and the interval of the values that an input accepts, by its type, its uses
+    and its name.
     """
     text = name.lower()
     whole = dtype.kind in "iu" or "int" in dtype.name
@@ -220,7 +221,7 @@ def _slot(name: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, turn: i
     if dtype.kind in "OcM":
         kind = "text" if dtype.kind == "O" else "complex"
     elif whole and uses.equal_to and math.prod(shape) == 1:
-        kind = "switch"  # such as a sampling rate: a value that the model knows
+        kind = "switch"  # a switch, such as a sampling rate: a value that the model knows
     elif dtype.kind == "b" or mask:
         kind = "mask"
     elif whole and "position" in text and shape:
@@ -235,8 +236,8 @@ def _slot(name: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, turn: i
 def _whole_kind(
     text: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, bounds: tuple[int, int]
 ) -> tuple[str, int, int]:
-    """A time step of diffusion, the bytes of an image, a length, a count, or any integers; and
-    their interval.
+    """Return the kind and the interval of integers: a time step of diffusion, bytes of an image, a
+    length, a count, or any integers.
     """
     if uses.bounded:
         return "count" if uses.count else "length" if "len" in text else "whole", *bounds
@@ -247,7 +248,9 @@ def _whole_kind(
 
 
 def _real_kind(text: str, shape: list[int], uses: Uses) -> tuple[str, float, float]:
-    """A time step, a count, the colours of an image, or any numbers; and their interval."""
+    """Return the kind and the interval of floats: a time step, a count, colours of an image, or any
+    numbers.
+    """
     if uses.low == -math.inf or uses.high == math.inf:
         if "timestep" in text:
             return "timestep", uses.low, uses.high
@@ -263,7 +266,7 @@ def _count(slot: Slot, shape: list[int], rng: np.random.Generator) -> np.ndarray
 
 
 def _text(uses: Uses, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Words that the model knows, about one in four that it does not; sentences of three."""
+    """Return words that the model knows, one in four unknown, or sentences of three words."""
     known = sorted(set(uses.words)) or _WORDS
 
     def word() -> str:
@@ -302,8 +305,8 @@ _DRAWN: dict[str, Callable[[Slot, list[int], np.random.Generator], Any]] = {
 
 
 def _mask(name: str, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """1 for a prefix of each row and 0 after it, as padding makes them; both in every row that has
-    room, so that a row is alive whether 1 means "keep" or "leave out". A scalar flag
+    """Return rows with 1 in front and 0 after it, as padding makes them. Every row with room has
+    both values, so that it has valid elements whether 1 means "keep" or "leave out". A scalar flag
     (`training_mode`, `use_cache`) is 0.
     """
     if math.prod(shape) <= 1:
@@ -315,8 +318,8 @@ def _mask(name: str, shape: list[int], rng: np.random.Generator) -> np.ndarray[A
 
 
 def _whole_bounds(uses: Uses, dtype: np.dtype[Any]) -> tuple[int, int]:
-    """The closed interval to draw from. Unlimited values stay small: they may be an index, a class
-    or a count that could not be traced.
+    """Return the closed interval of integers to draw from. Unlimited values stay small, because
+    they may be an index, a class or a count whose use could not be traced.
     """
     limits: Any = np.iinfo(dtype) if dtype.kind in "iu" else ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
     low = 0 if uses.low == -math.inf else math.ceil(uses.low)

@@ -1,4 +1,4 @@
-"""The user's own inputs: .npz, .npy and .pb files."""
+"""Reads the user's inputs from .npz, .npy and .pb files."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _LARGEST = (1 << 31) - 1  # bytes that protobuf reads
 def load_inputs(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], model: onnx.ModelProto
 ) -> dict[str, Value]:
-    """Input name -> value from files: `NAME=FILE`, an .npz with the inputs' names, an .npy for a
-    model with one input, .pb files as ONNX's test data has them (`input_0.pb`, or the tensor's own
-    name), or a folder of those.
+    """Return input values by name from files: `NAME=FILE`, an .npz with the names of the inputs, an
+    .npy for a model with one input, .pb files as in ONNX's test data (`input_0.pb`, or with the
+    tensor's own name), or a folder of .pb files.
 
-    Raises InputError naming the file that cannot be read or assigned.
+    Raises InputError, which names the file, if a file cannot be read or assigned to an input.
     """
     listed = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     return {name: value for item in listed for name, value in _load(os.fspath(item), model).items()}
@@ -40,8 +40,7 @@ def load_inputs(
 
 def _load(item: str, model: onnx.ModelProto) -> dict[str, Value]:
     names = [value.name for value in model.graph.input]
-    # an input's name may hold '=' itself, and so may a file's: the longest input name that fits
-    # wins
+    # names of inputs and of files may contain '=': the longest input name that fits is taken
     named = next(
         (n for n in sorted(names, key=len, reverse=True) if item.startswith(f"{n}=")), None
     )
@@ -86,7 +85,7 @@ def _only_input(path: Path, model: onnx.ModelProto) -> str:
     if len(names) != 1:
         known = ", ".join(names)
         raise InputError(
-            f"{path}: the model has {counted(len(names), 'input')}; say which with "
+            f"{path}: the model has {counted(len(names), 'input')}; choose one with "
             f"{option('--input ', '')}NAME={path} ({known})"
         )
     return names[0]
@@ -112,7 +111,7 @@ def _protobuf(path: Path, named: str | None, model: onnx.ModelProto) -> dict[str
         message.ParseFromString(data)
         if kind is onnx.TensorProto and message.data_location == onnx.TensorProto.EXTERNAL:
             raise InputError(
-                f"{path}: its data lies in another file, which is not read; save it with raw_data"
+                f"{path}: its data is in another file, which is not read; save it with raw_data"
             )
         for tensor in _tensors(message):
             check_tensor(tensor, str(path))
@@ -127,7 +126,7 @@ def _protobuf(path: Path, named: str | None, model: onnx.ModelProto) -> dict[str
 
 
 def _tensors(message: Any) -> Iterator[onnx.TensorProto]:
-    """The tensors of a sequence, an optional or a map; a tensor itself."""
+    """Yield the tensors of a sequence, an optional or a map, or the tensor itself."""
     if isinstance(message, onnx.TensorProto):
         yield message
         return
@@ -137,7 +136,7 @@ def _tensors(message: Any) -> Iterator[onnx.TensorProto]:
                 yield from _tensors(part)
 
 
-# what a .pb file holds, by the type of its input
+# the message in a .pb file, by the type of its input
 _PROTOBUFS: dict[str, tuple[Any, Callable[[Any], Value]]] = {
     "tensor_type": (onnx.TensorProto, numpy_helper.to_array),
     "sequence_type": (onnx.SequenceProto, numpy_helper.to_list),
@@ -146,9 +145,11 @@ _PROTOBUFS: dict[str, tuple[Any, Callable[[Any], Value]]] = {
 
 
 def _own_name(path: Path, data: bytes, inputs: list[str]) -> str | None:
-    """The input that the tensor's own name says, or the position in a name such as input_0.pb."""
+    """Return the input that the tensor's own name identifies, or the position in a name such as
+    input_0.pb.
+    """
     tensor = onnx.TensorProto()
-    # a sequence, or nothing that protobuf can read: then its name does not help
+    # a sequence, or unreadable: it has no name
     with contextlib.suppress(Exception):
         tensor.ParseFromString(data)
     if tensor.name in inputs:

@@ -1,5 +1,5 @@
-"""Which feeds a proof runs on: the user's own, or generated ones at sizes that the original
-takes.
+"""Chooses the feeds of a proof: the user's own, or generated ones at sizes with which the original
+runs.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _WEIGHTS = 1 << 17
 
 
 def jumps(model: ModelProto) -> bool:
-    """Whether a model is small and holds, nested or in a function too, an operator that jumps or
-    saturates.
+    """Whether a small model contains, also nested or in a function, an operator whose result jumps
+    or saturates.
     """
     return small(model) and any(node.op_type in _JUMPS for node in model_nodes(model))
 
 
 def small(model: ModelProto) -> bool:
-    """Whether a proof can afford many runs of a model."""
+    """Whether a model is small enough for many runs in a proof."""
     return sum(1 for _ in model_nodes(model)) <= _NODES and weight_elements(model.graph) <= _WEIGHTS
 
 
@@ -60,16 +60,16 @@ Attempt: TypeAlias = "Callable[[Results], Results]"
 Refused: TypeAlias = "Callable[[Mapping[str, int], RunFailed], None]"
 
 _PLANS = 2  # sizes per symbolic dimension
-_TRY_ON = ("run", "reference")  # stages of a RunFailed after which other feeds are worth a try
-_ROOM = 8  # elements that an input needs for zeros, ties and others beside them
-_EDGE_CASES = 2  # at most, at one plan
-_MORE_SEEDS = 5  # for small models whose results jump
+_TRY_ON = ("run", "reference")  # stages of a RunFailed after which other feeds are tried
+_ROOM = 8  # elements that an input needs for zeros, ties and other values
+_EDGE_CASES = 2  # the most edge cases at one plan
+_MORE_SEEDS = 5  # the most cases of small models whose results jump
 _PATIENCE = 30.0  # seconds to spend on finding the second plan
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """One case of a proof, its feeds, and what the original answers on them."""
+    """One case of a proof: its feeds and the original's results."""
 
     case: Case
     feeds: Results
@@ -87,15 +87,15 @@ def choose_cases(
     on_refused: Refused | None = None,
     feeder: Feeder | None = None,
 ) -> list[Chosen]:
-    """The feeds of a proof. `attempt` runs the original and raises RunFailed where it does not take
-    some.
+    """Return the cases of a proof. `attempt` runs the original and raises RunFailed if it does not
+    accept the feeds.
 
-    Generated feeds pair the first two plans that run with the seeds, each at least once. With
-    `edges` the last of them is an edge case (`edge_cases`); where there is little room for one,
-    edge cases at every plan come on top; where the model is small and jumps (`jumps`) those of more
-    seeds. `on_refused` is called with the sizes that the original does not run at; `feeder`: of
-    this model, if the caller has one. Raises InputError naming the option to pass when there are
-    none, RunFailed where a limit was reached.
+    Generated feeds combine the first two plans that run with the seeds, each at least once. With
+    `edges`, the last case is an edge case (`edge_cases`). If the inputs have little room for one,
+    edge cases at every plan are added; if the model is small and its results jump (`jumps`), edge
+    cases of more seeds are added. `on_refused` receives the sizes with which the original does not
+    run; `feeder` is the Feeder of this model, if one exists. Raises InputError, which names the
+    option to pass, if there are no feeds, and RunFailed if a limit was reached.
     """
     seeds = seeds or (0,)
     feeder = feeder or Feeder(model)
@@ -124,15 +124,15 @@ def choose_cases(
 
 @dataclass(frozen=True)
 class _Picker:
-    """Makes the cases of one model; what the original refuses is left out."""
+    """Makes the cases of one model, without those that the original refuses."""
 
     feeder: Feeder
     attempt: Attempt
     ran: Sequence[Chosen]
 
     def usual(self, pairs: Sequence[tuple[dict[str, int], int]]) -> list[Chosen]:
-        """Feeds in general position. The first are known to run; another seed's values may be
-        refused.
+        """Return cases in general position. The model is known to run the first; it may refuse
+        those of other seeds.
         """
         found = []
         for plan, seed in pairs:
@@ -145,8 +145,9 @@ class _Picker:
         return found
 
     def edge(self, plan: dict[str, int], seed: int) -> list[Chosen]:
-        """The strongest edge feeds that the original accepts; two of them if one leaves nothing
-        finite or varies one data-dependent size alone. Empty if it accepts none, or has no inputs.
+        """Return the strongest edge case that the original accepts, or two if one leaves nothing
+        finite or varies only one data-dependent size. The list is empty if the original accepts
+        none or has no inputs.
         """
         found: list[Chosen] = []
         names = [value.name for value in required_inputs(self.feeder.model.graph)]
@@ -156,16 +157,16 @@ class _Picker:
                 found.append(Chosen(Case(plan, seed, True), feeds, self.attempt(feeds)))
             except RunFailed as error:
                 if error.stage not in _TRY_ON:
-                    break  # it died or hung: the next might as well
+                    break  # it died or hung, and might do so with the next feeds
                 continue
-            # NaN and infinities leave little to compare: then a milder one as well
+            # too few finite values: add a milder case
             if (edges.only is None and _alive(found[-1].results)) or len(found) == _EDGE_CASES:
                 break
         return found
 
     def more(self, plan: dict[str, int], seeds: Sequence[int]) -> list[Chosen]:
-        """Feeds of other seeds, usual ones and edges in turn, for a model that a few say too
-        little of.
+        """Return usual and edge cases of other seeds in turn, for models that few cases test too
+        little.
         """
         found: list[Chosen] = []
         for seed in range(max(seeds) + 1, max(seeds) + 1 + _MORE_SEEDS):
@@ -178,13 +179,13 @@ class _Picker:
         return all(isinstance(v, np.ndarray) and v.size >= _ROOM for v in feeds.values())
 
     def wide(self, plan: dict[str, int], seed: int) -> bool:
-        """Whether no input has shrunk to one element, where a mask has one value only."""
+        """Whether no input shrinks to one element, with which a mask has only one value."""
         feeds = self.feeder.feeds(seed=seed, dims=plan)
         return not any(isinstance(v, np.ndarray) and v.ndim and v.size <= 1 for v in feeds.values())
 
 
 def _alive(results: Results) -> bool:
-    """Every output has something to compare."""
+    """Whether every output has a finite value to compare."""
     return all(has_finite(value) for value in results.values())
 
 
@@ -208,15 +209,15 @@ def _given_case(
 
 
 def sets_of(inputs: Inputs, model: onnx.ModelProto) -> list[Mapping[str, Value]]:
-    """Each case's arrays. Raises InputError for what holds none, and for what an earlier reading
-    would have emptied: the proof would run on generated values and not say so.
+    """Return the arrays of each case. Raises InputError if a case has none, or if `inputs` is an
+    iterator that may already be exhausted, because the proof would silently use generated values.
     """
     if isinstance(inputs, Mapping):
         return [inputs]
     if isinstance(inputs, (str, os.PathLike)):
         return [load_inputs(inputs, model)]
     if isinstance(inputs, Iterator):
-        raise InputError("an iterator of inputs can be read once only: give a list")
+        raise InputError("an iterator of inputs can be read only once: pass a list")
     items = list(inputs) if isinstance(inputs, Sequence) else []
     arrays = [item for item in items if isinstance(item, Mapping)]
     files = [item for item in items if isinstance(item, (str, os.PathLike))]
@@ -237,7 +238,9 @@ def runnable(
     *,
     count: int = _PLANS,
 ) -> list[dict[str, int]]:
-    """The first `count` plans of `dim_plans` at which the model runs. Errors as `choose_cases`."""
+    """Return the first `count` plans of `dim_plans` at which the model runs. Raises errors as
+    `choose_cases`.
+    """
     return [
         dict(chosen.case.dims) for chosen in _running(Feeder(model), dims, seed, attempt, count)
     ]
@@ -265,7 +268,7 @@ def _running(
             if error.limit and not good:
                 raise
             if error.stage not in _TRY_ON and not good:
-                break  # it died: other sizes would cost as much again
+                break  # it died, and other sizes would take as long
         if len(good) == count or (good and time.monotonic() - started > _PATIENCE):
             break
     if not good and first is not None:

@@ -1,6 +1,7 @@
-"""Bounds of an input's values: where they go, and which values the consumers accept.
+"""Bounds of an input's values: follows the value to its consumers and collects the values that they
+accept.
 
-Subgraphs share their parent's names; a local function stands once for all of its calls.
+Subgraphs share the names of their parent. A local function is analysed once for all of its calls.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _REARRANGES = {"Cast", "Expand", "Reshape", "Unsqueeze", "Squeeze", "Identity", 
 
 
 class DataFlow:
-    """The consumers of every value of one model, with the sizes and small constants that bounds
+    """The consumers of every value of one model, and the sizes and small constants that bounds
     need.
     """
 
@@ -39,7 +40,7 @@ class DataFlow:
         self.constants: dict[Key, np.ndarray[Any, Any]] = {}
         self.shapes: dict[Key, list[int | str]] = {}
         self.consumers: dict[Key, list[tuple[onnx.NodeProto, int, str]]] = defaultdict(list)
-        # a function's formal input <- what its calls pass
+        # a function's formal input <- the values that its calls pass
         self.actuals: dict[Key, list[Key]] = defaultdict(list)
         self.formals: dict[Key, list[Key]] = defaultdict(list)
         self.producers: dict[Key, onnx.NodeProto] = {}
@@ -53,7 +54,7 @@ class DataFlow:
             self._nodes(function.node, _scope(identity))
 
     def at(self, sizes: Mapping[str, int]) -> DataFlow:
-        """The same model at other sizes of its symbols."""
+        """Return the data flow of the same model at other sizes of its symbols."""
         other = copy.copy(self)
         other.sizes = sizes
         return other
@@ -86,9 +87,7 @@ class DataFlow:
                 self._wire_body(node, graph, scope)
 
     def _wire_body(self, node: onnx.NodeProto, graph: onnx.GraphProto, scope: str) -> None:
-        """Explicit operands of Loop, Scan and SequenceMap arrive under the names of the body's
-        inputs.
-        """
+        """Record that operands of Loop, Scan and SequenceMap reach the inputs of the body."""
         if node.op_type not in ("Loop", "Scan", "SequenceMap"):
             return
         for actual, formal in zip(node.input, graph.input, strict=False):
@@ -98,7 +97,9 @@ class DataFlow:
 
     def _constant(self, node: onnx.NodeProto, key: Key) -> None:
         for attribute in node.attribute:
-            if attribute.ref_attr_name:  # a function's attribute: another value at each call
+            if (
+                attribute.ref_attr_name
+            ):  # an attribute of the function has another value at each call
                 continue
             if attribute.name == "value":
                 self.shapes[key] = list(attribute.t.dims)
@@ -108,8 +109,8 @@ class DataFlow:
                 self.shapes[key] = []
 
     def constant(self, key: Key) -> np.ndarray[Any, Any] | None:
-        """The small constant that a value is, or that it rearranges."""
-        for _ in range(8):  # exporters stack a few Cast, Expand and Unsqueeze on a constant
+        """Return the small constant that a value is, or rearranges."""
+        for _ in range(8):  # exporters put several Cast, Expand and Unsqueeze after a constant
             if key in self.constants:
                 return self.constants[key]
             if key in self.actuals:
@@ -122,22 +123,24 @@ class DataFlow:
         return None
 
     def origin(self, key: Key) -> str:
-        """The name of a value where it is made, outside of the functions that it is passed to."""
+        """Return the name of a value where it is computed, outside of the functions that receive
+        it.
+        """
         for _ in range(8):
             key = self.actuals[key][0] if key in self.actuals else key
         return key[1]
 
     def scalar(self, key: Key) -> float | None:
-        """The value of a constant whose elements are all equal."""
+        """Return the value of a constant whose elements are all equal."""
         found = self.constant(key)
         if found is None or found.size == 0 or found.dtype.kind not in "iufb":
             return None
-        first = found.reshape(-1)[0]  # `flat` knows 32 axes
+        first = found.reshape(-1)[0]  # `flat` supports 32 axes
         return float(first) if (found == first).all() else None
 
     def size(self, key: Key, axis: int) -> int | None:
-        """The size of a value along an axis (the smallest that a function's calls pass), where
-        it is known.
+        """Return the size of a value along an axis, the smallest over all calls of a function, or
+        None if unknown.
         """
         candidates = (
             [self.shapes[key]]
@@ -154,8 +157,8 @@ def _scope(identity: tuple[str, str, str]) -> str:
 
 
 def _inferred(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Every value whose type shape inference finds, on a copy without large weights (their types
-    are all it needs).
+    """Return every value with its type from shape inference, on a copy without large weights, of
+    which only the types matter.
     """
     light = onnx.ModelProto(ir_version=max(model.ir_version, 4), producer_name=model.producer_name)
     light.opset_import.extend(model.opset_import)
@@ -170,7 +173,9 @@ def _inferred(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
             graph.input.append(
                 onnx.helper.make_tensor_value_info(init.name, init.data_type, list(init.dims))
             )
-    for node in scheduled(list(model.graph.node)):  # inference reads them in the order of the file
+    for node in scheduled(
+        list(model.graph.node)
+    ):  # inference reads the nodes in the order of the file
         if node.op_type == "Constant" and node.ByteSize() > 4096:
             value = next((a.t for a in node.attribute if a.name == "value"), None)
             if value is not None:
@@ -184,13 +189,13 @@ def _inferred(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
         domains.respell(graph.node[-1])
     graph.output.extend(model.graph.output)
     graph.value_info.extend(model.graph.value_info)
-    # A model that inference rejects may still run: then what it declares is all that is known.
+    # A model that inference rejects may still run: only its declared types are known then.
     with contextlib.suppress(Unsupported):
         graph = infer_types(light).graph
     return [*graph.input, *graph.value_info, *graph.output]
 
 
-# operator: the attribute with the words that it knows
+# operator: the attribute with its vocabulary
 _WORDS = {
     "CategoryMapper": "cats_strings",
     "LabelEncoder": "keys_strings",
@@ -202,7 +207,9 @@ _MOST = 8
 
 
 def branches(node: onnx.NodeProto) -> list[float]:
-    """Numbers at which an ensemble of trees branches: the least, the largest, and some between."""
+    """Return numbers at which an ensemble of trees branches: the least, the largest, and some
+    between.
+    """
     if node.op_type not in _TREES:
         return []
     values, modes = (values_of(node).get(name, []) for name in ("nodes_values", "nodes_modes"))
@@ -252,7 +259,7 @@ _CHOOSE: dict[tuple[str, int], int] = {
 }
 _LENGTHS = {("LSTM", 4), ("GRU", 4), ("RNN", 4), ("ReverseSequence", 1)}
 _KINKS = {"Relu", "LeakyRelu", "PRelu", "Elu", "Celu", "Selu", "Abs", "ThresholdedRelu"}
-_LARGEST = 3e38  # a bound from here on is no bound: exporters write the largest float32
+_LARGEST = 3e38  # larger bounds mean no bound: exporters write the largest float32
 _COMPARISONS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"}
 
 
@@ -265,23 +272,23 @@ class Uses:
     boolean: bool = False  # a mask: cast to bool, negated, or 1 - x
     count: bool = False
     equal_to: list[float] = field(default_factory=list)
-    # values at which a comparison with a constant tips
+    # values at which a comparison with a constant changes
     thresholds: list[float] = field(default_factory=list)
-    words: list[str] = field(default_factory=list)  # of a text, that a consumer tells apart
-    sentences: bool = False  # a text that is taken apart into words
-    # tables that it chooses rows of: by scale * x + offset
+    words: list[str] = field(default_factory=list)  # texts that a consumer distinguishes
+    sentences: bool = False  # a text that is split into words
+    # tables whose rows it selects, by scale * x + offset
     tables: list[tuple[str, float, float]] = field(default_factory=list)
 
     def within(self, low: float, high: float, scale: float = 1.0, offset: float = 0.0) -> None:
-        """low <= scale * x + offset <= high."""
+        """Record that low <= scale * x + offset <= high."""
         if scale == 0:
             return
         ends = sorted(((low - offset) / scale, (high - offset) / scale))
         self.low, self.high = max(self.low, ends[0]), min(self.high, ends[1])
 
     def among(self, known: np.ndarray[Any, Any] | None, offset: float) -> None:
-        """x + offset equal to one constant: a switch. To one of many: an encoding, so the values
-        lie among them.
+        """Record a comparison of x + offset with a constant. One number makes the input a switch;
+        several make it an encoding, whose values lie among them.
         """
         if known is None or known.size == 0 or known.dtype.kind not in "iuf":
             return
@@ -297,7 +304,7 @@ class Uses:
 
 
 def uses_of(flow: DataFlow, name: str) -> Uses:
-    """Follow the input `name` to everything that limits its values."""
+    """Return the uses of the input `name`, followed to everything that limits its values."""
     uses = Uses()
     todo: list[tuple[Key, float, float]] = [(("", name), 1.0, 0.0)]
     seen: set[tuple[Key, float, float]] = set()
@@ -318,7 +325,9 @@ def uses_of(flow: DataFlow, name: str) -> Uses:
 def _onward(
     flow: DataFlow, node: onnx.NodeProto, index: int, scope: str, scale: float, offset: float
 ) -> Iterator[tuple[Key, float, float]]:
-    """Where the elements go, and as what affine function of the input."""
+    """Yield the values that receive the elements of an operand, each with the affine function of
+    the input.
+    """
     outputs = [(scope, o) for o in node.output if o]
     moved = _MOVERS.get(node.op_type, ())
     if moved is None or index in moved:
@@ -341,7 +350,7 @@ def _onward(
 
 
 def _learn(uses: Uses, node: onnx.NodeProto, scale: float, offset: float) -> None:
-    """The words and the branches that an operator of ai.onnx.ml was trained to."""
+    """Record the words and branches of an operator of ai.onnx.ml."""
     if node.op_type in _WORDS:
         words = values_of(node).get(_WORDS[node.op_type], [])
         uses.words += [word.decode("utf-8", "replace") for word in words]
@@ -361,7 +370,7 @@ def _limit(
     scale: float,
     offset: float,
 ) -> None:
-    """Narrow `uses` by this one use."""
+    """Narrow `uses` by one use."""
     op = node.op_type
     count = _indexed(flow, node, index, scope)
     if count is not None:
@@ -374,7 +383,7 @@ def _limit(
         uses.among(flow.constant((scope, node.input[1 - index])), offset)
     if scale != 0:
         tips = [(v - offset) / scale for v in _bounds(flow, node, index, scope)]
-        # a kink at 0 needs none: zeros and both signs are there anyway
+        # a kink at 0 needs no entry: zeros and both signs always occur
         uses.thresholds += [v for v in tips if v or op in _COMPARISONS]
     if op == "Cast":
         uses.boolean |= any(a.name == "to" and a.i == onnx.TensorProto.BOOL for a in node.attribute)
@@ -390,7 +399,7 @@ def _table(node: onnx.NodeProto, index: int) -> str:
 
 
 def _bounds(flow: DataFlow, node: onnx.NodeProto, index: int, scope: str) -> list[float]:
-    """The numbers at which a node takes another way on this operand."""
+    """Return the numbers at which a node behaves differently on this operand."""
     op = node.op_type
     found: list[float | None] = []
     if op in _COMPARISONS or (op in ("Max", "Min") and len(node.input) == 2):
@@ -405,7 +414,7 @@ def _bounds(flow: DataFlow, node: onnx.NodeProto, index: int, scope: str) -> lis
 
 
 def _indexed(flow: DataFlow, node: onnx.NodeProto, index: int, scope: str) -> int | None:
-    """How many elements this operand chooses among, if it is an index."""
+    """Return the number of elements that this operand indexes, or None if it is no index."""
     op = node.op_type
     attributes = {a.name: a.i for a in node.attribute}
     data = (scope, node.input[0])

@@ -160,7 +160,7 @@ class Session:
         ]
         if missing:
             raise InputError(
-                f"input {missing[0]!r} got no value; give one with {input_option(missing[0])}"
+                f"input {missing[0]!r} has no value; set it with {input_option(missing[0])}"
             )
         wanted = None if outputs is None else list(outputs)
         return cast("dict[str, Value]", self._ask(timeout, "run", _all_plain(feeds), wanted))

@@ -206,8 +206,8 @@ def test_given_values_win_and_fix_their_symbols() -> None:
         ({"x": np.zeros((2, 3))}, "wants float, it holds float64"),
         ({"x": np.zeros((3, 3), np.float32)}, "wants shape"),
         ({"x": np.zeros(3, np.float32)}, "wants shape"),
-        ({"x": object()}, "an array is wanted, not object"),
-        ({"x": None}, "an array is wanted, not NoneType"),
+        ({"x": object()}, "expected an array, not object"),
+        ({"x": None}, "expected an array, not NoneType"),
         ([np.zeros(3, np.float32)], "arrays by the names of the model's inputs, not list"),
     ],
 )

@@ -53,8 +53,8 @@ _X = {"x": np.zeros((1, 3), np.float32)}
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [
-        (iter([_X]), "can be read once only: give a list"),
-        ((x for x in [_X]), "can be read once only: give a list"),
+        (iter([_X]), "can be read only once: pass a list"),
+        ((x for x in [_X]), "can be read only once: pass a list"),
         (_X["x"], "or files, not ndarray"),
         ([_X["x"]], "or files, not list of ndarray"),
         ([_X, "x.npz"], "or files, not list of dict, str"),
