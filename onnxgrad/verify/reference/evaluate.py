@@ -168,7 +168,7 @@ class Reference:
         for name in graph.inputs:
             optional = self.declared[name].WhichOneof("value") == "optional_type"
             if name not in feeds and name not in graph.initial and not optional:
-                raise InputError(f"input {name!r} got no value")
+                raise InputError(f"input {name!r} has no value")
         arguments = [widen(feeds[n]) if n in feeds else graph.initial.get(n) for n in graph.inputs]
         deadline = None if seconds is None else time.monotonic() + seconds
         with np.errstate(all="ignore"), warnings.catch_warnings():

@@ -32,7 +32,7 @@ def test_npy_by_name_or_for_the_only_input(tmp_path: Path) -> None:
         "x",
         "z",
     ]
-    with pytest.raises(InputError, match="say which"):
+    with pytest.raises(InputError, match="choose one with"):
         load_inputs(tmp_path / "a.npy", TWO)
 
 

@@ -189,7 +189,7 @@ def test_what_it_cannot_do_is_said() -> None:
         reference(
             parse("g (float[2] x) => (float[3] y) <int64[1] s = {3}> { y = Reshape(x, s) }"), x
         )
-    with pytest.raises(InputError, match="input 'x' got no value"):
+    with pytest.raises(InputError, match="input 'x' has no value"):
         reference(parse("g (float[2] x) => (float[2] y) { y = Neg(x) }"), {})
 
 
