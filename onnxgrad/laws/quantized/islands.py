@@ -104,7 +104,7 @@ def _bias(b: Binding, x: Scaled, w: Scaled) -> Var | None:
     if (zero is not None and (at is None or at.any())) or not np.array_equal(
         own.reshape(-1), np.reshape(scales, -1)
     ):
-        raise decline("the bias has a zero point, or its scale is not that of the products")
+        raise decline("the bias has a zero point, or another scale than the products")
     return made.inputs[0]
 
 
