@@ -27,9 +27,10 @@ from onnxgrad.jobs.training.declarations import OptimizerLike
 from onnxgrad.jobs.training.declarations import RateLike
 from onnxgrad.jobs.training.declarations import Ratio
 from onnxgrad.jobs.training.declarations import RunSeed
+from onnxgrad.jobs.training.declarations import ScaleLike
 from onnxgrad.jobs.training.declarations import ScalingLike
 from onnxgrad.jobs.training.declarations import ScheduleLike
-from onnxgrad.jobs.training.declarations import _Kept
+from onnxgrad.jobs.training.kinds import OneOrMore
 from onnxgrad.jobs.training.trainer import TrainingLoop
 from onnxgrad.train.callbacks import History
 from onnxgrad.train.step import TrainingStep
@@ -103,8 +104,10 @@ def fit(
     patience: Several | None = None,
     folder: str | os.PathLike[str] | None = None,
     every: Several | None = None,
-    keep: Annotated[Keep | tuple[Keep, ...], _Kept()] | None = None,
+    keep: Annotated[Keep | tuple[Keep, ...], OneOrMore()] | None = None,
     log: str | os.PathLike[str] | None = None,
+    names: Names | None = None,
+    scale: ScaleLike | None = None,
     batch_size: Several | None = None,
     force: bool = False,
 ) -> Any: ...
@@ -132,8 +135,10 @@ class Trainer(TrainingLoop):
         patience: Several | None = None,
         folder: str | os.PathLike[str] | None = None,
         every: Several | None = None,
-        keep: Annotated[Keep | tuple[Keep, ...], _Kept()] | None = None,
+        keep: Annotated[Keep | tuple[Keep, ...], OneOrMore()] | None = None,
         log: str | os.PathLike[str] | None = None,
+        names: Names | None = None,
+        scale: ScaleLike | None = None,
         batch_size: Several | None = None,
         force: bool = False,
         metrics: Mapping[str, MetricLike] | None = None,
@@ -142,6 +147,8 @@ class Trainer(TrainingLoop):
         self,
         data: DataLike,
         *,
+        names: Names | None = None,
+        scale: ScaleLike | None = None,
         batch_size: Several | None = None,
         metrics: Mapping[str, MetricLike] | None = None,
         averaged: bool = False,

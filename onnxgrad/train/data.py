@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -16,9 +16,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from onnxgrad.errors import InputError, RunWarning
-from onnxgrad.ir.storage.atomic_files import regular
-from onnxgrad.ir.storage.numpy_files import read_arrays
 from onnxgrad.ir.types import Array
+from onnxgrad.train.array_files import as_array, read_npz
+from onnxgrad.train.manifest import Fed
+from onnxgrad.wording import counted, perhaps
 
 Batch: TypeAlias = "Mapping[str, Array]"
 Given: TypeAlias = (
@@ -107,10 +108,13 @@ class Arrays(Data):
 
 @dataclass(frozen=True)
 class Repeated(Data):
-    """Batches of the user: a list, the same in each epoch, or a function that starts anew."""
+    """Batches of the user: a list, the same in each epoch, or a function that starts anew. `names`
+    are those of a batch that is a tuple.
+    """
 
     make: Callable[[], Iterable[Batch]]
     same: bool = False
+    names: Sequence[str] | None = None
 
     def facts(self, number: int, first: Batch) -> dict[str, Any]:
         """The types of the arrays, and a digest of some examples of the first batch."""
@@ -120,12 +124,53 @@ class Repeated(Data):
     def epoch(self, number: int) -> Iterator[Batch]:
         """Yields the function's batches. Raises InputError for anything else."""
         for batch in self.make():
-            if not isinstance(batch, Mapping):
-                raise InputError(
-                    "a batch is a dict of arrays by the names of the inputs, not "
-                    f"{type(batch).__name__}"
-                )
-            yield batch
+            yield batch if isinstance(batch, Mapping) else self._named(batch)
+
+    def _named(self, batch: Any) -> Batch:
+        """The batch of a tuple."""
+        listed = isinstance(batch, (tuple, list))
+        if self.names is None or not listed:
+            how = ", or a tuple of them with names=" if listed else ""
+            raise InputError(
+                "a batch is a dict of arrays by the names of the inputs"
+                f"{how}, not {type(batch).__name__}"
+            )
+        if len(batch) != len(self.names):
+            raise InputError(
+                f"a batch has {counted(len(batch), 'array')}, and names= has {len(self.names)}: "
+                f"{', '.join(self.names)}"
+            )
+        return dict(zip(self.names, batch))
+
+
+@dataclass(frozen=True)
+class Scaled(Data):
+    """Batches in which integers of some inputs are multiplied, and become floats of the dtype."""
+
+    data: Data
+    scale: Mapping[str, tuple[float, np.dtype[Any]]]
+
+    def facts(self, number: int, first: Batch) -> dict[str, Any]:
+        """Those of the data."""
+        return self.data.facts(number, first)
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """Yields scaled batches. Raises InputError for data that has no integers."""
+        for batch in self.data.epoch(number):
+            found = {name: self._scaled(name, a) for name, a in batch.items()}
+            yield Rows(found, batch.rows) if isinstance(batch, Rows) else found
+
+    def _scaled(self, name: str, given: Any) -> Any:
+        if name not in self.scale:
+            return given
+        array, (factor, dtype) = np.asarray(given), self.scale[name]
+        if array.dtype.kind not in "ui":
+            raise InputError(
+                f"scale: '{name}' of the data is {array.dtype}; integers alone are multiplied: "
+                "leave it out"
+            )
+        wide = np.result_type(dtype, np.float32)
+        return np.multiply(array, wide.type(factor), dtype=wide).astype(dtype, copy=False)
 
 
 def _types(arrays: Mapping[str, Array]) -> list[str]:
@@ -153,9 +198,11 @@ def as_data(
     *,
     whole: bool = False,
     read: Collection[str] | None = None,
+    names: Sequence[str] | None = None,
 ) -> Data:
-    """Returns the data that `fit` accepts as `Data`; of a file the arrays that are `read`. Raises
-    InputError for an iterator, and for a file that cannot be read.
+    """Returns the data that `fit` accepts as `Data`; of a file the arrays that are `read`. `names`:
+    of a batch that is a tuple. Raises InputError for an iterator, and for a file that cannot be
+    read.
     """
     if isinstance(given, Data):
         return given
@@ -163,15 +210,32 @@ def as_data(
         arrays = read_npz(Path(given))
         given = arrays if read is None else without_unread(arrays, read, str(given))
     if isinstance(given, Mapping):
-        return Arrays({name: np.asarray(a) for name, a in given.items()}, size, seed, whole)
+        return Arrays({name: as_array(a) for name, a in given.items()}, size, seed, whole)
     if callable(given):
-        return Repeated(given)
+        return Repeated(given, names=names)
     if isinstance(given, Iterator):
         raise InputError(
             "an iterator ends with its first epoch: pass a list, or a function that returns one"
         )
     batches: Any = given
-    return Repeated(lambda: batches, same=True)
+    return Repeated(lambda: batches, same=True, names=names)
+
+
+def scaled(data: Data, scale: Mapping[str, float] | None, inputs: Sequence[Fed]) -> Data:
+    """Returns the data with integers of some inputs multiplied. Raises InputError for a name that
+    is no input of floats.
+    """
+    if not scale:
+        return data
+    dtypes = {fed.name: fed.dtype for fed in inputs}
+    for name in scale:
+        if "float" not in dtypes.get(name, ""):
+            takes = ", ".join(f"{k}: {dtype}" for k, dtype in dtypes.items())
+            raise InputError(
+                f"scale: '{name}' is no input of floats{perhaps(name, dtypes)}: the step takes "
+                f"{takes}"
+            )
+    return Scaled(data, {name: (by, np.dtype(dtypes[name])) for name, by in scale.items()})
 
 
 def without_unread(
@@ -194,24 +258,3 @@ def without_unread(
         words = f"{where}: nothing reads {names}; the step reads {read}"
         warnings.warn(words, RunWarning, stacklevel=2)
     return {name: array for name, array in arrays.items() if name not in extra}
-
-
-def read_npz(path: Path) -> dict[str, Array]:
-    """The arrays of an .npz file, or of a folder with a file NAME.npy for each, which are mapped
-    into memory. Raises InputError for a file that is missing or none.
-    """
-    if path.is_dir():
-        return {file.stem: _mapped(file) for file in sorted(path.glob("*.npy"))}
-    stored = read_arrays(path)
-    if isinstance(stored, np.ndarray):
-        raise InputError(
-            f"{path}: one array without a name; the data is an .npz with one array per input"
-        )
-    return stored
-
-
-def _mapped(path: Path) -> Array:
-    try:
-        return np.asarray(np.load(regular(path), mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None

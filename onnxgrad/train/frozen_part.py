@@ -17,7 +17,8 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array, TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
-from onnxgrad.train.data import Arrays, read_npz
+from onnxgrad.train.array_files import as_array, read_npz
+from onnxgrad.train.data import Arrays, scaled
 from onnxgrad.train.engines.session import checked, open_session
 from onnxgrad.train.manifest import one_size
 from onnxgrad.train.update.emission import fed_of, prune
@@ -145,13 +146,15 @@ def features(
     batch_size: int | None = None,
     provider: str = "cpu",
     threads: int | None = None,
+    scale: Mapping[str, float] | None = None,
 ) -> dict[str, Array]:
     """The values `at` of a model for each example of the data, to train with
     `training_step(model, ..., inputs_at=at)`.
 
     data: arrays by name, or an .npz of them, with one row per example; those that only the part
     before the values reads go, the others (labels) come back beside the values. It runs on batches
-    of `batch_size` (32, or what the model takes where that is fixed). Raises InputError as `cut`
+    of `batch_size` (32, or what the model takes where that is fixed). `scale`: numbers by which
+    integers are multiplied, by input. Raises InputError as `cut`
     does, for data that does not fit, and for a value without one row per example.
     """
     rest, first = (load_own(model, in_place=True) for _ in range(2))
@@ -161,12 +164,13 @@ def features(
     arrays = read_npz(Path(data)) if isinstance(data, (str, PathLike)) else dict(data)
     taken = [fed_of(v, "batch") for v in block.inputs if v.initializer is None]
     read, names = {fed.name for fed in taken}, [v.name for v in block.outputs]
-    own = {k: np.asarray(a) for k, a in arrays.items() if k in read}
+    own = {k: as_array(a) for k, a in arrays.items() if k in read}
     if not own:
         checked(own, taken)  # says what is lacking
     session, parts = open_session(first, provider, threads), []
     size = (one_size(taken) or 32) if batch_size is None else batch_size
-    for batch in Arrays(own, size).epoch(0):
+    before = {name: by for name, by in (scale or {}).items() if name in read}
+    for batch in scaled(Arrays(own, size), before, taken).epoch(0):
         count = len(next(iter(batch.values())))
         found = session.run(names, checked(batch, taken))
         for name, a in zip(names, found, strict=True):

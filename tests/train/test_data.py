@@ -47,6 +47,55 @@ def test_files_lists_and_functions(tmp_path: Path) -> None:
     assert seen(batches, 0) == seen(batches, 1) == seen(lambda: iter(batches)) == [[1], [2]]
 
 
+def test_batches_that_are_tuples() -> None:
+    """As a DataLoader gives them, whose default is a list of tensors."""
+    whole = examples(64)
+    own = [{k: a[i : i + 16] for k, a in whole.items()} for i in range(0, 64, 16)]
+    named = Trainer(step(), threads=1).fit(own, validation=own).evaluations
+    for kind in (tuple, list):
+        unnamed = [kind(batch.values()) for batch in own]
+        trainer = Trainer(step(), threads=1)
+        again = trainer.fit(unnamed, validation=unnamed, names=["x", "labels"])
+        assert again.evaluations == named
+        assert trainer.evaluate(unnamed, names=["x", "labels"])["loss"] == named[0]["loss"]
+        with pytest.raises(InputError, match="or a tuple of them with names=, not"):
+            Trainer(step(), threads=1).fit(unnamed)
+        with pytest.raises(InputError, match=r"has 2 arrays, and names= has 1: x$"):
+            Trainer(step(), threads=1).fit(unnamed, names=["x"])
+
+
+@pytest.mark.torch
+def test_a_loader_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    data = {name: torch.from_numpy(a) for name, a in examples(64).items()}
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data.values()), 16)
+    losses = Trainer(step(), threads=1).fit(loader, names=list(data)).losses
+    alone = Trainer(step(), threads=1).fit(examples(64), batch_size=16, seed=None).losses
+    assert losses == alone
+
+
+def test_integers_are_scaled() -> None:
+    """Images of uint8 become floats where a scale is given, in training and held-out data alike."""
+    data = examples(64)
+    images = np.random.default_rng(0).integers(0, 256, data["x"].shape).astype(np.uint8)
+    scale, floats = {"x": 1 / 255}, images * np.float32(1 / 255)
+    other, own = data | {"x": images}, data | {"x": floats}
+    trainer = Trainer(step(), threads=1)
+    scaled = trainer.fit(other, validation=other, scale=scale)
+    assert scaled.losses == Trainer(step(), threads=1).fit(own, validation=own).losses
+    assert scaled.evaluations[0]["loss"] == trainer.evaluate(own)["loss"]
+    with pytest.raises(InputError, match=r"uint8, the step takes float32: scale=\{'x': NUMBER\}"):
+        trainer.fit(other, epochs=2)
+    with pytest.raises(InputError, match="scale: 'x' of the data is float32; integers alone"):
+        trainer.fit(own, epochs=2, scale=scale)
+    for name in ("labels", "X"):
+        with pytest.raises(InputError, match=f"scale: '{name}' is no input of floats"):
+            trainer.fit(other, epochs=2, scale={name: 2.0})
+    data["labels"][7] = 9
+    with pytest.raises(InputError, match=r"'labels' of the data has the label 9 at \[7\]"):
+        trainer.fit(data | {"x": images}, epochs=2, scale=scale)
+
+
 def test_arrays_of_a_file_that_nothing_reads_are_left_out(tmp_path: Path) -> None:
     path = str(tmp_path / "data.npz")
     np.savez(path, **examples(40), more=np.zeros(40))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 from onnxgrad import options
-from onnxgrad.errors import InputError
 from onnxgrad.jobs.declared import REQUIRED, Declaration, option
 from onnxgrad.jobs.gradient_declarations import Checkpointing
 from onnxgrad.jobs.groups import (
@@ -24,8 +22,8 @@ from onnxgrad.jobs.groups import (
     Seed,
     Several,
     Threads,
-    Word,
 )
+from onnxgrad.jobs.training.kinds import ByGlob, Examples, Function, OneOrMore, RateOrText, Scales
 from onnxgrad.limits import SECONDS
 from onnxgrad.options import Range
 from onnxgrad.vocabulary import LOSSES, OPTIMIZERS, SCHEDULES, EngineName
@@ -47,72 +45,16 @@ if TYPE_CHECKING:
 # ---- kinds of values ----------------------------------------------------------------------------
 
 
-class _Groups:
-    """Optimisers by globs of weights; the first glob that matches decides."""
-
-    def read(self, text: str, flag: str) -> tuple[str, str]:
-        glob, _, optimizer = text.partition("=")
-        if not glob or not optimizer:
-            raise InputError(f"{flag} {text[:80]}: write GLOB=NAME or GLOB=NAME{{option=value}}")
-        return glob, optimizer
-
-    def join(self, values: Sequence[tuple[str, str]], _: str) -> tuple[tuple[str, str], ...]:
-        return tuple(values)
-
-
-class _Data(Word):
-    """Batches, or the arrays from which batches are cut."""
-
-    what = "arrays by name, an .npz of them, a list of batches, or a function that makes them"
-
-    def check(self, value: Any, where: str) -> Any:
-        known = isinstance(value, (Iterable, os.PathLike)) or callable(value)
-        if isinstance(value, (bytes, bytearray)) or not (known or hasattr(value, "epoch")):
-            raise InputError(f"{where} must be {self.what}, not {type(value).__name__}")
-        return value
-
-
-class _Kept:
-    """One word or number, or a tuple of them."""
-
-    def check(self, value: Any, where: str) -> tuple[Any, ...] | None:
-        return value if value is None or isinstance(value, tuple) else (value,)
-
-    def join(self, values: Sequence[Any], _: str) -> tuple[Any, ...]:
-        return tuple(values)
-
-
-class _Rate(Word):
-    """A learning rate, a schedule, or a function of the step's number."""
-
-    what = "a number, the text of a schedule, or a function of the step's number"
-
-    def check(self, value: Any, where: str) -> Any:
-        if isinstance(value, bool) or not (isinstance(value, (str, Real)) or callable(value)):
-            raise InputError(f"{where} must be {self.what}, not {repr(value)[:80]}")
-        return value
-
-
-class _Function:
-    """A function of the caller."""
-
-    what = "a function"
-
-    def check(self, value: Any, where: str) -> Any:
-        if not callable(value):
-            raise InputError(f"{where} must be {self.what}, not {repr(value)[:80]}")
-        return value
-
-
-DataLike: TypeAlias = "Annotated[Given | Data, _Data()]"
-RateLike: TypeAlias = "Annotated[float | str | Callable[[int], float], _Rate()]"
-MetricLike: TypeAlias = "Annotated[Metric, _Function()]"
-CallbackLike: TypeAlias = "Annotated[Callback, _Function()]"
+DataLike: TypeAlias = "Annotated[Given | Data, Examples()]"
+RateLike: TypeAlias = "Annotated[float | str | Callable[[int], float], RateOrText()]"
+MetricLike: TypeAlias = "Annotated[Metric, Function()]"
+ScaleLike: TypeAlias = Annotated[Mapping[str, options.Finite], Scales()]
+CallbackLike: TypeAlias = "Annotated[Callback, Function()]"
 Keep: TypeAlias = 'Literal["best"] | Several'
 LossLike: TypeAlias = "str | Annotated[Loss, Instance('Loss')] | Callable[[dict[str, Var]], Var]"
 OptimizerLike: TypeAlias = "Annotated[Optimizer, Instance('Optimizer')] | str"
 ScheduleLike: TypeAlias = "Annotated[Schedule, Instance('Schedule')] | str"
-GroupsLike: TypeAlias = "Annotated[Groups, _Groups()]"
+GroupsLike: TypeAlias = "Annotated[Groups, ByGlob()]"
 AverageLike: TypeAlias = (
     "float | Annotated[ExponentialMovingAverage, Instance('ExponentialMovingAverage')]"
 )
@@ -298,6 +240,14 @@ class Batched(Declaration):
         metavar="NPZ|FOLDER",
         positional=True,
     )
+    names: Names | None = option(
+        None, "names of the arrays, in order, if a batch is a tuple or a list of them", flag=None
+    )
+    scale: ScaleLike | None = option(
+        None,
+        "multiply an input that the data has in integers, such as x=1/255 for images",
+        metavar="NAME=NUMBER",
+    )
     batch_size: Several | None = option(
         None, "examples in a batch (default: 32, or the size that the model fixes)", metavar="N"
     )
@@ -349,7 +299,7 @@ class Epochs(Batched, RestoreOptions):
         metavar="DIR",
     )
     every: Several | None = option(None, "also save a checkpoint every N steps", metavar="N")
-    keep: Annotated[Keep | tuple[Keep, ...], _Kept()] | None = option(
+    keep: Annotated[Keep | tuple[Keep, ...], OneOrMore()] | None = option(
         None,
         "best: the result has the weights of the smallest held-out loss (default with --patience); "
         "N: keep the last N checkpoints in --folder; repeat for both",

@@ -27,8 +27,9 @@ from onnxgrad.jobs.training.step import make_step
 from onnxgrad.jobs.training.trainer import TrainingLoop
 from onnxgrad.limits import MOST_SECONDS, UNLIMITED, LimitReached, current, limited
 from onnxgrad.results import Rendered
+from onnxgrad.train.array_files import read_npz
 from onnxgrad.train.callbacks import Callback, Event, History, check_plotting
-from onnxgrad.train.data import read_npz, without_unread
+from onnxgrad.train.data import without_unread
 from onnxgrad.train.engines.session import give_back
 from onnxgrad.train.evaluation import accuracy
 from onnxgrad.train.export import export
@@ -123,6 +124,9 @@ def fit(
         hooks.training(trainer) as watching,
     ):
         given = options.shared(Epochs) | {"data": data, "validation": validation}
+        if options.inputs_at and options.scale:  # the frozen part had the others
+            of_step = trainer.task.manifest.batch
+            given["scale"] = {k: v for k, v in options.scale.items() if k in of_step}
         given |= {} if options.shuffle else {"seed": None}
         run = {"metrics": _metrics(options), "callbacks": [watching, _within_limits]}
         history = trainer.train(RunOptions.from_settings({**given, **run}))
@@ -173,6 +177,7 @@ def _data(model: ModelLike, data: Any, options: FitOptions) -> Any:
         batch_size=options.batch_size,
         provider=options.provider,
         threads=options.threads,
+        scale=options.scale,
     )
 
 

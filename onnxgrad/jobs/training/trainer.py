@@ -21,12 +21,18 @@ import numpy as np
 
 from onnxgrad.errors import InputError, RunWarning
 from onnxgrad.ir.types import Array
-from onnxgrad.jobs.training.declarations import EvaluateOptions, RunOptions, TrainerOptions
+from onnxgrad.jobs.training.declarations import (
+    Batched,
+    EvaluateOptions,
+    Measured,
+    RunOptions,
+    TrainerOptions,
+)
 from onnxgrad.jobs.training.values import HeldValues
 from onnxgrad.options import known_keywords
 from onnxgrad.train.callbacks import Callback, Event, History, JsonLines, check_needs
 from onnxgrad.train.checkpoint import Progress
-from onnxgrad.train.data import Data, Given, as_data
+from onnxgrad.train.data import Data, Given, as_data, scaled
 from onnxgrad.train.divergence import (
     Diverged,
     diverged,
@@ -131,7 +137,8 @@ class TrainingLoop(HeldValues):
         )  # fmt: skip
         if isinstance(self.rate, ReduceOnPlateau):
             self.rate.check(["loss", *(metrics or {})])
-        source = self._batches(options.data, options.batch_size, options.seed)
+        source = self._batches(options, options.seed)
+        self._facts["scale"] = dict(options.scale or {})
         few = max((n for n in keep if isinstance(n, int)), default=0)
         place = None if folder is None else RunFolder(Path(folder), few)
         end = counted(options.epochs, "epoch") if steps is None else counted(steps, "step")
@@ -224,14 +231,14 @@ class TrainingLoop(HeldValues):
         if self._log is not None:
             self._log.cut(stands.logged, stands.steps)
 
-    def _batches(
-        self, data: Given | Data, size: int | None, seed: int | None, metrics: object = None
-    ) -> Data:
-        """Batches of this size; by default of the only size that the step accepts, or of 32."""
-        fixed = self.task.manifest.fixed_batch
-        size = (fixed or 32) if size is None else size
-        names = None if metrics else self.task.manifest.batch
-        return as_data(data, size, seed, whole=fixed is not None, read=names)
+    def _batches(self, options: Batched, seed: int | None, metrics: object = None) -> Data:
+        """Batches of the size, by default of the only one that the step accepts, or of 32."""
+        fixed, inputs = self.task.manifest.fixed_batch, self.task.manifest.of_role("batch")
+        size = options.batch_size or fixed or 32
+        read = None if metrics else self.task.manifest.batch
+        names, whole = options.names, fixed is not None
+        data = as_data(options.data, size, seed, whole=whole, read=read, names=names)
+        return scaled(data, options.scale, inputs)
 
     def _tell(self, event: Event, watching: Iterable[Callback]) -> bool:
         """Call every callback; whether one of them ends training."""
@@ -239,7 +246,8 @@ class TrainingLoop(HeldValues):
 
     def _held_out(self, data: Given | Data, options: RunOptions) -> dict[str, float]:
         """The result of `evaluation` on the leading process, for all."""
-        how = EvaluateOptions(data=data, batch_size=options.batch_size, metrics=options.metrics)
+        given = {**options.settings(Batched), **options.settings(Measured), "data": data}
+        how = EvaluateOptions(**given)
         return self._engine.agree(self.evaluation(how) if self.leads else {})
 
     def _done(self, steps: int | None) -> bool:
@@ -282,5 +290,5 @@ class TrainingLoop(HeldValues):
         held = self._engine.held
         weights = self._averaged(held) if options.averaged else self._of_model(held)
         metrics = options.metrics or {}
-        batches = self._batches(options.data, options.batch_size, None, metrics).epoch(0)
+        batches = self._batches(options, None, metrics).epoch(0)
         return evaluated(self._evaluation, self.task, weights, batches, metrics)

@@ -29,7 +29,7 @@ from onnxgrad.verify.running.session import (
     register,
 )
 from onnxgrad.vocabulary import PROVIDERS
-from onnxgrad.wording import NO_ONNXRUNTIME
+from onnxgrad.wording import NO_ONNXRUNTIME, option
 
 # weights from which on memory counts for more than the tenth of a second that giving back takes
 _LARGE = 1 << 20
@@ -142,8 +142,11 @@ def _fitting(
     wanted = dtype_of(fed)
     if array.dtype != wanted:
         if array.dtype.kind != wanted.kind or not np.can_cast(array.dtype, wanted, "same_kind"):
+            number = array.dtype.kind in "ui" and "float" in fed.dtype
+            how = option(f"--scale {fed.name}=NUMBER", f"scale={{'{fed.name}': NUMBER}}")
             raise InputError(
                 f"'{fed.name}' of the batch is {array.dtype}, the step takes {fed.dtype}"
+                + (f": {how} multiplies integers, such as 1/255 for images" if number else "")
             )
         array = array.astype(wanted)
     shape = fed.shape

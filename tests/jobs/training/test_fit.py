@@ -13,6 +13,7 @@ import onnxgrad
 from onnxgrad import LimitReached, train
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
+from onnxgrad.jobs.training.kinds import Scales
 from tests.train.common import examples, write_model
 
 HOW: dict[str, Any] = {"loss": "cross_entropy", "threads": 1}
@@ -86,3 +87,12 @@ def test_a_limit_of_time_ends_training_here_too(folder: Path) -> None:
 def test_a_frozen_part_needs_arrays(folder: Path) -> None:
     with pytest.raises(InputError, match="inputs_at needs data that is arrays by name, not list"):
         onnxgrad.fit("model.onnx", [examples(32)], inputs_at="h2", **HOW)
+
+
+@pytest.mark.parametrize("text", ["x", "x=", "x=1/0", "x=a"])
+def test_a_scale_is_a_number_or_a_fraction(text: str) -> None:
+    assert Scales().read("a=b=1/4", "--scale") == ("a=b", 0.25)
+    with pytest.raises(
+        InputError, match=r"^--scale x.*: write NAME=NUMBER, such as --scale x=1/255$"
+    ):
+        Scales().read(text, "--scale")

@@ -1,0 +1,114 @@
+"""Arrays by name from files: an .npz, or a folder of .npy files, which are mapped into memory and
+may be larger than it; several files may hold one array.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.storage.atomic_files import regular
+from onnxgrad.ir.storage.numpy_files import read_arrays
+from onnxgrad.ir.types import Array
+
+# NAME-0.npy, NAME-1.npy, ... or NAME-00000-of-00004.npy
+_SHARD = re.compile(r"(.+?)-(\d{1,9})(?:-of-(\d{1,9}))?")
+
+
+class Shards:
+    """The arrays `parts`, one after the other along the first axis, as one array whose rows are
+    read when they are indexed.
+    """
+
+    def __init__(self, parts: Sequence[Array]) -> None:
+        self.parts = parts
+        self.dtype = parts[0].dtype
+        self._ends = np.cumsum([len(part) for part in parts])
+        self.shape: tuple[int, ...] = (int(self._ends[-1]), *parts[0].shape[1:])
+        self.ndim = len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Array:
+        rows = np.arange(len(self))[rows]
+        found = np.empty((*rows.shape, *self.shape[1:]), self.dtype)
+        which = np.searchsorted(self._ends, rows, side="right")
+        for i in np.unique(which):
+            start = self._ends[i] - len(self.parts[i])
+            found[which == i] = self.parts[i][rows[which == i] - start]
+        return found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self[:], dtype)
+
+
+def as_array(given: Any) -> Array:
+    """The data of one name as an array, without reading the files of shards."""
+    array: Any = given if isinstance(given, Shards) else np.asarray(given)
+    return array  # type: ignore[no-any-return]  # used as one
+
+
+def read_npz(path: Path) -> dict[str, Array]:
+    """The arrays of an .npz file, or of a folder, which has NAME.npy or NAME-0.npy, NAME-1.npy, ...
+    for each. Raises InputError for a file that is missing or none.
+    """
+    if path.is_dir():
+        return _read_folder(path)
+    stored = read_arrays(path)
+    if isinstance(stored, np.ndarray):
+        raise InputError(
+            f"{path}: one array without a name; the data is an .npz with one array per input"
+        )
+    return stored
+
+
+def _read_folder(path: Path) -> dict[str, Array]:
+    files = {file.stem: file for file in sorted(path.glob("*.npy"))}
+    shards: dict[str, dict[str, re.Match[str]]] = {}
+    for stem in files:
+        if match := _SHARD.fullmatch(stem):
+            shards.setdefault(match[1], {})[stem] = match
+    found: dict[str, Array] = {}
+    for name, matches in shards.items():
+        if len(matches) == 1 and not any(m[3] for m in matches.values()):
+            continue  # an array whose name ends so
+        if name in files:
+            raise InputError(f"{path}: has {name}.npy and {next(iter(matches))}.npy: keep one")
+        found[name] = as_array(_joined(path, name, matches))
+        for stem in matches:
+            del files[stem]
+    found |= {stem: _mapped(file) for stem, file in files.items()}
+    return dict(sorted(found.items()))
+
+
+def _joined(path: Path, name: str, matches: Mapping[str, re.Match[str]]) -> Shards:
+    order = sorted(matches, key=lambda stem: int(matches[stem][2]))
+    numbers = [int(matches[stem][2]) for stem in order]
+    begin = min(numbers[0], 1)
+    count = max(len(order), *(int(m[3] or 0) for m in matches.values()))
+    if numbers != [*range(begin, begin + count)]:
+        odd = next(n for n in range(begin, begin + count) if numbers.count(n) != 1)
+        what = "more than one" if numbers.count(odd) else "none"
+        raise InputError(f"{path}: '{name}' is in {len(order)} files, and {what} has number {odd}")
+    parts = {stem: _mapped(path / f"{stem}.npy") for stem in order}
+    first = parts[order[0]]
+    for stem, part in parts.items():
+        if not part.ndim or part.dtype != first.dtype or part.shape[1:] != first.shape[1:]:
+            raise InputError(
+                f"{path / stem}.npy: is {part.dtype}{list(part.shape)}, and {order[0]}.npy "
+                f"{first.dtype}{list(first.shape)}: the files of one array differ in length alone"
+            )
+    return Shards(list(parts.values()))
+
+
+def _mapped(path: Path) -> Array:
+    try:
+        return np.asarray(np.load(regular(path), mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None

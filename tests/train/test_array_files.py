@@ -1,0 +1,62 @@
+"""Files that hold one array together are that array, row by row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxgrad import Trainer
+from onnxgrad.errors import InputError
+from onnxgrad.train.array_files import Shards, read_npz
+from onnxgrad.train.data import as_data
+from tests.train.common import examples, step
+
+
+def write(folder: Path, arrays: dict[str, Any], *ends: int, form: str = "{}-{}") -> None:
+    folder.mkdir(exist_ok=True)
+    for name, array in arrays.items():
+        for i, part in enumerate(np.split(array, ends)):
+            np.save(folder / f"{form.format(name, i)}.npy", part)
+
+
+@pytest.mark.parametrize("form", ["{}-{}", "{}-0000{}-of-00004"])
+def test_shards_are_one_array(tmp_path: Path, form: str) -> None:
+    data = examples(50)
+    write(tmp_path, data, 10, 10, 37, form=form)  # the second one is empty
+    np.save(tmp_path / "y-1.npy", np.arange(50))  # one file by itself is an array of that name
+    found: Any = read_npz(tmp_path)
+    assert list(found) == ["labels", "x", "y-1"] and isinstance(found["x"], Shards)
+    assert all(isinstance(part, np.ndarray) for part in found["x"].parts)
+    for rows in (slice(3, 40, 2), np.array([49, 0, 36, 37, 9, 10]), [-1], slice(None)):
+        np.testing.assert_array_equal(found["x"][rows], data["x"][rows])
+    np.testing.assert_array_equal(np.asarray(found["labels"]), data["labels"])
+    del found["y-1"]
+    together: Any = as_data(found, 8, 1)
+    assert together.facts(0, {}) == as_data(data, 8, 1).facts(0, {})
+    losses = Trainer(step(), threads=1).fit(found).losses
+    assert losses == Trainer(step(), threads=1).fit(data).losses
+
+
+def test_shards_that_are_no_array(tmp_path: Path) -> None:
+    data = {"x": np.zeros((9, 2), np.float32)}
+    write(tmp_path / "a", data, 3, 6)
+    (tmp_path / "a/x-1.npy").unlink()
+    write(tmp_path / "b", data, 3, 6)
+    np.save(tmp_path / "b/x.npy", data["x"])
+    write(tmp_path / "c", data, 3, form="{}-{}-of-3")
+    write(tmp_path / "d", data, 3)
+    np.save(tmp_path / "d/x-1.npy", np.zeros((2, 3)))
+    write(tmp_path / "e", data, 3)
+    np.save(tmp_path / "e/x-01.npy", np.zeros((2, 3)))
+    for name, words in {
+        "a": "'x' is in 2 files, and none has number 1",
+        "b": "has x.npy and x-0.npy: keep one",
+        "c": "'x' is in 2 files, and none has number 2",
+        "d": r"x-1.npy: is float64\[2, 3\], and x-0.npy float32\[3, 2\]",
+        "e": "'x' is in 3 files, and more than one has number 1",
+    }.items():
+        with pytest.raises(InputError, match=words):
+            read_npz(tmp_path / name)
