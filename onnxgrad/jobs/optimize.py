@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from onnx import ModelProto
+from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from onnxgrad.errors import CannotRun, InternalError, NotProved, OnnxgradError
 from onnxgrad.ir.load import ModelLike, load, load_own
@@ -18,6 +18,7 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import every_node
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.types import type_to_proto
 from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.edit import changed_after, changed_before
 from onnxgrad.jobs.fixed_dims import fixed
@@ -356,11 +357,15 @@ def _name_as_before(program: Program, trace: Trace) -> None:
     """Give each value that stands for one of the file its name, so that both are found by it."""
     names = {name for node in every_node(program.proto.graph.node) for name in node.output}
     names -= {v.name for block in program.blocks() for v in block.vars()}
+    graphs = (block.proto for block in program.blocks() if isinstance(block.proto, GraphProto))
+    declared = {i.name: i.type.tensor_type.elem_type for g in graphs for i in g.value_info}
     renamed = {}
     for v, name in trace.stands.items():
         live = v.definition is not None and v.definition.is_live
-        if live and not v.returned and name in names:
+        if live and not v.returned and name in names and v.type is not None:
             names.remove(name)
+            if name in declared and declared[name] != v.dtype:  # as float16 changes it
+                v.block.declared[v] = ValueInfoProto(name=name, type=type_to_proto(v.type))
             renamed[v.name] = name
             v.rename(name)
     trace.stands.clear()

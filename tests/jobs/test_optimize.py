@@ -228,3 +228,12 @@ def test_a_value_that_stands_for_another_has_its_name() -> None:
     assert {r.emitted for r in done.rewrites} == {("b",), ("f",)}
     again = optimize(done.model)
     assert again.SerializeToString() == done.model.SerializeToString()
+
+
+def test_a_name_that_is_kept_is_declared_as_its_value_is() -> None:
+    """The file declares `b` in float32, in which it no longer is."""
+    text = """g (float[2,3,4] x) => (float[3,4,2] y) <float[3,2,4] a, float[3,4,2] b, float[3,4,2] c> {
+        a = Transpose <perm = [1, 0, 2]> (x)  b = Transpose <perm = [0, 2, 1]> (a)  c = Relu (b)  y = Tanh (c) }"""
+    made = optimize(parse(text), passes="default,float16", metric="worst=0.01")
+    types = {v.name: v.type.tensor_type.elem_type for v in made.graph.value_info}
+    assert types["b"] == onnx.TensorProto.FLOAT16
