@@ -1,4 +1,6 @@
-"""Training without the framework: a step as one plain graph, and what drives it in onnxruntime."""
+"""Training without the framework: a training step as one plain graph, and its runs in
+onnxruntime.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Return what comes from above this folder, as jobs declare its options."""
+        """Return a name that is defined above this folder, because jobs declare its options."""
         if name not in ("Trainer", "training_step"):
             raise AttributeError(f"module 'onnxgrad.train' has no attribute '{name}'")
         return getattr(import_module("onnxgrad.training"), name)

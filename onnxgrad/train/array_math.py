@@ -1,6 +1,6 @@
-"""The operators that the formulas of training use, over numpy arrays: the counterpart of `op`.
+"""The operators in the formulas of training over numpy arrays: the counterpart of `op`.
 
-Names, operands and results are those of ONNX. As there, Python's numbers take the dtype of the
+Names, operands and results are those of ONNX. As in `op`, Python's numbers take the dtype of the
 other operand, so float32 stays float32.
 """
 
@@ -16,7 +16,7 @@ from onnxgrad.ir.types import numpy_dtype
 
 
 def Cast(x: Any, *, to: int) -> Any:
-    """`x` in the dtype of that ONNX element type; the same array where it has it already."""
+    """Return `x` with this ONNX element type; the same array if it already has it."""
     return np.asarray(x).astype(numpy_dtype(to), copy=False)[()]
 
 
@@ -28,30 +28,30 @@ Equal, Less, Greater, And = np.equal, np.less, np.greater, np.logical_and
 
 
 def Max(*xs: Any) -> Any:
-    """The largest, element by element; NaN where one is."""
+    """Return the largest elements; NaN if one is NaN."""
     return reduce(np.maximum, xs)
 
 
 def Min(*xs: Any) -> Any:
-    """The smallest, element by element; NaN where one is."""
+    """Return the smallest elements; NaN if one is NaN."""
     return reduce(np.minimum, xs)
 
 
 def Where(condition: Any, a: Any, b: Any) -> Any:
-    """`a` where the condition holds, `b` elsewhere."""
+    """Return `a` where the condition holds, else `b`."""
     return np.where(condition, a, b)[()]
 
 
 def ReduceSum(x: Any, axes: Sequence[int] | None = None, *, keepdims: int = 1) -> Any:
-    """The sum along these axes, of all without."""
+    """Return the sum along these axes, or of all elements."""
     return np.sum(x, axis=None if axes is None else tuple(axes), keepdims=bool(keepdims))
 
 
 def ReduceMean(x: Any, axes: Sequence[int] | None = None, *, keepdims: int = 1) -> Any:
-    """The mean along these axes, of all without."""
+    """Return the mean along these axes, or of all elements."""
     return np.mean(x, axis=None if axes is None else tuple(axes), keepdims=bool(keepdims))
 
 
 def ReduceSumSquare(x: Any, axes: Sequence[int] | None = None, *, keepdims: int = 1) -> Any:
-    """The sum of the squares along these axes, of all without."""
+    """Return the sum of the squares along these axes, or of all elements."""
     return ReduceSum(np.square(x), axes, keepdims=keepdims)

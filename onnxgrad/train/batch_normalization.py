@@ -33,8 +33,8 @@ _HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 
 @dataclass(frozen=True)
 class Running:
-    """A running statistic: its name in the file and as an input, the output that follows it, and
-    the file's value.
+    """A running statistic: its names in the file and as an input, the output with its next value,
+    and its value in the file.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Running:
 
 
 def in_training(b: Binding) -> bool:
-    """Whether the file itself says that the batch's statistics normalise."""
+    """Whether the file itself normalises by the statistics of the batch."""
     if b.version >= 14:
         return bool(b.attr("training_mode"))
     # up to opset 13 the number of results is the switch
@@ -51,7 +51,7 @@ def in_training(b: Binding) -> bool:
 
 
 def freeze(b: Binding) -> None:
-    """The inference form: normalised by the running statistics."""
+    """Switch to inference: normalise by the running statistics."""
     if in_training(b):
         for out, running in zip(b.outputs[1:], b.inputs[_MEAN:], strict=False):
             if out is not None and running is not None:
@@ -61,11 +61,11 @@ def freeze(b: Binding) -> None:
 
 
 def train(program: Program, bindings: Sequence[Binding]) -> list[Running]:
-    """Let these of the main graph train; each running statistic becomes an input, and what follows
-    it an output.
+    """Put these bindings of the main graph into training. Each running statistic becomes an input,
+    and its next value an output.
 
-    One module that is called twice moves its statistics twice, in the graph's order. Raises
-    InputError for statistics that are no weights of the file, or that are more than that.
+    A module that is called twice updates its statistics twice, in the graph's order. Raises
+    InputError if a statistic is not a weight of the file, or has other uses.
     """
     block = program.main
     roots = {b: [_root(b, i) for i in (_MEAN, _VARIANCE)] for b in bindings}
@@ -86,8 +86,8 @@ def train(program: Program, bindings: Sequence[Binding]) -> list[Running]:
 
 
 def _root(b: Binding, index: int) -> Var:
-    """A statistic as the file holds it, behind Identities. Raises InputError where it holds
-    none.
+    """Return the statistic as stored in the file, behind Identities. Raises InputError if it is not
+    stored.
     """
     v = b.operand(index)
     while v is not None and v.definition is not None and v.definition.is_op("Identity"):
@@ -107,8 +107,8 @@ def _value(v: Var) -> Array:
 
 
 def _refuse_merged(roots: Mapping[Binding, Sequence[Var]]) -> None:
-    """Raise InputError for a statistic that others read too: equal numbers that a tool merged are
-    equal at the start only.
+    """Raise InputError for a statistic with other readers: a tool may have merged numbers that are
+    equal only at the start.
     """
     whose: dict[Var, tuple[object, ...]] = {}
     for b, (mean, variance) in roots.items():
@@ -129,7 +129,9 @@ def _merged(v: Var, how: str) -> InputError:
 
 
 def _reads(v: Var) -> Iterable[tuple[Binding, int]]:
-    """Yields each binding that reads a value, and the operand's index; through Identities."""
+    """Yield each binding that reads a value, also through Identities, with the index of the
+    operand.
+    """
     for user in v.users:
         if user.is_op("Identity"):
             yield from _reads(user.out)
@@ -138,10 +140,11 @@ def _reads(v: Var) -> Iterable[tuple[Binding, int]]:
 
 
 def _use_batch(b: Binding, inputs: Sequence[Var]) -> None:
-    """The operator's training form, which has three results.
+    """Switch to the operator's training form, which has three results.
 
-    onnxruntime writes the last two over the operands that they follow, even if others read those
-    operands: they get memory of their own. Readers of those results read our statistics instead.
+    onnxruntime writes the last two results over the operands that they update, even if others read
+    these operands. Therefore the operands get their own memory, and readers of the results read our
+    statistics instead.
     """
     names = b.block.program.names
     for i, statistic in enumerate(inputs):
@@ -152,7 +155,9 @@ def _use_batch(b: Binding, inputs: Sequence[Var]) -> None:
 
 
 def _statistics(b: Binding) -> tuple[Var, Var]:
-    """Mean and unbiased variance of the operand per channel, in the precision to add them up in."""
+    """Return mean and unbiased variance of the operand per channel, in the precision of
+    the sums.
+    """
     x, running = b.inputs[0], b.inputs[_MEAN]
     if x is None or running is None or x.rank is None or x.rank < 2:
         raise InputError(f"the rank of what '{b}' normalises is not known to be 2 or more")
@@ -166,7 +171,7 @@ def _statistics(b: Binding) -> tuple[Var, Var]:
 
 
 def _one_less(x: Var, running: Var, axes: Sequence[int]) -> Var | float:
-    """n - 1, at least 1."""
+    """Return n - 1, at least 1."""
     count = element_count(tuple((x.shape or ())[i] for i in axes))
     if count is not None:
         return float(max(count - 1, 1))

@@ -22,9 +22,9 @@ from onnxgrad.wording import install, option, printable_json
 class Event:
     """The argument of callbacks, which are called after each step and after each evaluation.
 
-    step counts from 1 on, epoch from 0; evaluation: the loss and metrics on the held-out data, or
-    None. gradient_norm: of all gradients before they were clipped, where the step clips by it or
-    has it among its metrics.
+    step: counts from 1. epoch: counts from 0. evaluation: loss and metrics of the held-out data, or
+    None. gradient_norm: norm of all gradients before clipping, if the step clips by norm or has the
+    norm among its metrics.
     """
 
     step: int
@@ -41,12 +41,12 @@ Callback: TypeAlias = "Callable[[Event], bool | None]"
 
 @dataclass
 class JsonLines:
-    """A line of JSON for each event, added to a file."""
+    """A callback that appends a line of JSON to a file for each event."""
 
     path: str | PathLike[str]
 
     def __call__(self, event: Event) -> None:
-        """Write the line. Raises InputError when it cannot be written."""
+        """Write the line. Raises InputError if the file cannot be written."""
         line: dict[str, Any] = {
             "step": event.step,
             "epoch": event.epoch,
@@ -62,7 +62,7 @@ class JsonLines:
 
     @property
     def size(self) -> int:
-        """The bytes that are written."""
+        """Return the number of bytes written."""
         with suppress(OSError):
             return os.stat(self.path).st_size
         return 0
@@ -75,9 +75,9 @@ class JsonLines:
             raise InputError(f"{self.path}: cannot be written: {error.strerror or error}") from None
 
     def cut(self, size: int, step: int) -> None:
-        """Remove the lines behind so many bytes, which a run wrote after the step that it goes on
-        from; nothing if the file there is not the log of that run. Raises InputError if it cannot
-        be written.
+        """Remove the lines after this many bytes, which a run wrote after the step from which it
+        resumes. Does nothing if the file is not the log of that run. Raises InputError if the file
+        cannot be written.
         """
         if self.size <= size:
             return
@@ -93,7 +93,7 @@ class JsonLines:
 
 
 def _is_after(line: bytes, step: int) -> bool:
-    """Whether a line of a log is of a step after that one, or was left unfinished."""
+    """Whether a line of a log is incomplete, or of a later step."""
     try:
         return bool(json.loads(line)["step"] >= step)
     except ValueError:
@@ -103,7 +103,7 @@ def _is_after(line: bytes, step: int) -> bool:
 
 
 def check_plotting() -> None:
-    """Raises InputError without matplotlib, which draws."""
+    """Raise InputError if matplotlib is not installed."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -142,14 +142,16 @@ def check_needs(
 
 @dataclass
 class EarlyStopping:
-    """Stop when the loss on the held-out data has not been smaller for so many evaluations."""
+    """A callback that stops training if the held-out loss has not become smaller for `patience`
+    evaluations.
+    """
 
     patience: int
     best: float | None = None
     stale: int = 0
 
     def __call__(self, event: Event) -> bool:
-        """Whether that is so now."""
+        """Return whether training should stop."""
         if event.evaluation is None:
             return False
         if self.best is None or event.evaluation["loss"] < self.best:
@@ -161,10 +163,10 @@ class EarlyStopping:
 
 @dataclass(repr=False)
 class History:
-    """Every event, in order.
+    """Every event of a run, in order.
 
-    best, last: the step of those weights, and their loss and metrics on the held-out data, where
-    there is any. kept: which of them `export` writes.
+    best, last: the steps of these weights, and their loss and metrics on the held-out data, if any.
+    kept: which of the two `export` writes.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -173,13 +175,13 @@ class History:
     kept: Literal["best", "last"] = "last"
 
     def __repr__(self) -> str:
-        """How many steps, and where the loss went."""
+        """Return the number of steps, and the first and the last loss."""
         found = self.losses
         went = f", loss {found[0]:.4g} -> {found[-1]:.4g}" if found else ""
         return f"History({len(found)} step{'s' * (len(found) != 1)}{went})"
 
     def __call__(self, event: Event) -> None:
-        """Remember it."""
+        """Append the event."""
         self.events.append(event)
 
     @property
@@ -193,21 +195,23 @@ class History:
         return [e.evaluation for e in self.events if e.evaluation is not None]
 
     def evaluated_at(self, step: int) -> Mapping[str, float] | None:
-        """The evaluation after that step, if it is the last one."""
+        """Return the last evaluation if it followed this step, else None."""
         found = [e for e in self.events if e.evaluation is not None]
         return found[-1].evaluation if found and found[-1].step == step else None
 
     def compare(
         self, best: Mapping[str, float], last: Mapping[str, float], *, wanted: bool
     ) -> None:
-        """Note what the best and the last weights evaluate to, and which are kept: the best only
-        if they are `wanted`.
+        """Record the evaluations of the best and the last weights, and which of them are kept: the
+        best only if `wanted`.
         """
         self.last, self.best = last, last if last["loss"] <= best["loss"] else best
         self.kept = "best" if wanted and self.best is best else "last"
 
     def plot(self, path: str | PathLike[str]) -> None:
-        """The loss over the steps as a picture. Raises InputError without matplotlib."""
+        """Write a plot of the loss over the steps. Raises InputError if matplotlib is not
+        installed.
+        """
         check_plotting()
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

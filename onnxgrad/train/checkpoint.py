@@ -1,5 +1,5 @@
-"""A training run as its checkpoint stores it: where it stands, and the facts by which it is known
-again.
+"""The state of a training run in its checkpoint: its progress, and the facts that
+identify the run.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Progress:
 
     @property
     def begun(self) -> bool:
-        """Whether any batch was trained on."""
+        """Whether any batch was used."""
         return bool(self.steps or self.micro)
 
     def judged(self, found: Mapping[str, float]) -> Progress:
-        """The same after an evaluation."""
+        """Return the progress after an evaluation."""
         best = math.inf if self.best is None or math.isnan(self.best) else self.best
         if self.best is not None and not found["loss"] < best:
             return replace(self, stale=self.stale + 1)
@@ -60,11 +60,11 @@ class Progress:
         return replace(self, best=found["loss"], best_step=self.steps, best_found=found, stale=0)
 
     def without_best(self) -> Progress:
-        """The same before any evaluation."""
+        """Return the progress without evaluations."""
         return replace(self, best=None, best_step=0, best_found=None, stale=0)
 
     def nothing_left(self, epochs: int, steps: int | None) -> str:
-        """Why a run to so many epochs, or steps, has nothing to do; empty where it has."""
+        """Return why a run to this many epochs or steps has nothing to do, or an empty text."""
         done, wanted, unit = self.epoch, epochs, "epochs"
         if steps is not None:
             done, wanted, unit = self.steps, steps, "steps"
@@ -76,7 +76,9 @@ class Progress:
         )
 
     def check_trained(self, accumulate: int) -> None:
-        """Raises InputError where a run without a step leaves micro-batches behind."""
+        """Raise InputError if the run took no step because the micro-batches did not suffice for
+        one.
+        """
         if self.micro:
             raise InputError(
                 f"nothing was trained: {accumulate} micro-batches make a step, and there were "
@@ -84,12 +86,12 @@ class Progress:
             )
 
     def words(self) -> dict[str, str]:
-        """The same as a checkpoint says it."""
+        """Return the progress as texts, as a checkpoint stores it."""
         return {"progress": json.dumps(asdict(self))}
 
     @staticmethod
     def of(stored: Mapping[str, str], where: str) -> Progress:
-        """Returns the progress that `words` wrote. Raises InputError for anything else."""
+        """Return the progress that `words` stored. Raises InputError for anything else."""
         try:
             return Progress(**json.loads(stored["progress"]))
         except (KeyError, TypeError, ValueError) as error:
@@ -114,7 +116,7 @@ _LONGEST = 60
 
 
 def facts_of_step(task: TrainingStep, rate: Rate) -> dict[str, Any]:
-    """The facts of a step and of its learning rate."""
+    """Return the facts of a step and of its learning rate."""
     manifest = task.manifest
     entries = manifest.groups or ({"glob": "", "optimizer": manifest.optimizer},)
     names = [entry["optimizer"].get("name") for entry in entries]
@@ -144,7 +146,7 @@ def _rate(manifest: Manifest, rate: Rate) -> dict[str, Any]:
 
 
 def _formula(program: Program) -> str:
-    """A digest of the nodes, whatever their order."""
+    """Return a digest of the nodes, independent of their order."""
     nodes = sorted(hashlib.sha256(text).digest() for text in _nodes(program.main))
     return hashlib.sha256(b"".join(nodes)).hexdigest()[:16]
 
@@ -157,7 +159,7 @@ def _nodes(block: BindingBlock) -> Iterable[bytes]:
 
 
 def facts_in(stored: Mapping[str, str], where: str) -> dict[str, Any]:
-    """Returns the facts of a checkpoint, none if another program wrote it. Raises InputError."""
+    """Return the facts in a checkpoint; none if another program wrote it. Raises InputError."""
     try:
         found = json.loads(stored.get("run", "{}"))
     except ValueError:
@@ -170,8 +172,8 @@ def facts_in(stored: Mapping[str, str], where: str) -> dict[str, Any]:
 def fitting(
     values: Mapping[str, Array], own: Mapping[str, Array], manifest: Manifest, *, every: bool
 ) -> Mapping[str, Array]:
-    """Returns the values that a step takes: sums over micro-batches are zeros between two steps,
-    and need not be there. every: any value that is not there, or of another type, is `own`.
+    """Return the values for a step. Sums over micro-batches may be missing, because they are zeros
+    between two steps. With `every`, values that are missing or have another type come from `own`.
     """
     sums = {fed.name for fed in manifest.of_role("accumulated")}
     if not every and values.keys() == own.keys():
@@ -190,13 +192,13 @@ def fitting(
 
 
 def differences(before: Facts, now: Facts) -> dict[str, tuple[Any, Any]]:
-    """The facts that both have and that differ."""
+    """Return the facts that both have and that differ."""
     now = json.loads(json.dumps(now))  # as the file has them
     return {k: (before[k], v) for k, v in now.items() if k in before and before[k] != v}
 
 
 def check_same_run(changes: Mapping[str, tuple[Any, Any]], stands: Progress, where: str) -> None:
-    """Raises InputError if a run at `stands` cannot continue with these changes."""
+    """Raise InputError if a run with progress `stands` cannot continue with these changes."""
     fixed = {*_IDENTITY, *(("accumulate",) if stands.micro else ())}
     wrong = {k: v for k, v in changes.items() if k in fixed or (stands.batches and of_an_epoch(k))}
     if not wrong:
@@ -209,12 +211,12 @@ def check_same_run(changes: Mapping[str, tuple[Any, Any]], stands: Progress, whe
 
 
 def of_an_epoch(key: str) -> bool:
-    """Whether a fact decides which examples the batches of an epoch hold."""
+    """Whether a fact decides which examples are in the batches of an epoch."""
     return key.split(" of ")[0] in _OF_AN_EPOCH
 
 
 def continuation(changes: Mapping[str, tuple[Any, Any]], where: str) -> str:
-    """Returns one line about changes that the run follows."""
+    """Return one line about changes that the run accepts."""
     return f"{where} continues with {_listed(changes)}"
 
 

@@ -1,6 +1,4 @@
-"""Batches: from arrays that are shuffled and cut, from files of them, or from any iterable of
-dicts.
-"""
+"""Batches of training: cut from shuffled arrays or files, or from any iterable of dicts."""
 
 from __future__ import annotations
 
@@ -31,14 +29,14 @@ _ROWS, _BYTES = 256, 1 << 22
 
 
 class Data(ABC):
-    """Epochs of batches: an epoch of one number is the same each time."""
+    """Epochs of batches. An epoch of the same number has the same batches each time."""
 
     @abstractmethod
     def epoch(self, number: int) -> Iterator[Batch]:
-        """The batches of epoch `number`, from 0 on."""
+        """Yield the batches of epoch `number`, which counts from 0."""
 
     def facts(self, number: int, first: Batch) -> dict[str, Any]:
-        """Returns how the data is known again, in JSON's types; `first`: the first batch of epoch
+        """Return facts that identify the data, in JSON types; `first` is the first batch of epoch
         `number`.
         """
         arrays = {name: np.asarray(a) for name, a in first.items()}
@@ -47,7 +45,7 @@ class Data(ABC):
 
 
 class Rows(dict[str, Array]):
-    """A batch that knows the rows of the data that it holds."""
+    """A batch that knows which rows of the data it contains."""
 
     def __init__(self, arrays: Mapping[str, Array], rows: Array) -> None:
         super().__init__(arrays)
@@ -56,10 +54,10 @@ class Rows(dict[str, Array]):
 
 @dataclass(frozen=True)
 class Arrays(Data):
-    """Arrays with one first axis of examples, cut into batches; shuffled anew in each epoch where
-    there is a seed.
+    """Arrays whose first axis counts examples, cut into batches; with a seed, shuffled again in
+    each epoch.
 
-    whole: leave out the examples at the end of an epoch that fill no batch.
+    whole: leave out the last examples of an epoch if they do not fill a batch.
     """
 
     arrays: Mapping[str, Array]
@@ -84,11 +82,11 @@ class Arrays(Data):
 
     @property
     def examples(self) -> int:
-        """How many examples there are."""
+        """The number of examples."""
         return len(next(iter(self.arrays.values())))
 
     def facts(self, number: int, first: Batch) -> dict[str, Any]:
-        """The types of the arrays, how many examples there are, and a digest of some of them."""
+        """Return the types of the arrays, the number of examples, and a digest of some of them."""
         order = "none" if self.seed is None else self.seed
         return {
             "kind": "arrays", "batch_size": self.size, "order": order, "examples": self.examples,
@@ -96,7 +94,7 @@ class Arrays(Data):
         }  # fmt: skip
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """The batches; their order depends on the seed and the epoch alone."""
+        """Yield the batches; their order depends only on the seed and the epoch."""
         order = np.arange(self.examples)
         if self.seed is not None:
             order = np.random.default_rng([self.seed, number]).permutation(self.examples)
@@ -108,8 +106,8 @@ class Arrays(Data):
 
 @dataclass(frozen=True)
 class Repeated(Data):
-    """Batches of the user: a list, the same in each epoch, or a function that starts anew. `names`
-    are those of a batch that is a tuple.
+    """Batches of the user: a list that repeats in each epoch, or a function that returns new
+    batches.
     """
 
     make: Callable[[], Iterable[Batch]]
@@ -117,12 +115,12 @@ class Repeated(Data):
     names: Sequence[str] | None = None
 
     def facts(self, number: int, first: Batch) -> dict[str, Any]:
-        """The types of the arrays, and a digest of some examples of the first batch."""
+        """Return the types of the arrays, and a digest of some examples of the first batch."""
         found = super().facts(number, first)
         return {k.split(" of ")[0]: v for k, v in found.items()} if self.same else found
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """Yields the function's batches. Raises InputError for anything else."""
+        """Yield the batches. Raises InputError for anything that is not a dict of arrays."""
         for batch in self.make():
             yield batch if isinstance(batch, Mapping) else self._named(batch)
 
@@ -174,12 +172,12 @@ class Scaled(Data):
 
 
 def _types(arrays: Mapping[str, Array]) -> list[str]:
-    """Names, dtypes and the sizes of an example."""
+    """Return name, dtype and shape of an example, for each array."""
     return [f"{name} {a.dtype}{list(a.shape[1:])}" for name, a in sorted(arrays.items())]
 
 
 def sampled(arrays: Mapping[str, Array]) -> str:
-    """A digest of some examples, evenly spread, the first and the last among them."""
+    """Return a digest of some examples, evenly spread, the first and the last included."""
     found = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         found.update(f"{name} {array.dtype} {array.shape}".encode())
@@ -200,9 +198,8 @@ def as_data(
     read: Collection[str] | None = None,
     names: Sequence[str] | None = None,
 ) -> Data:
-    """Returns the data that `fit` accepts as `Data`; of a file the arrays that are `read`. `names`:
-    of a batch that is a tuple. Raises InputError for an iterator, and for a file that cannot be
-    read.
+    """Return anything that `fit` accepts as data as `Data`; from a file, only the arrays in `read`.
+    Raises InputError for an iterator, and for a file that cannot be read.
     """
     if isinstance(given, Data):
         return given
@@ -246,8 +243,9 @@ def without_unread(
     beside: Collection[str] = (),
     leads: bool = True,
 ) -> dict[str, Array]:
-    """Returns the arrays of a file that are inputs, or read `beside` them by metrics; a RunWarning
-    names the others. All of them if an input is missing, so that the error shows a misspelled name.
+    """Return the arrays of a file that are inputs or read `beside` them by metrics, and warn about
+    the others. If an input is missing, return all arrays, so that the error shows a misspelled
+    name.
     """
     extra = [name for name in arrays if name not in inputs and name not in beside]
     if not extra or not arrays.keys() >= set(inputs):

@@ -1,4 +1,4 @@
-"""Where a computation left the finite numbers: the first value that has a NaN or an infinity."""
+"""Finds the first value of a graph that is NaN or infinite."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from onnxgrad.verify.running.session import run
 
 
 class Diverged(NotProved):
-    """The loss, or the norm of its gradients, is no finite number any more (exit code 1)."""
+    """The loss, or the norm of its gradients, is NaN or infinite (exit code 1)."""
 
 
 def what_ends(manifest: Manifest, loss: float, metrics: Mapping[str, Array]) -> str | None:
-    """Returns why a step ends training, if its loss is not finite, or the norm of its gradients
-    without loss scaling; else None.
+    """Return why a step ends training: its loss is not finite, or without loss scaling the norm of
+    its gradients; else None.
     """
     if not np.isfinite(loss):
         return f"the loss is {loss}"
@@ -32,13 +32,13 @@ def what_ends(manifest: Manifest, loss: float, metrics: Mapping[str, Array]) -> 
 
 
 def norm_of(manifest: Manifest, metrics: Mapping[str, Array]) -> float | None:
-    """The norm of all gradients, where a step returns it."""
+    """Return the norm of all gradients if the step returns it, else None."""
     norm = None if manifest.gradient_norm is None else metrics.get(manifest.gradient_norm)
     return None if norm is None else float(norm)
 
 
 def diverged(number: int, what: str, first: str | None) -> str:
-    """One line about the end of training, with the first value that is not finite."""
+    """Return one line about the end of training, with the first value that is not finite."""
     where = (
         f"the first value that is not finite is '{first}'"
         if first
@@ -48,11 +48,11 @@ def diverged(number: int, what: str, first: str | None) -> str:
 
 
 def first_not_finite(program: Program, feeds: Mapping[str, Array]) -> str | None:
-    """The name of the first value in the graph's order that is not finite on these feeds; None: all
-    are.
+    """Return the name of the first value, in the graph's order, that is not finite on these feeds,
+    or None.
 
-    Inputs come first, then results, whose own operands were finite. Infinite constants of the model
-    are none of its doing.
+    Inputs are checked first, then results whose operands are finite. Infinite constants of the
+    model are ignored.
     """
     for name, array in feeds.items():
         if not _finite(array):

@@ -1,15 +1,16 @@
-"""Dropout with a seed: a hash of the seed, the layer and the place decides what is dropped.
+"""Dropout with a seed: a hash of the seed, the layer and the position decides which elements are
+dropped.
 
 y = x * keep / (1 - ratio), as torch.nn.Dropout in training (Srivastava et al., 2014, "inverted").
-Ordinary operators, so that any runtime has them, the gradient passes through the same mask, and a
-segment that is computed again drops the same elements again. onnxruntime's own draws take their
-seed from an attribute, so they can neither be seeded by an input nor be repeated. Integers of 32
-bits wrap around, which all of these operators do in the same way everywhere.
+The graph uses ordinary operators, so that any runtime has them, the gradient passes through the
+same mask, and a recomputed segment drops the same elements. onnxruntime's own draws take their seed
+from an attribute, so they can neither be seeded by an input nor be repeated. Integers of 32 bits
+wrap around, in these operators in the same way on every runtime.
 
 Source: counter-based generators, Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3",
-2011; the constants are those of Wellons, "Prospecting for Hash Functions", 2018 (triple32 for the
-keys; for the elements two rounds with a key before each, whose low bits are not finished because
-only comparisons with a threshold follow).
+2011; the constants are those of Wellons, "Prospecting for Hash Functions", 2018: triple32 for the
+keys, and two rounds with a key before each for the elements. Their low bits are not well mixed,
+because they are only compared with a threshold.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ _KEY_ROUNDS = ((17, 0xED5AD4BB), (11, 0xAC4C1B51), (15, 0x31848BAB))
 
 
 def keys(seed: Var, count: int) -> list[tuple[Var, Var]]:
-    """Two keys for each of `count` users of an int64 scalar; uint32, of shape [1]."""
+    """Return two keys for each of `count` users of an int64 scalar; each key is uint32 of shape
+    [1].
+    """
     low = op.Cast(seed, to=TensorProto.UINT32)
     high = op.Cast(
         op.BitShift(op.Cast(seed, to=TensorProto.UINT64), np.uint64(32), direction="RIGHT"),
@@ -50,7 +53,7 @@ def keys(seed: Var, count: int) -> list[tuple[Var, Var]]:
 
 
 def _mixed(x: Var) -> Var:
-    """A bijection of 32 bits in which each bit depends on all."""
+    """Apply a bijection of 32 bits in which each bit depends on all others."""
     for shift, factor in _KEY_ROUNDS:
         x = op.Mul(_folded(x, shift), np.uint32(factor))
     return _folded(x, 14)
@@ -61,7 +64,9 @@ def _folded(x: Var, shift: int) -> Var:
 
 
 def bits_like(x: Var, key: tuple[Var, Var]) -> Var:
-    """A uint32 for each element of `x`, in one row; its high bits are uniform and independent."""
+    """Return one uint32 for each element of `x`, in one row; its high bits are uniform and
+    independent.
+    """
     count = element_count(x.shape)
     end = op.Cast(op.Size(x), to=TensorProto.INT32) if count is None else np.int32(count)
     place = op.Cast(op.Range(np.int32(0), end, np.int32(1)), to=TensorProto.UINT32)
@@ -74,7 +79,7 @@ SEED = "seed"
 
 
 def in_training(b: Binding) -> bool:
-    """Whether the file itself says that this Dropout drops."""
+    """Whether the file itself lets this Dropout drop."""
     if b.version < 7:
         return not b.attr("is_test")
     mode = b.operand(2)
@@ -82,22 +87,24 @@ def in_training(b: Binding) -> bool:
 
 
 def decided_by_caller(b: Binding) -> bool:
-    """Whether an input of the model says if this Dropout drops."""
+    """Whether an input of the model decides if this Dropout drops."""
     mode = b.operand(2)
     return mode is not None and mode.const is None
 
 
 def turn_off(b: Binding) -> None:
-    """A Dropout that the file, or the caller, lets drop passes its operand on."""
+    """Make a Dropout that the file or the caller lets drop return its operand."""
     if in_training(b) or decided_by_caller(b):
         with emitting(b.block, sources=(b,), made_by="dropout"):
             _stand_in(b, _operand(b), None)
 
 
 def turn_on(block: BindingBlock, bindings: Sequence[Binding], ratio: float | None) -> Var:
-    """Put these of a block into training, all by one seed, which is a new input; returns it.
+    """Put these Dropouts of a block into training, all with one seed, which becomes an input.
+    Returns the seed.
 
-    ratio: in place of each one's own. Raises InputError where the operand is of unknown dtype.
+    ratio: replaces the ratio of each Dropout. Raises InputError if the dtype of an operand is
+    unknown.
     """
     seed = block.add_input(block.program.names.fresh(SEED), TensorType(TensorProto.INT64, ()))
     with emitting(block, share=True, made_by="dropout"):
@@ -118,7 +125,9 @@ def _operand(b: Binding) -> Var:
 
 
 def _ratio(b: Binding) -> float | Var:
-    """A Dropout's own: a number where the file fixes it. Raises InputError for none in [0, 1]."""
+    """Return the ratio of a Dropout, a number if the file fixes it. Raises InputError if it is not
+    in [0, 1].
+    """
     given = b.operand(1)
     if given is not None and given.const is None:
         return given
@@ -130,7 +139,7 @@ def _ratio(b: Binding) -> float | Var:
 
 
 def _dropped(x: Var, ratio: float | Var, key: tuple[Var, Var]) -> tuple[Var, Var | None]:
-    """The result, and which elements were kept (None: all of them)."""
+    """Return the result and the mask of kept elements (None: all)."""
     if ratio == 0.0:
         return x, None
     share = op.Cast(ratio, to=TensorProto.DOUBLE) if isinstance(ratio, Var) else ratio
@@ -147,7 +156,7 @@ def _dropped(x: Var, ratio: float | Var, key: tuple[Var, Var]) -> tuple[Var, Var
 
 
 def _stand_in(b: Binding, y: Var, keep: Var | None) -> None:
-    """Let these stand for a Dropout's result, whose name others may know, and mask."""
+    """Replace the result of a Dropout, whose name others may know, and its mask."""
     mask = b.result(1)
     if mask is not None and mask.use_count:
         true = helper.make_tensor("value", TensorProto.BOOL, [1], np.ones(1, bool))

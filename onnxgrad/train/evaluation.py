@@ -45,7 +45,7 @@ def accuracy(
 
 
 def _indices(labels: Array, name: str, scores: Array, axis: int) -> Array:
-    """Labels as indices, of the scores' shape without the axis."""
+    """Return labels as indices, with the shape of the scores without the axis."""
     best: Array = scores.argmax(axis)
     if labels.shape == best.shape:
         return labels
@@ -78,9 +78,9 @@ def evaluated(
     batches: Iterable[Batch],
     metrics: Mapping[str, Metric],
 ) -> dict[str, float]:
-    """The mean loss over batches, weighted by their sizes, and each metric, by the session of
-    `step.evaluation`. A batch may have arrays beside the step's inputs that a metric reads. Raises
-    InputError for a batch that does not fit, and without any.
+    """Return the mean loss over batches, weighted by their sizes, and each metric, computed by the
+    session of `step.evaluation`. A batch may have arrays that only a metric reads. Raises
+    InputError for a batch that does not fit, and if there is none.
     """
     inputs = step.manifest.of_role("batch")
     fed_names = {fed.name for fed in inputs}
@@ -108,7 +108,7 @@ def evaluated(
 
 
 class _Noting(Mapping[str, Array]):
-    """Arrays by name; `read` has the names that were looked up."""
+    """Arrays by name; `read` collects the names that were looked up."""
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
         self._arrays = arrays

@@ -1,4 +1,4 @@
-"""Trained weights back in the original model, and the digest that tells models apart."""
+"""Writes trained weights into the original model, and computes digests that identify models."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def with_weights(
     how: Mapping[str, Any] | None = None,
     repairs: Repairs = NONE,
 ) -> Program:
-    """`export` as a Program. Errors likewise."""
+    """Return the result of `export` as a Program. Raises the same errors."""
     before, folder = proto_of(model)
     if repairs.untied:
         program = load_own(model)
@@ -122,7 +122,7 @@ def with_weights(
 
 
 def _named_tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
-    """The tensors of a graph and those nested in it, by the names of their values."""
+    """Yield the tensors of a graph and its nested graphs, with the names of their values."""
     for tensor in graph.initializer:
         yield tensor.name, tensor
     for node in graph.node:
@@ -163,8 +163,8 @@ def _replace(tensor: TensorProto, name: str, value: Array) -> None:
 
 
 def changed_weights(before: ModelProto, after: ModelProto) -> list[str]:
-    """The names of values whose elements differ. Raises InternalError when the models differ in
-    anything else.
+    """Return the names of values whose elements differ. Raises InternalError if the models differ
+    in anything else.
     """
     if bare(before) != bare(after):
         raise InternalError("the exported model differs from the original in more than weights")
@@ -173,7 +173,7 @@ def changed_weights(before: ModelProto, after: ModelProto) -> list[str]:
 
 
 def _elements(tensor: TensorProto) -> object:
-    """The elements' bytes, or their place in an external file."""
+    """Return the bytes of the elements, or their location in an external file."""
     if tensor.data_location == TensorProto.EXTERNAL:
         return [(e.key, e.value) for e in tensor.external_data]
     return (
@@ -184,7 +184,7 @@ def _elements(tensor: TensorProto) -> object:
 
 
 def bare(model: ModelProto) -> bytes:
-    """The model without the elements of its tensors."""
+    """Return the model without the elements of its tensors, as bytes."""
     bare = ModelProto()
     copy_fields(model, bare, skip=("graph",))
     copy_fields(model.graph, bare.graph, skip=("initializer",))
@@ -197,8 +197,8 @@ def bare(model: ModelProto) -> bytes:
 
 
 def digest(model: ModelLike) -> str:
-    """sha256 of a model and of all its weights, wherever these lie. Raises InputError where an
-    external one cannot be read.
+    """Return the sha256 of a model with all its weights, external ones included. Raises InputError
+    if a file cannot be read.
     """
     proto, folder = proto_of(model)
     found = hashlib.sha256(bare(proto))

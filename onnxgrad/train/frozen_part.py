@@ -1,4 +1,6 @@
-"""A model cut in two at some values: the frozen part runs once per example, the rest is trained."""
+"""Cuts a model in two at some values: the frozen part runs once per example, the rest is
+trained.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,11 @@ At: TypeAlias = "str | Sequence[str]"
 
 
 def cut(program: Program, at: At) -> set[str]:
-    """Make the values `at` inputs of the program, which keeps only what comes behind them; the
-    names of what came before.
+    """Make the values `at` inputs of the program, and remove everything that does not depend on
+    them. Returns the names of the removed values.
 
-    Outputs that need none of these values go. Raises InputError for what is no computed tensor of
-    the main graph, and where nothing is behind it.
+    Outputs that depend on none of these values are removed. Raises InputError if one of `at` is not
+    a computed tensor of the main graph, or if nothing depends on it.
     """
     block = program.main
     values = _computed(block, at)
@@ -60,7 +62,7 @@ def check_behind(program: Program, wrt: Wrt, before: set[str], at: At) -> None:
 
 
 def check_apart(trained: Iterable[str], before: set[str], at: At) -> None:
-    """Raise InputError for a weight that is trained behind the cut and read before it too."""
+    """Raise InputError for a trained weight that the frozen part reads, too."""
     for name in trained:
         if name in before:
             raise InputError(
@@ -70,7 +72,7 @@ def check_apart(trained: Iterable[str], before: set[str], at: At) -> None:
 
 
 def first_part(program: Program, at: At) -> None:
-    """Make the values `at` the outputs of the program, which keeps only what computes them. Raises
+    """Make the values `at` the outputs of the program, and remove everything else. Raises
     InputError as `cut`.
     """
     block = program.main
@@ -101,7 +103,7 @@ def _computed(block: BindingBlock, at: At) -> list[Var]:
 
 
 def _fed_in(block: BindingBlock, v: Var) -> Var:
-    """An input in the value's place, by its name."""
+    """Replace the value by an input with its name."""
     name = v.name
     if any(out is v for out in block.outputs):
         block.remove_output(v)
@@ -112,7 +114,7 @@ def _fed_in(block: BindingBlock, v: Var) -> Var:
 
 
 def _ancestors(values: Iterable[Var]) -> set[Var]:
-    """The values, and what they are computed from."""
+    """Return the values, and all values from which they are computed."""
     found: set[Var] = set()
     work = list(values)
     while work:
@@ -127,7 +129,7 @@ def _ancestors(values: Iterable[Var]) -> set[Var]:
 
 
 def _names(v: Var) -> list[str]:
-    """The names of a value and of all values in the nested blocks of its node."""
+    """Return the names of a value and of all values in the nested blocks of its node."""
     nested = [] if v.definition is None else list(v.definition.blocks.values())
     inner = [b for block in nested for b in [block, *(x.block for x in block.walk())]]
     return [v.name, *(x.name for block in inner for x in block.vars())]

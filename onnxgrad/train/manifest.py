@@ -1,5 +1,5 @@
-"""`manifest.json`: which input of a training step is what, and which output becomes which input
-of the next one.
+"""Reads and writes `manifest.json`: the role of each input of a training step, and the outputs that
+become inputs of the next step.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ class Fed:
 
 
 def one_size(feds: Iterable[Fed]) -> int | None:
-    """The number of examples, where the first input that fixes it does; None: any."""
+    """Return the number of examples that the first input with a fixed size has; None if any number
+    is accepted.
+    """
     sizes = (fed.shape[0] for fed in feds if fed.shape)
     return next((size for size in sizes if isinstance(size, int)), None)
 
@@ -129,12 +131,12 @@ class Manifest:
     digests: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def of_role(self, *roles: Role) -> list[Fed]:
-        """The inputs with one of these roles."""
+        """Return the inputs with one of these roles."""
         return [fed for fed in self.inputs if fed.role in roles]
 
     @property
     def elements(self) -> int:
-        """How many numbers are trained."""
+        """The number of trained elements."""
         sizes = (
             [d for d in fed.shape or () if isinstance(d, int)] for fed in self.of_role("parameter")
         )
@@ -146,7 +148,7 @@ class Manifest:
         return [fed.name for fed in self.of_role("batch")]
 
     def places(self) -> dict[str, str]:
-        """Where each input stands in the file, by its name."""
+        """The key of each input in the file, by its name."""
         count = Counter[Role]()
         found = {}
         for fed in self.inputs:
@@ -159,16 +161,16 @@ class Manifest:
         return self.of_role("statistic")
 
     def of_model(self) -> list[Fed]:
-        """The inputs that a trained model consists of: parameters and running statistics."""
+        """The inputs that belong to a trained model: parameters and running statistics."""
         return [*self.of_role("parameter"), *self.running()]
 
     @property
     def fixed_batch(self) -> int | None:
-        """The one size of batches that the step takes; None: any."""
+        """The only batch size that the step accepts; None if any."""
         return one_size(self.of_role("batch"))
 
     def to_json(self) -> str:
-        """The file's text: inputs by their roles, and no key without a value."""
+        """Return the text of the file: inputs by role, without keys that have no value."""
         inputs: dict[Role, list[Any]] = {role: [] for role in KEYS}
         for fed in self.inputs:
             entry = {
@@ -185,8 +187,8 @@ class Manifest:
 
     @staticmethod
     def from_json(text: str, where: str = "manifest.json") -> Manifest:
-        """Read what `to_json` wrote. Raises InputError for what is none, or of another version, and
-        for a value of another type, by file and key.
+        """Read the text of `to_json`. Raises InputError, with file and key, for anything else,
+        another version, and a value of another type.
         """
         try:
             read = json.loads(text)
@@ -221,13 +223,13 @@ class Manifest:
 
 
 def in_order(feds: Iterable[Fed]) -> tuple[Fed, ...]:
-    """The inputs in the order of their roles, as the file has them."""
+    """Return the inputs in the order of their roles, as in the file."""
     order = list(KEYS)
     return tuple(sorted(feds, key=lambda fed: order.index(fed.role)))
 
 
 def _inputs(given: Mapping[str, Any], where: str) -> tuple[Fed, ...]:
-    """The inputs of each role. Raises InputError."""
+    """Return the inputs of each role. Raises InputError."""
     found = []
     for role, listed in given.items():
         if role not in KEYS:
@@ -245,7 +247,7 @@ def _inputs(given: Mapping[str, Any], where: str) -> tuple[Fed, ...]:
 
 
 def _object(entry: Any, where: str) -> dict[str, Any]:
-    """The entry of an input. Raises InputError."""
+    """Return the entry of an input. Raises InputError."""
     if not isinstance(entry, dict):
         raise InputError(f"{where} must be an object, not {repr(entry)[:80]}")
     shape = entry.get("shape")
@@ -254,8 +256,8 @@ def _object(entry: Any, where: str) -> dict[str, Any]:
 
 
 def _without_none(value: Any) -> Any:
-    """The value without None: its key is left out, in a list it is a word; numbers that JSON lacks
-    are words.
+    """Return the value without None: its key is left out, and in a list it is a word. Numbers that
+    JSON lacks become words.
     """
     if isinstance(value, Mapping):
         return {k: _without_none(v) for k, v in value.items() if v is not None}
@@ -265,7 +267,7 @@ def _without_none(value: Any) -> Any:
 
 
 def _with_none(value: Any) -> Any:
-    """The value with None in lists."""
+    """Return the value with None in lists."""
     if isinstance(value, dict):
         return {k: _with_none(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -274,7 +276,7 @@ def _with_none(value: Any) -> Any:
 
 
 def _refuse_null(value: Any, where: str, key: str = "") -> None:
-    """Raises InputError for a null, by its key."""
+    """Raise InputError, with the key, for a null."""
     if value is None:
         raise InputError(f"{where}: '{key}' is null: leave the key out")
     if isinstance(value, dict):
@@ -286,7 +288,7 @@ def _refuse_null(value: Any, where: str, key: str = "") -> None:
 
 
 def _repairs(read: Mapping[str, Any], where: str) -> Repairs:
-    """The repairs of the file's parameters."""
+    """Return the repairs of parameters."""
     found: dict[str, Any] = {}
     for key, kind in (("tied", Tied), ("untied", Untied)):
         listed = checked(list[Any], read.get(key, []), f"{where}: 'repairs.{key}'")
@@ -300,12 +302,12 @@ def _repairs(read: Mapping[str, Any], where: str) -> Repairs:
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name is that of a file in a folder, on every system: no path, no device."""
+    """Whether this is a plain file name on every system: not a path, not a device."""
     return bool(name) and name not in (".", "..") and not set(name) & set("/\\:\0")
 
 
 def _built(cls: type[T], entry: Any, where: str) -> T:
-    """A dataclass of an object of JSON's. Raises InputError that names file and key."""
+    """Return a dataclass made from a JSON object. Raises InputError, which names file and key."""
     if not isinstance(entry, dict):
         raise InputError(f"{where} must be an object, not {repr(entry)[:80]}")
     kinds = kinds_of(cls)

@@ -1,9 +1,7 @@
-"""BatchNormalization and Dropout, which behave differently in training: as the options or the file
-say.
+"""The modes of BatchNormalization and Dropout in a training step, by the options or the file.
 
-The graph that trains has them in training, with running statistics as states and a seed; the one
-that evaluates has them in inference. The original file, into which trained values go back, is not
-touched by either.
+In the training graph, running statistics are states and Dropout has a seed; the evaluation graph is
+in inference mode. The original file, into which trained values are written, is not affected.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from onnxgrad.train.batch_normalization import Running
 
 @dataclass(frozen=True)
 class Applied:
-    """The inputs that modes add to a step: states and the seed; notes for the user."""
+    """Inputs that the modes add to a step (states and the seed), and notes for the user."""
 
     statistics: Sequence[Running] = ()
     seed: str | None = None
@@ -32,26 +30,27 @@ class Applied:
 
     @property
     def inputs(self) -> set[str]:
-        """The inputs that are no part of a batch."""
+        """The inputs that are not part of a batch."""
         return {s.name for s in self.statistics} | ({self.seed} if self.seed else set())
 
 
 @dataclass(frozen=True)
 class Modes:
-    """How BatchNormalization and Dropout behave in a training step.
+    """The modes of BatchNormalization and Dropout in a training step.
 
-    batch_norm: "frozen" (normalised by running statistics, which stay), "train" (by the batch's,
-    and the running ones move), None: as each is in the file. dropout: "off", "train" with the
-    ratios of the file, a ratio for all, None: as in the file.
+    batch_norm: "frozen" (normalise by running statistics, which do not change), "train" (normalise
+    by the batch and update the running statistics), None (as each node in the file). dropout:
+    "off", "train" with the ratios of the file, a ratio for all, None (as in the file).
     """
 
     batch_norm: Literal["frozen", "train"] | None = None
     dropout: Literal["off", "train"] | float | None = None
 
     def prepare(self, program: Program) -> Program:
-        """The program with what trains in sight: at an opset that can say it, out of functions.
+        """Return the program at an opset that has the training forms, with BatchNormalization and
+        Dropout moved out of functions.
 
-        Raises InputError for what trains inside of If, Loop and Scan.
+        Raises InputError for nodes in training mode inside of If, Loop and Scan.
         """
         changing = [
             b
@@ -71,13 +70,13 @@ class Modes:
         return program
 
     def infer(self, program: Program) -> Program:
-        """Everything in inference, as evaluation wants it; the same program."""
+        """Switch everything to inference for evaluation; returns the same program."""
         _each(program, "BatchNormalization", batch_normalization.freeze)
         _each(program, "Dropout", dropout.turn_off)
         return program
 
     def apply(self, program: Program) -> Applied:
-        """Put a prepared program into training. Raises InputError for what cannot."""
+        """Put a prepared program into training. Raises InputError for nodes that cannot train."""
         block = program.main
         block.schedule()
         norms = [b for b in block.bindings if b.is_op("BatchNormalization") and self._trains(b)]
@@ -130,7 +129,7 @@ class Modes:
         return self.dropout is not None or dropout.in_training(b)
 
     def _open_calls(self, program: Program) -> None:
-        """Open the calls of functions in which something trains."""
+        """Inline calls of functions that contain nodes in training mode."""
         while True:
             with_modes = {
                 key
@@ -152,7 +151,7 @@ def _each(program: Program, operator: str, change: Callable[[Binding], None]) ->
 
 
 def _add_callers(program: Program, found: set[FunctionKey]) -> None:
-    """Add the functions that call one of these, directly or not."""
+    """Add the functions that call one of these, directly or indirectly."""
     size = -1
     while size != len(found):
         size = len(found)

@@ -1,5 +1,5 @@
-"""The checkpoints of a run on the disk: the last one, from which the run goes on, the best one, and
-the few before the last.
+"""The checkpoints of a run in its folder: the last one, from which the run resumes, the best one,
+and earlier ones.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ Write = Callable[[Path], None]
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of a run. keep: how many of its checkpoints stay under names with their steps."""
+    """The folder of a run. keep: the number of checkpoints that stay under names with
+    their steps.
+    """
 
     path: Path
     keep: int = 0
 
     @property
     def last(self) -> Path:
-        """The checkpoint from which the run goes on."""
+        """The checkpoint from which the run resumes."""
         return self.path / CHECKPOINT
 
     @property
@@ -40,13 +42,15 @@ class RunFolder:
         return self.path / BEST
 
     def save(self, write: Write, steps: int) -> None:
-        """Write the checkpoint after so many steps. Raises InputError."""
+        """Write the last checkpoint, taken after this many steps. Raises InputError."""
         self._make()
         write(self.last)
         self.link(steps)
 
     def save_best(self, write: Write) -> None:
-        """Write the best one: before the last, so that a run killed between writes it again."""
+        """Write the best checkpoint. Call it before `save`, so that a run killed in between writes
+        it again.
+        """
         self._make()
         write(self.best)
 
@@ -57,8 +61,8 @@ class RunFolder:
             raise InputError(f"{self.path}: cannot be made: {error.strerror or error}") from None
 
     def link(self, steps: int) -> None:
-        """Give the checkpoint a second name, with its steps, and remove the oldest of those that
-        are too many. Raises InputError if the disk is full.
+        """Link the last checkpoint to a name with its steps, and remove the oldest of these names
+        beyond `keep`. Raises InputError if the disk is full.
         """
         if not self.keep:
             return
@@ -78,6 +82,6 @@ class RunFolder:
                 old.unlink()
 
     def kept(self) -> list[Path]:
-        """The checkpoints with steps in their names, the oldest first."""
+        """Return the checkpoints with steps in their names, the oldest first."""
         found = {int(m[1]): p for p in self.path.iterdir() if (m := _OF_STEP.fullmatch(p.name))}
         return [found[steps] for steps in sorted(found)]

@@ -1,4 +1,4 @@
-"""Arrays by name in a safetensors file, the format that other tools read: `state.safetensors`."""
+"""Reads and writes arrays by name in safetensors files, such as `state.safetensors`."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def _library() -> Any:
 def write(
     path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write the file, which is replaced at once, array by array. Raises InputError if it cannot be
-    written.
+    """Write the file array by array, and replace an existing one at once. Raises InputError if it
+    cannot be written.
     """
     try:
         write_whole(path, pieces(arrays, metadata))
@@ -61,9 +61,9 @@ def write(
 def pieces(
     arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None
 ) -> Iterator[bytes]:
-    """The bytes of a file as the library writes them, which do not depend on the order of the
-    names, without copies of the arrays: its own function needs all of them at once, and twice.
-    Raises InputError for a dtype that is not read.
+    """Yield the bytes of a file as the library writes them, independent of the order of the names.
+    Arrays are not copied; the function of the library needs all of them at once, and twice. Raises
+    InputError for a dtype that cannot be read.
     """
     # one entry: the library writes several in any order
     words = {_KEY: json.dumps(dict(metadata or {}), sort_keys=True)}
@@ -90,7 +90,7 @@ def pieces(
 
 
 def read(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
-    """Returns arrays and metadata of a file. Raises InputError if it is missing, damaged or of
+    """Return arrays and metadata of a file. Raises InputError if it is missing, damaged or of
     another format.
     """
     with opened(path) as stored:
@@ -99,8 +99,8 @@ def read(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
 
 @contextmanager
 def opened(path: Path, zeros: Outlines | None = None) -> Iterator[Stored]:
-    """A file whose arrays are read on access, inside of the context. `zeros`: arrays that the file
-    may lack, because they are zeros. Raises InputError as `read` does.
+    """Open a file whose arrays are read on access, inside of the context. `zeros` are arrays that
+    the file may lack, because they are zeros. Raises InputError as `read`.
     """
     with ExitStack() as files:
         with _reading(path):
@@ -113,7 +113,7 @@ def opened(path: Path, zeros: Outlines | None = None) -> Iterator[Stored]:
 
 
 def copy(values: Mapping[str, Array], name: str, into: Array) -> None:
-    """A value into a flat array; of an open file without memory between."""
+    """Copy a value into a flat array, from an open file without memory in between."""
     if isinstance(values, Stored) and values.outlines[name].dtype == into.dtype:
         values.read(name, into)
     else:
@@ -121,10 +121,10 @@ def copy(values: Mapping[str, Array], name: str, into: Array) -> None:
 
 
 class Stored(Mapping[str, Array]):
-    """The arrays of an open file: each is read on access, straight into its memory.
+    """The arrays of an open file; each is read on access, directly into its memory.
 
-    outlines: zeros of their shapes and dtypes, which take no memory; those that the file lacks are
-    the `zeros`. InputError for a damaged one.
+    outlines: zeros of their shapes and dtypes, which take no memory. Arrays that the file lacks are
+    `zeros`. Raises InputError for a damaged array.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Stored(Mapping[str, Array]):
         return elements.reshape(outline.shape)
 
     def read(self, name: str, into: Array) -> None:
-        """The elements of an array into a flat one of its dtype."""
+        """Read the elements of an array into a flat array of its dtype."""
         if name not in self._header:
             into[:] = 0
             return
@@ -175,7 +175,7 @@ class Stored(Mapping[str, Array]):
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turns errors of reading the file into InputError."""
+    """Convert errors of reading the file to InputError."""
     try:
         yield
     except InputError:
