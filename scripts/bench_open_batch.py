@@ -1,8 +1,9 @@
 """How many models of batch 1 open, how, and how fast: `python scripts/bench_open_batch.py [--write]
-[--rounds N] [--dynamic] [MODEL ...]`.
+[--rounds N] [--dynamic] [--batch N] [MODEL ...]`.
 
 Each model (by default those of models/, symbolic batches set to 1, other symbols to 16, or left
-with --dynamic) is opened and proved row by row.
+with --dynamic) is opened and proved row by row. With --batch the models have that batch, and every
+input whose first axis has its size is named.
 Then one run of the opened model at batch 8 is measured against eight runs of the model: CPU time,
 one thread, in turns, the fastest of each.
 """
@@ -29,27 +30,35 @@ from onnxgrad.jobs.open_batch import OpenedModel, open_batch  # noqa: E402
 from onnxgrad.jobs.outcome import Hooks  # noqa: E402
 from onnxgrad.jobs.surgery_declarations import OpenBatchOptions  # noqa: E402
 from onnxgrad.verify import feeds_for, open_session  # noqa: E402
-from onnxgrad.verify.feeds.dims import roles  # noqa: E402
+from onnxgrad.verify.feeds.dims import roles, shape_of  # noqa: E402
 from scripts.records import write_record  # noqa: E402
 
 BATCH = 8
 OTHER = 16  # of other symbolic sizes
 
 
-def models(names: list[str], dynamic: bool) -> Iterator[tuple[str, onnx.ModelProto]]:
-    """Each model with a batch of 1; other symbolic sizes are set unless `dynamic`."""
+def models(
+    names: list[str], dynamic: bool, batch: int = 1
+) -> Iterator[tuple[str, onnx.ModelProto]]:
+    """Each model with a batch of 1; other symbolic sizes are set unless `dynamic`. As it is if
+    `batch` says that it has another.
+    """
     paths = [Path(n) for n in names] or sorted((ROOT / "models").glob("*.onnx"))
     for path in paths:
         model = to_proto(load(path), weights=True)
+        if batch > 1:
+            yield path.stem, model
+            continue
         sizes = {n: 1 if role == "batch" else OTHER for n, role in roles(model.graph).items()}
         yield path.stem, fixed(model, {n: d for n, d in sizes.items() if d == 1 or not dynamic})
 
 
 def speed(model: onnx.ModelProto, done: OpenedModel, rounds: int) -> float:
-    """CPU time of eight single runs over that of one run of eight rows."""
+    """CPU time of the model's runs for eight rows over that of one run of eight rows."""
     original, opened = to_proto(load(model)), to_proto(done.program, weights=True)
     dims = dict.fromkeys(roles(original.graph), OTHER)
-    rows = [feeds_for(original, seed=seed, dims=dims) for seed in range(BATCH)]
+    runs = BATCH // done.opened.count
+    rows = [feeds_for(original, seed=seed, dims=dims) for seed in range(runs)]
     stacked = {
         n: np.concatenate([row[n] for row in rows], done.opened.inputs[n])
         if n in done.opened.inputs
@@ -61,7 +70,7 @@ def speed(model: onnx.ModelProto, done: OpenedModel, rounds: int) -> float:
     for _ in range(rounds):
         best[0] = min(best[0], *(cpu for _, cpu in one.time(rows[0], 4)))
         best[1] = min(best[1], *(cpu for _, cpu in many.time(stacked, 2)))
-    return BATCH * best[0] / best[1]
+    return runs * best[0] / best[1]
 
 
 def main() -> None:
@@ -69,14 +78,22 @@ def main() -> None:
     parser.add_argument("model", nargs="*")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--dynamic", action="store_true", help="other symbolic sizes stay")
-    parser.add_argument("--write", action="store_true", help="write results/open_batch.md")
+    parser.add_argument("--batch", type=int, default=1, help="the models have this batch")
+    parser.add_argument("--write", action="store_true", help="write results/open_batch[_of_N].md")
     args = parser.parse_args()
     lines, ratios, opened, proved = [], list[float](), 0, 0
-    head = f"| model | proof | in place | own axis | once per row | {BATCH} runs / batch {BATCH} |"
+    runs = BATCH // args.batch
+    head = f"| model | proof | in place | own axis | once per row | {runs} runs / batch {BATCH} |"
     lines += [head, "|---|---|---|---|---|---|"]
-    for name, model in models(args.model, args.dynamic):
+    for name, model in models(args.model, args.dynamic, args.batch):
+        inputs = [
+            v.name
+            for v in model.graph.input
+            if args.batch > 1 and (shape_of(v.name, v.type.tensor_type) or [0])[0] == args.batch
+        ]
         try:
-            done = open_batch(model, OpenBatchOptions(), Hooks())
+            options = OpenBatchOptions(inputs=inputs or None, batch=args.batch)
+            done = open_batch(model, options, Hooks())
         except InputError as error:
             lines.append(f"| {name} | refused: {str(error).replace('|', '/')[:120]} | | | | |")
             print(lines[-1], flush=True)
@@ -97,11 +114,13 @@ def main() -> None:
     lines += [
         "",
         f"Opened without a Scan: {opened} of {total}; proved: {proved}. Geometric mean of "
-        f"{BATCH} single runs / one run at batch {BATCH}: {mean:.2f}. CPU time, one thread.",
+        f"{runs} runs of {args.batch} / one at batch {BATCH}: {mean:.2f}. CPU time, one thread.",
     ]
     print(lines[-1])
     if args.write:
-        print(write_record("open_batch", lines))
+        print(
+            write_record("open_batch" if args.batch == 1 else f"open_batch_of_{args.batch}", lines)
+        )
 
 
 if __name__ == "__main__":

@@ -186,6 +186,16 @@ SEVERAL = [
     "  f = Reshape (x, s)  y = Gather (f, i) }",
     "g (float[4,3] x) => (float[4,2] y) <int64[4,2,2] i = {0,2,0,0, 1,2,1,0, 2,2,2,0, 3,2,3,0}> { y = GatherND (x, i) }",
     "g (float[4,T] x) => (float[4,T] y) { y = Softmax (x) }",
+    # the last token, by its own number in each row
+    "g (float[4,3,2] x) => (float[4,2] y) <int64[1] two = {2}, int64[4] o = {0,3,6,9}, int64[2] s = {12, 2}> {"
+    " m = ReduceSum <keepdims = 0> (x, two)  i = ArgMax <axis = 1, keepdims = 0> (m)  a = Add (i, o)  f = Reshape (x, s)"
+    "  y = Gather (f, a) }",
+    "g (float[4,3,2] x) => (float[4,2] y) <int64[1] two = {2}, int64[4,1] o = {0,1,2,3}> {"
+    " m = ReduceSum <keepdims = 0> (x, two)  i = ArgMax <axis = 1> (m)  a = Concat <axis = -1> (o, i)  y = GatherND (x, a) }",
+    # what all rows share, once for each
+    "g (float[4,2,2,3] x) => (float[8,2,2] y) <float[2,2,3] w = {1,2,3,4,5,6,7,8,9,-1,-2,-3}, int64[3] r = {4,1,1},"
+    " int64[3] s = {8,2,3}> { h = Reshape (x, s)  e = Neg (w)  t = Tile (e, r)  u = Transpose <perm = [0,2,1]> (t)"
+    "  y = MatMul (h, u) }",
 ]  # fmt: skip
 
 
@@ -206,6 +216,8 @@ def test_several_rows_in_the_file(text: str) -> None:
          "  y = Mul (x, u) }", "rows of 'u' may differ; input 't' .* name it in inputs as t"),
         ("g (float[4,3] x) => (float[4,2] y) <int64[4,2] i = {2,0, 5,3, 8,6, 0,9}> { s = Constant <value_ints = [-1]> ()"
          "  f = Reshape (x, s)  y = Gather (f, i) }", "reads another row"),
+        ("g (float[2,3] x, int64[2,1] i) => (float[2,1] y) <int64[2,1] o = {0, 3}, int64[1] s = {-1}> { a = Add (i, o)"
+         "  f = Reshape (x, s)  y = Gather (f, a) }", "2 rows of constant 'o' differ"),
     ],
 )  # fmt: skip
 def test_several_rows_that_differ_or_depend(text: str, reason: str) -> None:

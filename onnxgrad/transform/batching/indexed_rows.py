@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
-from onnxgrad.transform.batching.layout import Layout, Refused
+from onnxgrad.transform.batching.layout import FRONT, Layout, Refused
 from onnxgrad.transform.batching.registry import in_place
 from onnxgrad.transform.batching.site import Site
 
@@ -41,7 +41,11 @@ def gather_of_rows(at: Site) -> Layout:
 
 @in_place("GatherND")
 def gather_nd(at: Site) -> Layout:
-    """The first component of the indices counts rows: it becomes a batch axis."""
+    """Rows on a batch axis; or the first component of the indices counts them: it becomes one."""
+    if at.attr("batch_dims", 0) and at.at(0) is not None and at.at(1) is not None:
+        if not (at.moved(0, FRONT) and at.moved(1, FRONT)) or at.sizes(0)[0] != at.sizes(1)[0]:
+            raise Refused("its rows are not in front")
+        return FRONT
     if at.count == 1 or at.at(0) is None or at.attr("batch_dims", 0):
         raise Refused("no rule in place")
     if at.first() != Layout(0) or at.sizes(0)[0] != 1 or at.binding.block.opsets[""] < 12:

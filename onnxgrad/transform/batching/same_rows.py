@@ -26,39 +26,48 @@ def one_row(v: Var, axis: int, count: int) -> Var:
         if any(first.tobytes() != np.take(rows, i, axis).tobytes() for i in range(1, count)):
             raise Refused(f"the {count} rows of constant '{v.name}' differ")
         return constant(first, v.dtype)
-    if not isinstance(inner, int) or not _same(v, axis, _DEPTH):
+    if not isinstance(inner, int) or not _repeats(v, axis, count, _DEPTH):
         raise Refused(f"the {count} rows of '{v.name}' may differ")
     ends = [np.array([number], np.int64) for number in (0, inner, axis)]
     made: Var = op.Slice(v, *ends)
     return made
 
 
-def _same(v: Var, axis: int, depth: int) -> bool:
-    """Whether a value is the same all along an axis, by the node that computes it."""
-    b = v.definition
+def _repeats(v: Var, axis: int, count: int, depth: int) -> bool:
+    """Whether an axis of a value is the same part `count` times, by the node that computes it."""
+    b, shape = v.definition, v.shape or ()
     if v.const is not None:
         array = v.const
-        return bool((array == np.take(array, [0], axis)).all())
+        parts = np.reshape(array, (*array.shape[:axis], count, -1, *array.shape[axis + 1 :]))
+        return bool((parts == np.take(parts, [0], axis)).all())
     if b is None or not depth or b.domain:
         return False
+    x = b.inputs[0] if b.inputs else None
     if b.op == "ConstantOfShape":
         return True
+    if b.op == "Transpose" and x is not None:
+        return _repeats(x, b.attr("perm")[axis], count, depth - 1)
+    if b.op == "Tile" and x is not None and b.version > 1:
+        times = b.inputs[1].const if b.inputs[1] is not None else None
+        return times is not None and int(times[axis]) == count
     if b.op == "Expand":
-        return _broadcast(v, b.inputs[0], axis, depth)
-    return b.op in _ELEMENTWISE and all(_broadcast(v, x, axis, depth) for x in b.inputs)
+        return _broadcast(v, x, axis, count, depth)
+    if b.op == "MatMul" and axis >= len(shape) - 2:
+        return False
+    return b.op in _ELEMENTWISE and all(_broadcast(v, y, axis, count, depth) for y in b.inputs)
 
 
-def _broadcast(v: Var, operand: Var | None, axis: int, depth: int) -> bool:
+def _broadcast(v: Var, operand: Var | None, axis: int, count: int, depth: int) -> bool:
     """Whether an operand that broadcasts to `v` brings nothing that differs along its axis."""
     if operand is None or operand.shape is None:
         return False
     at = axis - (v.rank or 0) + len(operand.shape)
-    return at < 0 or operand.shape[at] == 1 or _same(operand, at, depth - 1)
+    return at < 0 or operand.shape[at] == 1 or _repeats(operand, at, count, depth - 1)
 
 
 # fmt: off
 _ELEMENTWISE = frozenset({
     "Add", "And", "Cast", "Div", "Equal", "Exp", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
-    "Mul", "Neg", "Not", "Or", "Pow", "Sqrt", "Sub", "Where", "Xor",
+    "MatMul", "Mul", "Neg", "Not", "Or", "Pow", "Sqrt", "Sub", "Where", "Xor",
 })
 # fmt: on

@@ -23,6 +23,7 @@ from onnxgrad.transform.batching import (  # noqa: F401  # each file adds its ru
     spatial,
 )
 from onnxgrad.transform.batching.layout import Dependent, Layout, Refused
+from onnxgrad.transform.batching.own_rows import read_own_rows
 from onnxgrad.transform.batching.registry import IN_PLACE, SHIFTED
 from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.transform.batching.scan import by_rows
@@ -61,6 +62,8 @@ def follow_rows(
     """
     main = program.main
     main.schedule()
+    if count > 1:
+        read_own_rows(main, count)
     sharpen(main)
     done = Batched({**inputs}, RunTimeSizes(inputs, main.inputs, count))
     with emitting(main, made_by="open-batch"):
