@@ -2,7 +2,6 @@
 
 # fmt: off
 # ruff: noqa: I001
-from collections.abc import Mapping
 from collections.abc import Sequence
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.jobs.gradient_declarations import Checkpoints
@@ -22,7 +21,7 @@ from onnxgrad.jobs.training.declarations import GroupsLike
 from onnxgrad.jobs.training.declarations import Keep
 from onnxgrad.jobs.training.declarations import Limit
 from onnxgrad.jobs.training.declarations import LossLike
-from onnxgrad.jobs.training.declarations import MetricLike
+from onnxgrad.jobs.training.declarations import MetricsLike
 from onnxgrad.jobs.training.declarations import OptimizerLike
 from onnxgrad.jobs.training.declarations import RateLike
 from onnxgrad.jobs.training.declarations import Ratio
@@ -76,6 +75,7 @@ def fit(
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
     accuracy: Labels | None = None,
+    measure: MetricsLike | None = None,
     shuffle: bool = True,
     plot: str | None = None,
     stop: Names | None = None,
@@ -141,7 +141,7 @@ class Trainer(TrainingLoop):
         scale: ScaleLike | None = None,
         batch_size: Several | None = None,
         force: bool = False,
-        metrics: Mapping[str, MetricLike] | None = None,
+        metrics: MetricsLike | None = None,
     ) -> History: ...
     def evaluate(
         self,
@@ -150,7 +150,7 @@ class Trainer(TrainingLoop):
         names: Names | None = None,
         scale: ScaleLike | None = None,
         batch_size: Several | None = None,
-        metrics: Mapping[str, MetricLike] | None = None,
+        metrics: MetricsLike | None = None,
         averaged: bool = False,
     ) -> dict[str, float]: ...
     def restore(

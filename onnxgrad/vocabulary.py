@@ -40,6 +40,7 @@ LOSSES = (
     "l1", "l1_penalty", "l2_penalty", "mse", "output", "sequence_cross_entropy", "smooth_l1",
     "triplet_margin",
 )  # fmt: skip
+METRICS = ("accuracy", "f1", "iou", "perplexity", "r2", "top_k")
 OPTIMIZERS = (
     "sgd", "adam", "adamw", "nadam", "radam", "adagrad", "rmsprop", "adadelta", "lion", "adafactor",
 )  # fmt: skip

@@ -20,12 +20,13 @@ from onnxgrad.jobs.declared import Option, options_of, table_of
 from onnxgrad.jobs.recipe import GATES, OF_CI, OPTIONS
 from onnxgrad.passes.pipeline import PASSES
 from onnxgrad.train.losses import LOSSES
+from onnxgrad.train.metrics import METRICS
 from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.schedules import SCHEDULES
 
 PAGES, VOCABULARY = Path(str(help.__file__)).parent, Path(str(vocabulary.__file__))
 NAMES = {
-    "PASSES": sorted(PASSES), "LOSSES": sorted(LOSSES),
+    "PASSES": sorted(PASSES), "LOSSES": sorted(LOSSES), "METRICS": sorted(METRICS),
     "OPTIMIZERS": OPTIMIZERS, "SCHEDULES": SCHEDULES,
 }  # fmt: skip
 assert surface.__all__  # the surface registers them all

@@ -5,7 +5,7 @@ onnxruntime.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from onnxgrad.train import losses, optimizers, schedules
+from onnxgrad.train import losses, metrics, optimizers, schedules
 from onnxgrad.train.adapters import (
     Adapters,
     adapters_of,
@@ -20,11 +20,11 @@ from onnxgrad.train.adapters import (
 from onnxgrad.train.callbacks import EarlyStopping, Event, History, JsonLines
 from onnxgrad.train.data import Arrays, Data
 from onnxgrad.train.divergence import Diverged
-from onnxgrad.train.evaluation import accuracy
 from onnxgrad.train.export import export
 from onnxgrad.train.frozen_part import features
 from onnxgrad.train.losses import *  # noqa: F403  # its table
 from onnxgrad.train.manifest import Manifest
+from onnxgrad.train.metrics import accuracy
 from onnxgrad.train.onnx_training.training_info_reader import step_from_training_info
 from onnxgrad.train.onnx_training.training_info_writer import with_training_info
 from onnxgrad.train.optimizers import *  # noqa: F403
@@ -65,6 +65,7 @@ __all__ = [
     "load_adapters",
     "lora",
     "merge",
+    "metrics",
     "read_adapters",
     "read_peft",
     "read_step",

@@ -126,7 +126,8 @@ def check_needs(
     needs = (
         ("--patience", "patience", patience is not None, validation, "looks at held-out data",
          held_out),
-        ("--accuracy", "metrics", metrics, validation, "looks at held-out data", held_out),
+        ("--accuracy or --measure", "metrics", metrics, validation, "looks at held-out data",
+         held_out),
         ("--keep best", 'keep="best"', "best" in (keep or ()), validation, "looks at held-out data",
          held_out),
         ("--rate reduceonplateau", "ReduceOnPlateau", plateau, validation, "looks at held-out data",

@@ -9,7 +9,7 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.train import MSE, SGD, Trainer, training_step
-from onnxgrad.train.evaluation import accuracy
+from onnxgrad.train.metrics import accuracy
 from tests.train.common import classifier, examples, step
 
 SCORES = np.float32([[1, 2, 0], [3, 1, 0], [0, 0, 1], [0, 5, 0]])

@@ -23,10 +23,18 @@ from onnxgrad.jobs.groups import (
     Several,
     Threads,
 )
-from onnxgrad.jobs.training.kinds import ByGlob, Examples, Function, OneOrMore, RateOrText, Scales
+from onnxgrad.jobs.training.kinds import (
+    ByGlob,
+    Examples,
+    Function,
+    MetricsByName,
+    OneOrMore,
+    RateOrText,
+    Scales,
+)
 from onnxgrad.limits import SECONDS
 from onnxgrad.options import Range
-from onnxgrad.vocabulary import LOSSES, OPTIMIZERS, SCHEDULES, EngineName
+from onnxgrad.vocabulary import LOSSES, METRICS, OPTIMIZERS, SCHEDULES, EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,8 +42,8 @@ if TYPE_CHECKING:
     from onnxgrad.ir.var import Var
     from onnxgrad.train.callbacks import Callback
     from onnxgrad.train.data import Data, Given
-    from onnxgrad.train.evaluation import Metric
     from onnxgrad.train.losses.base import Loss
+    from onnxgrad.train.metrics import Metric
     from onnxgrad.train.optimizers.base import Optimizer
     from onnxgrad.train.schedules import Schedule
     from onnxgrad.train.update.mixed_precision import LossScaling
@@ -47,7 +55,9 @@ if TYPE_CHECKING:
 
 DataLike: TypeAlias = "Annotated[Given | Data, Examples()]"
 RateLike: TypeAlias = "Annotated[float | str | Callable[[int], float], RateOrText()]"
-MetricLike: TypeAlias = "Annotated[Metric, Function()]"
+MetricsLike: TypeAlias = (
+    "Annotated[Mapping[str, Metric | str] | Sequence[str] | str, MetricsByName()]"
+)
 ScaleLike: TypeAlias = Annotated[Mapping[str, options.Finite], Scales()]
 CallbackLike: TypeAlias = "Annotated[Callback, Function()]"
 Keep: TypeAlias = 'Literal["best"] | Several'
@@ -257,8 +267,9 @@ class Batched(Declaration):
 class Measured(Declaration):
     """Metrics of held-out data."""
 
-    metrics: Mapping[str, MetricLike] | None = option(
-        None, "metrics of the held-out data, such as `accuracy(...)`, by name"
+    metrics: MetricsLike | None = option(
+        None,
+        f"metrics of the held-out data: texts ({', '.join(METRICS)}), or functions by name",
     )
 
 
@@ -377,6 +388,11 @@ class FitOptions(StepOptions, Engine, Epochs):
         None,
         "report how often the largest element of OUTPUT is at the index in LABELS",
         metavar="OUTPUT=LABELS",
+    )
+    measure: MetricsLike | None = option(
+        None,
+        f"evaluate a metric of the held-out data: {', '.join(METRICS)}",
+        metavar="NAME{option=value,...}",
     )
     shuffle: bool = option(True, "do not shuffle the data", flag="--no-shuffle")
     plot: str | None = option(None, "write a plot of the loss as .png", metavar="FILE")

@@ -31,9 +31,9 @@ from onnxgrad.train.array_files import read_npz
 from onnxgrad.train.callbacks import Callback, Event, History, check_plotting
 from onnxgrad.train.data import without_unread
 from onnxgrad.train.engines.session import give_back
-from onnxgrad.train.evaluation import accuracy
 from onnxgrad.train.export import export
 from onnxgrad.train.frozen_part import features
+from onnxgrad.train.metrics import Score, accuracy, metrics_from
 from onnxgrad.wording import option
 
 
@@ -114,7 +114,8 @@ def fit(
     # the address space that CUDA reserves is beyond any bound
     trainer = trainer or TrainingLoop(step, how)
     del step  # the engine has the values
-    labels = (options.accuracy or {}).values()
+    metrics = _metrics(options)
+    labels = [metric.target for metric in metrics.values() if isinstance(metric, Score)]
     data = _read(trainer, data, options.data)
     validation = validation and _read(trainer, validation, options.validation, labels)
     started = time.perf_counter()
@@ -128,7 +129,7 @@ def fit(
             of_step = trainer.task.manifest.batch
             given["scale"] = {k: v for k, v in options.scale.items() if k in of_step}
         given |= {} if options.shuffle else {"seed": None}
-        run = {"metrics": _metrics(options), "callbacks": [watching, _within_limits]}
+        run = {"metrics": metrics, "callbacks": [watching, _within_limits]}
         history = trainer.train(RunOptions.from_settings({**given, **run}))
     seconds = time.perf_counter() - started
     trained, leads, task = None, trainer.leads, trainer.task
@@ -156,7 +157,7 @@ def _metrics(options: FitOptions) -> dict[str, Any]:
     return {
         "accuracy" if output == "logits" else f"accuracy of {output}": accuracy(output, labels)
         for output, labels in (options.accuracy or {}).items()
-    }
+    } | metrics_from(options.measure)
 
 
 def _data(model: ModelLike, data: Any, options: FitOptions) -> Any:

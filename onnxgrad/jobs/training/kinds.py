@@ -83,3 +83,10 @@ class Scales:
 
     def join(self, values: Sequence[tuple[str, float]], _: str) -> dict[str, float]:
         return dict(values)
+
+
+class MetricsByName(Word):
+    """Metrics by name, or texts of them, each of which is its own name."""
+
+    def join(self, values: Sequence[str], _: str) -> tuple[str, ...]:
+        return tuple(values)

@@ -44,6 +44,7 @@ from onnxgrad.train.engines.base import ending_together
 from onnxgrad.train.engines.choice import open_engine
 from onnxgrad.train.engines.session import checked, give_back, open_session
 from onnxgrad.train.evaluation import evaluated
+from onnxgrad.train.metrics import metrics_from
 from onnxgrad.train.run_folder import RunFolder
 from onnxgrad.train.schedules import ReduceOnPlateau, finite_rate, rate_from, rate_of
 from onnxgrad.train.step import TrainingStep
@@ -129,14 +130,14 @@ class TrainingLoop(HeldValues):
         as `step` does.
         """
         validation, folder, every = options.validation, options.folder, options.every
-        patience, metrics, steps = options.patience, options.metrics, options.steps
+        patience, metrics, steps = options.patience, metrics_from(options.metrics), options.steps
         keep: Any = options.keep or ()
         check_needs(
             validation, folder, patience=patience, metrics=metrics, every=every, keep=keep,
             plateau=isinstance(self.rate, ReduceOnPlateau),
         )  # fmt: skip
         if isinstance(self.rate, ReduceOnPlateau):
-            self.rate.check(["loss", *(metrics or {})])
+            self.rate.check(["loss", *metrics])
         source = self._batches(options, options.seed)
         self._facts["scale"] = dict(options.scale or {})
         few = max((n for n in keep if isinstance(n, int)), default=0)
@@ -289,6 +290,6 @@ class TrainingLoop(HeldValues):
         self._evaluation = self._evaluation or self._open()
         held = self._engine.held
         weights = self._averaged(held) if options.averaged else self._of_model(held)
-        metrics = options.metrics or {}
+        metrics = metrics_from(options.metrics)
         batches = self._batches(options, None, metrics).epoch(0)
         return evaluated(self._evaluation, self.task, weights, batches, metrics)

@@ -12,7 +12,7 @@ import pytest
 from onnxgrad.errors import InputError, RunWarning
 from onnxgrad.train import SGD, Trainer, features, training_step
 from onnxgrad.train.divergence import Diverged
-from onnxgrad.train.evaluation import accuracy
+from onnxgrad.train.metrics import accuracy
 from onnxgrad.train.run_folder import CHECKPOINT
 from onnxgrad.train.schedules import Cosine, ReduceOnPlateau
 from onnxgrad.train.step_folder import save_step

@@ -1,0 +1,176 @@
+"""Metrics by name: their formulas, over any division into batches, by texts and from the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxgrad.cli.app import main
+from onnxgrad.errors import InputError
+from onnxgrad.train import MSE, SGD, Trainer, training_step
+from onnxgrad.train.metrics import (
+    F1,
+    METRICS,
+    R2,
+    Accuracy,
+    IoU,
+    Perplexity,
+    Score,
+    TopK,
+    metrics_from,
+)
+from tests.train.common import classifier, examples, step, write_model
+
+RNG = np.random.default_rng(3)
+SCORES, LABELS = RNG.normal(size=(23, 4)), RNG.integers(0, 4, 23)
+COUNTS = [
+    [float(((SCORES.argmax(1) == c) & (c == LABELS)).sum()) for c in range(4)],
+    [float(((SCORES.argmax(1) == c) & (c != LABELS)).sum()) for c in range(4)],
+    [float(((SCORES.argmax(1) != c) & (c == LABELS)).sum()) for c in range(4)],
+]
+
+
+def found(metric: Score, scores: Any, labels: Any, cut: int = 9) -> float:
+    """The metric of two batches."""
+    parts = [
+        metric.of({"y": s, "loss": np.zeros(())}, {metric.target: t})
+        for s, t in ((scores[:cut], labels[:cut]), (scores[cut:], labels[cut:]))
+    ]
+    return metric.value(metric.added(*parts))
+
+
+@pytest.mark.parametrize("average", ["macro", "micro", "weighted"])
+@pytest.mark.parametrize("metric", [F1, IoU])
+def test_classes_are_counted(metric: Any, average: Any) -> None:
+    tp, fp, fn = (np.array(c) for c in COUNTS)
+    weights = {"macro": np.ones(4), "weighted": tp + fn, "micro": np.ones(1)}[average]
+    if average == "micro":
+        tp, fp, fn = (c.sum(keepdims=True) for c in (tp, fp, fn))
+    each = 2 * tp / (2 * tp + fp + fn) if metric is F1 else tp / (tp + fp + fn)
+    expected = pytest.approx((each * weights).sum() / weights.sum(), rel=1e-12)
+    for cut in (0, 1, 9, 23):
+        assert found(metric(average=average), SCORES, LABELS, cut) == expected
+    # the classes may be along another axis, and labels may be ignored
+    more = np.concatenate([SCORES, SCORES[:3]])
+    labels = np.concatenate([LABELS, [7, 7, 7]])
+    image, truth = more.reshape(2, 13, 4).transpose(2, 0, 1)[None], labels.reshape(1, 2, 13)
+    assert found(metric(average=average, ignore_index=7), image, truth, 1) == expected
+    last = metric(average=average, ignore_index=7, axis=-1)
+    assert found(last, more.reshape(2, 13, 4), truth[0], 1) == expected
+
+
+def test_classes_that_do_not_occur_do_not_count() -> None:
+    scores = np.eye(5)[[0, 0, 1]]
+    assert found(F1(), scores, np.array([0, 0, 1]), 1) == 1.0
+    assert found(IoU(), scores, np.array([0, 1, 1]), 1) == pytest.approx((1 / 2 + 1 / 2) / 2)
+    assert np.isnan(F1().value(np.zeros((3, 5))))
+
+
+def test_a_threshold_finds_several_classes_or_one() -> None:
+    truth = np.array([[1, 0], [1, 1], [0, 1], [0, 0]])
+    scores = np.array([[2.0, -1.0], [-0.5, 0.1], [1.0, 3.0], [-1.0, -1.0]])
+    # class 0: 1 right, 1 too many, 1 missed; class 1: 2 right
+    assert found(F1(threshold=0.0), scores, truth, 1) == pytest.approx((2 / 4 + 1) / 2)
+    assert found(F1(threshold=0.0, average="micro"), scores, truth, 1) == pytest.approx(6 / 8)
+    assert found(IoU(threshold=0.0), scores[:, 0], truth[:, 0], 2) == pytest.approx(1 / 3)
+    assert found(IoU(threshold=0.0), scores[:, :1], truth[:, 0], 2) == pytest.approx(1 / 3)
+    assert found(F1(threshold=0.5), scores[:, 0], truth[:, 0], 2) == pytest.approx(2 / 4)
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_the_right_class_is_among_the_k_highest(k: int) -> None:
+    best = np.argsort(-SCORES, axis=1)[:, :k]
+    expected = float((best == LABELS[:, None]).any(1).mean())
+    assert found(TopK(k=k), SCORES, LABELS) == pytest.approx(expected)
+    assert found(TopK(k=k), SCORES, np.where(LABELS == 2, 4, LABELS)) <= expected
+    assert found(TopK(k=k), np.full((23, 4), np.nan), LABELS) == 0
+
+
+@pytest.mark.parametrize("shift", [0, 1, 2])
+def test_perplexity_is_of_the_labels_that_count(shift: int) -> None:
+    scores, labels = RNG.normal(size=(5, 7, 6)), RNG.integers(0, 6, (5, 7))
+    labels[2, 4:] = -100
+    lost = []
+    for b, i in np.ndindex(5, 7 - shift):
+        if (t := labels[b, i + shift]) >= 0:
+            p = np.exp(scores[b, i]) / np.exp(scores[b, i]).sum()
+            lost.append(-np.log(p[t]))
+    expected = pytest.approx(np.exp(np.mean(lost)), rel=1e-12)
+    for cut in (0, 2, 4):
+        assert found(Perplexity(shift=shift), scores, labels, cut) == expected
+
+
+@pytest.mark.parametrize("shape", [(31,), (31, 3), (31, 2, 2)])
+def test_r2_keeps_its_digits_far_from_zero(shape: tuple[int, ...]) -> None:
+    t = RNG.normal(size=shape) + 1e6
+    y = t + 0.4 * RNG.normal(size=shape)
+    spread, errors = ((t - t.mean(0)) ** 2).sum(0), ((t - y) ** 2).sum(0)
+    for cut in (0, 1, 15, 31):
+        assert found(R2(), y, t, cut) == pytest.approx(np.mean(1 - errors / spread), rel=1e-9)
+    assert found(R2(), np.ones(4), np.ones(4), 2) == 1.0
+    assert found(R2(), np.zeros(4), np.ones(4), 2) == 0.0
+
+
+def test_names_are_texts() -> None:
+    assert set(METRICS) == {"accuracy", "f1", "iou", "perplexity", "r2", "top_k"}
+    by_text = metrics_from(["f1{average=micro}", "top_k{k=2}"])
+    assert by_text == {"f1{average=micro}": F1(average="micro"), "top_k{k=2}": TopK(k=2)}
+    assert metrics_from({"a": "accuracy{output=z}"}) == {"a": Accuracy("z")}
+    own, data = Trainer(step(), threads=1), examples(50)
+    names = ["accuracy", "f1{average=micro}", "top_k{k=3}", "iou"]
+    whole, parts = (own.evaluate(data, batch_size=n, metrics=names) for n in (50, 7))
+    assert parts == pytest.approx(whole, rel=1e-6) and list(parts) == ["loss", *names]
+    assert parts["f1{average=micro}"] == pytest.approx(parts["accuracy"])
+    assert parts["top_k{k=3}"] == 1.0
+    model = training_step(classifier(), MSE(target="t"), SGD())
+    scores = {"x": data["x"], "t": RNG.normal(size=(50, 3)).astype(np.float32)}
+    assert Trainer(model).evaluate(scores, metrics={"r": "r2{target=t}"})["r"] < 1
+
+
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        ("f2", "unknown metric 'f2'"),
+        ("f1{average=mean}", "f1: average must be one of macro, micro, weighted"),
+        ("top_k{k=0}", "top_k: k must be at least 1, not 0"),
+        ("top_k", "top_k: k is 5, and there are 3 classes"),
+        ("accuracy{output=z}", "the metric reads 'z', and there are logits, loss"),
+        ("r2", "the metric reads 'target', and there are x, labels"),
+        ("r2{target=labels}", r"r2: 'labels' has shape \[8\], the output \[8, 3\]"),
+        ("perplexity", r"perplexity: scores \[8, 3\] need labels \[8\]|shift"),
+        ("f1{threshold=0}", r"with a threshold 'labels' must be 0 and 1 in the scores' shape"),
+        ({"f": 3}, "metric 'f' must be a function or text, not 3"),
+        ([3], "metrics must be a table or a list or text"),
+    ],
+)
+def test_what_is_no_metric(metrics: Any, words: str) -> None:
+    if metrics == "perplexity":
+        metrics = "perplexity{target=x}"
+    with pytest.raises(InputError, match=words):
+        Trainer(step()).evaluate(examples(8), metrics=metrics)
+
+
+def test_the_command_measures_held_out_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(write_model(tmp_path))
+    for name, seed in (("data", 1), ("held", 2)):
+        np.savez(tmp_path / f"{name}.npz", **examples(64, seed), aside=np.arange(64) % 3)
+    report, order = tmp_path / "report.json", ["fit", model, "--loss", "cross_entropy"]
+    order += ["--data", str(tmp_path / "data.npz"), "--json", str(report)]
+    held = ["--validation", str(tmp_path / "held.npz"), "--accuracy", "logits=labels"]
+    measures = ["--measure", "f1{average=micro}", "--measure", "accuracy{target=aside}"]
+    assert main([*order, *held, *measures]) == 0
+    assert "nothing reads 'aside'" in capsys.readouterr().err  # but as a label
+    (evaluation,) = json.loads(report.read_text())["evaluations"]
+    assert list(evaluation) == ["loss", "accuracy", "f1{average=micro}", "accuracy{target=aside}"]
+    assert evaluation["f1{average=micro}"] == pytest.approx(evaluation["accuracy"])
+    assert main([*order, "--measure", "f1"]) == 2
+    assert main([*order, *held, "--measure", "f2"]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert "--accuracy or --measure looks at held-out data: give --validation NPZ" in told[-2]
+    assert "unknown metric 'f2': choose from accuracy, f1" in told[-1]
