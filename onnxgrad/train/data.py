@@ -125,7 +125,7 @@ class Repeated(Data):
             yield batch if isinstance(batch, Mapping) else self._named(batch)
 
     def _named(self, batch: Any) -> Batch:
-        """The batch of a tuple."""
+        """Return the batch of a tuple, with the names of its arrays."""
         listed = isinstance(batch, (tuple, list))
         if self.names is None or not listed:
             how = ", or a tuple of them with names=" if listed else ""
@@ -143,17 +143,19 @@ class Repeated(Data):
 
 @dataclass(frozen=True)
 class Scaled(Data):
-    """Batches in which integers of some inputs are multiplied, and become floats of the dtype."""
+    """Batches in which integers of some inputs are multiplied by a factor and become floats of the
+    input's dtype.
+    """
 
     data: Data
     scale: Mapping[str, tuple[float, np.dtype[Any]]]
 
     def facts(self, number: int, first: Batch) -> dict[str, Any]:
-        """Those of the data."""
+        """Return the facts of the data."""
         return self.data.facts(number, first)
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """Yields scaled batches. Raises InputError for data that has no integers."""
+        """Yield scaled batches. Raises InputError if the data has no integers."""
         for batch in self.data.epoch(number):
             found = {name: self._scaled(name, a) for name, a in batch.items()}
             yield Rows(found, batch.rows) if isinstance(batch, Rows) else found
@@ -219,8 +221,8 @@ def as_data(
 
 
 def scaled(data: Data, scale: Mapping[str, float] | None, inputs: Sequence[Fed]) -> Data:
-    """Returns the data with integers of some inputs multiplied. Raises InputError for a name that
-    is no input of floats.
+    """Return the data with integers of some inputs multiplied. Raises InputError for a name that is
+    not a float input.
     """
     if not scale:
         return data

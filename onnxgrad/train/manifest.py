@@ -53,13 +53,13 @@ _NONE = "none"  # in a list of options
 class Fed:
     """An input of the step.
 
-    next: the output that is its value in the next step. of: the parameter that a state belongs to,
-    and slot: what the optimiser calls it. adjoint: the value of train.onnx that is a parameter's;
-    gradient: what the optimiser gets of it, averaged and clipped (in update.onnx where there is
-    one, else in train.onnx). group: the index of a parameter's group. classes, ignored: the labels
-    of a loss are 0 to classes - 1, or `ignored`; unread: so many labels at the beginning of a
-    sequence belong to no score. zeros: the first value is zeros and not stored. A seed is another
-    number in each run.
+    next: the output with its value in the next step. of, slot: the parameter to which a state
+    belongs, and its name in the optimiser. adjoint: the value of train.onnx with a parameter's
+    adjoint. gradient: the averaged and clipped gradient that the optimiser receives, in update.onnx
+    if it exists, else in train.onnx. group: the index of a parameter's group. classes, ignored:
+    labels of a loss are 0 to classes - 1, or `ignored`. unread: the number of labels at the
+    beginning of a sequence that have no score. zeros: the first value is zeros and not stored. A
+    seed differs in each run.
     """
 
     name: str
@@ -88,21 +88,20 @@ def one_size(feds: Iterable[Fed]) -> int | None:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a training step's files are and how to run them.
+    """The files of a training step and how to run them.
 
-    inputs: of train.onnx and update.onnx, each of which takes those that it has; an output that is
-    the `next` of one is its value from then on. loss, metrics: outputs of train.onnx. With
-    accumulate above 1, train.onnx takes a micro-batch and adds its gradients up, and after each so
-    many update.onnx is run; there is no such file otherwise. predict.onnx is eval.onnx without the
-    loss and what only that reads; a model that returns nothing but its loss has none. The input
-    `step` is the number of the update, from 1 on. optimizer: its name and hyperparameters; so each
-    of groups, with the factor of the learning rate, the last being all other weights. schedule: is
-    inside, and then no input is the learning rate. gradient_norm: the output, of the file that
-    updates, with the norm of all gradients before they are clipped to clip_norm. over_batch: how
-    the loss of a batch follows from those of its parts (`losses.base.OverBatch`); None: it does
-    not. objective: the loss as text.
-    repairs: weights of the file that are copies of a parameter, and parameters that the file lacks,
-    for the way back into it.
+    inputs: of train.onnx and update.onnx, each of which reads those that it has; the `next` output
+    of an input is its value from then on. loss, metrics: outputs of train.onnx. accumulate: if
+    above 1, train.onnx reads a micro-batch and adds its gradients up, and update.onnx runs after
+    this many of them; otherwise there is no update.onnx. predict: eval.onnx without the loss and
+    the inputs that only the loss reads; None if the model returns only its loss. The input `step`
+    is the number of the update, from 1 on. optimizer: name and hyperparameters. groups: the same
+    for each group, with its factor of the learning rate; the last group has all other weights.
+    schedule: computed in the graph, which then has no input for the learning rate. gradient_norm:
+    the output, of the file that updates, with the norm of all gradients before clipping to
+    clip_norm. over_batch: how the loss of a batch follows from the losses of its parts
+    (`losses.base.OverBatch`), or None if it does not. objective: the loss as text. repairs: weights
+    of the file that are copies of a parameter, and parameters that the file lacks, for `export`.
     """
 
     inputs: tuple[Fed, ...]

@@ -43,7 +43,7 @@ Number = Any
 
 @dataclass(frozen=True)
 class Schedule(Plain, metaclass=Declared):
-    """A learning rate that goes with the step. Raises InputError for numbers that make none."""
+    """A learning rate as a function of the step. Raises InputError for invalid numbers."""
 
     json_keys = "name *"
 
@@ -52,24 +52,26 @@ class Schedule(Plain, metaclass=Declared):
 
     @property
     def name(self) -> str:
-        """The name in files and in text; a class of your own has its module in front."""
+        """The name in files and in text; that of your own class begins with its module."""
         return name_of(type(self))
 
     @abstractmethod
     def after(self, done: Number, math: Any) -> Number:
-        """The rate after so many updates, with + - * / and `math`, which is `op` or
-        `train.array_math`.
+        """Return the rate after this many updates. The formula uses + - * / and `math`, which is
+        `op` or `train.array_math`.
         """
 
     def __call__(self, step: int) -> float:
-        """The rate of the update of that number, from 1 on. Raises InputError for one below."""
+        """Return the rate of the update with this number, which counts from 1. Raises InputError
+        below 1.
+        """
         if step < 1:
             raise InputError(f"{self.name}: a step counts from 1, not {step}")
         return float(self.after(np.float64(step - 1), array_math))
 
     def emit(self, step: Var) -> Var:
-        """The same in the block emitted into: a float64 scalar, of the integer scalar that
-        counts from 1.
+        """Emit the rate as a float64 scalar, from the integer scalar of the step, which counts from
+        1.
         """
         rate = self.after(op.Cast(step, to=TensorProto.DOUBLE) - 1.0, op)
         return rate if isinstance(rate, Var) else constant(np.float64(rate))
@@ -87,7 +89,7 @@ class Constant(Schedule):
 
 @dataclass(frozen=True)
 class Linear(Schedule):
-    """From lr start_factor to lr end_factor in total_iters updates, then as it is."""
+    """From lr start_factor to lr end_factor in total_iters updates, then constant."""
 
     lr: NonNegative
     start_factor: NonNegative = 1 / 3
@@ -114,8 +116,8 @@ class Polynomial(Schedule):
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """From lr down to eta_min in T_max updates by half a wave of the cosine, and up again in as
-    many.
+    """From lr to eta_min in T_max updates along half a wave of the cosine, then back up in the same
+    number of updates.
 
     Source: Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", 2017,
     without restarts.
@@ -131,8 +133,8 @@ class Cosine(Schedule):
 
 @dataclass(frozen=True)
 class CosineWarmRestarts(Schedule):
-    """From lr down to eta_min by half a wave of the cosine in T_0 updates, then from lr again, each
-    time in T_mult times as many.
+    """From lr to eta_min along half a wave of the cosine in T_0 updates, then again from lr; each
+    period is T_mult times as long as the one before.
 
     Source: Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", 2017.
     """
@@ -167,7 +169,7 @@ class Exponential(Schedule):
 
 @dataclass(frozen=True)
 class Step(Schedule):
-    """lr, times gamma after every step_size updates."""
+    """lr, multiplied by gamma after every step_size updates."""
 
     lr: NonNegative
     step_size: Count
@@ -179,7 +181,7 @@ class Step(Schedule):
 
 @dataclass(frozen=True)
 class MultiStep(Schedule):
-    """lr, times gamma after so many updates each time."""
+    """lr, multiplied by gamma after each of the milestones, which count updates."""
 
     lr: NonNegative
     milestones: tuple[Count, ...]
@@ -201,11 +203,11 @@ class MultiStep(Schedule):
 
 @dataclass(frozen=True)
 class OneCycle(Schedule):
-    """From max_lr / div_factor up to max_lr in a part pct_start of total_steps, then down in the
-    rest.
+    """From max_lr / div_factor up to max_lr in a share pct_start of total_steps, then down in the
+    remaining steps.
 
-    The end is a final_div_factor-th of the beginning, and there it stays. three_phase: down to
-    where it began in as many steps as up, then to the end. The momentum is left alone, as by
+    The rate ends, and stays, at the initial rate divided by final_div_factor. three_phase: down to
+    the initial rate in as many steps as up, then to the end. The momentum does not change, as with
     PyTorch's cycle_momentum=False. Source: Smith and Topin, "Super-Convergence: Very Fast Training
     of Neural Networks Using Large Learning Rates", 2018.
     """
@@ -228,8 +230,8 @@ class OneCycle(Schedule):
         return np.float64(self.max_lr / self.div_factor) if rate is None else rate
 
     def _phases(self) -> list[tuple[np.float64, np.float64, float, float]]:
-        """(its first update, its last, the rate there, the rate then) of each phase that has
-        any.
+        """Return (first update, last update, rate at the first, rate at the last) of each phase
+        that is not empty.
         """
         low, up = self.max_lr / self.div_factor, self.pct_start * self.total_steps
         turns = [(up - 1, low, self.max_lr)]
@@ -246,13 +248,14 @@ class OneCycle(Schedule):
 
 @dataclass(frozen=True)
 class ReduceOnPlateau(Schedule):
-    """lr, times factor each time that a held-out result has not improved for more than patience
+    """lr, multiplied by factor each time a held-out result has not improved for more than patience
     evaluations: torch's ReduceLROnPlateau.
 
-    metric: the result, "loss" or the name of a metric, which is to fall (mode "min") or to rise.
-    It improves by more than threshold, of the best so far ("rel") or as a number ("abs"). cooldown:
-    so many evaluations after each reduction do not count. Never below min_lr, nor by less than eps.
-    Training evaluates after each epoch; a graph does not, so that it cannot hold this schedule.
+    metric: "loss" or the name of a metric, which should fall (mode "min") or rise ("max"). An
+    improvement is larger than threshold, relative to the best result so far ("rel") or as a number
+    ("abs"). cooldown: the number of evaluations after each reduction that do not count. The rate
+    never falls below min_lr, and reductions of less than eps are skipped. Training evaluates after
+    each epoch; a graph cannot contain this schedule.
     """
 
     lr: NonNegative
@@ -270,14 +273,14 @@ class ReduceOnPlateau(Schedule):
         return np.float64(self.lr)
 
     def emit(self, step: Var) -> Var:
-        """Raises InputError: a graph knows no held-out data."""
+        """Raise InputError: a graph has no held-out data."""
         rate = option("--rate", "Trainer(rate=...)")
         raise InputError(
             f"{self.name} goes by held-out data, which no graph knows: pass it as {rate}"
         )
 
     def check(self, names: Sequence[str]) -> None:
-        """Raises InputError unless the metric is one of these results."""
+        """Raise InputError unless the metric is one of these results."""
         if self.metric not in names:
             raise InputError(
                 f"{self.name}: metric '{self.metric}' is not evaluated: there is {', '.join(names)}"
@@ -286,8 +289,8 @@ class ReduceOnPlateau(Schedule):
     def judged(
         self, before: Mapping[str, float | None] | None, found: Mapping[str, float]
     ) -> dict[str, float | None]:
-        """What is kept between evaluations, after one that found these results: the rate, the best
-        result, and how many evaluations were bad or are left to cool down.
+        """Return the new state after an evaluation: the rate, the best result, the number of bad
+        evaluations and of those left to cool down.
         """
         kept = before or {"rate": self.lr, "best": None, "bad": 0, "cooldown": 0}
         rate, best, bad, cooling = (kept[k] for k in ("rate", "best", "bad", "cooldown"))
@@ -308,7 +311,7 @@ class ReduceOnPlateau(Schedule):
 
 @dataclass(frozen=True)
 class Sequential(Schedule):
-    """One schedule after another: each counts anew from its milestone, the number of updates
+    """One schedule after another. Each counts from its milestone, the number of updates
     before it.
     """
 
@@ -334,8 +337,8 @@ class Sequential(Schedule):
 
 
 def warm_up(then: Schedule, steps: int, start_factor: float = 0.0) -> Schedule:
-    """From start_factor of the first rate of `then` up to it in so many updates, then `then`
-    from its beginning.
+    """Return a schedule that rises from start_factor times the first rate of `then` to that rate in
+    this many updates, and then runs `then` from its beginning.
     """
     return Sequential((Linear(then(1), start_factor, 1.0, steps), then), (steps,))
 
@@ -354,7 +357,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
 
 
 def schedule_of(entry: Mapping[str, Any]) -> Schedule | None:
-    """Returns the schedule of a `to_dict`; None for a class of your own."""
+    """Return the schedule of a `to_dict`; None for your own class."""
     given = dict(entry)
     name = given.pop("name", None)
     if name == "sequential":
@@ -368,12 +371,12 @@ Rate: TypeAlias = "float | Callable[[int], float]"
 
 
 def rate_of(manifest: Manifest, given: Rate | None) -> Rate:
-    """A number, or a function of the step's number such as a schedule; where none is given, the
-    schedule inside the step, or the optimiser's own `lr`.
+    """Return the learning rate of a run: the given number, schedule or function, else the schedule
+    of the step, or the optimiser's own `lr`.
 
-    Of a schedule inside that is a class of your own, and of a step that somebody else wrote without
-    such an input, the rate is not known: NaN. Raises InputError for a rate beside either, and one
-    that is no finite number from 0 on.
+    If the schedule in the step is a class of your own, or another program wrote the step without an
+    input for the rate, the rate is unknown: NaN. Raises InputError if a rate is given in addition
+    to these, or is not a finite number of at least 0.
     """
     if manifest.schedule is not None:
         if given is not None:
@@ -393,9 +396,7 @@ def rate_of(manifest: Manifest, given: Rate | None) -> Rate:
 
 
 def rate_from(given: Rate | str | None) -> Rate | None:
-    """Returns the number or the schedule that a text names, anything else as it is. Raises
-    InputError.
-    """
+    """Return the number or schedule of a text, and anything else unchanged. Raises InputError."""
     if not isinstance(given, str):
         return given
     try:
@@ -405,7 +406,7 @@ def rate_from(given: Rate | str | None) -> Rate | None:
 
 
 def finite_rate(rate: object) -> float:
-    """Returns the rate as a float. Raises InputError unless it is a finite number."""
+    """Return the rate as a float. Raises InputError unless it is a finite number."""
     number = isinstance(rate, (int, float, np.number)) and not isinstance(rate, bool)
     if not number or not np.isfinite(rate):  # type: ignore[call-overload]
         raise InputError(f"the learning rate must be finite, not {rate}")

@@ -1,8 +1,8 @@
-"""A training step: forward, backward and update of a model as one plain graph, in three acts.
+"""Builds a training step: forward pass, gradient and update of a model as one plain graph.
 
-Behind the model's outputs comes its loss, behind that the gradient, and behind each adjoint the
-optimiser's formula. Parameters and their states are inputs, and what they become are outputs: the
-graph has no memory of its own, so that any runtime that can run the model can train it.
+The loss is emitted behind the model's outputs, the gradient behind the loss, and the optimiser's
+formula behind each adjoint. Parameters and states are inputs, and their new values are outputs: the
+graph has no memory of its own, so any runtime that can run the model can train it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LossLike: TypeAlias = "Loss | str | Callable[[dict[str, Var]], Var] | None"
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """The graphs of a training step and the values with which training begins.
+    """The graphs of a training step and its initial values.
 
     `train` reads batch, parameters, states, step and learning rate, and returns loss, metrics, new
     parameters and new states. `evaluation` reads batch and parameters, and returns the model's
@@ -69,7 +69,7 @@ class TrainingStep:
     stops: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Without the graphs and the numbers."""
+        """Return a text without the graphs and the numbers."""
         weights = len(self.manifest.of_role("parameter"))
         batch = ", ".join(fed.name for fed in self.manifest.of_role("batch"))
         how = self.manifest.optimizer["name"]
@@ -124,7 +124,9 @@ def build_step(
 def _with_ties(
     program: Program, wrt: Wrt, stop: Stop, modes: Modes, ties: Ties, found: Findings
 ) -> tuple[Program, Wrt, tuple[Tied, ...], list[Note]]:
-    """The program at an opset for losses, weights out of nested graphs, with tied weights."""
+    """Return the program at an opset that has the operators of losses, with weights out of nested
+    graphs, and with tied weights.
+    """
     if program.opset < OLDEST_OPSET:
         program, _ = raise_opset(program)
     program = modes.prepare(program)
@@ -134,11 +136,11 @@ def _with_ties(
 
 @dataclass(frozen=True)
 class _Forward:
-    """A program whose last value is the loss, and what the acts behind it need to know of it.
+    """A program whose last value is the loss, and what the later steps need to know.
 
-    goal: what is differentiated, the loss or a multiple of it; scales: the inputs that say which,
-    by their slots. of_loss: the names of values that the loss brought along. evaluation: the same
-    before anything was left out, for inference.
+    goal: the value to differentiate, the loss or a multiple of it. scales: the inputs of loss
+    scaling, by slot. of_loss: the names of values that the loss added. evaluation: the program
+    before anything was removed, in inference mode.
     """
 
     program: Program
@@ -161,7 +163,7 @@ def _with_loss(
     options: UpdateOptions,
     modes: Modes,
 ) -> _Forward:
-    """Act one: the loss behind the model's outputs, of which only metrics stay."""
+    """Emit the loss behind the model's outputs, and keep only the outputs that are metrics."""
     block = program.main
     own_outputs, place = list(block.outputs), Place(block)
     chosen = loss_of(loss, place)
@@ -190,8 +192,8 @@ def _with_loss(
 
 
 def loss_of(given: LossLike, place: Place) -> Loss:
-    """A loss, its text, the name of a value, a function of values, or None for the only output.
-    Raises InputError for a text that is none of these.
+    """Return the loss for a Loss, its text, the name of a value, a function of values, or None (the
+    only output). Raises InputError for anything else.
     """
     if isinstance(given, Loss):
         return given
@@ -212,7 +214,7 @@ def loss_of(given: LossLike, place: Place) -> Loss:
 
 
 def emit_loss(place: Place, loss: Loss) -> Var:
-    """The loss as an output, called `loss` where it is a new value."""
+    """Emit the loss as an output, called `loss` if it is a new value."""
     block = place.block
     with emitting(block, share=True, made_by="loss"):
         value = loss.emit(place)
@@ -227,8 +229,8 @@ def emit_loss(place: Place, loss: Loss) -> Var:
 def scaled(
     block: BindingBlock, scaling: LossScaling | None, loss: Var
 ) -> tuple[Var, dict[str, str]]:
-    """Returns the value to differentiate, which is the loss or its product with the scale, and the
-    inputs of the scaling by the slots of its states.
+    """Return the value to differentiate (the loss, or its product with the scale) and the inputs of
+    the scaling by the slots of its states.
     """
     if scaling is None:
         return loss, {}
@@ -241,7 +243,7 @@ def scaled(
 def _with_update(
     found: Gradient, ahead: _Forward, options: UpdateOptions, original: str, repairs: Repairs
 ) -> TrainingStep:
-    """Act three: the optimiser's formula behind each adjoint; weights and states become inputs."""
+    """Emit the optimiser's formula behind each adjoint, and make weights and states inputs."""
     program, block, applied = found.program, found.program.main, ahead.applied
     values = {v.name: v for v in block.vars()}
     parameters = [values[name] for name in found.adjoints]
@@ -298,7 +300,7 @@ def _with_update(
 
 
 def _metrics(wanted: Sequence[str], outputs: Sequence[str]) -> list[str]:
-    """Returns the requested outputs of the model. Raises InputError for any other name."""
+    """Return the requested outputs of the model. Raises InputError for any other name."""
     for name in wanted:
         if name not in (*outputs, NORM):
             raise InputError(
@@ -309,15 +311,15 @@ def _metrics(wanted: Sequence[str], outputs: Sequence[str]) -> list[str]:
 
 
 def _batch(v: Var, place: Place) -> Fed:
-    """A part of the batch; of labels, what they may be."""
+    """Return the entry of a part of the batch; for labels with their range."""
     classes, ignored = place.classes.get(v.name, (None, None))
     unread = place.unread.get(v.name)
     return replace(fed_of(v, "batch"), classes=classes, ignored=ignored, unread=unread)
 
 
 def forward(step: TrainingStep) -> Program:
-    """The part of `train` that the loss needs: BatchNormalization and Dropout are in their modes
-    there, where `evaluation` has them in inference. Inputs: the batch, and what the loss reads.
+    """Return the part of `train` that computes the loss, with BatchNormalization and Dropout in
+    their modes of training. Its inputs are the batch and what the loss reads.
     """
     program, manifest = load_own(step.train), step.manifest
     block = program.main
@@ -329,8 +331,8 @@ def forward(step: TrainingStep) -> Program:
 
 
 def prediction(step: TrainingStep) -> Program:
-    """The model in inference with its trained weights as inputs: `evaluation` without the loss,
-    and without inputs that only the loss reads.
+    """Return the model in inference mode with its trained weights as inputs: `evaluation` without
+    the loss and the inputs that only the loss reads.
     """
     program = load_own(step.evaluation)
     block = program.main

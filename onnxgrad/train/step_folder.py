@@ -1,5 +1,5 @@
-"""A training step as a folder: `train.onnx`, `eval.onnx`, `predict.onnx`, `state.safetensors`;
-`manifest.json` comes last.
+"""Reads and writes a training step as a folder: `train.onnx`, `eval.onnx`, `predict.onnx`,
+`state.safetensors`, and `manifest.json`, which is written last.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _OF_USE = ("onnxgrad.", "layer_ann")
 
 @known_keywords
 def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
-    """Write a step into a folder, which is made where it is missing; its files appear together or
+    """Write a step into a folder, which is created if it is missing. Its files appear together or
     not at all.
 
-    Raises InputError when something cannot be written.
+    Raises InputError if a file cannot be written.
     """
     manifest = _with_zeros(step)
     contents: dict[str, Content] = {
@@ -66,8 +66,8 @@ def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
 
 
 def without_notes(model: ModelProto) -> None:
-    """Remove the notes of exporters: where in the source a node, a value, a graph or a function
-    comes from. Marks of ours and of onnxruntime stay, and so does the model's own metadata.
+    """Remove the notes of exporters on nodes, values, graphs and functions, which name places in
+    sources. Metadata of onnxgrad and of onnxruntime stays, and so does the model's own.
     """
     described: list[Any] = [*model_nodes(model), *model.functions]
     for graph in every_graph(model.graph):
@@ -82,7 +82,9 @@ def without_notes(model: ModelProto) -> None:
 
 
 def _with_zeros(step: TrainingStep) -> Manifest:
-    """The manifest that says which first values are zeros; those of the model are stored."""
+    """Return the manifest that names the first values that are zeros. Values of the model are
+    always stored.
+    """
     manifest, initial = step.manifest, step.initial
     of_model = {fed.name for fed in manifest.of_model()}
 
@@ -96,8 +98,8 @@ def _with_zeros(step: TrainingStep) -> Manifest:
 
 @known_keywords
 def seal_step(folder: str | PathLike[str]) -> tuple[str, ...]:
-    """Accept the graphs of a step as they are now: their digests go into its manifest. Returns the
-    names of the files that had changed. Raises InputError if the folder is no step any more.
+    """Accept the graphs of a step as they are now: write their digests into the manifest. Returns
+    the names of the changed files. Raises InputError if the folder is not a valid step.
     """
     folder = Path(folder)
     with _opened(folder) as step:
@@ -112,8 +114,8 @@ def seal_step(folder: str | PathLike[str]) -> tuple[str, ...]:
 
 
 def save_vectors(folder: str | PathLike[str]) -> None:
-    """Write the steps with which a client tests itself, a folder each, and the manifest's schema.
-    Raises InputError.
+    """Write the steps for the tests of a client, a folder each, and the manifest's schema. Raises
+    InputError.
     """
     folder = Path(folder)
     for vector in sorted(VECTORS.iterdir()):
@@ -123,8 +125,8 @@ def save_vectors(folder: str | PathLike[str]) -> None:
 
 @known_keywords
 def read_step(folder: str | PathLike[str]) -> TrainingStep:
-    """The step that `save_step` wrote. Raises InputError for a folder that holds none, or parts
-    of several, and for a graph that was changed since.
+    """Return the step that `save_step` wrote. Raises InputError for a folder without a step, with
+    parts of several steps, or with a changed graph.
     """
     with opened_step(folder) as step:
         return replace(step, initial=dict(step.initial))
@@ -132,7 +134,7 @@ def read_step(folder: str | PathLike[str]) -> TrainingStep:
 
 @contextmanager
 def opened_step(folder: str | PathLike[str]) -> Iterator[TrainingStep]:
-    """As `read_step`, but initial values are read on access, inside of the context."""
+    """Open a step as `read_step` does, but read initial values on access, inside of the context."""
     folder = Path(folder)
     manifest = _manifest(folder)
     for name, found in _digests(folder, manifest, {}).items():
@@ -148,7 +150,7 @@ def opened_step(folder: str | PathLike[str]) -> Iterator[TrainingStep]:
 
 @contextmanager
 def _opened(folder: Path, known: Manifest | None = None) -> Iterator[TrainingStep]:
-    """The parts of a step, which fit together."""
+    """Open the parts of a step, and check that they belong together."""
     manifest = known or _manifest(folder)
     update = None if manifest.update is None else load(folder / manifest.update)
     train, evaluation = load(folder / manifest.train), load(folder / manifest.eval)
@@ -177,8 +179,8 @@ def _sealed(folder: Path, manifest: Manifest, staged: Mapping[Path, Path]) -> by
 
 
 def _digests(folder: Path, manifest: Manifest, staged: Mapping[Path, Path]) -> dict[str, str]:
-    """sha256 of each graph's file and of the files beside it that hold its weights; `staged`: where
-    those lie that have no name yet.
+    """Return the sha256 of each graph's file and of its weight files. `staged` maps files to their
+    temporary places.
     """
     found: dict[str, str] = {}
     for key in GRAPHS:
@@ -209,9 +211,7 @@ def _digest(path: Path, staged: Mapping[Path, Path]) -> str:
 def check_values(
     values: safetensors_file.Arrays, manifest: Manifest, model: str, where: str
 ) -> None:
-    """Raises InputError when these are not the parameters and states of the step, or of another
-    model's.
-    """
+    """Raise InputError unless these are the parameters and states of the step, and of its model."""
     if model != manifest.model:
         raise InputError(
             f"{where} is of another model than this training step: use the folder that it came from"
@@ -238,8 +238,8 @@ def check_values(
 
 
 def check_fits(step: TrainingStep, where: str) -> None:
-    """Raises InputError, by the manifest's key, if it names values that the graphs lack, or an
-    unknown update.
+    """Raise InputError, with the manifest's key, if the manifest names values that the graphs lack,
+    or an unknown update.
     """
     manifest = step.manifest
     graphs = [step.train] if step.update is None else [step.train, step.update]
@@ -276,7 +276,7 @@ def check_fits(step: TrainingStep, where: str) -> None:
 
 
 def _check_prediction(model: ModelProto, manifest: Manifest, where: str) -> None:
-    """Raises InputError if the graph takes anything but a batch and the values of the model."""
+    """Raise InputError if the graph reads anything except a batch and the values of the model."""
     known = {fed.name for fed in (*manifest.of_role("batch"), *manifest.of_model())}
     held = {t.name for t in model.graph.initializer}
     strange = [v.name for v in model.graph.input if v.name not in known | held]
@@ -289,7 +289,7 @@ def _check_prediction(model: ModelProto, manifest: Manifest, where: str) -> None
 
 
 def _check_fed(fed: Fed, taken: Var, groups: int, where: str) -> None:
-    """Raises InputError where an input of the step is none as the manifest says."""
+    """Raise InputError if an input of the step differs from its entry in the manifest."""
     real = fed_of(taken, fed.role)
     for key, stated, found in (("dtype", fed.dtype, real.dtype), ("shape", fed.shape, real.shape)):
         if stated != found:
@@ -301,7 +301,7 @@ def _check_fed(fed: Fed, taken: Var, groups: int, where: str) -> None:
 
 
 def _check_update(manifest: Manifest, where: str) -> None:
-    """Raises InputError for an optimiser of ours, a schedule or a scaling with wrong options."""
+    """Raise InputError for a built-in optimiser, schedule or scaling with wrong options."""
     parts = (
         ("average", manifest.average is not None, bool(manifest.of_role("average"))),
         ("loss_scaling", manifest.loss_scaling is not None, bool(manifest.of_role("scaling"))),
@@ -326,7 +326,7 @@ def _check_update(manifest: Manifest, where: str) -> None:
 
 
 def _check_slots(manifest: Manifest, where: str) -> None:
-    """Raises InputError if the states of a parameter are not those that its optimiser updates."""
+    """Raise InputError if the states of a parameter are not those that its optimiser updates."""
     entries = manifest.groups or ({"optimizer": manifest.optimizer},)
     for fed in manifest.of_role("parameter"):
         entry = entries[fed.group or 0]["optimizer"]

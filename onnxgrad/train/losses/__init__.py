@@ -1,5 +1,5 @@
-"""Losses on a model's outputs, with torch.nn's names and defaults; `LOSSES` has them by their
-command-line names.
+"""Losses on a model's outputs, with torch.nn's names and defaults; `LOSSES` maps names in text to
+classes.
 """
 
 from onnxgrad.train.losses.base import Custom, Loss, Output, Sum

@@ -1,4 +1,4 @@
-"""Losses: a scalar emitted behind a model's outputs, with the labels it needs as new inputs."""
+"""Base classes of losses: scalars emitted behind a model's outputs, with labels as new inputs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Index = Annotated[int, Range(-(1 << 31), (1 << 31) - 1, words="an integer of 32 
 
 
 def check_numbers(loss: str, **arrays: Numbers) -> None:
-    """Raise InputError for arrays with something in them that is no finite number."""
+    """Raise InputError if one of the arrays has an element that is not a finite number."""
     for name, value in arrays.items():
         try:
             fine = value is None or bool((np.abs(np.asarray(value, np.float64)) <= _LARGEST).all())
@@ -57,11 +57,11 @@ OLDEST_OPSET = 13
 
 
 class Loss(metaclass=Declared):
-    """Something to make small. `a + b` and `0.5 * a` are losses again.
+    """A quantity to minimise. `a + b` and `0.5 * a` are losses, too.
 
-    A subclass has its options as fields of declared types, with PyTorch's names and defaults, and
-    `name`, its name on the command line. Data-parallel training needs `over_batch`. Raises
-    InputError for an option of another type, or out of its range.
+    The fields of a subclass are its options, with declared types and PyTorch's names and defaults;
+    `name` is its name in text. Data-parallel training needs `over_batch`. Raises InputError for an
+    option of another type or out of its range.
     """
 
     name: ClassVar[str] = ""
@@ -73,17 +73,15 @@ class Loss(metaclass=Declared):
 
     @property
     def over_batch(self) -> OverBatch | None:
-        """How the loss of a batch follows from those of its parts; None: it does not."""
+        """How the loss of a batch follows from the losses of its parts; None if it does not."""
         return None
 
     @abstractmethod
     def emit(self, place: Place) -> Var:
-        """The scalar, emitted behind the model's values. Raises InputError where those do not
-        fit.
-        """
+        """Emit the scalar behind the model's values. Raises InputError if the values do not fit."""
 
     def __str__(self) -> str:
-        """The text of a loss: its name, and the options that are not the defaults."""
+        """Return the text of the loss: its name and the options that differ from their defaults."""
         loss: Any = self
         if not is_dataclass(loss):
             return type(self).__name__
@@ -102,7 +100,7 @@ class Loss(metaclass=Declared):
 
 
 def _text(value: Any) -> str:
-    """The text of an option; of many numbers a digest."""
+    """Return the text of an option; of many numbers a digest."""
     text = str(value.tolist() if isinstance(value, np.ndarray) else value)
     if len(text) <= _LONGEST_TEXT:
         return text
@@ -111,9 +109,9 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Sum(Loss):
-    """w1 L1 + w2 L2 + ..., in the widest precision among the terms.
+    """w1 L1 + w2 L2 + ..., in the widest precision of the terms.
 
-    Raises InputError for a weight that is not finite, and for a term that is no loss.
+    Raises InputError for a weight that is not finite, and for a term that is not a Loss.
     """
 
     terms: tuple[tuple[Any, Loss], ...]
@@ -125,13 +123,15 @@ class Sum(Loss):
                 raise InputError(f"a sum of losses cannot have {loss!r}, which is no Loss")
 
     def __str__(self) -> str:
-        """The terms with their weights."""
+        """Return the terms with their weights."""
         parts = [f"{loss}" if weight == 1 else f"{weight:g}*{loss}" for weight, loss in self.terms]
         return " + ".join(parts)
 
     @property
     def over_batch(self) -> OverBatch | None:
-        """As all terms but constants do; "mixed" for means over examples and over labels."""
+        """As that of all terms except constants; "mixed" for means over examples and over
+        labels.
+        """
         kinds = [loss.over_batch for _, loss in self.terms]
         varying = [kind for kind in kinds if kind != "constant"]
         if None in kinds or ("sum" in kinds and set(kinds) != {"sum"}):
@@ -141,7 +141,7 @@ class Sum(Loss):
         return "mixed"
 
     def emit(self, place: Place) -> Var:
-        """The weighted sum."""
+        """Emit the weighted sum."""
         if not self.terms:
             raise InputError("a sum of no losses")
         return weighted_sum([(weight, loss.emit(place)) for weight, loss in self.terms])
@@ -149,9 +149,9 @@ class Sum(Loss):
 
 @dataclass(frozen=True)
 class Output(Loss):
-    """A number that the model computes itself; None: its only floating-point output.
+    """A scalar that the model computes; None: its only floating-point output.
 
-    over_batch: "mean" or "sum", if the number is that of the batch's examples.
+    over_batch: "mean" or "sum", if the scalar is the mean or sum over the examples of the batch.
     """
 
     name: ClassVar[str] = "output"
@@ -159,7 +159,7 @@ class Output(Loss):
     over_batch: Reduction | None = None
 
     def emit(self, place: Place) -> Var:
-        """The value as a scalar. Raises InputError for one that may have several elements."""
+        """Return the value as a scalar. Raises InputError if it may have several elements."""
         value = place.value(self.output)
         if value.shape == ():
             return value
@@ -174,22 +174,23 @@ class Output(Loss):
 
 @dataclass(frozen=True)
 class Custom(Loss):
-    """A user's own, written with `onnxgrad.op`: a function of the model's values by name that
+    """A loss written with `onnxgrad.op`: a function that receives the model's values by name and
     returns a scalar.
 
-    One of two parameters gets the Place as well, whose `labels(name, dtype, shape)` are new inputs.
-    over_batch: "mean" or "sum", if the scalar is that of the batch's examples, each by itself.
+    If the function has two parameters, it also receives the Place, whose `labels(name, dtype,
+    shape)` are new inputs. over_batch: "mean" or "sum", if the scalar is the mean or sum over
+    examples that are treated independently.
     """
 
     function: Callable[..., Var]
     over_batch: Reduction | None = None
 
     def __str__(self) -> str:
-        """The name of the function."""
+        """Return the name of the function."""
         return f"{FUNCTION}{getattr(self.function, '__qualname__', type(self.function).__name__)}"
 
     def emit(self, place: Place) -> Var:
-        """Returns the function's value. Raises InputError unless it is a scalar."""
+        """Return the value of the function. Raises InputError if it is not a scalar."""
         more = [place] if _parameters(self.function) > 1 else []
         value: object = self.function(dict(place.own), *more)
         if not isinstance(value, Var) or value.shape != () or value.dtype not in FLOAT_DTYPES:
@@ -201,7 +202,7 @@ class Custom(Loss):
 
 
 def _parameters(function: Callable[..., Any]) -> int:
-    """How many arguments it must be given by place."""
+    """Return the number of positional arguments."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
         given = inspect.signature(function).parameters.values()
@@ -212,10 +213,10 @@ def _parameters(function: Callable[..., Any]) -> int:
 
 @dataclass(frozen=True)
 class Reduced(Loss):
-    """A loss of many terms, of which the mean or the sum is taken.
+    """A loss of many terms, reduced by their mean or sum.
 
-    output: the value that it is of, by default the only floating-point output. target: the name of
-    the labels' input, or of a value of the model, which is then held fixed: it learns nothing.
+    output: the value that the loss reads, by default the only floating-point output. target: the
+    name of the input for labels, or of a value of the model, which is then held fixed.
     """
 
     output: str | None = None
@@ -224,12 +225,12 @@ class Reduced(Loss):
 
     @property
     def over_batch(self) -> OverBatch | None:
-        """As `reduction` says, of examples."""
+        """As `reduction`, over examples."""
         return self.reduction
 
 
 def weighted_sum(parts: Sequence[tuple[float, Var]]) -> Var:
-    """w1 v1 + w2 v2 + ... of scalars, in the widest precision among them where they differ."""
+    """Return w1 v1 + w2 v2 + ... of scalars, in the widest precision among them."""
     if len({v.dtype for _, v in parts}) > 1:
         parts = [(weight, wide(v)) for weight, v in parts]
     if len({v.dtype for _, v in parts}) > 1:
@@ -241,7 +242,9 @@ def weighted_sum(parts: Sequence[tuple[float, Var]]) -> Var:
 
 
 def reduced(values: Var, reduction: str) -> Var:
-    """The mean or sum of all elements, a scalar; the mean of none is NaN, as in PyTorch."""
+    """Return the mean or sum of all elements, a scalar. The mean of no elements is NaN, as in
+    PyTorch.
+    """
     if reduction == "mean" and is_static(values.shape) and element_count(values.shape):
         return op.ReduceMean(values, keepdims=0)
     total = op.ReduceSum(values, keepdims=0)
@@ -250,12 +253,12 @@ def reduced(values: Var, reduction: str) -> Var:
 
 
 def known(value: Any, like: Var) -> Var:
-    """Numbers of the user's as a constant of a value's dtype."""
+    """Return numbers of the user as a constant with the dtype of a value."""
     return constant(np.asarray(value, np.float64), like.dtype)
 
 
 def size(v: Var, axis: int) -> float | Var:
-    """How many there are along an axis: a number, or a scalar of the value's dtype."""
+    """Return the size of an axis: a number, or a scalar of the value's dtype."""
     known_size = None if v.shape is None else v.shape[axis]
     if isinstance(known_size, int):
         return float(known_size)

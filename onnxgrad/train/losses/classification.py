@@ -1,9 +1,9 @@
-"""Losses of classes: cross entropy of class indices or probabilities, along a sequence, of single
-probabilities and between distributions.
+"""Losses of classes: cross entropy of class indices or probabilities, of sequences, of single
+probabilities, and between distributions.
 
-Cross entropy is ONNX's own SoftmaxCrossEntropyLoss where that operator says all: its gradient
-(softmax - onehot) is the cheapest that there is, and it subtracts the maximum before it
-exponentiates. Smoothing needs the log-probabilities, which are its second result.
+Cross entropy is ONNX's SoftmaxCrossEntropyLoss if that operator has the options: its gradient
+(softmax - onehot) is the cheapest, and it subtracts the maximum before the exponential. Label
+smoothing needs the log-probabilities, which are its second result.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def negative_log_likelihood(
     label_smoothing: float,
     reduction: str,
 ) -> Var:
-    """-w_t log softmax(z)_t over all labels t that are not ignored: scores (N, C, ...), labels (N,
-    ...).
+    """Return -w_t log softmax(z)_t over all labels t that are not ignored, for scores (N, C, ...)
+    and labels (N, ...).
 
-    The mean divides by the sum of w_t. NaN where a label is no class: onnxruntime would count
-    negative ones from the end, and other runtimes read what lies beside.
+    The mean divides by the sum of w_t. The result is NaN if a label is not a class: onnxruntime
+    would count negative labels from the end, and other runtimes read memory out of range.
     """
     labels, wrong = _checked(z, labels, ignore_index)
     wanted = 2 if label_smoothing else 1
@@ -65,7 +65,7 @@ def negative_log_likelihood(
 
 
 def _checked(z: Var, labels: Var, ignore_index: int) -> tuple[Var, Var]:
-    """The labels, those that are no class as ignored ones, and whether there is such a one."""
+    """Return the labels with those out of range ignored, and whether a label was out of range."""
     classes = None if z.shape is None else z.shape[1]
     count = (
         classes
@@ -79,14 +79,16 @@ def _checked(z: Var, labels: Var, ignore_index: int) -> tuple[Var, Var]:
 
 
 def _uniform(log_p: Var, weight: Var | None, kept: Var) -> Var:
-    """-sum w_c log p_c over all classes and the samples that count."""
+    """Return -sum w_c log p_c over all classes and the samples that count."""
     if weight is not None:
         log_p = log_p * op.Reshape(weight, [-1, *[1] * ((log_p.rank or 2) - 2)])
     return op.ReduceSum(op.Where(kept, -op.ReduceSum(log_p, [1], keepdims=0), 0.0), keepdims=0)
 
 
 def _share(labels: Var, weight: Var | None, kept: Var, dtype: int) -> Var:
-    """The divisor of a mean: the number of labels that count, or the sum of their weights."""
+    """Return the divisor of a mean: the number of labels that count, or the sum of their
+    weights.
+    """
     if weight is None:
         return op.ReduceSum(op.Cast(kept, to=dtype), keepdims=0)
     class_ = op.Where(kept, labels, 0)
@@ -95,7 +97,9 @@ def _share(labels: Var, weight: Var | None, kept: Var, dtype: int) -> Var:
 
 @dataclass(frozen=True)
 class _OfClasses(Reduced):
-    """Losses of class scores. target_dtype: of the labels' input (JavaScript has int32 arrays)."""
+    """Base class of losses of class scores. target_dtype: dtype of the labels' input (JavaScript
+    has int32 arrays).
+    """
 
     target: str = "labels"
     weight: Numbers = None
@@ -109,13 +113,13 @@ class _OfClasses(Reduced):
 
     @property
     def over_batch(self) -> OverBatch | None:
-        """A mean by labels that count; with weights of classes none."""
+        """A mean over the labels that count; None with weights of classes."""
         if self.reduction == "sum":
             return "sum"
         return "labels" if self.weight is None else None
 
     def _weight(self, z: Var, classes: Dim) -> Var | None:
-        """The weight of each class. InputError unless there is one for each."""
+        """Return the weight of each class. Raises InputError unless there is one per class."""
         if self.weight is None:
             return None
         shape = np.shape(self.weight)
@@ -127,7 +131,7 @@ class _OfClasses(Reduced):
         return known(self.weight, z)
 
     def _labels(self, place: Place, classes: Dim, shape: Shape) -> Var:
-        """The labels' input; their range is known where the number of classes is."""
+        """Return the labels' input, with its range if the number of classes is known."""
         known_classes = classes if isinstance(classes, int) else None
         place.classes.setdefault(self.target, (known_classes, self.ignore_index))
         dtype = TensorProto.INT32 if self.target_dtype == "int32" else TensorProto.INT64
@@ -149,12 +153,12 @@ class CrossEntropy(_OfClasses):
     """-w_t log softmax(z)_t, t the index of the right class along `axis`:
     torch.nn.CrossEntropyLoss.
 
-    The mean is over the weights w_t of the labels that are not `ignore_index`: NaN, with a gradient
-    of 0, where there is none. label_smoothing s: the target is (1 - s) onehot(t) + s / C. With
-    `probabilities` the target is a distribution over the classes, of the scores' shape, and the
-    mean is over the distributions. axis: where the classes are; 1 as in PyTorch, 0 for a single
-    vector of scores. A label that is no class makes the loss NaN and the gradient 0, in every
-    runtime.
+    The mean is over the weights w_t of the labels that are not `ignore_index`; without such labels
+    it is NaN, with a gradient of 0. label_smoothing s: the target is (1 - s) onehot(t) + s / C.
+    probabilities: the target is a distribution over the classes, with the shape of the scores, and
+    the mean is over the distributions. axis: the axis of the classes, 1 as in PyTorch, 0 for a
+    single vector of scores. A label that is not a class makes the loss NaN and the gradient 0 on
+    every runtime.
     """
 
     name: ClassVar[str] = "cross_entropy"
@@ -163,12 +167,12 @@ class CrossEntropy(_OfClasses):
 
     @property
     def over_batch(self) -> OverBatch | None:
-        """A mean by distributions, however classes are weighted, or as of any labels."""
+        """A mean over distributions, with any weights of classes, or as for other labels."""
         return self.reduction if self.probabilities else super().over_batch
 
     def emit(self, place: Place) -> Var:
-        """The loss. Raises InputError for scores without that axis, and for a weight that is not
-        one per class.
+        """Emit the loss. Raises InputError for scores without that axis, and for a weight without
+        one number per class.
         """
         z = place.prediction(self.output)
         shape, axis = z.shape or (), self._axis(z)
@@ -193,7 +197,7 @@ class CrossEntropy(_OfClasses):
         return axis % rank
 
     def _of_distributions(self, z: Var, p: Var, weight: Var | None, axis: int) -> Var:
-        """-sum p w log softmax(z), over the number of distributions."""
+        """Return -sum p w log softmax(z), divided by the number of distributions."""
         classes = size(z, axis)
         if s := self.label_smoothing:
             p = (1.0 - s) * p + s / classes
@@ -210,18 +214,19 @@ class CrossEntropy(_OfClasses):
 
 @dataclass(frozen=True)
 class SequenceCrossEntropy(_OfClasses):
-    """Cross entropy of a language model: the scores at place i are of the label at place i + shift.
+    """Cross entropy of a language model: the scores at position i predict the label at position i +
+    shift.
 
-    logits (..., S, V), labels (..., S); the last `shift` scores have no label, the first `shift`
-    labels no score. The labels of a causal model are its tokens, with `ignore_index` where there is
-    padding. For labels that a data set has moved already: shift=0.
+    logits have shape (..., S, V), labels (..., S). The last `shift` scores have no label, the first
+    `shift` labels no score. The labels of a causal model are its tokens, with `ignore_index` for
+    padding. If the data set has shifted its labels already, use shift=0.
     """
 
     name: ClassVar[str] = "sequence_cross_entropy"
     shift: Annotated[int, Range(0, (1 << 31) - 1)] = 1
 
     def emit(self, place: Place) -> Var:
-        """The loss. Raises InputError for scores without a sequence."""
+        """Emit the loss. Raises InputError for scores without a sequence axis."""
         z = place.prediction(self.output)
         shape: Shape = z.shape or ()
         if len(shape) < 2:
@@ -241,7 +246,7 @@ class SequenceCrossEntropy(_OfClasses):
 
 
 def in_rows(z: Var, axis: int) -> Var:
-    """Scores as a matrix with the classes in its columns."""
+    """Return scores as a matrix with one column per class."""
     rank = z.rank or 0
     if axis != rank - 1:
         z = op.Transpose(z, perm=[*(i for i in range(rank) if i != axis), axis])
@@ -253,8 +258,8 @@ class BCEWithLogits(Elementwise):
     """-w (p t log s(z) + (1 - t) log (1 - s(z))), s the logistic function:
     torch.nn.BCEWithLogitsLoss.
 
-    weight w and pos_weight p: numbers that broadcast to the scores' shape, pos_weight usually one
-    per class.
+    weight w and pos_weight p are numbers that broadcast to the shape of the scores; pos_weight
+    usually has one per class.
     """
 
     name: ClassVar[str] = "bce_with_logits"
@@ -267,15 +272,17 @@ class BCEWithLogits(Elementwise):
         check_numbers(self.name, weight=self.weight, pos_weight=self.pos_weight)
 
     def of(self, y: Var, t: Var) -> Var:
-        """w (p t softplus(-z) + (1 - t) softplus(z)): no difference of large numbers for what is
-        nearly right
+        """Return w (p t softplus(-z) + (1 - t) softplus(z)), without cancellation for scores that
+        are nearly right.
         """
         positive = t if self.pos_weight is None else self._factor(y, "pos_weight") * t
         each = positive * softplus(-y) + (1.0 - t) * softplus(y)
         return each if self.weight is None else self._factor(y, "weight") * each
 
     def _factor(self, z: Var, name: str) -> Var:
-        """An option as a constant. InputError where it does not broadcast to the scores."""
+        """Return an option as a constant. Raises InputError if it does not broadcast to
+        the scores.
+        """
         value = getattr(self, name)
         own, wanted = np.shape(value), z.shape or ()
         sizes = list(zip(own[::-1], wanted[::-1]))
@@ -289,10 +296,10 @@ class BCEWithLogits(Elementwise):
 
 @dataclass(frozen=True)
 class KLDiv(Loss):
-    """t (log t - y), y the output as log-probabilities: torch.nn.KLDivLoss; with log_target t is
-    log t as well.
+    """t (log t - y) for an output y of log-probabilities: torch.nn.KLDivLoss. With log_target, the
+    target is log t.
 
-    reduction "batchmean" is the divergence as mathematics has it, over the size of the first axis;
+    reduction "batchmean" divides by the size of the first axis and is the mathematical divergence;
     "mean", PyTorch's default, divides by the number of elements.
     """
 
@@ -304,11 +311,11 @@ class KLDiv(Loss):
 
     @property
     def over_batch(self) -> OverBatch | None:
-        """As `reduction` says, of examples."""
+        """As `reduction`, over examples."""
         return "sum" if self.reduction == "sum" else "mean"
 
     def emit(self, place: Place) -> Var:
-        """The loss. Raises InputError for a mean over the batch of a scalar."""
+        """Emit the loss. Raises InputError for a batchmean of a scalar."""
         y = place.prediction(self.output)
         t = place.labels(self.target, y.dtype, y.shape or (), self.name)
         if self.log_target:
@@ -324,10 +331,10 @@ class KLDiv(Loss):
 
 
 def softplus(x: Var) -> Var:
-    """log(1 + exp(x)) without overflow, with a derivative at 0 as well.
+    """Return log(1 + exp(x)) without overflow, and with a derivative at 0.
 
-    onnxruntime's Softplus is exact to the last digit in float32, and in float64 absent or infinite
-    from 710 on.
+    onnxruntime's Softplus is exact to the last digit in float32; in float64 it is missing, or
+    infinite from 710 on.
     """
     if x.dtype == TensorProto.FLOAT:
         return op.Softplus(x)

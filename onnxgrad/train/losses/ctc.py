@@ -1,8 +1,8 @@
-"""Connectionist temporal classification: labels whose places in time are unknown.
+"""Connectionist temporal classification: a loss for labels whose positions in time are unknown.
 
 Source: Graves et al., "Connectionist temporal classification: labelling unsegmented sequence data
 with recurrent neural networks", 2006. The forward recursion is a Scan in log space; its gradient,
-the posterior of the places, is what the engine makes of it.
+the posterior of the positions, is derived by the engine.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ _NEVER = -1e30
 
 @dataclass(frozen=True)
 class CTC(Loss):
-    """-log p(labels), the sum over all their places in time: torch.nn.CTCLoss.
+    """-log p(labels), summed over all their positions in time: torch.nn.CTCLoss.
 
-    output: scores or log-probabilities, (T, N, C), or (N, T, C) with `batch_first`. labels (N, S),
-    what lies beyond a row's length is not read; input_lengths, target_lengths (N);
-    input_lengths=None: all inputs are T long. The mean is over the batch, of losses over their
-    target's length. Labels that do not fit into their input have an infinite loss (0 with
-    `zero_infinity`) and a gradient of 0; labels or lengths out of range make all of it NaN.
+    output: scores or log-probabilities, (T, N, C), or (N, T, C) with `batch_first`. labels: (N, S);
+    elements beyond the length of a row are not read. input_lengths, target_lengths: (N);
+    input_lengths=None means that all inputs have length T. The mean is over the batch, of losses
+    divided by the length of their target. Labels that do not fit into their input have an infinite
+    loss (0 with `zero_infinity`) and a gradient of 0. Labels or lengths out of range make the whole
+    loss NaN.
     """
 
     name: ClassVar[str] = "ctc"
@@ -56,12 +57,12 @@ class CTC(Loss):
 
     @property
     def over_batch(self) -> OverBatch | None:
-        """As `reduction` says, of sequences."""
+        """As `reduction`, over sequences."""
         return self.reduction
 
     def emit(self, place: Place) -> Var:
-        """The loss. Raises InputError for scores without these three axes, or without a class
-        `blank`.
+        """Emit the loss. Raises InputError for scores without these three axes, or without the
+        class `blank`.
         """
         z = self._scores(place)
         shape = z.shape or ()
@@ -117,7 +118,7 @@ class CTC(Loss):
 
 
 def _with_blanks(labels: Var, blank: int) -> Var:
-    """blank, l1, blank, l2, ..., blank: (N, 2S + 1)."""
+    """Return blank, l1, blank, l2, ..., blank, of shape (N, 2S + 1)."""
     pairs = op.Unsqueeze(labels, [2])
     blanks = op.Expand(np.int64(blank), op.Shape(pairs))
     body = op.Flatten(op.Concat(blanks, pairs, axis=2), axis=1)
@@ -125,10 +126,10 @@ def _with_blanks(labels: Var, blank: int) -> Var:
 
 
 def _forward(log_p: Var, path: Var, steps: Var, ends: Var | None) -> Var:
-    """log alpha(s), the probability of having come to place s of the path, at the end of each
-    input: (N, 2S + 1).
+    """Return log alpha(s), the probability to reach position s of the path at the end of each
+    input, of shape (N, 2S + 1).
 
-    alpha_t(s) = p_t(path_s) (alpha(s) + alpha(s - 1) + alpha(s - 2) where path_s differs from
+    alpha_t(s) = p_t(path_s) (alpha(s) + alpha(s - 1) + alpha(s - 2) if path_s differs from
     path_(s-2)).
     """
     places = op.Expand(op.Unsqueeze(path, [0]), op.Concat(op.Reshape(steps, [1]), [1, 1], axis=0))
@@ -178,7 +179,7 @@ def _forward(log_p: Var, path: Var, steps: Var, ends: Var | None) -> Var:
 
 
 def _at_the_end(alpha: Var, lengths: Var) -> Var:
-    """log(alpha(2 L) + alpha(2 L - 1)): behind the last label, or at it; (N,)."""
+    """Return log(alpha(2 L) + alpha(2 L - 1)), at or behind the last label, of shape (N,)."""
     last = op.Unsqueeze(2 * lengths, [1])
     before = op.GatherElements(alpha, op.Max(last - 1, np.int64(0)), axis=1)
     before = op.Where(op.Greater(last, 0), before, constant(_NEVER, alpha.dtype))

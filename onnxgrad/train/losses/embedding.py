@@ -1,6 +1,4 @@
-"""Losses of vectors: angles to others, distances to others. Components lie along the last axis,
-or along `dim`.
-"""
+"""Losses of vectors: angles and distances. Components lie along the last axis, or along `dim`."""
 
 from __future__ import annotations
 
@@ -32,9 +30,9 @@ _EPSILON = 1e-12
 
 @dataclass(frozen=True)
 class Cosine(Reduced):
-    """1 - cos(y, t), over the vectors along `dim`: one minus torch.nn.CosineSimilarity.
+    """1 - cos(y, t) of the vectors along `dim`: one minus torch.nn.CosineSimilarity.
 
-    Lengths below eps count as eps.
+    Lengths below eps are replaced by eps.
     """
 
     name: ClassVar[str] = "cosine"
@@ -43,11 +41,11 @@ class Cosine(Reduced):
 
     @property
     def over_batch(self) -> OverBatch | None:
-        """As `reduction` says, unless the vectors lie along the batch."""
+        """As `reduction`, unless the vectors lie along the batch axis."""
         return self.reduction if self.dim > 0 or self.dim == -1 else None
 
     def emit(self, place: Place) -> Var:
-        """The loss. Raises InputError for an output without that axis."""
+        """Emit the loss. Raises InputError for an output without that axis."""
         y = place.prediction(self.output)
         rank = y.rank or 0
         dim = 0 if rank == 1 and self.dim == 1 else self.dim
@@ -63,11 +61,11 @@ class Cosine(Reduced):
 
 @dataclass(frozen=True)
 class CosineEmbedding(Reduced):
-    """1 - cos(x1, x2) where the label is 1, max(0, cos - margin) where it is -1:
+    """1 - cos(x1, x2) if the label is 1, max(0, cos - margin) if it is -1:
     torch.nn.CosineEmbeddingLoss.
 
-    output: x1, (N, D) or (D). other: x2, another value of the model of that shape; None: a new
-    input "other".
+    output: x1, of shape (N, D) or (D). other: x2, another value of the model with that shape; None:
+    a new input "other".
     """
 
     name: ClassVar[str] = "cosine_embedding"
@@ -76,7 +74,7 @@ class CosineEmbedding(Reduced):
     margin: Finite = 0.0
 
     def emit(self, place: Place) -> Var:
-        """The loss. Raises InputError for values that are no two vectors, or no two lists of
+        """Emit the loss. Raises InputError unless the values are two vectors, or two lists of
         vectors, of one shape.
         """
         x1 = place.prediction(self.output)
@@ -99,12 +97,12 @@ class CosineEmbedding(Reduced):
 
 @dataclass(frozen=True)
 class TripletMargin(Loss):
-    """max(0, |a - p| - |a - n| + margin), lengths of order p along the last axis:
+    """max(0, |a - p| - |a - n| + margin) with norms of order p along the last axis:
     torch.nn.TripletMarginLoss.
 
-    output: the anchor a; positive, negative: the other two values of the model. swap: where n is
-    closer to the positive than to the anchor, that distance counts (Balntas et al., "Learning local
-    feature descriptors with triplets", 2016).
+    output: the anchor a. positive, negative: the other two values of the model. swap: use the
+    distance of n from the positive if it is smaller than that from the anchor (Balntas et al.,
+    "Learning local feature descriptors with triplets", 2016).
     """
 
     name: ClassVar[str] = "triplet_margin"
@@ -119,11 +117,11 @@ class TripletMargin(Loss):
 
     @property
     def over_batch(self) -> OverBatch | None:
-        """As `reduction` says, of triplets."""
+        """As `reduction`, over triplets."""
         return self.reduction
 
     def emit(self, place: Place) -> Var:
-        """The loss. Raises InputError for values that are no vectors of one shape."""
+        """Emit the loss. Raises InputError unless the values are vectors of one shape."""
         a, p, n = (place.prediction(name) for name in (self.output, self.positive, self.negative))
         if not a.rank:
             raise InputError(
@@ -137,12 +135,12 @@ class TripletMargin(Loss):
         return reduced(op.Clip(near - far + self.margin, 0.0), self.reduction)
 
     def _distance(self, x: Var, y: Var) -> Var:
-        """The length of x - y + eps, as torch.nn.PairwiseDistance has it."""
+        """Return the norm of x - y + eps, as torch.nn.PairwiseDistance does."""
         return norm(x - y + self.eps, self.p)
 
 
 def norm(x: Var, p: float) -> Var:
-    """(sum |x|^p)^(1/p) along the last axis; the largest |x| for p = inf."""
+    """Return (sum |x|^p)^(1/p) along the last axis; the largest |x| for p = inf."""
     if p == 1.0:
         return op.ReduceL1(x, [-1], keepdims=0)
     if p == 2.0:

@@ -20,9 +20,7 @@ from onnxgrad.train.losses.place import Place, is_float, wide
 
 @dataclass(frozen=True)
 class _Penalty(Loss):
-    """A sum over weights: params are names and globs, with a `!` before those that are taken
-    away again.
-    """
+    """A sum over weights. params: names and globs; a `!` excludes names."""
 
     params: str
 
@@ -36,11 +34,11 @@ class _Penalty(Loss):
 
     @property
     def over_batch(self) -> OverBatch | None:
-        """The same for every batch."""
+        """Constant: the same for every batch."""
         return "constant"
 
     def emit(self, place: Place) -> Var:
-        """The sum. Raises InputError for an entry that means no floating-point weight of the
+        """Emit the sum. Raises InputError for an entry that matches no floating-point weight of the
         model.
         """
         weights = {
@@ -67,7 +65,7 @@ class _Penalty(Loss):
 
     @abstractmethod
     def of(self, w: Var) -> Var:
-        """The penalty of one weight."""
+        """Return the penalty of one weight."""
 
 
 @dataclass(frozen=True)
@@ -77,16 +75,16 @@ class L1Penalty(_Penalty):
     name: ClassVar[str] = "l1_penalty"
 
     def of(self, w: Var) -> Var:
-        """sum |w|"""
+        """Return sum |w|."""
         return op.ReduceL1(w, keepdims=0)
 
 
 @dataclass(frozen=True)
 class L2Penalty(_Penalty):
-    """1/2 sum w^2: times lambda its gradient is that of weight_decay=lambda in SGD."""
+    """1/2 sum w^2. Times lambda, its gradient equals that of weight_decay=lambda in SGD."""
 
     name: ClassVar[str] = "l2_penalty"
 
     def of(self, w: Var) -> Var:
-        """1/2 sum w^2"""
+        """Return 1/2 sum w^2."""
         return 0.5 * op.ReduceSumSquare(w, keepdims=0)

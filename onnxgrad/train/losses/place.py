@@ -1,8 +1,8 @@
-"""Where a loss is emitted: what it may read of a model, and the labels that it may ask for.
+"""The place where a loss is emitted: the values that it may read, and its labels.
 
-Numbers of half precision are computed with in float32, as PyTorch's autocast does: a mean over a
-batch has no place in eight bits of mantissa. The loss of such a model is a float32 scalar, and so
-are the targets that it asks for.
+Values of half precision are computed with in float32, as in PyTorch's autocast, because a mantissa
+of eight bits is too short for the mean over a batch. The loss of such a model is a float32 scalar,
+and its targets are float32, too.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ _BY_DEFAULT = frozenset({"target", "labels", "other", "input_lengths", "target_l
 
 @dataclass(frozen=True)
 class Place:
-    """Where losses are emitted: a block whose values they may read, and to which they may add
-    inputs.
+    """A block in which losses are emitted. They may read its values and add inputs to it.
 
-    own: the model's values by name, without what losses add. classes: labels' input -> how many
-    classes there are, None where the model does not say, and the label that is ignored. unread:
-    labels' input -> how many labels at the beginning of a sequence belong to no score. detached:
-    names of values at which gradients stop, each a copy of one of the model's that is a target.
+    own: the model's values by name, without those that losses add. classes: for each labels' input
+    the number of classes (None if unknown) and the label that is ignored. unread: for each labels'
+    input the number of labels at the beginning of a sequence without a score. detached: names of
+    values at which gradients stop; each is a copy of a value of the model that is a target.
     """
 
     block: BindingBlock
@@ -46,8 +45,8 @@ class Place:
         object.__setattr__(self, "own", {v.name: v for v in self.block.vars()})
 
     def value(self, name: str | None) -> Var:
-        """The value of that name; None: the only floating-point output. Raises InputError where
-        there is none.
+        """Return the value with this name, or for None the only floating-point output. Raises
+        InputError if there is none.
         """
         if name is None:
             floats = [v for v in self.block.outputs if is_float(v)]
@@ -70,9 +69,7 @@ class Place:
         return found
 
     def prediction(self, name: str | None) -> Var:
-        """`value` in the precision that losses compute in. Raises InputError where its rank is
-        not known.
-        """
+        """Return `value` in the precision of losses. Raises InputError if its rank is unknown."""
         found = self.value(name)
         if found.shape is None:
             raise InputError(
@@ -82,11 +79,11 @@ class Place:
         return wide(found)
 
     def labels(self, name: str, dtype: int, shape: Shape, of: str = "") -> Var:
-        """The graph input of that name; the model's value of that name, through which no gradient
-        flows; a new input of that type where there is neither.
+        """Return the graph input with this name, or the model's value with this name, through which
+        no gradient flows, or a new input of this type.
 
-        One that is there may be an integer of another width, and a float of another precision,
-        which is cast. Raises InputError where it is of another kind or cannot have that shape.
+        An existing integer may have another width and a float another precision; it is cast. Raises
+        InputError if it has another kind or cannot have that shape.
         """
         wanted = TensorType(dtype, shape)
         found = next((v for v in self.block.inputs if v.name == name), self.own.get(name))
@@ -115,18 +112,18 @@ class Place:
 
 
 def is_float(v: Var) -> bool:
-    """Whether it is a floating-point tensor."""
+    """Whether this is a floating-point tensor."""
     return isinstance(v.type, TensorType) and v.dtype in FLOAT_DTYPES
 
 
 def wide(v: Var) -> Var:
-    """Half precision in float32; the others as they are."""
+    """Return half precision as float32, other values unchanged."""
     return op.Cast(v, to=TensorProto.FLOAT) if v.dtype in _HALVES else v
 
 
 def _may_be(v: Var, wanted: Shape) -> bool:
-    """Whether labels can have that shape. A value of the model must also not be broadcast along an
-    axis, because no check follows at run time.
+    """Whether labels can have that shape. A value of the model must not be broadcast along an axis,
+    because nothing checks it at run time.
     """
     known = v.is_input or v.shape is not None
     repeats = any((a == 1) is not (b == 1) for a, b in zip(v.shape or (), wanted))

@@ -24,12 +24,12 @@ _TERM = re.compile(rf"\s*(?:({_NUMBER})\s*\*)?\s*([^\s+*{{}}]+)\s*(?:\{{([^{{}}]
 
 @known_keywords
 def parse_loss(text: str) -> Loss:
-    """The loss that a text says: terms `[NUMBER*]NAME[{option=value,option=value}]` with `+`
+    """Return the loss of a text: terms `[NUMBER*]NAME[{option=value,option=value}]` with `+`
     between them.
 
-    A name of `LOSSES`, else a scalar value of the model. Options are those of the class; a list is
-    `[1,2,3]`, and several globs have `;` between them. Raises InputError for text that cannot be
-    read, and for an unknown option.
+    NAME is one of `LOSSES`, or a scalar of the model. Options are those of the class; a list is
+    written `[1,2,3]`, and several globs with `;` between them. Raises InputError if the text cannot
+    be read, and for an unknown option.
     """
     terms: list[tuple[float, Loss]] = []
     position, more = 0, "+"

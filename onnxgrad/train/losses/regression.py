@@ -1,4 +1,4 @@
-"""Losses between numbers: squared, absolute, and what lies between the two."""
+"""Losses between numbers: squared, absolute, and combinations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnxgrad.train.losses.place import Place
 
 @dataclass(frozen=True)
 class Elementwise(Reduced):
-    """A mean (or sum) over elements of a function of prediction and target, which have one
+    """The mean (or sum) over elements of a function of prediction and target, which have the same
     shape.
     """
 
@@ -25,7 +25,7 @@ class Elementwise(Reduced):
 
     @abstractmethod
     def of(self, y: Var, t: Var) -> Var:
-        """The loss of each element."""
+        """Return the loss of each element."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class MSE(Elementwise):
     name: ClassVar[str] = "mse"
 
     def of(self, y: Var, t: Var) -> Var:
-        """(y - t)^2"""
+        """Return (y - t)^2."""
         d = y - t
         return d * d
 
@@ -47,13 +47,13 @@ class L1(Elementwise):
     name: ClassVar[str] = "l1"
 
     def of(self, y: Var, t: Var) -> Var:
-        """|y - t|"""
+        """Return |y - t|."""
         return op.Abs(y - t)
 
 
 @dataclass(frozen=True)
 class Huber(Elementwise):
-    """d^2 / 2 up to |d| = delta and delta (|d| - delta / 2) beyond: torch.nn.HuberLoss.
+    """d^2 / 2 up to |d| = delta, and delta (|d| - delta / 2) beyond: torch.nn.HuberLoss.
 
     Source: Huber, "Robust estimation of a location parameter", 1964.
     """
@@ -62,13 +62,13 @@ class Huber(Elementwise):
     delta: Positive = 1.0
 
     def of(self, y: Var, t: Var) -> Var:
-        """c (d - c / 2) with c = d clipped to delta; its derivative is c."""
+        """Return c (d - c / 2) with c = d clipped to delta; its derivative is c."""
         return _huber(y - t, self.delta)
 
 
 @dataclass(frozen=True)
 class SmoothL1(Elementwise):
-    """d^2 / (2 beta) up to |d| = beta and |d| - beta / 2 beyond; |d| for beta 0:
+    """d^2 / (2 beta) up to |d| = beta, and |d| - beta / 2 beyond; |d| for beta = 0:
     torch.nn.SmoothL1Loss.
 
     Source: Girshick, "Fast R-CNN", 2015.
@@ -78,7 +78,7 @@ class SmoothL1(Elementwise):
     beta: NonNegative = 1.0
 
     def of(self, y: Var, t: Var) -> Var:
-        """Huber's loss with delta = beta, over beta."""
+        """Return Huber's loss with delta = beta, divided by beta."""
         return _huber(y - t, self.beta) / self.beta if self.beta else op.Abs(y - t)
 
 
