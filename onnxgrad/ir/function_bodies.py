@@ -24,6 +24,7 @@ from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import function_block
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import FunctionKey, Program
+from onnxgrad.ir.program import called as called
 from onnxgrad.ir.protobufs import every_node, keep
 from onnxgrad.ir.topological_order import callees_first
 from onnxgrad.ir.types import TensorType, type_to_proto
@@ -39,18 +40,6 @@ class Body:
     block: BindingBlock
     results: tuple[Var | None, ...]
     key: FunctionKey | None = None
-
-
-def called(binding: Binding) -> FunctionKey | None:
-    """Returns domain, name and overload of the local function that a binding calls; None if it
-    calls none.
-    """
-    functions = binding.block.program.functions
-    if not functions:
-        return None
-    node = binding.node
-    keys = [(domain, binding.op, node.overload) for domain in (binding.domain, node.domain)]
-    return next((key for key in keys if key in functions), None)
 
 
 def has_schema_body(binding: Binding) -> bool:

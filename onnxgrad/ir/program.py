@@ -159,6 +159,18 @@ class Program:
         return elements(tensor)
 
 
+def called(binding: Binding) -> FunctionKey | None:
+    """Returns domain, name and overload of the local function that a binding calls; None if it
+    calls none.
+    """
+    functions = binding.block.program.functions
+    if not functions:
+        return None
+    node = binding.node
+    keys = [(domain, binding.op, node.overload) for domain in (binding.domain, node.domain)]
+    return next((key for key in keys if key in functions), None)
+
+
 def _rows(kind: str, values: Sequence[Var]) -> Iterable[str]:
     for v in values[:_ROWS]:
         texts = map(escaped, (kind, v.name[:_WIDEST], str(v.type or "?")[:_WIDEST]))

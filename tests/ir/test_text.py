@@ -66,7 +66,7 @@ def test_nested_blocks_are_indented() -> None:
               p: f32[2] = Mul(x, k)
               return p
             }
-          l: f32[...], all: f32[unk__0,2] = Loop(n, c, x, body={...})
+          l: f32[2], all: f32[unk__0,2] = Loop(n, c, x, body={...})
             body(i: i64[], go: bool[], v: f32[2]) {
               on: bool[] = Identity(go)
               w: f32[2] = Add(v, y)

@@ -17,9 +17,10 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoPr
 from onnxgrad.ir import attributes
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.program import Program
+from onnxgrad.ir.program import Program, called
 from onnxgrad.ir.sizes import is_name, symbols
 from onnxgrad.ir.type_inference import misinferred, per_binding, whole_model
+from onnxgrad.ir.type_inference.calls import CallTypes
 from onnxgrad.ir.type_inference.per_binding import types_of_bodies
 from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements
 from onnxgrad.ir.type_inference.symbolic_shapes import REFINED
@@ -308,13 +309,6 @@ def _type_constants(block: BindingBlock) -> None:
                 )
 
 
-def _types_of(b: Binding, known: KnownElements) -> Sequence[Type | None]:
-    """The types of its results, from its operands or its bodies. Raises TypeMismatch."""
-    if b.blocks:
-        return types_of_bodies(b)
-    return per_binding.types_of(b, known)
-
-
 # ---- declarations, and what flows on from them ---------------------------------------------------
 
 
@@ -329,6 +323,7 @@ class _Completion:
         self.said = said
         self.improved = improved
         self.known = KnownElements()
+        self.calls = CallTypes(self.known)
 
     def block(self, block: BindingBlock) -> None:
         between, returned = self.said.between[block], self.said.returned[block]
@@ -352,7 +347,7 @@ class _Completion:
             self._take(returned, unknown)
 
     def _is_to_type(self, b: Binding) -> bool:
-        if self.improved is None or b.blocks or (b.domain, b.op) in REFINED:
+        if self.improved is None or b.blocks or (b.domain, b.op) in REFINED or called(b):
             return True
         return any(v in self.improved for v in b.inputs)
 
@@ -366,12 +361,18 @@ class _Completion:
 
     def _again(self, b: Binding) -> None:
         try:
-            types = _types_of(b, self.known)
+            types = self._types_of(b)
         except TypeMismatch:
             return  # the file's own trouble: onnx said nothing about it either
         for out, found in zip(b.outputs, types):
             if out is not None and isinstance(found, TensorType):
                 self._improve(out, found)
+
+    def _types_of(self, b: Binding) -> Sequence[Type | None]:
+        """The types of its results, from its operands or its bodies. Raises TypeMismatch."""
+        if b.blocks:
+            return types_of_bodies(b)
+        return self.calls.of(b) if called(b) else per_binding.types_of(b, self.known)
 
     def _improve(self, var: Var, more: Type | None) -> None:
         better = self.said.merge(var.type, more)

@@ -24,6 +24,7 @@ from onnxgrad.ir.types import (
     TypeMismatch,
     element_count,
     same_dim,
+    same_shape,
     type_bytes,
     type_from_proto,
 )
@@ -133,11 +134,16 @@ def retype(block: BindingBlock) -> None:
     block.schedule()
     for b in block.bindings:
         if b.blocks:
-            _INTO.get(b.op if b.domain == "" else "", _nested)(b)
-            _learn(b.outputs, types_of_bodies(b))
+            retype_bodies(b)
             continue
         if any(v is not None and _is_open(v) for v in b.outputs):
             type_again(b)
+
+
+def retype_bodies(b: Binding) -> None:
+    """`retype` the nested blocks of a binding, and then its results. Raises TypeMismatch."""
+    _INTO.get(b.op if b.domain == "" else "", _nested)(b)
+    _learn(b.outputs, types_of_bodies(b))
 
 
 def type_again(b: Binding) -> None:
@@ -164,10 +170,20 @@ def _of_if(b: Binding) -> list[Type | None]:
 
 
 def _of_loop(b: Binding) -> list[Type | None]:
-    """A state keeps its dtype, not its shape; what is scanned gets a new first axis."""
+    """A state keeps its dtype, and its shape if one run of the body does; what is scanned gets a
+    new first axis.
+    """
     body, count = b.blocks["body"], len(b.inputs) - 2
     states, scans = body.outputs[1 : 1 + count], body.outputs[1 + count :]
-    return [*(_unshaped(v) for v in states), *(_stacked(v.type, 0) for v in scans)]
+    kept = [
+        out.type
+        if before is not None
+        and same_shape(before.shape, inside.shape)
+        and same_shape(inside.shape, out.shape)
+        else _unshaped(out)
+        for before, inside, out in zip(b.inputs[2:], body.inputs[2:], states)
+    ]
+    return [*kept, *(_stacked(v.type, 0) for v in scans)]
 
 
 def _of_scan(b: Binding) -> list[Type | None]:

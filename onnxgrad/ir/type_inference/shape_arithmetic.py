@@ -60,6 +60,10 @@ class KnownElements:
             self._known[var] = self._evaluated(var, depth)
         return self._known[var]
 
+    def learn(self, var: Var, elements: Elements) -> None:
+        """Remember the elements of a value that no rule evaluates."""
+        self._known[var] = elements
+
     def _evaluated(self, var: Var, depth: int) -> Elements | None:
         if var.is_constant:
             return _constant(var)

@@ -264,7 +264,7 @@ def test_an_if_learns_from_its_branches_what_a_declaration_told_them() -> None:
     model = parse(
         """g (bool c, float[4] x, int64 n) => (float[4] s, float[p] y) {
             s = Loop (n, , x) <body = b (int64 i, bool go, float[4] v) => (bool on, float[4] w) {
-                on = Identity(go) w = Sin(v) }>
+                on = Identity(go) w = Concat<axis = 0>(v, v) }>
             k = If (c) <then_branch = t () => (float a) { a = Tanh(s) }, else_branch = e () => (float b) { b = Sin(s) }>
             y = Relu(k) }"""
     )
