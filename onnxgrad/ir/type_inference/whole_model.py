@@ -154,6 +154,10 @@ def _prepare(nodes: Iterable[NodeProto], hidden: Set[str]) -> None:
         for a in node.attribute[:]:
             if a.type == _GRAPH:
                 del a.g.value_info[:]
+                made = {name for n in a.g.node for name in n.output}
+                for value in a.g.output:  # onnx would believe these
+                    if value.name in made and value.type.HasField("tensor_type"):
+                        value.type.tensor_type.ClearField("shape")
                 for tensor in a.g.initializer:
                     light = _light_tensor(tensor)
                     if light is not tensor:

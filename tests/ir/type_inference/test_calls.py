@@ -110,3 +110,11 @@ def test_deep_calls_end() -> None:
       g (float[N] x) => (float y) {{ y = d.f18(x) }}
       <domain: "d", opset_import: ["" : 20]> f0 (x) => (y) {{ y = Concat<axis = 0>(x, x) }}{body}"""
     assert onnxgrad.load(parse(text)).main.outputs[0].rank in (None, 1)
+
+
+def test_the_declared_shape_of_a_state_is_not_believed() -> None:
+    proto = parse(
+        """g (float[4] x, int64 n) => (float[4] y) { y = Loop (n, , x) <body = b (int64 i, bool c, float[4] s) =>
+        (bool d, float[4] t) { d = Identity(c) t = Concat<axis = 0>(s, s) }> }"""
+    )
+    assert str(load(proto).main.outputs[0].type) == "f32[?]"
