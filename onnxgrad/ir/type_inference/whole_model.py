@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Set
 
 import onnx
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxgrad.ir import domains
 from onnxgrad.ir.preflight.model import inlined_nodes
@@ -153,16 +153,21 @@ def _prepare(nodes: Iterable[NodeProto], hidden: Set[str]) -> None:
             node.op_type = _UNKNOWN
         for a in node.attribute[:]:
             if a.type == _GRAPH:
-                del a.g.value_info[:]
-                made = {name for n in a.g.node for name in n.output}
-                for value in a.g.output:  # onnx would believe these
-                    if value.name in made and value.type.HasField("tensor_type"):
-                        value.type.tensor_type.ClearField("shape")
+                _forget_results(a.g)
                 for tensor in a.g.initializer:
                     light = _light_tensor(tensor)
                     if light is not tensor:
                         tensor.CopyFrom(light)
                 _prepare(a.g.node, hidden)
+
+
+def _forget_results(graph: GraphProto) -> None:
+    """Clear the shapes that a nested graph declares of results: onnx would believe them."""
+    del graph.value_info[:]
+    made = {name for n in graph.node for name in n.output}
+    for value in graph.output:
+        if value.name in made and value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
 
 
 def _forget_symbols(nodes: Iterable[NodeProto]) -> None:
