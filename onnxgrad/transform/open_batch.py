@@ -98,13 +98,13 @@ def _named(inputs: Sequence[Var], name: str, batch: int | None) -> tuple[Var, La
 
 def open_rows(
     program: Program, names: Sequence[str] | None = None, *, batch: int | None = None,
-    symbol: str = "batch", along: str = "auto",
+    symbol: str = "batch", along: str = "auto", branches: bool = True,
 ) -> Opened:  # fmt: skip
     """Open the batch of inputs, which has a fixed size; `program` is changed.
 
     `names`: the inputs (None: every one whose first axis has the size `batch`, which is 1 unless
-    said). `symbol`: the name of the new size. `along`: as `follow_rows`. Raises InputError that
-    names the node where rows depend on each other, or no rule applies.
+    said). `symbol`: the name of the new size. `along`, `branches`: as `follow_rows`. Raises
+    InputError that names the node where rows depend on each other, or no rule applies.
     """
     inputs, count = chosen_inputs(program, names, batch)
     taken = {d for v in program.main.inputs for d in v.shape or () if isinstance(d, str)}
@@ -115,9 +115,14 @@ def open_rows(
     more = f",{_FOLD_MORE},remove-unused" if count > 1 else ""
     Pipeline.of(passes=_PREPARE + more).run(program)
     shared = _shared(program.main, inputs, count)
+    forks = branches and any(b.is_op("If") for b in program.main.bindings)
+    spare = copy_of(to_proto(program)) if forks else None
     try:
-        done = follow_rows(program, inputs, count=count, along=along)
+        done = follow_rows(program, inputs, count=count, along=along, branches=branches)
     except InputError as error:
+        if spare is not None:  # an If once per row
+            again = program_of(spare, program.folder, digests=program.digests)
+            return open_rows(again, names, batch=batch, symbol=symbol, along=along, branches=False)
         raise type(error)("; ".join([str(error), *shared])) from None
     outputs = _outputs(program.main, done)
     notes = [*shared, *_notes(outputs)]

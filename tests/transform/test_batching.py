@@ -136,6 +136,34 @@ def test_a_node_without_a_rule_runs_once_per_row(text: str) -> None:
     assert sum(done.scanned.values()) == 1
 
 
+IFS = [
+    # branches that read values of the graph around them, at other places, or none
+    """g (float[1,3] x, bool c) => (float[1,3] y) { e = Exp (x)  y = If (c) <
+        then_branch = a () => (float[1,3] p) { p = Add (x, e) }, else_branch = b () => (float[1,3] q) { q = Neg (e) }> }""",
+    """g (float[1,3] x, bool c) => (float[1,1,3] y, float[1,3] z) { y, z = If (c) <
+        then_branch = a () => (float[1,1,3] p, float[1,3] r) { s = Constant <value_ints = [1, 1, 3]> ()  p = Reshape (x, s)  r = Neg (x) },
+        else_branch = b () => (float[1,1,3] q, float[1,3] t) { u = Constant <value_ints = [1]> ()  q = Unsqueeze (x, u)
+          k = Constant <value = float[1,3] {1, 2, 3}> ()  t = Identity (k) }> }""",
+    """g (float[1,2,3] x, bool c) => (float[1,2,3] y) { y = If (c) <
+        then_branch = a () => (float[1,2,3] p) { s = Constant <value_ints = [2, 3]> ()  f = Reshape (x, s)  m = Softmax <axis = 0> (f)
+          w = Constant <value_ints = [1, 2, 3]> ()  p = Reshape (m, w) }, else_branch = b () => (float[1,2,3] q) { q = Tanh (x) }> }""",
+]
+
+
+@pytest.mark.parametrize("text", IFS)
+@pytest.mark.parametrize("condition", [True, False])
+def test_rows_in_the_branches_of_an_if(text: str, condition: bool) -> None:
+    model = parse(text)
+    done = open_rows(load_own(model), ["x"])
+    assert not done.scanned
+    rows = [np.asarray(feeds_for(model, seed=s)["x"]) for s in range(3)]
+    c = np.array(condition)
+    results = run(to_proto(done.program), {"x": np.concatenate(rows), "c": c})
+    expected = done.rows.results([run(model, {"x": row, "c": c}) for row in rows], 3, {})
+    for name, value in expected.items():
+        np.testing.assert_allclose(results[name], value, rtol=1e-6, err_msg=name)
+
+
 def test_recurrent_states_repeat() -> None:
     text = """g (float[1,5,2] x) => (float[5,1,1,3] y, float[1,1,3] h)
       <float[1,9,2] w = {W18}, float[1,9,3] r = {W27}, float[1,1,3] s = {0.1, 0.2, 0.3}> {

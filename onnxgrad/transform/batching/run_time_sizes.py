@@ -25,7 +25,8 @@ class RunTimeSizes:
     """The sizes of one program whose `opened` inputs hold rows, `count` of them in the file."""
 
     def __init__(self, opened: Mapping[Var, Layout], inputs: Sequence[Var], count: int = 1) -> None:
-        self.opened, self.block, self.count = opened, inputs[0].block, count
+        self.opened, self.inputs, self.count = opened, inputs, count
+        self.block = inputs[0].block
         self._made: dict[Size, Var] = {}
         self._shapes: dict[Var, Var] = {}
         self._elements: dict[tuple[Var, int], Var] = {}

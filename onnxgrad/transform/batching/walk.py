@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+from onnx import ValueInfoProto, helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding, draws
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.program import Program
@@ -49,14 +51,21 @@ class Batched:
     scanned: Counter[str] = field(default_factory=Counter)
     warnings: list[str] = field(default_factory=list)
     never_empty: list[str] = field(default_factory=list)  # nodes at which no rows end the process
+    branches: bool = True  # whether rows are followed into an If
 
 
 def follow_rows(
-    program: Program, inputs: Mapping[Var, Layout], *, count: int = 1, along: str = "auto"
+    program: Program,
+    inputs: Mapping[Var, Layout],
+    *,
+    count: int = 1,
+    along: str = "auto",
+    branches: bool = True,
 ) -> Batched:
     """Follow the rows of `inputs` through the main graph, which is changed: types stay those of
     `count` rows. `along`: what becomes of a node that works along the rows: an error ("refuse"), a
     warning ("warn"), or an error if it computes statistics over other axes as well ("auto").
+    `branches`: follow the rows into an If; else it runs once per row.
 
     Raises InputError that names the node where rows depend on each other, or no rule applies.
     """
@@ -65,7 +74,7 @@ def follow_rows(
     if count > 1:
         read_own_rows(main, count)
     sharpen(main)
-    done = Batched({**inputs}, RunTimeSizes(inputs, main.inputs, count))
+    done = Batched({**inputs}, RunTimeSizes(inputs, main.inputs, count), branches=branches)
     with emitting(main, made_by="open-batch"):
         for b in list(main.bindings):
             _visit(b, done, along)
@@ -83,10 +92,61 @@ def _visit(b: Binding, done: Batched, along: str) -> None:
         raise _named(b, Dependent("its scale is computed from the rows: dynamic quantisation"))
     site = Site(b, done.layouts, done.sizes)
     try:
-        _apply(site, done, along, any(v.block is not b.block for v in found))
+        if b.is_op("If") and site.at(0) is None and done.branches:
+            _follow_branches(site, done, along)
+            return
+        _apply(site, done, along, not found <= {*b.inputs})
     except (Dependent, Refused) as error:
         raise _named(b, error) from None
     _commit(site, done)
+
+
+def _follow_branches(site: Site, done: Batched, along: str) -> None:
+    """An If whose condition all rows share: the rows inside, at one place of each result."""
+    b, sizes = site.binding, done.sizes
+    inside = {}
+    for block in b.blocks.values():
+        within = replace(done, sizes=RunTimeSizes(sizes.opened, sizes.inputs, sizes.count))
+        block.schedule()
+        with emitting(block, made_by="open-batch"):
+            for nested in list(block.bindings):
+                _visit(nested, within, along)
+            emitter().discard()
+        done.in_place += within.in_place - done.in_place
+        inside[block] = within
+    for i, result in enumerate(b.outputs):
+        layout = _at_one_place(b, i, done, {block: w.sizes for block, w in inside.items()})
+        if result is not None:
+            done.layouts[result] = layout
+
+
+def _at_one_place(
+    b: Binding, i: int, done: Batched, sizes: Mapping[BindingBlock, RunTimeSizes]
+) -> Layout | None:
+    """The place of the rows in result `i` of all branches, to which they are brought."""
+    places = [done.layouts.get(block.outputs[i]) for block in sizes]
+    if not any(places):
+        return None
+    wanted = next((p for p in places if p is not None and not p.own), None)
+    if wanted is None:
+        raise Refused("a scalar in each row")
+    for block, run_time in sizes.items():
+        v = block.outputs[i]
+        site = Site(b, done.layouts, run_time)
+        site.operands = [v]
+        with emitting(block, made_by="open-batch"):
+            if site.at(0) is None:
+                site.tile(0, wanted)
+            elif not site.moved(0, wanted):
+                raise Refused("its branches have the rows at different places")
+            made = site.operands[0]
+            if made is not None and made is not v:
+                block.return_instead(v, made)
+            emitter().discard()
+        result = block.outputs[i]
+        type_ = helper.make_tensor_type_proto(result.dtype, None)
+        block.declared[result] = ValueInfoProto(name=result.name, type=type_)
+    return wanted
 
 
 def _draws(b: Binding) -> bool:
