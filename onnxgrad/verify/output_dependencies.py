@@ -70,11 +70,13 @@ def key_of(function: FunctionProto) -> Key:
     return function.domain, function.name, function.overload
 
 
-def float_types(model: onnx.ModelProto) -> dict[str, set[str]]:
+def float_types(model: onnx.ModelProto, weights: Iterable[int] = ()) -> dict[str, set[str]]:
     """The float dtypes, by numpy's names, in which each output is computed: those of the inputs and
-    of casts on its paths. A weight that is stored in another type is exact.
+    of casts on its paths. A weight that is stored in another type is exact, unless its element type
+    is one of `weights`.
     """
-    values: dict[str, int] = {}
+    kinds = {*weights}
+    values = {t.name: _bit(t.data_type) for t in model.graph.initializer if t.data_type in kinds}
     for value in model.graph.input:
         for tensor in tensor_types(value.type):
             values[value.name] = values.get(value.name, 0) | _bit(tensor.elem_type)

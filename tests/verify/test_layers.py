@@ -174,3 +174,62 @@ def test_the_outer_graph_alone_and_strings() -> None:
     split = split.replace("(float[2] y) {", "(float[2] y) <int64 n = {1}, int64 o = {0}> {")
     report = verify(parse(split), parse(split), layers=True)
     assert report.layers.paired == 3 and report.layers.first is None
+
+
+SCRIPT = """<ir_version: 8, opset_import: ["": 20]> g (float[N,4] x) => (float[N,4] y) <float[4] w = {1, 2, 3, 4}> {
+  [path_net_first_Mul] a = Mul (x, w)  [path_net_first_Exp] b = Exp (a)
+  [path_net_second_Neg] c = Neg (b)  y = Tanh (c) }"""
+NEWER = """<ir_version: 10, opset_import: ["": 20]> g (float[N,4] x) => (float[N,4] y) <float[4] w = {1, 2, 3, 4}> {
+  [first] val_1 = Mul (w, x)  [first] val_2 = Exp (val_1)  [second] val_3 = Neg (val_2)  y = Tanh (val_3) }"""
+
+
+def two_exports(*changes: tuple[str, str]) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """One network by TorchScript, whose nodes have paths for names, and by the newer exporter, with metadata."""
+    text = NEWER
+    for before, after in changes:
+        assert before in text
+        text = text.replace(before, after)
+    script, newer = (onnx.parser.parse_model(t) for t in (SCRIPT, text))
+    for node in script.graph.node:
+        node.name = node.name.replace("path", "").replace("_", "/")
+    for node in newer.graph.node:
+        if node.name:
+            scopes = ["", "net", f"net.{node.name}", node.op_type.lower()]
+            node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=str(scopes))
+            node.name = ""
+    return script, newer
+
+
+def test_what_leaves_a_module_is_paired_across_exporters() -> None:
+    report = verify(*two_exports(), layers=True)
+    assert report.ok and report.layers.first is None
+    assert [(p.name, p.other, p.by) for p in report.layers.pairs] == [
+        ("b", "val_2", "scope"), ("c", "val_3", "scope"), ("y", "y", "name"),
+    ]  # fmt: skip
+    report = verify(*two_exports(("Exp (val_1)", "Sin (val_1)")), layers=True)
+    assert not report.ok and report.layers.first.name == "b"
+    report = verify(*two_exports(("Neg (val_2)", "Identity (val_2)")), layers=True)
+    assert not report.ok and report.layers.first.name == "c"
+
+
+def test_a_guess_that_a_run_refutes_is_no_difference() -> None:
+    """A factor moved from one module to the next: what is computed from both agrees."""
+    moved = ("val_2 = Exp (val_1)", "e = Exp (val_1)  [first] val_2 = Sqrt (e)")
+    squared = ("Neg (val_2)", "Neg (s)")
+    back = ("  [second] val_3", "  [second] s = Mul (val_2, val_2)  [second] val_3")
+    report = verify(*two_exports(moved, squared, back), layers=True)
+    assert report.ok and report.layers.first is None
+    assert [p.name for p in report.layers.pairs] == ["c", "y"] and "b" in report.layers.unpaired
+    assert any("taken for no pairs" in note for note in report.layers.notes)
+
+
+def test_a_counted_name_or_another_shape_is_no_pair_of_its_own() -> None:
+    """The next export counts anew: `val_3` is another value, of the same shape or of another."""
+    counted = NEWER.replace("[first] ", "").replace("[second] ", "")
+    shifted = counted.replace("val_3", "val_4").replace("val_2", "val_3").replace("Exp (val_1)", "Exp (val_2)")  # fmt: skip
+    shifted = shifted.replace("val_1 = Mul (w, x)", "val_1 = Abs (x)  val_2 = Mul (w, x)")
+    report = verify(*map(onnx.parser.parse_model, (counted, shifted)), layers=True)
+    assert report.ok and report.layers.first is None
+    turned = CHAIN.replace("a = Mul (x, w)", "a = Transpose (x)  z = Mul (x, w)")
+    report = verify(chain(), parse(turned.replace("Exp (a)", "Exp (z)")), layers=True)
+    assert report.ok and report.layers.first is None and report.layers.unpaired == ("a",)

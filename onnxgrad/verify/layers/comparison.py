@@ -5,6 +5,7 @@ models start to differ; only the outputs decide whether they do.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, ValueInfoProto
 
 from onnxgrad.errors import InputError, OnnxgradError
-from onnxgrad.ir.protobufs import copy_of, graphs_of
+from onnxgrad.ir.protobufs import copy_of, graphs_of, scheduled
 from onnxgrad.ir.storage.external_data import outside
 from onnxgrad.ir.storage.numpy_files import ArraysFile
 from onnxgrad.limits import LimitReached
@@ -28,6 +29,7 @@ from onnxgrad.verify.layers.pairs import (
     stored_pairs,
     value_pairs,
 )
+from onnxgrad.verify.layers.scopes import standing
 from onnxgrad.verify.onnxruntime_check import Request, Settings, as_computed
 from onnxgrad.verify.output_dependencies import Marks, float_types, gathered
 from onnxgrad.verify.proof_model import ProofModel
@@ -115,11 +117,13 @@ class Comparison:
     keep: ArraysFile | None = None
     _skipped: dict[str, str] = field(default_factory=dict)
     _unsaved: list[str] = field(default_factory=list)
+    _others: dict[str, str] = field(default_factory=dict)  # no pairs, as the run shows: why
 
     def of(self, feeds: Feeds, case: str, unpaired: Sequence[str]) -> Layers:
         """Compare on these feeds, by the first model's names."""
         found: list[Layer] = []
         self._skipped.clear()
+        self._others.clear()
         size, at = _FIRST, 0
         while at < len(self.pairs):
             batch = self.pairs[at : at + size]
@@ -137,7 +141,21 @@ class Comparison:
             at += len(batch)
             fitting = size * _BYTES // max(taken, 1)
             size = max(1, min(_GROWTH * max(size, _FIRST // 4), fitting))
-        return Layers(tuple(found), case, tuple(unpaired), tuple(self._notes()))
+        found = self._standing(found)
+        apart = [*unpaired, *self._others]
+        return Layers(tuple(found), case, tuple(apart), tuple(self._notes()))
+
+    def _standing(self, found: Sequence[Layer]) -> list[Layer]:
+        """Without guesses that differ while what is computed from them agrees."""
+        guesses = {p.name for p in self.pairs if p.is_guess}
+        wrong = {layer.name for layer in found if not layer.difference.ok}
+        if self.stored is not None or guesses.isdisjoint(wrong):
+            return [*found]
+        nodes = scheduled(list(self.first.model.proto.graph.node))
+        kept = standing(nodes, wrong, {layer.name for layer in found} - wrong, guesses)
+        why = "paired by module or counted name alone, before values that agree"
+        self._others.update(dict.fromkeys(sorted(wrong - kept), why))
+        return [layer for layer in found if layer.name not in self._others]
 
     def _notes(self) -> list[str]:
         inner = sum(len(graphs_of(n)) for n in self.first.model.proto.graph.node)
@@ -146,6 +164,10 @@ class Comparison:
         inside = [counted(inner, "nested graph")] if inner else []
         inside += [counted(functions, "function")] if functions else []
         found += self._unsaved
+        found += [
+            f"{counted(n, 'value')} {why}: taken for no pairs"
+            for why, n in Counter(self._others.values()).items()
+        ]
         return found + ([f"not looked at: values inside {' and '.join(inside)}"] if inside else [])
 
     def _batch(self, batch: Sequence[Pair], feeds: Feeds) -> tuple[list[Layer], int]:
@@ -167,12 +189,17 @@ class Comparison:
         own = got if known else dict(zip(ours, self.first.run(a, feeds)))
         expected = dict(self.stored or {}) if known else own
         expected = {name: expected[name] for name in ours}
+        ends = {v.name for v in self.first.model.proto.graph.output}
+        unlike = [n for n in ours if n not in ends and not _alike(expected[n], got[n])]
+        self._others.update(dict.fromkeys(unlike, "of another shape or kind of type"))
         if self.keep is not None:
             for name, value in expected.items():
                 self._unsaved += _kept(self.keep, name, value)
         sizes, ranges = self._noise(b if known else a, fed if known else feeds, own)
         limits = self._limits(expected, sizes, a, b, ours)
-        differences = compare(expected, _as_wide(got, expected), limits, ranges)
+        compared = {n: v for n, v in expected.items() if n not in self._others}
+        wide = _as_wide({n: got[n] for n in compared}, compared)
+        differences = compare(compared, wide, limits, ranges)
         by_name: dict[str, list[Difference]] = {}
         for difference in differences:
             by_name.setdefault(base_name(difference.output, expected), []).append(difference)
@@ -211,8 +238,12 @@ class Comparison:
         b: ModelProto,
         names: Sequence[str],
     ) -> dict[str, Any]:
+        held = [{t.data_type for t in m.graph.initializer} for m in (a, b)]
         types, quantised = (
-            [dict(zip(names, _by_place(m, float_types(m)))) for m in (a, b)],
+            [  # weights of a type that the other model has none of were rounded
+                dict(zip(names, _by_place(m, float_types(m, held[i] - held[1 - i]))))
+                for i, m in enumerate((a, b))
+            ],
             [dict(zip(names, _by_place(m, gathered(m, Marks(node=_quantises))))) for m in (a, b)],
         )
         paths = {name: {*types[0][name], *types[1][name]} for name in names}
@@ -221,6 +252,13 @@ class Comparison:
             if limit.most and quantised[1][name] and (self.stored or not quantised[0][name]):
                 limits[name] = Allowance(max(limit.most, _QUANTUM), math.inf, limit.noise)
         return self.demands.allows(limits)
+
+
+def _alike(a: Value, b: Value) -> bool:
+    """Whether two values can be one: of one shape, both floats or both not."""
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+        return type(a) is type(b)
+    return a.shape == b.shape and is_float(a) == is_float(b)
 
 
 def _by_place(model: ModelProto, by_name: Mapping[str, Any]) -> list[Any]:

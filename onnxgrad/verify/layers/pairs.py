@@ -1,9 +1,10 @@
 """Pairs the values inside two models: by name, by the name of the node, by the structure around
-them.
+them, by the module that they leave.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import scheduled
+from onnxgrad.verify.layers import scopes
 from onnxgrad.verify.value_numbers import Numbers
 
 _SUFFIXES = ("_quantized", "_QuantizeLinear_Output", "_DequantizeLinear_Output")
@@ -29,16 +31,25 @@ _MOVES = frozenset({
 })  # fmt: skip
 QUANTISES = frozenset({*_SCALES, "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger"})
 _ROUNDED = frozenset({"to", "dtype", "saturate"})  # attributes in which narrower copies differ
+_COUNTED = re.compile(r"(onnx::\w+_|val_|_)?\d+")  # names that another export gives to other values
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A value of the first model and one of the second; `by` says why: name, node, structure."""
+    """A value of the first model and one of the second; `by` says why: name, node, structure,
+    scope.
+    """
 
     name: str
     other: str
     by: str
     operator: str  # that computes it in the first
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether it may be wrong: by modules, or by a name that an exporter counts up."""
+        counted = self.by == "name" and self.name == self.other and _COUNTED.fullmatch(self.name)
+        return self.by == scopes.BY or bool(counted)
 
 
 def value_pairs(
@@ -49,7 +60,8 @@ def value_pairs(
     """
     makers, others = _makers(a.graph), _makers(b.graph)
     found = {name: (other, "name") for name, other in _by_name(makers, others, names)}
-    for by, pairs in (("node", _by_node), ("structure", _by_structure)):
+    ways = (("node", _by_node), ("structure", _by_structure), (scopes.BY, _by_scope))
+    for by, pairs in ways:
         left = {name: n for name, n in makers.items() if name not in found}
         # a value that bears a name of the first model is that value, and no other
         used = {other for other, _ in found.values()} | (others.keys() & makers.keys())
@@ -174,6 +186,17 @@ def _by_structure(
         number = first.get(name, -1)
         if often[0][number] == often[1][number] == 1 and known[number] in others:
             yield name, known[number]
+
+
+def _by_scope(
+    a: ModelProto,
+    b: ModelProto,
+    makers: Mapping[str, NodeProto],
+    others: Mapping[str, NodeProto],
+    names: Mapping[str, str],
+) -> Iterator[tuple[str, str]]:
+    """Values that alone leave a module of one name."""
+    yield from scopes.by_scope(a.graph, b.graph, makers, others)
 
 
 def scale_of(makers: Mapping[str, NodeProto], name: str) -> tuple[str, str] | None:

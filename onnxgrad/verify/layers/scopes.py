@@ -1,0 +1,124 @@
+"""Pairs of values by the modules that exporters name: the one value that leaves a module of one
+name in both models.
+
+Rewriting may move work over the border of a module, so such a pair is a guess. A run confirms it:
+both values have one shape and one kind of type, and agree. If they differ, it counts only if
+whatever is computed from them next, and has a pair, differs as well (`standing`).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from onnx import GraphProto, NodeProto
+
+from onnxgrad.verify.changed_region import reads
+
+BY = "scope"
+_SCOPES = "pkg.torch.onnx.name_scopes"  # a list from the outermost to the node of torch.fx
+_UNION = " | "  # between the values of sources that a rewrite merged
+
+
+def by_scope(
+    a: GraphProto,
+    b: GraphProto,
+    makers: Mapping[str, NodeProto],
+    others: Mapping[str, NodeProto],
+) -> Iterator[tuple[str, str]]:
+    """Pairs of `makers` with `others`, each of which leaves one module alone."""
+    first, second = leaving(a), leaving(b)
+    found: dict[str, str] = {}
+    partners: dict[str, set[str]] = {}
+    for module, name in first.items():
+        other = second.get(module)
+        if other is not None:
+            found[name] = other
+            partners.setdefault(name, set()).add(other)
+            partners.setdefault(f"{other} in the second", set()).add(name)
+    for name, other in found.items():
+        alone = len(partners[name]) == len(partners[f"{other} in the second"]) == 1
+        if alone and name in makers and other in others:
+            yield name, other
+
+
+def leaving(graph: GraphProto) -> dict[str, str]:
+    """The value that leaves each module, for modules that only one leaves."""
+    found: dict[str, dict[str, None]] = {}
+    inside = {}
+    for node in graph.node:
+        modules = modules_of(node)
+        inside.update(dict.fromkeys(filter(None, node.output), modules))
+    ends = {v.name for v in graph.output}
+    for node in graph.node:
+        here = modules_of(node) if node.op_type != "Constant" else ()
+        for name in reads(node):
+            for module in inside.get(name, ()):
+                if module not in here:
+                    found.setdefault(module, {})[name] = None
+    for name in ends:
+        for module in inside.get(name, ()):
+            found.setdefault(module, {})[name] = None
+    return {module: next(iter(names)) for module, names in found.items() if len(names) == 1}
+
+
+def modules_of(node: NodeProto) -> tuple[str, ...]:
+    """The modules that a node is in, outermost first, and its operation of torch.fx: by metadata of
+    the newer exporter, or by the path that TorchScript writes as its name.
+    """
+    text = next((e.value for e in node.metadata_props if e.key == _SCOPES), "")
+    if text:
+        lists = [_listed(part) for part in text.split(_UNION)]
+        shared = [m for m in lists[0] if all(m in other for other in lists)]
+        if len(lists) > 1:
+            return tuple(shared)
+        *modules, operation = lists[0] or [""]
+        return (*modules, f"{modules[-1] if modules else ''}/{operation}")
+    *path, _ = node.name.split("/")[1:] or [""]
+    return tuple(".".join(path[: i + 1]) for i in range(len(path)))
+
+
+def _listed(text: str) -> list[str]:
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return []
+    return [m for m in found if isinstance(m, str) and m] if isinstance(found, list) else []
+
+
+def standing(
+    nodes: Sequence[NodeProto],
+    differing: Iterable[str],
+    agreeing: Iterable[str],
+    guesses: Collection[str],
+) -> set[str]:
+    """Those of the `differing` values that are no guess, or whose difference each next value with a
+    pair shows that is computed from them. `agreeing` are the others with a pair.
+    """
+    readers: dict[str, list[NodeProto]] = {}
+    for node in nodes:
+        for name in reads(node):
+            readers.setdefault(name, []).append(node)
+    wrong, right = set(differing), set(agreeing)
+    for node in reversed(nodes):
+        for name in node.output:
+            if name in wrong and name in guesses:
+                following = _next(name, readers, wrong | right)
+                if not following or not following <= wrong:
+                    wrong.remove(name)
+    return wrong
+
+
+def _next(name: str, readers: Mapping[str, Sequence[NodeProto]], paired: set[str]) -> set[str]:
+    """The nearest values with a pair that depend on a value."""
+    found, seen, work = set[str](), {name}, [name]
+    while work:
+        for node in readers.get(work.pop(), ()):
+            for out in node.output:
+                if out and out not in seen:
+                    seen.add(out)
+                    if out in paired:
+                        found.add(out)
+                    else:
+                        work.append(out)
+    return found
