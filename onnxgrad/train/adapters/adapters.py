@@ -1,4 +1,4 @@
-"""Adapters: their matrices and numbers, in a model's metadata and in a file of their own."""
+"""Adapters: their matrices and parameters, in a model's metadata and in files."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ LORA_A, LORA_B = ".lora_A", ".lora_B"
 
 @dataclass(frozen=True)
 class Adapters:
-    """The matrices of low rank beside weights of one model, by the names of their initializers.
+    """The low-rank matrices beside weights of one model, by the names of their initializers.
 
-    `<weight>.lora_A` is (in, rank), `<weight>.lora_B` (rank, out); the weight is moved by
-    alpha / rank times their product. base: the digest of the model that they are for.
+    `<weight>.lora_A` has shape (in, rank), `<weight>.lora_B` (rank, out); alpha / rank times their
+    product is added to the weight. base: the digest of the model.
     """
 
     rank: int
@@ -39,7 +39,7 @@ class Adapters:
 
     @property
     def scale(self) -> float:
-        """alpha / rank"""
+        """alpha / rank."""
         return self.alpha / self.rank
 
     @property
@@ -48,7 +48,9 @@ class Adapters:
         return [name.removesuffix(LORA_A) for name in self.values if name.endswith(LORA_A)]
 
     def factors(self, weight: str) -> tuple[Array, Array]:
-        """A and B of a weight. InputError where one of them is missing, or none of this rank."""
+        """Return A and B of a weight. Raises InputError if one of them is missing or has another
+        rank.
+        """
         found = [self.values.get(weight + suffix) for suffix in (LORA_A, LORA_B)]
         a, b = found
         if a is None or b is None:
@@ -61,7 +63,7 @@ class Adapters:
         return a, b
 
     def words(self) -> dict[str, Any]:
-        """Everything but the numbers."""
+        """Return everything except the matrices."""
         return {
             "rank": self.rank,
             "alpha": self.alpha,
@@ -71,7 +73,9 @@ class Adapters:
 
 
 def of_words(words: Any, values: Mapping[str, Array], where: str) -> Adapters:
-    """Returns the adapters whose numbers `words` returned. Raises InputError for anything else."""
+    """Return the adapters with these matrices, from the result of `Adapters.words`. Raises
+    InputError for anything else.
+    """
     try:
         rank, alpha = words["rank"], float(words["alpha"])
         if type(rank) is not int or rank < 1:
@@ -82,16 +86,14 @@ def of_words(words: Any, values: Mapping[str, Array], where: str) -> Adapters:
 
 
 def with_note(program: Program, note: Mapping[str, Any]) -> Program:
-    """The program with a note on its adapters in the model's metadata."""
+    """Return the program with a note on its adapters in the model's metadata."""
     proto = to_proto(program)
     proto.metadata_props.add(key=KEY, value=json.dumps(note, sort_keys=True))
     return program_of(proto, program.folder, digests=program.digests)
 
 
 def note_of(proto: ModelProto) -> dict[str, Any] | None:
-    """The note on a model's adapters; None where it has none. InputError for one that is
-    damaged.
-    """
+    """Return the note on a model's adapters, or None. Raises InputError if it is damaged."""
     text = next((e.value for e in proto.metadata_props if e.key == KEY), None)
     if text is None:
         return None
@@ -106,10 +108,10 @@ def note_of(proto: ModelProto) -> dict[str, Any] | None:
 
 @known_keywords
 def adapters_of(model: ModelLike, values: Mapping[str, Array] | None = None) -> Adapters:
-    """The adapters beside a model's weights, with these values where given (a Trainer's
+    """Return the adapters beside a model's weights, with these values if given (a Trainer's
     `parameters`).
 
-    Raises InputError for a model without adapters, or with several to choose from, and for values
+    Raises InputError for a model without adapters or with several to choose from, and for values
     that do not fit.
     """
     program = load(model)
@@ -145,7 +147,7 @@ def adapters_of(model: ModelLike, values: Mapping[str, Array] | None = None) -> 
 
 
 def _names(note: Mapping[str, Any]) -> set[str]:
-    """The names of the adapters' initializers."""
+    """Return the names of the adapters' initializers."""
     return {str(name) for name in note.get("values", ())}
 
 
@@ -159,11 +161,11 @@ def save_adapters(
     path: str | PathLike[str],
     values: Mapping[str, Array] | None = None,
 ) -> None:
-    """Write the adapters of a model, or `Adapters`, as a safetensors file: only their numbers,
+    """Write the adapters of a model, or `Adapters`, as a safetensors file: only their matrices,
     with rank, alpha, targets and the digest of the base model.
 
-    values: the trained ones (`Trainer.parameters`). Raises InputError as `adapters_of`
-    does, and when the file cannot be written.
+    values: the trained matrices (`Trainer.parameters`). Raises InputError as `adapters_of` does,
+    and if the file cannot be written.
     """
     given = model if isinstance(model, Adapters) and values is None else None
     found = given or adapters_of(model, values)
@@ -175,8 +177,8 @@ def save_adapters(
 
 @known_keywords
 def read_adapters(path: str | PathLike[str]) -> Adapters:
-    """Returns the adapters of a file that `save_adapters` wrote. Raises InputError if the file is
-    missing, damaged or another tool's.
+    """Return the adapters in a file that `save_adapters` wrote. Raises InputError if the file is
+    missing, damaged or of another tool.
     """
     values, metadata = safetensors_file.read(Path(path))
     try:
@@ -187,5 +189,5 @@ def read_adapters(path: str | PathLike[str]) -> Adapters:
 
 
 def read_if_path(given: Given) -> Adapters:
-    """The adapters themselves."""
+    """Return the adapters, read from a file if a path is given."""
     return given if isinstance(given, Adapters) else read_adapters(given)

@@ -1,9 +1,9 @@
-"""`lora`: a model with matrices of low rank beside chosen weights, which alone are then trained.
+"""`lora`: adds low-rank matrices beside chosen weights; only these are then trained.
 
-An adapter adds y + s (x A) B to what its weight makes, never x (A B): neither forward nor backward
-forms a matrix of the weight's size. Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large
-Language Models", with the initial values of its authors' loralib: nothing changes before the
-first step.
+An adapter adds y + s (x A) B to the result of its weight, never x (A B): neither forward nor
+backward pass forms a matrix of the weight's size. Source: Hu et al. 2021, "LoRA: Low-Rank
+Adaptation of Large Language Models", with the initial values of its authors' loralib: outputs do
+not change before the first step.
 """
 
 from __future__ import annotations
@@ -49,18 +49,20 @@ def lora(
     alpha: float = 16.0,
     seed: int = 0,
 ) -> Any:
-    """The model, in its own kind, with y + alpha / rank (x A) B for every y = x W of the chosen W.
+    """Return the model, in the type you passed in, with y + alpha / rank (x A) B for every y = x W
+    of the chosen W.
 
     targets: names and globs of weights, of the nodes that read them, or of modules
-    ("*.attention.self.query,*.value"); "!GLOB" takes away. What can be adapted: W as a factor of
-    MatMul and Gemm, behind Transpose, Cast and DequantizeLinear too, as the packed weight of
+    ("*.attention.self.query,*.value"); "!GLOB" excludes names. Possible weights: W as a factor of
+    MatMul and Gemm, also behind Transpose, Cast and DequantizeLinear, as the packed weight of
     MatMulNBits, as the filter of a 1x1 Conv with group=1, and as the table of a Gather of rows. A
     weight that several nodes read has one adapter, used at each. A and B are initializers
-    `<weight>.lora_A`, (in, rank), and `<weight>.lora_B`, (rank, out), of the product's dtype; train
-    them with wrt="*.lora_*". A begins uniform within 1 / sqrt(in), by `seed` and the weight's name,
-    and B with zeros (a table's A with zeros, its B normal), so that the outputs are what they were.
-    Raises InputError for a rank below 1 or above the smaller side of a weight, an entry that meets
-    nothing or what cannot be adapted, and a model that has adapters.
+    `<weight>.lora_A`, of shape (in, rank), and `<weight>.lora_B`, (rank, out), with the dtype of
+    the product; train them with wrt="*.lora_*". A is uniform within 1 / sqrt(in), drawn by `seed`
+    and the weight's name, and B is zeros (for a table, A is zeros and B normal), so that the
+    outputs do not change. Raises InputError for a rank below 1 or above the smaller side of a
+    weight, an entry that matches nothing or cannot be adapted, and a model that already has
+    adapters.
     """
     rank = checked(Count, rank, "lora: rank")
     alpha, seed = checked(Finite, alpha, "lora: alpha"), checked(Natural, seed, "lora: seed")
@@ -86,7 +88,8 @@ def lora(
 
 
 def add_adapter(site: Site, a: Var, b: Var, scale: float) -> list[str]:
-    """Let every reader of what W makes read that plus the adapter's part; the nodes that add.
+    """Add the adapter's part to the result of W at every reader. Returns the names of the nodes
+    that add.
 
     a: (in, r), b: (r, out), both possibly computed. scale: alpha / r.
     """
@@ -109,7 +112,7 @@ def add_adapter(site: Site, a: Var, b: Var, scale: float) -> list[str]:
 
 
 def _part(site: Site, use: Use, a: Var, b: Var, scale: float) -> Var:
-    """s M x, or as the use has it, with M = L R: A B, or its transpose B^T A^T."""
+    """Return s M x, in the form of the use, with M = L R: A B, or its transpose B^T A^T."""
     left, right = (a, b) if site.inputs_first != use.transposed else (b.mT, a.mT)
     x = _input(use)
     if use.kind == "right":
@@ -129,7 +132,7 @@ def _scaled(z: Var, scale: float) -> Var:
 
 
 def _input(use: Use) -> Var:
-    """The operand that is not the weight, as the product has it."""
+    """Return the operand that is not the weight, in the form of the product."""
     b = use.binding
     x = b.inputs[use.other]
     if x is None:
@@ -139,7 +142,7 @@ def _input(use: Use) -> Var:
 
 
 def _filter(m: Var, site: Site) -> Var:
-    """A matrix as a filter of size 1: (out, in) to (out, in, 1, ...)."""
+    """Return a matrix as a filter of size 1: (out, in) becomes (out, in, 1, ...)."""
     ones = (site.weight.rank or 0) - 2
     sizes = m.shape
     if not is_static(sizes):
@@ -149,11 +152,11 @@ def _filter(m: Var, site: Site) -> Var:
 
 @known_keywords
 def load_adapters(model: ModelLike, adapters: Given | Mapping[str, Given]) -> Any:
-    """The base model, in its own kind, with saved adapters beside its weights.
+    """Return the base model, in the type you passed in, with saved adapters beside its weights.
 
-    adapters: what `save_adapters` wrote, or `Adapters`; several by name are chosen from at each
-    run by a new int64 input `adapter`: 0 for none, 1 for the first, and so on. Raises InputError
-    for adapters of another model.
+    adapters: a file of `save_adapters`, or `Adapters`. Several by name are selected at each run by
+    a new int64 input `adapter`: 0 for none, 1 for the first, and so on. Raises InputError for
+    adapters of another model.
     """
     program, base = _own(model), digest(model)
     if not isinstance(adapters, Mapping):
@@ -169,7 +172,7 @@ def load_adapters(model: ModelLike, adapters: Given | Mapping[str, Given]) -> An
 
 
 def _own(model: ModelLike) -> Program:
-    """A copy to change. Raises InputError for a model that has adapters, or is too old."""
+    """Return a copy to change. Raises InputError for a model that has adapters, or is too old."""
     program = load_own(model)
     check_room(program, model)
     if note_of(program.proto) is not None:
@@ -184,8 +187,8 @@ def _own(model: ModelLike) -> Program:
 
 
 def _first_values(site: Site, rank: int, seed: int) -> tuple[Array, Array]:
-    """As in loralib: kaiming_uniform(a=sqrt(5)), which is U(+-1 / sqrt(in)), and zeros; of tables
-    zeros and N(0, 1). Independent of what else is adapted.
+    """Return A and B as in loralib: kaiming_uniform(a=sqrt(5)), which is U(+-1 / sqrt(in)), and
+    zeros; for tables zeros and N(0, 1). They do not depend on other adapters.
     """
     rng = np.random.default_rng([seed, zlib.crc32(site.name.encode())])
     a, b = np.zeros((site.inputs, rank)), np.zeros((rank, site.outputs))
@@ -199,7 +202,7 @@ def _first_values(site: Site, rank: int, seed: int) -> tuple[Array, Array]:
 
 
 def _initializers(program: Program, weight: str, a: Array, b: Array) -> tuple[Var, Var]:
-    """As new weights of the main graph. Raises InputError where the names are taken."""
+    """Return A and B as new weights of the main graph. Raises InputError if the names are taken."""
     made = []
     for name, array in ((weight + LORA_A, a), (weight + LORA_B, b)):
         if name in program.names:
@@ -212,7 +215,7 @@ def _initializers(program: Program, weight: str, a: Array, b: Array) -> tuple[Va
 
 
 def fitting(program: Program, adapters: Adapters, base: str) -> list[Site]:
-    """The places of adapters in their base model. Raises InputError for another model."""
+    """Return the sites of adapters in their base model. Raises InputError for another model."""
     if adapters.base != base:
         raise InputError(
             "these adapters are for another model than this one (their base has the digest "
@@ -245,8 +248,8 @@ def _attach(program: Program, adapters: Adapters, base: str) -> list[str]:
 
 
 def _attach_all(program: Program, several: Mapping[str, Adapters], base: str) -> str:
-    """Stacks (k + 1, in, r) and (k + 1, r, out), of which an input takes one pair; 0 is zeros.
-    The input's name.
+    """Add stacks (k + 1, in, r) and (k + 1, r, out), of which an input selects one pair; 0 is
+    zeros. Returns the name of the input.
     """
     by_name: dict[str, Site] = {}
     for adapters in several.values():
@@ -262,7 +265,7 @@ def _attach_all(program: Program, several: Mapping[str, Adapters], base: str) ->
 
 
 def _stacked(site: Site, several: Sequence[Adapters]) -> tuple[Array, Array]:
-    """The factors of all, padded to one rank; alpha / rank goes into B."""
+    """Return the factors of all adapters, padded to one rank; B contains alpha / rank."""
     rank = max(adapters.rank for adapters in several)
     dtype = numpy_dtype(site.dtype)
     a = np.zeros((len(several) + 1, site.inputs, rank), dtype)

@@ -1,4 +1,4 @@
-"""Adapters into the weights that they stand beside: W + alpha / rank A B."""
+"""`merge`: adds adapters to the weights beside them, W + alpha / rank A B."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from onnxgrad.train.export import digest, with_weights
 
 @known_keywords
 def merge(model: ModelLike, adapters: Given | None = None) -> Any:
-    """The model without adapters, in its own kind, whose weights hold what these added.
+    """Return the model without adapters, in the type you passed in; its weights include them.
 
-    model: the original file with `adapters`, which then is field for field as it was but for the
-    adapted weights; or, without `adapters`, a model that has them beside its weights. The sums are
-    formed in float64 and rounded to the weight's dtype. Raises InputError for adapters of another
-    model, and beside quantised weights, which cannot hold the sum.
+    model: the original file with `adapters`, of which everything except the adapted weights is
+    copied field for field; or, without `adapters`, a model that has them beside its weights. The
+    sums are formed in float64 and rounded to the weight's dtype. Raises InputError for adapters of
+    another model, and for quantised weights, which cannot represent the sum.
     """
     if adapters is None:
         found, base = adapters_of(model), _without(model)
@@ -51,7 +51,7 @@ def merge(model: ModelLike, adapters: Given | None = None) -> Any:
 
 
 def _merged(site: Site, adapters: Adapters) -> Array:
-    """W + s A B, or W + s (A B)^T where inputs come in by its columns."""
+    """Return W + s A B, or W + s (A B)^T if inputs enter by the columns."""
     if site.quantised:
         raise InputError(
             f"'{site.name}' is quantised and cannot hold what its adapter adds: keep the adapter "
@@ -69,9 +69,7 @@ def _merged(site: Site, adapters: Adapters) -> Array:
 
 
 def _without(model: ModelLike) -> Program:
-    """The model as it was before its adapters were put beside it. Raises InputError where they
-    are not as they were put there.
-    """
+    """Return the model without its adapters. Raises InputError if the adapters were changed."""
     program = load_own(model)
     note = note_of(program.proto) or {}
     unread = set(_unread(program))
@@ -100,7 +98,7 @@ def _without(model: ModelLike) -> Program:
 
 
 def _unread(program: Program) -> list[Var]:
-    """Initializers that nothing reads."""
+    """Return initializers without readers."""
     return [
         v
         for block in program.blocks()

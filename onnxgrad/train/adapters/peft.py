@@ -44,10 +44,10 @@ _OTHER = (
 def save_peft(
     model: ModelLike, folder: str | PathLike[str], values: Mapping[str, Array] | None = None
 ) -> None:
-    """Write the adapters of a model, with these values where given, so that PEFT reads them.
+    """Write the adapters of a model, with these values if given, in a form that PEFT reads.
 
-    Raises InputError as `adapters_of` does, for a weight whose module nothing names, for a table
-    that the model also multiplies with, and when the folder cannot be written.
+    Raises InputError as `adapters_of` does, for a weight whose module is unknown, for a table that
+    the model also multiplies with, and if the folder cannot be written.
     """
     found, folder = adapters_of(model, values), Path(folder)
     known = {site.name: site for site in sites(load(model))}
@@ -70,7 +70,7 @@ def save_peft(
 
 
 def _module(site: Site) -> str:
-    """The module of PyTorch that has the weight."""
+    """Return the PyTorch module of the weight. Raises InputError if it is unknown."""
     if site.name.endswith(".weight"):
         return site.name.removesuffix(".weight")
     if site.module:
@@ -82,12 +82,12 @@ def _module(site: Site) -> str:
 
 @known_keywords
 def read_peft(folder: str | PathLike[str], model: ModelLike) -> Adapters:
-    """The adapters of a PEFT folder, for `load_adapters` and `merge` of this model.
+    """Return the adapters of a PEFT folder, for `load_adapters` and `merge` of this model.
 
-    A module M is the weight `M.weight`, or what the exporter noted as of M; both may have a prefix
-    in the model. Raises InputError for a folder that holds none, a module that is not exactly one
-    matrix, a configuration that computes something else (DoRA, biases, ranks of their own), and a
-    table that the model also multiplies with, where PEFT adapts only one of both.
+    A module M is the weight `M.weight`, or the weight that the exporter recorded for M; both may
+    have a prefix in the model. Raises InputError for a folder without adapters, a module that does
+    not have exactly one matrix, a configuration that computes something else (DoRA, biases, ranks
+    per module), and a table that the model also multiplies with, of which PEFT adapts only one use.
     """
     folder = Path(folder)
     config = _config(folder / _CONFIG)
@@ -127,7 +127,7 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def _differs(key: str, value: Any) -> bool:
-    """This setting makes another formula or base model of it."""
+    """Whether this setting changes the formula or the base model."""
     if key == "bias":
         return bool(value != "none")
     if key == "init_lora_weights":  # PiSSA and its kin move the base weights
@@ -150,7 +150,9 @@ def _the_site(module: str, known: Sequence[Site]) -> Site:
 
 
 def _checked(site: Site) -> Site:
-    """The site, unless PEFT's adapter would be at some of its readers only. Raises InputError."""
+    """Return the site. Raises InputError if PEFT's adapter would apply to only some of
+    its readers.
+    """
     if len({use.kind == "rows" for use in site.uses}) > 1:
         raise InputError(
             f"'{site.name}' is a table and a factor of products in this model, of which an "

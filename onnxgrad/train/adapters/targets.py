@@ -1,4 +1,6 @@
-"""Which matrices of a model get adapters, and the products, filters and lookups that read them."""
+"""Chooses the matrices of a model that get adapters, and finds the products, filters and lookups
+that read them.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +33,15 @@ _INTEGER = {
 
 
 class Declined(Exception):
-    """Why no adapter can go beside a weight."""
+    """The reason why a weight cannot have an adapter."""
 
 
 @dataclass(frozen=True)
 class Use:
     """One reader of a matrix W, or of its transpose: x @ M ("right"), M @ x ("left"), a 1x1
-    convolution with M ("conv"), rows of M ("rows"), M being W or, where `transposed`, W^T.
+    convolution with M ("conv"), rows of M ("rows"), with M = W or, if `transposed`, W^T.
 
-    other: the slot of x. scale: what the operator itself multiplies the product with.
+    other: the slot of x. scale: the operator's own factor of the product.
     """
 
     binding: Binding
@@ -51,7 +53,9 @@ class Use:
 
 @dataclass(frozen=True)
 class Read:
-    """An operand that a weight becomes, behind Transpose, Cast, Identity and DequantizeLinear."""
+    """An operand that is a weight, possibly behind Transpose, Cast, Identity and
+    DequantizeLinear.
+    """
 
     binding: Binding
     slot: int
@@ -59,7 +63,9 @@ class Read:
 
     @property
     def of_weight(self) -> bool:
-        """The operand is what trains, what was quantised of it, or goes into a body."""
+        """Whether the operand is the trained weight, its quantised form, or read by a
+        nested body.
+        """
         b = self.binding
         if b.domain == _CONTRIB and b.op == "MatMulNBits":
             return self.slot == 1
@@ -70,13 +76,13 @@ class Read:
 
     @property
     def where(self) -> str:
-        """The reader in words."""
+        """The reader, for messages."""
         name = self.binding.node.name or self.binding.out.name
         return f"{self.binding.op} '{name}'"
 
 
 def reads(v: Var, transposed: bool = False) -> Iterator[Read]:
-    """Yields the operands that a weight becomes, behind Transpose, Cast, Identity and
+    """Yield the operands that are a weight, possibly behind Transpose, Cast, Identity and
     DequantizeLinear.
     """
     for b in v.users:
@@ -95,7 +101,7 @@ def _to_float(b: Binding, slot: int) -> bool:
 
 
 def returned(v: Var) -> bool:
-    """A graph returns it, as it is or transposed."""
+    """Whether a graph returns it, possibly transposed."""
     return bool(v.returned) or any(
         returned(b.out)
         for b in v.users
@@ -104,7 +110,7 @@ def returned(v: Var) -> bool:
 
 
 def use_of(read: Read, shape: tuple[int, ...]) -> Use:
-    """Returns how the operand's operator uses a weight of that shape. Raises Declined."""
+    """Return how an operator uses a weight of that shape. Raises Declined."""
     b = read.binding
     if b.domain == _CONTRIB and b.op == "MatMulNBits" and read.slot == 1:
         return Use(b, "right", 0)
@@ -120,7 +126,7 @@ def use_of(read: Read, shape: tuple[int, ...]) -> Use:
 
 
 def _of_product(read: Read) -> Use:
-    """The use by MatMul or by Gemm, alpha A' B' + beta C."""
+    """Return the use by MatMul or by Gemm, alpha A' B' + beta C. Raises Declined."""
     b, slot = read.binding, read.slot
     if slot > 1:
         raise Declined(f"it is the bias of {read.where}")
@@ -160,10 +166,10 @@ _SCOPES = "pkg.torch.onnx.name_scopes"
 
 @dataclass(frozen=True)
 class Site:
-    """A matrix W with everything that reads it; `reason`: why it cannot have an adapter.
+    """A matrix W and all its readers. `reason`: why it cannot have an adapter.
 
-    sides: of W as its readers see it, rows and columns; of a 1x1 filter (out, in). inputs_first:
-    the rows are the side that inputs come in by, so that W + A B is adapted, else W + (A B)^T.
+    sides: rows and columns of W as its readers see it; of a 1x1 filter (out, in). inputs_first:
+    inputs enter by the rows, so that W + A B is adapted, else W + (A B)^T.
     """
 
     weight: Var
@@ -174,7 +180,7 @@ class Site:
 
     @property
     def name(self) -> str:
-        """The weight's."""
+        """The name of the weight."""
         return self.weight.name
 
     @property
@@ -184,17 +190,17 @@ class Site:
 
     @property
     def is_table(self) -> bool:
-        """The first reader looks rows up."""
+        """Whether the first reader looks up rows."""
         return self.uses[0].kind == "rows"
 
     @property
     def inputs(self) -> int:
-        """How many features come in."""
+        """The number of input features."""
         return self.sides[0 if self.inputs_first else 1]
 
     @property
     def outputs(self) -> int:
-        """How many features come out."""
+        """The number of output features."""
         return self.sides[1 if self.inputs_first else 0]
 
     @property
@@ -204,27 +210,29 @@ class Site:
 
     @property
     def quantised(self) -> bool:
-        """The file has integers for it."""
+        """Whether the file stores integers."""
         return self.weight.dtype not in FLOAT_DTYPES
 
     @property
     def is_matrix(self) -> bool:
-        """Some operator takes it for a weight; masks and tables of constants it does not."""
+        """Whether an operator uses it as a weight; masks and tables of constants are not."""
         return any(r.of_weight for r in self.reads)
 
     @cached_property
     def labels(self) -> frozenset[str]:
-        """Names that a glob is matched with: the weight, its reading nodes, and their modules."""
+        """The names that globs are matched with: the weight, its readers, and their modules."""
         return frozenset({self.name}).union(*(_labels(r.binding) for r in self.reads))
 
     @property
     def module(self) -> str:
-        """The innermost module of the first reader, as an exporter noted it; empty where none."""
+        """The innermost module of the first reader, as the exporter recorded it; empty if
+        unknown.
+        """
         scopes = _scopes(self.reads[0].binding) if self.reads else []
         return scopes[-2] if len(scopes) > 1 else ""  # the last is the operator
 
     def answers(self, glob: str) -> bool:
-        """Whether the name or glob means it."""
+        """Whether the name or glob matches."""
         return any(label == glob or fnmatchcase(label, glob) for label in self.labels)
 
 
@@ -233,7 +241,7 @@ def _labels(b: Binding) -> set[str]:
 
 
 def _scopes(b: Binding) -> list[str]:
-    """The modules around a node, outermost first, and what torch calls the node itself."""
+    """Return the modules around a node, outermost first, and torch's name of the node."""
     written = next((e.value for e in b.node.metadata_props if e.key == _SCOPES), "[]")
     try:
         scopes = ast.literal_eval(written)
@@ -243,8 +251,8 @@ def _scopes(b: Binding) -> list[str]:
 
 
 def sites(program: Program) -> list[Site]:
-    """Every constant of the main graph with two axes or more, in the file's order; of integers only
-    weights.
+    """Return every constant of the main graph with at least two axes, in the file's order; integers
+    only if they are weights.
     """
     others = (TensorProto.BOOL, TensorProto.STRING)
     stored = (v for v in program.main.vars() if v.initializer is not None or v.is_constant)
@@ -269,7 +277,7 @@ def _site(v: Var) -> Site:
 
 
 def _packed(b: Binding) -> tuple[int, int] | None:
-    """The sides of a matrix whose elements share bytes."""
+    """Return the sides of a matrix whose elements share bytes, or None."""
     return (int(b.attr("K")), int(b.attr("N"))) if b.op == "MatMulNBits" else None
 
 
@@ -280,11 +288,11 @@ def _check_outputs(uses: Sequence[Use]) -> None:
 
 
 def choose(program: Program, targets: str | Sequence[str]) -> list[Site]:
-    """The matrices that `targets` means, in the file's order: names and globs, where "!GLOB" takes
-    away from what those before it named.
+    """Return the matrices that `targets` matches, in the file's order: names and globs; "!GLOB"
+    excludes names that earlier entries matched.
 
-    A glob leaves alone what no operator takes for a weight, such as masks. Raises InputError for an
-    entry that meets nothing, and for what cannot be adapted, with the reason.
+    Globs skip constants that no operator uses as a weight, such as masks. Raises InputError for an
+    entry that matches nothing, and, with the reason, for a matrix that cannot be adapted.
     """
     names = (targets,) if isinstance(targets, str) else targets
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
@@ -323,7 +331,7 @@ def _met_nothing(entry: str, known: Iterable[Site]) -> str:
 
 
 def _check(chosen: Iterable[Site]) -> None:
-    """Raises InputError for the first that cannot be adapted."""
+    """Raise InputError for the first site that cannot be adapted."""
     bad = [s for s in chosen if s.reason]
     if bad:
         more = f" (nor can {len(bad) - 1} more)" if len(bad) > 1 else ""

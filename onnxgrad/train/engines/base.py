@@ -1,6 +1,4 @@
-"""The interface of engines: parameters and states live in an engine, batches go in, losses come
-out.
-"""
+"""The interface of engines, which hold parameters and states, accept batches and return losses."""
 
 from __future__ import annotations
 
@@ -30,12 +28,12 @@ class Result:
 
 
 class Engine(ABC):
-    """Parameters and states of one training step, and the way to the next.
+    """Holds the parameters and states of one training step, and runs steps.
 
-    part: which of the micro-batches that make a step `run` is given next, from 0 on; after the last
-    one parameters are updated.
-    seed: of the run; a batch draws by `seed_of` it and the batch's number. spoiled: states were
-    written over by a step that was then undone, so that training cannot go on before a `put`.
+    part: the index of the next micro-batch of a step, from 0; after the last one, parameters are
+    updated. seed: of the run; the draws of a batch depend on it and on the batch's number
+    (`seed_of`). spoiled: states were overwritten by a step that was then undone, so that training
+    can only continue after a `put`.
     """
 
     def __init__(self, step: TrainingStep) -> None:
@@ -46,39 +44,39 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, batch: Mapping[str, Array], number: int, rate: float) -> Result:
-        """One step, or micro-batch of it, from the values held, which it replaces. `number` is the
-        step's, from 1 on.
+        """Run one step, or one micro-batch of it, on the current values, and replace them. `number`
+        is the step's, from 1.
         """
 
     @abstractmethod
     def back(self) -> None:
-        """Undo the last step's parameters; its states may be lost, and sums over micro-batches
-        begin anew.
+        """Undo the last step's change of parameters. States may be lost, and sums over
+        micro-batches start again.
         """
 
     @property
     def values(self) -> dict[str, Array]:
-        """Copies of the parameters and states as they are now, by the names of their inputs."""
+        """Return copies of the current parameters and states, by the names of their inputs."""
         return {name: np.array(a) for name, a in self.held.items()}
 
     @property
     @abstractmethod
     def held(self) -> dict[str, Array]:
-        """The memory of the parameters and states, which the next step writes over; of a device,
-        copies.
+        """Return the memory of the parameters and states, which the next step overwrites; for a
+        device, copies.
         """
 
     @abstractmethod
     def put(self, values: Mapping[str, Array]) -> None:
-        """Go on from these values."""
+        """Continue from these values."""
 
     @property
     def last(self) -> bool:
-        """Whether the present micro-batch is the step's last one."""
+        """Whether the current micro-batch is the last one of the step."""
         return self.part == self.task.manifest.accumulate - 1
 
     def draw(self, number: int) -> int:
-        """The seed of the present batch of that step."""
+        """Return the seed of the current batch of that step."""
         batches = (number - 1) * self.task.manifest.accumulate + self.part + 1
         return seed_of(self.seed, batches)
 
@@ -95,16 +93,18 @@ class Engine(ABC):
         return True
 
     def agree(self, value: T) -> T:
-        """The leader's value; all processes call it."""
+        """Return the leader's value. All processes must call this method."""
         return value
 
     def together(self) -> AbstractContextManager[None]:
-        """Inside of it, an error of one process ends all."""
+        """Inside of this context, an error of one process ends all."""
         return nullcontext()
 
 
 def ending_together(method: Callable[P, T]) -> Callable[P, T]:
-    """Inside of a trainer's method, an error of one process ends all that train together."""
+    """Return a trainer's method during which an error of one process ends all processes that train
+    together.
+    """
 
     @wraps(method)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -116,8 +116,8 @@ def ending_together(method: Callable[P, T]) -> Callable[P, T]:
 
 
 def seed_of(run: int, number: int) -> int:
-    """The seed of the batch of that number: another one for each pair. Raises InputError for a
-    run's seed out of range.
+    """Return the seed of the batch with this number, which differs for each pair. Raises InputError
+    if the run's seed is out of range.
     """
     if not 0 <= run < 1 << 31:
         raise InputError(f"the seed must be from 0 to 2^31 - 1, not {run}")

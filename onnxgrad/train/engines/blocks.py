@@ -1,10 +1,10 @@
-"""The gradient graph, with the update beside it: parameters in one flat buffer, updated a
-cache-sized block at a time.
+"""The engine that runs the gradient graph and applies the update in NumPy: parameters in one flat
+buffer, updated in blocks of the size of the cache.
 
-A graph's elementwise nodes each read and write whole tensors, and those of all weights together
-leave the cache; the same formula over blocks of 32 k numbers does not. The graph is done with the
-weights before they change, so nothing needs a second buffer, and a loss that is no number has
-changed nothing.
+The elementwise nodes of a graph each read and write whole tensors, which together do not fit into
+the cache; the same formula over blocks of 32 k numbers does. The graph has finished with the
+weights before they change, so no second buffer is needed, and a loss that is not finite has changed
+nothing.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ _WEIGHT, _GRADIENT = "", "gradient"
 
 
 def fits(step: TrainingStep) -> bool:
-    """Whether a step's update can be computed beside the graph: its optimisers and its schedule are
-    ours, element by element, and all that it carries has one dtype and no loss scaling.
+    """Whether a step's update can be computed outside of the graph: its optimisers and its schedule
+    are built in and work element by element, all its values have one dtype, and there is no loss
+    scaling.
     """
     manifest = step.manifest
     optimizers = [manifest.optimizer, *(group["optimizer"] for group in manifest.groups)]
@@ -57,8 +58,8 @@ def fits(step: TrainingStep) -> bool:
 
 
 def gradient_graph(step: TrainingStep) -> Program:
-    """The step without its update: loss, metrics, running statistics and adjoints out; batch,
-    parameters, statistics and seed in.
+    """Return the step without its update: inputs are batch, parameters, running statistics and
+    seed, outputs are loss, metrics, statistics and adjoints.
     """
     program = _copied(step.train)
     block, manifest = program.main, step.manifest
@@ -79,12 +80,12 @@ def gradient_graph(step: TrainingStep) -> Program:
 
 
 def _copied(program: Program) -> Program:
-    """The program by itself, which finds its external data where the other does."""
+    """Return a copy of the program that finds the same external data."""
     return program_of(to_proto(program), program.folder, digests=program.digests)
 
 
 class BlocksEngine(Engine):
-    """onnxruntime forms the gradient on the CPU, numpy applies the optimiser's formula to it."""
+    """onnxruntime computes the gradient on the CPU, NumPy applies the optimiser's formula."""
 
     def __init__(self, step: TrainingStep, *, threads: int | None = None) -> None:
         super().__init__(step)
@@ -122,7 +123,7 @@ class BlocksEngine(Engine):
         self.put(step.initial)
 
     def put(self, values: Mapping[str, Array]) -> None:
-        """Go on from these values."""
+        """Continue from these values."""
         for fed in self._parameters:
             safetensors_file.copy(values, fed.name, self._p[self._places[fed.name]])
         for slot, flat in self._s.items():
@@ -167,8 +168,8 @@ class BlocksEngine(Engine):
         return binding
 
     def run(self, batch: Mapping[str, Array], number: int, rate: float) -> Result:
-        """One step; nothing changes where the loss is no finite number. Raises InputError for a
-        batch that is none.
+        """Run one step. Nothing changes if the loss is not finite. Raises InputError for an invalid
+        batch.
         """
         self._drawn[...] = self.draw(number)
         metrics = self._differentiate(batch)
@@ -179,7 +180,7 @@ class BlocksEngine(Engine):
         return Result(float(self._loss), metrics | self._told)
 
     def _differentiate(self, batch: Mapping[str, Array]) -> dict[str, Array]:
-        """The loss and the gradient into their memory; the metrics are returned."""
+        """Write the loss and the gradient into their memory, and return the metrics."""
         import onnxruntime as ort
 
         # the runtime reads this memory, so it lives until the run is over
@@ -192,8 +193,8 @@ class BlocksEngine(Engine):
         return {name: value.numpy() for name, value in zip(names, returned, strict=True)}
 
     def _update(self, number: int, rate: float) -> None:
-        """Apply the optimisers' formulas in place, block by block. Before the last micro-batch only
-        the sum is formed. A norm that is no number changes nothing.
+        """Apply the optimisers' formulas in place, block by block. Before the last micro-batch,
+        only add the gradients up. Nothing changes if the norm is not finite.
         """
         if "accumulated" in self._s:
             total = self._s["accumulated"]
@@ -243,13 +244,15 @@ class BlocksEngine(Engine):
         return {name: self._norm}
 
     def back(self) -> None:
-        """A step whose loss or norm is no number has changed nothing but sums, which begin anew."""
+        """Start the sums over micro-batches again; a step whose loss or norm is not finite has
+        changed nothing else.
+        """
         if "accumulated" in self._s:
             self._s["accumulated"][:] = 0
 
     @property
     def held(self) -> dict[str, Array]:
-        """The present parameters and states in their buffers."""
+        """Return the current parameters and states in their buffers."""
         found = {fed.name: self._part(self._p, fed.name, fed) for fed in self._parameters}
         for slot, feds in self._states.items():
             for fed in feds:

@@ -1,4 +1,4 @@
-"""Which engine runs a step."""
+"""Chooses the engine that runs a step."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from onnxgrad.vocabulary import EngineName
 def open_engine(
     step: TrainingStep, name: EngineName, provider: str, threads: int | None, parallel: bool
 ) -> Engine:
-    """The engine of that name, or of all processes that mpiexec started. Raises InputError for one
-    that cannot run this step.
+    """Return the engine with that name, or of all processes that mpiexec started. Raises InputError
+    if it cannot run this step.
     """
     can = provider == "cpu" and fits(step)
     if (name == "blocks" or parallel) and not can:

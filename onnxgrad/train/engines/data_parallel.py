@@ -33,7 +33,9 @@ Batch = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Shards:
-    """A batch cut along its examples. whole: arrays without examples, which go into every part."""
+    """A batch cut along its examples. whole: arrays without examples, which belong to
+    every part.
+    """
 
     split: Mapping[str, Array]
     whole: Mapping[str, Array]
@@ -41,20 +43,21 @@ class Shards:
     inputs: Sequence[Fed]
 
     def bounds(self, count: int) -> list[slice]:
-        """Even parts, the first ones one example larger where they cannot be equal; there may be
-        empty ones.
+        """Return parts of equal size; if that is impossible, the first parts have one example more.
+        Parts may be empty.
         """
         size, larger = divmod(self.examples, count)
         ends = [size * i + min(i, larger) for i in range(count + 1)]
         return [slice(start, end) for start, end in pairwise(ends)]
 
     def part(self, bounds: slice) -> dict[str, Array]:
-        """Some of the examples, without a copy."""
+        """Return some of the examples, without a copy."""
         return {**{name: a[bounds] for name, a in self.split.items()}, **self.whole}
 
     def shares(self, parts: Sequence[slice], over_batch: OverBatch | None) -> Array:
-        """The weight of each part's loss in the batch's, in float64, shape (parts,), for a loss
-        that declares `over_batch`. Raises InputError for ignored labels beside other means.
+        """Return the weight of each part's loss in that of the batch, in float64, shape (parts,),
+        for a loss that declares `over_batch`. Raises InputError for ignored labels beside means
+        over examples.
         """
         counts = np.asarray([float(bounds.stop - bounds.start) for bounds in parts])
         if over_batch == "sum":
@@ -78,11 +81,10 @@ class Shards:
 
 
 def shards(batch: Batch, inputs: Sequence[Fed]) -> Shards:
-    """A batch to be cut along the first axis of its inputs.
+    """Return a batch that can be cut along the first axis of its inputs.
 
-    One without axes goes into every part whole, and so does one whose first size is as the model
-    fixes it. Raises InputError for a batch that lacks an input, and where the first axes do not
-    agree.
+    An input without axes, or with a first size that the model fixes, belongs to every part. Raises
+    InputError for a batch that lacks an input, and if the first axes differ.
     """
     split: dict[str, Array] = {}
     whole: dict[str, Array] = {}
@@ -115,14 +117,13 @@ T = TypeVar("T")
 
 
 class DataParallel(BlocksEngine):
-    """`BlocksEngine` on each rank, the gradients averaged over the flat buffer.
+    """`BlocksEngine` on each rank, with gradients averaged over the flat buffer.
 
-    Every rank receives the batch and reads its part of the examples. Loss and gradient are those
-    of the batch: the mean by examples, or by labels that count, or the sum, as
-    the loss declares (`Loss.over_batch`). The model has to treat each example by itself. threads:
-    of each rank; by default its share of the cores. Metrics are of this rank's part. Raises
-    InputError without MPI, if the ranks were given different steps, and for a loss that declares
-    nothing.
+    Every rank receives the batch and reads its part of the examples. Loss and gradient are those of
+    the batch: the mean over examples or over labels that count, or the sum, as the loss declares
+    (`Loss.over_batch`). The model must treat each example independently. threads: of each rank; by
+    default its share of the cores. Metrics are of this rank's part. Raises InputError without MPI,
+    if the ranks have different steps, and for a loss that declares nothing.
     """
 
     def __init__(
@@ -155,15 +156,15 @@ class DataParallel(BlocksEngine):
         super().__init__(step, threads=share if threads is None else threads)
 
     def put(self, values: Mapping[str, Array]) -> None:
-        """Go on from the leader's values, on every rank."""
+        """Continue from the leader's values, on every rank."""
         super().put(values)
         for array in (self._p, *self._s.values()):
             self.ranks.spread(array)
         self._shared = self.ranks.agree(self._shared)
 
     def run(self, batch: Mapping[str, Array], number: int, rate: float) -> Result:
-        """One step of all ranks, from the same batch; nothing changes where the loss is no finite
-        number.
+        """Run one step on all ranks, with the same batch. Nothing changes if the loss is not
+        finite.
         """
         cut = shards(batch, self._batch)
         parts = cut.bounds(self.ranks.size)
@@ -183,7 +184,7 @@ class DataParallel(BlocksEngine):
 
     @property
     def alone(self) -> bool:
-        """Whether there is one rank."""
+        """Whether there is only one rank."""
         return self.ranks.size == 1
 
     @property
@@ -192,9 +193,9 @@ class DataParallel(BlocksEngine):
         return self.ranks.leads
 
     def agree(self, value: T) -> T:
-        """The leader's value, on every rank."""
+        """Return the leader's value, on every rank."""
         return self.ranks.agree(value)
 
     def together(self) -> AbstractContextManager[None]:
-        """An error of one rank ends all, with one line."""
+        """Inside of this context, an error of one rank ends all, with one line."""
         return self.ranks.together()

@@ -1,4 +1,6 @@
-"""Flat buffers in regions, one per parameter group, and gradients averaged and clipped in them."""
+"""Flat buffers with one region per parameter group, and gradients that are averaged and clipped in
+them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _BLOCK = 1 << 14
 
 
 def aligned(length: int, dtype: np.dtype[Any]) -> Array:
-    """Zeros that begin where a cache line does, as each tensor in a flat buffer then does."""
+    """Return zeros that begin at a cache line, so that each tensor in a flat buffer does, too."""
     memory = np.zeros(length * dtype.itemsize + _LINE, np.uint8)
     start = -memory.ctypes.data % _LINE
     return memory[start : start + length * dtype.itemsize].view(dtype)
@@ -42,7 +44,7 @@ class Region:
 
 
 def optimizer_of(entry: Mapping[str, Any]) -> Optimizer:
-    """Returns the optimiser of a manifest's entry. Raises InputError for an unknown name."""
+    """Return the optimiser of a manifest's entry. Raises InputError for an unknown name."""
     given = dict(entry)
     name = given.pop("name", None)
     if name not in OPTIMIZERS:
@@ -52,12 +54,14 @@ def optimizer_of(entry: Mapping[str, Any]) -> Optimizer:
 
 
 def slot_of(fed: Fed) -> str:
-    """The name of a state in its optimiser."""
+    """Return the name of a state in its optimiser."""
     return fed.slot or fed.name.removeprefix(f"{fed.of}.")
 
 
 def laid_out(manifest: Manifest) -> tuple[dict[str, slice], list[Region], int]:
-    """Where each parameter lies, group by group; the groups' regions; how long the buffers are."""
+    """Return the slice of each parameter, group by group, the groups' regions, and the length of
+    the buffers.
+    """
     entries = manifest.groups or ({"optimizer": manifest.optimizer},)
     average = None if manifest.average is None else ExponentialMovingAverage(manifest.average)
     places: dict[str, slice] = {}
@@ -79,9 +83,8 @@ def laid_out(manifest: Manifest) -> tuple[dict[str, slice], list[Region], int]:
 
 
 def made_ready(g: Array, manifest: Manifest) -> tuple[float, Any]:
-    """Clip the flat gradient, the sum over micro-batches, by value in place. Returns the factor
-    that is left to multiply it by, and the norm of its mean before clipping, if the step has that
-    output.
+    """Clip the flat gradient, the sum over micro-batches, by value in place. Returns its remaining
+    factor, and the norm of its mean before clipping if the step returns the norm.
     """
     wanted = manifest.gradient_norm is not None
     (clipped,), factor, norm = averaged_and_clipped(

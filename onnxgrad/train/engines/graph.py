@@ -1,9 +1,9 @@
-"""The portable step run as it is: update and all in one graph, with nothing copied from step to
-step.
+"""The engine that runs the step graph unchanged, with the update in the graph and without copies
+between steps.
 
-States are written where they were read if that is right in every order of nodes
-(`may_be_overwritten`). Parameters have two buffers that change places after each step, so that the
-old ones are there if the loss is no number.
+States are written to the memory from which they were read if that is right in every order of nodes
+(`may_be_overwritten`). Parameters have two buffers that swap after each step, so that the old
+values exist if the loss is not finite.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ELEMENTWISE = frozenset(
 
 
 def may_be_overwritten(block: BindingBlock, old: Var, new: Var) -> bool:
-    """Whether the memory of the input `old` may become that of the output `new`."""
+    """Whether the output `new` may use the memory of the input `old`."""
     own = new.definition
     if own is None or old.type != new.type or not is_static(old.shape) or old.returned:
         return False
@@ -55,7 +55,7 @@ def may_be_overwritten(block: BindingBlock, old: Var, new: Var) -> bool:
 
 
 def _readers(old: Var) -> set[Binding]:
-    """The bindings that read the value's memory, in nested blocks too."""
+    """Return the bindings that read the value's memory, also in nested blocks."""
     found: set[Binding] = set()
     todo = [old]
     while todo:
@@ -86,7 +86,7 @@ _STATES = ("statistic", "state", "average", "accumulated", "scaling")
 
 @dataclass
 class _File:
-    """A graph of the step and its session; the values in it by name, its inputs and outputs."""
+    """A graph of the step and its session, the values in it by name, its inputs and outputs."""
 
     program: Program
     session: Any
@@ -99,9 +99,9 @@ class _File:
 
 
 class GraphEngine(Engine):
-    """onnxruntime runs `train.onnx`, and `update.onnx` where there is one, on CPU or CUDA.
+    """Runs `train.onnx`, and `update.onnx` if it exists, in onnxruntime, on CPU or CUDA.
 
-    in_place: which values may have one buffer: "states", "all" (parameters too, where every reader
+    in_place: which values may share one buffer: "states", "all" (parameters too, if every reader
     comes before the update, as with clipping by the global norm), or "none".
     """
 
@@ -147,7 +147,7 @@ class GraphEngine(Engine):
         )
 
     def put(self, values: Mapping[str, Array]) -> None:
-        """Go on from these values."""
+        """Continue from these values."""
         self.spoiled = False
         self._buffers: list[dict[str, Any]] = [{}, {}]
         # a value on the CPU shares its memory with the array, which must live as long
@@ -174,11 +174,11 @@ class GraphEngine(Engine):
         return ort.OrtValue.ortvalue_from_numpy(array, self._device)
 
     def _now(self, name: str) -> int:
-        """Which of its two buffers a value is in."""
+        """Return the index of the buffer with the current value."""
         return sum(self._runs[i] for i in self._written[name]) % 2
 
     def _bound(self, file: _File) -> Any:
-        """The bindings of a file from the buffers where values are now into the others."""
+        """Return bindings of a file from the current buffers to the others."""
         binding = file.session.io_binding()
         for fed in self._carried:
             now = self._now(fed.name)
@@ -206,8 +206,8 @@ class GraphEngine(Engine):
         return ort.OrtValue.ortvalue_from_numpy(array)
 
     def run(self, batch: Mapping[str, Array], number: int, rate: float) -> Result:
-        """One step, or one micro-batch of it. Raises InputError for a batch that the graph does
-        not take.
+        """Run one step, or one micro-batch of it. Raises InputError for a batch that the graph does
+        not accept.
         """
         # the runtime reads this memory, so it lives until the run is over
         feeds = checked(batch, self._batch)
@@ -221,7 +221,7 @@ class GraphEngine(Engine):
         return Result(float(self._loss), metrics)
 
     def _run(self, index: int, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run a file; its metrics."""
+        """Run a file and return its metrics."""
         file, key = self._files[index], (index, *(n % 2 for n in self._runs))
         binding = self._bindings.get(key)
         if binding is None:
@@ -236,8 +236,8 @@ class GraphEngine(Engine):
         return {name: value.numpy() for name, value in zip(names, returned, strict=True)}
 
     def back(self) -> None:
-        """Undo the last step of values with two buffers, which parameters have by default; sums
-        over micro-batches begin anew.
+        """Undo the last step of values with two buffers, by default the parameters. Sums over
+        micro-batches start again.
         """
         self.spoiled = any(
             fed.name in self._single and fed.role != "accumulated"
@@ -255,7 +255,7 @@ class GraphEngine(Engine):
 
     @property
     def held(self) -> dict[str, Array]:
-        """The present parameters and states in their buffers, which a device copies."""
+        """Return the current parameters and states in their buffers; for a device, copies."""
         now = {fed.name: self._now(fed.name) for fed in self._carried}
         if self._device == "cpu":
             return {name: self._memory[which][name] for name, which in now.items()}

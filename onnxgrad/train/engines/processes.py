@@ -1,4 +1,6 @@
-"""The processes of one MPI run: the leader, collective operations, and a common end on errors."""
+"""The processes of one MPI run: the leader, collective operations, and a common end after
+errors.
+"""
 
 from __future__ import annotations
 
@@ -28,51 +30,52 @@ _FORWARDED = 0.2
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes that train together; `comm` is mpi4py's, whose objects have no static types.
+    """The processes that train together; `comm` is mpi4py's communicator, whose objects have no
+    static types.
 
-    Without mpiexec there is one.
+    Without mpiexec there is only one.
     """
 
     comm: Any
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
         return int(self.comm.size)
 
     @property
     def rank(self) -> int:
-        """Which of them this is, from 0 on."""
+        """The index of this rank, from 0."""
         return int(self.comm.rank)
 
     @property
     def leads(self) -> bool:
-        """Whether this is the one that logs, saves and speaks."""
+        """Whether this rank logs, saves and prints."""
         return self.rank == 0
 
     @property
     def on_this_machine(self) -> int:
-        """How many share this machine's cores."""
+        """Return the number of ranks that share this machine's cores."""
         from mpi4py import MPI
 
         return int(self.comm.Split_type(MPI.COMM_TYPE_SHARED).size)
 
     def agree(self, value: T) -> T:
-        """The leader's value, on every rank. All must call it."""
+        """Return the leader's value, on every rank. All ranks must call it."""
         found: T = self.comm.bcast(value, root=0)
         return found
 
     def all(self, value: T) -> list[T]:
-        """Every rank's value, in order. All must call it."""
+        """Return every rank's value, in order. All ranks must call it."""
         return list(self.comm.allgather(value))
 
     def spread(self, array: Array) -> None:
-        """The leader's numbers in everybody's array."""
+        """Copy the leader's numbers into the array of every rank."""
         for part in _buckets(array):
             self.comm.Bcast(part, root=0)
 
     def add(self, array: Array) -> None:
-        """The sum over the ranks, in place of each one's numbers."""
+        """Replace the array on every rank by the sum over the ranks."""
         from mpi4py import MPI
 
         for part in _buckets(array):
@@ -96,13 +99,13 @@ class Ranks:
             self._end(_code(error))
 
     def _words(self, error: Exception) -> str:
-        """The error's message, with the rank unless every rank can have the error."""
+        """Return the error's message, with the rank unless every rank can have the error."""
         foreseen = isinstance(error, OnnxgradError) and not isinstance(error, InternalError)
         what = str(error) if foreseen else f"{type(error).__name__}: {error}"
         return what if self.leads else f"rank {self.rank} of {self.size}: {what}"
 
     def _end(self, code: int) -> None:
-        """End every process. MPI's own words about it would be a second message."""
+        """End every process, without MPI's own message."""
         sys.stdout.flush()
         sys.stderr.flush()
         time.sleep(_FORWARDED)
@@ -111,7 +114,9 @@ class Ranks:
 
 
 def world() -> Ranks:
-    """The processes that mpiexec started. Raises InputError without mpi4py or an MPI library."""
+    """Return the processes that mpiexec started. Raises InputError without mpi4py or an MPI
+    library.
+    """
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:

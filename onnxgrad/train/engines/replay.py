@@ -1,10 +1,10 @@
-"""An elementwise formula, recorded once a step and replayed block by block into memory that is
-there.
+"""Records an elementwise formula once per step and replays it block by block in preallocated
+memory.
 
-NumPy allocates memory for every intermediate result, which costs as much as the arithmetic. Here a
-formula is called with stand-ins that note each function and its operands; over the blocks the same
-functions run in the same order, so that the numbers are the same to the last bit, and each result
-is written over one that is not read again.
+NumPy allocates memory for every intermediate result, which takes as long as the arithmetic. Here a
+formula is called with stand-ins that record each function and its operands. The same functions then
+run over the blocks in the same order, so that the numbers are equal to the last bit, and each
+result overwrites one that is not read again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DType = np.dtype[Any]
 
 
 class _Call(NamedTuple):
-    """A function, which values it reads, and which it makes; or which places in memory."""
+    """A function with the values that it reads and computes, or with their places in memory."""
 
     function: np.ufunc
     operands: tuple[int, ...]
@@ -50,10 +50,10 @@ class _Value(NDArrayOperatorsMixin):
 
 
 class _Tape:
-    """Calls in their order, over values numbered from 0 on: the formula's operands, then numbers
-    and results as they come.
+    """Calls in order, over values numbered from 0: the formula's operands, then numbers and
+    results.
 
-    types: of results, by function and operands' types, as far as they are known.
+    types: dtypes of results by function and dtypes of operands, as far as they are known.
     """
 
     def __init__(self, dtypes: Sequence[DType], types: dict[Any, DType]) -> None:
@@ -63,7 +63,7 @@ class _Tape:
         self._types = types
 
     def note(self, function: np.ufunc, xs: Sequence[Any]) -> _Value:
-        """One more call; what stands for its result."""
+        """Record a call and return the stand-in of its result."""
         key = (function, *[x.dtype if isinstance(x, _Value) else type(x) for x in xs])
         if (dtype := self._types.get(key)) is None:
             tried = function(*[np.ones(1, x.dtype) if isinstance(x, _Value) else x for x in xs])
@@ -83,7 +83,7 @@ _Plan = tuple[list[_Call], dict[int, Array]]
 
 
 class Replay:
-    """Updates flat arrays by formulas, `size` numbers at a time; its scratch memory serves all."""
+    """Updates flat arrays by formulas, `size` numbers at a time, with shared scratch memory."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -92,10 +92,11 @@ class Replay:
         self._scratch: dict[DType, list[Array]] = {}
 
     def update(self, formula: Formula, arrays: Mapping[str, Array], part: slice) -> dict[str, Any]:
-        """Write the formula's results over that part of the arrays of their names; what it returned
-        by other names, which are numbers.
+        """Write the results of the formula over that part of the arrays with their names, and
+        return its other results, which are numbers.
 
-        Raises TypeError for a formula that does more than call numpy's functions of elements.
+        Raises TypeError for a formula that does anything except calling elementwise NumPy
+        functions.
         """
         tape = _Tape([array.dtype for array in arrays.values()], self._types)
         found = dict(formula(dict(zip(arrays, tape.operands, strict=True))))
@@ -119,7 +120,7 @@ class Replay:
         return found
 
     def _plan(self, tape: _Tape, becomes: Mapping[int, int]) -> _Plan:
-        """Where the calls of a tape read and write, as a rule those of the step before."""
+        """Return where the calls of a tape read and write, usually the plan of the step before."""
         key = (*tape.calls, *becomes.items(), *[v.dtype for v in tape.operands])
         if key not in self._plans:
             calls, dtypes = laid_out(tape, becomes)
@@ -127,7 +128,7 @@ class Replay:
         return self._plans[key]
 
     def _memory(self, dtypes: Mapping[int, DType]) -> dict[int, Array]:
-        """Scratch arrays for these places."""
+        """Return scratch arrays for these places."""
         taken: dict[DType, int] = {}
         found = {}
         for place, dtype in dtypes.items():
@@ -140,11 +141,11 @@ class Replay:
 
 
 def laid_out(tape: _Tape, becomes: Mapping[int, int]) -> tuple[list[_Call], dict[int, DType]]:
-    """The calls over places in memory, and the dtypes of those places that are scratch.
+    """Return the calls over places in memory, and the dtypes of the places that are scratch.
 
-    becomes: the arrays that results are written over, by result. A result goes where nothing is
-    read any more: what becomes an array there if it can, anything else over an operand, else into
-    scratch. Those that come too early for their array are copied at the end.
+    becomes: the arrays that results overwrite. A result is written where nothing is read any more:
+    the new value of an array into that array if possible, any other over an operand, else into
+    scratch. Results that come too early for their array are copied at the end.
     """
     last = {v: i for i, call in enumerate(tape.calls) for v in call.operands}
     place = {v: v for v in last}  # operands and numbers stay where they are

@@ -1,4 +1,4 @@
-"""onnxruntime sessions in this process, and batches checked before they are fed to them."""
+"""onnxruntime sessions in this process, and checks of batches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 def open_session(program: Program, provider: str, threads: int | None) -> Any:
-    """An onnxruntime session in this process. Raises RuntimeMissing, and InputError for a
+    """Return an onnxruntime session in this process. Raises RuntimeMissing, and InputError for a
     provider that is unknown, missing, or does not start.
     """
     try:
@@ -73,8 +73,9 @@ def open_session(program: Program, provider: str, threads: int | None) -> Any:
 
 
 def _with_files(program: Program, options: Any) -> bytes:
-    """Returns the bytes of a model whose external initializers stay in their files, which the
-    runtime maps into memory. Raises InputError where one cannot be read, or the rest passes 2 GB.
+    """Return the bytes of a model whose external initializers stay in their files, which the
+    runtime maps into memory. Raises InputError if one cannot be read, or if the rest is larger than
+    2 GB.
     """
     model = to_proto(program)
     outside = [t for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
@@ -90,8 +91,8 @@ def _with_files(program: Program, options: Any) -> bytes:
 
 
 def _check_place(tensor: TensorProto, folder: Path | None) -> None:
-    """Raise InputError as `internalize`, which reads one byte: onnx checks the place, and that the
-    file is long enough.
+    """Raise InputError as `internalize`, but read only one byte: onnx checks the place and the
+    length of the file.
     """
     place = {e.key: e.value for e in tensor.external_data}
     offset, size = place.get("offset", "0"), raw_bytes(tensor) or 0
@@ -104,9 +105,9 @@ def _check_place(tensor: TensorProto, folder: Path | None) -> None:
 
 
 def give_back(elements: int) -> None:
-    """Return memory that is free to the system, where there are so many weights that it counts for
-    more than the time: what a graph is built of refers to each other, so that only the collector
-    frees it, and malloc keeps freed memory.
+    """Return free memory to the system if there are so many weights that this is worth the time:
+    the objects of a graph refer to each other, so that only the collector frees them, and malloc
+    keeps freed memory.
     """
     if elements < _LARGE:
         return
@@ -118,8 +119,9 @@ def give_back(elements: int) -> None:
 def checked(
     batch: Mapping[str, Any], inputs: list[Fed], rows: Array | None = None
 ) -> dict[str, Array]:
-    """Returns a batch as arrays that the graph accepts. Raises InputError that names a missing,
-    unknown or unfit array; `rows`: of the data, by default as the batch knows them.
+    """Return a batch as arrays that the graph accepts. Raises InputError, which names the array, if
+    an array is missing, unknown or does not fit. `rows` are the rows of the data, by default those
+    that the batch knows.
     """
     rows = getattr(batch, "rows", rows)
     unknown = [name for name in batch if name not in {fed.name for fed in inputs}]
@@ -172,7 +174,9 @@ def _fitting(
 
 
 def _check_labels(array: Any, fed: Fed, classes: int, rows: Array | None) -> None:
-    """Raise InputError that names the first label that is no class, by its row in the data."""
+    """Raise InputError, which names the row in the data, for the first label that is not
+    a class.
+    """
     wrong = (array < 0) | (array >= classes)
     if fed.ignored is not None:
         wrong &= array != fed.ignored
@@ -189,12 +193,12 @@ def _check_labels(array: Any, fed: Fed, classes: int, rows: Array | None) -> Non
 
 
 def dtype_of(fed: Fed) -> np.dtype[Any]:
-    """The numpy dtype of an input."""
+    """Return the NumPy dtype of an input."""
     return np.dtype(fed.dtype)  # bfloat16 and its like are numpy's since onnx was imported
 
 
 def sizes_of(fed: Fed) -> tuple[int, ...]:
-    """A parameter's or state's shape, all of whose sizes are known."""
+    """Return the shape of a parameter or state, whose sizes are all known."""
     return tuple(d for d in fed.shape or () if isinstance(d, int))
 
 

@@ -1,3 +1,3 @@
-"""Training in the terms of ONNX itself: TrainingInfoProto, and the operators of
+"""Training in ONNX's own terms: TrainingInfoProto, and the operators of
 ai.onnx.preview.training.
 """

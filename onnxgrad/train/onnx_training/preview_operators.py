@@ -32,9 +32,9 @@ from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor, zer
 
 @dataclass(frozen=True)
 class Standard(Optimizer):
-    """The base of the three optimisers. `at.step` is the operators' T, `at.learning_rate` their R.
-    norm_coefficient adds its part of X to G. Attributes are rounded to the tensors' dtype, as an
-    operator's are, and are not checked: a file may hold any.
+    """The base class of the three optimisers. `at.step` is the operators' T, `at.learning_rate`
+    their R. norm_coefficient adds its part of X to G. Attributes are rounded to the tensors' dtype,
+    as those of an operator, and are not checked, because a file may contain any value.
     """
 
     norm_coefficient: float = 0.0
@@ -56,7 +56,7 @@ class StandardAdagrad(Standard):
     epsilon: float = 0.0
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """H, the sum of the squared gradients."""
+        """Return H, the sum of the squared gradients."""
         return zeros(parameter, "h")
 
     def update(
@@ -73,8 +73,8 @@ class StandardAdam(Standard):
     """V' = alpha V + (1 - alpha) G; H' = beta H + (1 - beta) G^2; X' = X - R' V' / (sqrt(H') +
     epsilon).
 
-    R' = R sqrt(1 - beta^T) / (1 - alpha^T), R itself where T is 0. X' loses a
-    norm_coefficient_post-th at the end.
+    R' = R sqrt(1 - beta^T) / (1 - alpha^T), or R if T is 0. At the end, X' is reduced by the share
+    norm_coefficient_post.
     """
 
     alpha: float = 0.9
@@ -83,7 +83,7 @@ class StandardAdam(Standard):
     norm_coefficient_post: float = 0.0
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """V and H, the means of the gradients and of their squares."""
+        """Return V and H, the means of the gradients and of their squares."""
         return zeros(parameter, "v", "h")
 
     def update(
@@ -119,7 +119,7 @@ class StandardMomentum(Standard):
     mode: Literal["standard", "nesterov"] = "standard"
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """V, the moving sum of the gradients."""
+        """Return V, the moving sum of the gradients."""
         return zeros(parameter, "v")
 
     def update(
@@ -135,7 +135,7 @@ class StandardMomentum(Standard):
 
 
 def _number(value: float, at: Moment) -> Any:
-    """An attribute as a number of the tensors' dtype."""
+    """Return an attribute as a number with the tensors' dtype."""
     return numpy_dtype(at.dtype).type(value)
 
 
@@ -184,8 +184,8 @@ class LowerTraining(Pass):
 
 
 def _gradient(b: Binding) -> list[Var]:
-    """dy/dxs at the values of the operands; the forward values are reused where operands
-    are xs themselves.
+    """Return dy/dxs at the values of the operands. Forward values are reused if the operands are
+    the xs themselves. Raises InputError.
     """
     block = b.block
     values = {v.name: v for v in block.vars()}
@@ -214,8 +214,8 @@ def _gradient(b: Binding) -> list[Var]:
 
 
 def _updated(rule: type[Standard], *slots: str) -> Callable[[Binding], list[Var]]:
-    """Operands (R, T, X1.., G1.., state1.., ...), a list of tensors each; results X1..,
-    state1.., ... likewise.
+    """Return a formula for operands (R, T, X1.., G1.., state1.., ...), each a list of tensors, with
+    results X1.., state1.., ....
     """
 
     def lower(b: Binding) -> list[Var]:

@@ -1,9 +1,10 @@
-"""From the TrainingInfoProto that `with_training_info` wrote back to a training step that runs.
+"""Reads the TrainingInfoProto that `with_training_info` wrote back as a training step.
 
-The comments of TrainingInfoProto in onnx.proto say what such a file means: the training graph is
-the inference graph and `algorithm` together; the initializers that `update_binding` names are its
-variables; they begin as their initializers say, and then as `initialization` does. They don't say
-which value is the loss, the learning rate or a state: the manifest in the model's metadata does.
+The comments of TrainingInfoProto in onnx.proto define such a file: the training graph is the
+inference graph together with `algorithm`; the initializers that `update_binding` names are its
+variables; they begin with their initializers and then with `initialization`. The comments do not
+define which value is the loss, the learning rate or a state: the manifest in the model's metadata
+does.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ _WHERE = f"the model's metadata '{KEY}'"
 
 @known_keywords
 def step_from_training_info(model: ModelLike, *, initialize: bool = True) -> TrainingStep:
-    """The step that `with_training_info` put into a model, as `training_step` returned it.
+    """Return the step that `with_training_info` put into a model, as `training_step` returned it.
 
-    initialize: begin where `initialization` says, not where the initializers stand. Raises
-    InputError for a model without training_info, for training_info that another tool wrote, and
-    for training_info that was changed since onnxgrad wrote it.
+    initialize: begin with the values of `initialization`, not with the initializers. Raises
+    InputError for a model without training_info, for training_info of another tool, and for
+    training_info that was changed since onnxgrad wrote it.
     """
     proto, folder = proto_of(model)
     manifest = _manifest(proto)
@@ -61,7 +62,7 @@ def step_from_training_info(model: ModelLike, *, initialize: bool = True) -> Tra
 
 
 def _manifest(proto: ModelProto) -> Manifest:
-    """The manifest that `with_training_info` wrote."""
+    """Return the manifest that `with_training_info` wrote."""
     if not proto.training_info:
         raise InputError("the model has no training_info: make a step of it with training_step")
     text = next((e.value for e in proto.metadata_props if e.key == KEY), None)
@@ -79,8 +80,8 @@ def _updates(
     held: Mapping[str, TensorProto],
     outputs: Collection[str],
 ) -> dict[str, str]:
-    """The variables and the outputs that are their next values. Raises InputError unless they are
-    those of the manifest.
+    """Return the variables with the outputs that are their next values. Raises InputError unless
+    they are those of the manifest.
     """
     entries = [(e.key, e.value) for info in proto.training_info for e in info.update_binding]
     carried = {(fed.name, fed.next) for fed in manifest.inputs if fed.next is not None}
@@ -101,7 +102,7 @@ def _updates(
 
 
 def _initialize(proto: ModelProto, held: Mapping[str, TensorProto], folder: Path | None) -> None:
-    """Run the initialization graph, and put its results into the initializers."""
+    """Run the initialization graph, and write its results into the initializers."""
     info = proto.training_info[0]
     if not info.initialization_binding:
         return
@@ -140,7 +141,9 @@ def _keep_training(block: BindingBlock, manifest: Manifest, updates: Mapping[str
 def _keep_evaluation(
     block: BindingBlock, manifest: Manifest, updates: Mapping[str, str], outputs: Collection[str]
 ) -> None:
-    """Make the parameters inputs, the model's outputs and the loss outputs; the rest goes."""
+    """Make the parameters inputs, and the model's outputs and the loss outputs; remove everything
+    else.
+    """
     parameters = [fed.name for fed in manifest.of_role("parameter")]
     for name in parameters:
         block.ask_for(block.initializers[name])
@@ -156,8 +159,8 @@ def _keep_evaluation(
 
 
 def _return(block: BindingBlock, names: list[str]) -> None:
-    """Make these values the block's outputs, and drop what none of them needs. Raises InputError
-    for a name that is no value.
+    """Make these values the block's outputs, and remove everything that they do not need. Raises
+    InputError for a name that is not a value.
     """
     values = {v.name: v for v in block.vars()}
     if missing := [name for name in names if name not in values]:

@@ -1,9 +1,10 @@
-"""A training step in the standard's own form: TrainingInfoProto, inside of the model it trains.
+"""Writes a training step as TrainingInfoProto, inside of the model that it trains.
 
-The model computes what it did. Its training graph is the two graphs together, by
-the comments of TrainingInfoProto in onnx.proto: `algorithm` reads values of the inference graph and
-adds loss, gradient and update; states are initializers of `algorithm`, and `update_binding` says
-what becomes of them and of the weights. So the forward part stands in the file once.
+The model computes the same as before. Its training graph is the inference graph together with
+`algorithm`, as the comments of TrainingInfoProto in onnx.proto define: `algorithm` reads values of
+the inference graph and adds loss, gradient and update; states are initializers of `algorithm`, and
+`update_binding` names the next values of states and weights. The forward part is therefore stored
+once.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def with_training_info(original: ModelLike, step: TrainingStep) -> Any:
 
 
 def program_with_training_info(original: ModelLike, step: TrainingStep) -> Program:
-    """`with_training_info` as a Program. Errors likewise."""
+    """Return the result of `with_training_info` as a Program. Raises the same errors."""
     if step.update is not None:
         raise InputError(
             "TrainingInfoProto has one graph for a step, and this one adds up micro-batches in "
@@ -111,8 +112,8 @@ def _refuse_cut(step: TrainingStep, original: ModelLike) -> None:
 
 
 def _inference(step: TrainingStep, original: ModelLike, weights: list[str]) -> Program:
-    """The original model, with the weights as initializers of its main graph, and repaired: its
-    graph reads a tied weight where it read a copy, which no step would change.
+    """Return the original model with the weights as initializers of its main graph, and repaired:
+    its graph reads a tied weight in the place of a copy, which no step would update.
     """
     program = load_own(original)
     if digest(program) != step.manifest.model:
@@ -138,7 +139,7 @@ def _inference(step: TrainingStep, original: ModelLike, weights: list[str]) -> P
 
 def _carry_header(train: ModelProto, main: ModelProto) -> None:
     """Add opset imports and functions of the training graph that the model lacks. Raises InputError
-    if both have one, and they differ.
+    if both define one differently.
     """
     main.ir_version = max(main.ir_version, train.ir_version, _IR_VERSION)
     here = domains.versions(main.opset_import)
@@ -164,8 +165,8 @@ def _carry_header(train: ModelProto, main: ModelProto) -> None:
 
 
 def _shared(train: GraphProto, main: GraphProto, program: Program, weights: set[str]) -> set[str]:
-    """The names that mean the same value in both graphs: inputs, weights, equal constants, and what
-    the same node makes of such values.
+    """Return the names that mean the same value in both graphs: inputs, weights, equal constants,
+    and results of equal nodes over such values.
     """
     inputs = {v.name for v in main.input}
     shared = {v.name for v in train.input if v.name in inputs} | weights
@@ -184,7 +185,7 @@ def _shared(train: GraphProto, main: GraphProto, program: Program, weights: set[
 
 
 def _says_more(node: NodeProto, same: NodeProto) -> bool:
-    """Whether a node is another one, or another with more of its optional results."""
+    """Whether a node differs from another, or returns more of its optional results."""
     if _bare(node) == _bare(same):
         return True
     pairs = list(zip(same.output, node.output))
@@ -197,7 +198,7 @@ def _says_more(node: NodeProto, same: NodeProto) -> bool:
 
 
 def _draws(node: NodeProto) -> bool:
-    """Whether a second node like it may compute something else."""
+    """Whether a second node like this one may compute something else."""
     dropout = node.op_type == "Dropout" and len(node.input) > 2
     return bool(node.domain) or dropout or node.op_type in RANDOM or bool(graphs_of(node))
 
@@ -208,7 +209,9 @@ def _equal(program: Program, a: TensorProto, b: TensorProto) -> bool:
 
 
 def _bare(node: NodeProto, *more: str) -> NodeProto:
-    """The node without what says nothing of its result, and without `more` fields."""
+    """Return the node without fields that do not affect its result, and without the
+    fields `more`.
+    """
     bare = deepcopy(node)
     for field in ("name", "doc_string", "metadata_props", *more):
         bare.ClearField(field)
@@ -216,7 +219,9 @@ def _bare(node: NodeProto, *more: str) -> NodeProto:
 
 
 def _set(program: Program, graph: GraphProto, name: str, value: Array) -> None:
-    """A weight as it is when training begins; one that is that already stays where it lies."""
+    """Set a weight to its value at the beginning of training; an equal one stays where it is
+    stored.
+    """
     tensor = next(t for t in graph.initializer if t.name == name)
     if program.array(tensor).tobytes() != value.tobytes():
         tensor.CopyFrom(_tensor(value, name))
@@ -225,7 +230,9 @@ def _set(program: Program, graph: GraphProto, name: str, value: Array) -> None:
 def _algorithm(
     train: GraphProto, main: GraphProto, shared: set[str], manifest: Manifest, names: Names
 ) -> GraphProto:
-    """The part of the training graph that the inference graph lacks; states are no inputs of it."""
+    """Return the part of the training graph that the inference graph lacks; states are not its
+    inputs.
+    """
     graph = GraphProto(name="training_step")
     variables = {fed.name for fed in manifest.inputs if fed.next is not None or fed.role == "step"}
     taken = node_names(main)
@@ -253,8 +260,8 @@ def _algorithm(
 def _add_variables(
     info: TrainingInfoProto, manifest: Manifest, initial: dict[str, Array], names: Names
 ) -> None:
-    """States and the step's number as initializers, with what becomes of all that training
-    changes, and what it was at first.
+    """Add states and the step's number as initializers, with the next values of everything that
+    training changes, and the first values.
     """
     graph = info.algorithm
     for fed in manifest.inputs:
@@ -271,7 +278,7 @@ def _add_variables(
 
 
 def _add_counter(info: TrainingInfoProto, fed: Fed, names: Names) -> None:
-    """step' = step + 1."""
+    """Add step' = step + 1."""
     graph, one, new = info.algorithm, names.fresh("one"), names.fresh(f"{fed.name}.new")
     first = np.ones((), fed.dtype)
     graph.initializer.extend([_tensor(first, fed.name), _tensor(first, one)])
@@ -283,7 +290,7 @@ def _add_counter(info: TrainingInfoProto, fed: Fed, names: Names) -> None:
 
 
 def _add_reset(info: TrainingInfoProto, name: str, value: Array, names: Names) -> None:
-    """Initialization of a variable that is one number everywhere."""
+    """Add the initialization of a variable whose elements are all equal."""
     first = value.reshape(-1)[:1]
     if (
         value.dtype.name not in _FILLED
@@ -310,7 +317,7 @@ def _tensor(value: Array, name: str) -> TensorProto:
 
 
 def names_of(graph: GraphProto) -> set[str]:
-    """The names of all values of a graph, nested graphs included."""
+    """Return the names of all values of a graph, nested graphs included."""
     found: set[str] = set()
     for g in every_graph(graph):
         found |= own_names(g)
@@ -318,7 +325,7 @@ def names_of(graph: GraphProto) -> set[str]:
 
 
 def own_names(graph: GraphProto) -> set[str]:
-    """The names of the values that a graph itself defines."""
+    """Return the names of the values that a graph itself defines."""
     return {
         *(v.name for v in graph.input),
         *(t.name for t in graph.initializer),
@@ -328,12 +335,12 @@ def own_names(graph: GraphProto) -> set[str]:
 
 
 def node_names(graph: GraphProto) -> set[str]:
-    """The names of all nodes of a graph, nested graphs included."""
+    """Return the names of all nodes of a graph, nested graphs included."""
     return {node.name for g in every_graph(graph) for node in g.node}
 
 
 def reads(node: NodeProto) -> Iterator[str]:
-    """The names of the values that a node reads from outside, nested graphs included."""
+    """Yield the names of the values that a node reads from outside, nested graphs included."""
     yield from (name for name in node.input if name)
     for graph in graphs_of(node):
         inside = own_names(graph)
@@ -343,7 +350,7 @@ def reads(node: NodeProto) -> Iterator[str]:
 
 
 def renamed(graph: GraphProto, new: Mapping[str, str]) -> GraphProto:
-    """A copy in which values have their new names, in nested graphs too."""
+    """Return a copy in which values have their new names, also in nested graphs."""
     copy = deepcopy(graph)
     for g in every_graph(copy):
         for named in (*g.input, *g.output, *g.value_info, *g.initializer):
@@ -357,7 +364,7 @@ def renamed(graph: GraphProto, new: Mapping[str, str]) -> GraphProto:
 
 
 def renamed_manifest(manifest: Manifest, new: Mapping[str, str]) -> Manifest:
-    """The manifest with its values under new names."""
+    """Return the manifest with its values under new names."""
 
     def other(name: str | None) -> str | None:
         return None if name is None else new.get(name, name)

@@ -1,7 +1,8 @@
-"""Optimisers: a state per parameter, and one formula that serves graphs and arrays alike. A formula
-is written once, with `+ - * /` and `at.math`: over values of a graph it emits nodes, over NumPy
-arrays it computes. The portable training step holds it as nodes; the blocks engine applies it to
-blocks of memory.
+"""Base classes of optimisers: a state per parameter, and one formula for graphs and arrays.
+
+A formula is written once, with `+ - * /` and `at.math`. Over values of a graph it emits nodes, over
+NumPy arrays it computes. The portable training step contains it as nodes; the blocks engine applies
+it to blocks of memory.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ class Moment:
         return self.number(self.learning_rate)
 
     def number(self, value: Tensor) -> Tensor:
-        """A value, usually a scalar of float64, in the parameters' dtype."""
+        """Return a value, usually a float64 scalar, in the parameters' dtype."""
         return self.math.Cast(value, to=self.dtype)
 
     def correction(self, beta: float) -> Tensor:
-        """1 - beta^t in float64: what an average of t terms that began at 0 lacks."""
+        """Return 1 - beta^t in float64, the correction of an average of t terms that began at 0."""
         if beta not in self._corrections:  # a moment serves many blocks of memory
             self._corrections[beta] = 1.0 - self.math.Pow(np.float64(beta), self.step)
         return self._corrections[beta]
@@ -61,20 +62,19 @@ class Moment:
         return {}
 
     def of(self, dtype: int) -> Moment:
-        """The same for parameters of another dtype."""
+        """Return the same moment for parameters of another dtype."""
         return replace(self, dtype=dtype)
 
 
 @dataclass(frozen=True)
 class Optimizer(Plain, metaclass=Declared):
-    """An update rule. A subclass has its hyperparameters as fields, with PyTorch's names and
+    """An update rule. The fields of a subclass are its hyperparameters, with PyTorch's names and
     defaults.
 
     lr: the default learning rate, used when the step receives none; a formula reads `at.rate`.
-    maximize: go up, not down. elementwise: each element is updated by itself, so that a parameter,
-    with its states of the same shape, may be updated in blocks; a state of shape () is then one
-    number for all.
-    Raises InputError for a number out of its range.
+    maximize: maximise instead of minimise. elementwise: each element is updated independently, so
+    that a parameter, with its states of the same shape, may be updated in blocks; a state of shape
+    () is then one number for all blocks. Raises InputError for a number out of its range.
     """
 
     json_keys = "name *"
@@ -89,12 +89,12 @@ class Optimizer(Plain, metaclass=Declared):
 
     @property
     def name(self) -> str:
-        """The name in files and in text; a class of your own has its module in front."""
+        """The name in files and in text; that of your own class begins with its module."""
         return name_of(type(self))
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """Returns the state of one parameter before the first step; nothing by default. Shapes and
-        dtypes are the state's own: they need not be the parameter's.
+        """Return the state of one parameter before the first step; empty by default. Shapes and
+        dtypes may differ from the parameter's.
         """
         return {}
 
@@ -102,14 +102,14 @@ class Optimizer(Plain, metaclass=Declared):
     def update(
         self, p: Tensor, g: Tensor, s: State, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The parameter and its state after one step; `g` has the shape of `p`, `s` holds what
-        `state` gave.
+        """Return the parameter and its state after one step. `g` has the shape of `p`; `s` has the
+        entries of `state`.
         """
 
     def apply(
         self, p: Array, g: Array, s: Mapping[str, Array], *, step: int, rate: float | None = None
     ) -> tuple[Array, dict[str, Array]]:
-        """`update` of arrays: new ones, each of the dtype and shape that it had. rate: `lr` by
+        """Return new arrays after one `update`, each with its dtype and shape. rate: `lr` by
         default.
 
         Overflow results in Inf and NaN without a warning, as in a graph.
@@ -123,18 +123,20 @@ class Optimizer(Plain, metaclass=Declared):
         return np.asarray(new), {name: np.asarray(value) for name, value in kept.items()}
 
     def _downhill(self, p: Tensor, g: Tensor, weight_decay: float = 0.0) -> Tensor:
-        """The way down: g, or -g to maximize, plus the gradient of weight_decay |p|^2 / 2."""
+        """Return the direction of the update: g, or -g to maximise, plus the gradient of
+        weight_decay |p|^2 / 2.
+        """
         g = -g if self.maximize else g
         return g + weight_decay * p if weight_decay else g
 
 
 def zeros(parameter: Array, *names: str) -> dict[str, Array]:
-    """A state of zeros like the parameter under each name."""
+    """Return a state of zeros like the parameter under each name."""
     return {name: np.zeros(parameter.shape, parameter.dtype) for name in names}
 
 
 def decayed(p: Tensor, weight_decay: float, at: Moment) -> Tensor:
-    """(1 - r weight_decay) p: a decay that is no part of the gradient.
+    """Return (1 - r weight_decay) p, a decay that is not part of the gradient.
 
     Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.
     """
@@ -174,11 +176,11 @@ class Custom(Optimizer):
 
     @property
     def name(self) -> str:
-        """The function's, as none of our own."""
+        """The name of the function, marked as custom."""
         return f"custom:{getattr(self.function, '__name__', type(self.function).__name__)}"
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """Returns the state of `initial`. Raises InputError for values that are no arrays of
+        """Return the state of `initial`. Raises InputError for values that are not arrays of
         numbers.
         """
         if not callable(self.initial):
@@ -194,7 +196,7 @@ class Custom(Optimizer):
     def update(
         self, p: Tensor, g: Tensor, s: State, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the function's parameter and state."""
+        """Return the function's parameter and state."""
         answer = self.function(at.math, p, self._downhill(p, g), s, at)
         if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], Mapping):
             raise InputError(

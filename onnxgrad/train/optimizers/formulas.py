@@ -1,4 +1,4 @@
-"""The optimisers' formulas, with the names and defaults of torch.optim."""
+"""The formulas of the optimisers, with the names and defaults of torch.optim."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Decay = Annotated[float, Range(0, np.nextafter(1, 0), words="from 0 to 1, not 1 
 class SGD(Optimizer):
     """b = momentum b + (1 - dampening) g; p = p - r b; Nesterov: p = p - r (g + momentum b).
 
-    The first b is g itself. Source: Sutskever et al., "On the importance of initialization and
-    momentum in deep learning", 2013, as PyTorch writes it. Raises InputError for Nesterov without
-    momentum, or with dampening.
+    The first b is g. Source: Sutskever et al., "On the importance of initialization and momentum in
+    deep learning", 2013, in PyTorch's form. Raises InputError for Nesterov without momentum, or
+    with dampening.
     """
 
     lr: NonNegative = 1e-3
@@ -40,7 +40,7 @@ class SGD(Optimizer):
             raise InputError("sgd: nesterov needs a momentum above 0 and no dampening")
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """The moving sum of the gradients, where there is momentum."""
+        """Return the moving sum of the gradients, if there is momentum."""
         return zeros(parameter, "momentum_buffer") if self.momentum else {}
 
     def update(
@@ -64,8 +64,8 @@ class Adam(Optimizer):
     """m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p = p - r (m / (1 - b1^t)) / (sqrt(v / (1 -
     b2^t)) + eps).
 
-    amsgrad: by the largest v so far. weight_decay adds its part to g. Source: Kingma and Ba, "Adam:
-    A Method for Stochastic Optimization", 2015; Reddi et al., "On the Convergence of Adam and
+    amsgrad: use the largest v so far. weight_decay is added to g. Source: Kingma and Ba, "Adam: A
+    Method for Stochastic Optimization", 2015; Reddi et al., "On the Convergence of Adam and
     Beyond", 2018.
     """
 
@@ -76,7 +76,9 @@ class Adam(Optimizer):
     amsgrad: bool = False
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """The mean of the gradients and of their squares, and the largest of those with amsgrad."""
+        """Return the means of the gradients and of their squares, and with amsgrad the largest of
+        the latter.
+        """
         return zeros(
             parameter, "exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if self.amsgrad else [])
         )
@@ -101,7 +103,7 @@ class Adam(Optimizer):
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Adam from (1 - r weight_decay) p: the decay is no part of the gradient.
+    """Adam applied to (1 - r weight_decay) p: the decay is not part of the gradient.
 
     Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.
     """
@@ -116,7 +118,8 @@ class AdamW(Adam):
 
 @dataclass(frozen=True)
 class NAdam(Optimizer):
-    """Adam, of whose mean the part that the next step will add is taken at once.
+    """Adam with Nesterov momentum: the part of the mean that the next step will add is used at
+    once.
 
     mu_t = b1 (1 - 0.96^(t momentum_decay) / 2), M_t = mu_1 ... mu_t; p = p - r ((1 - mu_t) / (1 -
     M_t) g + mu_(t+1) / (1 - M_(t+1)) m) / (sqrt(v / (1 - b2^t)) + eps). Source: Dozat,
@@ -131,7 +134,7 @@ class NAdam(Optimizer):
     decoupled_weight_decay: bool = False
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """The mean of the gradients and of their squares; M, a scalar."""
+        """Return the means of the gradients and of their squares, and M, a scalar."""
         return {
             **zeros(parameter, "exp_avg", "exp_avg_sq"),
             "mu_product": np.ones((), parameter.dtype),
@@ -159,12 +162,11 @@ class NAdam(Optimizer):
 
 @dataclass(frozen=True)
 class RAdam(Optimizer):
-    """Adam whose step is that of m alone, until the estimate of v is of use.
+    """Adam whose step uses only m until the estimate of v is reliable.
 
-    n = 2 / (1 - b2) - 1, n_t = n - 2 t b2^t / (1 - b2^t); p = p - r m / (1 - b1^t) l. If n_t > 5,
-    l = c sqrt(1 - b2^t) / (sqrt(v) + eps), c^2 = (n_t - 4) (n_t - 2) n / ((n - 4) (n - 2) n_t);
-    else l = 1. Source: Liu et al., "On the Variance of the Adaptive Learning Rate and Beyond",
-    2020.
+    n = 2 / (1 - b2) - 1, n_t = n - 2 t b2^t / (1 - b2^t); p = p - r m / (1 - b1^t) l. If n_t > 5, l
+    = c sqrt(1 - b2^t) / (sqrt(v) + eps), c^2 = (n_t - 4) (n_t - 2) n / ((n - 4) (n - 2) n_t); else
+    l = 1. Source: Liu et al., "On the Variance of the Adaptive Learning Rate and Beyond", 2020.
     """
 
     lr: NonNegative = 1e-3
@@ -174,7 +176,7 @@ class RAdam(Optimizer):
     decoupled_weight_decay: bool = False
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """The mean of the gradients and of their squares."""
+        """Return the means of the gradients and of their squares."""
         return zeros(parameter, "exp_avg", "exp_avg_sq")
 
     def update(
@@ -215,7 +217,7 @@ class Adagrad(Optimizer):
     eps: NonNegative = 1e-10
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """The sum of the squared gradients."""
+        """Return the sum of the squared gradients."""
         return {"sum": np.full_like(parameter, self.initial_accumulator_value)}
 
     def update(
@@ -233,8 +235,8 @@ class Adagrad(Optimizer):
 class RMSprop(Optimizer):
     """v = alpha v + (1 - alpha) g^2; d = g / (sqrt(v) + eps); p = p - r d.
 
-    centered: by the root of v - a^2, a the mean of the gradients likewise. momentum: p = p - r b, b
-    = momentum b + d. Source: Tieleman and Hinton, "Lecture 6.5: rmsprop", Neural Networks for
+    centered: divide by the root of v - a^2, with a the mean of the gradients. momentum: p = p - r
+    b, b = momentum b + d. Source: Tieleman and Hinton, "Lecture 6.5: rmsprop", Neural Networks for
     Machine Learning, 2012; centered: Graves, "Generating Sequences With Recurrent Neural Networks",
     2013.
     """
@@ -247,8 +249,8 @@ class RMSprop(Optimizer):
     centered: bool = False
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """The mean of the squared gradients; of the gradients when centered; the moving sum with
-        momentum.
+        """Return the mean of the squared gradients; also the mean of the gradients if centered, and
+        the moving sum with momentum.
         """
         more = [
             *(["momentum_buffer"] if self.momentum else []),
@@ -285,7 +287,7 @@ class Adadelta(Optimizer):
     weight_decay: NonNegative = 0.0
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """The mean of the squared gradients, and of the squared steps."""
+        """Return the means of the squared gradients and of the squared steps."""
         return zeros(parameter, "square_avg", "acc_delta")
 
     def update(
@@ -302,8 +304,8 @@ class Adadelta(Optimizer):
 class Lion(Optimizer):
     """p = (1 - r weight_decay) p - r sign(b1 m + (1 - b1) g); m = b2 m + (1 - b2) g.
 
-    Source: Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, with its defaults:
-    PyTorch has none.
+    Source: Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, with its defaults;
+    PyTorch has no Lion.
     """
 
     lr: NonNegative = 1e-4
@@ -311,7 +313,7 @@ class Lion(Optimizer):
     weight_decay: NonNegative = 0.0
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """The mean of the gradients."""
+        """Return the mean of the gradients."""
         return zeros(parameter, "exp_avg")
 
     def update(
@@ -326,15 +328,15 @@ class Lion(Optimizer):
 
 @dataclass(frozen=True)
 class Adafactor(Optimizer):
-    """g / sqrt(v), of a size that goes with the parameter's; v of a matrix is estimated by its
+    """g / sqrt(v), scaled with the size of the parameter; for a matrix, v is estimated from its
     means R and C.
 
     With c = t^beta2_decay: R = (1 - c) R + c mean of g^2 over columns, C likewise over rows, v = R
-    C / mean(R); of vectors v itself is kept. u = g / sqrt(max(v, e1^2)); p = p - a u / max(1,
-    RMS(u) / d), where a = max(e2, RMS(p)) min(r, 1 / sqrt(t)) and (e1, e2) = eps; e1 is the dtype's
-    epsilon by default. Parameters of more axes are matrices in the last two. Source: Shazeer and
-    Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", 2018, as PyTorch writes
-    it.
+    C / mean(R); for a vector, v itself is kept. u = g / sqrt(max(v, e1^2)); p = p - a u / max(1,
+    RMS(u) / d), with a = max(e2, RMS(p)) min(r, 1 / sqrt(t)) and (e1, e2) = eps; e1 is the dtype's
+    epsilon by default. Parameters of more axes are treated as matrices in the last two axes.
+    Source: Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost",
+    2018, in PyTorch's form.
     """
 
     elementwise: ClassVar[bool] = False
@@ -346,8 +348,8 @@ class Adafactor(Optimizer):
     weight_decay: NonNegative = 0.0
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """Rows (..., n, 1) and columns (..., 1, m) of a parameter (..., n, m); of a vector or
-        scalar all elements.
+        """Return rows (..., n, 1) and columns (..., 1, m) of a parameter (..., n, m); for a vector
+        or scalar all elements.
         """
         if parameter.ndim < 2:
             return {"variance": np.zeros(parameter.shape, parameter.dtype)}
@@ -377,7 +379,7 @@ class Adafactor(Optimizer):
     def _variance(
         self, g: Tensor, s: State, e1: float, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The estimate of the mean of g^2, and its state."""
+        """Return the estimate of the mean of g^2, and its state."""
         c = at.number(at.math.Pow(at.step, np.float64(self.beta2_decay)))
         if "variance" in s:
             v = (1.0 - c) * s["variance"] + c * (g * g)
@@ -390,5 +392,5 @@ class Adafactor(Optimizer):
 
 
 def _rms(x: Tensor, shape: tuple[int, ...], at: Moment) -> Tensor:
-    """The root of the mean square of all elements, a scalar."""
+    """Return the root mean square of all elements, a scalar."""
     return at.math.Sqrt(sum_of_squares(x, at.math) / float(prod(shape)))

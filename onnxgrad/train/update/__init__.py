@@ -1,3 +1,3 @@
-"""The update of a training step: its options, its formulas in a graph, and what goes before and
-behind the optimiser.
+"""The update of a training step: its options, its formulas in a graph, and the work before and
+after the optimiser.
 """

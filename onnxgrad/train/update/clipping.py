@@ -24,8 +24,8 @@ _ACCURATE = 1 << 16
 
 
 def sum_of_squares(x: Any, math: Any = op) -> Any:
-    """The sum of the squares of all elements of a Var or array, a scalar; of a large one row by
-    row.
+    """Return the sum of the squares of all elements of a Var or array, a scalar. A large one is
+    summed row by row.
     """
     shape = x.shape
     if not is_static(shape) or len(shape) < 2 or prod(shape) <= _ACCURATE:
@@ -36,26 +36,26 @@ def sum_of_squares(x: Any, math: Any = op) -> Any:
 
 
 def element_type(x: Any) -> int:
-    """The ONNX element type of an array, a number of numpy's or a Var."""
+    """Return the ONNX element type of an array, a NumPy number or a Var."""
     return (
         int(x.dtype) if isinstance(x.dtype, int) else int(helper.np_dtype_to_tensor_dtype(x.dtype))
     )
 
 
 def widest(xs: Sequence[Any]) -> int:
-    """The dtype for sums over these: float64 where one of them has it, float32 otherwise."""
+    """Return the dtype for sums over these: float64 if one of them is float64, else float32."""
     double = any(element_type(x) == TensorProto.DOUBLE for x in xs)
     return int(TensorProto.DOUBLE if double else TensorProto.FLOAT)
 
 
 def in_dtype(x: Any, dtype: int, math: Any = op) -> Any:
-    """`x` in that dtype; itself where it has it."""
+    """Return `x` with that dtype; `x` itself if it already has it."""
     return x if element_type(x) == dtype else math.Cast(x, to=dtype)
 
 
 def global_norm(xs: Sequence[Any], math: Any = op) -> Any:
-    """The root of the sum of all squares of all tensors: a scalar of float32, of float64 where one
-    of them is.
+    """Return the root of the sum of all squares of all tensors: a float32 scalar, or float64 if one
+    of them is float64.
 
     Squares are formed in that dtype, so float16 does not overflow.
     """
@@ -69,7 +69,8 @@ def global_norm(xs: Sequence[Any], math: Any = op) -> Any:
 
 
 def clip_by_value(gs: Sequence[Any], limit: float, math: Any = op) -> list[Any]:
-    """Each element within [-limit, limit], NaN as it is: torch.nn.utils.clip_grad_value_.
+    """Return each element limited to [-limit, limit], NaN unchanged:
+    torch.nn.utils.clip_grad_value_.
 
     gs: Vars, or arrays with `train.array_math`.
     """
@@ -77,8 +78,8 @@ def clip_by_value(gs: Sequence[Any], limit: float, math: Any = op) -> list[Any]:
 
 
 class Clipping(Protocol):
-    """The options that decide what becomes of gradients before the optimiser: micro-batches whose
-    gradients are averaged, and limits.
+    """The options that apply to gradients before the optimiser: micro-batches whose gradients are
+    averaged, and limits.
     """
 
     @property
@@ -98,15 +99,15 @@ def averaged_and_clipped(
     scaled: Callable[[Any, Any], Any] = mul,
     math: Any = op,
 ) -> tuple[Sequence[Any], Any, Any]:
-    """The gradients, which are sums over micro-batches, clipped by value; the factor that is left
-    to multiply them by, None for 1; and the norm of their mean, by `norm_of`, if `norm` or if they
-    are clipped by it.
+    """Return the gradients, which are sums over micro-batches, clipped by value; the remaining
+    factor of all of them (None for 1); and, if `norm` or if they are clipped by it, the norm of
+    their mean, computed by `norm_of`.
 
-    The factor has the mean over micro-batches, unless that had to come before clipping by value,
-    and min(limit / (norm + 1e-6), 1): torch.nn.utils.clip_grad_norm_. If the norm is Inf or NaN, so
-    are all gradients times the factor, so that nothing passes for a step (PyTorch's
-    error_if_nonfinite). Source: Pascanu, Mikolov and Bengio, "On the difficulty of training
-    recurrent neural networks", 2013.
+    The factor contains the mean over micro-batches, unless that had to come before clipping by
+    value, and min(limit / (norm + 1e-6), 1): torch.nn.utils.clip_grad_norm_. If the norm is Inf or
+    NaN, so are all gradients times the factor, so that the step is not mistaken for a valid one
+    (PyTorch's error_if_nonfinite). Source: Pascanu, Mikolov and Bengio, "On the difficulty of
+    training recurrent neural networks", 2013.
     """
     factor: Any = None if how.accumulate == 1 else 1 / how.accumulate
     if how.clip_value is not None:
@@ -122,14 +123,12 @@ def averaged_and_clipped(
 
 
 def _clip_coefficient(norm: Any, limit: float, math: Any) -> Any:
-    """min(limit / (norm + 1e-6), 1); NaN where the norm is Inf or NaN."""
+    """Return min(limit / (norm + 1e-6), 1); NaN if the norm is Inf or NaN."""
     return math.Min(limit / (norm + 1e-6), 1.0) + 0.0 * norm
 
 
 def times(g: Any, factor: Any, math: Any = op) -> Any:
-    """g times a number, or times a scalar, which float16 may be too narrow for, in the dtype of
-    g.
-    """
+    """Return g times a number or scalar, which may be out of float16's range, in the dtype of g."""
     if isinstance(factor, float):
         return g * factor
     return in_dtype(in_dtype(g, element_type(factor), math) * factor, element_type(g), math)

@@ -31,7 +31,7 @@ Scale = Mapping[str, Var]
 
 @dataclass(frozen=True)
 class Update:
-    """The inputs of a graph with an update, and the output that is the gradients' norm."""
+    """The inputs of a graph with an update, and the output with the norm of the gradients."""
 
     fed: list[Fed]
     norm: str | None
@@ -46,7 +46,7 @@ def emit_update(
     initial: State,
 ) -> Update:
     """Emit new values of weights and states as outputs of the block, with the inputs that they
-    need, whose first values are added to `initial`.
+    need. First values of the inputs are added to `initial`.
     """
     names = block.program.names
     rate = None
@@ -75,7 +75,7 @@ def emit_update(
 def _scaling(
     block: BindingBlock, options: UpdateOptions, scale: Scale, finite: Var | None
 ) -> list[Fed]:
-    """The loss scaling's own next state."""
+    """Emit the next state of the loss scaling."""
     if options.scaling is None:
         return []
     new = options.scaling.update(scale, finite)
@@ -88,8 +88,8 @@ def _scaling(
 def _prepared(
     options: UpdateOptions, adjoints: Sequence[Var], scale: Scale
 ) -> tuple[Sequence[Var], Var | None, Var | None]:
-    """The gradients wide, unscaled, averaged over micro-batches, clipped; their norm, and whether
-    all are finite, if the step needs them.
+    """Return the gradients in a wide dtype, unscaled, averaged over micro-batches and clipped;
+    their norm; and whether all are finite. The last two are None if the step does not need them.
     """
     gs: list[Var] = [in_dtype(g, widest([g])) for g in adjoints]
     finite = None
@@ -104,7 +104,9 @@ def _prepared(
 
 @dataclass
 class _Writer:
-    """Writes the update of one weight after another; `states` are the inputs that come with it."""
+    """Writes the updates of weights one after the other; `states` collects the inputs that they
+    need.
+    """
 
     block: BindingBlock
     options: UpdateOptions
@@ -116,7 +118,7 @@ class _Writer:
         self.states: list[Fed] = []
 
     def parameter(self, p: Var, g: Var, group: Group) -> Fed:
-        """The new weight and states as outputs."""
+        """Make the new weight and states outputs."""
         start = self.initial[p.name]
         optimizer, averaging = group.optimizer, self.options.average
         if p.dtype not in (TensorProto.FLOAT, TensorProto.DOUBLE):
@@ -150,7 +152,7 @@ class _Writer:
 
 
 def add_state(block: BindingBlock, name: str, value: Array) -> Var:
-    """An input for a state that begins with this value."""
+    """Return an input for a state that begins with this value."""
     type_ = TensorType(helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
     return block.add_input(block.program.names.fresh(name), type_)
 
@@ -165,7 +167,7 @@ def ask_for(block: BindingBlock, names: Sequence[str]) -> None:
 
 
 def prune(block: BindingBlock, kept: Callable[[Var], object]) -> None:
-    """Remove what no output needs, and the inputs that are not kept."""
+    """Remove everything that no output needs, and the inputs that are not kept."""
     block.remove_unused()
     block.inputs = [v for v in block.inputs if kept(v)]
     for v in list(block.initializers.values()):
@@ -175,7 +177,7 @@ def prune(block: BindingBlock, kept: Callable[[Var], object]) -> None:
 
 
 def returned(block: BindingBlock, v: Var, name: str, *, exactly: bool = False) -> str:
-    """Make a value an output under a name of its own: this one `exactly`, or one like it."""
+    """Make a value an output under a name of its own: `exactly` this name, or one like it."""
     name = name if exactly else block.program.names.fresh(name)
     if v.returned or v.definition is None:
         with emitting(block):
@@ -192,15 +194,15 @@ def fed_of(
     of: str | None = None,
     gradient: str | None = None,
 ) -> Fed:
-    """Returns the manifest's entry of an input."""
+    """Return the manifest's entry of an input."""
     return Fed(v.name, role, numpy_dtype(v.dtype).name, v.shape, following, of, gradient)
 
 
 def add_up(
     block: BindingBlock, parameters: Sequence[Var], adjoints: Sequence[Var], initial: State
 ) -> list[Fed]:
-    """Each adjoint, in float32 or float64, added to a state. What that is at first stands in
-    `initial` afterwards.
+    """Add each adjoint, in float32 or float64, to a state. First values of the states are added to
+    `initial`.
     """
     fed = []
     for p, g in zip(parameters, adjoints, strict=True):
@@ -216,7 +218,9 @@ def add_up(
 def update_program(
     train: Program, options: UpdateOptions, accumulated: Sequence[Fed], scale: Scale, initial: State
 ) -> tuple[Program, Update]:
-    """The graph of the update alone: weights, their accumulated gradients and states in."""
+    """Return the graph of the update alone, whose inputs are weights, accumulated gradients and
+    states.
+    """
     proto = ModelProto(ir_version=train.ir_version, graph=GraphProto(name="update"))
     proto.opset_import.add(version=train.opset)
     program = load(proto)

@@ -38,12 +38,12 @@ _BETWEEN = Range(math.ulp(0.0), math.nextafter(1, 0), words="between 0 and 1")
 
 @dataclass(frozen=True)
 class LossScaling(Plain):
-    """The scale grows after growth_interval updates in a row without overflow, and shrinks after
-    each with one.
+    """A scale that grows after growth_interval updates in a row without overflow, and shrinks after
+    each overflow.
 
-    Names and defaults are PyTorch's. Every function takes Vars, or arrays with
-    `math=train.array_math`. dynamic: False leaves the scale as it is. Raises InputError for numbers
-    that make no scaling.
+    Names and defaults are PyTorch's. Every function accepts Vars, or arrays with
+    `math=train.array_math`. dynamic: False keeps the scale constant. Raises InputError for invalid
+    numbers.
     """
 
     init_scale: Positive = 65536.0
@@ -56,8 +56,8 @@ class LossScaling(Plain):
         check_fields(self, "loss scaling")
 
     def state(self) -> dict[str, Array]:
-        """The scale in float32; in int64 the updates since it changed last, and those left out:
-        all scalars.
+        """Return the scalars of the state: the scale in float32, and in int64 the updates since its
+        last change and the skipped updates.
         """
         zero = np.zeros((), np.int64)
         return {
@@ -67,18 +67,18 @@ class LossScaling(Plain):
         }
 
     def scaled(self, loss: Any, s: State, math: Any = op) -> Any:
-        """loss scale, in float32, or in float64 where the loss is."""
+        """Return loss * scale in float32, or in float64 if the loss is float64."""
         dtype = widest([loss])
         return in_dtype(loss, dtype, math) * in_dtype(s["scale"], dtype, math)
 
     def unscaled(self, gs: Sequence[Any], s: State, math: Any = op) -> list[Any]:
-        """Each gradient / scale, in float32, or in float64 where it is that."""
+        """Return each gradient / scale in float32, or in float64 if the gradient is float64."""
         inverse = 1.0 / s["scale"]
         return [in_dtype(g, widest([g]), math) * in_dtype(inverse, widest([g]), math) for g in gs]
 
     def update(self, s: State, finite: Any, math: Any = op) -> dict[str, Any]:
-        """The state after a step whose gradients were all finite, or not. A scale does not grow
-        to Inf.
+        """Return the state after a step whose gradients were all finite, or not. A scale never
+        grows to Inf.
         """
         none, one = np.int64(0), np.int64(1)
         skipped = s["skipped"] + math.Where(finite, none, one)
@@ -96,8 +96,8 @@ class LossScaling(Plain):
 
 
 def all_finite(gs: Sequence[Any], math: Any = op) -> Any:
-    """Whether no element is Inf or NaN, a bool scalar: 0 times a finite number is 0, of others it
-    is NaN.
+    """Return a bool scalar: whether no element is Inf or NaN. 0 times a finite number is 0, 0 times
+    any other is NaN.
     """
     dtype = widest(gs)
     total = None
@@ -108,18 +108,18 @@ def all_finite(gs: Sequence[Any], math: Any = op) -> Any:
 
 
 def kept(finite: Any, new: Any, old: Any, math: Any = op) -> Any:
-    """The new value after a step whose gradients were all finite, else the old one."""
+    """Return the new value if all gradients of the step were finite, else the old one."""
     return math.Where(finite, new, old)
 
 
 @dataclass(frozen=True)
 class Master(Optimizer):
-    """An optimiser on a float32 copy of each parameter, of which the parameter is what its dtype
-    can hold.
+    """An optimiser that updates a float32 copy of each parameter; the parameter is the copy,
+    rounded to its dtype.
 
-    For float16 parameters, which an update below 1/2048 of their size would leave as they are. The
-    gradient may come in float16 or, unscaled (`LossScaling`), in float32. The optimiser's
-    own states are float32 too. Source: Micikevicius et al., "Mixed Precision Training", 2018.
+    It is for float16 parameters, which do not change by an update below 1/2048 of their size. The
+    gradient may be float16 or, unscaled (`LossScaling`), float32. The optimiser's states are
+    float32, too. Source: Micikevicius et al., "Mixed Precision Training", 2018.
     """
 
     optimizer: Optimizer
@@ -130,7 +130,7 @@ class Master(Optimizer):
 
     @property
     def name(self) -> str:
-        """The optimiser's."""
+        """The name of the optimiser."""
         return self.optimizer.name
 
     @property
@@ -139,18 +139,18 @@ class Master(Optimizer):
         return self.optimizer.elementwise
 
     def to_dict(self) -> dict[str, Any]:
-        """The optimiser's, and that its weights are float32."""
+        """Return the entry of the optimiser, with the dtype of its weights."""
         return {**self.optimizer.to_dict(), "master": "float32"}
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """The parameter in float32 as `master`, and what the optimiser keeps of that."""
+        """Return the parameter in float32 as `master`, and the optimiser's state of it."""
         master = parameter.astype(np.float32)
         return {"master": master, **self.optimizer.state(master)}
 
     def update(
         self, p: Tensor, g: Tensor, s: State, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """One step of the master weights, and the parameter rounded from them."""
+        """Return the parameter rounded from the master weights after one step, and the state."""
         master = s["master"]
         wide = at.of(TensorProto.FLOAT)
         if g.dtype != master.dtype:

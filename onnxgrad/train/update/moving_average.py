@@ -18,14 +18,13 @@ from onnxgrad.train.update.mixed_precision import Master
 
 @dataclass(frozen=True)
 class ExponentialMovingAverage:
-    """a = decay a + (1 - decay) p after each update, the first a being p:
+    """a = decay a + (1 - decay) p after each update, starting with a = p:
     torch.optim.swa_utils.get_ema_avg_fn.
 
-    A training step holds one more state per parameter, called `average`, and makes its new value of
-    the parameter's new one. Of parameters narrower than float32 the average is kept in float32, for
-    it moves by less than they can hold; with master weights, average those. Source: Polyak and
-    Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992. Raises InputError for a
-    decay outside of 0 to 1.
+    A training step has one more state per parameter, called `average`. The average of parameters
+    narrower than float32 is kept in float32, because its changes are smaller than their precision;
+    with master weights, these are averaged. Source: Polyak and Juditsky, "Acceleration of
+    Stochastic Approximation by Averaging", 1992. Raises InputError for a decay outside of 0 to 1.
     """
 
     decay: Share = 0.999
@@ -34,12 +33,12 @@ class ExponentialMovingAverage:
         check_fields(self, "average")
 
     def state(self, parameter: Array) -> Mapping[str, Array]:
-        """The average before the first update: the parameter itself."""
+        """Return the average before the first update: the parameter itself."""
         wide = parameter.dtype if parameter.dtype == np.float64 else np.float32
         return {"average": parameter.astype(wide)}
 
     def update(self, average: Tensor, p: Tensor, at: Moment) -> Tensor:
-        """The average with the parameter as it is after the update of that moment."""
+        """Return the average after the update of that moment, which made the parameter `p`."""
         at = at.of(element_type(average))
         first = at.math.Equal(at.step, 1.0)
         decay = at.math.Where(first, np.float64(0.0), np.float64(self.decay))
@@ -51,7 +50,7 @@ class ExponentialMovingAverage:
 class WeightUpdate:
     """The update of the weights of one group: the optimiser's formula, then the moving average.
 
-    factor: by which the group's learning rate is larger than the step's.
+    factor: the group's learning rate over the step's.
     """
 
     optimizer: Optimizer
@@ -59,7 +58,7 @@ class WeightUpdate:
     average: ExponentialMovingAverage | None = None
 
     def rate(self, given: Tensor, math: Any) -> Tensor:
-        """The group's learning rate, in float64 if it is not the step's."""
+        """Return the group's learning rate, in float64 if it differs from the step's."""
         return (
             given if self.factor == 1 else in_dtype(given, TensorProto.DOUBLE, math) * self.factor
         )
@@ -73,8 +72,8 @@ class WeightUpdate:
         at: Moment,
         kept: Callable[[Tensor, Tensor], Tensor] = lambda new, old: new,
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-        """The weight, its states and its average after one step, each as `kept(new, old)` returns
-        it. The average is that of the master weights, if there are any.
+        """Return the weight, its states and its average after one step, each as `kept(new, old)`.
+        The average is that of the master weights, if there are any.
         """
         new, after = self.optimizer.update(p, g, s, at)
         new, after = kept(new, p), {slot: kept(after[slot], v) for slot, v in s.items()}

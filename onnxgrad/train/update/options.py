@@ -1,4 +1,4 @@
-"""The options of a step's update, and parameter groups: which optimiser updates which weights."""
+"""The options of a step's update, and parameter groups, which assign optimisers to weights."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Groups: TypeAlias = "Mapping[str, Change] | Sequence[tuple[str, Change]]"
 
 @dataclass(frozen=True)
 class Group(Plain):
-    """The weights that one glob means and no glob before it did.
+    """The weights that one glob matches and no earlier glob.
 
-    optimizer: theirs. factor: of the step's learning rate, which makes it theirs.
+    optimizer: the optimiser of these weights. factor: their learning rate over the step's.
     """
 
     glob: str
@@ -38,10 +38,10 @@ def grouped(groups: Groups, default: Optimizer) -> tuple[Group, ...]:
     `default`.
 
     A group is an optimiser, or the hyperparameters in which it differs from `default`. Its `lr`
-    counts as in PyTorch's param_groups: with a learning rate of `default.lr` the group has its own,
-    and whatever the learning rate is multiplied by, as by a schedule, so is the group's. Raises
-    InputError for a hyperparameter that the optimiser lacks, and an `lr` of which none can be a
-    multiple.
+    works as in PyTorch's param_groups: if the step's learning rate is `default.lr`, the group's is
+    its own, and a schedule multiplies both by the same factor. Raises InputError for a
+    hyperparameter that the optimiser lacks, and for an `lr` that cannot be a multiple of the
+    step's.
     """
     entries = groups.items() if isinstance(groups, Mapping) else groups
     found = [_group(entry, default) for entry in _listed(entries)]
@@ -93,8 +93,8 @@ def _changed(glob: str, change: Any, default: Optimizer) -> Optimizer:
 
 
 def members(groups: Sequence[Group], names: Sequence[str]) -> dict[str, Group]:
-    """The group of each weight: the first whose glob, or name, means it. Raises InputError for a
-    group without any, but the last.
+    """Return the group of each weight: the first whose glob or name matches. Raises InputError for
+    a group without weights, except the last.
     """
     found = {
         name: next(g for g in groups if name == g.glob or fnmatchcase(name, g.glob))
@@ -114,10 +114,9 @@ NORM = "gradient_norm"  # among metrics
 
 @dataclass(frozen=True)
 class UpdateOptions:
-    """The update of one step, in its order: gradients of `accumulate`
-    micro-batches are averaged, unscaled, clipped by value, then by their global norm; each group's
-    optimiser makes new weights of them, whose moving average is taken. norm: the global norm is an
-    output.
+    """The update of one step, in this order: gradients of `accumulate` micro-batches are averaged,
+    unscaled, clipped by value, then by their global norm; each group's optimiser computes new
+    weights, of which the moving average is updated. norm: return the global norm as an output.
     """
 
     optimizer: Optimizer
@@ -131,7 +130,7 @@ class UpdateOptions:
     schedule: Schedule | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The entries of a manifest, except for the optimiser."""
+        """Return the entries of a manifest, except for the optimiser."""
         several = len(self.groups) > 1
         return {
             "update": "update.onnx" if self.accumulate > 1 else None,
