@@ -90,7 +90,8 @@ def batch_parts(step: TrainingStep) -> Iterator[Part]:
         labels = fed.classes is not None or fed.name not in of_model
         classes = "" if fed.classes is None else f", 0 to {fed.classes - 1}"
         ignored = "" if fed.ignored is None else f" or {fed.ignored} (ignored)"
-        rows.append((*_typed(fed), f"labels{classes}{ignored}" if labels else "input"))
+        moved = f", each of the score {counted(fed.unread, 'place')} before" if fed.unread else ""
+        rows.append((*_typed(fed), f"labels{classes}{ignored}{moved}" if labels else "input"))
     yield table("a batch holds", "type", "read as", rows=rows)
 
 

@@ -17,7 +17,7 @@ from onnxgrad.train.adapters import (
     save_adapters,
     save_peft,
 )
-from onnxgrad.train.callbacks import EarlyStopping, Event, History, JsonLines
+from onnxgrad.train.callbacks import CsvLines, EarlyStopping, Event, History, JsonLines
 from onnxgrad.train.data import Arrays, Data
 from onnxgrad.train.divergence import Diverged
 from onnxgrad.train.export import export
@@ -47,6 +47,7 @@ else:
 __all__ = [
     "Adapters",
     "Arrays",
+    "CsvLines",
     "Data",
     "Diverged",
     "EarlyStopping",

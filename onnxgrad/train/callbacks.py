@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import math
@@ -86,20 +87,73 @@ class JsonLines:
                 file.seek(max(size - 1, 0))
                 rest = file.read()
                 lines = rest[min(size, 1) :].splitlines()
-                if (not size or rest[:1] == b"\n") and all(_is_after(x, step) for x in lines):
+                if (not size or rest[:1] == b"\n") and all(self._after(x, step) for x in lines):
                     file.truncate(size)
         except OSError as error:
             raise InputError(f"{self.path}: cannot be written: {error.strerror or error}") from None
 
+    def _after(self, line: bytes, step: int) -> bool:
+        """Return whether a line is of a step after that one, or was left unfinished."""
+        try:
+            return bool(json.loads(line)["step"] >= step)
+        except ValueError:
+            return True
+        except (KeyError, TypeError):
+            return False
 
-def _is_after(line: bytes, step: int) -> bool:
-    """Whether a line of a log is incomplete, or of a later step."""
-    try:
-        return bool(json.loads(line)["step"] >= step)
-    except ValueError:
-        return True
-    except (KeyError, TypeError):
-        return False
+
+@dataclass
+class CsvLines(JsonLines):
+    """A line of a table for each event, added to a file that begins with the names of the columns.
+
+    results: the names of the results on held-out data, whose columns begin with held_out. Lines of
+    steps leave these empty, lines of evaluations the others. Raises InputError if the file has
+    other columns.
+    """
+
+    results: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        held_out = [f"held_out_{name}" for name in self.results]
+        self._columns = ["step", "epoch", "loss", "rate", "gradient_norm", *held_out]
+        if self.size and self._first() != self._columns:
+            raise InputError(
+                f"{self.path}: its columns are {','.join(self._first())[:200]}, those of this run "
+                f"{','.join(self._columns)}: choose another file"
+            )
+
+    def _first(self) -> list[str]:
+        """Return the names of the columns in the file."""
+        try:
+            with open(self.path, encoding="utf-8", errors="replace", newline="") as file:
+                return next(csv.reader([file.readline(1 << 16)]), [])
+        except (OSError, csv.Error):
+            return []
+
+    def __call__(self, event: Event) -> None:
+        """Write the line. Raises InputError when it cannot be written."""
+        line: dict[str, Any] = {"step": event.step, "epoch": event.epoch}
+        if event.evaluation is None:
+            line |= {"loss": event.loss, "rate": event.rate, "gradient_norm": event.gradient_norm}
+        else:
+            line |= {f"held_out_{name}": x for name, x in event.evaluation.items()}
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self._columns, lineterminator="\n", extrasaction="ignore")
+        if not self.size:
+            writer.writeheader()
+        writer.writerow(line)
+        self._add(text.getvalue())
+
+    def _after(self, line: bytes, step: int) -> bool:
+        first = line.split(b",")[0]
+        return int(first) >= step if first.isdigit() else line.startswith(b"step")
+
+
+def log_to(path: str | PathLike[str], results: Sequence[str]) -> JsonLines:
+    """Return what logs to the file: a table if its name ends with .csv, else lines of JSON."""
+    if os.fspath(path).lower().endswith(".csv"):
+        return CsvLines(path, results)
+    return JsonLines(path)
 
 
 def check_plotting() -> None:

@@ -27,7 +27,7 @@ from onnxgrad.train import (
 )
 from onnxgrad.train.engines.processes import world
 from onnxgrad.train.schedules import Cosine
-from tests.train.common import classifier, examples, step
+from tests.train.common import TEXT, classifier, examples, step
 
 LANGUAGE = """
 <ir_version: 8, opset_import: ["": 18]>
@@ -60,6 +60,22 @@ def half_ignored() -> dict[str, Any]:
     data = examples(8)
     data["labels"][4:] = -100
     return data
+
+
+def dropping() -> TrainingStep:
+    """A step of the classifier with Dropout before its last layer."""
+    model = onnx.parser.parse_model(
+        TEXT.replace("h2 = Relu (h1)", "r = Relu (h1) h2 = Dropout (r)")
+    )
+    model.graph.initializer.extend(classifier().graph.initializer)
+    return training_step(model, CrossEntropy(), SGD(), dropout="train")
+
+
+def dropped(_: Path) -> None:
+    trainer = Trainer(dropping(), 0.1, threads=1, data_parallel=True, seed=3)
+    found = trainer.fit([examples(8, i) for i in range(4)], epochs=1).losses
+    if world().leads:
+        print(json.dumps(found))
 
 
 def square(values: dict[str, Any]) -> Any:
@@ -163,6 +179,7 @@ def other_step(_: Path) -> None:
 RUNS: dict[str, Callable[[Path], None]] = {
     "every case": every_case,
     "other step": other_step,
+    "dropout": dropped,
     "whole": lambda folder: fit(folder, whole, log=folder / "log"),
     "first half": lambda folder: fit(folder, whole, steps=9, log=folder / "log"),
     "weights": lambda folder: fit(folder, whole, CrossEntropy(weight=(1.0, 2.0, 5.0))),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.train.callbacks import EarlyStopping, Event, History, JsonLines
+from onnxgrad.train.callbacks import EarlyStopping, Event, History, JsonLines, log_to
 
 EVENTS = [
     Event(1, 0, 2.0, 0.1),
@@ -32,6 +33,45 @@ def test_a_norm_is_told_where_there_is_one(tmp_path: Path) -> None:
         JsonLines(tmp_path / "log")(Event(1, 0, 2.0, 0.1, gradient_norm=norm))
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert [line["gradient_norm"] for line in lines] == [0.5, None]
+
+
+def test_a_table_has_a_column_for_each_result(tmp_path: Path) -> None:
+    path = tmp_path / "log.CSV"
+    names = ["loss", "f1{average=micro,axis=1}"]
+    for _ in range(2):
+        log = log_to(path, names)
+        log(Event(1, 0, 2.0, 0.1, gradient_norm=0.5))
+        log(Event(1, 0, 1.5, 0.0, {"loss": 1.5, names[1]: 0.25}))
+    with path.open(newline="") as file:
+        first, *rows = list(csv.reader(file))
+    assert first == ["step", "epoch", "loss", "rate", "gradient_norm", "held_out_loss",
+                     "held_out_f1{average=micro,axis=1}"]  # fmt: skip
+    assert (
+        rows == [["1", "0", "2.0", "0.1", "0.5", "", ""], ["1", "0", "", "", "", "1.5", "0.25"]] * 2
+    )
+    with pytest.raises(
+        InputError, match=r"its columns are step,.*, those of this run step,.*: choose"
+    ):
+        log_to(path, ["loss"])
+    assert type(log_to(tmp_path / "csv", names)) is JsonLines
+
+
+@pytest.mark.parametrize("rest", ["", "3,0,1.0,0.1,", "3,0,"])
+def test_a_table_is_cut_where_the_run_stands(tmp_path: Path, rest: str) -> None:
+    path = tmp_path / "log.csv"
+    log = log_to(path, [])
+    log.cut(0, 0)  # there is none
+    log(EVENTS[0])
+    before = path.read_bytes()
+    log(EVENTS[1])
+    path.write_bytes(path.read_bytes() + rest.encode())
+    log.cut(len(before), 1)
+    assert path.read_bytes() == before
+    log.cut(0, 0)  # the names of the columns, too
+    assert path.read_bytes() == b""
+    path.write_text("step,name\n1,other\n0,kept")
+    log.cut(0, 1)
+    assert path.read_text().endswith("kept")
 
 
 def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:

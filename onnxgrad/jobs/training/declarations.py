@@ -125,8 +125,9 @@ class StepOptions(Update, Checkpointing):
     loss: LossLike | None = option(
         None,
         "a scalar of the model (default: its only output), or NAME{option=value,...}, terms with "
-        f"+ and factors with *: {', '.join(sorted(LOSSES))}. Labels are new inputs, or values of "
-        "the model that are held fixed: mse{output=a,target=b}",
+        f"+ and factors with *: {', '.join(sorted(LOSSES))}. sequence_cross_entropy shifts: the "
+        "scores at i are of the label at i + 1 (shift=0: at i). Labels are new inputs, or values "
+        "of the model that are held fixed: mse{output=a,target=b}",
         metavar="LOSS",
         positional=True,
     )
@@ -318,8 +319,8 @@ class Epochs(Batched, RestoreOptions):
     )
     log: str | os.PathLike[str] | None = option(
         None,
-        "append a line of JSON for each step, with the norm of the gradients if --clip-norm or "
-        "--metric gradient_norm is set",
+        "append a line of JSON for each step, or of a table if FILE ends with .csv, with the norm "
+        "of the gradients if --clip-norm or --metric gradient_norm is set",
         metavar="FILE",
     )
 

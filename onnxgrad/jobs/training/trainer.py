@@ -30,7 +30,7 @@ from onnxgrad.jobs.training.declarations import (
 )
 from onnxgrad.jobs.training.values import HeldValues
 from onnxgrad.options import known_keywords
-from onnxgrad.train.callbacks import Callback, Event, History, JsonLines, check_needs
+from onnxgrad.train.callbacks import Callback, Event, History, check_needs, log_to
 from onnxgrad.train.checkpoint import Progress
 from onnxgrad.train.data import Data, Given, as_data, scaled
 from onnxgrad.train.divergence import (
@@ -144,7 +144,9 @@ class TrainingLoop(HeldValues):
         place = None if folder is None else RunFolder(Path(folder), few)
         end = counted(options.epochs, "epoch") if steps is None else counted(steps, "step")
         self._facts["length"] = end
-        self._log = None if options.log is None or not self.leads else JsonLines(options.log)
+        self._log = None
+        if self.leads and options.log is not None:
+            self._log = log_to(options.log, ["loss", *metrics] if validation is not None else [])
         self._take_up(place, options)
         give_back(self.task.manifest.elements)  # first values, if nobody holds the step
         history, wanted = History(), patience is not None or "best" in keep

@@ -20,7 +20,7 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
-from onnxgrad.train.engines.base import Result
+from onnxgrad.train.engines.base import Result, seed_of
 from onnxgrad.train.engines.blocks import BlocksEngine
 from onnxgrad.train.engines.processes import Ranks, world
 from onnxgrad.train.losses.base import OverBatch
@@ -121,9 +121,11 @@ class DataParallel(BlocksEngine):
 
     Every rank receives the batch and reads its part of the examples. Loss and gradient are those of
     the batch: the mean over examples or over labels that count, or the sum, as the loss declares
-    (`Loss.over_batch`). The model must treat each example independently. threads: of each rank; by
-    default its share of the cores. Metrics are of this rank's part. Raises InputError without MPI,
-    if the ranks have different steps, and for a loss that declares nothing.
+    (`Loss.over_batch`). The model must treat each example independently. Dropout draws for each
+    part by itself, as PyTorch's DistributedDataParallel does: another number of ranks is another
+    training. threads: of each rank; by default its share of the cores. Metrics are of this rank's
+    part. Raises InputError without MPI, if the ranks have different steps, and for a loss that
+    declares nothing.
     """
 
     def __init__(
@@ -134,11 +136,6 @@ class DataParallel(BlocksEngine):
             raise InputError(
                 "BatchNormalization in training normalises by the batch, of which each "
                 'process has a part: make the step with batch_norm="frozen"'
-            )
-        if step.manifest.of_role("seed"):
-            raise InputError(
-                "Dropout draws for the whole batch, of which each process has a part: make the "
-                'step with dropout="off"'
             )
         if step.manifest.over_batch is None:
             how = option(
@@ -170,6 +167,7 @@ class DataParallel(BlocksEngine):
         parts = cut.bounds(self.ranks.size)
         share = cut.shares(parts, self.task.manifest.over_batch)[self.ranks.rank]
         loss, metrics = np.zeros(1), {}
+        self._drawn[...] = self.draw(number)
         if share:
             metrics = self._differentiate(cut.part(parts[self.ranks.rank]))
             loss += share * float(self._loss)
@@ -186,6 +184,11 @@ class DataParallel(BlocksEngine):
     def alone(self) -> bool:
         """Whether there is only one rank."""
         return self.ranks.size == 1
+
+    def draw(self, number: int) -> int:
+        """Return the seed of this rank's part of the present batch of that step."""
+        batches = (number - 1) * self.task.manifest.accumulate + self.part
+        return seed_of(self.seed, batches * self.ranks.size + self.ranks.rank + 1)
 
     @property
     def leads(self) -> bool:

@@ -214,8 +214,7 @@ class CrossEntropy(_OfClasses):
 
 @dataclass(frozen=True)
 class SequenceCrossEntropy(_OfClasses):
-    """Cross entropy of a language model: the scores at position i predict the label at position i +
-    shift.
+    """Cross entropy of a language model, shifted: scores at i predict the label at i + shift (1).
 
     logits have shape (..., S, V), labels (..., S). The last `shift` scores have no label, the first
     `shift` labels no score. The labels of a causal model are its tokens, with `ignore_index` for

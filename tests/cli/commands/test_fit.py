@@ -17,6 +17,7 @@ from onnxgrad.cli.app import main
 from onnxgrad.verify.running.session import run
 from tests.helpers import MODELS_DIR
 from tests.train.common import examples, write_model
+from tests.train.parallel_runs import language, padded
 
 BASE = ["--loss", "cross_entropy", "--threads", "1"]
 
@@ -99,6 +100,22 @@ def test_a_target_is_a_label_without_classes(
     words = ["fit", "model.onnx", "--loss", "mse", "--data", "target.npz", "--steps", "1"]
     assert main(words) == 0
     assert re.search(r"target +float32\[.*\] +labels *\n", capsys.readouterr().out)
+
+
+def test_labels_of_a_sequence_are_said_to_move(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(language(), tmp_path / "m.onnx")
+    np.savez(tmp_path / "data.npz", **padded())
+    words = ["fit", str(tmp_path / "m.onnx"), "--data", str(tmp_path / "data.npz"), "--loss"]
+    for loss, text in (
+        ("", ", each of the score 1 place before"),
+        ("{shift=2}", "score 2 places before"),
+    ):
+        assert main([*words, f"sequence_cross_entropy{loss}"]) == 0
+        assert text in " ".join(capsys.readouterr().out.split())
+    assert main([*words, "sequence_cross_entropy{shift=0}"]) == 0
+    assert "before" not in capsys.readouterr().out
 
 
 def test_trained_and_frozen_weights_are_shown_before_training(

@@ -175,6 +175,28 @@ def test_somebody_else_may_end_it_and_a_log_is_kept(tmp_path: Path) -> None:
     assert {"step", "epoch", "loss", "rate"} == set(lines[0])
 
 
+def test_a_table_has_no_line_twice_after_a_break(tmp_path: Path) -> None:
+    log, held_out = tmp_path / "log.csv", examples(20)
+    options: Any = {
+        "validation": held_out,
+        "metrics": ["f1"],
+        "folder": tmp_path / "run",
+        "log": log,
+    }
+    own = trainer()
+    with pytest.raises(ZeroDivisionError):
+        own.fit(
+            examples(96), epochs=2, every=2, callbacks=[lambda e: 1 // (e.step != 5) > 1], **options
+        )
+    assert "\n5," in log.read_text()
+    trainer().fit(examples(96), epochs=2, every=2, **options)
+    first, *rows = [line.split(",") for line in log.read_text().splitlines()]
+    assert [row[0] for row in rows] == ["1", "2", "3", "3", "4", "5", "6", "6"]
+    assert first[-2:] == ["held_out_loss", "held_out_f1"] and rows[3][2] == "" != rows[3][-1]
+    with pytest.raises(InputError, match="its columns are step"):
+        trainer().fit(examples(96), validation=held_out, log=log)
+
+
 def test_a_rate_may_depend_on_the_step() -> None:
     rates: list[float] = []
     own = Trainer(step(SGD()), lambda number: 0.1 / number, threads=1)

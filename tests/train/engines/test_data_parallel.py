@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -16,11 +15,12 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.train import Adam, Trainer, safetensors_file, training_step
+from onnxgrad.train.engines.base import seed_of
 from onnxgrad.train.optimizers import Adafactor
 from onnxgrad.train.run_folder import CHECKPOINT
 from tests.helpers import ROOT
 from tests.train.common import examples, step, write_model
-from tests.train.parallel_runs import CASES, losses
+from tests.train.parallel_runs import CASES, dropping, losses
 
 pytest.importorskip("mpi4py", reason="MPI needs mpi4py, which the extra `mpi` brings")
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
@@ -161,15 +161,35 @@ g (float[N, 3] x) => (float[N, 3] y) {
 }"""
 
 
-@pytest.mark.parametrize("mode", ["batch_norm", "dropout"])
-def test_modes_that_look_at_the_whole_batch(mode: Any) -> None:
+def test_a_mode_that_looks_at_the_whole_batch() -> None:
     model = onnx.parser.parse_model(MODES)
     for name, value in {"w": 2.0, "one": 1.0, "zero": 0.0, "mean": 0.5, "var": 2.0}.items():
         tensor = onnx.numpy_helper.from_array(np.full(3, value, np.float32), name)
         model.graph.initializer.append(tensor)
-    made = training_step(model, "mse", Adam(), "w", **{mode: "train"})
-    with pytest.raises(InputError, match=mode):
+    made = training_step(model, "mse", Adam(), "w", batch_norm="train")
+    with pytest.raises(InputError, match="batch_norm"):
         Trainer(made, data_parallel=True)
+
+
+def test_dropout_draws_for_each_part_by_itself(tmp_path: Path) -> None:
+    """SGD over two parts is the mean of two SGD steps, each with the seed of its part."""
+    done = run("dropout", tmp_path)
+    assert done.returncode == 0, done.stderr
+    engine = Trainer(dropping(), 0.1, threads=1, engine="blocks")._engine
+    values, expected, seeds = engine.values, [], []
+    for number in range(4):
+        after = []
+        for rank in (0, 1):
+            engine.put(values)
+            seeds.append(seed_of(3, 2 * number + rank + 1))
+            engine.draw = lambda _: seeds[-1]  # type: ignore[method-assign]
+            part = {k: a[4 * rank : 4 * rank + 4] for k, a in examples(8, number).items()}
+            after.append((engine.run(part, number + 1, 0.1).loss, engine.values))
+        expected.append((after[0][0] + after[1][0]) / 2)
+        values = {k: (after[0][1][k] + after[1][1][k]) / 2 for k in values}
+    assert len(set(seeds)) == 8
+    np.testing.assert_allclose(json.loads(done.stdout), expected, rtol=1e-5)
+    assert json.loads(run("dropout", tmp_path).stdout) == json.loads(done.stdout)
 
 
 def test_steps_that_need_one_process() -> None:
