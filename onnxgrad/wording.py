@@ -213,6 +213,11 @@ def first_of(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
+def what_there_is(names: Iterable[str], most: int = 12) -> str:
+    """The end of a message about a name or glob that meets nothing: `; there are a, b`."""
+    return f"; there are {first_of(list(names), most) or 'none'}"
+
+
 def told_apart(a: float, b: float, digits: int = 6) -> tuple[str, str]:
     """Returns both numbers with as few digits, at least `digits`, as show their difference.
 

@@ -25,7 +25,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.ir.var import Var
-from onnxgrad.wording import option, perhaps
+from onnxgrad.wording import option, perhaps, what_there_is
 
 Wrt: TypeAlias = "str | Sequence[str] | None"
 
@@ -131,7 +131,10 @@ def _matching(pattern: str, values: Mapping[str, Var]) -> list[Var]:
     ]
     outer = [v for v in matching if v.definition is None or v.is_constant]
     if not matching:
-        raise InputError(f"wrt '{pattern}' matches no floating-point value of the model")
+        own = (v.name for v in values.values() if is_float(v) and v.definition is None)
+        raise InputError(
+            f"wrt '{pattern}' matches no floating-point value of the model{what_there_is(own)}"
+        )
     return outer or matching
 
 

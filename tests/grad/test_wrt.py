@@ -118,7 +118,7 @@ ERRORS = [
     ({"wrt": "scal"}, "(did you mean 'scale'?)"),
     ({"wrt": ["x", "x"]}, "'x' is given twice in wrt"),
     ({"wrt": "n"}, "wrt 'n' is i64[2], not a floating-point tensor"),
-    ({"wrt": "q*"}, "wrt 'q*' matches no floating-point value"),
+    ({"wrt": "q*"}, "wrt 'q*' matches no floating-point value of the model; there are "),
     ({"wrt": []}, "wrt names nothing"),
     ({"wrt": "params,!q*"}, "wrt '!q*' takes nothing away"),
     ({"wrt": "params,!x"}, "wrt '!x' takes nothing away"),

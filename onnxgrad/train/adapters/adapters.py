@@ -28,7 +28,8 @@ class Adapters:
     """The low-rank matrices beside weights of one model, by the names of their initializers.
 
     `<weight>.lora_A` has shape (in, rank), `<weight>.lora_B` (rank, out); alpha / rank times their
-    product is added to the weight. base: the digest of the model.
+    product is added to the weight. base: the digest of the model. modules: the names of PEFT's
+    modules by weight, for adapters that came from there.
     """
 
     rank: int
@@ -36,6 +37,7 @@ class Adapters:
     targets: tuple[str, ...]
     base: str
     values: Mapping[str, Array] = field(default_factory=dict)
+    modules: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def scale(self) -> float:
@@ -69,6 +71,7 @@ class Adapters:
             "alpha": self.alpha,
             "targets": list(self.targets),
             "base": self.base,
+            **({"modules": dict(self.modules)} if self.modules else {}),
         }
 
 
@@ -80,8 +83,10 @@ def of_words(words: Any, values: Mapping[str, Array], where: str) -> Adapters:
         rank, alpha = words["rank"], float(words["alpha"])
         if type(rank) is not int or rank < 1:
             raise ValueError(f"a rank of {rank}")
-        return Adapters(rank, alpha, tuple(map(str, words["targets"])), str(words["base"]), values)
-    except (TypeError, KeyError, ValueError, OverflowError) as error:
+        targets = tuple(map(str, words["targets"]))
+        modules = {str(k): str(v) for k, v in words.get("modules", {}).items()}
+        return Adapters(rank, alpha, targets, str(words["base"]), values, modules)
+    except (TypeError, KeyError, ValueError, OverflowError, AttributeError) as error:
         raise InputError(f"{where} does not say what its adapters are: {error!r}") from None
 
 

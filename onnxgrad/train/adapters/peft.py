@@ -11,8 +11,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, load
+from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save_together
 from onnxgrad.ir.storage.atomic_files import text_of
 from onnxgrad.ir.types import Array
@@ -21,11 +24,13 @@ from onnxgrad.train import safetensors_file
 from onnxgrad.train.adapters.adapters import LORA_A, LORA_B, Adapters, adapters_of
 from onnxgrad.train.adapters.targets import Site, sites
 from onnxgrad.train.export import digest
-from onnxgrad.wording import printable_json
+from onnxgrad.wording import printable_json, what_there_is
 
 _CONFIG, _MODEL = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 _MOST = 1e9  # a rank or an alpha
+# a base weight that PEFT stores too, as it does for embeddings and heads
+_BASE = (".base_layer.weight", ".weight")
 # by what a module's matrices are called: of a layer, of an embedding
 _SUFFIXES = {
     ".lora_A.weight": LORA_A,
@@ -42,12 +47,19 @@ _OTHER = (
 
 @known_keywords
 def save_peft(
-    model: ModelLike, folder: str | PathLike[str], values: Mapping[str, Array] | None = None
+    model: ModelLike,
+    folder: str | PathLike[str],
+    values: Mapping[str, Array] | None = None,
+    *,
+    prefix: str | None = None,
 ) -> None:
     """Write the adapters of a model, with these values if given, in a form that PEFT reads.
 
-    Raises InputError as `adapters_of` does, for a weight whose module is unknown, for a table that
-    the model also multiplies with, and if the folder cannot be written.
+    prefix: the beginning of the model's module names that PEFT's model lacks, such as the name of
+    a module that was only there for the export. None: adapters that `read_peft` read keep the names
+    that they had there, others have the model's. Raises InputError as `adapters_of` does, for a
+    weight whose module is unknown or has another beginning, for a table that the model also
+    multiplies with, and if the folder cannot be written.
     """
     found, folder = adapters_of(model, values), Path(folder)
     known = {site.name: site for site in sites(load(model))}
@@ -55,7 +67,7 @@ def save_peft(
     modules = []
     for weight in found.weights:
         site, (a, b) = _checked(known[weight]), found.factors(weight)
-        modules.append(_module(site))
+        modules.append(_written(found, site, prefix))
         ones = (1,) * ((site.weight.rank or 2) - 2 if site.uses[0].kind == "conv" else 0)
         table = "_embedding" if site.is_table else ""
         for letter, factor in (("A", a.T), ("B", b.T)):
@@ -69,43 +81,79 @@ def save_peft(
     save_together(folder, {_MODEL: safetensors_file.pieces(written), _CONFIG: data})
 
 
+def _written(adapters: Adapters, site: Site, prefix: str | None) -> str:
+    """Return the name of a site's module in a file. Raises InputError."""
+    module = _module(site)
+    if prefix is None and site.name in adapters.modules:
+        return adapters.modules[site.name]
+    if not module:
+        raise InputError(
+            f"nothing says of which module '{site.name}' is: save it with save_adapters instead"
+        )
+    if not module.startswith(prefix or ""):
+        raise InputError(f"prefix: the module '{module}' does not begin with '{prefix}'")
+    return module.removeprefix(prefix or "")
+
+
 def _module(site: Site) -> str:
-    """Return the PyTorch module of the weight. Raises InputError if it is unknown."""
-    if site.name.endswith(".weight"):
-        return site.name.removesuffix(".weight")
-    if site.module:
-        return site.module
-    raise InputError(
-        f"nothing says of which module '{site.name}' is: save it with save_adapters instead"
-    )
+    """Return the PyTorch module of the weight; empty if it is unknown.
+
+    An exporter calls a tied weight as one of its modules, and a node as the module that runs it.
+    The name is right unless the node is of another module, which has no parameter of that name.
+    """
+    by_name = site.name.removesuffix(".weight") if site.name.endswith(".weight") else ""
+    if by_name and f"{by_name}.".startswith(f"{site.module}." if site.module else ""):
+        return by_name
+    return site.module
 
 
 @known_keywords
-def read_peft(folder: str | PathLike[str], model: ModelLike) -> Adapters:
+def read_peft(
+    folder: str | PathLike[str], model: ModelLike, *, prefix: str | None = None
+) -> Adapters:
     """Return the adapters of a PEFT folder, for `load_adapters` and `merge` of this model.
 
-    A module M is the weight `M.weight`, or the weight that the exporter recorded for M; both may
-    have a prefix in the model. Raises InputError for a folder without adapters, a module that does
-    not have exactly one matrix, a configuration that computes something else (DoRA, biases, ranks
-    per module), and a table that the model also multiplies with, of which PEFT adapts only one use.
+    A module M is the weight `M.weight`, or the weight that the exporter recorded for M. prefix: the
+    beginning of the model's module names that PEFT's model lacks; None: any. Raises InputError for
+    a folder without adapters, a module that does not have exactly one matrix, a base weight that is
+    not the model's, a configuration that computes something else (DoRA, biases, ranks per module),
+    and a table that the model also multiplies with, of which PEFT adapts only one use.
     """
     folder = Path(folder)
     config = _config(folder / _CONFIG)
     arrays, _ = safetensors_file.read(folder / _MODEL)
-    known, rank = [s for s in sites(load(model)) if not s.reason], config["r"]
+    program = load(model)
+    known, rank = [s for s in sites(program) if not s.reason], config["r"]
     values: dict[str, Array] = {}
+    modules: dict[str, str] = {}
     for name, array in arrays.items():
-        suffix = next((s for s in _SUFFIXES if name.endswith(s)), None)
+        suffix = next((s for s in (*_SUFFIXES, *_BASE) if name.endswith(s)), None)
         if suffix is None or not name.startswith(_PREFIX):
             raise InputError(f"{folder}: '{name}' is no matrix of an adapter that is known here")
-        site = _the_site(name.removesuffix(suffix).removeprefix(_PREFIX), known)
+        module = name.removesuffix(suffix).removeprefix(_PREFIX)
+        site = _the_site(module, known, prefix)
         if any(n != 1 for n in array.shape[2:]) or array.ndim < 2:
             raise InputError(f"{folder}: '{name}' is {list(array.shape)}, no matrix")
+        if suffix in _BASE:
+            _check_base(program, site, array, f"{folder}: '{name}'")
+            continue
         values[site.name + _SUFFIXES[suffix]] = array.reshape(array.shape[:2]).T
+        modules[site.name] = module
     # alpha / sqrt(r) instead of alpha / r (Kalajdzievski 2023)
     alpha = config["lora_alpha"] * (math.sqrt(rank) if config.get("use_rslora") else 1)
     targets = tuple(sorted({name.rpartition(".lora_")[0] for name in values}))
-    return Adapters(rank, float(alpha), targets, digest(model), values)
+    return Adapters(rank, float(alpha), targets, digest(model), values, modules)
+
+
+def _check_base(program: Program, site: Site, array: Array, where: str) -> None:
+    """Raises InputError if the weight that PEFT stored beside an adapter is not the model's."""
+    tensor = site.weight.initializer
+    own = site.weight.const if tensor is None else program.array(tensor)
+    if own is None or not any(np.array_equal(own, a) for a in (array, array.T)):
+        raise InputError(
+            f"{where} is not '{site.name}' of this model: export the model that the adapters "
+            "were trained beside"
+        )
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -135,16 +183,24 @@ def _differs(key: str, value: Any) -> bool:
     return key in _OTHER or (key.startswith("use_") and key != "use_rslora")
 
 
-def _the_site(module: str, known: Sequence[Site]) -> Site:
-    found = [
-        s
-        for s in known
-        if _ends(s.name, f"{module}.weight") or (s.module and _ends(s.module, module))
+def _the_site(module: str, known: Sequence[Site], prefix: str | None) -> Site:
+    """Return the matrix of a module. Raises InputError."""
+
+    def meant(name: str) -> bool:
+        if prefix is not None:
+            return name == prefix + module
+        return name == module or name.endswith(f".{module}")
+
+    found = [s for s in known if meant(_module(s))]
+    # a weight with several readers is of several modules
+    found = found or [
+        s for s in known if any(map(meant, (*s.labels, s.name.removesuffix(".weight"))))
     ]
     if len(found) != 1:
+        listed = what_there_is(_module(s) or s.name for s in found or known)
         raise InputError(
             f"module '{module}' is {len(found)} matrices of the model that adapters go beside, "
-            "not one"
+            f"not one{listed}; prefix= says how their names begin"
         )
     return _checked(found[0])
 
@@ -159,7 +215,3 @@ def _checked(site: Site) -> Site:
             "adapter of PEFT moves one, and ours both"
         )
     return site
-
-
-def _ends(name: str, end: str) -> bool:
-    return name == end or name.endswith(f".{end}")

@@ -20,7 +20,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, element_count, is_static
 from onnxgrad.ir.var import Var
-from onnxgrad.wording import perhaps
+from onnxgrad.wording import perhaps, what_there_is
 
 Kind = Literal["right", "left", "conv", "rows"]
 _CONTRIB = "com.microsoft"
@@ -323,10 +323,13 @@ def _take_away(found: dict[str, Site], glob: str) -> None:
 
 
 def _met_nothing(entry: str, known: Iterable[Site]) -> str:
+    known = [s for s in known if s.is_matrix]
     labels = {label for s in known for label in s.labels}
+    names = [s.name if s.module in s.name else f"{s.name} ({s.module})" for s in known]
+    near = perhaps(entry, labels, 3) or what_there_is(names)
     return (
         f"targets '{entry}' meets no matrix of the main graph, by the name of a weight, node or "
-        f"module{perhaps(entry, labels, 3)}"
+        f"module{near}"
     )
 
 

@@ -16,6 +16,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.train.losses.base import Loss, OverBatch, weighted_sum
 from onnxgrad.train.losses.place import Place, is_float, wide
+from onnxgrad.wording import what_there_is
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class _Penalty(Loss):
             if not meant:
                 raise InputError(
                     f"{self.name}: '{pattern}' means no floating-point weight of the model"
+                    f"{what_there_is(weights)}"
                 )
             chosen = (
                 {k: v for k, v in chosen.items() if k not in meant}

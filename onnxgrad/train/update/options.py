@@ -15,7 +15,7 @@ from onnxgrad.train.optimizers.base import Optimizer
 from onnxgrad.train.schedules import Schedule
 from onnxgrad.train.update.mixed_precision import LossScaling
 from onnxgrad.train.update.moving_average import ExponentialMovingAverage
-from onnxgrad.wording import perhaps
+from onnxgrad.wording import perhaps, what_there_is
 
 Change: TypeAlias = "Optimizer | Mapping[str, Any] | str"
 Groups: TypeAlias = "Mapping[str, Change] | Sequence[tuple[str, Change]]"
@@ -104,7 +104,7 @@ def members(groups: Sequence[Group], names: Sequence[str]) -> dict[str, Group]:
         if not any(g is group for g in found.values()):
             raise InputError(
                 f"group '{group.glob}' means no weight that is trained and in no group before it"
-                f"{perhaps(group.glob, names)}"
+                f"{perhaps(group.glob, names) or what_there_is(names)}"
             )
     return found
 

@@ -298,7 +298,7 @@ def test_gradients_pass_packed_weights() -> None:
         ({"seed": -1}, "seed must be at least 0, not -1"),
         ({"targets": 5}, "lora: targets must be text or a list, not 5"),
         ({"targets": ["w1", 5]}, "lora: targets must be text, not 5"),
-        ({"targets": "attn*"}, "'attn*' meets no matrix"),
+        ({"targets": "attn*"}, "'attn*' meets no matrix .*; there are w1"),
         ({"targets": "w11"}, "'w11' meets no matrix of the main graph.* (did you mean 'w1'?)"),
         ({"targets": "b1"}, "'b1' meets no matrix"),
         ({"targets": "w1,!w2"}, "'!w2' takes nothing away"),

@@ -16,7 +16,15 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.train import MSE, AdamW, Trainer, safetensors_file, training_step
-from onnxgrad.train.adapters import adapters_of, load_adapters, lora, merge, read_peft, save_peft
+from onnxgrad.train.adapters import (
+    adapters_of,
+    load_adapters,
+    lora,
+    merge,
+    read_peft,
+    save_adapters,
+    save_peft,
+)
 from onnxgrad.verify.running.session import run
 from tests.helpers import DATA_DIR, ROOT
 from tests.train.adapters.common import form, moved, with_weights
@@ -108,6 +116,114 @@ def test_a_prefix_of_the_model_is_found() -> None:
     for tensor in model.graph.initializer:
         tensor.name = f"model.{tensor.name}"
     assert sorted(read_peft(FOLDER, model).values) == sorted(f"model.{k}" for k in plain.values)
+
+
+def noted(model: onnx.ModelProto, **modules: str) -> onnx.ModelProto:
+    """The model whose nodes, by their outputs, are of these modules, as an exporter notes it."""
+    for node in model.graph.node:
+        if node.output[0] in modules:
+            scopes = ["", "m", modules[node.output[0]], node.op_type]
+            node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=str(scopes))
+    return model
+
+
+def split_head() -> onnx.ModelProto:
+    """A tied head as an exporter folds it: the table is called as the head, the head is a copy."""
+    text = """(int64[2,5] ids) => (float[2,5,6] y) {
+        h = Gather (table, ids)  t = MatMul (h, inner)  y = MatMul (t, copy)
+    }"""
+    rng = np.random.default_rng(0)
+    table, inner = (rng.normal(size=s).astype(np.float32) for s in ((6, 4), (4, 4)))
+    model = with_weights(text, table=table, inner=inner, copy=np.ascontiguousarray(table.T))
+    new = {"table": "m.head.weight", "inner": "m.mid.weight"}
+    for node in model.graph.node:
+        node.input[:] = [new.get(i, i) for i in node.input]
+    for tensor in model.graph.initializer:
+        tensor.name = new.get(tensor.name, tensor.name)
+    return noted(model, h="m.emb", t="m.mid", y="m.head")
+
+
+def write_peft(folder: Path, **arrays: np.ndarray[Any, Any]) -> Path:
+    """A folder as PEFT writes it, with matrices of rank 2."""
+    shutil.copytree(FOLDER, folder, dirs_exist_ok=True)
+    values = {
+        f"base_model.model.{k}": np.ascontiguousarray(a, np.float32) for k, a in arrays.items()
+    }
+    safetensors_file.write(folder / "adapter_model.safetensors", values)
+    return folder
+
+
+def pair(module: str, inputs: int, outputs: int, table: bool = False) -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    names = (
+        ("lora_embedding_A", "lora_embedding_B") if table else ("lora_A.weight", "lora_B.weight")
+    )
+    sizes = ((2, inputs), (outputs, 2))
+    return {f"{module}.{n}": rng.normal(size=s) for n, s in zip(names, sizes, strict=True)}
+
+
+def test_a_tied_head_that_is_folded_into_its_copy_is_met(tmp_path: Path) -> None:
+    """The module that runs a node says more than the name that an exporter gave the weight."""
+    model = split_head()
+    for module, weight, table in (("head", "copy", False), ("emb", "m.head.weight", True)):
+        sizes = (6, 4) if table else (4, 6)
+        folder = write_peft(tmp_path / module, **pair(module, *sizes, table=table))
+        found = read_peft(folder, model)
+        assert found.weights == [weight]
+        save_peft(load_adapters(model, found), tmp_path / f"{module}2")
+        ours, theirs = (
+            safetensors_file.read(f / "adapter_model.safetensors")[0]
+            for f in (tmp_path / f"{module}2", folder)
+        )
+        assert ours.keys() == theirs.keys()
+        assert all(np.array_equal(ours[k], a) for k, a in theirs.items())
+
+
+def test_a_base_weight_beside_an_adapter_is_compared(tmp_path: Path) -> None:
+    """PEFT stores the weight of a head that it adapts."""
+    model = split_head()
+    own = onnx.numpy_helper.to_array(model.graph.initializer[0])
+    for name in ("head.base_layer.weight", "emb.weight"):
+        folder = write_peft(tmp_path, **pair("head", 4, 6), **{name: own})
+        assert read_peft(folder, model).weights == ["copy"]
+        folder = write_peft(tmp_path, **pair("head", 4, 6), **{name: own + 1})
+        with pytest.raises(InputError, match="of this model: export the model that the adapters"):
+            read_peft(folder, model)
+
+
+def test_names_that_were_read_are_written_and_a_prefix_leaves(tmp_path: Path) -> None:
+    model = split_head()
+    read = read_peft(write_peft(tmp_path / "p", **pair("mid", 4, 4)), model)
+    assert read.modules == {"m.mid.weight": "mid"}
+    adapted = load_adapters(model, read)
+
+    def modules(prefix: str | None = None, of: onnx.ModelProto = adapted) -> list[str]:
+        save_peft(of, tmp_path / "o", prefix=prefix)
+        return json.loads((tmp_path / "o" / "adapter_config.json").read_text())["target_modules"]
+
+    assert modules() == ["mid"]
+    save_adapters(adapted, tmp_path / "own")
+    assert modules(of=load_adapters(model, tmp_path / "own")) == ["mid"]
+    assert modules("") == ["m.mid"] and modules("m.") == ["mid"]
+    ours = lora(model, "*.mid.*", rank=2)
+    assert modules(of=ours) == ["m.mid"] and modules("m.", of=ours) == ["mid"]
+    with pytest.raises(InputError, match=r"the module 'm\.mid' does not begin with 'net\.'"):
+        modules("net.", of=ours)
+
+
+def test_a_prefix_says_which_module_is_meant(tmp_path: Path) -> None:
+    text = "(float[2,4] x) => (float[2,4] y) { a = MatMul (x, first)  y = MatMul (a, second) }"
+    model = with_weights(text, first=np.eye(4, dtype="f"), second=np.eye(4, dtype="f"))
+    model = noted(model, a="m.mid", y="m.net.mid")
+    folder = write_peft(tmp_path, **pair("mid", 4, 4))
+    with pytest.raises(
+        InputError, match=r"is 2 matrices .* there are m\.mid, m\.net\.mid; prefix="
+    ):
+        read_peft(folder, model)
+    assert read_peft(folder, model, prefix="m.").weights == ["first"]
+    assert read_peft(folder, model, prefix="m.net.").weights == ["second"]
+    with pytest.raises(InputError, match=r"is 0 matrices .* there are m\.mid, m\.net\.mid"):
+        read_peft(folder, model, prefix="other.")
 
 
 def test_rank_stabilised_adapters(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_group_of_nothing() -> None:
             r"unknown optimiser 'Adam' \(did you mean 'adam'.*: choose from adadelta, ",
         ),
         ("optimizer", "adam{rate=1}", "adam has no option 'rate'"),
-        ("groups", {"x*": {}}, r"group 'x\*' means no weight"),
+        ("groups", {"x*": {}}, r"group 'x\*' means no weight .*; there are "),
     ],
 )
 def test_an_option_that_is_none(option: str, value: Any, words: str) -> None:
