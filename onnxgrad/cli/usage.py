@@ -221,7 +221,7 @@ COMMANDS: dict[str, Command] = {
             row("--seal", either="form", metavar="FOLDER", help="accept the changed graphs of this "
                 "step: write their digests into its manifest, and nothing else"),
             row("--vectors", either="form", metavar="FOLDER", help="write two small steps with "
-                "data and losses, to test a client of the step format with"),
+                "data and losses, for the tests of a client"),
             custom_ops("proof"),
         ),
         training.TrainStepOptions,

@@ -256,7 +256,7 @@ class Batched(Declaration):
     )
     scale: ScaleLike | None = option(
         None,
-        "multiply an input that the data has in integers, such as x=1/255 for images",
+        "factor of an input whose data are integers, such as x=1/255 for images",
         metavar="NAME=NUMBER",
     )
     batch_size: Several | None = option(
