@@ -103,6 +103,14 @@ def test_rows_on_another_axis() -> None:
     assert done.in_place == 2 and done.outputs["y"].axis == 1
 
 
+def test_an_input_of_another_kind() -> None:
+    model = parse(
+        "g (float[1,4] x, seq(float[2]) s) => (float[1,4] y, seq(float[2]) t) { y = Exp (x)  t = Identity (s) }"
+    )
+    done = open_rows(load_own(model))
+    assert [str(v.type) for v in done.program.main.inputs] == ["f32[batch,4]", "seq(f32[2])"]
+
+
 def test_no_batch_of_one() -> None:
     with pytest.raises(
         InputError, match=r"no input has a first axis of size 1 \(inputs: x f32\[2,4\]\)"

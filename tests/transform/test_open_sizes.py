@@ -11,9 +11,12 @@ import pytest
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load_own
 from onnxgrad.ir.save import to_proto
+from onnxgrad.jobs.fixed_dims import fixed
+from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.transform.open_sizes import OpenedSizes, open_dimensions, other_sizes
-from onnxgrad.verify import feeds_for, run
-from tests.helpers import parse
+from onnxgrad.verify import feeds_for, open_session, run
+from onnxgrad.verify.feeds.dims import roles
+from tests.helpers import MODELS_DIR, parse
 
 Text = Callable[[int], str]
 
@@ -91,6 +94,21 @@ def masked(n: int) -> str:
       {{ m = GatherND (mask, at)  f = Cast <to = 1> (m)  g = Gather <axis = 1> (x, each)  y = Mul (f, g) }}"""
 
 
+def cut_to_the_size(n: int) -> str:
+    """A convolution that makes more, cut to what it meets; a pool that rounds up."""
+    return f"""g (float[1,1,{n}] x) => (float[1,1,{n}] y, float[1,1,{(n + 1) // 2}] z)
+      <float[1,1,4] k = {{1,2,3,4}}, int64[1] zero = {{0}}, int64[1] end = {{{n}}}, int64[1] last = {{2}}>
+      {{ c = Conv <kernel_shape = [4], pads = [3, 3]> (x, k)  s = Slice (c, zero, end, last)  y = Mul (s, x)
+         z = MaxPool <kernel_shape = [2], strides = [2], ceil_mode = 1> (x) }}"""
+
+
+def padded_and_causal(n: int) -> str:
+    """A triangle that meets the size on one axis first."""
+    return f"""g (bool[1,1,1,{n}] mask, float[1,1,{n},{n}] x) => (float[1,1,{n},{n}] y)
+      <bool[1,1,{n},{n}] t = {numbers(np.tri(n).astype(int))}, float zero = {{0}}>
+      {{ a = And (t, mask)  y = Where (a, x, zero) }}"""
+
+
 # the text, what to open, the size in the file, other sizes
 OPENED: dict[str, tuple[Text, dict[str, list[str]], int, tuple[int, ...]]] = {
     "attention": (attention, {"n": ["ids.1"]}, 8, (5, 13, 30)),
@@ -99,6 +117,8 @@ OPENED: dict[str, tuple[Text, dict[str, list[str]], int, tuple[int, ...]]] = {
     "distances": (distances, {"n": ["x.0"]}, 6, (4, 9)),
     "parts": (parts, {"n": ["x.1"]}, 6, (4, 11)),
     "recurrent": (recurrent, {"n": ["x.2"]}, 6, (4, 9)),
+    "cut to the size": (cut_to_the_size, {"n": ["x.2"]}, 8, (5, 13)),
+    "padded and causal": (padded_and_causal, {"n": ["mask.3", "x.2", "x.3"]}, 6, (4, 9)),
     "masked": (masked, {"n": ["mask.1", "x.1"]}, 6, (4, 9)),
 }
 
@@ -211,3 +231,35 @@ def test_a_window_that_covers_all_is_said() -> None:
     )
     done: OpenedSizes = open_dimensions(load_own(parse(text)), {"n": ["x.2"]})
     assert "its window covers the whole axis" in done.notes[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "bert_script", "gpt2", "lstm_script"])
+def test_dynamic_models_that_were_fixed(name: str) -> None:
+    """A model with a dynamic length, fixed, folded and opened again computes what it computes."""
+    model = onnx.load(MODELS_DIR / f"{name}.onnx")
+    symbols = {s: 16 for s, role in roles(model.graph).items() if role != "batch"}
+    sizes = {**dict.fromkeys(roles(model.graph), 1), **symbols}
+    places = {
+        s: [f"{v.name}.{i}" for v in model.graph.input for i, d in enumerate(v.type.tensor_type.shape.dim) if d.dim_param == s]
+        for s in symbols
+    }  # fmt: skip
+    program = load_own(fixed(model, sizes))
+    Pipeline.of(passes="fold-constant{floats=false},remove-unused").run(program)
+    done = open_dimensions(program, places)
+    opened = to_proto(done.program, weights=True)
+    for other in (symbols, *other_sizes(done)):
+        feeds = feeds_for(model, seed=0, dims={**sizes, **other})
+        expected = open_session(model, optimize=False).run(feeds)
+        found = open_session(opened, optimize=False).run(feeds)
+        for key, value in expected.items():
+            np.testing.assert_array_equal(np.asarray(found[key]), np.asarray(value))
+
+
+def test_inputs_of_unknown_rank_and_other_kinds() -> None:
+    model = parse(
+        "g (float[1,5] x, seq(float[2]) s, float[] k) => (float[1,5] y) { y = Mul (x, k) }"
+    )
+    model.graph.input[2].type.tensor_type.ClearField("shape")
+    with pytest.raises(InputError, match=r"Mul 'y'.*the rank of 'k' is not known"):
+        open_dimensions(load_own(model), {"n": ["x.1"]})

@@ -48,7 +48,7 @@ class RunTimeSizes:
 
     def learn(self, v: Var, layout: Layout | None) -> None:
         """The symbols among the sizes of a value may be read from it, but for the axis of rows."""
-        for axis, size in enumerate(self.shape(v)):
+        for axis, size in enumerate(() if v.shape is None else self.shape(v)):
             if isinstance(size, str) and (layout is None or layout.axis != axis):
                 self._places.setdefault(size, (v, axis))
 

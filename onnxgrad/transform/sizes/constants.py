@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from onnx import TensorProto
@@ -30,19 +30,35 @@ def for_any_size(v: Var, wanted: Mapping[int, Size], at: RunTimeSizes) -> tuple[
         array = np.take(array, [0], axis)
     if not rest:
         return _spread(constant(array, v.dtype), array, alone, at), "is the same at every position"
-    affine = _affine(array, rest)
-    if affine is not None:
-        made = _positions(affine, array.ndim, rest, v.dtype, at)
-        return _spread(made, array, alone, at), "counts positions"
-    triangle = _triangle(array, rest) if len(rest) == 2 else None
-    if triangle is not None:
-        made = _masked(array, triangle, rest, v.dtype, at)
-        return _spread(made, np.zeros([1] * array.ndim), alone, at), "is a triangle of two values"
+    for axes in _with_another(array, rest, wanted):
+        affine = _affine(array, axes)
+        if affine is not None:
+            made = _positions(affine, array.ndim, axes, v.dtype, at)
+            return _spread(made, array, alone, at), "counts positions"
+        triangle = _triangle(array, axes) if len(axes) == 2 else None
+        if triangle is not None:
+            made = _masked(array, triangle, axes, v.dtype, at)
+            one = np.zeros([1] * array.ndim)
+            return _spread(made, one, alone, at), "is a triangle of two values"
     text = " and ".join(f"{array.shape[a]} on axis {a} for {d}" for a, d in rest.items())
     raise Refused(
         f"constant '{v.name}' {v.type} holds one value for each position ({text}), and nothing "
         "tells how it goes on: export with a dynamic axis"
     )
+
+
+def _with_another(
+    array: Array, rest: Mapping[int, Size], wanted: Mapping[int, Size]
+) -> Iterator[Mapping[int, Size]]:
+    """Axes to go on along: those wanted; and for one alone, with another of its size, which a
+    matrix of positions has.
+    """
+    yield rest
+    if len(rest) == 1:
+        ((axis, size),) = rest.items()
+        for other, count in enumerate(array.shape):
+            if other not in wanted and count == array.shape[axis]:
+                yield {axis: size, other: size}
 
 
 def _same(array: Array, axis: int) -> bool:

@@ -251,13 +251,15 @@ def _of_slice(o: Origins, d: Binding, axis: int, size: Size) -> bool:
     start, end, total = starts[i], ends[i], x.shape[axis]
     if not isinstance(start, int) or not isinstance(end, int) or (steps and steps[i] != 1):
         return False
-    if start < 0 or not isinstance(total, int) or not start < end <= total:
+    rows = o.at.at(total)
+    if start < 0 or rows is None or not start < end <= rows:
         return False
     wanted = o.at.plain(algebra.add(o.at.plain(size), start))
     plain = o.at.plain(size)
     if wanted is None or plain is None or not o.element(d, 2, i, wanted):
         return False
-    o.most[plain, total - start, f"'{x.name}' has {total} rows on axis {axis}"] = None
+    if isinstance(total, int):
+        o.most[plain, total - start, f"'{x.name}' has {total} rows on axis {axis}"] = None
     return True
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -11,6 +11,9 @@ from onnx import TensorProto
 from onnxgrad.ir import sizes as algebra
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.type_inference.per_binding import types_of
+from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements
+from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.transform.batching.layout import Refused, Size
 from onnxgrad.transform.sizes.constants import for_any_size
@@ -25,11 +28,14 @@ _Rule: TypeAlias = Callable[[Node], Shape | None]
 
 
 def slice_(node: Node) -> Shape | None:
-    """The end of a whole axis becomes open; bounds in its first half count from its start."""
+    """The end of a whole axis becomes open; bounds in its first half count from its start. A later
+    end stays until the result meets an open size.
+    """
     b, given = node.binding, node.shape()
     starts, ends = node.elements(1, "starts") or [], node.elements(2, "ends") or []
     axes = node.elements(3, "axes") or list(range(len(starts)))
-    changed = list(ends)
+    steps = node.elements(4) or [1] * len(starts)
+    changed, late = list(ends), dict[int, int]()
     for i, axis in enumerate(axes):
         size = given[int(axis) % len(given)]
         if not node.at.is_open(size):
@@ -38,8 +44,8 @@ def slice_(node: Node) -> Shape | None:
         _counts_from_the_start(starts[i], number, "start")
         if ends[i] == number:
             changed[i] = _FAR
-        else:
-            _counts_from_the_start(ends[i], number, "end")
+        elif _is_late(ends[i], number) and steps[i] == 1:
+            late[int(axis) % len(given)] = node.number(ends[i]) - node.number(starts[i])
     if changed != ends:
         node.numbers.update({f"the end {e} of {b.op} is that of its axis": None
                              for e, c in zip(ends, changed, strict=True) if e != c})  # fmt: skip
@@ -51,12 +57,38 @@ def slice_(node: Node) -> Shape | None:
             if len(numbers) < len(changed):
                 raise Refused("its ends are computed")
             node.read(2, constant(np.array(numbers), dtype))
+    return _cut(node, late) if late else None
+
+
+def _cut(node: Node, late: Mapping[int, int]) -> Shape:
+    """The shape of a Slice with a fixed size on some axes."""
+    (found,) = types_of(node.binding, KnownElements())
+    shape = found.shape if isinstance(found, TensorType) else None
+    sizes = [late.get(axis, size) for axis, size in enumerate(shape or ())]
+    if shape is None or None in sizes:
+        raise Refused("the size of its result has no formula")
+    return tuple(d for d in sizes if d is not None)
+
+
+def fixed_end(node: Node) -> tuple[Size, Size] | None:
+    """An end of a Slice that may count from the end of an open axis, with the size of the axis."""
+    given = node.shape()
+    starts, ends = node.elements(1, "starts") or [], node.elements(2, "ends") or []
+    axes = node.elements(3, "axes") or range(len(starts))
+    for end, axis in zip(ends, axes, strict=True):
+        size = given[int(axis) % len(given)]
+        if node.at.is_open(size) and _is_late(end, node.number(size)):
+            return end, size
     return None
+
+
+def _is_late(bound: Size, number: int) -> bool:
+    return isinstance(bound, int) and 0 < bound < number and 2 * bound > number
 
 
 def _counts_from_the_start(bound: Size, number: int, what: str) -> None:
     """Raises Refused for a bound that may as well count from the end, written as a number."""
-    if isinstance(bound, int) and 0 < bound < number and 2 * bound > number:
+    if isinstance(bound, int) and _is_late(bound, number):
         raise Refused(
             f"its {what} {bound} of {number} may count from the end (write {bound - number}) or not"
         )
@@ -191,7 +223,8 @@ def top_k(node: Node) -> Shape | None:
 def windows(node: Node) -> Shape | None:
     """A window that covers a whole open axis slides at other sizes; channels are fixed."""
     given, weight = node.shape(), node.binding.operand(1)
-    kernel = node.binding.attr("kernel_shape") or ((weight and weight.shape) or ())[2:]
+    of_weight = [d for d in ((weight and weight.shape) or ())[2:] if isinstance(d, int)]
+    kernel: Sequence[int] = node.binding.attr("kernel_shape") or of_weight
     if node.at.is_open(given[1]) and "Conv" in node.binding.op:
         raise Refused("its channels are fixed")
     for size, width in zip(given[2:], kernel):
@@ -201,7 +234,23 @@ def windows(node: Node) -> Shape | None:
                 f"{node.binding.op} '{name}': its window covers the whole axis in the file, and "
                 "slides at other sizes"
             ] = None
-    return None
+    return _rounded_up(node, given, kernel) if node.binding.attr("ceil_mode", 0) else None
+
+
+def _rounded_up(node: Node, given: Shape, kernel: Sequence[int]) -> Shape | None:
+    """The sizes of a pool that rounds up, without pads and without a window beyond the end."""
+    b, n = node.binding, len(given) - 2
+    strides, dilations = b.attr("strides") or [1] * n, b.attr("dilations") or [1] * n
+    if any(b.attr("pads") or ()) or any(s > k for s, k in zip(strides, kernel, strict=True)):
+        return None
+    made: list[Size] = []
+    for size, k, stride, dilation in zip(given[2:], kernel, strides, dilations, strict=True):
+        more = algebra.add(node.at.plain(size), 2 * stride - 2 - dilation * (k - 1))
+        count = algebra.divide(more, stride)
+        if count is None or b.attr("auto_pad", "NOTSET") not in ("NOTSET", b"NOTSET"):
+            return None
+        made.append(count)
+    return (*given[:2], *made)
 
 
 def summed(node: Node) -> Shape | None:

@@ -23,7 +23,7 @@ from onnxgrad.transform.sizes.agreement import Meeting, meetings
 from onnxgrad.transform.sizes.expressions import Expressions
 from onnxgrad.transform.sizes.node import Node
 from onnxgrad.transform.sizes.origins import Origins
-from onnxgrad.transform.sizes.targets import TARGETS, fixed_targets
+from onnxgrad.transform.sizes.targets import TARGETS, fixed_end, fixed_targets
 from onnxgrad.wording import option
 
 _TURNS = 2000  # numbers that may be found to follow a size
@@ -127,11 +127,8 @@ class _Walk:
         if not touched:
             self._type(b, types_of(b, self._known), ())
             return False
-        groups = meetings(b)
-        if groups is None:
-            raise Refused("no rule for open sizes")
         wanted: dict[int, dict[int, Size]] = {}
-        for meeting in groups:
+        for meeting in self._meetings(b):
             self._meet(b, meeting, wanted)
         if wanted:
             for k, axes in wanted.items():
@@ -146,13 +143,31 @@ class _Walk:
         self._type(b, self._types(b), types)
         return False
 
+    def _meetings(self, b: Binding) -> list[Meeting]:
+        groups = meetings(b)
+        if groups is None:
+            raise Refused("no rule for open sizes")
+        vague = next((v for v in b.inputs if v is not None and v.rank is None), None)
+        if vague is not None:
+            raise Refused(f"the rank of '{vague.name}' is not known")
+        return groups
+
     def _node(self, b: Binding) -> Node:
         found, follows = self.found, bool({b.node.name, b.out.name}.intersection(self._follow))
         return Node(b, self.at, self.run_time, self._known, found.numbers, found.remarks, follows)
 
     def check_targets(self, bindings: Iterable[Binding]) -> None:
-        """Raises InputError for a Resize to a fixed size that nothing made follow."""
+        """Raises InputError for a Resize to a fixed size, or a Slice to a late end, that nothing
+        made follow.
+        """
         for b in bindings:
+            late = fixed_end(self._node(b)) if b.op == "Slice" and not b.domain else None
+            if late is not None:
+                end, number = late[0], self.at.at(late[1])
+                raise InputError(
+                    f"{name_of(b)}: its end {end} of {number} may count from the end (write "
+                    f"{int(end) - (number or 0)}) or not"
+                )
             for target, size in fixed_targets(self._node(b)) if b.op == "Resize" else ():
                 name = b.node.name or b.out.name
                 follow = option(f"--follow {name}", f"follow=[{name!r}]")
