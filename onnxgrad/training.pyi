@@ -2,8 +2,10 @@
 
 # fmt: off
 # ruff: noqa: I001
+from collections.abc import Mapping
 from collections.abc import Sequence
 from onnxgrad.ir.load import ModelLike
+from onnxgrad.ir.types import Array
 from onnxgrad.jobs.gradient_declarations import Checkpoints
 from onnxgrad.jobs.groups import Labels
 from onnxgrad.jobs.groups import Memory
@@ -107,6 +109,7 @@ def fit(
     keep: Annotated[Keep | tuple[Keep, ...], OneOrMore()] | None = None,
     log: str | os.PathLike[str] | None = None,
     names: Names | None = None,
+    constants: Mapping[str, Array] | None = None,
     scale: ScaleLike | None = None,
     batch_size: Several | None = None,
     force: bool = False,
@@ -138,6 +141,7 @@ class Trainer(TrainingLoop):
         keep: Annotated[Keep | tuple[Keep, ...], OneOrMore()] | None = None,
         log: str | os.PathLike[str] | None = None,
         names: Names | None = None,
+        constants: Mapping[str, Array] | None = None,
         scale: ScaleLike | None = None,
         batch_size: Several | None = None,
         force: bool = False,
@@ -148,6 +152,7 @@ class Trainer(TrainingLoop):
         data: DataLike,
         *,
         names: Names | None = None,
+        constants: Mapping[str, Array] | None = None,
         scale: ScaleLike | None = None,
         batch_size: Several | None = None,
         metrics: MetricsLike | None = None,

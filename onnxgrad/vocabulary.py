@@ -37,8 +37,8 @@ PASSES = (
 )  # fmt: skip
 LOSSES = (
     "bce_with_logits", "cosine", "cosine_embedding", "cross_entropy", "ctc", "huber", "kl_div",
-    "l1", "l1_penalty", "l2_penalty", "mse", "output", "sequence_cross_entropy", "smooth_l1",
-    "triplet_margin",
+    "l1", "l1_penalty", "l2_penalty", "mse", "output", "proximal_penalty", "sequence_cross_entropy",
+    "smooth_l1", "triplet_margin",
 )  # fmt: skip
 METRICS = ("accuracy", "f1", "iou", "perplexity", "r2", "top_k")
 OPTIMIZERS = (

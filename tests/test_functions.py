@@ -29,7 +29,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "rewrite_bindings": {"rewriter": lambda matches: {}}, "rewrite_call": {"rewriter": lambda x: x},
     "vjp_all": {"formula": len}, "features": {"data": {"x": np.zeros((2, 16), np.float32)}, "at": "linear"},
     "load_adapters": {"adapters": "none.safetensors"}, "lora": {"targets": "*"},
-    "export": {"values": {}}, "reduce": {"check": len}, "fit": {"data": {}},
+    "export": {"values": {}}, "reduce": {"check": len}, "fit": {"data": {}}, "average": {"values": [{}]},
 }  # fmt: skip
 # for parameters of these names anywhere
 USUAL: dict[str, Any] = {
@@ -109,7 +109,14 @@ def test_no_method_of_a_trainer_accepts_a_value_of_another_type(
     name: str, parameter: str, trainer: Any
 ) -> None:
     function = onnxgrad.Trainer if name == "__init__" else getattr(trainer, name)
-    usual = {"step": trainer.task, "data": BATCH, "model": MODEL, "path": "no"}
+    usual = {
+        "deltas": [],
+        "before": {},
+        "step": trainer.task,
+        "data": BATCH,
+        "model": MODEL,
+        "path": "no",
+    }
     needed = [
         p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty
     ]

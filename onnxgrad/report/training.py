@@ -91,7 +91,8 @@ def batch_parts(step: TrainingStep) -> Iterator[Part]:
         classes = "" if fed.classes is None else f", 0 to {fed.classes - 1}"
         ignored = "" if fed.ignored is None else f" or {fed.ignored} (ignored)"
         moved = f", each of the score {counted(fed.unread, 'place')} before" if fed.unread else ""
-        rows.append((*_typed(fed), f"labels{classes}{ignored}{moved}" if labels else "input"))
+        read = f"labels{classes}{ignored}{moved}" if labels else "input"
+        rows.append((*_typed(fed), f"earlier value of {fed.of}" if fed.of else read))
     yield table("a batch holds", "type", "read as", rows=rows)
 
 

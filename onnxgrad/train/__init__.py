@@ -21,6 +21,7 @@ from onnxgrad.train.callbacks import CsvLines, EarlyStopping, Event, History, Js
 from onnxgrad.train.data import Arrays, Data
 from onnxgrad.train.divergence import Diverged
 from onnxgrad.train.export import export
+from onnxgrad.train.federated import Delta, average, read_delta
 from onnxgrad.train.frozen_part import features
 from onnxgrad.train.losses import *  # noqa: F403  # its table
 from onnxgrad.train.manifest import Manifest
@@ -49,6 +50,7 @@ __all__ = [
     "Arrays",
     "CsvLines",
     "Data",
+    "Delta",
     "Diverged",
     "EarlyStopping",
     "Event",
@@ -61,6 +63,7 @@ __all__ = [
     "TrainingStep",
     "accuracy",
     "adapters_of",
+    "average",
     "export",
     "features",
     "load_adapters",
@@ -68,6 +71,7 @@ __all__ = [
     "merge",
     "metrics",
     "read_adapters",
+    "read_delta",
     "read_peft",
     "read_step",
     "save_adapters",

@@ -173,6 +173,27 @@ class Scaled(Data):
         return np.multiply(array, wide.type(factor), dtype=wide).astype(dtype, copy=False)
 
 
+@dataclass(frozen=True)
+class Beside(Data):
+    """Batches that all have some arrays beside their own."""
+
+    data: Data
+    constants: Mapping[str, Array]
+
+    def facts(self, number: int, first: Batch) -> dict[str, Any]:
+        """Those of the data, without the arrays beside."""
+        own = {name: a for name, a in first.items() if name not in self.constants}
+        return self.data.facts(number, own)
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """Yields batches. Raises InputError for an array that the data has too."""
+        for batch in self.data.epoch(number):
+            if twice := [name for name in self.constants if name in batch]:
+                raise InputError(f"constants: the data has '{twice[0]}' already: leave one out")
+            found = {**batch, **self.constants}
+            yield Rows(found, batch.rows) if isinstance(batch, Rows) else found
+
+
 def _types(arrays: Mapping[str, Array]) -> list[str]:
     """Return name, dtype and shape of an example, for each array."""
     return [f"{name} {a.dtype}{list(a.shape[1:])}" for name, a in sorted(arrays.items())]
@@ -235,6 +256,11 @@ def scaled(data: Data, scale: Mapping[str, float] | None, inputs: Sequence[Fed])
                 f"{takes}"
             )
     return Scaled(data, {name: (by, np.dtype(dtypes[name])) for name, by in scale.items()})
+
+
+def beside(data: Data, constants: Mapping[str, Array]) -> Data:
+    """Returns the data with these arrays in every batch."""
+    return Beside(data, constants) if constants else data
 
 
 def without_unread(

@@ -34,7 +34,7 @@ Role = Literal[
 # the keys of an input by its role, in the order of the file; one with "?" may be left out
 _TYPED = "name dtype shape"
 KEYS: Mapping[Role, str] = {
-    "batch": "name dtype shape? classes? ignored? unread?",
+    "batch": "name dtype shape? classes? ignored? unread? of?",
     "parameter": f"{_TYPED} next adjoint? gradient? group?",
     "statistic": f"{_TYPED} next",
     "state": f"{_TYPED} next of slot? zeros?",
@@ -54,12 +54,12 @@ class Fed:
     """An input of the step.
 
     next: the output with its value in the next step. of, slot: the parameter to which a state
-    belongs, and its name in the optimiser. adjoint: the value of train.onnx with a parameter's
-    adjoint. gradient: the averaged and clipped gradient that the optimiser receives, in update.onnx
-    if it exists, else in train.onnx. group: the index of a parameter's group. classes, ignored:
-    labels of a loss are 0 to classes - 1, or `ignored`. unread: the number of labels at the
-    beginning of a sequence that have no score. zeros: the first value is zeros and not stored. A
-    seed differs in each run.
+    belongs, or of which an array of the batch is an earlier value, and its name in the optimiser.
+    adjoint: the value of train.onnx with a parameter's adjoint. gradient: the averaged and clipped
+    gradient that the optimiser receives, in update.onnx if it exists, else in train.onnx. group:
+    the index of a parameter's group. classes, ignored: labels of a loss are 0 to classes - 1, or
+    `ignored`. unread: the number of labels at the beginning of a sequence that have no score.
+    zeros: the first value is zeros and not stored. A seed differs in each run.
     """
 
     name: str
@@ -82,7 +82,7 @@ def one_size(feds: Iterable[Fed]) -> int | None:
     """Return the number of examples that the first input with a fixed size has; None if any number
     is accepted.
     """
-    sizes = (fed.shape[0] for fed in feds if fed.shape)
+    sizes = (fed.shape[0] for fed in feds if fed.shape and fed.of is None)
     return next((size for size in sizes if isinstance(size, int)), None)
 
 

@@ -259,6 +259,9 @@ def _with_update(
         initial |= {ahead.scales[slot]: a for slot, a in options.scaling.state().items()}
     scale = {slot: values[name] for slot, name in ahead.scales.items()}
     others = {*ahead.scales.values(), *applied.inputs}
+    anchored = ahead.place.anchors.values()
+    if fixed := [name for name in anchored if name not in found.adjoints]:
+        raise InputError(f"'{fixed[0]}' is not trained: leave it out of the proximal penalty")
     batch = [_batch(v, ahead.place) for v in block.inputs if v.name not in others]
     update = None
     with emitting(block, share=True, made_by=options.optimizer.name):
@@ -313,8 +316,8 @@ def _metrics(wanted: Sequence[str], outputs: Sequence[str]) -> list[str]:
 def _batch(v: Var, place: Place) -> Fed:
     """Return the entry of a part of the batch; for labels with their range."""
     classes, ignored = place.classes.get(v.name, (None, None))
-    unread = place.unread.get(v.name)
-    return replace(fed_of(v, "batch"), classes=classes, ignored=ignored, unread=unread)
+    unread, of = place.unread.get(v.name), place.anchors.get(v.name)
+    return replace(fed_of(v, "batch"), classes=classes, ignored=ignored, unread=unread, of=of)
 
 
 def forward(step: TrainingStep) -> Program:

@@ -60,7 +60,7 @@ def run_script(name: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", [*QUICK, *OF_A_PACKAGE, "lora", "swing_up"])
+@pytest.mark.parametrize("name", [*QUICK, *OF_A_PACKAGE, "lora", "swing_up", "federated"])
 def test_it_is_short_and_says_how_it_is_called(name: str) -> None:
     text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
     assert len(text.splitlines()) < 80
@@ -240,3 +240,11 @@ def test_the_pendulum_swings_up_as_by_casadis_own_derivatives() -> None:
     assert count == expected[2] < 20
     assert effort == pytest.approx(expected[0], rel=1e-9)
     assert np.abs(torques - expected[1]).max() < 1e-9
+
+
+@pytest.mark.slow
+def test_ten_clients_reach_the_accuracy_of_one() -> None:
+    *_, last, digits, one = run_script("federated").splitlines()
+    together, alone = (float(line.split()[-1]) for line in (last, one))
+    assert together >= alone - 0.005 > 0.9
+    assert digits == "digits of a client: at most 4"

@@ -21,6 +21,8 @@ from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
 from onnxgrad.train import (
     Adafactor,
+    CrossEntropy,
+    ProximalPenalty,
     TrainingStep,
     read_step,
     save_step,
@@ -29,7 +31,7 @@ from onnxgrad.train import (
 )
 from onnxgrad.train.manifest import KEYS, SCHEMA, Manifest, is_plain
 from onnxgrad.train.schedules import Cosine
-from tests.train.common import examples, step
+from tests.train.common import classifier, examples, step
 
 WRONG: tuple[Any, ...] = (
     None,
@@ -76,7 +78,8 @@ def steps() -> dict[str, Any]:
         accumulate=2, clip_norm=0.5, clip_value=1.0, average=0.9, schedule=Cosine(0.1, T_max=5),
         groups={"b*": {"weight_decay": 0.0}}, loss_scale="dynamic", metrics=["gradient_norm"],
     )  # fmt: skip
-    return {"plain": step(), "rich": rich}
+    loss = CrossEntropy() + ProximalPenalty("w*")
+    return {"plain": step(), "rich": rich, "near": training_step(classifier(), loss)}
 
 
 SMALL = """

@@ -39,6 +39,7 @@ from onnxgrad.vocabulary import LOSSES, METRICS, OPTIMIZERS, SCHEDULES, EngineNa
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from onnxgrad.ir.types import Array
     from onnxgrad.ir.var import Var
     from onnxgrad.train.callbacks import Callback
     from onnxgrad.train.data import Data, Given
@@ -253,6 +254,11 @@ class Batched(Declaration):
     )
     names: Names | None = option(
         None, "names of the arrays, in order, if a batch is a tuple or a list of them", flag=None
+    )
+    constants: Mapping[str, Array] | None = option(
+        None,
+        "arrays that every batch has beside its own, such as the anchors of the trainer",
+        flag=None,
     )
     scale: ScaleLike | None = option(
         None,

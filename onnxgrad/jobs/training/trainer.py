@@ -32,7 +32,7 @@ from onnxgrad.jobs.training.values import HeldValues
 from onnxgrad.options import known_keywords
 from onnxgrad.train.callbacks import Callback, Event, History, check_needs, log_to
 from onnxgrad.train.checkpoint import Progress
-from onnxgrad.train.data import Data, Given, as_data, scaled
+from onnxgrad.train.data import Data, Given, as_data, beside, scaled
 from onnxgrad.train.divergence import (
     Diverged,
     diverged,
@@ -238,10 +238,11 @@ class TrainingLoop(HeldValues):
         """Batches of the size, by default of the only one that the step accepts, or of 32."""
         fixed, inputs = self.task.manifest.fixed_batch, self.task.manifest.of_role("batch")
         size = options.batch_size or fixed or 32
-        read = None if metrics else self.task.manifest.batch
+        constants = options.constants or {}
+        read = None if metrics else [f.name for f in inputs if f.name not in constants]
         names, whole = options.names, fixed is not None
         data = as_data(options.data, size, seed, whole=whole, read=read, names=names)
-        return scaled(data, options.scale, inputs)
+        return beside(scaled(data, options.scale, inputs), constants)
 
     def _tell(self, event: Event, watching: Iterable[Callback]) -> bool:
         """Call every callback; whether one of them ends training."""

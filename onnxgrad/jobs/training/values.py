@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from os import PathLike
@@ -33,10 +33,12 @@ from onnxgrad.train.checkpoint import (
 from onnxgrad.train.engines.base import Engine
 from onnxgrad.train.engines.session import dtype_of
 from onnxgrad.train.export import export
+from onnxgrad.train.federated import Delta, average, check_alike, flattened, parted, read_delta
 from onnxgrad.train.run_folder import RunFolder
 from onnxgrad.train.schedules import Rate
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import check_values
+from onnxgrad.train.update.mixed_precision import MASTER
 
 
 class HeldValues:
@@ -72,10 +74,77 @@ class HeldValues:
         parameters = self.task.manifest.of_role("parameter")
         return {fed.name: np.array(values[fed.name]) for fed in parameters}
 
+    @parameters.setter
+    def parameters(self, values: Mapping[str, Array]) -> None:
+        """Continue from these weights, with the states as they are. Raises InputError for names,
+        shapes and dtypes other than those of `parameters`.
+        """
+        self._set(values, self.parameters, "parameters")
+
     @property
     def weights(self) -> dict[str, Array]:
         """`parameters`, and the running statistics of the model."""
         return {name: np.array(a) for name, a in self._of_model(self._engine.held).items()}
+
+    @weights.setter
+    def weights(self, values: Mapping[str, Array]) -> None:
+        """As `parameters` is set, with the running statistics."""
+        self._set(values, self.weights, "weights")
+
+    @property
+    def vector(self) -> Array:
+        """A copy of all `parameters`, in their order, as one array; in float32 if they are
+        narrower.
+        """
+        return flattened(self.parameters.values())
+
+    @vector.setter
+    def vector(self, elements: Array) -> None:
+        """Continue from these weights, as `parameters` is set. Raises InputError for another length
+        or dtype.
+        """
+        own = self.parameters
+        self._set(parted(np.asarray(elements), own, "vector"), own, "vector")
+
+    @property
+    def anchors(self) -> dict[str, Array]:
+        """The weights as they are now, by the inputs of `ProximalPenalty`: `constants` of `fit`."""
+        held, batch = self._engine.held, self.task.manifest.of_role("batch")
+        return {fed.name: np.array(held[fed.of], fed.dtype) for fed in batch if fed.of}
+
+    @known_keywords
+    def delta(self, before: Mapping[str, Array], examples: float = 1) -> Delta:
+        """Return what training added to `parameters` since they were `before`. `examples`: how many
+        it saw, by which `apply` weights it. Raises InputError for other names, shapes and dtypes.
+        """
+        own: dict[str, Any] = self.parameters
+        check_alike(before, own, "before")
+        return Delta({k: a - before[k] for k, a in own.items()}, examples, self.task.manifest.model)
+
+    @known_keywords
+    def apply(self, deltas: Sequence[Delta | str | PathLike[str]], rate: float = 1.0) -> None:
+        """Add `rate` times the mean of deltas, or of their files, weighted by their examples, to
+        `parameters`. Raises InputError for a delta of another model, and as `train.average`.
+        """
+        found = [d if isinstance(d, Delta) else read_delta(d) for d in deltas]
+        for i, delta in enumerate(found):
+            if delta.model != self.task.manifest.model:
+                raise InputError(f"deltas[{i}] is of another model than this training step")
+        own: dict[str, Any] = self.parameters
+        mean = average([d.values for d in found], [d.examples for d in found])
+        check_alike(mean, own, "deltas")
+        new = {k: a + rate * mean[k].astype(np.float64) for k, a in own.items()}
+        self._set({k: a.astype(own[k].dtype) for k, a in new.items()}, own, "deltas")
+
+    def _set(self, values: Mapping[str, Array], own: Mapping[str, Array], where: str) -> None:
+        """Continue from weights like its own; the best weights are no longer of this run."""
+        check_alike(values, own, where)
+        self._check_whole()
+        held, states = self._engine.held, self.task.manifest.of_role("state")
+        masters = [fed for fed in states if fed.slot == MASTER]
+        wide = {fed.name: np.array(values[fed.of or ""], fed.dtype) for fed in masters}
+        self._engine.put({**held, **{k: np.asarray(a) for k, a in values.items()}, **wide})
+        self.progress, self._best, self._kept = self.progress.without_best(), None, "last"
 
     def _of_model(self, values: Mapping[str, Array]) -> dict[str, Array]:
         return {fed.name: values[fed.name] for fed in self.task.manifest.of_model()}

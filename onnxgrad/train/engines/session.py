@@ -133,7 +133,8 @@ def checked(
     sizes: dict[str, tuple[int, str]] = {}
     for fed in inputs:
         if fed.name not in batch:
-            raise InputError(f"the batch lacks '{fed.name}': it takes {_listed(inputs)}")
+            how = ", with constants=trainer.anchors" if fed.of else ""
+            raise InputError(f"the batch lacks '{fed.name}': it takes {_listed(inputs)}{how}")
         found[fed.name] = _fitting(np.asarray(batch[fed.name]), fed, sizes, rows)
     return found
 

@@ -11,7 +11,7 @@ from onnxgrad.train.losses.classification import (
 )
 from onnxgrad.train.losses.ctc import CTC
 from onnxgrad.train.losses.embedding import Cosine, CosineEmbedding, TripletMargin
-from onnxgrad.train.losses.penalty import L1Penalty, L2Penalty
+from onnxgrad.train.losses.penalty import L1Penalty, L2Penalty, ProximalPenalty
 from onnxgrad.train.losses.place import Place
 from onnxgrad.train.losses.registry import LOSSES, parse_loss
 from onnxgrad.train.losses.regression import L1, MSE, Huber, SmoothL1
@@ -19,5 +19,5 @@ from onnxgrad.train.losses.regression import L1, MSE, Huber, SmoothL1
 __all__ = [
     "CTC", "L1", "LOSSES", "MSE", "BCEWithLogits", "Cosine", "CosineEmbedding", "CrossEntropy",
     "Custom", "Huber", "KLDiv", "L1Penalty", "L2Penalty", "Loss", "Output", "Place",
-    "SequenceCrossEntropy", "SmoothL1", "Sum", "TripletMargin", "parse_loss",
+    "ProximalPenalty", "SequenceCrossEntropy", "SmoothL1", "Sum", "TripletMargin", "parse_loss",
 ]  # fmt: skip

@@ -63,7 +63,11 @@ class _Penalty(Loss):
             )
         if not chosen:
             raise InputError(f"{self.name}: '{self.params}' leaves no weight")
-        return weighted_sum([(1.0, self.of(wide(w))) for w in chosen.values()])
+        return weighted_sum([(1.0, self.of(self.read(place, w))) for w in chosen.values()])
+
+    def read(self, place: Place, w: Var) -> Var:
+        """The array that the penalty of a weight is of, in the precision that losses compute in."""
+        return wide(w)
 
     @abstractmethod
     def of(self, w: Var) -> Var:
@@ -90,3 +94,20 @@ class L2Penalty(_Penalty):
     def of(self, w: Var) -> Var:
         """Return 1/2 sum w^2."""
         return 0.5 * op.ReduceSumSquare(w, keepdims=0)
+
+
+@dataclass(frozen=True)
+class ProximalPenalty(L2Penalty):
+    """1/2 sum (w - anchor)^2, the term of FedProx: `mu * ProximalPenalty("*")` keeps weights near
+    those with which a round of federated training began. An input `<weight>.anchor` for each weight
+    holds them: `fit(..., constants=trainer.anchors)`.
+    """
+
+    name: ClassVar[str] = "proximal_penalty"
+
+    def read(self, place: Place, w: Var) -> Var:
+        """w - anchor"""
+        w, name = wide(w), w.name
+        anchor = place.labels(f"{name}.anchor", w.dtype, w.shape or (), name)
+        place.anchors[anchor.name] = name
+        return w - anchor

@@ -33,6 +33,7 @@ class Place:
     the number of classes (None if unknown) and the label that is ignored. unread: for each labels'
     input the number of labels at the beginning of a sequence without a score. detached: names of
     values at which gradients stop; each is a copy of a value of the model that is a target.
+    anchors: for each input with an earlier value of a weight the name of the weight.
     """
 
     block: BindingBlock
@@ -40,6 +41,7 @@ class Place:
     classes: dict[str, tuple[int | None, int]] = field(init=False, default_factory=dict)
     unread: dict[str, int] = field(init=False, default_factory=dict)
     detached: list[str] = field(init=False, default_factory=list)
+    anchors: dict[str, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "own", {v.name: v for v in self.block.vars()})

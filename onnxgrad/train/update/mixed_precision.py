@@ -32,6 +32,8 @@ from onnxgrad.results import Plain
 from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor
 from onnxgrad.train.update.clipping import in_dtype, widest
 
+# the state of a narrow parameter that is the parameter in float32
+MASTER = "master"
 _ABOVE_1 = Range(math.nextafter(1, 2), sys.float_info.max, words="a finite number above 1")
 _BETWEEN = Range(math.ulp(0.0), math.nextafter(1, 0), words="between 0 and 1")
 
@@ -140,21 +142,21 @@ class Master(Optimizer):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of the optimiser, with the dtype of its weights."""
-        return {**self.optimizer.to_dict(), "master": "float32"}
+        return {**self.optimizer.to_dict(), MASTER: "float32"}
 
     def state(self, parameter: Array) -> dict[str, Array]:
         """Return the parameter in float32 as `master`, and the optimiser's state of it."""
         master = parameter.astype(np.float32)
-        return {"master": master, **self.optimizer.state(master)}
+        return {MASTER: master, **self.optimizer.state(master)}
 
     def update(
         self, p: Tensor, g: Tensor, s: State, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the parameter rounded from the master weights after one step, and the state."""
-        master = s["master"]
+        master = s[MASTER]
         wide = at.of(TensorProto.FLOAT)
         if g.dtype != master.dtype:
             g = wide.number(g)
-        own = {name: value for name, value in s.items() if name != "master"}
+        own = {name: value for name, value in s.items() if name != MASTER}
         new, kept = self.optimizer.update(master, g, own, wide)
         return at.number(new), {"master": new, **kept}

@@ -59,6 +59,7 @@ CASES: list[tuple[str, str | None, dict[str, Any], dict[str, Any]]] = [
     ("ctc{batch_first=true,reduction=sum}", "sum", SPEECH, SPOKEN),
     ("l1_penalty{params=one}", "constant", ROWS, {}),
     ("l2_penalty{params=one}", "constant", ROWS, {}),
+    ("proximal_penalty{params=one}", "constant", ROWS, {"one.anchor": np.full((), 0.5)}),
     ("cross_entropy + 0.1*l2_penalty{params=one}", "labels", ROWS, {"labels": LABELS}),
     ("mse + 0.5*l1", "mean", ROWS, {"target": T}),
     ("mse{reduction=sum} + l1{reduction=sum}", "sum", ROWS, {"target": T}),

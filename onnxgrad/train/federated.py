@@ -1,0 +1,126 @@
+"""Weights that travel: averages of several, one vector of all, and their differences as files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.types import Array
+from onnxgrad.options import known_keywords
+from onnxgrad.train import safetensors_file
+from onnxgrad.wording import counted, perhaps
+
+Values = Mapping[str, Array]
+_MODEL, _EXAMPLES = "delta", "examples"
+
+
+@known_keywords
+def average(values: Sequence[Values], weights: Sequence[float] | None = None) -> dict[str, Array]:
+    """Return the weighted mean of arrays by name, such as the `parameters` of several trainers or
+    the values of their checkpoints, in their dtypes; it is formed in float64.
+
+    `weights`: one number for each, at least 0, such as how many examples it saw; default: all
+    equal. Integers, such as counters, must agree. Raises InputError for names, shapes and dtypes
+    that differ, and for weights that do not fit.
+    """
+    values = list(values)
+    if not values:
+        raise InputError("average: there is nothing to average")
+    shares = _shares(weights, len(values))
+    for i, other in enumerate(values[1:], 1):
+        check_alike(other, values[0], f"average: values[{i}]")
+    return {name: _mean(name, [v[name] for v in values], shares) for name in values[0]}
+
+
+def _shares(weights: Sequence[float] | None, count: int) -> Array:
+    given = np.ones(count) if weights is None else np.asarray(weights, np.float64)
+    if given.shape != (count,):
+        raise InputError(f"average: {counted(count, 'set')} of values, and {given.size} weights")
+    total = given.sum()
+    if not ((given >= 0).all() and math.isfinite(total) and total > 0):
+        raise InputError(
+            f"average: the weights must be finite, at least 0 and not all 0, not {weights}"
+        )
+    return np.asarray(given / total)
+
+
+def _mean(name: str, arrays: Sequence[Array], shares: Array) -> Array:
+    first = np.asarray(arrays[0])
+    if first.dtype.kind in "iub":
+        if any(not np.array_equal(first, a) for a in arrays[1:]):
+            raise InputError(f"average: '{name}' is {first.dtype} and differs: leave it out")
+        return np.array(first)
+    total = np.zeros(first.shape)
+    for share, a in zip(shares, arrays, strict=True):
+        total += share * a.astype(np.float64)
+    return total.astype(first.dtype)
+
+
+def check_alike(given: Values, wanted: Values, where: str) -> None:
+    """Raise InputError unless arrays have the names, shapes and dtypes of others."""
+    for name in given:
+        if name not in wanted:
+            raise InputError(f"{where} has '{name}', which is unknown{perhaps(name, wanted)}")
+    for name, like in wanted.items():
+        if name not in given:
+            raise InputError(f"{where} lacks '{name}': {like.dtype}{list(like.shape)}")
+        a = np.asarray(given[name])
+        if a.shape != like.shape or a.dtype != like.dtype:
+            raise InputError(
+                f"{where}: '{name}' is {a.dtype}{list(a.shape)}, not {like.dtype}{list(like.shape)}"
+            )
+
+
+def flattened(values: Iterable[Array]) -> Array:
+    """The elements of arrays one after the other, in the widest of their dtypes."""
+    arrays = [np.asarray(a).reshape(-1) for a in values]
+    return np.concatenate([a.astype(np.float32) if a.itemsize < 4 else a for a in arrays])
+
+
+def parted(vector: Array, like: Values, where: str) -> dict[str, Array]:
+    """The arrays of which `flattened` made a vector. Raises InputError for another length or
+    dtype.
+    """
+    wanted = flattened(like.values())
+    if vector.shape != wanted.shape or vector.dtype != wanted.dtype:
+        raise InputError(
+            f"{where} must be {wanted.dtype}{list(wanted.shape)}, not {vector.dtype}"
+            f"{list(vector.shape)}"
+        )
+    ends = np.cumsum([a.size for a in like.values()])[:-1]
+    parts = zip(like.items(), np.split(vector, ends), strict=True)
+    return {name: part.reshape(a.shape).astype(a.dtype) for (name, a), part in parts}
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What training added to weights: `values` by name, the number of `examples` that it saw, and
+    the digest of the `model`.
+    """
+
+    values: Values
+    examples: float
+    model: str
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a safetensors file. Raises InputError if it cannot be written."""
+        words = {_MODEL: self.model, _EXAMPLES: repr(float(self.examples))}
+        safetensors_file.write(Path(path), self.values, words)
+
+
+@known_keywords
+def read_delta(path: str | PathLike[str]) -> Delta:
+    """Return the delta that `Delta.save` wrote. Raises InputError if the file is missing, damaged
+    or another tool's.
+    """
+    values, words = safetensors_file.read(Path(path))
+    try:
+        return Delta(values, float(words[_EXAMPLES]), words[_MODEL])
+    except (KeyError, ValueError):
+        raise InputError(f"{path} holds no delta that Delta.save wrote") from None
