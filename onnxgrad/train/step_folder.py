@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
+from onnx import GraphProto, ModelProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load, read_proto
-from onnxgrad.ir.protobufs import every_graph, keep, model_nodes
+from onnxgrad.ir.protobufs import every_graph, graphs_of, keep
 from onnxgrad.ir.save import Content, save_together
 from onnxgrad.ir.storage.atomic_files import regular, text_of, write_whole
 from onnxgrad.ir.storage.external_data import sources
@@ -69,11 +69,21 @@ def without_notes(model: ModelProto) -> None:
     """Remove the notes of exporters on nodes, values, graphs and functions, which name places in
     sources. Metadata of onnxgrad and of onnxruntime stays, and so does the model's own.
     """
-    described: list[Any] = [*model_nodes(model), *model.functions]
-    for graph in every_graph(model.graph):
-        described += [graph, *graph.input, *graph.output, *graph.initializer, *graph.value_info]
+    drop_notes(model.graph)
     for function in model.functions:
-        described += function.value_info
+        _drop_from([function, *function.node, *function.value_info])
+        for graph in (graph for node in function.node for graph in graphs_of(node)):
+            drop_notes(graph)
+
+
+def drop_notes(graph: GraphProto) -> None:
+    """Remove the notes of exporters from a graph and from the graphs inside."""
+    for each in every_graph(graph):
+        _drop_from([each, *each.node, *each.input, *each.output, *each.value_info])
+        _drop_from(each.initializer)
+
+
+def _drop_from(described: Iterable[Any]) -> None:
     for proto in described:
         if proto.doc_string:
             proto.ClearField("doc_string")

@@ -30,6 +30,7 @@ from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.weights.repairs import apply_tied, apply_untied
 from onnxgrad.grad.wrt import hoist_requested
 from onnxgrad.ir import domains
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.domains import RANDOM
 from onnxgrad.ir.load import ModelLike, load, load_own, program_of, to_kind_of
 from onnxgrad.ir.program import Names, Program
@@ -40,6 +41,7 @@ from onnxgrad.options import known_keywords
 from onnxgrad.train.export import digest
 from onnxgrad.train.manifest import Fed, Manifest
 from onnxgrad.train.step import TrainingStep
+from onnxgrad.train.step_folder import drop_notes
 
 # of the model's metadata: the step's manifest, which says more than the standard has words for
 KEY = "onnxgrad.training_step"
@@ -52,7 +54,8 @@ _FILLED = frozenset({"float16", "float32", "float64", "int32", "int64", "uint8",
 @known_keywords
 def with_training_info(original: ModelLike, step: TrainingStep) -> Any:
     """Returns `original`, from which the step was made, with the step as its training_info, in the
-    type you passed in. Paths, bytes and streams return a ModelProto.
+    type you passed in. Paths, bytes and streams return a ModelProto, and so do graphs of
+    onnx_graphsurgeon and onnx_ir, which cannot hold training_info.
 
     The batch that the model takes, what the loss adds to it and the learning rate, whose default is
     the optimiser's, are inputs of the training graph; weights, states and the step's number are
@@ -63,7 +66,8 @@ def with_training_info(original: ModelLike, step: TrainingStep) -> Any:
     InputError for another model, for a step in micro-batches or with BatchNormalization or Dropout
     in training, and for a weight that cannot be an initializer of the main graph.
     """
-    return to_kind_of(program_with_training_info(original, step), original)
+    holds = isinstance(original, (Program, BindingBlock, ModelProto))
+    return to_kind_of(program_with_training_info(original, step), original if holds else b"")
 
 
 def program_with_training_info(original: ModelLike, step: TrainingStep) -> Program:
@@ -97,6 +101,7 @@ def program_with_training_info(original: ModelLike, step: TrainingStep) -> Progr
     )
     initial = {new.get(name, name): array for name, array in step.initial.items()}
     _add_variables(info, manifest, initial, names)
+    drop_notes(info.algorithm)
     main.metadata_props.add(key=KEY, value=manifest.to_json())
     return program_of(main, program.folder, digests=program.digests)
 

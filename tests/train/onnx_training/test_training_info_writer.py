@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_graphsurgeon as gs
+import onnx_ir
 import pytest
 from onnx import numpy_helper
 
@@ -104,6 +106,22 @@ def test_it_returns_the_kind_that_it_was_given(tmp_path: Path) -> None:
     first, *others = [with_training_info(original, made) for original in of]
     assert isinstance(first, onnx.ModelProto) and not model.training_info
     assert len(first.training_info) == 1 and others == [first, first]
+
+
+def test_notes_of_exporters_stay_in_the_model(tmp_path: Path) -> None:
+    model = classifier()
+    for node in model.graph.node:
+        node.metadata_props.add(key="pkg.torch.onnx.stack_trace", value="File /home/somebody")
+    found = with_training_info(model, training_step(model, CrossEntropy(), SGD(lr=0.1)))
+    assert b"somebody" in found.graph.SerializeToString()
+    assert b"somebody" not in found.training_info[0].SerializeToString()
+
+
+@pytest.mark.parametrize("kind", [gs.import_onnx, onnx_ir.from_proto])
+def test_a_graph_that_cannot_hold_it_becomes_a_model(kind: Any) -> None:
+    graph = kind(classifier())
+    found = with_training_info(graph, training_step(graph, CrossEntropy(), SGD(lr=0.1)))
+    assert isinstance(found, onnx.ModelProto) and len(found.training_info) == 1
 
 
 def test_the_model_stays_and_its_forward_part_is_there_once() -> None:
