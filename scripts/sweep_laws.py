@@ -6,13 +6,15 @@ After every third, a model of sweep_rewrites.py is bent (another opset, constant
 open sizes) and goes through a whole pipeline: what laws read beside their patterns is there.
 
 A law may decline. It must not slip: emit what does not type, replace a value by one of another
-type, raise. What it answers must be a valid model with the same interface. Where it matched, it is
+type, raise. What it answers must be a valid model with the same interface and compute the same in
+float64. Where it matched, it is
 tried again with an error behind each thing that it emits, and every byte must be as before. Prints
 the counts; exit code 1 when something failed.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 import warnings
@@ -22,13 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import onnx
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from onnxgrad.errors import InputError  # noqa: E402  # runs from a checkout
+from onnxgrad.errors import InputError, Unsupported  # noqa: E402  # runs from a checkout
 from onnxgrad.grad import finish  # noqa: E402
 from onnxgrad.ir.emission import emit, emitter  # noqa: E402
 from onnxgrad.ir.load import load  # noqa: E402
@@ -42,15 +45,17 @@ from onnxgrad.rewrite.combine import Family, apply_family  # noqa: E402
 from onnxgrad.rewrite.trace import Trace  # noqa: E402
 from onnxgrad.rewrite.worklist import Rule, apply_rules  # noqa: E402
 from onnxgrad.verify.interface import interface_differences  # noqa: E402
+from onnxgrad.verify.reference.evaluate import Reference  # noqa: E402
 from scripts.sweeping.bent import bent  # noqa: E402
 from scripts.sweeping.command import command  # noqa: E402
-from scripts.sweeping.from_patterns import model_for  # noqa: E402
+from scripts.sweeping.from_patterns import feeds_of, model_for, sizes_of  # noqa: E402
 from scripts.sweeping.models import random_model  # noqa: E402
 from scripts.sweeping.rewrites import SETTINGS  # noqa: E402
 
 OPSETS = range(7, 27)
-# emissions of one attempt behind which an error is put
-_FAULTS = 3
+PICKED = ROOT / "tests" / "laws" / "models_of_laws.json"
+# of the largest number: the two forms of a law in float64, with constants in the result's dtype
+_OFF = {TensorProto.FLOAT16: 1e-2, TensorProto.BFLOAT16: 5e-2}
 
 
 @dataclass(frozen=True)
@@ -97,10 +102,32 @@ def laws() -> list[Law]:
     return list(by_name.values())
 
 
+def pick(seed: int, tries: int, path: Path = PICKED) -> None:
+    """Write, for each law, the numbers of two models among `tries`: one at which it fires, one that
+    it declines though its pattern matches.
+    """
+    found: dict[str, list[int]] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for law in laws():
+            kinds: dict[str, int] = {}
+            for number in range(tries):
+                rng = Random(f"{seed}/{law.name}/{number}")
+                model = next(_models(law, rng), None)
+                judged = None if model is None else _Judged(law, model, rng, faults=0)
+                if judged is not None and judged.matched:
+                    kinds.setdefault("fired" if judged.compared else "declined", number)
+                if len(kinds) > 1:
+                    break
+            found[law.name] = sorted(kinds.values()) or [0]
+    path.write_text(json.dumps(found, indent=0) + "\n", encoding="utf-8")
+
+
 def sweep(
-    seed: int, *, models: int, minutes: float = 1e9, save: Path | None = None
+    seed: int, *, models: int = 0, minutes: float = 1e9, save: Path | None = None, faults: int = 3
 ) -> tuple[Counter[str], list[str]]:
-    """Up to `models` models within `minutes`, the laws in turns: counts, and a line for each
+    """Up to `models` models within `minutes`, the laws in turns, or those that `pick` found; an
+    error behind so many `faults` emissions of each match. Returns counts, and a line for each
     failure.
     """
     counts: Counter[str] = Counter()
@@ -112,24 +139,24 @@ def sweep(
     fired: set[str] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for number in range(models):
+        for turn, (law, number) in enumerate(_turns(every, models)):
             if time.monotonic() > deadline:
                 break
-            law = every[number % len(every)]
-            rng = Random(f"{seed}/{number}")
+            rng = Random(f"{seed}/{law.name}/{number}")
             model = next(_models(law, rng), None)
             if model is None:
                 counts["patterns without a model"] += 1
                 continue
-            found = _Judged(law, model, rng)
+            found = _Judged(law, model, rng, faults)
             counts["models refused" if found.refused else "models"] += 1
             matched |= {law.name} if found.matched else set()
             fired |= {law.name} if found.fired else set()
             counts["matched"] += found.matched
             counts["fired"] += found.fired
             counts["faults"] += found.faults
+            counts["compared"] += found.compared
             tried = [(law.name, model, found.failures)]
-            if number % 3 == 2:
+            if turn % 3 == 2:
                 counts["bent models"] += 1
                 tried.append(_through_a_pipeline(rng))
             for name, model, wrong in tried:
@@ -142,6 +169,14 @@ def sweep(
                         onnx.save(model, save / f"{seed}_{number}_{name.split(':')[0]}.onnx")
     counts["laws that matched"], counts["laws that fired"] = len(matched), len(fired)
     return counts, failures
+
+
+def _turns(every: Sequence[Law], models: int) -> Iterator[tuple[Law, int]]:
+    """The laws in turns, each with the number of its model."""
+    picked = json.loads(PICKED.read_text(encoding="utf-8")) if not models else {}
+    if picked:
+        yield from ((law, number) for law in every for number in picked.get(law.name, (0, 1)))
+    yield from ((every[i % len(every)], i // len(every)) for i in range(models))
 
 
 def _models(law: Law, rng: Random) -> Iterator[ModelProto]:
@@ -169,9 +204,9 @@ def _through_a_pipeline(rng: Random) -> tuple[str, ModelProto, list[str]]:
 class _Judged:
     """What one law did to one model."""
 
-    def __init__(self, law: Law, model: ModelProto, rng: Random) -> None:
+    def __init__(self, law: Law, model: ModelProto, rng: Random, faults: int) -> None:
         self.law, self.model = law, model
-        self.matched = self.fired = self.faults = 0
+        self.matched = self.fired = self.faults = self.compared = 0
         self.refused = False
         self.failures: list[str] = []
         slips.raising = False
@@ -181,21 +216,43 @@ class _Judged:
             self.refused = True  # what onnx's checker lets pass, the reader need not
             return
         try:
-            self._applied()
+            self._applied(rng)
             if self.matched:
-                for nth in rng.sample(range(8), _FAULTS):
+                for nth in rng.sample(range(8), faults):
                     self._with_a_fault(nth)
             if rng.random() < 0.2:
                 self._whole()
         except Exception as error:  # noqa: BLE001  # whatever it is, it is what we look for
             self.failures.append(f"{type(error).__name__}: {error}")
 
-    def _applied(self) -> None:
+    def _applied(self, rng: Random) -> None:
         program, trace = load(self.model), Trace()
         self.law.apply(program, trace)
         self._check(program, trace)
         self.matched = int(sum(c.matched for c in trace.counts.values()) > 0)
         self.fired = int(bool(trace.rewrites))
+        if self.fired and not self.failures:
+            self._compare(to_proto(program), rng)
+
+    def _compare(self, after: ModelProto, rng: Random) -> None:
+        """Both compute the same in float64; what is no finite number before may be anything."""
+        feeds = feeds_of(self.model, rng)
+        try:
+            expected = Reference(self.model).run(feeds)
+        except (Unsupported, InputError):
+            return
+        if any(np.shape(v) != sizes_of(self.model)[name] for name, v in expected.items()):
+            return  # the reference runs what no runtime accepts, such as a bias too long
+        found = Reference(after).run(feeds)
+        self.compared = 1
+        dtypes = {v.name: v.type.tensor_type.elem_type for v in self.model.graph.output}
+        for name, value in expected.items():
+            a, b = (np.asarray(v, np.float64) for v in (value, found[name]))
+            known = np.isfinite(a)
+            off = np.abs(a[known] - b[known]).max(initial=0.0) if a.shape == b.shape else np.inf
+            most = _OFF.get(dtypes[name], 1e-6)
+            if not off <= most * max(1.0, np.abs(a[known]).max(initial=0.0)):
+                self.failures.append(f"computes something else: {name} is off by {off:.3g}")
 
     def _whole(self) -> None:
         program, trace = load(self.model), Trace()

@@ -8,6 +8,7 @@ values have no types.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -31,6 +32,8 @@ from onnxgrad.rewrite.pattern import (
 
 Shape = tuple[int, ...]
 INT = TensorProto.INT64
+SIZES = "sizes"  # among the metadata of a model
+_FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 _TRIES = 25
 _NODES = 500  # that are tried for one model
 _SIZES = (1, 1, 2, 2, 3, 4, 4, 8)
@@ -92,8 +95,11 @@ class Growing:
         shape = self.shape(like)
         if fixed if fixed is not None else self.chance(0.4):
             kind = helper.tensor_dtype_to_np_dtype(dtype)
-            pool = [0, 1] if dtype == TensorProto.BOOL else [0, 1, 1, 2, 3]
+            signed = dtype in {*_FLOATS, TensorProto.INT64, TensorProto.INT32}
+            pool = [0, 1] if dtype == TensorProto.BOOL else [0, 1, 1, 2, 3, -1 if signed else 1]
+            shape = self.rng.choice(((), (1,))) if self.chance(0.25) else shape
             size = int(np.prod(shape, dtype=int))
+            pool = [self.rng.choice(pool)] if self.chance(0.3) else pool  # the same everywhere
             return self.constant(
                 np.array(self.rng.choices(pool, k=size)).astype(kind).reshape(shape)
             )
@@ -187,6 +193,7 @@ class Growing:
                 bound.setdefault(kind, found.dtype)
                 around.append(found)
             operands.append(found)
+        _check_bias(op, operands)
         first = next((v for v in operands if v is not None), None)
         attrs = self.attributes(p, op, schema, first)
         rank = None if first is None else len(first.shape)
@@ -365,6 +372,13 @@ _RANDOM: dict[str, Callable[[Random, int], Any]] = {
 }
 
 
+def _check_bias(op: str, operands: Sequence[Value | None]) -> None:
+    """Raise Impossible for a bias of a Conv that onnx accepts, and no runtime."""
+    weights, bias = (*operands, None, None, None)[1:3]
+    if op == "Conv" and weights and bias and bias.shape != weights.shape[:1]:
+        raise Impossible("a bias of another length")
+
+
 def _formal(schema: Any, index: int) -> Any:
     if schema is None or not schema.inputs:
         return None
@@ -479,7 +493,35 @@ def _model(g: Growing, results: Sequence[Value]) -> ModelProto:
         imports = [*imports, helper.make_opsetid("my", 1)]
     graph = helper.make_graph(nodes, "g", declared, given, tensors)
     model = helper.make_model(graph, opset_imports=imports, functions=functions, ir_version=10)
-    return onnx.shape_inference.infer_shapes(model) if rng.random() < 0.2 else model
+    model = onnx.shape_inference.infer_shapes(model) if rng.random() < 0.2 else model
+    # the sizes with which it runs, whatever it declares
+    sizes = {v.name: v.shape for v in inputs} | {name: v.shape for name, v in outputs.items()}
+    helper.set_model_props(model, {SIZES: json.dumps(sizes)})
+    return model
+
+
+def sizes_of(model: ModelProto) -> dict[str, Shape]:
+    """The sizes with which a model of `model_for` runs: of its inputs and outputs."""
+    (sizes,) = (json.loads(p.value) for p in model.metadata_props if p.key == SIZES)
+    return {name: tuple(shape) for name, shape in sizes.items()}
+
+
+def feeds_of(model: ModelProto, rng: Random) -> dict[str, Any]:
+    """Random values for the inputs of a model of `model_for`."""
+    found: dict[str, Any] = {}
+    sizes = sizes_of(model)
+    for v in model.graph.input:
+        dtype = v.type.tensor_type.elem_type
+        kind, shape = helper.tensor_dtype_to_np_dtype(dtype), sizes[v.name]
+        count = int(np.prod(shape, dtype=int))
+        if dtype in _FLOATS:
+            values = [rng.choice((-1.0, 1.0)) * rng.uniform(0.1, 2.0) for _ in range(count)]
+        elif v.name.startswith("i"):  # an index, of whatever has one row
+            values = [0] * count
+        else:
+            values = rng.choices((0, 1) if dtype == TensorProto.BOOL else (0, 1, 2, 3), k=count)
+        found[v.name] = np.array(values).astype(kind).reshape(shape)
+    return found
 
 
 def _declared(v: Value, openness: str, rng: Random) -> ValueInfoProto:

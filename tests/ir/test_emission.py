@@ -83,6 +83,8 @@ def test_a_float_literal_that_alone_decides_its_variable_follows_the_first_float
         (lambda x, i: op.Concat(x, op.Transpose(x), axis=1), None),
         (lambda x, i: op.Softmax(x, axis=0.5), "takes integers"),
         (lambda x, i: op.Relu(x, x), "2 operands, at version 14 it takes 1"),
+        (lambda x, i: op.Clip(x, x, x, x), "4 operands, at version 13 it takes 1 to 3"),
+        (lambda x, i: op.Concat(axis=0), "0 operands, at version 13 it takes 1 or more"),
         (lambda x, i: op.Frobnicate(x), "Frobnicate does not exist at opset 20"),
         (lambda x, i: op.Reshape(x, [2, 2, 7, -1]), None),
         (lambda x, i: op.Conv(x, x), "Conv"),

@@ -25,6 +25,10 @@ def test_a_model_and_its_block() -> None:
     shown = program._repr_html_()
     assert "<b>mlp.onnx</b>" in shown and "12 nodes" in shown and ">loss</td>" in shown
     assert program.main._repr_html_() == text_html(str(program.main))
+    model = onnxgrad.to_proto(program)
+    for name in ("a graph", ""):
+        model.graph.name = name
+        assert f"<b>{name or 'model'}</b>" in onnxgrad.load(model)._repr_html_()
 
 
 def test_what_is_long_is_cut() -> None:

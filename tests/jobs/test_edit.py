@@ -130,6 +130,7 @@ def test_weights_of_a_file_that_are_inputs_too() -> None:
         ("float[2]", "none.npy", None), ("float[2]", "word", None), ("bool[1]", 1, None),
         ("int64[1]", True, None), ("float[2]", {"a": 1}, None), ("float16[1]", 70000, None),
         ("float[2]", [[1], [1, 2]], None), ("float[2]", "[" * 9999, None), ("float[2]", "NaN", None),
+        ("float[1]", np.array(["a"]), None), ("string[1]", np.zeros(1), None),
     ],
 )  # fmt: skip
 def test_values(kind: str, given: Any, wanted: list[float] | None) -> None:

@@ -17,11 +17,12 @@ def as_it_was() -> Iterator[None]:
     slips.raising = True
 
 
-def test_each_law_on_a_random_model() -> None:
-    counts, failures = sweep(11, models=len(laws()))
+def test_each_law_on_models_that_it_rewrites_and_declines() -> None:
+    """If too few are left: python -c 'from scripts.sweep_laws import pick; pick(11, 40)'"""
+    counts, failures = sweep(11, faults=1)
     assert not failures, failures
-    assert counts["laws that matched"] > 80 and counts["faults"] > 150
-    assert counts["bent models"] > 30
+    assert counts["laws that matched"] > 110 and counts["laws that fired"] > 60
+    assert counts["compared"] > 60 and counts["faults"] > 100 and counts["bent models"] > 30
 
 
 @pytest.mark.slow

@@ -75,6 +75,13 @@ def test_what_others_read_as_it_is_is_transposed_once_for_them() -> None:
     assert done.block.outputs[1].name == "e"
 
 
+def test_a_result_that_others_read_is_turned_back() -> None:
+    """Two transposes before become one behind."""
+    text = f"""g (float[2,3,8,8] x, float[2,3,8,8] z) => (float[2,8,8,3] y, float[2,8,8,3] e) {{
+      a = {TO_NHWC}(x) b = {TO_NHWC}(z) s = Add(a, b) y = Relu(s) e = Exp(s) }}"""
+    assert done_of(text).ops == ["Add", "Transpose", "Relu", "Exp"]
+
+
 def test_read_in_a_branch() -> None:
     text = f"""g (bool k, float[2,3,8,8] x) => (float[2,3,8,8] y, float[2,8,8,3] z) {{
       a = {TO_NHWC}(x) b = Relu(a) c = Neg(b) y = {TO_NCHW}(c)

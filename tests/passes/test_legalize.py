@@ -219,6 +219,17 @@ def test_sixteen_bits_need_opset_21() -> None:
     assert distances(apply(model, "legalize"), {"a": x}) == [0.0]
 
 
+@pytest.mark.parametrize("opset", [10, 11])
+def test_rounding_by_plain_operators_needs_opset_11(opset: int) -> None:
+    data = {**pair("a", u8(3, 4), 128), **pair("b", u8(4), 100), **OUT}
+    model, feeds = contrib("QLinearAdd", data, "a b")
+    model.opset_import[0].version = opset
+    done = apply(model, "legalize{to=float}")
+    assert bool(done.trace.rewrites) == (opset == 11)
+    assert ("opset 11" in done.declined) == (opset == 10)
+    assert opset == 10 or distances(done, feeds)[0] <= 1
+
+
 def test_softmax_of_another_opset() -> None:
     """Before opset 13 along all axes from one on, so that only the last one means the same."""
     out = {"sy": f32(1 / 256), "zy": np.uint8(0).reshape(())}

@@ -176,6 +176,13 @@ def test_half_is_near_enough_by_a_bound_and_by_no_other_word() -> None:
     assert verify(a, other, rtol=1e-2, atol=2e-3, inputs=_ids()).verdict == "different"
 
 
+def test_sequences_of_another_width_are_fed_and_compared() -> None:
+    text = "g (seq(float[N]) x, int64 i) => (seq(float[N]) y, float[N] z) { y = Identity(x) z = SequenceAt(x, i) }"
+    inputs = {"x": [np.float32([0.1, 2]), np.float32([3.3])], "i": np.int64(1)}
+    found = verify(parse(text), parse(text.replace("float", "float16")), atol=1e-2, inputs=inputs)
+    assert found.verdict == "within bounds" and found.compared["y"] == 3
+
+
 def _ids() -> dict[str, np.ndarray]:
     return {"x": np.ones((2, 3), np.float32), "ids": np.array([1, 2])}
 

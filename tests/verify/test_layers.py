@@ -165,6 +165,14 @@ def test_numbers_of_another_runtime_without_the_outputs() -> None:
     assert report.layers.first is None and report.layers.unpaired == ("strange",)
 
 
+def test_sequences_of_another_width() -> None:
+    text = "g (float[4] x) => (float[2] y) <int64 n = {2}, int64 o = {1}> { t = Sqrt (x) s = SplitToSequence <axis = 0> (t, n) y = SequenceAt (s, o) }"
+    x = {"x": np.float32([1, 2, 3, 1e-3])}
+    half = text.replace("float[", "float16[")
+    report = verify(parse(text), parse(half), layers=True, inputs=x, atol=1e-2)
+    assert report.layers.paired == 3 and report.layers.first is None
+
+
 def test_the_outer_graph_alone_and_strings() -> None:
     text = """g (float[4] x, bool c) => (float[4] y) { k = Abs (x)  y = If (c) <
       then_branch = t () => (float[4] p) { p = Neg (k) }, else_branch = e () => (float[4] q) { q = Exp (k) }> }"""

@@ -78,6 +78,11 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "slice": (lambda x, i, w, z, c: op.Slice(x, [0], [2], [1]), "f32[N,2,M]"),
     "slice_symbol": (lambda x, i, w, z, c: op.Slice(x, [0], [1], [0]), "f32[min(N, 1),4,M]"),
+    "slice_back": (lambda x, i, w, z, c: op.Slice(x, [-3], [(1 << 63) - 1], [1]), "f32[N,3,M]"),
+    "slice_back_symbol": (
+        lambda x, i, w, z, c: op.Slice(x, [-2], [(1 << 63) - 1], [0]),
+        "f32[max(N - max(N - 2, 0), 0),4,M]",
+    ),
     "slice_whole": (lambda x, i, w, z, c: op.Slice(x, [0], [(1 << 63) - 1], [0]), "f32[N,4,M]"),
     "slice_run_time": (
         lambda x, i, w, z, c: op.Slice(x, [0], op.Shape(w, start=1), [-1]),

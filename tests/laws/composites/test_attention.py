@@ -170,7 +170,8 @@ def test_a_constant_mask_beside_another() -> None:
 
 FLOAT = ", float[2,1,S,T] keep"
 STAY = {
-    "a mask of the caller's": ("z = Add(s, keep)", FLOAT, "may mask a whole row"),
+    "a mask of the caller's": ("z = Add(s, keep)", FLOAT, "its mask keep may mask a whole row"),
+    "such a mask in front": ("z = Add(keep, s)", FLOAT, "its mask keep may mask a whole row"),
     "-inf": ("m = Where(keep, zero, inf) z = Add(s, m)", BOOL, "is NaN, in Attention it is 0"),
     "replaced by -inf": ("z = Where(keep, s, inf)", BOOL, "is NaN, in Attention it is 0"),
     "replaced by little": ("z = Where(keep, s, some)", BOOL, "not surely below the others"),

@@ -51,8 +51,10 @@ def test_tables_of_the_run(batch: str) -> None:
     done.prove()
 
 
-def test_tables_for_each_of_the_batch() -> None:
-    text = f"g (float[B,2,S,4] x, float[B,S,2] f) => (float[B,2,S,4] y) {NUMBERS} {{ {ANGLES} {BODY} }}"
+@pytest.mark.parametrize("axis", [-1, 2])
+def test_tables_for_each_of_the_batch(axis: int) -> None:
+    angles = ANGLES.replace("axis = -1", f"axis = {axis}")
+    text = f"g (float[B,2,S,4] x, float[B,S,2] f) => (float[B,2,S,4] y) {NUMBERS} {{ {angles} {BODY} }}"
     done = raised(text)
     assert "RotaryEmbedding" in done.ops and "Expand" not in done.ops
     done.prove()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from onnxgrad.verify.feeds.generate import feeds_for
-from onnxgrad.verify.feeds.value_bounds import DataFlow, Uses, uses_of
+from onnxgrad.verify.feeds.value_bounds import _DOMAINS, DataFlow, Uses, uses_of
 from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 
@@ -54,6 +54,38 @@ def test_bounds_of_factors(nodes: str) -> None:
         f"g (float[1,1,2,2] x, float[4] s) => (float[N,C,H,W] y) {{ {nodes} }}", "s", opset
     )
     assert (found.low, found.high) == (low, high)
+
+
+# a node whose operand `s` the table bounds, and where that is a scalar
+REAL = {
+    "Log": "y = Log (s)", "Sqrt": "y = Sqrt (s)", "Acosh": "y = Acosh (s)", "Acos": "y = Acos (s)",
+    "Asin": "y = Asin (s)", "Atanh": "y = Atanh (s)", "Div": "y = Div (x, s)",
+    "Reciprocal": "y = Reciprocal (s)", "BatchNormalization": "y = BatchNormalization (x, w, w, w, s)",
+    "Resize": "y = Resize <mode = \"nearest\"> (x, , s)", "Upsample": "y = Upsample (x, s)",
+    "Dropout": "y = Dropout (x, s, t)", "NonMaxSuppression": "y = NonMaxSuppression (b, c, n, s, s)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "operand"), _DOMAINS)
+def test_both_ends_of_a_domain_give_finite_results(name: str, operand: int) -> None:
+    """In onnxruntime, which refuses a scale, ratio or threshold out of range."""
+    low, high = _DOMAINS[name, operand]
+    size = {"Dropout": "", "Resize": "[4]", "Upsample": "[4]", "NonMaxSuppression": "[1]"}.get(
+        name, "[2]"
+    )
+    declared = f"float[1,2,2,2] x, float{size} s, float[2] w, bool t, float[1,2,4] b, float[1,1,2] c, int64 n"
+    opset = 9 if name == "Upsample" else 17
+    dtype = "int64" if name == "NonMaxSuppression" else "float"
+    model = parse(f"g ({declared}) => ({dtype}[A,B,C,D] y) {{ {REAL[name]} }}", opset=opset)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    feeds = {
+        "x": np.ones((1, 2, 2, 2), np.float32), "w": np.ones(2, np.float32), "t": np.array(True),
+        "b": np.ones((1, 2, 4), np.float32), "c": np.ones((1, 1, 2), np.float32),
+        "n": np.array(1),
+    }  # fmt: skip
+    for end in (low, high):
+        s = np.full((int(size[1:-1]),) if size else (), end, np.float32)
+        assert np.isfinite(run(model, {**feeds, "s": s})["y"]).all()
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,8 @@ def test_runs_that_differ_in_one_input_compute_what_is_behind_it(
             assert np.array_equal(base["h"], reference(model, still)["h"])
         for d in (0.0, 1e-5, -1e-5):
             feeds = {"x": x + np.float32(shift), "d": np.full(3, d), "c": np.array(True)}
+            if mark == 1:  # what the run before kept is not computed again
+                assert compiled._behind((mark, "d"), ("y",)).kept is not None
             found = compiled.run(feeds, outputs=["y"], moved=(mark, "d"))
             assert list(found) == ["y"] and np.array_equal(found["y"], reference(model, feeds)["y"])
 

@@ -145,6 +145,11 @@ def test_all_results_of_multi_head_attention() -> None:
             {"p": normal(2, B, N, 1, H)},
             "cache",
         ),
+        (
+            node("Attention", ["x", "w", "b", "", "", "", "n"], ["y"], ""),
+            {"n": np.array(1, np.int32)},
+            "cache",
+        ),
         (node("Attention", ["x", "w", "b"], ["y"], ", do_rotary = 1"), {}, "do_rotary"),
         (
             node("Attention", ["x", "w", "b", "m"], ["y"], ""),
