@@ -1,9 +1,9 @@
-"""One declaration of a job's options, and what comes from it.
+"""One declaration of a job's options, and everything that is derived from it.
 
-A declaration is a frozen dataclass whose fields are `option(...)`. From it come the keywords of the
-Python function (`from_keywords`), the flags of the command (`add_flags`, `from_flags`), the keys of
-a recipe (`keys_of`), the options of Olive's pass (`config_of`) and the tables in the help
-(`table_of`). The type of a field is checked in all of them by `onnxgrad.options`.
+A declaration is a frozen dataclass whose fields are `option(...)`. From it follow the keywords of
+the Python function (`from_keywords`), the flags of the command (`add_flags`, `from_flags`), the
+keys of a recipe (`keys_of`), the options of Olive's pass (`config_of`) and the tables in the help
+(`table_of`). `onnxgrad.options` checks the type of a field in all of them.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def option(
     positional: bool = False,
     once: bool = False,
 ) -> Any:
-    """Declare an option: a dataclass field with what each door needs to know of it.
+    """Declare an option: a dataclass field with its properties in Python, shell, recipe and Olive.
 
-    `flag`, `toml`: its flag and its key in a recipe where these are not its name; None: it has
-    none. `olive`: Olive's pass has it. `positional`: Python accepts it without its name.
-    `once`: its flag is given once though its value may be a list.
+    `flag`, `toml`: its flag, and its key in a recipe, if they differ from its name; None if there
+    is none. `olive`: whether Olive's pass has it. `positional`: Python accepts it without its name.
+    `once`: the flag is given once although the value may be a list.
     """
     doors = {
         "help": help, "flag": flag, "metavar": metavar, "toml": toml, "olive": olive,
@@ -65,7 +65,7 @@ def option(
 
 @dataclass(frozen=True)
 class Option:
-    """A declared option as its doors see it; `title` heads its group in `--help`."""
+    """A declared option; `title` is the heading of its group in `--help`."""
 
     name: str
     kind: Any
@@ -83,22 +83,22 @@ class Option:
 
     @property
     def plain(self) -> tuple[Any, ...]:
-        """The types that it may have, without None, bounds and readers."""
+        """The types of its values, without None, bounds and readers."""
         return tuple(k for k in _plain(self.kind) if k is not type(None))
 
     @property
     def marks(self) -> tuple[Any, ...]:
-        """What `Annotated` says of the type."""
+        """The metadata of `Annotated` in its type."""
         return tuple(_marks(self.kind))
 
     @property
     def repeats(self) -> bool:
-        """True if the flag may repeat: the value is a list or a table."""
+        """Whether the flag may repeat, because the value is a list or a table."""
         listed = any(get_origin(k) in _SEQUENCES or k in _SEQUENCES for k in self.plain)
         return not self.once and (listed or any(hasattr(m, "join") for m in self.marks))
 
     def read(self, text: str) -> Any:
-        """Return the value that a flag's word means. Raises InputError that names the flag."""
+        """Return the value of a flag's word. Raises InputError that names the flag."""
         flag = str(self.flag)
         for mark in self.marks:
             if hasattr(mark, "read"):
@@ -109,7 +109,7 @@ class Option:
         return checked(self.kind, _spoken(self.kind, text), flag)
 
     def joined(self, values: Any) -> Any:
-        """Return the value of a flag that was given, perhaps several times."""
+        """Return the value of a flag from its words, one for each time that it was given."""
         for mark in self.marks:
             if hasattr(mark, "join"):
                 return mark.join(values, str(self.flag))
@@ -117,8 +117,8 @@ class Option:
 
 
 class Declaration:
-    """The base of all declarations. Options of one group share a class, whose `title` heads them in
-    `--help`; `titles` of a job rename groups, `words` stand for `<WORD>` in their help.
+    """The base of all declarations. Options of one group share a class, whose `title` is their
+    heading in `--help`; `titles` of a job rename groups, `words` replace `<WORD>` in their help.
     """
 
     job: ClassVar[str] = ""
@@ -132,8 +132,8 @@ class Declaration:
 
     @classmethod
     def from_settings(cls: type[D], given: Mapping[str, Any]) -> D:
-        """Return the options with these set by the caller, who wins over a recipe. Raises
-        InputError for an unknown option, with the nearest, and for a value of another type.
+        """Return the options with these values of the caller, which take precedence over a recipe.
+        Raises InputError for an unknown option, with the nearest, and for a value of another type.
         """
         known = [o.name for o in options_of(cls)]
         for name in given:
@@ -147,7 +147,7 @@ class Declaration:
         return made
 
     def having(self: D, **more: Any) -> D:
-        """Return the same with more options set by the caller."""
+        """Return a copy with more options set by the caller."""
         return type(self).from_settings(
             {**{name: getattr(self, name) for name in self.given}, **more}
         )
@@ -212,7 +212,7 @@ def _marks(kind: Any) -> Iterator[Any]:
 
 
 def _spoken(kind: Any, text: str) -> Any:
-    """A word as a value of the type if it is one; else the word, which the check refuses."""
+    """Return a word as a value of the type if possible, else the word, which the check refuses."""
     plain = list(_plain(kind))
     if int in plain and text.removeprefix("-").isdecimal() and len(text) <= DIGITS:
         return int(text)
@@ -228,8 +228,8 @@ def _spoken(kind: Any, text: str) -> Any:
 
 
 def from_keywords(cls: type[Declaration]) -> Callable[[F], F]:
-    """Make a function of `options` one of keywords, those of the declaration; its other parameters
-    stay as they are. Unknown and missing arguments raise InputError.
+    """Return a decorator that replaces the parameter `options` of a function by the keywords of the
+    declaration; other parameters stay. Unknown and missing arguments raise InputError.
     """
 
     def deciding(function: F) -> F:
@@ -289,7 +289,7 @@ def _listed(cls: type[Declaration]) -> str:
 
 def add_flags(parser: argparse.ArgumentParser, cls: type[Declaration]) -> None:
     """Add the flags of a declaration to a parser, each group under its title. A flag that is not
-    given leaves no attribute.
+    given sets no attribute.
     """
     titles = list(dict.fromkeys(o.title for o in options_of(cls)))
     # of one title the widest group comes first
@@ -302,7 +302,7 @@ def add_flags(parser: argparse.ArgumentParser, cls: type[Declaration]) -> None:
 
 
 def group_of(parser: argparse.ArgumentParser, title: str) -> argparse._ActionsContainer:
-    """Return the group of this title, made at its first use; without a title the parser."""
+    """Return the group with this title, created at its first use, or the parser without a title."""
     if not title:
         return parser
     known = {group.title: group for group in parser._action_groups}
@@ -310,7 +310,7 @@ def group_of(parser: argparse.ArgumentParser, title: str) -> argparse._ActionsCo
 
 
 def _argument(o: Option) -> dict[str, Any]:
-    """The keywords of `add_argument` that the type asks for."""
+    """Return the keywords of `add_argument` for the type."""
     if o.plain == (bool,):
         return {"action": "store_false" if o.default is True else "store_true"}
     keywords: dict[str, Any] = {"action": "append"} if o.repeats else {}
@@ -326,12 +326,12 @@ _METAVARS: dict[Any, str] = {int: "N", float: "X"}
 
 
 def reader(kind: Any, flag: str) -> Callable[[str], Any]:
-    """Return what reads a word of a flag that no job declares."""
+    """Return a function that reads a word of a flag outside of declarations."""
     return lambda text: checked(kind, _spoken(kind, text), flag)
 
 
 def from_flags(cls: type[D], args: argparse.Namespace, **more: Any) -> D:
-    """Return the options that the flags of a command set, with `more`. Raises InputError."""
+    """Return the options from the flags of a command and `more`. Raises InputError."""
     values = vars(args)
     flags = (o for o in options_of(cls) if o.flag is not None and o.name in values)
     given = {o.name: o.joined(values[o.name]) for o in flags}
@@ -352,7 +352,7 @@ def config_of(cls: type[Declaration]) -> dict[str, Option]:
 
 
 def json_type(kind: Any) -> Any:
-    """Return the type that a value has in JSON, for who checks it there."""
+    """Return the type of a value in JSON."""
     for mark in _marks(kind):
         if hasattr(mark, "json"):
             return mark.json
@@ -374,9 +374,7 @@ def _in_json(kind: Any) -> Iterator[Any]:
 
 
 def table_of(options: Iterable[Option], key: Callable[[Option], str | None]) -> str:
-    """Return a Markdown table: what each option is called by `key`, its values, its default, its
-    help.
-    """
+    """Return a Markdown table of options: name by `key`, values, default and help."""
     rows = ["| option | values | default | meaning |", "|---|---|---|---|"]
     for o in options:
         default = "" if o.default in (None, (), False, REQUIRED) else f"`{_shown(o.default)}`"

@@ -1,5 +1,5 @@
-"""The driver of `edit`: inputs bound to constants, values renamed, outputs dropped, and the result
-proved against the original; and all changes of a model around the passes of `optimize`.
+"""The driver of `edit`, which binds inputs, renames values and removes outputs with a proof, and
+the changes of a model before and after the passes of `optimize`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def edited(
     dropped: Sequence[str],
 ) -> tuple[Program, list[str]]:
     """Return a Program with these inputs constant, these values renamed and without these outputs,
-    and notes on what follows. Names are those of `program`, which stays as it is. Raises
+    and notes on the consequences. Names are those of `program`, which does not change. Raises
     InputError.
     """
     proto = copy_of(to_proto(program))
@@ -103,8 +103,8 @@ def edited(
 
 
 def values_of(model: ModelProto, given: Mapping[str, Any]) -> dict[str, Array]:
-    """The arrays that inputs of a model are bound to. Raises InputError for an input that does not
-    exist or is no tensor, and for a value of another type or shape.
+    """Return the arrays for inputs of a model. Raises InputError for an input that does not exist
+    or is not a tensor, and for a value of another type or shape.
     """
     inputs = {v.name: v for v in model.graph.input}
     found = {}
@@ -150,7 +150,7 @@ def is_file(value: Any) -> bool:
 
 
 def _read(where: str, declared: ValueInfoProto, text: str) -> Any:
-    """The value of a file, or what a text says in JSON; a word is itself."""
+    """Return the value in a file, or the value of a JSON text; any other word is itself."""
     if is_file(text):
         found = load_inputs(text, ModelProto(graph=GraphProto(input=[declared])))
         if declared.name not in found and len(found) > 1:
@@ -168,7 +168,9 @@ def _read(where: str, declared: ValueInfoProto, text: str) -> Any:
 
 
 def _converted(where: str, value: Any, code: int, dtype: np.dtype[Any]) -> Array:
-    """Numbers of Python as an array of the input's type, if that holds them."""
+    """Return Python numbers as an array with the input's type. Raises InputError if it cannot
+    represent them.
+    """
     try:
         plain = np.asarray(value)
     except ValueError as error:
@@ -189,7 +191,7 @@ def _converted(where: str, value: Any, code: int, dtype: np.dtype[Any]) -> Array
 
 
 def _holds(plain: Array, made: Array) -> bool:
-    """Whether whole numbers stayed as they are and floats finite."""
+    """Whether whole numbers are unchanged and floats finite."""
     if made.dtype.kind in "iu" or plain.dtype.kind in "iu":
         return all(
             a == b for a, b in zip(made.ravel().tolist(), plain.ravel().tolist(), strict=True)
@@ -199,7 +201,9 @@ def _holds(plain: Array, made: Array) -> bool:
 
 
 def sizes_bound(graph: GraphProto, bound: Mapping[str, Array]) -> dict[str, int]:
-    """The sizes of symbols that bound inputs have. Raises InputError if two of them differ."""
+    """Return the sizes of symbols that bound inputs fix. Raises InputError if two of them
+    differ.
+    """
     known, found = roles(graph), dict[str, int]()
     pairs = [
         (value.name, dim, size)
@@ -245,7 +249,7 @@ def _bind(program: Program, name: str, array: Array) -> None:
 
 
 def _drop(program: Program, names: Iterable[str]) -> None:
-    """Remove outputs, and the nodes, weights and functions that served them alone."""
+    """Remove outputs, and the nodes, weights and functions that only they need."""
     block = program.main
     outputs = {v.name: v for v in block.outputs}
     for name in dict.fromkeys(names):
@@ -261,7 +265,7 @@ def _drop(program: Program, names: Iterable[str]) -> None:
 
 
 def _check_names(model: ModelProto, names: Mapping[str, str]) -> None:
-    """Raise InputError unless every value can have its other name."""
+    """Raise InputError unless every value can have its new name."""
     graph, every = model.graph, value_names(model.graph)
     mine = {v.name for v in graph.input} | {t.name for t in graph.initializer}
     mine |= {name for node in graph.node for name in node.output}
@@ -294,8 +298,8 @@ _PROOF = frozenset({"provider", "threads", "seeds", "legs", "inputs", "dims", "a
 
 
 def changed_before(model: Program, options: OptimizeOptions, outcome: Outcome) -> Program:
-    """Return the model that the passes rewrite: joined and edited, with the weights that `lift`
-    names as inputs. Raises InputError, and NotProved.
+    """Return the model for the passes: joined, edited, with open dimensions, and with the weights
+    of `lift` as inputs. Raises InputError and NotProved.
     """
     proof = _proof_of(options)
     if options.join:
@@ -312,7 +316,7 @@ def changed_before(model: Program, options: OptimizeOptions, outcome: Outcome) -
 
 
 def changed_after(options: OptimizeOptions, outcome: Outcome) -> None:
-    """Edit and divide what the passes made. Raises InputError, and NotProved."""
+    """Edit and split the result of the passes. Raises InputError and NotProved."""
     proof, weights = _proof_of(options), named_inputs(outcome.program, options.lift)
     if options.after is not None and has_edits(options.after):
         after: EditOptions = EDIT.options(options.after)
@@ -336,7 +340,7 @@ def changed_after(options: OptimizeOptions, outcome: Outcome) -> None:
 
 
 def has_edits(table: Mapping[str, Any] | None) -> bool:
-    """Whether a table has options of `edit`, beside those of other jobs."""
+    """Whether a table has options of `edit`, in addition to those of other jobs."""
     return bool(table) and not (table or {}).keys() <= EDIT.parts.keys()
 
 
@@ -344,7 +348,7 @@ def _opened(
     model: Program, options: OptimizeOptions, table: Mapping[str, Any] | None, when: str,
     outcome: Outcome,
 ) -> Program:  # fmt: skip
-    """The model with the batch, or other dimensions, open as the table says; else as it is."""
+    """Return the model with the dimensions open that the table names, or the model itself."""
     if table is None or "open_batch" not in table:
         return model
     known = roles(to_proto(model).graph)
@@ -363,7 +367,7 @@ def _opened(
 
 
 def _recorded(outcome: Outcome, what: str, found: Proved) -> Program:
-    """The result of a change, which the outcome lists. Raises NotProved."""
+    """Return the result of a change, which is added to the outcome. Raises NotProved."""
     summary = "" if found.report is None else found.report.summary
     outcome.changes.append(Change(what, tuple(found.notes), summary))
     return found.proved(what)
@@ -371,7 +375,7 @@ def _recorded(outcome: Outcome, what: str, found: Proved) -> Program:
 
 @contextlib.contextmanager
 def _in_table(name: str) -> Iterator[None]:
-    """Errors inside speak of the options in this table of a recipe."""
+    """Inside of this context, errors name the options in this table of a recipe."""
     try:
         with in_a_recipe():
             yield
@@ -381,13 +385,13 @@ def _in_table(name: str) -> Iterator[None]:
 
 
 def _proof_of(options: OptimizeOptions) -> dict[str, Any]:
-    """How changes beside the passes are proved: as the passes are, but for bounds."""
+    """Return the options of the proof for edits: those of the passes, without bounds."""
     given = {k: v for k, v in options.proof().items() if k in _PROOF}
     return {**given, "verify": options.proves}
 
 
 def _for_edited(program: Program, options: EditOptions, proof: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of a proof, which speak of a program, as they are for the edited program."""
+    """Return options of a proof of a program in terms of the edited program."""
     graph, names = to_proto(program).graph, options.rename or {}
     bound = values_of(program.proto, options.bind or {})
     made = dict(proof)

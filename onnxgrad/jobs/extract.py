@@ -1,4 +1,6 @@
-"""A part of a model as a model: what computes some of its values from others."""
+"""The driver of `extract`: writes the part of a model that computes some of its values
+from others.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from onnxgrad.wording import perhaps
 
 
 def extract(model: ModelLike, options: ExtractOptions, hooks: Hooks) -> Proved:
-    """Cut a part out, prove that it computes what the whole model does there, and let the hooks
+    """Cut out a part, prove that it computes the same values as the whole model, and let the hooks
     write it. Raises InputError as `extracted`.
     """
     with hooks.limits(options.timeout, options.max_memory):
@@ -44,7 +46,7 @@ def extract(model: ModelLike, options: ExtractOptions, hooks: Hooks) -> Proved:
 def extracted(
     program: Program, inputs: Sequence[str] | None, outputs: Sequence[str] | None
 ) -> Program:
-    """`extract` on a Program, which is changed."""
+    """Reduce a Program to the part between these values, and return it."""
     block = program.main
     values = {v.name: v for v in block.vars()}
     ends = _named(values, outputs, "output") if outputs else list(block.outputs)
@@ -87,7 +89,7 @@ def _named(values: Mapping[str, Var], given: Sequence[str], what: str) -> list[V
 
 
 def cut(program: Program, v: Var) -> Var:
-    """Make an input in the place of a value, by its name. Raises InputError if it has no type."""
+    """Replace a value by an input with its name. Raises InputError if its type is unknown."""
     block = program.main
     if v.is_input and v.initializer is None:
         return v
@@ -107,8 +109,8 @@ def cut(program: Program, v: Var) -> Var:
 
 @contextmanager
 def remove_what_served(program: Program, ends: Iterable[Var]) -> Iterator[None]:
-    """Remove the nodes, weights and functions that served these values alone, once the code inside
-    has made them unread.
+    """Remove the nodes, weights and functions that only these values need, after the code inside of
+    the context has removed their readers.
     """
     block = program.main
     made = [v.definition for v in ends if v.definition is not None]
@@ -128,7 +130,7 @@ def proved(
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
 ) -> Report:
-    """The part on the values that the whole model has at its inputs, against those that it has at
+    """Compare the part, on the whole model's values at its inputs, with the whole model's values at
     its outputs.
     """
     whole = to_proto(load(model), weights=True)
@@ -152,7 +154,7 @@ def proved(
 
 
 def _showing(model: ModelProto, names: Sequence[str]) -> ModelProto:
-    """The model with these values as its outputs."""
+    """Return the model with these values as its outputs."""
     made = copy_of(model)
     known = {v.name: v for v in (*model.graph.output, *model.graph.value_info)}
     del made.graph.output[:]

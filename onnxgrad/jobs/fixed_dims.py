@@ -1,4 +1,4 @@
-"""Fixed sizes in the place of symbolic dimensions, in the declarations of a model."""
+"""Replaces symbolic dimensions by fixed sizes in the declarations of a model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def fix_dims(model: ModelLike, dims: Mapping[str, int]) -> Any:
 
 
 def fixed(model: ModelLike, dims: Mapping[str, int]) -> ModelProto:
-    """`fix_dims` as a ModelProto with its weights. Raises InputError where these pass 2 GB."""
+    """Return the result of `fix_dims` as a ModelProto with its weights. Raises InputError if these
+    are larger than 2 GB.
+    """
     made = copy_of(to_proto(load(model), weights=True))
     fix(made, dims)
     return made
@@ -41,7 +43,7 @@ def fixed(model: ModelLike, dims: Mapping[str, int]) -> ModelProto:
 def fix(
     made: ModelProto, dims: Mapping[str, int], words: tuple[str, str] = ("--fix-dim", "fix_dims")
 ) -> None:
-    """`fix_dims` on a ModelProto itself; `words` are the option's, in errors."""
+    """Replace symbols in a ModelProto; `words` are the names of the option in errors."""
     known = list(roles(made.graph))
     for name, size in dims.items():
         where = option(f"{words[0]} {name}={size}", f"{words[1]}: {{{name!r}: {size!r}}}")

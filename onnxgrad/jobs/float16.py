@@ -1,5 +1,5 @@
-"""The driver of `float16`: weights and computations in float16, proved within a bound; and which
-values of a model are too large for it.
+"""The driver of `float16`: converts weights and computations to float16 within a bound, and finds
+the values that are too large.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def float16(
     hooks: Hooks | None = None,
     outcome: Outcome | None = None,
 ) -> Outcome:
-    """Convert a model and prove the result; an error of the work is in the outcome."""
+    """Convert a model and prove the result. Errors of the work are stored in the outcome."""
     outcome, hooks, clock = outcome or Outcome(), hooks or Hooks(), Clock()
     proof = None
     if options.verify:
@@ -77,8 +77,8 @@ def float16(
 def _converted(
     model: ModelLike, halving: Float16, proof: Mapping[str, Any] | None, clock: Clock, auto: bool
 ) -> Outcome:
-    """Convert and prove (not without `proof`); `auto`: search what must stay in float32. Errors as
-    those of `optimize`.
+    """Convert, and prove unless `proof` is None; with `auto`, search for the nodes that must stay
+    in float32. Raises errors as `optimize`.
     """
     large = [] if proof is None else values_beyond(model, LARGEST, FAR, proof)
     halving = replace(halving, large=tuple(large))
@@ -120,8 +120,8 @@ def _converted(
 
 
 def _fault(refuted: RewriteRefuted, proof: Mapping[str, Any]) -> str:
-    """How onnxruntime dies of the refuted result while it loads it; empty if it does not, or if no
-    Transpose can be to blame.
+    """Return how onnxruntime crashes while it loads the refuted result; empty if it does not, or if
+    no Transpose can be the cause.
     """
     if refuted.done is None:
         return ""
@@ -139,17 +139,17 @@ def _fault(refuted: RewriteRefuted, proof: Mapping[str, Any]) -> str:
 
 
 def names_of(given: Sequence[str]) -> str:
-    """As the pass takes them: a blank parts names there, and a ? matches it."""
+    """Return names in the form of the pass, where a blank separates names and a ? matches it."""
     return " ".join(name.replace(" ", "?") for name in several(given, "names to keep or convert"))
 
 
 def values_beyond(
     model: ModelLike, least: float, most: float, proof: Mapping[str, Any]
 ) -> list[str]:
-    """The float32 values of the main graph that have an element of a size above `least` and below
-    `most` on the inputs of a proof with these options of `verify`.
+    """Return the float32 values of the main graph with an element whose magnitude is above `least`
+    and below `most`, on the inputs of a proof with these options of `verify`.
 
-    None are found where the model does not run so: the proof says why.
+    The result is empty if the model does not run; the proof reports the reason.
     """
     program = load_own(to_proto(load(model), weights=True))
     block = program.main

@@ -1,9 +1,9 @@
-"""The search of `float16 --keep auto`: which nodes must stay in float32 so that the proof passes.
+"""The search of `float16 --keep auto` for the nodes that must stay in float32 so that the proof
+passes.
 
-Conversions happen one at a time, in the order of the graph, and the model is whole after each. So
-the first conversion after which the proof fails is found by bisection; its node stays, and the rest
-is tried again. When the proofs or the time are used up, everything behind the last good conversion
-stays.
+Conversions happen one at a time, in the order of the graph, and the model is valid after each.
+Bisection finds the first conversion after which the proof fails; its node stays, and the others are
+tried again. If the proofs or the time are used up, all nodes after the last good conversion stay.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Stay = tuple[str, str]
 
 @dataclass
 class Float16Search:
-    """Search with `made`, which converts up to a number of bindings, proves the result and raises
-    RewriteRefuted. `proofs`: how many ran, at most `limit`; `kept`: the nodes that stay for the
-    search's sake, and why.
+    """Searches with `made`, which converts up to a number of bindings, proves the result and raises
+    RewriteRefuted. `proofs` counts proofs, at most `limit`; `kept` are the nodes that the search
+    keeps, with the reason.
     """
 
     made: Made
@@ -43,7 +43,9 @@ class Float16Search:
     kept: list[Stay] = field(default_factory=list)
 
     def run(self) -> Outcome:
-        """Returns the proved result. Raises RewriteRefuted if nothing can be kept to pass."""
+        """Return the proved result. Raises RewriteRefuted if the proof fails whatever
+        nodes stay.
+        """
         found = self._try(None)
         if isinstance(found, Outcome):
             return self._noted(found)
@@ -65,8 +67,8 @@ class Float16Search:
     def _first_bad(
         self, low: int, found: RewriteRefuted
     ) -> tuple[int, tuple[RewriteRefuted, Rewrite] | None]:
-        """The number of conversions that pass, and the next one with its refutation; None for it
-        when no proof is left.
+        """Return the number of conversions that pass, and the next one with its refutation, or None
+        if no proof is left.
         """
         high, refuted = len(_rewrites(found)), found
         while high - low > 1:
@@ -83,7 +85,9 @@ class Float16Search:
         return low, (refuted, _rewrites(refuted)[high - 1])
 
     def _rest(self, rest: Sequence[Rewrite], found: RewriteRefuted, low: int) -> Outcome:
-        """The result with all of these in float32. Raises the refutation if no other passes."""
+        """Return the result with all of these in float32. Raises the refutation if the
+        proof fails.
+        """
         if low == 0:
             raise found
         why = f"the search ended after {counted(self.proofs, 'proof')}, and all before it passes"
@@ -98,7 +102,7 @@ class Float16Search:
         self.halving = replace(self.halving, stay=(*self.halving.stay, *stay))
 
     def _has_room(self) -> bool:
-        """Whether another proof may run, and the last one behind it."""
+        """Whether there is room for another proof and the final one."""
         return self.proofs + 1 < self.limit and current().left() > _RESERVE * self.longest
 
     def _try(self, conversions: int | None) -> Outcome | RewriteRefuted:
@@ -121,7 +125,7 @@ class Float16Search:
 
 
 def _why(refuted: RewriteRefuted) -> str:
-    """The worst difference, or why nothing is proved."""
+    """Return the worst difference, or why nothing is proved."""
     found = refuted.report.worst
     return refuted.report.summary if found is None or found.ok else str(found)
 

@@ -1,5 +1,5 @@
-"""The driver of gradients, of products with derivatives, and of what is written for them: form the
-graph, hold a sample of it against differences, and write it if the caller agrees.
+"""The driver of gradients and of products with derivatives: forms the graph, compares a sample with
+finite differences, and lets the caller write it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SAMPLE = 8  # values of a proof; a check looks at all
 
 @dataclass(frozen=True)
 class Changed:
-    """A program, and what is new in it."""
+    """A program, and its new parts."""
 
     program: Program
     new: Any
@@ -53,8 +53,8 @@ class Changed:
 
 @dataclass(frozen=True)
 class Derived:
-    """The result (a Gradient, a Derivative, a Changed), the seconds that it took, and the check of
-    a sample if any.
+    """The result (a Gradient, a Derivative or a Changed), the seconds, and the check of a sample,
+    if any.
     """
 
     found: Any
@@ -63,7 +63,7 @@ class Derived:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing speaks against it."""
+        """Whether the check found no difference."""
         return self.report is None or self.report.ok
 
 
@@ -90,8 +90,8 @@ _FORMED: dict[type[Declaration], Callable[..., Any]] = {
 def derive(
     model: ModelLike, options: Limits, hooks: Hooks | None = None, proof: GradOptions | None = None
 ) -> Derived:
-    """Form what the type of the options means, check a sample of it as `proof` says, and let the
-    hooks write it if that agrees. Raises InputError as `onnxgrad.gradient`.
+    """Form the derivative that the options describe, check a sample of it as `proof` says, and let
+    the hooks write it if the check passes. Raises InputError as `onnxgrad.gradient`.
     """
     hooks, started, report = hooks or Hooks(), time.perf_counter(), None
     with hooks.limits(options.timeout, options.max_memory):
@@ -111,8 +111,8 @@ def derive(
 def check(
     model: ModelLike, options: CheckGradientOptions | CheckProductOptions, hooks: Hooks
 ) -> GradientReport:
-    """Hold a gradient, or a product with a derivative, against differences, value by value. Errors
-    as `onnxgrad.check_gradient`.
+    """Compare a gradient, or a product with a derivative, with finite differences, value by value.
+    Raises errors as `onnxgrad.check_gradient`.
     """
     checking = check_gradient if isinstance(options, CheckGradientOptions) else check_product
     with hooks.limits(options.timeout, options.max_memory):
@@ -120,7 +120,7 @@ def check(
 
 
 def _forming(options: Declaration) -> dict[str, Any]:
-    """The options without the limits, by name."""
+    """Return the options without the limits, by name."""
     limits = {o.name for o in options_of(Limits)}
     return {name: value for name, value in options.settings().items() if name not in limits}
 
@@ -128,7 +128,7 @@ def _forming(options: Declaration) -> dict[str, Any]:
 def _sample(
     model: ModelLike, found: Any, options: Limits, hooks: Hooks, proof: GradOptions
 ) -> GradientReport:
-    """The numeric check of some of the values, in the same request otherwise."""
+    """Check some of the values numerically, with the same options otherwise."""
     original = load(model)
     original.digests = found.program.digests  # the weights that are written are those checked
     if isinstance(options, FunctionGradientOptions):
@@ -147,7 +147,7 @@ def _sample(
 
 
 def spread(names: Sequence[str]) -> list[str]:
-    """Return a few of the names, evenly spread, the first and last among them."""
+    """Return a few of the names, evenly spread, the first and the last included."""
     if len(names) <= _SAMPLE:
         return list(names)
     return [names[round(i * (len(names) - 1) / (_SAMPLE - 1))] for i in range(_SAMPLE)]

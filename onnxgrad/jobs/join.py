@@ -1,5 +1,5 @@
-"""The driver of `join`: the outputs of one model feed inputs of another, in one file that is proved
-against the two.
+"""The driver of `join`: connects outputs of one model to inputs of another, and proves the result
+against both.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from onnxgrad.wording import option, perhaps
 
 @dataclass(frozen=True)
 class Joined:
-    """Two models as one. `feeds_a` and `feeds_b`: an input of A or B by the input that the result
-    has for it; `links`: the value of A that feeds an input of B; `results_a` and `results_b`: an
-    output of A or B by the output of the result.
+    """Two models as one. `feeds_a`, `feeds_b`: the input of the result for each input of A or B.
+    `links`: the value of A that feeds each linked input of B. `results_a`, `results_b`: the output
+    of the result for each output of A or B.
     """
 
     program: Program
@@ -87,8 +87,8 @@ def join(a: ModelLike, b: ModelLike, options: JoinOptions, hooks: Hooks) -> Prov
 
 
 def joined(a: Program, b: Program, options: JoinOptions) -> Joined:
-    """Return both as one, which are changed. Raises InputError if a value does not fit its input,
-    if names collide, and for opsets that cannot be made equal.
+    """Return both models, which are changed, as one. Raises InputError if a value does not fit its
+    input, if names collide, and if the opsets cannot be made equal.
     """
     for which, program in (("A", a), ("B", b)):
         if program.proto.training_info:
@@ -129,7 +129,7 @@ def joined(a: Program, b: Program, options: JoinOptions) -> Joined:
 
 
 def _links(a: Program, b: Program, options: JoinOptions) -> dict[str, str]:
-    """The value of A for each input of B that has one."""
+    """Return the value of A for each linked input of B."""
     outputs = [v.name for v in a.main.outputs]
     sources = {*outputs, *(v.name for v in a.main.inputs)}
     inputs = [v.name for v in b.main.inputs]
@@ -159,7 +159,9 @@ def _links(a: Program, b: Program, options: JoinOptions) -> dict[str, str]:
 
 
 def _end(missing: str, name: str, known: Collection[str], other: str, where: str) -> str:
-    """The value that a name means, which may have its model in front: `A.logits`."""
+    """Return the value with this name, which may begin with its model: `A.logits`. Raises
+    InputError.
+    """
     found = name if name in known else name.removeprefix(f"{missing[0]}.")
     if found not in known:
         raise InputError(f"{where}: {missing} '{found}' for {other}{perhaps(found, known, 3)}")
@@ -174,7 +176,7 @@ def _check_types(a: Program, b: Program, source: str, taken: str) -> None:
 
 
 def _fit(mine: Type | None, theirs: Type | None) -> bool:
-    """Whether a value of one type can be of the other."""
+    """Whether a value of one type can have the other."""
     if not isinstance(mine, TensorType) or not isinstance(theirs, TensorType):
         return mine is None or theirs is None or mine == theirs
     if mine.dtype and theirs.dtype and mine.dtype != theirs.dtype:
@@ -197,8 +199,8 @@ def _kept_outputs(graph: GraphProto, links: Mapping[str, str], wanted: Sequence[
 
 
 def _own_outputs(graph: GraphProto, links: Mapping[str, str]) -> dict[str, str]:
-    """B's outputs by the name of their value; one that is a linked input gets a value of its own,
-    by an Identity.
+    """Return B's outputs by the name of their value. An output that is a linked input gets its own
+    value, by an Identity.
     """
     names = Names()
     names.update(value_names(graph), node_names(graph))
@@ -218,7 +220,7 @@ def _own_outputs(graph: GraphProto, links: Mapping[str, str]) -> dict[str, str]:
 
 
 def _align_opsets(a: Program, b: Program) -> list[str]:
-    """Bring the older of both to the opset of the newer. Raises InputError."""
+    """Raise the older model to the opset of the newer. Raises InputError."""
     for domain, version in a.opsets.items():
         if domain and b.opsets.get(domain, version) != version:
             raise InputError(
@@ -237,8 +239,8 @@ def _align_opsets(a: Program, b: Program) -> list[str]:
 
 
 def _protos(a: Program, b: Program) -> tuple[ModelProto, ModelProto, Any, Any]:
-    """Both as protobufs, with the folder of their external data; B's is read if A's lies in
-    another folder.
+    """Return both as protobufs, with the folder of their external data; B's data is read if A's is
+    in another folder.
     """
     first, second = copy_of(to_proto(a)), copy_of(to_proto(b))
     if not outside(second):
@@ -251,14 +253,14 @@ def _protos(a: Program, b: Program) -> tuple[ModelProto, ModelProto, Any, Any]:
 
 
 def _dims(value: ValueInfoProto) -> Sequence[Any]:
-    """The declared sizes of a tensor: numbers, symbols, None."""
+    """Return the declared sizes of a tensor: numbers, symbols, None."""
     shape = value.type.tensor_type.shape.dim if value.type.HasField("tensor_type") else ()
     return [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in shape]
 
 
 def _align_sizes(a: GraphProto, b: GraphProto, links: Mapping[str, str]) -> list[str]:
-    """Make symbols of both that name one size one symbol, and others two; fix a symbol where the
-    other model has a number.
+    """Make symbols of both models equal if they name the same size, and different otherwise; fix a
+    symbol if the other model has a number.
     """
     mine = {v.name: v for v in (*a.input, *a.output)}
     theirs = {v.name: v for v in b.input}
@@ -295,14 +297,14 @@ def _align_sizes(a: GraphProto, b: GraphProto, links: Mapping[str, str]) -> list
 
 
 def _fix_graph(graph: GraphProto, sizes: Mapping[str, int]) -> None:
-    """`fix` on a graph."""
+    """Apply `fix` to a graph."""
     alone = ModelProto(graph=graph)
     fix(alone, sizes)
     graph.CopyFrom(alone.graph)
 
 
 class _Classes:
-    """Sizes that are equal: a number stands for its class, else a symbol of A."""
+    """Classes of equal sizes, represented by a number, else by a symbol of A."""
 
     def __init__(self) -> None:
         self.above: dict[Any, Any] = {}
@@ -369,7 +371,9 @@ def _rename(
     interface: Iterable[str],
     prefix: str,
 ) -> None:
-    """Make all names of B's values and nodes differ from A's, but for those that B reads of A."""
+    """Make all names of B's values and nodes different from A's, except those that B
+    reads from A.
+    """
     names, wanted = Names(), {*ends.values()}
     names.update(interface, wanted)
     names.update(value_names(a), value_names(b))
@@ -431,7 +435,7 @@ def _merge_entries(mine: Any, theirs: Any) -> None:
 
 
 def _metadata_notes(a: Program, b: Program) -> list[str]:
-    """Which metadata of B is lost."""
+    """Return notes on metadata of B that is lost."""
     return [
         f"metadata '{key}' is that of A" for key in a.metadata
         if b.metadata.get(key, a.metadata[key]) != a.metadata[key]

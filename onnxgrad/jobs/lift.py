@@ -1,4 +1,6 @@
-"""The driver of `lift`: what depends on weights alone becomes a model that runs once, at load."""
+"""The driver of `lift`: splits off the part of a model that depends on weights alone, which then
+runs once, at load.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,16 @@ class Lifted(NamedTuple):
 
 @dataclass(frozen=True)
 class LiftedModel(Proved):
-    """The rest of a model as `program`, what runs once, and the report of their proof together."""
+    """The rest of a model as `program`, the part that runs once, and the report of their joint
+    proof.
+    """
 
     prepare: Program
 
 
 def lift(model: ModelLike, options: LiftOptions, hooks: Hooks) -> LiftedModel:
-    """Divide a model, prove preparation and rest in a row against it, and let the hooks write the
-    rest. Raises InputError for a name that matches nothing, and if nothing can be lifted.
+    """Split a model, prove preparation and rest together, and let the hooks write the rest. Raises
+    InputError for a name that matches nothing, and if nothing can be lifted.
     """
     with hooks.limits(options.timeout, options.max_memory):
         model = settled(model)
@@ -84,13 +88,13 @@ def lift(model: ModelLike, options: LiftOptions, hooks: Hooks) -> LiftedModel:
 
 
 def prepare_path(rest: Path) -> Path:
-    """Return where a preparation goes by default: beside the file of the rest."""
+    """Return the default path of the preparation, beside the rest."""
     return rest.with_name(f"{rest.stem}.prepare.onnx")
 
 
 def lifted(program: Program, names: Sequence[str]) -> list[str]:
-    """The values that the rest of a program reads of what depends on these weights, and on
-    constants, alone.
+    """Return the values that the rest of a program reads and that depend on these weights and
+    constants alone.
     """
     block = program.main
     block.schedule()
@@ -119,12 +123,12 @@ def _results(b: Binding) -> list[Var]:
 
 
 def _typed(b: Binding) -> bool:
-    """Whether its results can be inputs: tensors of a known type."""
+    """Whether its results can be inputs: tensors of known type."""
     return all(isinstance(v.type, TensorType) and v.dtype for v in _results(b))
 
 
 def _ready(b: Binding, weights: set[Var], made: Mapping[Binding, bool]) -> bool:
-    """Whether it reads weights, constants and results of `made` only, and reads something."""
+    """Whether it reads only weights, constants and results of `made`, and at least one value."""
     values = [v for v in b.inputs if v is not None]
     if b.op == "Constant":
         return True
@@ -134,7 +138,9 @@ def _ready(b: Binding, weights: set[Var], made: Mapping[Binding, bool]) -> bool:
 
 
 def _weights(program: Program, given: Sequence[str]) -> list[str]:
-    """The inputs and initializers that names or globs mean. Raises InputError if one means none."""
+    """Return the inputs and initializers that match names or globs. Raises InputError if a name
+    matches nothing.
+    """
     block = program.main
     known = [v.name for v in block.inputs]
     known += [n for n in block.initializers if n not in set(known)]
@@ -150,8 +156,8 @@ def _weights(program: Program, given: Sequence[str]) -> list[str]:
 
 
 def with_inputs(program: Program, weights: Sequence[str]) -> Program:
-    """Return a program in which initializers of these names, or globs, are inputs with a default:
-    no pass takes what a caller may set for a constant. Raises InputError.
+    """Return a program in which initializers of these names or globs are inputs with a default, so
+    that passes do not treat them as constants. Raises InputError.
     """
     made = load_own(program)
     hide_weight_inputs(made)
@@ -165,13 +171,13 @@ def with_inputs(program: Program, weights: Sequence[str]) -> Program:
 
 
 def named_inputs(program: Program, weights: bool | str | Sequence[str]) -> list[str]:
-    """The inputs that names or globs mean, after `with_inputs`."""
+    """Return the inputs that match names or globs, after `with_inputs`."""
     globs = () if isinstance(weights, bool) else several(weights, "weights")
     return [v.name for v in program.main.inputs if any(fnmatchcase(v.name, g) for g in globs)]
 
 
 def _values(program: Program, names: Iterable[str]) -> dict[str, Any]:
-    """The values that the file has for these."""
+    """Return the values of these names in the file."""
     tensors = {n: v.initializer for n, v in program.main.initializers.items()}
     return {n: program.array(t) for n in names if (t := tensors.get(n)) is not None}
 
@@ -185,7 +191,7 @@ def _ask(program: Program, names: Iterable[str]) -> None:
 
 
 def _sources(program: Program, ends: Iterable[str]) -> set[str]:
-    """The names of the values that these depend on."""
+    """Return the names of the values on which these depend."""
     values = {v.name: v for v in program.main.vars()}
     work = [values[name] for name in ends]
     found = set[str]()
@@ -198,8 +204,8 @@ def _sources(program: Program, ends: Iterable[str]) -> set[str]:
 
 
 def _cut(program: Program, ends: Sequence[str]) -> None:
-    """Make these values inputs, and remove what served them alone: nodes, weights, inputs,
-    functions.
+    """Make these values inputs, and remove the nodes, weights, inputs and functions that only they
+    need.
     """
     block = program.main
     unread = {v for v in block.inputs if not v.use_count}

@@ -1,4 +1,4 @@
-"""Operators of a newer opset that chains of a model look like: what `--target-opset` may bring."""
+"""Finds chains of nodes that `--target-opset` may replace by operators of a newer opset."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from onnxgrad.wording import counted, option
 
 @dataclass(frozen=True)
 class NewerOperators:
-    """How many chains look like an operator that the model's opset does not have, and the opset
-    that does, by operator. A law may still decline one, for its dtype or its sizes.
+    """The number of chains that an operator of a newer opset may replace, and that opset, by
+    operator. A law may still decline a chain for its dtype or sizes.
     """
 
     chains: Mapping[str, int] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class NewerOperators:
 
     @staticmethod
     def of(program: Program) -> NewerOperators:
-        """Those of a program, by the laws of `raise-composites`."""
+        """Return the chains of a program, found by the laws of `raise-composites`."""
         chains: Counter[str] = Counter()
         opsets: dict[str, int] = {}
         for rule in raise_composites().laws:
@@ -37,7 +37,7 @@ class NewerOperators:
 
     @property
     def by_operator(self) -> dict[str, dict[str, int]]:
-        """The opset and the chains of each operator, for JSON."""
+        """Return the opset and the number of chains of each operator, for JSON."""
         return {name: {"opset": self.opsets[name], "chains": n} for name, n in self.chains.items()}
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class NewerOperators:
 
 
 def _found(rule: Rule, program: Program) -> int:
-    """At how many bindings its pattern matches, where the opset lacks what it needs."""
+    """Return the number of bindings that match the pattern and whose opset lacks the operator."""
     return sum(
         lacks(rule, b)
         and may_match(rule.pattern, b)

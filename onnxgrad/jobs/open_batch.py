@@ -1,4 +1,4 @@
-"""The driver of `open_batch`: a fixed batch, or another fixed size, becomes one of any size."""
+"""The driver of `open_batch`: makes a fixed batch, or another fixed dimension, dynamic."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from onnxgrad.wording import option
 
 @dataclass(frozen=True)
 class OpenedModel(Proved):
-    """An opened model, the report of its proof, and what it took."""
+    """An opened model, the report of its proof, and the changes."""
 
     opened: Opened
 
 
 @dataclass(frozen=True)
 class SizedModel(Proved):
-    """A model with other sizes open, the report of its proof, and what it took."""
+    """A model with other open dimensions, the report of its proof, and the changes."""
 
     opened: OpenedSizes
 
@@ -98,7 +98,7 @@ def _unknown(opened: OpenedSizes) -> str:
 
 
 def _at_sizes(model: ModelLike, opened: OpenedSizes, options: OpenBatchOptions) -> Report:
-    """The proof at the sizes of the file and of each reference, and runs at other sizes."""
+    """Prove the model at the sizes of the file and of each reference, and run it at other sizes."""
     made = to_proto(opened.program, weights=True)
     originals = [to_proto(load(m), weights=True) for m in (model, *several(options.reference, ""))]
     reports = [
@@ -117,7 +117,7 @@ def _at_sizes(model: ModelLike, opened: OpenedSizes, options: OpenBatchOptions) 
 
 
 def _sizes_of(original: ModelProto, made: ModelProto, opened: OpenedSizes) -> str:
-    """The sizes that a model fixes, by the names that the opened one has for them."""
+    """Return the sizes that a model fixes, by the opened model's names for them."""
     fixed = {v.name: shape_of(v.name, v.type.tensor_type) for v in original.graph.input}
     found: dict[str, object] = {}
     for v in made.graph.input:

@@ -1,5 +1,5 @@
-"""The driver of `optimize`: rewrite a model, prove the result equal to the original or name the
-first rewrite that broke it, hold it to a recipe, and write it if the caller agrees.
+"""The driver of `optimize`: rewrites a model, proves the result or names the first bad rewrite,
+checks the recipe, and lets the caller write.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from onnxgrad.wording import option
 
 @dataclass(frozen=True)
 class Job:
-    """A model's work, once its options have been read: passes, recipe and decisions exist."""
+    """The work on a model, after its options have been read into passes, recipe and decisions."""
 
     options: OptimizeOptions
     hooks: Hooks
@@ -58,15 +58,15 @@ class Job:
     def of(
         options: OptimizeOptions, hooks: Hooks, recipe: Recipe | None = None, name: str = ""
     ) -> Job:
-        """Return the work that the options ask for. Raises InputError for a pass that does not
-        exist, and for decisions that cannot be read.
+        """Return the work for these options. Raises InputError for a pass that does not exist, and
+        for decisions that cannot be read.
         """
         pipeline = pipeline_of(options, hooks.plugins)
         printing = PrintAfter.of(options.print_after, pipeline, hooks.show)
         return Job(options, hooks, recipe, name, pipeline, printing, Tuning.of(options.tune))
 
     def run(self, model: ModelLike, outcome: Outcome) -> Outcome:
-        """Fill in the outcome; an error of ours is in it, not raised."""
+        """Fill in the outcome. Errors of onnxgrad are stored in it, not raised."""
         clock, options = Clock(), self.options
         more = self.hooks.seconds + (0 if self.tuning is None else self.tuning.seconds)
         seconds = (options.timeout or SECONDS) + more if more else options.timeout
@@ -117,7 +117,7 @@ class Job:
         )
 
     def _check(self, program: Program) -> None:
-        """Raise InputError for names that mean nothing in the model, before it is rewritten."""
+        """Raise InputError, before any rewrite, for names that do not exist in the model."""
         self.hooks.on_read(program)
         check_names(program, self.options.inline)
         if self.recipe is not None:
@@ -140,8 +140,8 @@ def optimize(
     hooks: Hooks | None = None,
     outcome: Outcome | None = None,
 ) -> Outcome:
-    """Rewrite a model, prove the result and hand it to the hooks, by the recipe that the options
-    name. Raises InputError for options that mean nothing; an error of the work is in the outcome.
+    """Rewrite a model, prove the result and pass it to the hooks, with the recipe of the options.
+    Raises InputError for invalid options; errors of the work are stored in the outcome.
     """
     outcome = outcome or Outcome(explain=options.explain)
     recipe = None if options.recipe is None else find(os.fspath(options.recipe))
@@ -151,7 +151,7 @@ def optimize(
 
 
 def pipeline_of(options: OptimizeOptions, plugins: Sequence[Pass] = ()) -> Pipeline:
-    """Return the passes that run: those of the options, then `plugins` and `infer-shapes`. Raises
+    """Return the passes to run: those of the options, then `plugins` and `infer-shapes`. Raises
     InputError.
     """
     made = Pipeline.of(
@@ -178,12 +178,10 @@ _OF_THE_WHOLE = frozenset(
 
 
 class RewriteRefuted(NotProved):
-    """The optimised model computes something else, or nothing was proved. `report` holds the
-    differences, `culprit` the first bad rewrite, `done` the program that was refuted, to be looked
-    at.
+    """The optimised model computes something else, or nothing was proved. `report` has the
+    differences, `culprit` is the first bad rewrite, `done` the refuted program, for inspection.
 
-    `alone`: the report is about the culprit's own operands and results, whatever the whole model
-    makes of them.
+    `alone`: True if the report covers only the failing rewrite in isolation.
     """
 
     def __init__(
@@ -211,8 +209,8 @@ class RewriteRefuted(NotProved):
 
 
 class Grown(NotProved):
-    """Merging everywhere would hold so many weights twice that the file grows by more than a
-    tenth.
+    """Merging all parallel products would store so many weights twice that the file grows by more
+    than a tenth.
     """
 
     def __init__(self, growth: int, size: int) -> None:
@@ -229,7 +227,9 @@ _GROWTH = 0.1
 
 
 class _Merged:
-    """By how much passes that merge always let the constants grow; forwards the events."""
+    """Counts the bytes by which passes that always merge enlarge the constants; forwards the
+    events.
+    """
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class _Merged:
         self.before = self.added = 0
 
     def growth(self) -> int:
-        """Return the bytes that merging added and that no other pass removed."""
+        """Return the bytes that merging added and no other pass removed."""
         if self.added <= 0:
             return 0
         return min(self.added, constant_bytes(self.program) - self.at_first)
@@ -276,17 +276,16 @@ def optimize_program(
     allow_growth: bool = False,
     blame: bool = True,
 ) -> Outcome:
-    """Run `pipeline` over a fresh reading of `model` and prove the result; `proof` goes to
+    """Run `pipeline` over a fresh reading of `model` and prove the result; `proof` has options of
     `verify.verify`.
 
-    `each` also proves every rewrite on its own operands, when it happens (see
-    `passes.each_rewrite`), whatever `prove` says. `on_read` sees the program before any rewrite and
-    may refuse it. `limit` stops after that many rewrites; `on_stage` receives the stages: "read",
-    each pass by name, "prove", "bisect", and `on_fired` of each pass that changed something. Raises
-    RewriteRefuted (exit code 1) when the proof fails, after bisecting the numbered rewrites (unless
-    `blame` is off), Grown
-    (1) when merging always grows the file by more than a tenth without `allow_growth`, and
-    InputError when the model cannot be read, or cannot be run while `prove` is on.
+    `each` also proves every rewrite on its own operands when it happens (see
+    `passes.each_rewrite`), also without `prove`. `on_read` sees the program before any rewrite and
+    may refuse it. `limit` stops after this many rewrites. `on_stage` receives the stages: "read",
+    each pass by name, "prove", "bisect"; `on_fired` each pass that changed something. Raises
+    RewriteRefuted (exit code 1) if the proof fails, after bisecting the numbered rewrites (unless
+    `blame` is off), Grown (1) if merging enlarges the file by more than a tenth without
+    `allow_growth`, and InputError if the model cannot be read, or cannot be run and `prove` is on.
     """
     options = dict(proof or {})
     trace = EachTrace(limit=limit, explain=explain) if each else Trace(limit=limit, explain=explain)
@@ -339,7 +338,7 @@ def _run(
     watch: tuple[Callable[[str], None], Fired | None],
     options: Mapping[str, Any],
 ) -> list[PassResult]:
-    """Run the pipeline. Raises RewriteRefuted for a rewrite that an EachTrace finds wrong."""
+    """Run the pipeline. Raises RewriteRefuted for a rewrite that an EachTrace refutes."""
     if not isinstance(trace, EachTrace):
         return pipeline.run(program, trace, *watch)
     trace.watch(program, {k: v for k, v in options.items() if k not in _OF_THE_WHOLE})
@@ -354,7 +353,7 @@ def _run(
 
 
 def _name_as_before(program: Program, trace: Trace) -> None:
-    """Give each value that stands for one of the file its name, so that both are found by it."""
+    """Give each value that replaces a value of the file the name of that value."""
     names = {name for node in every_node(program.proto.graph.node) for name in node.output}
     names -= {v.name for block in program.blocks() for v in block.vars()}
     graphs = (block.proto for block in program.blocks() if isinstance(block.proto, GraphProto))
@@ -380,7 +379,7 @@ def _name_as_before(program: Program, trace: Trace) -> None:
 def _stated(
     pipeline: Pipeline, original: ModelProto | Path, trace: Trace, options: Mapping[str, Any]
 ) -> Any:
-    """Return the reference of the proof: the original, as passes that add outputs extend it."""
+    """Return the reference of the proof: the original, extended by passes that add outputs."""
     found: Any = original
     for p in pipeline.passes:
         found = p.stated(found, trace, providers_of(options.get("provider") or "cpu")[0])

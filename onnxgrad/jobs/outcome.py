@@ -1,6 +1,4 @@
-"""The outcome of one optimised model, which `onnxgrad.report` renders, and how a caller takes part
-in the work.
-"""
+"""The outcome of one optimised model, and the hooks by which a caller takes part in the work."""
 
 from __future__ import annotations
 
@@ -30,7 +28,9 @@ from onnxgrad.verify import Report
 
 @dataclass(frozen=True)
 class Change(Plain):
-    """A change of the model beside its rewriting: which, notes on it, and how its proof ended."""
+    """A change of the model in addition to its rewriting: its description, notes, and the result of
+    its proof.
+    """
 
     what: str
     notes: tuple[str, ...]
@@ -42,11 +42,10 @@ class Change(Plain):
 
 @dataclass
 class Outcome(Plain):
-    """The outcome of one model, called `title` in reports; filled in as the work goes on.
+    """The outcome of one model, called `title` in reports, filled in during the work.
 
-    `rewritten` is the program once rewriting came to an end, proved or not; `passes`, `trace` and
-    `each` are the record of that, `report` is the proof (None without one). `explain`: near misses
-    are shown too.
+    `rewritten` is the program after rewriting, proved or not; `passes`, `trace` and `each` record
+    the rewriting, `report` the proof (None without one). `explain`: also show near misses.
     """
 
     json_keys = (
@@ -80,12 +79,12 @@ class Outcome(Plain):
 
     @property
     def exit_code(self) -> int:
-        """0, or that of the error."""
+        """0, or the exit code of the error."""
         return 0 if self.error is None else self.error.exit_code
 
     @property
     def program(self) -> Program:
-        """The optimised program, changed as the options say. Raises the error if there is one."""
+        """The optimised program with all changes. Raises the error if there is one."""
         if self.error is not None:
             raise self.error
         if self.changed is not None:
@@ -142,7 +141,7 @@ class Outcome(Plain):
         return {kind: round(spent, 3) for kind, spent in self.seconds.items()}
 
     def came_of(self, done: Outcome) -> None:
-        """Record the result of rewriting and proof, refuted or not."""
+        """Record the result of rewriting and proof, also a refuted one."""
         self.rewritten, self.passes, self.trace = done.rewritten, done.passes, done.trace
         self.each, self.report, self.search = done.each, done.report, done.search
         if done.rewritten is not None:
@@ -154,8 +153,8 @@ class Outcome(Plain):
 
 @dataclass(frozen=True)
 class OptimizedModel(WithPage):
-    """The result of `optimize(report=True)`: the `model`, in the type that was passed in, and its
-    outcome. `str` of it is the text of the command, `to_dict()` the data of its `--json`.
+    """The result of `optimize(report=True)`: the `model`, in the type you passed in, and its
+    outcome. `str` returns the text of the command, `to_dict()` the data of its `--json`.
     """
 
     model: Any
@@ -168,7 +167,7 @@ class OptimizedModel(WithPage):
 
     @property
     def near_misses(self) -> list[tuple[str, str, str]]:
-        """With `explain=True` the declined rewrites: rule, statement, reason."""
+        """With `explain=True`, the declined rewrites: rule, statement, reason."""
         return list(self.outcome.trace.declined)
 
     @property
@@ -192,14 +191,14 @@ _KINDS = ("read", "tune", "prove", "bisect", "write")
 
 @dataclass
 class Clock:
-    """Seconds by kind of work, from the stages that the driver announces."""
+    """Seconds by kind of work, from the stages of the driver."""
 
     kind: str = "read"
     since: float = field(default_factory=time.perf_counter)
     spent: dict[str, float] = field(default_factory=dict)
 
     def switch(self, stage: str) -> None:
-        """Begin a stage: everything but reading, tuning, proving and writing is a pass."""
+        """Begin a stage. Every stage except reading, tuning, proving and writing is a pass."""
         now = time.perf_counter()
         self.spent[self.kind] = self.spent.get(self.kind, 0.0) + now - self.since
         self.since = now
@@ -208,14 +207,14 @@ class Clock:
 
 @dataclass(frozen=True)
 class Hooks:
-    """How the caller takes part in `optimize`; by default not at all.
+    """Functions by which the caller takes part in `optimize`; by default none.
 
-    `on_stage` is called when a stage begins (read, each pass by name, prove, bisect), `on_choice`
-    with each choice that tuning measures and the share that is done, `on_read` with the program
-    before any rewrite, `accept` with the outcome of the proof: the latter two raise to refuse.
-    `write` writes the result and returns whether it did. `show` prints the text of `print_after`.
-    `limits` bounds the work by seconds and memory, to which `seconds` are added. `plugins` are
-    passes that run last.
+    `on_stage` is called at the beginning of a stage (read, each pass by name, prove, bisect),
+    `on_choice` with each choice that tuning measures and the share done, `on_read` with the program
+    before any rewrite, `accept` with the outcome of the proof. `on_read` and `accept` may raise to
+    refuse. `write` writes the result and returns whether it did. `show` prints the text of
+    `print_after`. `limits` bounds the work by seconds and memory, to which `seconds` are added.
+    `plugins` are passes that run last.
     """
 
     on_stage: Callable[[str], None] = lambda stage: None
@@ -230,5 +229,7 @@ class Hooks:
 
 
 def with_room(model: ModelLike) -> Hooks:
-    """Return the hooks of a job whose result has the type of `model`: its weights must fit."""
+    """Return the hooks of a job whose result has the type of `model`, so that its weights
+    must fit.
+    """
     return Hooks(on_read=lambda program: check_room(program, model))

@@ -1,8 +1,8 @@
-"""The driver of `place`: which binding runs on which device, and which values must be copied
+"""The driver of `place`: assigns bindings to devices and finds the values that must be copied
 between devices (Relay's device annotation).
 
-The marks are those that onnxruntime reads: node metadata `layer_ann`, to be mapped to devices by
-the session option `session.layer_assignment_settings` (see `settings`).
+The marks are node metadata `layer_ann`, which onnxruntime reads. The session option
+`session.layer_assignment_settings` maps them to devices (see `settings`).
 """
 
 from __future__ import annotations
@@ -37,17 +37,15 @@ _CONFIGURATION = "onnxgrad"
 
 @dataclass(frozen=True)
 class DeviceRule:
-    """Bindings that `pattern` matches run on `device`: `name:GLOB`, `op:GLOB`, or a glob for
-    both.
+    """Bindings that match `pattern` run on `device`. A pattern is `name:GLOB`, `op:GLOB`, or a glob
+    for both.
     """
 
     device: str
     pattern: str
 
     def matches(self, b: Binding) -> bool:
-        """Whether the pattern matches the name of the binding's node, its operator, or
-        domain::operator.
-        """
+        """Whether the pattern matches the name of the node, its operator, or domain::operator."""
         kind, colon, glob = self.pattern.partition(":")
         if not colon or kind not in ("name", "op"):
             kind, glob = "", self.pattern
@@ -106,8 +104,8 @@ def called(b: Binding) -> str:
 class Placement(Plain):
     """The device of every binding, by block order, and the copies between devices.
 
-    `copies` lie between bindings. `interface` are graph inputs and outputs that a caller would
-    otherwise pass through host memory; with onnxruntime's IO binding they need no copy.
+    `copies` are between bindings. `interface` are graph inputs and outputs that a caller without IO
+    binding passes through host memory.
     """
 
     json_keys = "devices=by_device copies interface option"
@@ -129,8 +127,8 @@ class Placement(Plain):
 
 @dataclass(frozen=True)
 class PlacedModel(Plain):
-    """The result of `place(report=True)`: the marked `model`, in the type that was passed in, and
-    its placement, with the session option that onnxruntime needs.
+    """The result of `place(report=True)`: the marked `model`, in the type you passed in, and its
+    placement, with the session option that onnxruntime needs.
     """
 
     json_keys = (
@@ -161,12 +159,12 @@ def place(model: ModelLike, options: PlaceOptions, hooks: Hooks | None = None) -
 def devices_of(
     program: Program, rules: Sequence[DeviceRule], *, default: str = "cpu", propagate: bool = False
 ) -> Placement:
-    """Choose a device for every binding; nothing is written.
+    """Choose a device for every binding, without writing anything.
 
-    The first rule that matches decides, else an existing mark. With `propagate`, other bindings are
-    put on the device of all their operands' bindings if these agree, else on that of all their
-    readers; else on `default`. Raises InputError for a rule that matches nothing or a device name
-    that onnxruntime cannot read.
+    The first rule that matches decides, else an existing mark. With `propagate`, other bindings get
+    the device of all bindings of their operands if these agree, else that of all their readers;
+    else `default`. Raises InputError for a rule that matches nothing, or a device name that
+    onnxruntime cannot read.
     """
     bindings = [b for block in program.blocks() for b in block.bindings]
     for r in rules:
@@ -195,7 +193,7 @@ def _propagate(
     order: Sequence[Binding],
     neighbours: Callable[[Binding], list[Binding]],
 ) -> None:
-    """Put bindings without a device on the one that all their neighbours are on."""
+    """Give bindings without a device the device of all their neighbours, if these agree."""
     for b in order:
         near = {devices.get(n) for n in neighbours(b)}
         agreed = next(iter(near)) if len(near) == 1 else None
@@ -215,8 +213,8 @@ def _behind(b: Binding) -> list[Binding]:
 def _copies(
     program: Program, devices: dict[Binding, str], host: str
 ) -> tuple[list[Copy], list[Copy]]:
-    """One copy for each value and each device that reads but does not compute it. Constants are
-    copied beforehand.
+    """Return one copy for each value and each device that reads but does not compute it. Constants
+    are copied beforehand.
     """
     inner: list[Copy] = []
     interface: list[Copy] = []
@@ -255,8 +253,8 @@ def annotate(program: Program, placement: Placement, *, ir: bool = False) -> Non
     """Write the placement into the program: `layer_ann` on every node, and with `ir` the IR's
     device configurations.
 
-    Every node is marked, also those of the default device: onnxruntime runs an unmarked node on
-    the provider that comes first. Raises the IR version if the fields need it.
+    Nodes of the default device are marked, too, because onnxruntime runs an unmarked node on the
+    first provider. Raises the IR version if the fields need it.
     """
     program.ir_version = max(program.ir_version, _CONFIGURATIONS_SINCE if ir else _METADATA_SINCE)
     names = list(dict.fromkeys(placement.devices.values()))
@@ -281,9 +279,9 @@ def annotate(program: Program, placement: Placement, *, ir: bool = False) -> Non
 
 
 def settings(placement: Placement) -> str:
-    """Returns the value of `session.layer_assignment_settings`: `device(=annotation);...`, where
-    `=` requires the exact mark.
+    """Return the value of `session.layer_assignment_settings`: `device(=annotation);...`, where `=`
+    requires the exact mark.
 
-    onnxruntime calls CUDA devices `gpu` or `cuda` and lets the number follow a colon.
+    onnxruntime calls CUDA devices `gpu` or `cuda`, with a number after a colon.
     """
     return ";".join(f"{device}(={device})" for device in dict.fromkeys(placement.devices.values()))

@@ -1,4 +1,4 @@
-"""A model that has another interface than its originals, held against what they compute."""
+"""Proves models whose interface differs from that of their originals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ P = TypeVar("P", bound="Proved")
 
 @dataclass(frozen=True)
 class Proved:
-    """A model that a job made, the report of its proof (None if it was not proved), and notes."""
+    """The model that a job made, the report of its proof (None if it was not proved), and notes."""
 
     program: Program
     report: Report | None
@@ -41,26 +41,26 @@ class Proved:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing speaks against it."""
+        """Whether the proof found no difference."""
         return self.report is None or self.report.ok
 
     def proved(self, what: str) -> Program:
-        """The program. Raises NotProved, which calls it `what`, if its proof failed."""
+        """Return the program. Raises NotProved, with `what` in the message, if its proof failed."""
         if self.report is not None and not self.ok:
             raise NotProved(f"{what}: {self.report.summary}; nothing was written")
         return self.program
 
 
 def write_if_proved(found: P, hooks: Hooks) -> P:
-    """Returns the model, which the hooks write unless its proof failed."""
+    """Return the model, after the hooks have written it unless its proof failed."""
     if found.ok and hooks.write is not None:
         hooks.write(found.program)
     return found
 
 
 def require_runtime(provider: str) -> None:
-    """Raise InputError now, not after long work, when onnxruntime or one of the providers is
-    missing or does not start.
+    """Raise InputError early if onnxruntime or one of the providers is missing or does
+    not start.
     """
     text = (
         '<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = Add(x, x) }'
@@ -72,7 +72,9 @@ def require_runtime(provider: str) -> None:
 
 @contextlib.contextmanager
 def original_of(program: Program) -> Iterator[ModelProto | Path]:
-    """Yield the original of `program` as onnxruntime loads it: its file if there is one."""
+    """Yield the original of `program` in the form that onnxruntime loads: its file if
+    there is one.
+    """
     if program.path is not None:
         yield program.path
         return
@@ -83,8 +85,8 @@ def original_of(program: Program) -> Iterator[ModelProto | Path]:
 
 @contextlib.contextmanager
 def runnable(program: Program) -> Iterator[ModelProto | Path]:
-    """The program as onnxruntime can load it: weights in external files need a file of the model
-    beside them.
+    """Yield the program in a form that onnxruntime can load: weights in external files need a model
+    file beside them.
     """
     proto = to_proto(program)
     if not outside(proto):
@@ -98,16 +100,15 @@ def runnable(program: Program) -> Iterator[ModelProto | Path]:
 
 @contextlib.contextmanager
 def running(opened: AbstractContextManager[Any], options: Proof) -> Iterator[Run]:
-    """How onnxruntime runs a model that `original_of` or `runnable` opens."""
+    """Yield a function that runs a model from `original_of` or `runnable` in onnxruntime."""
     provider = providers_of(options.provider)[0]
     with opened as model:
         yield lambda feeds: run(model, feeds, provider=provider, threads=options.threads)
 
 
 def proved(program: Program, expected: Run, options: Proof) -> Report:
-    """Compare a program with `expected`, which computes its outputs from its inputs by running the
-    originals in onnxruntime, on every case of the proof. Raises CannotRun if the originals run on
-    none.
+    """Compare a program with `expected`, which computes its outputs by running the originals in
+    onnxruntime, on every case of the proof. Raises CannotRun if the originals run on none.
     """
     proof = options.proof()
     inputs, dims = proof.pop("inputs", None), proof.pop("dims", None)
@@ -122,7 +123,7 @@ def proved(program: Program, expected: Run, options: Proof) -> Report:
 
 
 def _together(reports: Sequence[Report]) -> Report:
-    """The reports of several cases as one; the first that refutes or proves nothing, alone."""
+    """Return the reports of several cases as one, or the first that refutes or proves nothing."""
     bad = next((r for r in reports if not r.ok), None)
     if bad is not None:
         return bad
@@ -141,7 +142,7 @@ def _together(reports: Sequence[Report]) -> Report:
 
 
 def _leg(legs: Sequence[Leg]) -> Leg:
-    """One check of several cases."""
+    """Return one check of several cases."""
     return replace(
         next((leg for leg in legs if leg.why), legs[0]),
         cases=sum(leg.cases for leg in legs),

@@ -1,5 +1,5 @@
-"""The driver of `ci`: every model of a recipe optimised, proved, held to what is required, and
-compared with the lock.
+"""The driver of `ci`: optimises and proves every model of a recipe, checks requirements, and
+compares the results with the lock.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def _unwatched(plan: Plan) -> Iterator[Watch]:
 
 @dataclass(frozen=True)
 class CiHooks:
-    """How the caller takes part in `ci`; by default not at all.
+    """Functions by which the caller takes part in `ci`; by default none.
 
     `accept` sees the plan before any work, and raises to refuse. `working` is a context around the
-    work, entered with the plan, that gives what each outcome is passed to as it comes, with how
-    many are done. `refused` receives the outcomes of refused models, whose older results are
-    removed by then, and `wrote` the path of each file of the run, the lock last. `limits` bounds
-    the work in this process by seconds and memory. `passes` are those of the plugins, if they ran.
+    work; it receives the plan and returns a function that receives each outcome and the number of
+    finished models. `refused` receives the outcomes of refused models after their older results
+    were removed, and `wrote` the path of each written file, the lock last. `limits` bounds the work
+    in this process by seconds and memory. `passes` are those of the plugins, if they were loaded.
     """
 
     accept: Callable[[Plan], None] = lambda plan: None
@@ -55,9 +55,9 @@ class CiHooks:
 
 
 def ci(options: CiOptions, hooks: CiHooks | None = None) -> CiReport:
-    """Process every model of a recipe and write what passes; the lock too, if it is updated and
-    every model passes. Raises InputError for everything that can be refused before the work; what
-    is wrong with a model is in the report.
+    """Process every model of a recipe and write the results that pass, and the lock if it is
+    updated and every model passes. Raises InputError for everything that can be refused before the
+    work; errors of a model are in the report.
     """
     hooks = hooks or CiHooks()
     began = time.monotonic()
@@ -121,8 +121,8 @@ def _plan(options: CiOptions, hooks: CiHooks) -> Plan:
 
 
 def _check_below(plan: Plan, keys: set[str]) -> None:
-    """Raise InputError if a recipe that was found by itself writes outside of its folder, as these
-    keys say: it came with the folder, as models do.
+    """Raise InputError if a recipe that was found automatically writes outside of its folder,
+    because it may come from a stranger, like the models.
     """
     where = plan.recipe.where
     folder = Path(where).absolute().parent.resolve()
@@ -137,7 +137,7 @@ def _check_below(plan: Plan, keys: set[str]) -> None:
 
 
 def _outcomes(plan: Plan, options: CiOptions, hooks: CiHooks) -> list[ModelOutcome]:
-    """One for each job, in their order; those after the first that fails are skipped, unless
+    """Return one outcome per job, in order. Jobs after the first failure are skipped, unless
     `keep_going`.
     """
     found: dict[int, ModelOutcome] = {}
@@ -170,7 +170,7 @@ def _refuse(job: Job, outcome: ModelOutcome, hooks: CiHooks) -> None:
 
 
 def _renamed(plan: Plan, outcomes: list[ModelOutcome]) -> dict[str, str]:
-    """The new names of models that are gone: those whose model has the same bytes."""
+    """Return the new names of models that are gone: those of models with the same bytes."""
     if plan.lock is None:
         return {}
     new = {o.digest: o.name for o in outcomes if o.digest and o.name not in plan.lock.models}

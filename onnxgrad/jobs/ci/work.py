@@ -1,5 +1,5 @@
-"""The work on one model of `onnxgrad ci`: one function from data to data, which may run in this
-process, in another, or on another machine that sees the same files.
+"""The work on one model of `onnxgrad ci`: a function from data to data, which may run in this
+process, in another, or on another machine with the same files.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Bounding = Callable[[float | None, int | str | None], AbstractContextManager[Any
 
 @dataclass(frozen=True)
 class Setup:
-    """The user's plugins and libraries, by absolute path, which a process loads before it works."""
+    """The user's plugins and libraries, by absolute path, which a process loads before its work."""
 
     plugins: tuple[str, ...] = ()
     custom_ops: tuple[str, ...] = ()
@@ -58,9 +58,9 @@ class Setup:
 
 @dataclass(frozen=True)
 class Job:
-    """One model: `name` from the recipe's folder, `path` and `output` (None: not written) wherever
-    the process stands; the `options` and `gates` of the recipe `where`. `baseline`: what the lock
-    says of it; `locked`: there is a lock; `updating`: which is about to be written anew.
+    """One model: `name` relative to the recipe, `path` and `output` (None: not written) as absolute
+    paths, the `options` and `gates` of the recipe `where`. `baseline`: the entry of the lock.
+    `locked`: whether a lock exists. `updating`: whether the lock will be written.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Job:
 
     @property
     def runs(self) -> bool:
-        """Whether models are run for it, to prove or to measure."""
+        """Whether models are run, to prove or to measure."""
         return self.proves or measures(self.gates)
 
 
@@ -95,8 +95,8 @@ _passes: dict[Setup, tuple[Pass, ...]] = {}
 
 
 def ready(setup: Setup, passes: Sequence[Pass] | None = None) -> tuple[Pass, ...]:
-    """The passes of the user's own, after running the plugins that bring them, once in a process;
-    `passes` where that was done before. Raises InputError.
+    """Return the user's passes, after loading their plugins, once per process, or `passes` if that
+    was done before. Raises InputError.
     """
     # a worker begins here: every rule and pass of ours is there before a plugin runs
     import_module("onnxgrad.surface")
@@ -112,9 +112,9 @@ def ready(setup: Setup, passes: Sequence[Pass] | None = None) -> tuple[Pass, ...
 def work(
     job: Job, may_write: Callable[[], bool] = lambda: True, limits: Bounding = bounding_us
 ) -> ModelOutcome:
-    """Optimise, prove, measure, hold to what is required, compare with the lock, and write if
-    the result passes and `may_write`, called last, agrees; `limits` bounds this process. The
-    outcome holds any error.
+    """Optimise, prove, measure, check requirements, compare with the lock, and write if the result
+    passes and `may_write`, called last, agrees. `limits` bounds this process. Errors are stored in
+    the outcome.
     """
     began = time.monotonic()
     outcome = ModelOutcome(job.name)
@@ -166,7 +166,7 @@ def _carry_out(
 
 
 def _judge(job: Job, outcome: ModelOutcome, done: Outcome) -> None:
-    """Measure the result, hold it to what is required, and compare it with the lock."""
+    """Measure the result, check its requirements, and compare it with the lock."""
     outcome.came_of(done)
     result = facts_of(done.program, to_proto(done.program))
     if done.report is not None:
@@ -187,7 +187,7 @@ def _judge(job: Job, outcome: ModelOutcome, done: Outcome) -> None:
 
 
 def _refused(job: Job, outcome: ModelOutcome) -> tuple[Status, str] | None:
-    """Why the result of all work is refused, as a status and in a line."""
+    """Return why the result is refused, as a status and a line, or None."""
     if not job.proves and not job.gates.allow_unproved:
         return "unproved", _UNPROVED.format(job.where)
     missed = [held.why for held in outcome.requirements if not held.held]
@@ -222,7 +222,7 @@ def withdraw(job: Job, outcome: ModelOutcome) -> None:
 
 
 def _weights(job: Job) -> set[Path]:
-    """The files that the model reads its weights from."""
+    """Return the files from which the model reads its weights."""
     try:
         return sources(read_proto(Path(job.path)), Path(job.path).parent)
     except InputError:  # which is why it was refused
@@ -230,12 +230,12 @@ def _weights(job: Job) -> set[Path]:
 
 
 def _shown(job: Job) -> str:
-    """The output as the recipe calls it."""
+    """Return the output as written in the recipe."""
     return os.path.relpath(job.output or "", job.folder).replace(os.sep, "/")
 
 
 def _held(job: Job, outcome: ModelOutcome, done: Outcome) -> tuple[Held, ...]:
-    """Return the result of each requirement; during an update the new lock is the baseline."""
+    """Return the result of each requirement; during an update, the new lock is the baseline."""
     given, result = outcome.given, outcome.result
     if given is None or result is None:
         raise InternalError("requirements are held before the facts are known")

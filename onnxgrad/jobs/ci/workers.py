@@ -1,9 +1,9 @@
-"""Processes of our own that do the work on several models at once.
+"""Processes that work on several models at once.
 
-Each worker does one job after the other. One that dies takes its job with it; the job gets a second
-worker, and then an outcome that says so. What is written is what one process writes: where the
-first failure ends the work, a worker asks before it writes, and is answered once all models before
-its own have passed.
+Each worker does one job after the other. If a worker dies, its job gets a second worker, and then
+an outcome that says so. The files are those that one process would write: if the first failure ends
+the work, a worker asks before it writes, and is answered once all models before its own have
+passed.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _PATIENCE = 5.0  # seconds that a worker has to clean up before it is killed
 def each(
     jobs: Sequence[Job], count: int, *, keep_going: bool = True, limits: Bounding = bounding_us
 ) -> Generator[tuple[int, ModelOutcome], None, None]:
-    """The outcome of every job with its index, as they come, from `count` workers; one alone is
-    this process, which `limits` bounds. Without `keep_going` of the jobs up to the first that
-    fails, perhaps of others too, which then wrote nothing. Closing the iterator stops running jobs.
+    """Yield the index and the outcome of every job as they finish, from `count` workers; one worker
+    is this process, which `limits` bounds. Without `keep_going`, yield those of the jobs up to the
+    first that fails, and possibly of others, which then wrote nothing. Closing the iterator stops
+    running jobs.
     """
     if count == 1 or len(jobs) == 1:
         for index, job in enumerate(jobs):
@@ -53,7 +54,7 @@ def each(
 
 
 def died(job: Job, how: str) -> ModelOutcome:
-    """The outcome of a job whose workers all died."""
+    """Return the outcome of a job whose workers all died."""
     outcome = ModelOutcome(job.name)
     outcome.fail(
         "error", InternalError.exit_code, f"the process that worked on it {how}, {ATTEMPTS} times"
@@ -66,8 +67,8 @@ _GONE = object()  # heard of a worker that ended
 
 @dataclass(eq=False)
 class _Worker:
-    """A process and the index of its job, -1 without one. `asks`: it waits for permission to
-    write.
+    """A process and the index of its job, -1 without one. `asks`: whether it waits for permission
+    to write.
     """
 
     process: subprocess.Popen[bytes]
@@ -75,7 +76,7 @@ class _Worker:
     asks: bool = False
 
     def tell(self, message: Any) -> None:
-        """Send a job, or the answer. Raises OSError when the worker is dead."""
+        """Send a job or an answer. Raises OSError if the worker is dead."""
         send(cast(BinaryIO, self.process.stdin), message)
 
     def hear(self, heard: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
@@ -86,7 +87,7 @@ class _Worker:
         heard.put((self, _GONE))
 
     def reap(self, patience: float | None = None) -> None:
-        """Wait for the end of the process; kill it after `patience` seconds."""
+        """Wait for the end of the process, and kill it after `patience` seconds."""
         try:
             self.process.wait(patience)
         except subprocess.TimeoutExpired:
@@ -112,7 +113,7 @@ class _Workers:
         self.end_at = len(self.jobs)
 
     def run(self, count: int) -> Generator[tuple[int, ModelOutcome], None, None]:
-        """The outcomes as they come."""
+        """Yield the outcomes as they finish."""
         self.waiting = list(range(len(self.jobs)))
         for _ in range(count):
             self._start()
@@ -127,7 +128,9 @@ class _Workers:
             self._answer()
 
     def _heard(self, worker: _Worker, message: Any) -> ModelOutcome | None:
-        """Return the outcome of its job; None if the worker asks, or if another gets the job."""
+        """Return the outcome of the job; None if the worker asks, or if another one gets
+        the job.
+        """
         if message is _GONE:
             index, worker.index, worker.asks = worker.index, -1, False
             return self._lost(worker, index)
@@ -154,7 +157,7 @@ class _Workers:
                     worker.tell(allowed)
 
     def end(self) -> None:
-        """End every worker, whatever it does."""
+        """End every worker."""
         for worker in self.all:
             worker.process.terminate()
         for worker in self.all:
@@ -162,7 +165,7 @@ class _Workers:
         self.all.clear()
 
     def _start(self) -> None:
-        """A new worker with the next job."""
+        """Start a worker with the next job."""
         with interrupts_held():
             process = subprocess.Popen(
                 python_command(_SERVE, package=True),
@@ -175,7 +178,7 @@ class _Workers:
         self._give(worker)
 
     def _give(self, worker: _Worker) -> None:
-        """The next job for an idle worker; where there is none, it waits for the end."""
+        """Give an idle worker the next job; if there is none, let it wait."""
         if worker not in self.all:  # it died
             self._start() if self.waiting else None
             return
@@ -189,8 +192,8 @@ class _Workers:
             return
 
     def _lost(self, worker: _Worker, index: int) -> ModelOutcome | None:
-        """Return the outcome of the job of a worker that died; None the first time: another worker
-        gets the job.
+        """Return the outcome of the job of a worker that died; None the first time, when another
+        worker gets the job.
         """
         worker.reap()
         self.all.remove(worker)
@@ -213,8 +216,8 @@ _SERVE = "from onnxgrad.jobs.ci.workers import serve; serve()"
 
 
 def serve() -> None:
-    """Run a worker: jobs from stdin, outcomes to stdout, until it is terminated. It ends with its
-    parent, however that ends.
+    """Run a worker: read jobs from stdin and write outcomes to stdout, until it is terminated or
+    its parent ends.
     """
     ignore_interrupts()
     signal.signal(signal.SIGTERM, _stop)
@@ -237,7 +240,7 @@ def serve() -> None:
 
 
 def _read(requests: BinaryIO, received: queue.SimpleQueue[Any]) -> None:
-    """Put what the parent sends into a queue; end this process when the parent is gone."""
+    """Put the messages of the parent into a queue, and end this process if the parent is gone."""
     try:
         while True:
             received.put(receive(requests))

@@ -1,1 +1,3 @@
-"""What models contain and cost, which constants are weights, and in what two models differ."""
+"""The contents and costs of models, the roles of their constants, and the differences between two
+models.
+"""

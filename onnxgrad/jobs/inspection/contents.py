@@ -1,4 +1,4 @@
-"""The contents of a model, its costs, and which of its constants count as weights."""
+"""The contents of a model, its costs, and the roles of its constants."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from onnxgrad.results import Plain, Rendered, WithPage
 
 @dataclass(frozen=True)
 class Value(Plain):
-    """An input or output: `type` as it is printed (`f32[N,4]`, `?` where unknown), and whether
-    it has a default.
+    """An input or output: `type` as printed (`f32[N,4]`, `?` if unknown), and whether it has a
+    default.
     """
 
     json_keys = "name type"
@@ -80,7 +80,7 @@ class Summary(WithPage):
 
 
 def inspect(model: ModelLike, dims: Mapping[str, int] | None = None) -> Summary:
-    """Returns the contents of a model; `onnxgrad.inspect` says which."""
+    """Return the contents of a model, as `onnxgrad.inspect` describes them."""
     model = settled(model)
     program = load(model)
     # a Program may have been changed since it was read
@@ -119,7 +119,7 @@ def _value(var: Var, default: bool = False) -> Value:
 
 
 def _declared(block: BindingBlock) -> list[Type | None]:
-    """The types of its outputs, with the names that the file declares of their sizes."""
+    """Return the types of the block's outputs, with the file's names of their sizes."""
     proto = block.proto
     said = {v.name: v.type for v in proto.output} if isinstance(proto, GraphProto) else {}
     return [
@@ -129,7 +129,9 @@ def _declared(block: BindingBlock) -> list[Type | None]:
 
 
 def _with_names(inferred: Type | None, said: Type | None) -> Type | None:
-    """A type for readers: both sizes where the file declares another, as in `rows=B*S`."""
+    """Return a type for readers, with both sizes if the file declares another one, as in
+    `rows=B*S`.
+    """
     if not isinstance(inferred, TensorType) or not isinstance(said, TensorType):
         return inferred
     if inferred.shape is None or said.shape is None or len(inferred.shape) != len(said.shape):
@@ -144,8 +146,8 @@ def _both(d: Dim, said: Dim) -> Dim:
 
 
 def text_of(model: ModelLike) -> str:
-    """Returns the model as text, one node per line; an output whose file declares another size than
-    follows from the inputs shows both, as in `rows=B*S`.
+    """Return the model as text, one node per line. An output whose declared size differs from the
+    inferred one shows both, as in `rows=B*S`.
     """
     program = load_own(model)
     for block in program.blocks():
@@ -156,7 +158,7 @@ def text_of(model: ModelLike) -> str:
 
 @dataclass(frozen=True)
 class Weighed(Plain):
-    """A floating-point constant: a weight or not, and why."""
+    """A floating-point constant: whether it is a weight, and why."""
 
     json_keys = "name type why"
 
@@ -168,8 +170,8 @@ class Weighed(Plain):
 
 @dataclass(frozen=True)
 class Weights(Rendered):
-    """The floating-point constants of a model that reach its outputs, in its order. `notes`: what
-    an exporter did to the parameters, and a training step does about it.
+    """The floating-point constants of a model that reach its outputs, in its order. `notes`: an
+    exporter's changes of the parameters, and the repairs of a training step.
     """
 
     json_keys = "model weights left_out notes"
@@ -185,15 +187,15 @@ class Weights(Rendered):
 
     @property
     def left_out(self) -> list[Weighed]:
-        """The constants that do not."""
+        """The constants that do not count as weights."""
         return [v for v in self.values if not v.is_weight]
 
 
 @known_keywords
 def weights(model: ModelLike) -> Weights:
-    """Returns the floating-point constants of the main graph and of nested ones, and which of them
-    count as weights. Reads elements where operand and name do not decide, and of weights that may
-    be copies of each other; runs nothing. Raises InputError if the model cannot be read.
+    """Return the floating-point constants of the main graph and of nested graphs, and which of them
+    count as weights. Reads elements if operand and name do not decide, and of weights that may be
+    copies of each other; runs nothing. Raises InputError if the model cannot be read.
     """
     program = load_own(model)
     hoist(program, nested_constants(program))

@@ -1,4 +1,4 @@
-"""The costs of a model, where its sizes are known: operations, weights, and memory of values.
+"""The costs of a model with known sizes: operations, weights, and memory of values.
 
 Unknown costs are counted as unknown, never as zero.
 """
@@ -31,8 +31,8 @@ _LARGEST = 30  # weights and values that are listed
 
 @dataclass(frozen=True)
 class OperatorCost:
-    """All nodes of one operator: operations, bytes of results; of how many nodes each of the two is
-    not known.
+    """All nodes of one operator: operations, bytes of results, and the number of nodes for which
+    each is unknown.
     """
 
     flops: int = 0
@@ -52,10 +52,10 @@ class Sized:
 
 @dataclass(frozen=True)
 class Costs(Plain):
-    """`operators`: by name. `weights`, `values`: the largest ones (values are what the main graph
-    computes), with `unknown_values` of unknown size beside them. `peak`: bytes of inputs and values
-    at once, in the order of the file, None where a size is open. `open`: symbols of inputs without
-    a size; `without_formula`: operators whose cost is not known whatever the sizes.
+    """`operators`: by name. `weights`, `values`: the largest ones; values are those of the main
+    graph, and `unknown_values` counts those of unknown size. `peak`: the most bytes of inputs and
+    values at one time, in the order of the file, None if a size is open. `open`: symbols of inputs
+    without a size. `without_formula`: operators without a cost formula.
     """
 
     json_keys = (
@@ -75,21 +75,21 @@ class Costs(Plain):
 
     @property
     def flops(self) -> int:
-        """The operations of all operators, where they are known."""
+        """The operations of all operators with known costs."""
         return sum(o.flops for o in self.operators.values())
 
     @property
     def unknown(self) -> int:
-        """Nodes whose operations are not known."""
+        """The number of nodes with unknown operations."""
         return sum(o.unknown_flops for o in self.operators.values())
 
 
 def costs_of(
     program: Program, proto: ModelProto, dims: Mapping[str, int], *, spare: bool = False
 ) -> Costs:
-    """The costs of a program, which `proto` writes, with these sizes of symbols; what functions
-    cost is what their bodies do. spare: the program is not used afterwards, so its calls may be
-    opened in place. Raises InputError for a symbol that there is not.
+    """Return the costs of a program, which `proto` contains, with these sizes of symbols. Functions
+    cost as much as their bodies. spare: the program is not used afterwards, so its calls may be
+    inlined in place. Raises InputError for an unknown symbol.
     """
     if spare and not dims:
         program = _opened(program) if program.functions else program
@@ -118,7 +118,7 @@ def costs_of(
 
 
 def _opened(program: Program) -> Program:
-    """With the bodies of functions in the place of their calls, where they are not too many."""
+    """Return the program with the bodies of functions inlined, unless there are too many nodes."""
     try:
         Inline(names="*").run(program, Trace())
     except InputError:  # more nodes than anyone wants to count: the calls stay, of unknown cost
@@ -137,7 +137,7 @@ class _Account:
         return {name: OperatorCost(**counts) for name, counts in self.sums.items()}
 
     def block(self, block: BindingBlock, times: int | None) -> None:
-        """Count a block that runs so many times; None: unknown."""
+        """Count a block that runs `times` times; None: unknown."""
         for b in block.bindings:
             self._binding(b, times)
             if b.is_op("If"):
@@ -162,7 +162,7 @@ class _Account:
         _add(counts, "bytes", sum(known) if len(known) == len(sizes) else None)
 
     def _dearest(self, branches: list[BindingBlock], times: int | None) -> None:
-        """The branch that costs most: one of them runs."""
+        """Count the most expensive branch, because only one of them runs."""
         tried = []
         for branch in branches:
             account = _Account()
@@ -183,7 +183,7 @@ def _add(counts: Counter[str], what: str, value: int | None) -> None:
 
 
 def _steps(b: Binding) -> int | None:
-    """The number of runs of the graphs inside a binding."""
+    """Return the number of runs of the graphs inside a binding, or None."""
     if b.is_op("Loop"):
         count = b.operand(0)
         # a condition may end it before
@@ -210,8 +210,8 @@ def _largest(values: Iterable[Var]) -> list[Sized]:
 
 
 def _peak(block: BindingBlock) -> int | None:
-    """The most bytes that inputs and values take at once: inputs all the time, a value from where
-    it is computed to where it is read last.
+    """Return the most bytes of inputs and values at one time: inputs always, a value from its
+    computation to its last reader.
     """
     last: dict[Var, int] = {}
     for i, b in enumerate(block.bindings):

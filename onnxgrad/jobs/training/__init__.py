@@ -1,1 +1,1 @@
-"""Training without the framework: its declarations, the step, the loop over it, and a whole run."""
+"""Training without the framework: its options, the step, the training loop, and a whole run."""

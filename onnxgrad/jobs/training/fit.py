@@ -1,6 +1,4 @@
-"""The driver of `fit`: a model trained on data, from its training step to the model with its new
-weights.
-"""
+"""The driver of `fit`: trains a model on data, and returns the model with its new weights."""
 
 from __future__ import annotations
 
@@ -39,12 +37,12 @@ from onnxgrad.wording import option
 
 @dataclass(frozen=True)
 class Fitted(Rendered):
-    """The result of `fit(report=True)`: the trained `model`, in the type that was passed in; the
-    `history` of the run; how many `steps` were taken in all; the `seconds` of this run; `notes` on
-    the step.
+    """The result of `fit(report=True)`: the trained `model`, in the type you passed in; the
+    `history` of the run; the total number of `steps`; the `seconds` of this run; `notes` on the
+    step.
 
-    `output` is the file that the command wrote. `leads`: this process speaks for all that train
-    together.
+    `output` is the file that the command wrote. `leads`: whether this process reports for all that
+    train together.
     """
 
     json_keys = (
@@ -73,11 +71,11 @@ class Fitted(Rendered):
 
 @dataclass(frozen=True)
 class FitHooks:
-    """How the caller takes part in `fit`; by default not at all.
+    """Functions by which the caller takes part in `fit`; by default none.
 
-    `training` is a context around the training, entered with the trainer, that gives what each
-    event is passed to. `write` writes the trained model, in the process that leads. `limits` bounds
-    the work by seconds and memory.
+    `training` is a context around the training; it receives the trainer and returns a function that
+    receives each event. `write` writes the trained model, in the process that leads. `limits`
+    bounds the work by seconds and memory.
     """
 
     training: Callable[[TrainingLoop], AbstractContextManager[Callback]] = lambda trainer: (
@@ -88,7 +86,7 @@ class FitHooks:
 
 
 def _ignore(event: Event) -> None:
-    """Do nothing with an event."""
+    """Ignore an event."""
 
 
 def fit(
@@ -98,9 +96,8 @@ def fit(
     *,
     original: ModelLike | None = None,
 ) -> Fitted:
-    """Train a model, or the step in a folder, and put the weights into `original`: the `model` of
-    the result is that program, None without an original. Raises InputError, Diverged and
-    LimitReached.
+    """Train a model, or the step in a folder, and write the weights into `original`, which is the
+    `model` of the result (None without an original). Raises InputError, Diverged and LimitReached.
     """
     hooks = hooks or FitHooks()
     if options.plot is not None:
@@ -149,7 +146,7 @@ def fit(
 
 
 def is_folder(model: Any) -> bool:
-    """Return whether this is the folder of a training step."""
+    """Whether this is the folder of a training step."""
     return isinstance(model, (str, os.PathLike)) and os.path.isdir(model)
 
 
@@ -161,7 +158,9 @@ def _metrics(options: FitOptions) -> dict[str, Any]:
 
 
 def _data(model: ModelLike, data: Any, options: FitOptions) -> Any:
-    """The arrays of a file; what the model's frozen part makes of arrays, unless they are that."""
+    """Return the arrays of a file, or the results of the model's frozen part on them, unless they
+    are already such results.
+    """
     given = read_npz(Path(data)) if isinstance(data, (str, os.PathLike)) else data
     at = options.inputs_at
     if given is None or is_folder(model) or not at:
@@ -183,7 +182,7 @@ def _data(model: ModelLike, data: Any, options: FitOptions) -> Any:
 
 
 def _read(trainer: TrainingLoop, arrays: Any, given: Any, labels: Collection[str] = ()) -> Any:
-    """The arrays of a file that the step reads, and the labels of metrics."""
+    """Return the arrays of a file that the step reads, and the labels of metrics."""
     if not isinstance(given, (str, os.PathLike)):
         return arrays
     names, path = trainer.task.manifest.batch, os.fspath(given)
@@ -198,7 +197,7 @@ def _within_limits(event: Event) -> None:
 def _while_training(
     options: FitOptions, hooks: FitHooks, spent: float
 ) -> AbstractContextManager[Any]:
-    """The limits that were given, less the seconds `spent`; training has none of its own."""
+    """Return the given limits, less the seconds `spent`; by default training has none."""
     if options.timeout is None and options.max_memory is None:
         return nullcontext()
     left = MOST_SECONDS if options.timeout is None else max(options.timeout - spent, 1e-3)
@@ -209,7 +208,7 @@ def _while_training(
 def _naming_what_ended(
     folder: str | os.PathLike[str] | None, trainer: TrainingLoop
 ) -> Iterator[None]:
-    """Say of a limit that ends training at which step it did, and what was kept."""
+    """Add the step, and what was saved, to the message of a limit that ends training."""
     try:
         yield
     except LimitReached as error:

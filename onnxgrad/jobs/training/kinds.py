@@ -1,4 +1,4 @@
-"""How values of training's options that are no plain numbers or words are read and checked."""
+"""Reads and checks values of training options that are neither plain numbers nor words."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Scales:
 
 
 class MetricsByName(Word):
-    """Metrics by name, or texts of them, each of which is its own name."""
+    """Metrics by name, or texts of metrics, each of which is its own name."""
 
     def join(self, values: Sequence[str], _: str) -> tuple[str, ...]:
         return tuple(values)

@@ -1,5 +1,5 @@
-"""The driver of `training_step`, `train-step` and `fit`: a training step made as its options say,
-and the check of its gradient.
+"""The driver of `training_step`, `train-step` and `fit`: builds a training step from its options,
+and checks its gradient.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ T = TypeVar("T")
 
 
 def make_step(model: ModelLike, options: StepOptions, *, in_place: bool = False) -> TrainingStep:
-    """Return the training step of a model; in_place: large frozen weights of a model file stay in
-    it. Raises InputError.
+    """Return the training step of a model. in_place: large frozen weights of a model file stay in
+    the file. Raises InputError.
     """
     average, scale = options.average, options.loss_scale
     if isinstance(average, float):
@@ -59,13 +59,13 @@ def make_step(model: ModelLike, options: StepOptions, *, in_place: bool = False)
 
 
 def _object(given: T | str | None, classes: Mapping[str, type[T]], what: str) -> T | None:
-    """The object of a text `NAME{option=value}`. Raises InputError."""
+    """Return the object of a text `NAME{option=value}`. Raises InputError."""
     return read(given, classes, what) if isinstance(given, str) else given
 
 
 def check_step(step: TrainingStep, options: TrainStepOptions) -> GradientReport:
-    """Compare the gradient of a step's loss by a few of its weights with differences, at their
-    first values.
+    """Compare the gradient of a step's loss with respect to a few of its weights with finite
+    differences, at their first values.
     """
     manifest = step.manifest
     # with BatchNormalization and Dropout in the modes that they train in

@@ -1,8 +1,8 @@
-"""The driver of training: a step over stock onnxruntime, from the first batch to the last.
+"""The driver of training: runs a step in onnxruntime, from the first batch to the last.
 
-A checkpoint is one file, which is replaced at once: values, the number of the next step,
-and how far the epoch is. Data is the same in each epoch of that number, so a run that was killed
-and taken up again ends with the same bytes.
+A checkpoint is one file, which is replaced at once: values, the number of the next step, and the
+position in the epoch. An epoch has the same data each time, so a run that was killed and resumed
+ends with the same bytes.
 """
 
 from __future__ import annotations
@@ -75,13 +75,14 @@ class TrainingLoop(HeldValues):
 
     @known_keywords
     def step(self, batch: Mapping[str, Array]) -> float:
-        """One step, or one micro-batch of it; the loss before it.
+        """Run one step, or one micro-batch of it. Returns the loss before it.
 
-        Raises InputError for a batch that does not fit, and Diverged, naming the first value that
-        is not finite, when the loss is not, or the norm of the gradients (where the step returns
-        it, and has no loss scaling, which leaves such an update out). `parameters` are then those
-        of before, and a step of several micro-batches begins anew; where states were written over
-        (the graph engine keeps one buffer of each), training goes on after `restore` only.
+        Raises InputError for a batch that does not fit. Raises Diverged, which names the first
+        value that is not finite, if the loss is not finite, or the norm of the gradients (if the
+        step returns it and has no loss scaling, which skips such an update). `parameters` are then
+        those before the step, and a step of several micro-batches starts again. If states were
+        overwritten (the graph engine keeps one buffer of each), training continues only after
+        `restore`.
         """
         return self._step(batch)
 
@@ -111,7 +112,7 @@ class TrainingLoop(HeldValues):
 
     @known_keywords
     def rate_at(self, number: int) -> float:
-        """The learning rate of that step."""
+        """Return the learning rate of that step."""
         return self._rate_at(number)
 
     def _rate_at(self, number: int) -> float:
@@ -126,8 +127,8 @@ class TrainingLoop(HeldValues):
 
     @ending_together
     def train(self, options: RunOptions) -> History:
-        """Train for some epochs, or until so many steps were taken. Raises InputError and Diverged
-        as `step` does.
+        """Train for some epochs, or until this many steps were taken. Raises InputError and
+        Diverged as `step`.
         """
         validation, folder, every = options.validation, options.folder, options.every
         patience, metrics, steps = options.patience, metrics_from(options.metrics), options.steps
@@ -180,7 +181,9 @@ class TrainingLoop(HeldValues):
         return history
 
     def _spent(self, place: RunFolder | None, patience: int | None) -> bool:
-        """Whether a run in a folder has ended by `patience` before; one without may go on."""
+        """Whether a run in a folder has ended by `patience` before; a run without a folder may
+        continue.
+        """
         if patience is None or self.progress.stale < patience:
             return False
         if place is None:
@@ -194,7 +197,9 @@ class TrainingLoop(HeldValues):
         return place is not None
 
     def _judge(self, found: Mapping[str, float], place: RunFolder | None, wanted: bool) -> None:
-        """Keep the weights if their evaluation is the best so far; the rate may follow it."""
+        """Keep the weights if their evaluation is the best so far, and adapt a rate that follows
+        it.
+        """
         self.progress = self.progress.judged(found)
         if isinstance(self.rate, ReduceOnPlateau):
             plateau = self.rate.judged(self.progress.plateau, found)
@@ -209,7 +214,9 @@ class TrainingLoop(HeldValues):
             self._best = {fed.name: np.array(held[fed.name]) for fed in kept}
 
     def _take_up(self, place: RunFolder | None, options: RunOptions) -> None:
-        """Go on from the file, if there is one; without a folder a run of no steps is a mistake."""
+        """Resume from the file, if there is one. Raises InputError for a run of no steps without a
+        folder.
+        """
         self._place = place
         if place is None:
             if self._best is None:
@@ -222,7 +229,7 @@ class TrainingLoop(HeldValues):
             self._save(place)
 
     def _resume(self, place: RunFolder, force: bool) -> None:
-        """Go on from the file in the folder, unless that run took no step."""
+        """Resume from the file in the folder, unless its run took no step."""
         with self._stored(place.last) as (values, words):
             stands = Progress.of(words, str(place.last))
             if stands.begun:
@@ -235,7 +242,7 @@ class TrainingLoop(HeldValues):
             self._log.cut(stands.logged, stands.steps)
 
     def _batches(self, options: Batched, seed: int | None, metrics: object = None) -> Data:
-        """Batches of the size, by default of the only one that the step accepts, or of 32."""
+        """Return batches of this size, by default the only one that the step accepts, or 32."""
         fixed, inputs = self.task.manifest.fixed_batch, self.task.manifest.of_role("batch")
         size = options.batch_size or fixed or 32
         constants = options.constants or {}
@@ -245,11 +252,11 @@ class TrainingLoop(HeldValues):
         return beside(scaled(data, options.scale, inputs), constants)
 
     def _tell(self, event: Event, watching: Iterable[Callback]) -> bool:
-        """Call every callback; whether one of them ends training."""
+        """Call every callback. Returns whether one of them ends training."""
         return self._engine.agree(True in [callback(event) for callback in watching])
 
     def _held_out(self, data: Given | Data, options: RunOptions) -> dict[str, float]:
-        """The result of `evaluation` on the leading process, for all."""
+        """Return the result of `evaluation` on the leading process, for all."""
         given = {**options.settings(Batched), **options.settings(Measured), "data": data}
         how = EvaluateOptions(**given)
         return self._engine.agree(self.evaluation(how) if self.leads else {})
@@ -265,7 +272,7 @@ class TrainingLoop(HeldValues):
         place: RunFolder | None,
         every: int | None,
     ) -> bool:
-        """Train the rest of the present epoch; whether a callback ends training."""
+        """Train the rest of the current epoch. Returns whether a callback ends training."""
         taken = False
         for i, batch in enumerate(source.epoch(self.progress.epoch)):
             if not taken:
@@ -289,7 +296,7 @@ class TrainingLoop(HeldValues):
         return False
 
     def evaluation(self, options: EvaluateOptions) -> dict[str, float]:
-        """The mean loss over batches, weighted by their sizes, and each metric."""
+        """Return the mean loss over batches, weighted by their sizes, and each metric."""
         self._evaluation = self._evaluation or self._open()
         held = self._engine.held
         weights = self._averaged(held) if options.averaged else self._of_model(held)

@@ -1,4 +1,6 @@
-"""The values that a trainer holds: weights, states and progress, saved, restored and exported."""
+"""The values of a trainer: weights, states and progress, and how they are saved, restored and
+exported.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ from onnxgrad.train.update.mixed_precision import MASTER
 
 
 class HeldValues:
-    """An engine's values and how far training is, of which `TrainingLoop` takes the steps."""
+    """An engine's values and the progress of training; `TrainingLoop` takes the steps."""
 
     def __init__(self, task: TrainingStep, engine: Engine, rate: Rate, seed: int) -> None:
         # its first values were read into the engine
@@ -62,14 +64,14 @@ class HeldValues:
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes and speaks for all that train together; alone it does."""
+        """Whether this process writes and prints for all that train together."""
         return self._engine.leads
 
     # ---- weights ---------------------------------------------------------------------------------
 
     @property
     def parameters(self) -> dict[str, Array]:
-        """Copies of the trained weights as they are now, by their names in the model."""
+        """Copies of the current trained weights, by their names in the model."""
         values = self._engine.held
         parameters = self.task.manifest.of_role("parameter")
         return {fed.name: np.array(values[fed.name]) for fed in parameters}
@@ -151,8 +153,8 @@ class HeldValues:
 
     @property
     def averaged(self) -> dict[str, Array]:
-        """`weights`, with the moving averages of the trained ones. Raises InputError for a step
-        without any.
+        """`weights`, with moving averages in the place of trained weights. Raises InputError for a
+        step without averages.
         """
         return {name: np.array(a) for name, a in self._averaged(self._engine.held).items()}
 
@@ -168,8 +170,8 @@ class HeldValues:
 
     @known_keywords
     def save(self, path: str | PathLike[str]) -> None:
-        """Write a checkpoint: one file, which is replaced at once. Raises InputError after a
-        step that diverged and took states with it, and for a path that cannot be written.
+        """Write a checkpoint, one file, which is replaced at once. Raises InputError after a step
+        that diverged and overwrote states, and for a path that cannot be written.
         """
         self._write(Path(path))
 
@@ -196,7 +198,7 @@ class HeldValues:
             )
 
     def restored(self, path: Path, options: RestoreOptions) -> None:
-        """Go on from what `save` wrote. Raises InputError as `Trainer.restore` does."""
+        """Continue from a file of `save`. Raises InputError as `Trainer.restore`."""
         with self._stored(path) as (values, words):
             self._go_on(values, words, str(path), options.force)
         if self._before is not None:  # `fit` decides anew how long
@@ -204,8 +206,8 @@ class HeldValues:
 
     @contextmanager
     def _stored(self, path: Path) -> Iterator[tuple[Mapping[str, Array], Mapping[str, str]]]:
-        """The values and the words of a checkpoint: on access, inside of the context. Of several
-        processes the leading one reads all of them.
+        """Yield the values and the metadata of a checkpoint, read on access inside of the context.
+        Of several processes, the leading one reads everything.
         """
         if self._engine.alone:
             with safetensors_file.opened(path) as stored:
@@ -235,8 +237,8 @@ class HeldValues:
         self._facts |= {k: v for k, v in before.items() if of_an_epoch(k)}
 
     def _know(self, facts: Mapping[str, Any]) -> None:
-        """Take the facts of the data, of which the first batch is there, into those of the run.
-        Raises InputError if a file that was restored is of another run.
+        """Add the facts of the data, known with its first batch, to those of the run. Raises
+        InputError if a restored file is of another run.
         """
         own = {k: v for k, v in self._facts.items() if not of_an_epoch(k)}
         self._facts = {**own, **facts}
@@ -257,13 +259,15 @@ class HeldValues:
     # ---- the trained model -----------------------------------------------------------------------
 
     def exported(self, model: ModelLike, options: ExportOptions) -> Any:
-        """The model in its own kind with the trained weights, or what was written to a path."""
+        """Return the model with the trained weights, in the type you passed in, or None after
+        writing it to a path.
+        """
         weights, how = self.trained(options)
         repairs = self.task.manifest.repairs
         return export(model, weights, how, repairs=repairs, path=options.path)
 
     def trained(self, options: ExportOptions) -> tuple[dict[str, Array], dict[str, Any]]:
-        """The weights to export, and how they were trained."""
+        """Return the weights to export, and how they were trained."""
         best = (options.weights or self._kept) == "best"
         steps = self.progress.best_step if best else self.progress.steps
         how = {"steps": steps, "optimizer": dict(self.task.manifest.optimizer)}
@@ -275,7 +279,7 @@ class HeldValues:
 
     @contextmanager
     def _best_values(self) -> Iterator[Mapping[str, Array]]:
-        """The values of the best evaluation. Raises InputError where they are not kept."""
+        """Yield the values of the best evaluation. Raises InputError if they are not kept."""
         if self.progress.best_step == self.progress.steps:
             yield self._engine.held
             return

@@ -1,3 +1,1 @@
-"""Rewriting decided by measurement: what may be chosen, how it is measured, and the file that the
-decisions are kept in.
-"""
+"""Tuning: chooses rewrites by measurement, and stores the decisions in a file."""

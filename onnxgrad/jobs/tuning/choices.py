@@ -26,8 +26,8 @@ from onnxgrad.rewrite.trace import Trace
 
 
 def kind_of(group: Sequence[Branch]) -> str | None:
-    """How a group of branches looks: how many, of which operator, with which types. None for one
-    whose weights are not its own: merging it would make the file larger or join them at each run.
+    """Return a description of a group of branches: their number, operator and types. None if the
+    weights have other readers, because merging would enlarge the file or join them at each run.
     """
     first = group[0].root
     weights = [v for branch in group for v in branch.root.inputs[1:] if v is not None]
@@ -41,7 +41,7 @@ def kind_of(group: Sequence[Branch]) -> str | None:
 
 @dataclass(frozen=True)
 class OfKinds:
-    """A check of a `FamilyPass`: only groups of these kinds."""
+    """A check of a `FamilyPass` that admits only groups of these kinds."""
 
     kinds: frozenset[str]
 
@@ -51,7 +51,7 @@ class OfKinds:
 
 @dataclass(frozen=True, eq=False)
 class _Seen:
-    """A check that admits no group, and remembers the kinds of all."""
+    """A check that admits no group and records the kinds of all."""
 
     kinds: dict[str, None] = field(default_factory=dict)
 
@@ -63,7 +63,9 @@ class _Seen:
 
 
 def merging(pipeline: Pipeline) -> list[FamilyPass]:
-    """The passes that merge parallel products by a static rule, which measurement may replace."""
+    """Return the passes that merge parallel products by a static rule, which measurement may
+    replace.
+    """
     return [
         p
         for p in pipeline.passes
@@ -72,7 +74,7 @@ def merging(pipeline: Pipeline) -> list[FamilyPass]:
 
 
 def with_kinds(pipeline: Pipeline, chosen: dict[str, frozenset[str]]) -> Pipeline:
-    """The pipeline whose passes, by name, merge just the groups of these kinds."""
+    """Return the pipeline with passes that merge exactly the groups of these kinds."""
 
     def own(p: Pass) -> Pass:
         if not isinstance(p, FamilyPass) or p.name not in chosen:
@@ -83,13 +85,13 @@ def with_kinds(pipeline: Pipeline, chosen: dict[str, frozenset[str]]) -> Pipelin
 
 
 def _always(p: FamilyPass, check: Check) -> FamilyPass:
-    """The pass with every group that `check` admits, whatever the static rule says."""
+    """Return the pass with every group that `check` admits, without its static rule."""
     # passes with a static rule have the field, their common base does not
     return replace(p, merge="always", check=check)  # type: ignore[call-arg]
 
 
 def kinds_in(model: ModelLike, pipeline: Pipeline) -> dict[str, dict[str, bool]]:
-    """By pass, the kinds of groups that there are, and whether the static rule merges them."""
+    """Return the kinds of groups by pass, and whether the static rule merges them."""
     found: dict[str, dict[str, bool]] = {}
     for p in merging(pipeline):
         seen = _Seen()
@@ -143,7 +145,7 @@ EACH = "every kind"
 
 @dataclass(frozen=True)
 class Choice:
-    """One decision: `name` says it, and is what a file of decisions has."""
+    """One decision; `name` describes it and is stored in files of decisions."""
 
     name: str
     item: str = ""  # a pass that runs too
@@ -157,9 +159,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Choices:
-    """All decisions about one model, in the order in which they are taken; `kinds`: see
-    `kinds_in`.
-    """
+    """All decisions about one model, in their order; `kinds`: see `kinds_in`."""
 
     pipeline: Pipeline
     all: tuple[Choice, ...]
@@ -204,7 +204,9 @@ class Choices:
 
 
 def _about_kinds(name: str, kinds: Mapping[str, bool]) -> list[Choice]:
-    """First all kinds at once, which shows best, then each otherwise than by the static rule."""
+    """Return the decision on all kinds at once, which has the largest effect, then one for each
+    kind.
+    """
     found = []
     for merged in (True, False):
         if len(kinds) > 1 and any(on is not merged for on in kinds.values()):
@@ -222,12 +224,14 @@ def _has(pipeline: Pipeline, item: str) -> bool:
 
 
 def _plain(p: Pass) -> dict[str, Any]:
-    """Its options, without those that each pipeline sets for all its passes."""
+    """Return its options, without those that a pipeline sets for all its passes."""
     return {k: v for k, v in vars(p).items() if k not in ("merge", "provider", "check")}
 
 
 def _with(passes: list[Pass], choice: Choice) -> list[Pass]:
-    """The pass among the others: in the place of those of its name that have other options."""
+    """Return the passes with the chosen one, which replaces passes of its name with other
+    options.
+    """
     (offered,) = parse_passes(choice.item)
     if choice.moved:
         passes = [p for p in passes if p.name != offered.name]
@@ -238,7 +242,7 @@ def _with(passes: list[Pass], choice: Choice) -> list[Pass]:
 
 
 def described(pipeline: Pipeline) -> list[str]:
-    """Each pass with its options, as a file of decisions names what they are about."""
+    """Return each pass with its options, as in a file of decisions."""
     return [
         repr(replace(p, check=None) if isinstance(p, FamilyPass) else p) for p in pipeline.passes
     ]

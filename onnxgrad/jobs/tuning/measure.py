@@ -1,4 +1,4 @@
-"""`--tune`: each choice is measured against what was kept before it, and kept where it wins."""
+"""`--tune`: measures each choice against the pipeline so far, and keeps those that are faster."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ OnChoice = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class Decision(Plain):
-    """A decided choice: its time over that of the pipeline before it, and the uncertainty of that
-    ratio. Both are None if it was not measured; `why` has the reason.
+    """A decided choice: the ratio of its time to that of the pipeline before it, and the
+    uncertainty. Both are None if it was not measured; `why` has the reason.
     """
 
     choice: str
@@ -44,8 +44,8 @@ class Decision(Plain):
 
 @dataclass(frozen=True)
 class Tuned:
-    """The pipeline that was decided on, every decision, and the result's time over that of the
-    static rule.
+    """The pipeline after all decisions, every decision, and the ratio of the result's time to that
+    of the static rule.
     """
 
     pipeline: Pipeline
@@ -55,19 +55,21 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Measuring:
-    """Where and on what is measured: `verify.bench.Conditions`, by name."""
+    """The conditions of measurements: those of `verify.bench.Conditions`, by name."""
 
     options: Mapping[str, Any]
     seconds: float = TUNE_SECONDS
 
     @property
     def is_cpu_time(self) -> bool:
-        """With one thread CPU time says the same as wall time, and does not mind other work."""
+        """Whether CPU time is measured: with one thread it equals wall time, without the influence
+        of other work.
+        """
         return (self.options.get("provider", "cpu"), self.options.get("threads", 1)) == ("cpu", 1)
 
     def ratio(self, a: ModelProto, b: ModelProto, seconds: float) -> tuple[float, float]:
-        """The time of `b` over that of `a`, and how far the median may be off. InputError where
-        either does not run.
+        """Return the ratio of the time of `b` to that of `a`, and the uncertainty of the median.
+        Raises InputError if either does not run.
         """
         conditions, models = Conditions(**self.options), {"before": a, "after": b}
         report = bench(models, conditions, rounds=_ROUNDS, seconds=seconds)
@@ -82,11 +84,11 @@ def tune(
     model: ModelLike, pipeline: Pipeline, measuring: Measuring, on_choice: OnChoice | None = None
 ) -> Tuned:
     """Decide every choice for `model`, greedily in order, within `measuring.seconds`; `on_choice`
-    receives each choice and the share that is done.
+    receives each choice and the share done.
 
-    A choice is kept where its median ratio is below 1 by more than the spread and than a hundredth.
-    If all together are not quicker than the static rule, none is. Raises InputError where the model
-    itself does not run.
+    A choice is kept if its median ratio is below 1 by more than the spread and more than a
+    hundredth. If all together are not faster than the static rule, none is kept. Raises InputError
+    if the model does not run.
     """
     report = on_choice or (lambda what, part: None)
     choices = Choices.of(model, pipeline)
@@ -99,7 +101,7 @@ def tune(
 
 
 class _Search:
-    """The state of one search: what was kept, and the model that it makes."""
+    """The state of one search: the kept choices, and their model."""
 
     def __init__(self, model: ModelLike, choices: Choices, measuring: Measuring) -> None:
         self.model, self.choices, self.measuring = model, choices, measuring
@@ -114,7 +116,7 @@ class _Search:
         return to_proto(program, weights=True)
 
     def decide(self, choice: Choice, left: int) -> None:
-        """Measure one choice, `left` of which have to share the time, and keep it or not."""
+        """Measure one choice, with `left` choices to share the time, and keep it or not."""
         if time.monotonic() >= self.deadline:
             self.decisions.append(Decision(choice.name, False, why=LATE))
             return
@@ -134,9 +136,7 @@ class _Search:
             self.current = candidate
 
     def confirmed(self) -> Decision | None:
-        """The result against the static rule; where it is not quicker after all, nothing is
-        kept.
-        """
+        """Compare the result with the static rule, and keep nothing if it is not faster."""
         if not self.kept:
             return None
         ratio, spread = self._measured(self.static, self.current, 1)

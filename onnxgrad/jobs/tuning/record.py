@@ -1,4 +1,4 @@
-"""The file of decisions: the model, machine and versions that they are for, and their replay
+"""The file of decisions, with the model, machine and versions to which they apply, and their replay
 without measuring.
 """
 
@@ -33,7 +33,7 @@ _MEASURED_ON = ("provider", "threads", "inputs", "dims")
 
 
 def digest(model: ModelLike) -> str:
-    """sha256 of a model and of the weights that it has outside. InputError where one cannot be
+    """Return the sha256 of a model and its external weights. Raises InputError if a file cannot be
     read.
     """
     proto, folder = proto_of(model)
@@ -46,7 +46,7 @@ def digest(model: ModelLike) -> str:
 def record(
     model: ModelLike, pipeline: Pipeline, measuring: Measuring, tuned: Tuned
 ) -> dict[str, Any]:
-    """Return the content of the file in JSON's types. `pipeline`: that of the static rule."""
+    """Return the content of the file in JSON types. `pipeline` is that of the static rule."""
     options = measuring.options
     return {
         "format": _FORMAT,
@@ -67,7 +67,7 @@ def record(
 
 
 def _shown(inputs: Any) -> Any:
-    """Names of files; of values the shapes."""
+    """Return the names of files, or the shapes of values."""
     if inputs is None or isinstance(inputs, str):
         return inputs
     if isinstance(inputs, Mapping):
@@ -76,7 +76,7 @@ def _shown(inputs: Any) -> Any:
 
 
 def write(path: Path, data: Mapping[str, Any]) -> None:
-    """Write the file whole or not at all. Raises InputError."""
+    """Write the file completely or not at all. Raises InputError."""
     try:
         write_whole(path, (printable_json(data, indent=1) + "\n").encode())
     except OSError as error:
@@ -84,7 +84,9 @@ def write(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The decisions in a file. Raises InputError for one that is missing or no such file."""
+    """Return the decisions in a file. Raises InputError if it is missing or another kind
+    of file.
+    """
     try:
         data: dict[str, Any] = json.loads(text_of(Path(path)))
     except OSError as error:
@@ -102,7 +104,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def replayed(model: ModelLike, pipeline: Pipeline, data: Mapping[str, Any], where: str) -> Tuned:
-    """The decisions of a file, nothing measured. Raises InputError where they were taken for
+    """Return the decisions of a file, without measuring. Raises InputError if they were made for
     another model, other passes or by another version.
     """
     if data.get("model") != digest(model):
@@ -129,7 +131,7 @@ def replayed(model: ModelLike, pipeline: Pipeline, data: Mapping[str, Any], wher
 
 @dataclass(frozen=True)
 class Tuning:
-    """Measure for so many seconds, or replay decisions that stand in `where`."""
+    """Measures for some seconds, or replays the decisions in `where`."""
 
     seconds: float = TUNE_SECONDS
     replay: Mapping[str, Any] | None = None
@@ -137,8 +139,8 @@ class Tuning:
 
     @staticmethod
     def of(given: Any) -> Tuning | None:
-        """Return what `tune` of `optimize` means: true and seconds measure, a file or its contents
-        are replayed. Raises InputError.
+        """Return the meaning of `tune` of `optimize`: true and seconds measure, a file or its
+        contents are replayed. Raises InputError.
         """
         if given is None or given is False:
             return None
@@ -158,10 +160,10 @@ class Tuning:
         options: Mapping[str, Any],
         on_choice: OnChoice | None = None,
     ) -> tuple[Pipeline, dict[str, Any]]:
-        """Return the pipeline that was decided on for `model`, and the decisions in JSON's types.
+        """Return the pipeline for `model`, and the decisions in JSON types.
 
-        `options`: those of the proof; `on_choice` receives each choice. Raises InputError for a
-        model that does not run and for decisions that are not about it.
+        `options` are those of the proof; `on_choice` receives each choice. Raises InputError for a
+        model that does not run, and for decisions about another model.
         """
         if self.replay is not None:
             return replayed(model, pipeline, self.replay, self.where).pipeline, dict(self.replay)
