@@ -46,7 +46,7 @@ from onnxgrad.train.update.mixed_precision import LossScaling
 from onnxgrad.train.update.options import NORM, UpdateOptions
 from onnxgrad.wording import perhaps
 
-LossLike: TypeAlias = "Loss | str | Callable[[dict[str, Var]], Var] | None"
+LossLike: TypeAlias = "Loss | str | Callable[..., Var] | None"
 
 
 @dataclass(frozen=True)

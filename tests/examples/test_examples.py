@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,7 +18,7 @@ from onnxgrad import Trainer, train, training_step
 from onnxgrad.train.export import changed_weights
 from onnxgrad.verify.reference.evaluate import Reference
 from onnxgrad.verify.running.session import run
-from scripts.examples import distill, fit_ode, forces, gauss_newton, lora
+from scripts.examples import distill, fit_ode, forces, gauss_newton, lora, own_losses
 from scripts.fetch_models import FetchError, fetch
 from tests.helpers import ROOT
 
@@ -27,6 +28,7 @@ QUICK = {
     "fit_ode": ["fit.png", "pendulum.onnx"],
     "forces": ["forces.onnx", "relaxed.xyz"],
     "gauss_newton": None,
+    "own_losses": None,
 }
 # of a model that comes inside a Python package, and with matplotlib
 OF_A_PACKAGE = {
@@ -65,6 +67,50 @@ def test_it_is_short_and_says_how_it_is_called(name: str) -> None:
     text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
     assert len(text.splitlines()) < 80
     assert f"    python scripts/examples/{name}.py" in text.split('"""')[1]
+
+
+def loss_of(text: str, loss: object, rng: np.random.Generator, shapes: dict[str, Any]) -> Any:
+    """A step of a model with random weights, and its loss as a function of a batch."""
+    model = onnx.parser.parse_model(text)
+    for name, shape in shapes.items():
+        value = rng.normal(0, 0.3, shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    step = training_step(model, loss)
+    return model, lambda batch: Trainer(step, threads=1).evaluate(batch)["loss"]
+
+
+def test_own_losses_are_their_formulas() -> None:
+    rng = np.random.default_rng(1)
+    data, shapes = (
+        own_losses.discs(5, rng),
+        {"w1": (8, 1, 5, 5), "b1": 8, "w2": (1, 8, 5, 5), "b2": 1},
+    )
+    t = data["mask"].astype(np.float64)
+    for loss in (own_losses.dice, own_losses.focal):
+        model, found = loss_of(own_losses.DISCS, loss, rng, shapes)
+        z = run(model, {"x": data["x"]})["logits"].astype(np.float64)
+        p = 1 / (1 + np.exp(-z))
+        both, sizes = (p * t).sum((1, 2, 3)), (p + t).sum((1, 2, 3))
+        right = np.where(t == 1, p, 1 - p)
+        each = -np.where(t == 1, 0.25, 0.75) * (1 - right) ** 2 * np.log(right)
+        expected = (1 - (2 * both + 1) / (sizes + 1)) if loss is own_losses.dice else each
+        assert found(data) == pytest.approx(expected.mean(), rel=1e-5)
+    x, y = rng.normal(size=(2, 9, 6)).astype(np.float32)
+    same = np.float32(np.arange(9) % 2)
+    model, found = loss_of(
+        own_losses.PAIRS, own_losses.contrastive, rng, {"w1": (6, 16), "w2": (16, 2)}
+    )
+    ends = run(model, {"x": x, "y": y})
+    d = np.linalg.norm(ends["a"].astype(np.float64) - ends["b"], axis=1)
+    expected = np.where(same == 1, d**2, np.maximum(2 - d, 0) ** 2).mean()
+    assert found({"x": x, "y": y, "same": same}) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_own_losses_train() -> None:
+    found = own_losses.main()
+    assert all(after["loss"] < 0.75 * before for before, after in found.values())
+    assert min(found[name][1]["iou{threshold=0,target=mask}"] for name in ("dice", "focal")) > 0.7
 
 
 @pytest.mark.slow

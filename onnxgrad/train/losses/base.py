@@ -20,7 +20,7 @@ from onnxgrad.ir.types import FLOAT_DTYPES, element_count, is_static
 from onnxgrad.ir.var import Var
 from onnxgrad.options import Declared, Range, check_fields, checked
 from onnxgrad.train.losses.place import Place, wide
-from onnxgrad.wording import option
+from onnxgrad.wording import option, perhaps
 
 # an option that is numbers per class or element: one number, lists of them, an array; None: all 1
 Numbers = Any
@@ -177,9 +177,15 @@ class Custom(Loss):
     """A loss written with `onnxgrad.op`: a function that receives the model's values by name and
     returns a scalar.
 
-    If the function has two parameters, it also receives the Place, whose `labels(name, dtype,
-    shape)` are new inputs. over_batch: "mean" or "sum", if the scalar is the mean or sum over
-    examples that are treated independently.
+    If the function has two parameters without defaults, it also receives the `Place`, whose
+    `labels(name, dtype, shape)` are new inputs of the step:
+
+        def absolute(values, place):
+            truth = place.labels("truth", np.float32, values["y"].shape)
+            return op.ReduceMean(op.Abs(values["y"] - truth), keepdims=0)
+
+    over_batch: "mean" or "sum", if the scalar is the mean or sum over examples that are treated
+    independently.
     """
 
     function: Callable[..., Var]
@@ -192,13 +198,24 @@ class Custom(Loss):
     def emit(self, place: Place) -> Var:
         """Return the value of the function. Raises InputError if it is not a scalar."""
         more = [place] if _parameters(self.function) > 1 else []
-        value: object = self.function(dict(place.own), *more)
+        value: object = self.function(_Values(place.own), *more)
         if not isinstance(value, Var) or value.shape != () or value.dtype not in FLOAT_DTYPES:
             raise InputError(
                 f"the loss function returned {repr(value)[:80]}, not a floating-point scalar of "
                 "the graph"
             )
         return value
+
+
+class _Values(dict[str, Var]):
+    """The values of a model. Raises InputError for a name that is none."""
+
+    def __missing__(self, name: str) -> Var:
+        raise InputError(
+            f"the loss function reads '{name}', which is no value of the model"
+            f"{perhaps(name, self)}: for labels of its own give it a second parameter, such as "
+            f"place, and read place.labels('{name}', dtype, shape)"
+        )
 
 
 def _parameters(function: Callable[..., Any]) -> int:

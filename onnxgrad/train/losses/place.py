@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from onnx import TensorProto
+import numpy as np
+from numpy.typing import DTypeLike
+from onnx import TensorProto, helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.block import BindingBlock
@@ -80,13 +82,14 @@ class Place:
             )
         return wide(found)
 
-    def labels(self, name: str, dtype: int, shape: Shape, of: str = "") -> Var:
+    def labels(self, name: str, dtype: int | DTypeLike, shape: Shape, of: str = "") -> Var:
         """Return the graph input with this name, or the model's value with this name, through which
-        no gradient flows, or a new input of this type.
+        no gradient flows, or a new input of this type. dtype: NumPy's, or an element type of ONNX.
 
         An existing integer may have another width and a float another precision; it is cast. Raises
         InputError if it has another kind or cannot have that shape.
         """
+        dtype = dtype if isinstance(dtype, int) else _element_type(name, dtype)
         wanted = TensorType(dtype, shape)
         found = next((v for v in self.block.inputs if v.name == name), self.own.get(name))
         if found is None and all(v.name != name for v in self.block.vars()):
@@ -111,6 +114,14 @@ class Place:
 
     def _listed(self) -> str:
         return ", ".join(f"{v.name}: {v.type or '?'}" for v in self.block.outputs)
+
+
+def _element_type(name: str, dtype: DTypeLike) -> int:
+    """Return ONNX's element type of a dtype. Raises InputError if there is none."""
+    try:
+        return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    except (TypeError, ValueError, KeyError):
+        raise InputError(f"the labels '{name}' cannot be of dtype {dtype!r:.80}") from None
 
 
 def is_float(v: Var) -> bool:

@@ -105,3 +105,26 @@ def test_the_mean_of_an_empty_batch_is_nan_as_in_pytorch(dims: list[Any]) -> Non
     empty = np.zeros((0, 3), np.float32)
     (value,) = run(model, {"y_in": empty, "target": empty}).values()
     assert np.isnan(value)
+
+
+def test_a_function_has_labels_of_its_own_by_a_second_parameter() -> None:
+    model = parse("g (float[N, 3] z) => (float[N, 3] y) { y = Exp (z) }")
+
+    def of_one(values: dict[str, Any]) -> Any:
+        return op.ReduceMean(values["y"] - values["tarjet"], keepdims=0)
+
+    message = r"reads 'tarjet', which is no value .*place.labels\('tarjet', dtype, shape\)"
+    with pytest.raises(InputError, match=message):
+        with_loss(model, Custom(of_one))
+
+    def of_two(dtype: Any) -> Any:
+        def own(values: dict[str, Any], place: Place, scale: float = 2.0) -> Any:
+            t = place.labels("truth", dtype, values["y"].shape)
+            return op.ReduceMean(op.Abs(values["y"] - op.Cast(t, to=1)) * scale, keepdims=0)
+
+        return Custom(own)
+
+    for dtype, expected in ((np.float32, "f32"), ("int64", "i64"), (TensorProto.DOUBLE, "f64")):
+        assert labels_of(with_loss(model, of_two(dtype)))["truth"] == f"{expected}[N,3]"
+    with pytest.raises(InputError, match="the labels 'truth' cannot be of dtype 'number'"):
+        with_loss(model, of_two("number"))
