@@ -9,7 +9,9 @@ import numpy as np
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import REDUCTIONS
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import Array, Shape
+from onnxgrad.ir.sizes import at_least
+from onnxgrad.ir.type_inference.shape_arithmetic import sizes
+from onnxgrad.ir.types import Array, Shape, same_shape
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.fold_scale_axis.scale import again
 from onnxgrad.laws.permeable import permeable
@@ -85,10 +87,18 @@ def reshape_of_reshape(x: Var, s: Var, root: Binding) -> Any:
     """Reshape(Reshape(x, s), t) = Reshape(x, t), when t copies no size (0) of what it reshapes; so
     for Reshape of Squeeze, Unsqueeze and Flatten
     """
-    sizes = s.ints
-    if sizes is None or (0 in sizes and not root.attr("allowzero", 0)):
+    wanted = sizes(s)
+    if wanted is None or not (root.attr("allowzero", 0) or _copies_nothing(x.shape, wanted)):
         return None
     return op.Reshape(x, s, allowzero=root.attrs.get("allowzero"))
+
+
+def _copies_nothing(source: Shape | None, wanted: Shape) -> bool:
+    """Whether no size that is requested may be 0, unless `source` has the same in its place."""
+    return all(
+        d == -1 or at_least(d, 1) or (source is not None and same_shape(source[i : i + 1], (d,)))
+        for i, d in enumerate(wanted)
+    )
 
 
 @rewrite(
@@ -106,16 +116,16 @@ def view_of_view(x: Var, inner: Binding, root: Binding) -> Any:
     return op.Reshape(x, _target(root.out.shape))
 
 
-def _target(sizes: Shape | None) -> Array:
+def _target(shape: Shape | None) -> Array:
     """The shape as Reshape takes it, one unknown size left open. Raises Decline."""
-    if sizes is None:
+    if shape is None:
         raise decline("the result's rank is unknown")
-    decline_if(0 in sizes, "a size is 0, which Reshape would copy")
+    decline_if(0 in shape, "a size is 0, which Reshape would copy")
     decline_if(
-        sum(not isinstance(d, int) for d in sizes) > 1,
+        sum(not isinstance(d, int) for d in shape) > 1,
         "several sizes are unknown, and the count of elements decides one",
     )
-    return np.array([d if isinstance(d, int) else -1 for d in sizes], np.int64)
+    return np.array([d if isinstance(d, int) else -1 for d in shape], np.int64)
 
 
 def _keeps_order(shape: Shape | None, perm: Any) -> bool:

@@ -1,5 +1,6 @@
-"""Two operators in a row as one: Relu and Clip, Min and Max, Ceil of Ceil, Gather of Gather, Concat
-of Concat, Pad in front of Conv and AveragePool; and Where that always chooses the same side.
+"""Two operators in a row as one: Relu and Clip, Min and Max, Ceil of Ceil, Gather of Gather, Slice
+of Slice, Concat of Concat, Pad in front of Conv and AveragePool; and Where that always chooses the
+same side.
 
 Relu and Clip both hand NaN on and treat a zero in the same way: one of them is bit for bit the
 two. Pad does not move into MaxPool, which takes the lowest finite value (onnxruntime) or -inf
@@ -173,6 +174,35 @@ def gather_of_gather(x: Var, i: Var, j: Var, p: int, q: int, root: Binding) -> A
     return op.Gather(x, np.asarray(first[second]), axis=p)
 
 
+@rewrite(
+    P.Slice(P.Slice(x, a, b, c.maybe, d.maybe).only.named("inner"), i, j, v.maybe, w.maybe),
+    shrinks=count("Slice"),
+)
+def slice_of_slice(x: Var, inner: Binding, root: Binding) -> Any:
+    """x[a:b, ...][..., c:d] = x[a:b, ..., c:d], for constant bounds along different axes"""
+    first, second = (_sliced(slice_, x.rank) for slice_ in (inner, root))
+    if first is None or second is None:
+        return decline("a bound is computed, or the axes are unknown")
+    decline_if(not set(first[2]).isdisjoint(second[2]), "both cut one axis")
+    return op.Slice(x, *(np.array([*p, *q], np.int64) for p, q in zip(first, second, strict=True)))
+
+
+def _sliced(b: Binding, rank: int | None) -> list[list[int]] | None:
+    """The starts, ends, axes (not negative) and steps of a Slice, if all are constant."""
+    given = [b.operand(k) for k in range(1, 5)]
+    vectors = [None if v is None else v.ints for v in given]
+    starts, ends, axes, steps = vectors
+    if starts is None or ends is None or len(starts) != len(ends):
+        return None
+    axes = tuple(range(len(starts))) if given[2] is None else axes
+    steps = (1,) * len(starts) if given[3] is None else steps
+    if axes is None or steps is None or not len(axes) == len(steps) == len(starts):
+        return None
+    if rank is None or not all(-rank <= k < rank for k in axes):
+        return None
+    return [[*starts], [*ends], [k % rank for k in axes], [*steps]]
+
+
 @rewrite(P.Concat(Each(x), axis=p), shrinks=count("Concat"))
 def concat_of_concat(x: list[Var], p: int, root: Binding) -> Any:
     """Concat(Concat(a, b), c) = Concat(a, b, c) along one axis, where nothing else reads the
@@ -337,6 +367,7 @@ CONSECUTIVE = [
     min_of_max,
     concat_of_concat,
     gather_of_gather,
+    slice_of_slice,
     where_of_not,
     cast_of_filled,
     pad_into_conv,

@@ -53,6 +53,49 @@ def test_indices_that_a_caller_gives_stay() -> None:
     assert len(rewritten(text, "merge-consecutive", {"i": i64([1, 2])}).ops) == 2
 
 
+SLICES = [
+    # start, end, axes, steps of two Slices of (5, 4, 3), and whether they are one
+    (([1], [9], [0], None), ([-3], [4], [1], None), True),
+    (([0, 1], [5, 3], None, None), ([-1], [-9], [-1], [-2]), True),
+    (([4], [0], [-3], [-2]), ([0, 1], [2, 3], [2, 1], [1, 1]), True),
+    (([1], [4], [1], None), ([0], [2], [-2], None), False),  # one axis
+    (([1], [1], [0], None), ([0], [2], [2], None), True),  # nothing is left
+]
+
+
+@pytest.mark.parametrize(("first", "second", "one"), SLICES)
+@pytest.mark.parametrize("opset", [10, 20])
+def test_slice_of_slice(first: Any, second: Any, one: bool, opset: int) -> None:
+    names, values = [], {}
+    for slice_, bounds in (("a", first), ("b", second)):
+        given = {f"{slice_}{k}": i64(v) for k, v in enumerate(bounds) if v is not None}
+        names.append(
+            ", ".join(n if (n := f"{slice_}{k}") in given else "" for k in range(4)).rstrip(", ")
+        )
+        values |= given
+    text = (
+        f"g (float[5,4,N] x) => (float[] o) {{ y = Slice(x, {names[0]}) o = Slice(y, {names[1]}) }}"
+    )
+    done = rewritten(text, "merge-consecutive", values, opset=opset)
+    assert done.ops == ["Slice"] * (1 if one else 2)
+    assert_same_bits(done, x=special(5, 4, 3))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[5,4] x, int64[1] e) => (float[] o) { y = Slice(x, z, e) o = Slice(y, z, u, u) }",
+        "g (float[5,4] x) => (float[] o, float[] y) { y = Slice(x, z, u, z) o = Slice(y, z, u, u) }",
+        "g (float[] x) => (float[] o) { q = Reshape(x, t) y = Slice(q, z, u, z) o = Slice(y, z, u, m) }",
+    ],
+)
+def test_two_slices_stay(text: str) -> None:
+    """A bound that a caller gives, a result that is an output, axes from the end of an unknown rank."""
+    text = text.replace("float[] x", "float[K] x, int64[n] t")
+    values = {"z": i64([0]), "u": i64([1]), "m": i64([-1])}
+    assert rewritten(text, "merge-consecutive", values).ops.count("Slice") == 2
+
+
 @pytest.mark.parametrize("opset", [4, 11, 20])
 def test_concat_of_concat(opset: int) -> None:
     text = """g (float[2,N] a, float[2,M] b) => (float[2,K] o) {

@@ -239,6 +239,15 @@ def test_rows_of_a_constant_matrix() -> None:
     assert [v.ints for v in done.block.initializers.values()] == [(3, 4)]
 
 
+@pytest.mark.parametrize("mask", [[1.0, 0.0, 2.0], [0.0, 0.0, 0.0]])
+def test_where_a_constant_is_not_zero(mask: list[float]) -> None:
+    """As Longformer writes x[mask]: the number of results is that of the elements that are not zero."""
+    text = """g (float[3] x) => (float[] y) {
+      i = NonZero(m)  t = Transpose<perm = [1, 0]>(i)  y = GatherND(x, t) }"""
+    done = folded(text, {"m": np.array(mask, np.float32)})
+    assert done.ops == ["GatherND"]
+
+
 def test_sizes_through_floats_and_booleans() -> None:
     text = """g (float[7] x, float[2] y, float[6] z) => (float[] o) {
       a = Shape(x) b = Shape(y) c = Cast<to=1>(a) d = Cast<to=1>(b) q = Div(c, d) r = Mul(q, d) s = Cast<to=7>(r)

@@ -200,6 +200,28 @@ def test_reshape_of_reshape() -> None:
     assert cleaned(shared, {"a": i64(3, 4), "b": i64(12)}).ops == ["Reshape", "Reshape"]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "options", "left"),
+    [
+        ("a, b, m", "", 1),
+        ("a, b, n, c", "", 0),  # the shape of x
+        ("a, b, c", "", 2),  # where C is 0 it copies a size
+        ("a, b, c", "<allowzero = 1>", 1),
+        ("a, d, m", "", 1),
+    ],
+)
+def test_reshape_of_reshape_to_open_sizes(sizes: str, options: str, left: int) -> None:
+    """As BERT's mask is indexed: (B, 1, S, 1) to (B S) to (B, 1, S)."""
+    done = cleaned(
+        f"""g (float[A,B,1,C] x) => (float[] o) {{ s = Shape(x) a = Gather(s, zero) b = Gather(s, n)
+          c = Gather(s, three) d = Add(b, zero) y = Reshape(x, m) t = Concat<axis = 0>({sizes})
+          z = Reshape{options}(y, t) o = Relu(z) }}""",
+        {"zero": i64(0), "n": i64(1), "three": i64(3), "m": i64(-1)},
+    )
+    assert done.ops.count("Reshape") == left
+    assert_same_results(done, exact=True)
+
+
 def test_outputs_keep_their_names_and_types() -> None:
     for text in (
         "g (float[2] x) => (float[2] o) { o = Identity(x) }",

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+import numpy as np
 from onnx import NodeProto, TensorProto
 
 from onnxgrad.ir import domains
@@ -23,7 +24,7 @@ from onnxgrad.ir.type_inference.window_shapes import (
     of_space_to_depth,
     of_transposed_conv,
 )
-from onnxgrad.ir.types import Shape, broadcast_shapes, same_dim
+from onnxgrad.ir.types import Shape, broadcast_shapes, element_count, same_dim
 from onnxgrad.ir.var import Var
 
 _Rule: TypeAlias = Callable[[Call], Shape | list[Shape] | None]
@@ -297,6 +298,18 @@ def _bound(at: Dim, size: Dim) -> Dim:
     return algebra.minimum(at, size) if algebra.at_least(at, 0) else None
 
 
+# constants of more elements are not counted
+_MOST = 1 << 16
+
+
+def _of_non_zero(c: Call) -> Shape | None:
+    count = element_count(c.x.shape)
+    if not c.x.rank or not c.x.is_constant or count is None or count > _MOST:
+        return None
+    array = c.x.const
+    return None if array is None else (c.x.rank, int(np.count_nonzero(array)))
+
+
 def _as_first(c: Call) -> Shape | None:
     return c.x.shape
 
@@ -315,6 +328,7 @@ _REFINED: dict[str, _Rule] = {
     "TopK": _of_top_k,
     "Pad": _of_pad,
     "Slice": _of_slice,
+    "NonZero": _of_non_zero,
     "ScatterND": _as_first,
     "ScatterElements": _as_first,
     "Conv": of_conv,
