@@ -330,9 +330,8 @@ def changed_after(options: OptimizeOptions, outcome: Outcome) -> None:
     if opened is not outcome.program:
         outcome.changed = opened
     if options.lift is not False:
-        divided = lift(
-            outcome.program, LiftOptions.from_settings({**proof, "weights": weights}), Hooks()
-        )
+        settings = LiftOptions.from_settings({**proof, "weights": weights})
+        divided = lift(outcome.program, settings, Hooks(), paying=True)
         parts = (stats_of(to_proto(p)).nodes for p in (divided.prepare, divided.program))
         once, each = (counted(nodes, "node") for nodes in parts)
         outcome.prepare = divided.prepare

@@ -4,9 +4,10 @@ runs once, at load.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,9 +19,10 @@ from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import TensorType
+from onnxgrad.ir.types import TensorType, element_count
 from onnxgrad.ir.var import Var
 from onnxgrad.jobs.extract import cut, extracted, remove_what_served
+from onnxgrad.jobs.inspection.operator_costs import flops
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, proved, runnable, running, write_if_proved
 from onnxgrad.jobs.surgery_declarations import LiftOptions
@@ -50,19 +52,21 @@ class LiftedModel(Proved):
     prepare: Program
 
 
-def lift(model: ModelLike, options: LiftOptions, hooks: Hooks) -> LiftedModel:
-    """Split a model, prove preparation and rest together, and let the hooks write the rest. Raises
-    InputError for a name that matches nothing, and if nothing can be lifted.
+def lift(
+    model: ModelLike, options: LiftOptions, hooks: Hooks, *, paying: bool = False
+) -> LiftedModel:
+    """Split a model, prove preparation and rest together, and let the hooks write the rest.
+    `paying`: leave nodes that take no longer than one more input does. Raises InputError for a name
+    that matches nothing, and if nothing can be lifted.
     """
     with hooks.limits(options.timeout, options.max_memory):
         model = settled(model)
         original, prepare, rest = (load_own(model) for _ in range(3))
         hooks.on_read(original)
         names = _weights(original, options.weights)
-        ends = lifted(original, names)
+        ends = lifted(original, names, paying=paying)
         if not ends:
-            more = option("--weights NAME", "weights=NAME")
-            raise InputError(f"nothing depends on weights alone: {more} names what is set at load")
+            raise InputError(_nothing(paying and bool(lifted(original, names))))
         values = _values(original, names)
         for part in (prepare, rest):
             _ask(part, names)
@@ -92,9 +96,19 @@ def prepare_path(rest: Path) -> Path:
     return rest.with_name(f"{rest.stem}.prepare.onnx")
 
 
-def lifted(program: Program, names: Sequence[str]) -> list[str]:
+def _nothing(is_little: bool) -> str:
+    if is_little:
+        return (
+            "what depends on weights alone takes no longer than it takes to pass it as inputs: "
+            "`onnxgrad lift` divides the model all the same"
+        )
+    more = option("--weights NAME", "weights=NAME")
+    return f"nothing depends on weights alone: {more} names what is set at load"
+
+
+def lifted(program: Program, names: Sequence[str], *, paying: bool = False) -> list[str]:
     """Return the values that the rest of a program reads and that depend on these weights and
-    constants alone.
+    constants alone; with `paying`, of nodes that take longer than passing these values as inputs.
     """
     block = program.main
     block.schedule()
@@ -108,6 +122,8 @@ def lifted(program: Program, names: Sequence[str]) -> list[str]:
                 v in weights or (v.definition is not None and made.get(v.definition))
                 for v in b.reads()
             )
+    if paying:
+        made = what_pays(made, weights)
     # a constant is no work, and the sizes of a Reshape are known where they are computed only
     return [
         v.name
@@ -116,6 +132,83 @@ def lifted(program: Program, names: Sequence[str]) -> list[str]:
         for v in _results(b)
         if (named or v.dtype not in _SIZES) and any(user not in made for user in v.users)
     ]
+
+
+# microseconds, measured with onnxruntime 1.32 on one thread (scripts/bench_lift.py): an array that
+# Python passes as one more input of a run, an input that loses its default, a node, and its
+# elements and operations
+_INPUT, _DEFAULT = 3.0, 0.6
+_NODE, _ELEMENT, _DEQUANTISED, _FLOP = 1.0, 1 / 4000, 1 / 1000, 1 / 50_000
+_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Constant"})
+_PRODUCTS = frozenset({"MatMul", "Gemm"})
+
+
+def what_pays(made: dict[Binding, bool], weights: set[Var]) -> dict[Binding, bool]:
+    """What of a preparation takes longer in each run than passing its results as inputs.
+
+    Inputs that only the preparation reads are saved. Views of a weight, and a Transpose that
+    onnxruntime makes part of a product, take no time.
+    """
+    left = dict(made)
+    for b in reversed(made):
+        from_file = all(v is None or v in weights or v.is_constant for v in b.inputs)
+        if from_file and _is_free(b) and not any(user in left for user in b.out.users):
+            del left[b]
+    pays, gain = dict.fromkeys(left, False), 0.0
+    for part in _parts(left):
+        ends = {v for b in part for v in _results(b) if any(u not in left for u in v.users)}
+        read = {v for b in part for v in b.reads() if v in weights}
+        saved = {v for v in read if not v.returned and all(u in left for u in v.users)}
+        won = sum(map(_microseconds, part)) - _INPUT * (len(ends) - len(saved))
+        if won > 0:
+            pays.update(dict.fromkeys(part, True))
+            gain += won
+    if gain <= _DEFAULT * sum(v.initializer is not None for v in weights):
+        return {}
+    return {b: named for b, named in left.items() if pays[b]}
+
+
+def _is_free(b: Binding) -> bool:
+    """Whether it takes no time where it stands: a view, or the Transpose of a factor."""
+    if b.op in _VIEWS:
+        return True
+    rank = b.out.rank or 0
+    turned = [*range(rank - 2), rank - 1, rank - 2]
+    return (
+        b.is_op("Transpose")
+        and rank >= 2
+        and list(b.attr("perm") or range(rank)[::-1]) == turned
+        and all(user.domain == "" and user.op in _PRODUCTS for user in b.out.users)
+    )
+
+
+def _microseconds(b: Binding) -> float:
+    """An estimate of what a binding takes; infinite if its sizes are unknown."""
+    if b.op in _VIEWS:
+        return 0.0
+    sizes = [element_count(v.shape) for v in (*_results(b), *b.inputs) if v is not None]
+    known = [n for n in sizes if n is not None]
+    if len(known) < len(sizes):
+        return inf
+    each = _DEQUANTISED if b.is_op("DequantizeLinear") else _ELEMENT
+    products = _FLOP * (flops(b) or 0) if b.op in _PRODUCTS else 0.0
+    return _NODE + each * max(known, default=0) + products
+
+
+def _parts(made: Mapping[Binding, bool]) -> Iterator[list[Binding]]:
+    """The bindings that results connect, in parts without a connection."""
+    left = dict.fromkeys(made)
+    while left:
+        part = [next(iter(left))]
+        del left[part[0]]
+        for b in part:  # grows
+            near = [v.definition for v in b.reads()]
+            near += [user for v in _results(b) for user in v.users]
+            for other in near:
+                if other is not None and other in left:
+                    del left[other]
+                    part.append(other)
+        yield part
 
 
 def _results(b: Binding) -> list[Var]:

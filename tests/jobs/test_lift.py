@@ -17,6 +17,7 @@ from onnxgrad.errors import InputError, NotProved
 from onnxgrad.jobs import lift as job
 from onnxgrad.verify.running.session import run
 from tests.helpers import parse
+from tests.rewriting import model_of
 
 # (inputs, outputs, operators) of both parts
 Parts = tuple[tuple[list[str], list[str], list[str]], tuple[list[str], list[str], list[str]]]
@@ -131,6 +132,32 @@ def test_a_default_that_callers_may_override() -> None:
 def test_a_name_that_means_nothing() -> None:
     with pytest.raises(InputError, match="weights='q': the model has no such input or initializer"):
         onnxgrad.lift(parse(LORA), "q")
+
+
+FACTORS = """g (float[N,64] x, float[64,64] w, float[64] s{}) => (float[N,64] y) {{
+  t = Transpose (w)  a = MatMul (x, t)  n = Mul ({}, {})  v = Unsqueeze (s, i)  b = Mul (a, v)  y = Add (b, n) }}"""
+
+
+@pytest.mark.parametrize(
+    ("inputs", "factors", "ends"),
+    [
+        ("", ("s", "s"), []),  # a node of 64 elements takes less than one more input
+        (", float[256,64] k, float[256,64] l", ("k", "l"), ["n"]),  # one input for two
+    ],
+)
+def test_optimize_lifts_what_pays(inputs: str, factors: tuple[str, str], ends: list[str]) -> None:
+    """A view and the Transpose of a factor take no time; `lift` itself lifts all."""
+    text = FACTORS.format(inputs, *factors).replace("[N,64]", f"[{256 if ends else 'N'},64]")
+    model = model_of(text, {"i": np.zeros(1, np.int64)})
+    weights = ["w", "s", "k", "l"][: 4 if ends else 2]
+    prepare, _ = onnxgrad.lift(model, weights)
+    assert sorted(part(prepare)[1]) == ["n", "t", "v"]
+    if ends:
+        prepare, rest = onnxgrad.optimize(model, lift=weights)
+        assert part(prepare)[1] == ends and "Mul" in part(rest)[2]
+    else:
+        with pytest.raises(InputError, match="takes no longer than"):
+            onnxgrad.optimize(model, lift=weights)
 
 
 def test_a_wrong_part_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
