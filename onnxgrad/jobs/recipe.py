@@ -86,8 +86,8 @@ _SUBTABLES = ("verify", "bench")
 
 @dataclass(frozen=True)
 class Recipe:
-    """The flat options for all models, and those for the models that a glob means; `where` names
-    the file, `ci` is what `onnxgrad ci` reads alone.
+    """The flat options for all models, and those for the models that a glob matches. `where` names
+    the file, `ci` are the options of `onnxgrad ci` alone.
     """
 
     where: str
@@ -96,8 +96,8 @@ class Recipe:
     ci: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, model: str, found_by: Collection[str] = ()) -> dict[str, Any]:
-        """The options for one model: the common ones, then those of every glob that means its
-        path or file name, or that it was `found_by`.
+        """Return the options for one model: the common ones, then those of every glob that matches
+        its path or file name, or by which it was found.
         """
         found = dict(self.common)
         for pattern, own in self.models.items():
@@ -110,7 +110,7 @@ class Recipe:
     def options(
         self, model: str, options: OptimizeOptions, found_by: Collection[str] = ()
     ) -> OptimizeOptions:
-        """Return the options for one model: those that the caller set, then the recipe's."""
+        """Return the options for one model: those of the caller, else the recipe's."""
         own = self.of(model, found_by)
         found = {OPTIONS[key].name: value for key, value in own.items() if key in OPTIONS}
         if "preset" in options.given:  # of the two, what the caller set alone
@@ -121,29 +121,29 @@ class Recipe:
         )
 
     def gates(self, model: str, found_by: Collection[str] = ()) -> Gates:
-        """Return what is required of one model."""
+        """Return the requirements of one model."""
         found = self.of(model, found_by)
         return Gates.from_settings(
             {GATES[key].name: value for key, value in found.items() if key in GATES}
         )
 
     def unmet(self, models: Collection[str]) -> list[str]:
-        """The globs that mean none of the models: mistyped, or meant for models of another call."""
+        """Return the globs that match none of the models."""
         return [p for p in self.models if not any(_means(p, model) for model in models)]
 
     def check_names(self, model: str, program: Program) -> None:
-        """Raises InputError for a required operator that neither a schema has nor the model, before
-        it is rewritten.
+        """Raise InputError, before any rewrite, for a required operator that neither a schema nor
+        the model has.
 
-        Of a domain without schemas it may be an operator that the rewrites bring; `check` knows.
+        Operators of a domain without schemas are accepted, because rewrites may add them; `check`
+        decides.
         """
         required = self.of(model).get("require", {})
         check_operators(required, operators_of(program), self.where, others=True)
 
     def check(self, model: str, outcome: Outcome) -> None:
-        """Raises NotProved, exit code 1, when the optimised model misses what the recipe requires,
-        and InputError for a required operator that exists nowhere. What `left_to_ci` names is not
-        looked at.
+        """Raise NotProved if the optimised model misses a requirement, and InputError for a
+        required operator that does not exist. Requirements of `left_to_ci` are ignored.
         """
         own, program, report = self.of(model), outcome.program, outcome.report
         first = outcome.given or program
@@ -170,11 +170,11 @@ def _means(pattern: str, model: str) -> bool:
 
 
 def find(config: str | None) -> Recipe | None:
-    """The recipe of `--config FILE`, else of onnxgrad.toml in the current folder, or of
-    pyproject.toml if it has the table; None otherwise.
+    """Return the recipe of `--config FILE`, else of onnxgrad.toml in the current folder, or of
+    pyproject.toml if it has the table, else None.
 
-    Raises InputError for a file that is missing or no TOML, for an unknown key, and where both
-    files are recipes.
+    Raises InputError for a file that is missing or not TOML, for an unknown key, and if both files
+    are recipes.
     """
     if config is not None:
         return read(Path(config))
@@ -191,7 +191,7 @@ def find(config: str | None) -> Recipe | None:
 
 
 def read(path: Path) -> Recipe:
-    """The recipe in a file. Raises InputError."""
+    """Return the recipe in a file. Raises InputError."""
     try:
         data = tomllib.loads(text_of(path))
     except OSError as e:
@@ -213,7 +213,7 @@ def _table(data: Mapping[str, Any]) -> Any:
 
 
 def parse(table: Any, where: str) -> Recipe:
-    """A recipe from its table, in the file `where`. Raises InputError naming the key."""
+    """Return the recipe of a table in the file `where`. Raises InputError, which names the key."""
     if not isinstance(table, dict):
         raise InputError(f"{where}: [{TABLE}] is a table")
     if not isinstance(table.get("models", {}), dict):
@@ -241,13 +241,13 @@ def _of_ci(table: Any, where: str) -> dict[str, Any]:
 
 
 def heading(where: str, name: str) -> str:
-    """Return how a table of a recipe is headed in that file."""
+    """Return the heading of a table of a recipe in that file."""
     return f"[{TABLE}.{name}]" if Path(where).name == "pyproject.toml" else f"[{name}]"
 
 
 def _flat(table: Any, where: str, folder: Path, others: Iterable[str] = ()) -> dict[str, Any]:
-    """The options of a table by flat keys (`verify.seeds`), files from `folder`. `others`: the keys
-    that the caller reads itself. Raises InputError naming the key.
+    """Return the options of a table by flat keys (`verify.seeds`), with files relative to `folder`.
+    `others` are keys that the caller reads itself. Raises InputError, which names the key.
     """
     if not isinstance(table, dict):
         raise InputError(f"{where}: is no table")
@@ -274,7 +274,7 @@ def _flat(table: Any, where: str, folder: Path, others: Iterable[str] = ()) -> d
 
 
 def _from(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:
-    """A table of changes whose files lie in `folder`."""
+    """Return a table of edits with files relative to `folder`."""
     found = dict(table)
     if "model" in found:
         found["model"] = os.path.join(folder, found["model"])
@@ -292,7 +292,7 @@ def _from(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:
 def _checked(
     key: str, value: Any, known: Mapping[str, Option], where: str, others: Iterable[str] = ()
 ) -> Any:
-    """The value of a key. Raises InputError if the key is not known, or the value of another
+    """Return the value of a key. Raises InputError if the key is unknown or the value has another
     type.
     """
     names = [*known, *others]
@@ -304,7 +304,7 @@ def _checked(
 
 
 def _beside(folder: Path, item: str) -> str:
-    """`[NAME=]FILE` with the file that lies in `folder`."""
+    """Return `[NAME=]FILE` with the file in `folder`."""
     name, equals, file = item.partition("=")
     if not equals or (folder / item).exists():
         return os.path.join(folder, item)

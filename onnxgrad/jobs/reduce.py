@@ -1,4 +1,4 @@
-"""The driver of `reduce`: the smallest model that still fails a check, which is a command or a
+"""The driver of `reduce`: finds the smallest model that still fails a check, a command or a
 function.
 """
 
@@ -27,9 +27,9 @@ Check: TypeAlias = Callable[[ModelProto], bool] | str | Sequence[str]
 
 @dataclass(frozen=True)
 class ReducedModel(Plain):
-    """The result of `reduce(report=True)`: the smallest `model`, in the type that was passed in;
-    how many candidates were `checked` and `invalid`; `finished`: the time sufficed; `steps`: how
-    often each kind of step helped.
+    """The result of `reduce(report=True)`: the smallest `model`, in the type you passed in; the
+    numbers of candidates `checked` and `invalid`; `finished`: whether the time sufficed; `steps`:
+    the number of successes of each kind of step.
     """
 
     json_keys = "finished checked invalid steps"
@@ -50,11 +50,11 @@ def smallest(
     statuses: Collection[int] | None = None,
     on_step: Callable[[str, ModelProto, int], None] | None = None,
 ) -> Reduction:
-    """Reduce a model, called `name`, as long as the check fails. At the deadline the smallest model
-    so far is the answer; a check that runs may finish.
+    """Reduce a model, called `name`, as long as the check fails. At the deadline, return the
+    smallest model so far; a running check may finish.
 
-    `statuses`: the exit codes of a command that count, if the options name none. Raises InputError
-    if the check does not fail on the model itself, or its command cannot be run.
+    `statuses`: the exit codes of a command that count as failures, if the options name none. Raises
+    InputError if the check does not fail on the model itself, or its command cannot be run.
     """
     seconds = SECONDS if options.timeout is None else options.timeout
     with (
@@ -72,7 +72,7 @@ def _fails(
     scratch: Path,
     original: tuple[ModelProto, str, Collection[int] | None],
 ) -> Interesting:
-    """Return whether a candidate still fails, as a function."""
+    """Return a function that tells whether a candidate still fails."""
     if callable(check):
         asked = check
         if not asked(deepcopy(original[0])):

@@ -40,8 +40,8 @@ INPUT = "input"  # the model as it was given, to which the result is held
 
 @dataclass(frozen=True)
 class Latency(Plain):
-    """Time over that of the model `against`, taken in turns: the median with its quartiles.
-    `clock`: "CPU", or "wall" on a device that computes while the CPU waits.
+    """The ratio of a time to that of the model `against`, measured in turns: the median with its
+    quartiles. `clock`: "CPU", or "wall" on a device that computes while the CPU waits.
     """
 
     json_keys = "against ratio:.4g low:.4g high:.4g clock"
@@ -55,11 +55,12 @@ class Latency(Plain):
 
 @dataclass(frozen=True)
 class Facts(Plain):
-    """Counts are those of `ir.protobufs.Stats`, types as printed (`f32[N,4]`), opsets by domain.
+    """The facts of a model. Counts are those of `ir.protobufs.Stats`, types are as printed
+    (`f32[N,4]`), opsets by domain.
 
-    `worst`: the largest difference that the proof found, as a share of the largest value; `memory`:
-    bytes at the peak of a run on the provider `memory_on`; these and `latency` are None where
-    nothing was measured.
+    `worst`: the largest difference in the proof, relative to the largest value. `memory`: peak
+    bytes of a run on the provider `memory_on`. These and `latency` are None if they were not
+    measured.
     """
 
     json_keys = (
@@ -85,12 +86,12 @@ class Facts(Plain):
 
     @property
     def nodes(self) -> int:
-        """How many there are, those of nested graphs and functions too."""
+        """The number of nodes, those of nested graphs and functions included."""
         return sum(self.operators.values())
 
 
 def facts_of(program: Program, proto: ModelProto) -> Facts:
-    """Return the facts of a program, written as `proto`, without running it."""
+    """Return the facts of a program, which `proto` contains, without running it."""
     stats = stats_of(proto)
     return Facts(
         inputs={v.name: _type(v, default=v.initializer is not None) for v in program.main.inputs},
@@ -108,7 +109,7 @@ def _type(var: Var, *, default: bool = False) -> str:
 
 
 def rounded(value: float, digits: int) -> float:
-    """A number of so many significant digits."""
+    """Return a number with this many significant digits."""
     return float(f"{value:.{digits}g}")
 
 
@@ -139,8 +140,8 @@ _BOUND = re.compile(
 
 @dataclass(frozen=True)
 class Bound:
-    """`sign` `number`, or with a `base` (input, baseline) 1 + `number` times what that has; `of`
-    the file that a ratio is to; `names`: the checks that are wanted.
+    """`sign` `number`, or with a `base` (input, baseline) 1 + `number` times the value of the base;
+    `of` is the file to which a latency is relative; `names` are the required checks.
     """
 
     sign: str = "=="
@@ -161,8 +162,8 @@ class Bound:
 
 @dataclass(frozen=True)
 class Held(Plain):
-    """One requirement and what came of it: the `value` found, the `limit` that the bound comes to
-    (both None where they are not numbers, or not known), and `why` it does not hold.
+    """One requirement and its result: the measured `value`, the `limit` as a number (both None if
+    unknown or not numbers), and `why` the requirement is missed.
     """
 
     name: str
@@ -174,7 +175,7 @@ class Held(Plain):
 
 
 def check_quantity(name: str) -> None:
-    """Raise InputError for a key of `require` that names neither operators nor one quantity."""
+    """Raise InputError for a key of `require` that names neither operators nor a quantity."""
     for part in map(str.strip, name.split("+")):
         if not part or (part in QUANTITIES and name != part):
             raise InputError(
@@ -184,8 +185,8 @@ def check_quantity(name: str) -> None:
 
 
 def bound_of(name: str, text: Any) -> Bound:
-    """The bound that a recipe writes for a quantity: text such as "<=164", a number that must be
-    met, or a list of checks. Raises InputError.
+    """Return the bound of a quantity: text such as "<=164", an exact number, or a list of checks.
+    Raises InputError.
     """
     if name == "legs":
         if not isinstance(text, list) or not text or not all(n in LEGS for n in text):
@@ -233,7 +234,7 @@ def _bound(match: re.Match[str]) -> Bound:
 
 
 def _misfit(name: str, bound: Bound, match: re.Match[str]) -> str:
-    """Return why the bound does not fit the quantity; empty if it does."""
+    """Return why the bound does not fit the quantity, or an empty text."""
     if match["unit"] and name not in SIZES:
         return f"only {' and '.join(SIZES)} have a unit"
     if bound.of and name != "latency":
@@ -246,17 +247,15 @@ def _misfit(name: str, bound: Bound, match: re.Match[str]) -> str:
 
 
 def operators_of(program: Program) -> set[str]:
-    """The full names of the operators that stand in a program, its nested graphs and its
-    functions.
-    """
+    """Return the full names of the operators in a program, its nested graphs and its functions."""
     return {full_name(b.domain, b.op) for block in program.blocks() for b in block.bindings}
 
 
 def check_operators(
     required: Iterable[str], known: Collection[str], where: str, *, others: bool = False
 ) -> None:
-    """Raise InputError for the first of the `required` counts of operators that neither a schema
-    nor `known` has. With `others` operators of a domain without schemas pass.
+    """Raise InputError for the first required count of operators that neither a schema nor `known`
+    has. With `others`, operators of a domain without schemas pass.
     """
     domains = {name.rpartition("::")[0] for name in _schemas()}
     for key in required:
@@ -284,7 +283,9 @@ def hold(
     baseline: Facts | None = None,
     proof: Report | None = None,
 ) -> Held:
-    """Whether the `result` keeps a bound; `given` is the model before it was rewritten."""
+    """Return whether `result` meets a bound; `given` are the facts of the model before
+    rewriting.
+    """
     missing = Held(name, str(bound), None, None, held=False)
     if name == "legs" and proof is None:
         return replace(missing, why="nothing was proved")
@@ -317,13 +318,13 @@ def hold(
 
 
 def _interface(facts: Facts) -> list[list[tuple[str, str]]]:
-    """Names and types in their order."""
+    """Return names and types in their order."""
     return [list(facts.inputs.items()), list(facts.outputs.items())]
 
 
 def _comparable(name: str, result: Facts, base: Facts) -> bool:
-    """Whether two latencies are ratios to the same model by the same clock, and two counts of
-    memory are of one provider.
+    """Whether two latencies are ratios to the same model by the same clock, or two memory sizes are
+    of one provider.
     """
     if name == "memory":
         return result.memory_on == base.memory_on
@@ -344,7 +345,9 @@ def _value(facts: Facts, name: str) -> float | None:
 
 
 def left_to_ci(required: Mapping[str, Any]) -> list[str]:
-    """The requirements that only `onnxgrad ci` holds: they need a baseline, or measuring."""
+    """Return the requirements that only `onnxgrad ci` can check, because they need a baseline or
+    measurements.
+    """
     return [
         name
         for name, text in required.items()
@@ -353,8 +356,8 @@ def left_to_ci(required: Mapping[str, Any]) -> list[str]:
 
 
 def within_tolerance(limit: float | None, proof: Report | None) -> list[Held]:
-    """Whether every difference keeps the limit, a share of the largest value; nothing without it,
-    or without a proof.
+    """Return whether every difference is within the limit, relative to the largest value; an empty
+    list without a limit or a proof.
     """
     if limit is None or proof is None:
         return []

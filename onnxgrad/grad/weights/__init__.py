@@ -1,1 +1,1 @@
-"""Which constants of a model are weights, and why."""
+"""Decides which constants of a model are weights, and repairs parameters that exporters changed."""

@@ -1,5 +1,5 @@
-"""Weights of a file with equal elements: an exporter splits a tied matrix when it folds the
-transposition that one of its readers has.
+"""Finds weights with equal elements: an exporter splits a tied matrix if it folds the transposition
+of one of its readers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _FEW = 8
 
 
 def weights_of(program: Program) -> list[Var]:
-    """The floating-point initializers of the main graph that are no inputs or outputs."""
+    """Return the floating-point initializers of the main graph that are neither inputs
+    nor outputs.
+    """
     own = program.main.initializers.values()
     return [v for v in own if v.dtype in FLOAT_DTYPES and not v.is_input and not v.returned]
 
@@ -32,7 +34,7 @@ def weights_of(program: Program) -> list[Var]:
 class Copy:
     """Two weights with equal elements: `copy` is `weight`, reshaped or transposed.
 
-    certain: rows of the one are looked up, and a product reads the other; or the file names one
+    certain: rows of one are looked up and a product reads the other, or the file names one
     parameter for both (`sharing.find_merged`).
     """
 
@@ -43,8 +45,9 @@ class Copy:
 
 
 def find_copies(weights: Sequence[Var]) -> list[Copy]:
-    """The weights with equal elements, up to a transposition and a reshape; those of one number
-    throughout are as many parameters start. Reads the elements where the first and the last agree.
+    """Return pairs of weights with equal elements, up to a transposition and a reshape, except
+    constants of one number, which many parameters are at the start. Reads the elements if the first
+    and the last agree.
     """
     alike: dict[object, list[Var]] = {}
     for v in weights:
@@ -78,7 +81,7 @@ def _is_table(v: Var) -> bool:
 
 
 def _ends(v: Var) -> bytes:
-    """The first element and the last, which every transposition leaves where they are."""
+    """Return the first and the last element, which no transposition moves."""
     tensor, program = v.initializer, v.block.program
     if tensor is None or tensor.data_location != TensorProto.EXTERNAL:
         array = program.array(tensor).ravel()[[0, -1]] if tensor is not None else np.zeros(0)
@@ -97,8 +100,8 @@ def _ends(v: Var) -> bytes:
 
 
 def compare(a: Var, b: Var, *, uniform: bool = False) -> bool | None:
-    """Whether the elements of b are those of a transposed (True) or in order (False); None if they
-    are neither, or one number throughout unless `uniform`. Axes of size 1 do not count.
+    """Return whether the elements of b are those of a transposed (True) or in order (False); None
+    if neither, or if all elements are equal unless `uniform`. Axes of size 1 are ignored.
     """
     if a.initializer is None or b.initializer is None or a.dtype != b.dtype:
         return None
@@ -116,7 +119,7 @@ def compare(a: Var, b: Var, *, uniform: bool = False) -> bool | None:
 
 
 def product_readers(v: Var) -> set[Binding]:
-    """The products that read a value, itself or moved."""
+    """Return the products that read a value, directly or moved."""
     found = set()
     for b in v.users:
         if b.op in PRODUCTS:

@@ -66,8 +66,8 @@ class Decision:
 
 
 def decide(program: Program, candidates: Collection[Var]) -> dict[Var, Decision]:
-    """Returns the decision for each of the floating-point constants `candidates`. Elements are
-    read, from external data too, if operand and name do not decide.
+    """Return the decision for each of the floating-point constants `candidates`. Reads elements,
+    also of external data, if operand and name do not decide.
     """
     fixed = constants_only(program) | set(candidates)
     exported, scripted = declared(program.proto.graph), is_scripted(program.proto)
@@ -79,8 +79,8 @@ def decide(program: Program, candidates: Collection[Var]) -> dict[Var, Decision]
 
 
 class _Constant:
-    """A constant, the evidence of its name, and its elements, read on demand; None if the file
-    stores them otherwise.
+    """A constant, the evidence of its name, and its elements, read on demand; None if the file does
+    not store them as floats.
     """
 
     def __init__(self, v: Var, fixed: Collection[Var], name: Evidence) -> None:
@@ -104,8 +104,8 @@ class _Constant:
 
     @cached_property
     def named(self) -> bool:
-        """Whether its name is a parameter's; or a module's own, and all elements are one number, as
-        many parameters start.
+        """Whether its name is a parameter's, or a module's own and all elements are equal, as many
+        parameters are at the start.
         """
         return self.name == "parameter" or (
             self.name == "attribute" and self.array is not None and is_uniform(self.array)
@@ -113,7 +113,9 @@ class _Constant:
 
 
 def _decide(c: _Constant, exported: str) -> Decision:
-    """A weight if it is one to any reader; the exporter's own record counts more."""
+    """Return that it is a weight if it is a weight for any reader; the exporter's own record has
+    precedence.
+    """
     answers = [
         next(
             (answer for role in _ROLES if (answer := role(c, by)) is not None),
@@ -135,7 +137,7 @@ _no, _yes = partial(Decision, False), partial(Decision, True)
 
 
 def _buffer(c: _Constant, by: Reader) -> Decision | None:
-    """A name shows a buffer with any reader, a statistic if no product reads it."""
+    """A buffer by its name for any reader; a statistic by its name if no product reads it."""
     is_buffer = c.name == "buffer" or (c.name == "statistic" and operand(by) in ("", TABLE))
     return _no(f"a {c.name} of a module, by its name") if is_buffer else None
 

@@ -1,8 +1,8 @@
-"""The module and the parameter that a node of an export stands for, as far as the file knows.
+"""The module and the parameter of a node in an export, as far as the file records them.
 
-torch.export's files note the modules around each node, and the call that the node was made from,
-which names the parameters. TorchScript's exporter calls nodes by paths of modules, and reads a
-parameter that it merged with an equal one through an Identity of that parameter's name.
+Files of torch.export record the modules around each node, and the call from which the node was
+made, which names the parameters. TorchScript's exporter names nodes by paths of modules, and reads
+a parameter that it merged with an equal one through an Identity with that parameter's name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LEAVES = {
 
 
 def scopes(b: Binding) -> list[str]:
-    """The modules around a node, outermost first, and what torch calls the node itself."""
+    """Return the modules around a node, outermost first, and torch's name of the node."""
     try:
         found = ast.literal_eval(_noted(b, _SCOPES) or "[]")
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -42,7 +42,7 @@ def scopes(b: Binding) -> list[str]:
 
 
 def rules(b: Binding) -> str:
-    """The rewrite rules of onnxscript that made the node."""
+    """Return the rewrite rules of onnxscript that made the node."""
     return _noted(b, _RULE)
 
 
@@ -51,14 +51,17 @@ def _noted(b: Binding, key: str) -> str:
 
 
 def parameter_name(name: str) -> bool:
-    """Whether a value is called as a module's own; what an exporter folded is not."""
+    """Whether a value has the name of a parameter; names of values that an exporter
+    folded are not.
+    """
     return ":" not in name and evidence(name) in ("parameter", "attribute", "statistic")
 
 
 class Origins:
     """The names of parameters by the nodes that read them.
 
-    known: names of the file's parameters, after which others are spelled. nodes: of all nodes.
+    known: names of the file's parameters, whose spelling others follow. nodes: the names of all
+    nodes.
     """
 
     def __init__(self, known: Collection[str], nodes: Collection[str]) -> None:
@@ -66,8 +69,8 @@ class Origins:
         self._paths = {path for n in nodes for path in _paths(n)}
 
     def of(self, b: Binding, role: str, read: str) -> str | None:
-        """The full name of what the node reads as its scale, bias, mean or variance, from the
-        initializer `read`; None if the file does not say.
+        """Return the full name of the scale, bias, mean or variance that the node reads from the
+        initializer `read`; None if the file does not record it.
         """
         if (called := self.called(b, role)) is not None:
             return called
@@ -81,13 +84,13 @@ class Origins:
         return f"{module}.{_LEAVES[role][0]}"
 
     def called(self, b: Binding, role: str) -> str | None:
-        """The name in the call that torch.export made the node from."""
+        """Return the name in the call from which torch.export made the node, or None."""
         inputs = _INPUT.findall(_noted(b, _CALL))
         fits = [i for i in inputs if i.endswith(tuple(f"_{leaf}" for leaf in _LEAVES[role]))]
         return self._name(fits[0], scopes(b)[:-1]) if len(fits) == 1 else None
 
     def _name(self, mangled: str, around: list[str]) -> str:
-        """`p_h_1_ln_2_weight` as the module has it, `h.1.ln_2.weight`."""
+        """Return `p_h_1_ln_2_weight` in the module's spelling, `h.1.ln_2.weight`."""
         rest, module = mangled[2:], ""
         for module in reversed(around):
             start = module.replace(".", "_").lower() + "_"
@@ -99,7 +102,9 @@ class Origins:
         return ".".join(part for part in (module, self._leaf(rest)) if part)
 
     def _leaf(self, rest: str) -> str:
-        """As other parameters of the file spell it: in_proj_bias, out_proj.bias."""
+        """Return the last parts in the spelling of other parameters of the file: in_proj_bias,
+        out_proj.bias.
+        """
         stem, _, last = rest.rpartition("_")
         if not stem or rest in self._spelled:
             return self._spelled.get(rest, rest)
@@ -108,7 +113,7 @@ class Origins:
         return f"{beside.rpartition('.')[0]}.{last}" if "." in beside else rest
 
     def _by_path(self, node: str) -> str:
-        """The module of `/h.1/ln_2/Add`; a second call of a module has another number."""
+        """Return the module of `/h.1/ln_2/Add`; a second call of a module has another number."""
         found = _PATH.fullmatch(node)
         modules = (found["modules"] or "").split("/") if found else []
         names: list[str] = []
@@ -123,13 +128,13 @@ class Origins:
 
 
 def _ends(name: str) -> dict[str, str]:
-    """The last two parts of a name, and its last one, by torch.export's word for them."""
+    """Return the last two parts of a name and its last part, by torch.export's spelling of them."""
     parts = name.split(".")
     return {"_".join(parts[-n:]).lower(): ".".join(parts[-n:]) for n in (1, 2) if n <= len(parts)}
 
 
 def _paths(node: str) -> list[str]:
-    """The paths of the modules around a node of TorchScript's exporter."""
+    """Return the paths of the modules around a node of TorchScript's exporter."""
     found = _PATH.fullmatch(node)
     modules = (found["modules"] or "").split("/") if found else []
     return ["/".join(modules[: i + 1]) for i in range(len(modules))]

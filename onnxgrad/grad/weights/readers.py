@@ -1,4 +1,4 @@
-"""Readers of a constant, its operand there, and its surroundings in the graph."""
+"""The readers of a constant, its role there, and the computation around them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOVES = frozenset(
 
 @dataclass(frozen=True)
 class Reader:
-    """`binding` reads `value` as operand `slot`: the constant itself, or it moved."""
+    """`binding` reads `value`, the constant or a moved form of it, as operand `slot`."""
 
     value: Var
     binding: Binding
@@ -40,12 +40,12 @@ class Reader:
 
 
 def moves(b: Binding, slot: int) -> bool:
-    """Whether the operand only moves."""
+    """Whether the operator only moves the elements of the operand."""
     return slot == 0 and b.op in MOVES and b.domain in ("", INTERNAL)
 
 
 def constants_only(program: Program) -> set[Var]:
-    """Constants, initializers, and all values computed from those alone."""
+    """Return constants, initializers, and all values computed from them alone."""
     found: set[Var] = set()
     for block in program.blocks():
         block.schedule()
@@ -58,11 +58,11 @@ def constants_only(program: Program) -> set[Var]:
 
 
 def readers(v: Var, fixed: Collection[Var], ends: Collection[str]) -> Iterator[Reader]:
-    """The readers of `v`, and of the values that moves or, for several elements, operators of
-    constants alone compute from it.
+    """Yield the readers of `v`, and of values that moves compute from it or, for several elements,
+    operators on constants alone.
 
-    Only readers that pass it a gradient count. `ends`: the operators at which the way ends even if
-    all that they read is in `fixed`.
+    Only readers that pass it a gradient count. `ends`: the operators at which the search stops even
+    if all their operands are in `fixed`.
     """
     todo, seen = [v], {v}
 
@@ -98,7 +98,7 @@ def is_one(v: Var) -> bool:
 
 
 def _inside(b: Binding, slot: int) -> Var | None:
-    """The value inside a call, Loop or Scan that stands for its operand."""
+    """Return the value inside a call, Loop or Scan that corresponds to its operand."""
     key = called(b)
     if key is not None:
         inputs = b.block.program.functions[key].inputs
@@ -179,7 +179,9 @@ FILTERS = frozenset({_FILTER[1], _MATRIX[0]})
 
 
 def operand(by: Reader) -> str:
-    """The name of a weight operand, such as "filter of a convolution"; empty for any other."""
+    """Return the kind of a weight operand, such as "filter of a convolution"; empty for
+    any other.
+    """
     tables = [_CONTRIB] if by.binding.domain == "com.microsoft" else []
     return next(
         (
@@ -231,8 +233,8 @@ Kind = Literal["product", "normalisation", ""]
 
 
 def before(v: Var, fixed: Collection[Var]) -> tuple[Kind, Binding | None]:
-    """The product with a weight, or the normalisation, that `v` comes from by moves and
-    arithmetic with constants.
+    """Return the product with a weight, or the normalisation, from which `v` is computed by moves
+    and arithmetic with constants.
     """
     for _ in range(_STEPS):
         b = v.definition
@@ -254,7 +256,9 @@ def before(v: Var, fixed: Collection[Var]) -> tuple[Kind, Binding | None]:
 
 
 def is_spread(v: Var, fixed: Collection[Var]) -> bool:
-    """A root of a mean or sum of squares, or one over it: the divisor of a normalisation."""
+    """Whether this is the root of a mean or sum of squares, or its reciprocal: the divisor of a
+    normalisation.
+    """
     root = False
     for _ in range(_STEPS):
         b = v.definition
@@ -271,7 +275,7 @@ def is_spread(v: Var, fixed: Collection[Var]) -> bool:
 
 
 def columns(product: Binding) -> int | str | None:
-    """The number of features of the product."""
+    """Return the number of features of the product."""
     shape = product.out.shape
     if not shape:
         return None
@@ -279,7 +283,7 @@ def columns(product: Binding) -> int | str | None:
 
 
 def in_front_of_softmax(v: Var) -> bool:
-    """Whether a Softmax takes `v`, moved, scaled or added to."""
+    """Whether a Softmax reads `v`, possibly moved, scaled or added to."""
     return any(
         b.op in ("Softmax", "LogSoftmax")
         for b in _behind(v, _ARITHMETIC | MOVES | {"Where", "Max", "Softmax"})
@@ -287,17 +291,19 @@ def in_front_of_softmax(v: Var) -> bool:
 
 
 def makes_angles(v: Var) -> bool:
-    """Whether both Cos and Sin take `v`, moved, scaled or joined to others."""
+    """Whether both Cos and Sin read `v`, possibly moved, scaled or joined to others."""
     return {b.op for b in _behind(v, _ARITHMETIC | MOVES | {"Concat"})} >= {"Cos", "Sin"}
 
 
 def scaled_again(v: Var, fixed: Collection[Var]) -> bool:
-    """Whether `v`, moved, is multiplied with a constant."""
+    """Whether `v`, possibly moved, is multiplied by a constant."""
     return any(b.op == "Mul" and any(w in fixed for w in b.inputs) for b in _behind(v, MOVES))
 
 
 def standardises(by: Reader, fixed: Collection[Var]) -> bool:
-    """(x - m) / s or (x - m) * s with constants m and s: the reader subtracts m or divides by s."""
+    """Whether this is (x - m) / s or (x - m) * s with constants m and s, and the reader subtracts m
+    or divides by s.
+    """
     if by.binding.op == "Sub":
         return any(
             b.op in ("Div", "Mul") and any(w in fixed for w in b.inputs)
@@ -311,8 +317,8 @@ def standardises(by: Reader, fixed: Collection[Var]) -> bool:
 
 
 def is_rotary(by: Reader, array: Array) -> bool:
-    """x * cos + rotated(x) * sin: the products with two constants, a cosine and a sine of the
-    same angles, add up.
+    """Whether this is x * cos + rotated(x) * sin: products with two constants, a cosine and a sine
+    of the same angles, which are added.
     """
     if by.binding.op != "Mul":
         return False
@@ -332,14 +338,14 @@ def is_rotary(by: Reader, array: Array) -> bool:
 
 
 def _source(v: Var | None) -> Var | None:
-    """The value whose moved elements `v` holds."""
+    """Return the value whose elements `v` contains in another order."""
     while v is not None and v.definition is not None and moves(v.definition, 0):
         v = v.definition.inputs[0]
     return v
 
 
 def _behind(v: Var, through: Collection[str]) -> Iterator[Binding]:
-    """The readers of `v`, and of the results of operators in `through` behind it."""
+    """Yield the readers of `v`, and of the results of operators in `through` after it."""
     todo, seen = [v], {v}
     for read in todo:
         for b in read.users:

@@ -1,9 +1,9 @@
-"""Parameters that an exporter tied, merged or left out, made again what they were in the network.
+"""Restores parameters that an exporter tied, merged or left out.
 
 PyTorch's exporters write a network for inference: parameters that start equal become one
-initializer, a tied matrix becomes two, biases of zeros go (see `grad.weights.sharing`). A step is
-made of a repaired program; its manifest notes the repairs, so that the trained values find their
-way back into the file.
+initializer, a tied matrix becomes two, biases of zeros are left out (see `grad.weights.sharing`). A
+training step is made from a repaired program; its manifest records the repairs, so that trained
+values can be written back into the file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ _SHOWN = 4
 
 @dataclass(frozen=True)
 class Ties:
-    """Which weights become one parameter, and which one becomes several: `auto`, `off`, names."""
+    """Which weights become one parameter, and which weight becomes several: `auto`,
+    `off`, names.
+    """
 
     tie: Sequence[str] = (AUTO,)
     untie: Sequence[str] = (AUTO,)
@@ -50,16 +52,16 @@ class Tied:
     transposed: bool
 
     def of(self, value: Array, shape: Sequence[int]) -> Array:
-        """The copy's elements for a value of the parameter."""
+        """Return the copy's elements for a value of the parameter."""
         matrix = np.squeeze(value).T if self.transposed else value
         return matrix.reshape(shape)
 
 
 @dataclass(frozen=True)
 class Untied:
-    """A parameter that the file lacks: `of` is the initializer that has its first elements, None
-    for zeros. Each place is a node, by its first result, and the operand that reads the parameter;
-    the reader of an Identity reads it instead.
+    """A parameter that the file lacks. `of` is the initializer with its first elements, None for
+    zeros. Each place is a node, by its first result, and the operand that reads the parameter; for
+    an Identity, its readers read the parameter.
     """
 
     name: str
@@ -78,13 +80,15 @@ class Note:
 
 @dataclass(frozen=True)
 class Repairs:
-    """What was done to the parameters of a file."""
+    """The changes of the parameters of a file."""
 
     tied: tuple[Tied, ...] = ()
     untied: tuple[Untied, ...] = ()
 
     def of(self, trained: Collection[str]) -> Repairs:
-        """Those that the values of these weights need: all parameters of one initializer."""
+        """Return the repairs that the values of these weights need: all parameters of one
+        initializer.
+        """
         origins = {u.of for u in self.untied if u.name in trained} | set(trained)
         untied = (u for u in self.untied if u.name in trained or (u.of or u.name) in origins)
         return Repairs(tuple(t for t in self.tied if t.name in trained), tuple(untied))
@@ -99,11 +103,11 @@ NONE = Repairs()
 def untie(
     program: Program, choice: Sequence[str]
 ) -> tuple[tuple[Untied, ...], Findings, list[Note]]:
-    """Give parameters that share an initializer one each, and put back biases of zeros: those that
-    are certain (`auto`), and those that `choice` names.
+    """Give parameters that share an initializer one each, and add biases of zeros that were left
+    out: those that are certain (`auto`), and those that `choice` names.
 
-    Returns what was done, what was found, and notes on both. Raises InputError for a name that no
-    two layers read.
+    Returns the repairs, the findings, and notes on both. Raises InputError for a name that no two
+    layers read.
     """
     found = find_merged(program)
     auto, named = _chosen(choice)
@@ -139,14 +143,14 @@ def untie(
 
 
 def _chosen(choice: Sequence[str]) -> tuple[bool, list[str]]:
-    """Whether certain repairs are wanted, and the names."""
+    """Return whether certain repairs are requested, and the names."""
     return OFF not in choice, [name for name in choice if name not in (AUTO, OFF)]
 
 
 def _untied(
     program: Program, name: str, of: str | None, places: Sequence[Place], *shape: int
 ) -> Untied:
-    """The parameter at these places, under a name that is free, or that of an Identity there."""
+    """Return the parameter at these places, under a free name, or that of an Identity there."""
     taken = any(b.is_op("Identity") and b.out.name == name for b, _ in places)
     name = name if taken else program.names.fresh(name)
     at = tuple((next(v.name for v in b.outputs if v is not None), slot) for b, slot in places)
@@ -154,8 +158,8 @@ def _untied(
 
 
 def apply_untied(program: Program, untied: Iterable[Untied]) -> None:
-    """Add the parameters to the program; those that it has stay. Raises InputError for a program
-    that is not the one they were found in.
+    """Add the parameters to the program, unless it has them. Raises InputError for another program
+    than the one in which they were found.
     """
     new = [u for u in untied if u.name not in program.main.initializers]
     if not new:
@@ -184,7 +188,7 @@ def apply_untied(program: Program, untied: Iterable[Untied]) -> None:
 
 
 def _first_value(program: Program, u: Untied, places: Sequence[Place]) -> TensorProto:
-    """A copy of the initializer that the parameter shares, or zeros."""
+    """Return a copy of the initializer that the parameter shares, or zeros."""
     tensor = TensorProto()
     if u.of is not None:
         shared = program.main.initializers.get(u.of)
@@ -207,8 +211,8 @@ def tie(
     """Make trained weights with equal elements one parameter: those that certainly are one
     (`auto`), by their readers or as `found`, and the pairs NAME=NAME of `choice`.
 
-    Returns `wrt` for the changed program, what was done and notes. Raises InputError for a pair
-    that is not trained, or of other elements.
+    Returns `wrt` for the changed program, the repairs and notes. Raises InputError for a pair that
+    is not trained, or whose elements differ.
     """
     auto, named = _chosen(choice)
     weights = {v.name: v for v in weights_of(program)}
@@ -232,7 +236,7 @@ def tie(
 
 
 def _pair(text: str, weights: Mapping[str, Var], trained: Collection[str]) -> Tied:
-    """Reads a pair NAME=NAME; a name may contain an equals sign."""
+    """Return a pair NAME=NAME; a name may contain an equals sign. Raises InputError."""
     for i in (i for i, c in enumerate(text) if c == "="):
         a, b = text[:i], text[i + 1 :]
         if a in weights and b in weights and a != b:
@@ -249,7 +253,7 @@ def _pair(text: str, weights: Mapping[str, Var], trained: Collection[str]) -> Ti
 
 
 def _trained(program: Program, wrt: Wrt, stop: Stop) -> list[str]:
-    """The names that `wrt` means, without those that only reach outputs through `stop`."""
+    """Return the names that match `wrt`, without those that reach outputs only through `stop`."""
     block = program.main
     values = {v.name: v for v in block.vars()}
     stops = set(find_stops(block, stop, values))
@@ -263,14 +267,14 @@ def _trained(program: Program, wrt: Wrt, stop: Stop) -> list[str]:
 
 
 def apply_tied(program: Program, tied: Iterable[Tied]) -> None:
-    """Let the readers of each copy read its parameter."""
+    """Replace each copy by its parameter at every reader."""
     weights = program.main.initializers
     for t in tied:
         _replace(weights[t.name], weights[t.copy], t.transposed)
 
 
 def _replace(kept: Var, copy: Var, transposed: bool) -> None:
-    """Let the readers of the copy read the parameter."""
+    """Replace the copy by the parameter at every reader."""
     block, shape = kept.block, copy.shape or ()
     v = kept
     with emitting(block, made_by="tie"):
@@ -288,7 +292,9 @@ def _replace(kept: Var, copy: Var, transposed: bool) -> None:
 
 
 def find_notes(program: Program) -> list[str]:
-    """What a training step of these weights would say by default. Changes the program."""
+    """Return the notes that a training step of these weights would print by default. Changes the
+    program.
+    """
     _, found, notes = untie(program, (AUTO,))
     notes += tie(program, (AUTO,), "params", None, found)[2] if found.copies else []
     notes += doubtful_copies(found, ())
@@ -296,7 +302,7 @@ def find_notes(program: Program) -> list[str]:
 
 
 def doubtful_copies(found: Findings, choice: Sequence[str]) -> list[Note]:
-    """The note on weights that may be one parameter, but for the pairs of `choice`."""
+    """Return the notes on weights that may be one parameter, except the pairs of `choice`."""
     auto, named = _chosen(choice)
     pairs = [(c.weight.name, c.copy.name) for c in found.copies if not c.certain]
     left = [(a, b) for a, b in pairs if f"{a}={b}" not in named]
@@ -311,7 +317,7 @@ def doubtful_copies(found: Findings, choice: Sequence[str]) -> list[Note]:
 
 
 def _tied_notes(tied: Iterable[Tied]) -> list[Note]:
-    """A note on each parameter that has copies."""
+    """Return a note on each parameter that has copies."""
     copies: dict[tuple[str, bool], list[str]] = {}
     for t in tied:
         copies.setdefault((t.name, t.transposed), []).append(t.copy)

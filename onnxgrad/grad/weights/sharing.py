@@ -1,9 +1,10 @@
-"""Weights that an exporter merged because they start equal, and weights that it split into copies.
+"""Finds weights that an exporter merged because they start equal, and weights that it split into
+copies.
 
-PyTorch's exporters keep one initializer where several parameters have equal elements, as scales and
+PyTorch's exporters keep one initializer if several parameters have equal elements, as scales and
 biases of new normalisations have. They leave out biases of zeros, and fold the transposition of a
-tied matrix, so that embedding and head become two initializers. Such a file trains as another
-network.
+tied matrix, so that embedding and head become two initializers. Without repairs, such a file trains
+as another network.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ _STEPS = 48
 
 @dataclass(frozen=True)
 class Use:
-    """One layer's reading of an initializer.
+    """One layer's use of an initializer.
 
-    way: the operands from the initializer to the layer, the layer's last. role: scale, bias, mean,
-    variance or matrix; empty for anything else. key: the same for each use of one parameter; None
-    if nothing shows which parameter it is. name: of the parameter, if the file knows.
+    way: the operands from the initializer to the layer; the last is the layer's. role: scale, bias,
+    mean, variance or matrix; empty for anything else. key: equal for each use of one parameter;
+    None if nothing shows which parameter it is. name: of the parameter, if the file records it.
     """
 
     way: tuple[Place, ...]
@@ -65,9 +66,9 @@ class Use:
 
 @dataclass(frozen=True)
 class Part:
-    """A parameter that shares its initializer with others: its name, and where it is read.
+    """A parameter that shares its initializer with others: its name, and its readers.
 
-    certain: it is new, and shown to be a parameter by itself.
+    certain: it is new, and evidence shows that it is a separate parameter.
     """
 
     name: str
@@ -79,8 +80,9 @@ class Part:
 class Shared:
     """An initializer that several layers read.
 
-    role: what the layers read it as. parts: the parameters beside the first one, which keeps the
-    initializer. unknown: so many layers may have parameters of their own. uses: each by itself.
+    role: its role for these layers. parts: the parameters except the first, which keeps the
+    initializer. unknown: the number of layers that may have parameters of their own. uses: each use
+    by itself.
     """
 
     weight: Var
@@ -102,8 +104,8 @@ class Missing:
 
 @dataclass(frozen=True)
 class Findings:
-    """Initializers that may be several parameters, biases that are missing, convolutions with a
-    folded BatchNormalization, and weights with equal elements that may be one parameter.
+    """Initializers that may be several parameters, missing biases, convolutions with a folded
+    BatchNormalization, and weights with equal elements that may be one parameter.
     """
 
     shared: tuple[Shared, ...]
@@ -113,8 +115,8 @@ class Findings:
 
 
 def find_merged(program: Program) -> Findings:
-    """Find what an exporter did to the parameters of a program. Reads the elements of weights in
-    one line, and of those that several products read.
+    """Return the changes that an exporter made to the parameters of a program. Reads the elements
+    of weights with one axis, and of those that several products read.
     """
     program.main.schedule()
     weights = weights_of(program)
@@ -140,7 +142,9 @@ def find_merged(program: Program) -> Findings:
 
 
 def _shared(v: Var, known: _Layers) -> Shared | None:
-    """Who reads an initializer as what; None if no two layers read it as a weight."""
+    """Return the layers that read an initializer, with its role; None if no two layers read it as a
+    weight.
+    """
     uses = list(known.uses(v))
     layers = list(dict.fromkeys(u.layer for u in uses if u.role))
     if len(layers) < 2 or v.initializer is None:
@@ -172,14 +176,14 @@ def _shared(v: Var, known: _Layers) -> Shared | None:
 
 
 def _starts(role: str, value: float | None) -> bool:
-    """Whether parameters of that role start with all elements `value`."""
+    """Whether parameters of that role start with all elements equal to `value`."""
     return value is not None and _FRESH.get(role) == value
 
 
 class _Layers:
-    """Who reads which weight of a program.
+    """The layers that read each weight of a program.
 
-    copies: weights that another product reads a copy of, so that the layer may be one of several
+    copies: weights of which another product reads a copy, so that the layer may be one of several
     calls.
     """
 
@@ -189,7 +193,9 @@ class _Layers:
         self.origins = Origins([v.name for v in weights if parameter_name(v.name)], nodes)
 
     def uses(self, v: Var, way: tuple[Place, ...] = (), name: str | None = None) -> Iterator[Use]:
-        """Every layer that reads a value, itself or moved; `name`: of an Identity on the way."""
+        """Yield every layer that reads a value, directly or moved; `name` is that of an Identity on
+        the way.
+        """
         for b in v.users:
             for slot in b.places(v):
                 there = (*way, (b, slot))
@@ -206,17 +212,19 @@ class _Layers:
                 yield Use(there, role, f"{b.out.name}:{slot}" if alone else known, known)
 
     def same(self, a: Var, b: Var) -> bool:
-        """Whether the calls that every reader was made from name one parameter for both weights."""
+        """Whether the calls from which all readers were made name one parameter for both
+        weights.
+        """
         named = {self.origins.called(u.layer, "matrix") for v in (a, b) for u in self.uses(v)}
         return len(named) == 1 and None not in named
 
     def differ(self, a: Var, b: Var) -> bool:
-        """Whether the file says that two weights are two parameters."""
+        """Whether the file shows that two weights are two parameters."""
         names, others = ({u.name for u in self.uses(v) if u.name} for v in (a, b))
         return bool(names and others) and names.isdisjoint(others)
 
     def _role(self, by: Reader) -> str:
-        """What a layer reads the value as."""
+        """Return the role of the value for a layer."""
         what = operand(by)
         if by.binding.is_op("BatchNormalization") and by.slot > 2:
             return "mean" if by.slot == 3 else "variance"
@@ -232,8 +240,8 @@ class _Layers:
         return "scale" if by.binding.op == "Mul" else "bias"
 
     def _alone(self, by: Reader) -> bool:
-        """Whether the other weights of the layer are its own: the matrix of the product that a bias
-        is for, and of a normalisation the matrices of the products next to it.
+        """Whether the other weights of the layer are its own: for a bias the matrix of its product,
+        for a normalisation the matrices of the products next to it.
         """
         b = by.binding
         kind, source = before(by.others[0], self.fixed) if b.op in _AFFINE else ("", b)
@@ -244,7 +252,7 @@ class _Layers:
     def _products(
         self, start: Binding, near: Callable[[Binding], Iterable[Binding]]
     ) -> Iterator[Binding]:
-        """The first products with a weight, on the ways from a node."""
+        """Yield the first products with a weight on the ways from a node."""
         todo, seen = [start], {start}
         for b in todo:
             for other in near(b):
@@ -261,7 +269,7 @@ class _Layers:
         return bool(read) and all(self._read_once(v) for v in read)
 
     def _read_once(self, v: Var) -> bool:
-        """Whether one product reads the weight that a value is, and none a copy of it."""
+        """Whether one product reads the weight, and none a copy of it."""
         while v.definition is not None and v.definition.operand(0) in self.fixed:
             v = v.definition.inputs[0] or v
         return len(product_readers(v)) == 1 and v not in self.copies
@@ -276,8 +284,8 @@ def _operands(b: Binding) -> Iterable[Binding]:
 
 
 def _places(own: Sequence[Use], uses: Sequence[Use]) -> tuple[Place, ...]:
-    """The operands that lead to these uses and to no other, as near to the initializer as can be;
-    none if a value that was moved would have to be split.
+    """Return the operands that lead to these uses and to no others, as near to the initializer as
+    possible; none if a moved value would have to be split.
     """
     found: dict[Place, None] = {}
     for use in own:
@@ -294,8 +302,8 @@ def _places(own: Sequence[Use], uses: Sequence[Use]) -> tuple[Place, ...]:
 
 
 def _missing(program: Program, origins: Origins) -> Iterator[Missing]:
-    """Biases of zeros that onnxscript removed, where the call that the node was made from names
-    one; without a bias torch's convolutions get zeros too.
+    """Yield biases of zeros that onnxscript removed, if the call from which the node was made names
+    one; torch's convolutions without a bias get zeros, too.
     """
     layers: dict[str, list[Binding]] = {}
     for b in program.main.bindings:
@@ -312,7 +320,7 @@ def _missing(program: Program, origins: Origins) -> Iterator[Missing]:
 
 
 def _features(b: Binding) -> int | None:
-    """The size of a layer's bias."""
+    """Return the size of a layer's bias."""
     weight = b.operand(1)
     if weight is None or weight.shape is None or len(weight.shape) < 2:
         return None
@@ -323,8 +331,8 @@ def _features(b: Binding) -> int | None:
 
 
 def _is_folded(b: Binding) -> bool:
-    """Whether a BatchNormalization is in the filter of a convolution, by the rule that made the
-    node or the filter's name.
+    """Whether a BatchNormalization was folded into the filter of a convolution, by the rule that
+    made the node or the filter's name.
     """
     if b.op not in PRODUCTS or b.domain:
         return False

@@ -1,1 +1,3 @@
-"""The step before deployment: the models of a recipe, their facts, and changes since the lock."""
+"""`onnxgrad ci`, the step before deployment: the models of a recipe, their facts, and changes since
+the lock.
+"""

@@ -1,7 +1,7 @@
 """The lock: the facts of each model at the last `onnxgrad ci --update`.
 
-A JSON file that is committed beside its recipe, whose name it has. It is read with care, since
-people mend it by hand and merge it.
+It is a JSON file that is committed beside its recipe and named after it. It is validated strictly,
+because people edit and merge it by hand.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _AGAIN = "mend it, or write it anew with `onnxgrad ci --update`"
 @dataclass(frozen=True)
 class Lock:
     """The facts of each optimised model by its path from the recipe's folder, the `digests` of the
-    models before, the path of the `recipe` from the lock's folder, and the version of onnxgrad.
+    input models, the path of the `recipe` from the lock's folder, and the version of onnxgrad.
     """
 
     models: Mapping[str, Facts] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Lock:
     made_by: str = __version__
 
     def to_json(self) -> str:
-        """The file's text, the models in the order of their names."""
+        """Return the file's text, with the models sorted by name."""
         data = {
             "format": _FORMAT,
             "version": VERSION,
@@ -52,9 +52,9 @@ class Lock:
 
 
 def read(path: Path) -> Lock | None:
-    """The lock in a file; None where there is none.
+    """Return the lock in a file; None if there is no file.
 
-    Raises NewerLock for one that this version cannot read, InputError for one that is damaged.
+    Raises NewerLock for one that this version cannot read, InputError for a damaged one.
     """
     try:
         text = text_of(path)
@@ -91,11 +91,11 @@ def read(path: Path) -> Lock | None:
 
 
 class NewerLock(InputError):
-    """The lock is of a newer version of onnxgrad, which no older one replaces."""
+    """The lock is of a newer version of onnxgrad, which an older version does not replace."""
 
 
 def write(path: Path, lock: Lock) -> None:
-    """Write the file whole or not at all. Raises InputError."""
+    """Write the file completely or not at all. Raises InputError."""
     try:
         write_whole(path, lock.to_json().encode("utf-8", "backslashreplace"))
     except OSError as error:
@@ -104,14 +104,14 @@ def write(path: Path, lock: Lock) -> None:
 
 @dataclass(frozen=True)
 class _Reader:
-    """One entry, whose complaints name file, model and key."""
+    """One entry; its errors name file, model and key."""
 
     path: Path
     model: str
     entry: Any
 
     def of(self, key: str, kind: type, *, optional: bool = False) -> Any:
-        """The value of a key, of this type."""
+        """Return the value of a key, which has this type. Raises InputError."""
         if not isinstance(self.entry, dict):
             raise self._wrong("", "is no object")
         if key not in self.entry:
@@ -128,7 +128,7 @@ class _Reader:
         return value
 
     def table(self, key: str, kind: type) -> dict[str, Any]:
-        """The object of a key, whose values are of this type."""
+        """Return the object of a key, whose values have this type. Raises InputError."""
         inner = _Reader(self.path, f"{self.model}: {key}", self.of(key, dict))
         return {name: inner.of(name, kind) for name in inner.entry}
 
@@ -166,8 +166,8 @@ _WORST, _LATENCY, _MEMORY = 2.0, 0.05, 0.05
 
 
 def settled(facts: Facts, before: Facts | None) -> Facts:
-    """The facts with what was measured as it was `before`, where it has not changed by more than
-    measuring does: another machine leaves the lock as it is.
+    """Return the facts with the measured values of `before` unless they changed by more than the
+    noise, so that another machine does not change the lock.
     """
     if before is None:
         return facts
@@ -201,8 +201,8 @@ def _same_latency(a: Latency | None, b: Latency | None) -> bool:
 
 @dataclass(frozen=True)
 class Change(Plain):
-    """`what` (`bytes`, `operators.MatMul`, `inputs.x`) was `before` and is `after`, None where it
-    is not there.
+    """`what` (`bytes`, `operators.MatMul`, `inputs.x`) changed from `before` to `after`, each None
+    if missing.
     """
 
     what: str
@@ -211,8 +211,8 @@ class Change(Plain):
 
 
 def changes(before: Facts, after: Facts) -> tuple[Change, ...]:
-    """Everything that changed, the interface first; of what is measured only what measuring again
-    does not explain.
+    """Return everything that changed, the interface first; measured values only if they changed by
+    more than the noise.
     """
     old, new = before.to_dict(), settled(after, before).to_dict()
     return tuple(found for key in old for found in _changes(key, old[key], new[key]))

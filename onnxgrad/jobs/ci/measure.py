@@ -1,4 +1,4 @@
-"""Measured facts: latency and memory, if the recipe requires them."""
+"""Measures latency and memory, if the recipe requires them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _RESULT = "result"
 
 
 def seconds_of(gates: Gates) -> float:
-    """How long measuring takes by request, which no limit on the work counts."""
+    """Return the seconds that measurements take by request, which no limit includes."""
     return 4 * gates.bench_seconds if _latency(gates) else 0.0
 
 
 def measures(gates: Gates) -> bool:
-    """Whether something is to be measured."""
+    """Whether anything must be measured."""
     return _latency(gates) or _memory(gates)
 
 
@@ -36,10 +36,10 @@ def measured(
     wanted: tuple[OptimizeOptions, Gates],
     facts: tuple[Facts, Facts],
 ) -> tuple[Facts, Facts]:
-    """The facts of a model before (in the file `path`) and after, with what the options want
-    measured; other models lie in `folder`. Changes beside the passes are not measured: their models
-    have other interfaces. Raises InputError for one that cannot be measured beside it, NotProved
-    where the result does not run.
+    """Return the facts of a model before (in the file `path`) and after, with the required
+    measurements; other models are relative to `folder`. Edits around the passes are not measured,
+    because their models have other interfaces. Raises InputError for a model that cannot be
+    measured beside it, NotProved if the result does not run.
     """
     given, result = facts
     options, gates = wanted
@@ -72,7 +72,7 @@ def _memory(gates: Gates) -> bool:
 
 
 def _conditions(options: OptimizeOptions) -> Conditions:
-    """How models run to be measured: as the proof runs them, on the first of its providers."""
+    """Return the conditions of measurements: those of the proof, on the first of its providers."""
     provider, seed = providers_of(options.provider)[0], options.seeds[0]
     return Conditions(options.inputs, options.dims, seed, provider, options.threads)
 

@@ -1,4 +1,4 @@
-"""The outcome of `ci`: of one model, data that travels between processes, and of all."""
+"""The outcome of `ci`: of one model, as data that travels between processes, and of all models."""
 
 from __future__ import annotations
 
@@ -33,11 +33,13 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 @dataclass
 class ModelOutcome(Plain):
-    """`name`: its path from the recipe's folder. `digest`: sha256 of the model with its weights.
-    `given`, `result`: what is known of it before and after; `output`: where the result was written,
-    if it was, `removed`: where an older one was, in place of a result that was refused. `error`: in
-    one line why it did not come to the end, or what it misses. `done`: the outcome of rewriting and
-    its proof, without the program. Filled in as the work goes on.
+    """The outcome of one model, filled in during the work.
+
+    `name`: its path from the recipe's folder. `digest`: sha256 of the model with its weights.
+    `given`, `result`: its facts before and after. `output`: where the result was written, if it
+    was. `removed`: the path of an older result that was removed because the new one was refused.
+    `error`: one line, why the work ended early or which requirement is missed. `done`: the outcome
+    of rewriting and its proof, without the program.
     """
 
     json_keys = (
@@ -62,7 +64,7 @@ class ModelOutcome(Plain):
 
     @property
     def ok(self) -> bool:
-        """It does what is required of it."""
+        """Whether the model meets its requirements."""
         return self.exit_code == 0 and self.status != "skipped"
 
     @property
@@ -71,7 +73,7 @@ class ModelOutcome(Plain):
         return None if self.done is None else self.done.report
 
     def came_of(self, done: Outcome) -> None:
-        """Record the result of rewriting and proof, refuted or not, without its program."""
+        """Record the result of rewriting and proof, also a refuted one, without its program."""
         self.done = replace(
             done, rewritten=None, given=None, changed=None, prepare=None, error=None
         )
@@ -79,15 +81,15 @@ class ModelOutcome(Plain):
         self.notes = (*map(str, done.changes), *done.trace.notes, *left_out)
 
     def fail(self, status: Status, exit_code: int, error: str) -> None:
-        """It does not come to the end, or not to a good one."""
+        """Record a failure."""
         self.status, self.exit_code, self.error = status, exit_code, error
 
 
 @dataclass(frozen=True)
 class CiReport(WithPage):
-    """The outcome of `ci`: `models` in the order of their names; `gone`: those that only the lock
-    knows, `renamed`: the models that have the bytes of one of them. `lock`: its path, `locked`: it
-    was there, `updating`: it was to be written, `updated`: it was.
+    """The outcome of `ci`: `models` in the order of their names; `gone`: models that only the lock
+    has; `renamed`: models with the bytes of one that is gone. `lock`: its path; `locked`: whether
+    it existed; `updating`: whether it should be written; `updated`: whether it was.
     """
 
     json_keys = (
@@ -110,18 +112,20 @@ class CiReport(WithPage):
 
     @property
     def exit_code(self) -> int:
-        """The worst of the models', and at least 1 if the lock knows models that are gone."""
+        """The worst exit code of the models, and at least 1 if the lock has models that
+        are gone.
+        """
         stale = NotProved.exit_code if self.gone and not self.updating else 0
         return max((stale, *(m.exit_code for m in self.models)))
 
     @property
     def ok(self) -> bool:
-        """True if every model meets its requirements and the lock knows them all."""
+        """Whether every model meets its requirements and is in the lock, and none is gone."""
         return self.exit_code == 0
 
     @property
     def worst_first(self) -> list[ModelOutcome]:
-        """The models by their status, those of one status by name."""
+        """The models by status, those with the same status by name."""
         return sorted(self.models, key=lambda m: (STATUSES.index(m.status), m.name))
 
     @property
@@ -143,7 +147,7 @@ class CiReport(WithPage):
 
     @property
     def verdict(self) -> str:
-        """The answer in a line."""
+        """The result in one line."""
         bad = sum(not m.ok and m.status != "skipped" for m in self.models)
         gone = 0 if self.updating else len(self.gone)
         parts = [
@@ -157,7 +161,7 @@ class CiReport(WithPage):
         return f"accepted: {counted(len(self.models), 'model')}{proved}"
 
     def gone_text(self, name: str) -> str:
-        """A line on a model that only the lock knows."""
+        """Return a line about a model that only the lock has."""
         new = self.renamed.get(name)
         same = "" if new is None else f" ({new} has the same bytes)"
         return f"{name}: gone since {self.lock}{same}"

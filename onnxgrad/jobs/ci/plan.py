@@ -1,4 +1,4 @@
-"""The plan of `onnxgrad ci`: the models of a recipe, the places of their results, and their entries
+"""The plan of `onnxgrad ci`: the models of a recipe, the paths of their results, and their entries
 in the lock.
 """
 
@@ -26,23 +26,23 @@ from onnxgrad.wording import perhaps
 
 
 def files(pattern: str, folder: Path) -> list[str]:
-    """The files that a glob finds from `folder`, with / between the parts."""
+    """Return the files that a glob finds from `folder`, with / between the parts."""
     return [_normal(n) for n in _found(pattern, folder) if (folder / n).is_file()]
 
 
 def broken_links(pattern: str, folder: Path) -> list[str]:
-    """The links to nowhere that a glob finds: models that were not fetched."""
+    """Return the broken links that a glob finds: models that were not fetched."""
     links = [n for n in _found(pattern, folder) if (folder / n).is_symlink()]
     return [_normal(n) for n in links if not (folder / n).exists()]
 
 
 def meets(pattern: str, name: str) -> bool:
-    """Whether the glob would find a file of this name, / between the parts of both."""
+    """Whether the glob would match a file with this name, with / between the parts of both."""
     return _meets(_normal(pattern).split("/"), name.split("/"))
 
 
 def met_nothing(pattern: str, folder: Path) -> str:
-    """Return the message for a glob without files, with a suggestion."""
+    """Return the message about a glob without files, with a suggestion."""
     if (folder / pattern).is_dir():
         return f"'{pattern}' is a folder: write such as '{pattern.rstrip('/')}/*.onnx'"
     around = files("**/*.onnx", folder)
@@ -62,7 +62,9 @@ def _normal(name: str) -> str:
 
 
 def _meets(pattern: Sequence[str], parts: Sequence[str]) -> bool:
-    """As glob.glob: ** stands for folders, and no wildcard for a name that begins with a dot."""
+    """Match as glob.glob: ** matches folders, and no wildcard matches a name that begins with a
+    dot.
+    """
     if not pattern:
         return not parts
     if pattern[0] == "**":
@@ -82,9 +84,7 @@ _FIELDS = ("{name}", "{folder}")  # of `out`: a model's name without suffix, and
 
 @dataclass(frozen=True)
 class Plan:
-    """The `jobs` in the order of the models' names; `gone`: models that only the `lock`
-    names.
-    """
+    """The `jobs` in the order of the models' names; `gone`: models that only the `lock` has."""
 
     recipe: Recipe
     lock_path: Path
@@ -94,9 +94,9 @@ class Plan:
 
 
 def plan_of(recipe: Recipe, *, updating: bool = False, setup: Setup | None = None) -> Plan:
-    """Everything that can be refused before any work is: globs that find nothing, results that
-    would go to one place, a lock that cannot be read. `updating`: the lock is written anew, so it
-    need not be sound.
+    """Return the plan, and refuse everything that can be refused before any work: globs without
+    files, results with the same path, a lock that cannot be read. `updating`: the lock will be
+    written, so it may be damaged.
 
     Raises InputError.
     """
@@ -147,9 +147,7 @@ def plan_of(recipe: Recipe, *, updating: bool = False, setup: Setup | None = Non
 def _check_options(
     options: OptimizeOptions, gates: Gates, plugins: Sequence[Pass], where: str, folder: Path
 ) -> None:
-    """Raises InputError for passes that are not there, and for a model to measure against that is
-    not.
-    """
+    """Raise InputError for passes that do not exist, and for a missing model to measure against."""
     try:
         pipeline_of(options, plugins)
     except InputError as error:
@@ -161,8 +159,8 @@ def _check_options(
 
 
 def _check_owner(lock: Lock, path: Path, recipe: Path, updating: bool) -> None:
-    """Raises InputError for another recipe's lock; where that recipe is gone, an update takes the
-    lock over.
+    """Raise InputError for another recipe's lock; an update takes the lock over if that recipe is
+    gone.
     """
     if lock.recipe == recipe_from(path, recipe):
         return
@@ -178,13 +176,13 @@ def _check_owner(lock: Lock, path: Path, recipe: Path, updating: bool) -> None:
 
 
 def recipe_from(lock: Path, recipe: Path) -> str:
-    """How a lock names its recipe: the path from the lock's folder."""
+    """Return the name of a recipe in its lock: the path from the lock's folder."""
     return os.path.relpath(recipe, lock.parent).replace(os.sep, "/")
 
 
 def _models(recipe: Recipe, folder: Path) -> dict[str, list[str]]:
-    """The models by their paths from `folder`, and the globs that found each of them; not what a
-    `!GLOB` of the list takes away.
+    """Return the models by their paths from `folder`, with the globs that found each; without those
+    that a `!GLOB` excludes.
     """
     listed: Sequence[str] = recipe.ci.get("models", ())
     if not listed and not recipe.models:
@@ -204,14 +202,14 @@ def _models(recipe: Recipe, folder: Path) -> dict[str, list[str]]:
 
 
 def _globs(recipe: Recipe) -> list[str]:
-    """The globs that find models."""
+    """Return the globs that find models."""
     listed = [p for p in recipe.ci.get("models", ()) if not p.startswith("!")]
     return listed or list(recipe.models)
 
 
 def _taken(pattern: str, recipe: Recipe, folder: Path) -> list[str]:
-    """The models that one glob finds. Raises InputError for one that nothing meets, and for a link
-    to nowhere: a model that was not fetched would be passed over.
+    """Return the models that one glob finds. Raises InputError if it finds none, and for a broken
+    link, because a model that was not fetched would be skipped silently.
     """
     names = files(pattern, folder)
     for name in broken_links(pattern, folder):
@@ -223,15 +221,13 @@ def _taken(pattern: str, recipe: Recipe, folder: Path) -> list[str]:
 
 
 def _is_left_out(name: str, recipe: Recipe) -> bool:
-    """Whether a `!GLOB` of the list takes this model away."""
+    """Whether a `!GLOB` of the list excludes this model."""
     listed: Sequence[str] = recipe.ci.get("models", ())
     return any(p.startswith("!") and meets(p[1:], name) for p in listed)
 
 
 def _check_tables(recipe: Recipe, folder: Path, found: Mapping[str, list[str]]) -> None:
-    """Note what each table of options finds among the models, and raise InputError where that is
-    none.
-    """
+    """Raise InputError if a table of options matches no model."""
     for pattern in recipe.models:
         names = set(files(pattern, folder)) & found.keys()
         for name in names:
@@ -244,8 +240,8 @@ def _check_tables(recipe: Recipe, folder: Path, found: Mapping[str, list[str]]) 
 def _outputs(
     recipe: Recipe, folder: Path, names: Sequence[str], lifted: Collection[str]
 ) -> dict[str, str]:
-    """Where the result of each model goes, as `out` says: a pattern with {name} and {folder}, or a
-    folder. Raises InputError where two go to one place, or one replaces a model.
+    """Return the path of the result of each model by `out`: a pattern with {name} and {folder}, or
+    a folder. Raises InputError if two results have the same path, or one replaces a model.
     """
     out = recipe.ci.get("out")
     if out is None:
@@ -281,7 +277,7 @@ def _outputs(
 
 
 def _check_next_time(recipe: Recipe, name: str) -> None:
-    """Raises InputError for a result that the next run would take for a model."""
+    """Raise InputError for a result that the next run would find as a model."""
     for pattern in _globs(recipe):
         if meets(pattern, name) and not _is_left_out(name, recipe):
             mine = f"!{name.split('/')[0]}/**" if "/" in name else f"!{name}"

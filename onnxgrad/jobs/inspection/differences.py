@@ -49,8 +49,8 @@ Folders = tuple[Path | None, Path | None]  # of the two models' external data
 
 @dataclass
 class Comparison:
-    """The differences so far: lines by kind (the fields of `Diff`), and the operators counted on
-    either side.
+    """The differences found so far: lines by kind (the fields of `Diff`), and the counts of
+    operators on either side.
     """
 
     folders: Folders
@@ -60,10 +60,10 @@ class Comparison:
     )
 
     def models(self, a: ModelProto, b: ModelProto) -> None:
-        """Everything in which b differs from a. External data is compared by content, wherever it
-        lies.
+        """Record everything in which b differs from a. External data is compared by content,
+        wherever it is stored.
 
-        Raises InputError when external data cannot be read.
+        Raises InputError if external data cannot be read.
         """
         self._header(a, b)
         self._graphs("", a.graph, b.graph)
@@ -78,7 +78,7 @@ class Comparison:
                 self._fields(f"function {name}", x, y, skip={"node", "name", "domain", "overload"})
 
     def operators(self) -> dict[str, tuple[int, int]]:
-        """The counts in a and in b of each operator, where they differ."""
+        """Return the counts in a and in b of each operator whose counts differ."""
         a, b = self.counts
         return {name: (a[name], b[name]) for name in sorted(_both(a, b)) if a[name] != b[name]}
 
@@ -95,7 +95,7 @@ class Comparison:
         )
 
     def _fields(self, what: str, a: Any, b: Any, skip: set[str]) -> None:
-        """Every protobuf field that nothing else compares."""
+        """Compare every protobuf field that nothing else compares."""
         for name in (f.name for f in a.DESCRIPTOR.fields):
             if name not in skip and getattr(a, name) != getattr(b, name):
                 self.lines["other"].append(f"{what}: {name} differs")
@@ -178,8 +178,8 @@ def _both(a: Iterable[Any], b: Iterable[Any]) -> list[Any]:
 def _changed(
     a: Mapping[str, _Entry], b: Mapping[str, _Entry], change: Callable[[_Entry, _Entry], str]
 ) -> Iterator[tuple[str, str]]:
-    """The keys whose entries differ, each with " added", " removed" or the change; an empty change
-    is none.
+    """Yield the keys whose entries differ, each with " added", " removed" or the change; an empty
+    change means equal.
     """
     for key in _both(a, b):
         word = " added" if key not in a else " removed" if key not in b else change(a[key], b[key])
@@ -250,7 +250,7 @@ def _attribute(a: AttributeProto) -> str:
 
 
 def _tensor(x: TensorProto | None, y: TensorProto | None, folders: Folders) -> str:
-    """The change of an initializer; empty if type and content are the same."""
+    """Return the change of an initializer; empty if type and content are equal."""
     if x is None:
         return f"added ({_kind(y)})"
     if y is None:
@@ -282,8 +282,8 @@ def _content(tensor: TensorProto, folder: Path | None) -> bytes:
 
 @dataclass(frozen=True)
 class Diff(WithPage):
-    """Lines by kind of difference, and `operators` with their counts before and after. What is
-    empty is equal.
+    """Lines by kind of difference, and `operators` with their counts before and after. Empty fields
+    mean equal.
     """
 
     json_keys = (
@@ -309,12 +309,12 @@ class Diff(WithPage):
 
     @property
     def same(self) -> bool:
-        """Nothing differs."""
+        """Whether nothing differs."""
         return not any(getattr(self, f.name) for f in fields(self) if f.name != "models")
 
 
 def diff(a: ModelLike, b: ModelLike) -> Diff:
-    """Returns the differences between two models; `onnxgrad.diff` says how."""
+    """Return the differences between two models, as `onnxgrad.diff` describes them."""
     a, b = settled(a), settled(b)
     (x, folder_x), (y, folder_y) = proto_of(a), proto_of(b)
     found = Comparison((folder_x, folder_y))

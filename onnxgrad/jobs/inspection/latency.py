@@ -1,4 +1,4 @@
-"""The driver of `bench`: models measured in turns, and held to what is required of their time."""
+"""The driver of `bench`: measures models in turns, and checks the required ratio."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ def measure(
     hooks: Hooks | None = None,
     on_round: Callable[[int], None] | None = None,
 ) -> BenchReport:
-    """Measure models, by label, on the same inputs; `on_round` receives the number of rounds done.
+    """Measure models, by label, on the same inputs; `on_round` receives the number of finished
+    rounds.
 
-    The time of measuring is no part of the limits. Raises InputError if the first model does not
-    run, another has other inputs, or one alone is to be faster.
+    The limits do not include the time of measuring. Raises InputError if the first model does not
+    run, if another has other inputs, and if a ratio is required of a single model.
     """
     hooks = hooks or Hooks()
     if options.require is not None and len(models) < 2:

@@ -1,9 +1,9 @@
-"""The floating-point operations of each operator, by the sizes of its operands and results.
+"""The floating-point operations of each operator, from the sizes of its operands and results.
 
-A multiplication and an addition are two operations, as in most published figures that are called
-FLOPs (those called MACs are half as many). Comparisons, conversions of types and integer arithmetic
-count as one operation each; operators that only move, choose or name elements cost none. Each
-formula stands once, by the operator's family.
+A multiplication and an addition count as two operations, as in most published FLOPs (MACs are half
+of that). Comparisons, conversions and integer arithmetic count as one operation each; operators
+that only move, select or name elements cost nothing. Each formula is written once per family of
+operators.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Formula = Callable[[Binding], int]
 
 
 class Open(Exception):
-    """A size that the formula wants is not known."""
+    """A size in the formula is unknown."""
 
 
 def flops(b: Binding) -> int | None:
-    """The operations of one run of a binding, without those of graphs in it; None where a size is
-    open or no formula is known (`has_formula` tells which).
+    """Return the operations of one run of a binding, without those of nested graphs; None if a size
+    is open or no formula is known (see `has_formula`).
     """
     formula = FORMULAS.get(domains.full_name(b.domain, b.op))
     try:
@@ -36,7 +36,7 @@ def flops(b: Binding) -> int | None:
 
 
 def has_formula(b: Binding) -> bool:
-    """Whether the operator's cost is known once the sizes are."""
+    """Whether the operator's cost can be computed from its sizes."""
     return domains.full_name(b.domain, b.op) in FORMULAS
 
 
@@ -106,7 +106,7 @@ def _gemm(b: Binding) -> int:
 
 
 def _einsum(b: Binding) -> int:
-    """A loop over all indices, in which the operands are multiplied and added up."""
+    """A loop over all indices that multiplies and adds up the operands."""
     terms = re.sub(r"\s", "", str(b.attr("equation"))).partition("->")[0].split(",")
     sizes: dict[str, int] = {}
     for term, v in zip(terms, b.inputs, strict=True):
@@ -155,7 +155,7 @@ def _sampled(b: Binding) -> int:
 
 def _recurrent(gates: int, rest: int) -> Formula:
     """Each gate is a product with the input and one with the state, two biases and an activation;
-    `rest` is what a step does with the gates, for each element of the state.
+    `rest` is the work per element of the state on the gates.
     """
 
     def formula(b: Binding) -> int:
