@@ -45,6 +45,8 @@ KEYS: Mapping[Role, str] = {
     "learning_rate": _TYPED,
     "seed": _TYPED,
 }
+# keys that other readers need, though they have defaults here
+_STATED = ("inputs", "train", "eval", "state", "accumulate", "optimizer")
 _ANY = "?"  # a size that is unknown
 _NONE = "none"  # in a list of options
 
@@ -202,6 +204,8 @@ class Manifest:
                 f"{where} is of version {version}, this onnxgrad reads version {VERSION}: {what}"
             )
         _refuse_null(read, where)
+        if lacking := [key for key in _STATED if key not in read]:
+            raise InputError(f"{where} lacks '{lacking[0]}': it is damaged")
         given = checked(Mapping[str, Any], read.pop("inputs", None), f"{where}: 'inputs'")
         feds = _inputs(given, where)
         if twice := [n for n, k in Counter(fed.name for fed in feds).items() if k > 1]:

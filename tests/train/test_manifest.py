@@ -65,6 +65,8 @@ def changed(data: Any, path: tuple[Any, ...], value: Any) -> Any:
     for key in path[:-1]:
         place = place[key]
     place[path[-1]] = value
+    if value is ...:
+        del place[path[-1]]
     return made
 
 
@@ -119,6 +121,39 @@ def test_the_schema_is_that_of_what_is_written(tmp_path: Path) -> None:
         written |= data.keys() | {(r, k) for r, fed in each for k in fed}
     wanted = {(role, k.rstrip("?")) for role, keys_of in KEYS.items() for k in keys_of.split()}
     assert wanted | schema["properties"].keys() == written | {("average", "zeros")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["plain", "rich", "in_training"])
+def test_the_reader_and_the_schema_want_the_same_keys(which: str) -> None:
+    """A key of an input or of the file that is gone, strange or null."""
+    made = in_training() if which == "in_training" else steps()[which]
+    sound = json.loads(made.manifest.to_json())
+    valid = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).is_valid
+    tried = 0
+    for place in places_of(sound):
+        # the options of an update are compared with the graphs, afterwards
+        if place[0] in ("optimizer", "groups", "schedule", "loss_scaling"):
+            continue
+        holder: Any = sound
+        for key in place[:-1]:
+            holder = holder[key]
+        changes = [changed(sound, place, None)]
+        if isinstance(holder, dict):
+            changes += [changed(sound, place, ...), changed(sound, (*place[:-1], "strange"), 1)]
+        for data in changes:
+            text = json.dumps(data)
+            tried += 1
+            assert valid(data) == reads(text), (place, text[:200])
+    assert tried > 100
+
+
+def reads(text: str) -> bool:
+    try:
+        Manifest.from_json(text)
+    except InputError:
+        return False
+    return True
 
 
 def told(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
