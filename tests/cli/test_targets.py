@@ -24,7 +24,7 @@ from tests.train.common import classifier
 
 _FILE = re.compile(r"\b(FILE|NPZ|OUT|DIR|FOLDER|MODEL|LIB|CONFIG|A|B)\b")
 # what goes there has names of its own; `--seal` writes the manifest of the step that it reads
-_FOLDERS = {"out_dir", "folder", "print_after", "seal"}
+_FOLDERS = {"out_dir", "folder", "print_after", "seal", "vectors"}
 
 
 def options_of(command: str) -> Iterator[argparse.Action]:

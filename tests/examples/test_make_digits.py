@@ -53,4 +53,6 @@ def test_a_source_is_short_and_names_no_other_host(path: Path) -> None:
 
 def test_versions_are_exact() -> None:
     package = json.loads((EXAMPLES / "package.json").read_text(encoding="utf-8"))
-    assert all(re.fullmatch(r"[\d.]+", v) for v in package["dependencies"].values())
+    versions = package["dependencies"] | package["devDependencies"]
+    assert versions.pop("onnxgrad-step") == "file:../clients/js"  # the package of this repository
+    assert all(re.fullmatch(r"[\d.]+", v) for v in versions.values())

@@ -64,7 +64,7 @@ def _sized(args: argparse.Namespace, out: Output, found: SizedModel) -> int:
     shown: list[Part] = [
         *(cell(f"input {v.name}: {v.type or '?'}") for v in main.inputs if v.initializer is None),
         *(cell(f"output {v.name}: {v.type or '?'}") for v in main.outputs),
-        f"{counted(len(opened.numbers), 'number')} of the file that follow the sizes",
+        f"numbers in the file that follow the sizes: {len(opened.numbers)}",
         *(cell(f"  {text}", "dim") for text in opened.numbers if out.verbose),
         *(cell(f"note: {text}", "dim") for text in found.notes),
     ]

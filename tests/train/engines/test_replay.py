@@ -22,6 +22,7 @@ from onnxgrad.train.optimizers import (
     Lion,
     NAdam,
     Optimizer,
+    RAdam,
     RMSprop,
 )
 from onnxgrad.train.optimizers.base import Moment
@@ -32,7 +33,7 @@ EVERY = [
     SGD(), SGD(momentum=0.9), SGD(momentum=0.9, nesterov=True, weight_decay=0.1),
     SGD(momentum=0.5, dampening=0.3), Adam(), Adam(amsgrad=True, weight_decay=0.1, maximize=True),
     AdamW(), Adagrad(lr_decay=0.1), RMSprop(centered=True, momentum=0.9), RMSprop(), Adadelta(),
-    NAdam(decoupled_weight_decay=True, weight_decay=0.1), Lion(),
+    NAdam(decoupled_weight_decay=True, weight_decay=0.1), Lion(), RAdam(),
 ]  # fmt: skip
 
 
@@ -69,7 +70,7 @@ def test_optimisers_step_by_step(optimizer: Optimizer, dtype: str) -> None:
     states = optimizer.state(held["p"])
     held |= {name: value for name, value in states.items() if value.shape}
     numbers = {name: value[()] for name, value in states.items() if not value.shape}
-    for step in range(1, 5):
+    for step in range(1, 8):  # RAdam takes another form from the sixth on
         code = 1 if dtype == "float32" else 11
         at = Moment(np.float32(0.1), np.float64(step), array_math, code)
 
