@@ -13,6 +13,7 @@ from onnx import numpy_helper
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import save, to_proto
+from onnxgrad.laws.lower_opset import _ANOTHER_MEANING
 from onnxgrad.laws.raise_opset import ADAPTERS
 from onnxgrad.passes.convert_opset import NEWEST, OLDEST, convert, form_changes, since
 from onnxgrad.verify import verify
@@ -130,6 +131,13 @@ def test_every_change_is_known() -> None:
                 refused.add((name, version + 1))
     assert refused == set()
     assert all(OLDEST < v <= NEWEST and since(name, v) == v for name, v in ADAPTERS)
+    assert all(since(name, v) == v for v, names in _ANOTHER_MEANING.items() for name in names)
+
+
+@pytest.mark.parametrize("axis", [-1, 2])
+def test_a_softmax_along_the_last_axis_stays_one_node(axis: int) -> None:
+    text = f"g (float[2,S,3] x) => (float[2,S,3] y) {{ y = Softmax <axis = {axis}> (x) }}"
+    assert [n.op_type for n in converted(model(text, 12), 13).graph.node] == ["Softmax"]
 
 
 @pytest.mark.parametrize(
