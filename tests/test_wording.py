@@ -11,7 +11,11 @@ import pytest
 
 import onnxgrad
 from onnxgrad.cli.app import main
+from onnxgrad.jobs.declarations import OptimizeOptions
+from onnxgrad.jobs.declared import options_of
 from onnxgrad.wording import (
+    _FLAG,
+    _KEYS,
     counted,
     did_you_mean,
     dim_option,
@@ -27,7 +31,7 @@ from onnxgrad.wording import (
     printable_lines,
     told_apart,
 )
-from tests.helpers import parse
+from tests.helpers import ROOT, parse
 
 SMALL = "g (float[N] x) => (float[N] y) { y = Sqrt (x) }"
 
@@ -174,3 +178,17 @@ def test_no_build_server_obeys_a_name(text: str, shown: str) -> None:
 def test_the_first_of_many_names() -> None:
     assert first_of(["a", "b"], 2) == "a, b"
     assert first_of(["a", "b", "c", "d"], 2) == "a, b and 2 more"
+
+
+def test_options_in_messages_have_the_keys_of_recipes() -> None:
+    """Each that a recipe has, by the key that its declaration has."""
+    keys = {o.flag: o.toml for o in options_of(OptimizeOptions) if o.flag and o.toml}
+    assert {f: k.split(" ")[0] for f, k in _KEYS.items() if f in keys} == {
+        f: k for f, k in keys.items() if f in _KEYS
+    }
+    named = re.compile(r'\boption\(\s*f?"([^"]*--[^"]*)"')
+    texts = (path.read_text(encoding="utf-8") for path in (ROOT / "onnxgrad").rglob("*.py"))
+    flags = {
+        flag for text in texts for words in named.findall(text) for flag in _FLAG.findall(words)
+    }
+    assert len(flags) > 30 and {flag for flag in flags if flag in keys} <= _KEYS.keys()
