@@ -4,9 +4,7 @@ errors.
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,10 +20,6 @@ T = TypeVar("T")
 # bytes of one Allreduce: large enough that its start-up does not count, small enough for MPI's
 # 32-bit counts
 _BUCKET = 1 << 24
-# seconds that the other ranks wait before they report: if all fail alike, the first one does
-_FIRST = 2.0
-# seconds in which mpiexec passes the message on, before it ends its processes
-_FORWARDED = 0.2
 
 
 @dataclass(frozen=True)
@@ -55,22 +49,26 @@ class Ranks:
 
     @property
     def on_this_machine(self) -> int:
-        """Return the number of ranks that share this machine's cores."""
+        """Return the number of ranks that share this machine's cores. All ranks must call it."""
         from mpi4py import MPI
 
+        self._meet()
         return int(self.comm.Split_type(MPI.COMM_TYPE_SHARED).size)
 
     def agree(self, value: T) -> T:
         """Return the leader's value, on every rank. All ranks must call it."""
+        self._meet()
         found: T = self.comm.bcast(value, root=0)
         return found
 
     def all(self, value: T) -> list[T]:
         """Return every rank's value, in order. All ranks must call it."""
+        self._meet()
         return list(self.comm.allgather(value))
 
     def spread(self, array: Array) -> None:
         """Copy the leader's numbers into the array of every rank."""
+        self._meet()
         for part in _buckets(array):
             self.comm.Bcast(part, root=0)
 
@@ -78,6 +76,7 @@ class Ranks:
         """Replace the array on every rank by the sum over the ranks."""
         from mpi4py import MPI
 
+        self._meet()
         for part in _buckets(array):
             self.comm.Allreduce(MPI.IN_PLACE, part, op=MPI.SUM)
 
@@ -86,31 +85,39 @@ class Ranks:
         """An error on any rank ends all of them, with one line and the error's exit code.
 
         The line goes to `say`, by default to stderr. With one process the error is raised as ever.
-        A rank that waits in a collective call cannot leave it, so nothing else would reach it.
+        A rank that fails goes to the next meeting of all ranks, which comes before each collective
+        operation and at the end of the context: all must enter and leave it.
         """
         try:
             yield
         except Exception as error:  # whatever it is, the other ranks wait for this one
             if self.size == 1:
                 raise
-            if not self.leads:
-                time.sleep(_FIRST + 0.02 * self.rank)
+            self._meet(error, say)
+        else:
+            self._meet()
+
+    def _meet(
+        self, error: Exception | None = None, say: Callable[[str], None] | None = None
+    ) -> None:
+        """Wait for all ranks. If some of them failed, the first of these reports its error, and all
+        exit with its code.
+        """
+        if self.size == 1:
+            return
+        codes = self.comm.allgather(0 if error is None else _code(error))
+        first = next((rank for rank, code in enumerate(codes) if code), None)
+        if first is None:
+            return
+        if error is not None and first == self.rank:
             (say or _to_stderr)(self._words(error))
-            self._end(_code(error))
+        raise SystemExit(codes[first])
 
     def _words(self, error: Exception) -> str:
         """Return the error's message, with the rank unless every rank can have the error."""
         foreseen = isinstance(error, OnnxgradError) and not isinstance(error, InternalError)
         what = str(error) if foreseen else f"{type(error).__name__}: {error}"
         return what if self.leads else f"rank {self.rank} of {self.size}: {what}"
-
-    def _end(self, code: int) -> None:
-        """End every process, without MPI's own message."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        time.sleep(_FORWARDED)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        self.comm.Abort(code)
 
 
 def world() -> Ranks:

@@ -18,48 +18,57 @@ from tests.train.common import step
 
 @dataclass
 class Comm:
-    """A communicator that remembers how it was ended, and what it was given."""
+    """A communicator that remembers what it was given; `others` are the codes of ranks that
+    failed.
+    """
 
     rank: int = 0
-    size: int = 2
-    ended: list[int] = field(default_factory=list)
+    size: int = 3
+    others: dict[int, int] = field(default_factory=dict)
     sent: list[int] = field(default_factory=list)
 
-    def Abort(self, code: int) -> None:
-        self.ended.append(code)
+    def allgather(self, value: int) -> list[int]:
+        return [self.others.get(i, value if i == self.rank else 0) for i in range(self.size)]
 
     def Bcast(self, part: Any, root: int) -> None:
         self.sent.append(len(part))
-
-
-@pytest.fixture(autouse=True)
-def no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MPI's own words go nowhere; the test's stay."""
-    monkeypatch.setattr(processes, "_FIRST", 0.0)
-    monkeypatch.setattr("onnxgrad.train.engines.processes.os.dup2", lambda *_: None)
 
 
 @pytest.mark.parametrize(
     ("rank", "error", "code", "line"),
     [
         (0, InputError("no such file"), 2, "no such file"),
-        (1, InputError("no such file"), 2, "rank 1 of 2: no such file"),
-        (1, NotProved("no"), 1, "rank 1 of 2: no"),
+        (1, InputError("no such file"), 2, "rank 1 of 3: no such file"),
+        (1, NotProved("no"), 1, "rank 1 of 3: no"),
         (0, KeyError("a"), 3, "KeyError: 'a'"),
     ],
 )
 def test_an_error_ends_all_with_one_line(rank: int, error: Exception, code: int, line: str) -> None:
-    comm, said = Comm(rank), list[str]()
-    with Ranks(comm).together(said.append):
+    said = list[str]()
+    with pytest.raises(SystemExit) as ended, Ranks(Comm(rank)).together(said.append):
         raise error
-    assert (comm.ended, said) == ([code], [line])
+    assert (ended.value.code, said) == (code, [line])
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_the_first_rank_that_failed_reports(fails: bool) -> None:
+    """The others exit with its code at their next meeting, whether they failed or not."""
+    comm, said = Comm(1, others={0: 3, 2: 1}), list[str]()
+    with pytest.raises(SystemExit) as ended, Ranks(comm).together(said.append):
+        if fails:
+            raise InputError("alike")
+        Ranks(comm).spread(np.zeros(2))
+    assert (ended.value.code, said, comm.sent) == (3, [], [])
+    with pytest.raises(SystemExit), Ranks(comm).together(said.append):
+        pass  # a rank that is done waits for those that are not
 
 
 def test_one_process_raises_as_ever() -> None:
     comm = Comm(size=1)
     with pytest.raises(InputError), Ranks(comm).together():
         raise InputError("no")
-    assert comm.ended == []
+    with Ranks(comm).together():
+        pass
 
 
 def test_large_arrays_go_in_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
