@@ -1,4 +1,4 @@
-"""A fixed batch becomes one of any size: every row as the model computes it."""
+"""Makes a fixed batch dynamic; every row is computed as by the original model."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _FOLD_MORE = "fold-constant{max_share=10}"
 
 @dataclass(frozen=True)
 class Opened:
-    """A program whose inputs have a batch of any size, on these axes, and what it took. `count`:
-    the rows of the original.
+    """A program whose inputs have a dynamic batch on these axes, and the changes. `count`: the
+    number of rows of the original.
     """
 
     program: Program
@@ -47,16 +47,16 @@ class Opened:
 
     @property
     def rows(self) -> Grouping:
-        """Where the rows are."""
+        """Return the axes of the rows."""
         return Grouping(self.inputs, self.outputs, self.count)
 
 
 def chosen_inputs(
     program: Program, names: Sequence[str] | None, batch: int | None = None
 ) -> tuple[dict[Var, Layout], int]:
-    """The inputs to open, with the axis of their rows, and how many rows the file has: the inputs
-    named (NAME, or NAME.AXIS), else every one whose first axis has the size of the `batch` (None:
-    1) if there is another axis. Raises InputError.
+    """Return the inputs to open, with the axis of their rows, and the number of rows in the file.
+    These are the named inputs (NAME, or NAME.AXIS), else every input whose first axis has the size
+    of the `batch` (None: 1) and that has another axis. Raises InputError.
     """
     inputs = [v for v in program.main.inputs if v.initializer is None]
     if names is not None:
@@ -102,9 +102,9 @@ def open_rows(
 ) -> Opened:  # fmt: skip
     """Open the batch of inputs, which has a fixed size; `program` is changed.
 
-    `names`: the inputs (None: every one whose first axis has the size `batch`, which is 1 unless
-    said). `symbol`: the name of the new size. `along`, `branches`: as `follow_rows`. Raises
-    InputError that names the node where rows depend on each other, or no rule applies.
+    `names`: the inputs (None: every input whose first axis has the size `batch`, 1 by default).
+    `symbol`: the name of the new size. `along`, `branches`: as `follow_rows`. Raises InputError,
+    which names the node, if rows depend on each other or no rule applies.
     """
     inputs, count = chosen_inputs(program, names, batch)
     taken = {d for v in program.main.inputs for d in v.shape or () if isinstance(d, str)}
@@ -139,7 +139,7 @@ def open_rows(
 
 
 def _outputs(main: BindingBlock, done: Batched) -> dict[str, Rows]:
-    """Where the rows of each output are, on an axis of their own where one is free."""
+    """Return the axis of the rows of each output, an axis of their own if one is free."""
     found = {}
     with emitting(main, made_by="open-batch"):
         for v in list(main.outputs):
@@ -158,7 +158,9 @@ def _outputs(main: BindingBlock, done: Batched) -> dict[str, Rows]:
 
 
 def _settled(v: Var, layout: Layout, done: Batched) -> tuple[Var, Layout]:
-    """An output whose rows share an axis with others gets them on one of size 1, or in front."""
+    """Return an output whose rows share an axis with others, with the rows on an axis of size 1 or
+    in front.
+    """
     if layout.own or v.definition is None or done.sizes.count > 1:
         return v, layout
     site = Site(v.definition, done.layouts, done.sizes)
@@ -180,7 +182,7 @@ def _settled(v: Var, layout: Layout, done: Batched) -> tuple[Var, Layout]:
 
 
 def _shared(main: BindingBlock, opened: Mapping[Var, Layout], count: int) -> list[str]:
-    """Remarks on inputs with another axis of the batch's size, which may or may not count rows."""
+    """Return remarks on inputs with another axis of the batch's size, which may count rows, too."""
     how = option("--inputs", "inputs")
     unsure = [v for v in main.inputs if v.initializer is None and v not in opened]
     return [
@@ -206,8 +208,8 @@ def _notes(outputs: dict[str, Rows]) -> list[str]:
 def _declared(
     program: Program, inputs: Mapping[str, int], outputs: dict[str, Rows], symbol: str, doc: str
 ) -> Program:
-    """The program read again with the new size in its interface, and no declaration between. `doc`
-    is added to the documentation of inputs.
+    """Return the program, read again with the new size in its interface and without other declared
+    shapes. `doc` is added to the documentation of inputs.
     """
     opened: dict[str, TensorType] = {}
     for v in (*program.main.inputs, *program.main.outputs):

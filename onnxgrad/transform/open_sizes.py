@@ -1,4 +1,4 @@
-"""A fixed dimension becomes one of any size, where every number that follows it is certain."""
+"""Makes a fixed dimension dynamic, if every number that depends on it can be determined."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ _FEWEST = 2  # a size of 1 broadcasts, and stands anywhere in a shape
 
 @dataclass(frozen=True)
 class OpenedSizes:
-    """A program with dimensions of any size. `sizes`: those of the file; `steps`: sizes must be
-    multiples of these; `most`: the largest; `numbers`: numbers of the file that follow.
+    """A program with dynamic dimensions. `sizes`: those of the file; `steps`: new sizes must be
+    multiples of these; `most`: the largest possible sizes; `numbers`: numbers of the file that now
+    depend on the sizes.
     """
 
     program: Program
@@ -41,10 +42,10 @@ class OpenedSizes:
 def open_dimensions(
     program: Program, wanted: Mapping[str, Sequence[str]], follow: Collection[str] = ()
 ) -> OpenedSizes:
-    """Open axes of inputs: `wanted` has INPUT.AXIS, one or more, by the name of the new size.
-    `follow`: nodes whose fixed targets are open sizes. `program` is changed.
+    """Open axes of inputs: `wanted` lists INPUT.AXIS, one or more, by the name of the new size.
+    `follow`: nodes whose fixed targets depend on the size. `program` is changed.
 
-    Raises InputError that names the node at which a size cannot be followed with certainty.
+    Raises InputError, which names the node, if a dependence is not certain.
     """
     places = _places(program, wanted)
     values = {name: found[0][2] for name, found in places.items()}
@@ -63,7 +64,7 @@ def open_dimensions(
 def _places(
     program: Program, wanted: Mapping[str, Sequence[str]]
 ) -> dict[str, list[tuple[str, int, int]]]:
-    """Inputs, axes and sizes in the file, by the name of the new size."""
+    """Return inputs, axes and sizes in the file, by the name of the new size. Raises InputError."""
     inputs = {v.name: v for v in program.main.inputs if v.initializer is None}
     taken = {s for v in inputs.values() for d in v.shape or () for s in algebra.symbols(d)}
     found: dict[str, list[tuple[str, int, int]]] = {}
@@ -101,7 +102,7 @@ def _known_nodes(program: Program, follow: Collection[str]) -> None:
 
 
 def _declared(program: Program, places: Mapping[str, list[tuple[str, int, int]]]) -> Program:
-    """The program read again with open inputs, and no other declaration of shapes."""
+    """Return the program, read again with open inputs and without other declared shapes."""
     made = copy_of(to_proto(program))
     del made.graph.value_info[:]
     axes = {(name, axis): s for s, found in places.items() for name, axis, _ in found}
@@ -120,7 +121,7 @@ def _without_sizes(model: ModelProto) -> None:
 
 
 def _steps(found: Followed, values: Mapping[str, int]) -> dict[str, int]:
-    """For each size the number of which it must be a multiple. Raises InputError if no other size
+    """Return the number of which each size must be a multiple. Raises InputError if no other size
     meets the conditions.
     """
     steps = {}
@@ -151,7 +152,7 @@ def _holds(found: Followed, c: Condition, name: str, size: int, step: int) -> bo
 
 
 def _most(found: Followed) -> tuple[dict[str, int], list[str]]:
-    """The largest sizes that tables have rows for; remarks on those of expressions."""
+    """Return the largest sizes for which tables have rows, and remarks on limits of expressions."""
     most: dict[str, int] = {}
     remarks = []
     for size, number, why in found.most:
@@ -169,7 +170,7 @@ def _limits(name: str, step: int, most: Mapping[str, int]) -> str:
 
 
 def _cause(found: Followed, name: str) -> str:
-    """The nodes and tables that limit a size."""
+    """Return the nodes and tables that limit a size."""
     nodes = dict.fromkeys(c.node for c in found.conditions if name in _symbols(c))
     tables = dict.fromkeys(why for size, _, why in found.most if size == name)
     causes = [*nodes, *tables]
@@ -177,7 +178,9 @@ def _cause(found: Followed, name: str) -> str:
 
 
 def _final(program: Program, inputs: Mapping[str, list[str]], text: Mapping[str, str]) -> Program:
-    """The program with the sizes of its outputs declared, and the limits where users look."""
+    """Return the program with declared sizes of its outputs, and with the limits in the
+    documentation of its inputs.
+    """
     types = {v.name: v.type for v in program.main.outputs}
     made = copy_of(to_proto(program))
     del made.graph.value_info[:]
@@ -193,7 +196,7 @@ def _final(program: Program, inputs: Mapping[str, list[str]], text: Mapping[str,
 
 
 def other_sizes(opened: OpenedSizes) -> Iterator[dict[str, int]]:
-    """Sizes at which an opened model should run: larger ones, then smaller ones."""
+    """Yield sizes at which an opened model should run: larger ones, then smaller ones."""
     larger, smaller = {}, {}
     for i, (name, size) in enumerate(opened.sizes.items()):
         step, most = opened.steps[name], opened.most.get(name, 1 << 31)

@@ -1,4 +1,4 @@
-"""Rules in place for operators along axes: the rows must stand on another one."""
+"""Rules in place for operators that work along axes, which must not be the axis of the rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OVER_AXES = f"{' '.join(REDUCTIONS)} ArgMax ArgMin"
 
 
 def axes_of(at: Site) -> list[int]:
-    """The axes that a reduction or an ArgMax goes over, counted from the front."""
+    """Return the axes of a reduction or an ArgMax, counted from the front."""
     rank = at.rank(0)
     if at.op.startswith("Arg"):
         return [at.axis("axis", 0, rank)]
@@ -23,7 +23,7 @@ def axes_of(at: Site) -> list[int]:
 
 @in_place(OVER_AXES)
 def reduction(at: Site) -> Layout:
-    """Rows keep their axis, if it is not reduced."""
+    """Rows keep their axis if it is not reduced."""
     layout, axes = at.only_first(), axes_of(at)
     if layout.axis in axes:
         alone = at.sizes(0)[layout.axis] == 1
@@ -34,13 +34,13 @@ def reduction(at: Site) -> Layout:
 
 
 def flattens(at: Site) -> bool:
-    """Whether Softmax and its like work on all axes from one on, as they did before opset 13."""
+    """Whether Softmax and similar operators work on all axes from one on, as before opset 13."""
     return at.version < 13
 
 
 @in_place("Softmax LogSoftmax Hardmax")
 def softmax(at: Site) -> Layout:
-    """Rows keep their axis, if it is not normalised."""
+    """Rows keep their axis if it is not normalised."""
     layout, rank = at.only_first(), at.rank(0)
     axis = at.axis("axis", 1 if flattens(at) else -1, rank)
     if layout.axis >= axis if flattens(at) else layout.axis == axis:
@@ -59,7 +59,7 @@ def layer_normalization(at: Site) -> Layout:
 
 @in_place("CumSum LpNormalization")
 def along(at: Site) -> Layout:
-    """Rows keep their axis, if the operator does not go along it."""
+    """Rows keep their axis if the operator does not work along it."""
     layout, rank = at.only_first(), at.rank(0)
     if at.op == "CumSum":
         axis = (at.ints(1) or [0])[0] % rank
@@ -72,7 +72,7 @@ def along(at: Site) -> Layout:
 
 @in_place("MeanVarianceNormalization")
 def mean_variance(at: Site) -> Layout:
-    """Rows keep their axis, if it has no part in the statistics."""
+    """Rows keep their axis if the statistics do not include it."""
     layout, rank = at.only_first(), at.rank(0)
     if layout.axis in [a % rank for a in at.attr("axes", (0, 2, 3))]:
         raise Dependent("MeanVarianceNormalization has statistics over the batch")
@@ -81,7 +81,7 @@ def mean_variance(at: Site) -> Layout:
 
 @in_place("BatchNormalization")
 def batch_normalization(at: Site) -> Layout:
-    """Each row by itself, on stored statistics."""
+    """Each row is normalised by stored statistics."""
     kept = sum(v is not None for v in at.binding.outputs)
     trains = (
         at.attr("training_mode", 0)

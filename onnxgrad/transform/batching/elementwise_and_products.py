@@ -1,5 +1,5 @@
-"""Rules in place: elementwise operators fall out of broadcasting; products keep the rows on an axis
-that they do not contract.
+"""Rules in place for elementwise operators, which follow broadcasting, and for products, which keep
+the rows on an axis that they do not contract.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ UNARY = f"{' '.join(ELEMENTWISE)} Dropout ms:Gelu ms:FastGelu ms:QuickGelu"
 
 @in_place(UNARY)
 def unary(at: Site) -> Layout:
-    """Rows stay where they are."""
+    """Rows keep their axis."""
     return at.only_first()
 
 
 @in_place("CastLike")
 def cast_like(at: Site) -> list[Layout | None]:
-    """Only the dtype of the second operand counts."""
+    """Only the dtype of the second operand matters."""
     x, like = at.operands[0], at.operands[1]
     if x is None or like is None or not like.dtype or like.dtype in range(17, 21):
         raise Refused("its dtype is not known")
@@ -33,7 +33,7 @@ def cast_like(at: Site) -> list[Layout | None]:
 
 @in_place("QuantizeLinear DequantizeLinear")
 def quantization(at: Site) -> Layout:
-    """Rows stay where they are, unless the scales stand along them."""
+    """Rows keep their axis unless the scales lie along it."""
     layout, scale = at.only_first(), at.rank(1)
     if scale > 1:
         raise Refused("its scales stand in blocks")
@@ -44,7 +44,7 @@ def quantization(at: Site) -> Layout:
 
 @in_place(" ".join(BROADCASTING))
 def broadcasting(at: Site) -> Layout:
-    """Rows meet on one axis of the result."""
+    """The rows of all operands meet on one axis of the result."""
     if at.version < 7 and at.op not in ("Sum", "Mean", "Min", "Max", "PRelu"):
         _same_shapes(at)
     if at.op == "PRelu" and at.at(0) is None:
@@ -54,14 +54,14 @@ def broadcasting(at: Site) -> Layout:
 
 
 def _same_shapes(at: Site) -> None:
-    """Before opset 7 an attribute broadcasts the second operand."""
+    """Refuse broadcasting by attributes, before opset 7."""
     if at.sizes(0) != at.sizes(1):
         raise Refused("it broadcasts by attributes")
 
 
 def aligned(at: Site, before: dict[int, int], end: int | None = None) -> Layout:
-    """Bring the rows of all operands to one axis of the result. `before`: the axes of the result in
-    front of each operand; `end`: rows must be before this axis.
+    """Move the rows of all operands to one axis of the result. `before`: the number of axes of the
+    result in front of each operand; `end`: rows must be before this axis.
     """
     spots = [_spot(at, k, before[k]) for k in at.batched()]
     wanted, size = next((spot for spot in spots if spot[1] != 1), spots[0])
@@ -85,7 +85,7 @@ def _spot(at: Site, k: int, before: int) -> tuple[Layout, Size]:
 
 
 def _shared(at: Site, k: int, place: Layout) -> None:
-    """A shared operand broadcasts along the rows if its size there is 1."""
+    """Check that a shared operand broadcasts along the rows: its size there must be 1."""
     if place.axis >= 0 and at.count > 1 and at.sizes(k)[place.axis] not in (1, at.count):
         at.tile(k, place)  # rows beside others on the axis
         return
@@ -112,7 +112,7 @@ def matmul(at: Site) -> Layout:
 
 
 def _off_the_matrix(at: Site, k: int) -> None:
-    """Rows on the first axis of a matrix move to a leading axis of size 1 before it."""
+    """Move rows on the first axis of a matrix to a leading axis of size 1."""
     layout, rank = at.at(k), at.rank(k)
     if layout is not None and layout.axis == rank - 2 and rank > 2 and at.sizes(k)[rank - 3] == 1:
         at.moved(k, Layout(rank - 3))
@@ -120,7 +120,7 @@ def _off_the_matrix(at: Site, k: int) -> None:
 
 @in_place("Gemm")
 def gemm(at: Site) -> Layout:
-    """Rows stay on the axis of one matrix that is not contracted."""
+    """Rows stay on an axis of one matrix that is not contracted."""
     a, b = at.at(0), at.at(1)
     if (a is None) == (b is None):
         raise Refused("rows in both matrices, or in the bias alone")
@@ -143,8 +143,8 @@ def _with_bias(at: Site, layout: Layout) -> Layout:
 
 
 def indices_of(at: Site) -> tuple[list[str], str]:
-    """The indices of each operand of an Einsum, and those of its result. Raises Refused if the
-    equation has an ellipsis or leaves the result's indices out.
+    """Return the indices of each operand of an Einsum, and those of its result. Raises Refused if
+    the equation has an ellipsis or omits the indices of the result.
     """
     left, arrow, right = str(at.attr("equation")).replace(" ", "").partition("->")
     if "." in left + right or not arrow:
@@ -154,7 +154,7 @@ def indices_of(at: Site) -> tuple[list[str], str]:
 
 @in_place("Einsum")
 def einsum(at: Site) -> Layout:
-    """Rows stay on an index that the result has, in every operand that has it."""
+    """Rows stay on an index of the result, in every operand that has it."""
     terms, right = indices_of(at)
     found = {(terms[k][layout.axis], layout.outer) for k, layout in _placed(at)}
     if len(found) != 1:
@@ -186,6 +186,6 @@ DEPENDENT = {
 
 @in_place(" ".join(DEPENDENT))
 def dependent(at: Site) -> Layout:
-    """Rows depend on each other."""
+    """Refuse an operator whose rows depend on each other."""
     key = at.op if at.binding.domain == "" else f"ms:{at.op}"
     raise Dependent(f"{at.op} has {DEPENDENT[key]}")

@@ -1,5 +1,5 @@
-"""Indices into the rows of a file of several rows: a constant that reads row i for row i of the
-result, as masks that are indexed by batch and position have it.
+"""Rules for constant indices that read row i for row i of the result, as in masks that are indexed
+by batch and position.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Indices: TypeAlias = npt.NDArray[np.int64]
 
 
 def gather_of_rows(at: Site) -> Layout:
-    """Gather along the axis of the rows: the rows get an axis of their own, and the indices of the
-    first row are read in each. Raises Refused if row i of the result does not read row i.
+    """Gather along the axis of the rows: the rows get their own axis, and each reads the indices of
+    the first row. Raises Refused if row i of the result does not read row i.
     """
     axis, layout = at.axis("axis", 0, at.rank(0)), at.first()
     data, sizes = at.operand(0), at.sizes(0)
@@ -41,7 +41,9 @@ def gather_of_rows(at: Site) -> Layout:
 
 @in_place("GatherND")
 def gather_nd(at: Site) -> Layout:
-    """Rows on a batch axis; or the first component of the indices counts them: it becomes one."""
+    """Rows stay on a batch axis. If the first component of the indices counts rows, it becomes a
+    batch axis.
+    """
     if at.attr("batch_dims", 0) and at.at(0) is not None and at.at(1) is not None:
         if not (at.moved(0, FRONT) and at.moved(1, FRONT)) or at.sizes(0)[0] != at.sizes(1)[0]:
             raise Refused("its rows are not in front")
@@ -63,7 +65,7 @@ def gather_nd(at: Site) -> Layout:
 
 
 def _constant(at: Site) -> Indices:
-    """The indices. Raises Refused if they are computed."""
+    """Return the indices. Raises Refused if they are computed."""
     v = at.operand(1)
     if v is None or v.const is None or at.at(1) is not None:
         raise Refused("it gathers along the rows")
@@ -71,8 +73,8 @@ def _constant(at: Site) -> Indices:
 
 
 def _one_row(indices: Indices, count: int, step: int) -> tuple[int, Indices]:
-    """The axis of indices on which row i reads `step` further than row i - 1, the first one with
-    others than 1, and the indices of the first row. Raises Refused if there is none.
+    """Return the axis of indices on which row i reads `step` further than row i - 1 (the first such
+    axis), and the indices of the first row. Raises Refused if there is none.
     """
     axis = next((i for i, size in enumerate(indices.shape) if size != 1), None)
     if axis is None or indices.shape[axis] != count:

@@ -1,4 +1,4 @@
-"""Where the rows of a value are, and the errors of rules that cannot tell."""
+"""The axis of the rows of a value, and the errors of batching rules."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Size: TypeAlias = int | str
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The place of the rows: `axis` holds outer x rows x inner positions, and outer * inner is its
-    size in one row. `own`: the rows have an axis of their own in front of those of one row.
+    """The axis of the rows: `axis` contains outer x rows x inner positions, and outer * inner is
+    its size in one row. `own`: the rows have their own axis in front of those of one row.
     """
 
     axis: int
@@ -30,7 +30,7 @@ OWN = Layout(0, own=True)
 
 class Refused(Exception):
     """A rule does not apply. `along`: the operator works along the axis of the rows, so that a
-    plain larger batch would mix them. `statistics`: over other axes as well.
+    larger batch would mix them. `statistics`: it also works over other axes.
     """
 
     def __init__(self, reason: str, *, along: bool = False, statistics: bool = False) -> None:
@@ -39,25 +39,27 @@ class Refused(Exception):
 
 
 class Dependent(InputError):
-    """Rows of this node depend on each other: the model has no batch to open."""
+    """Rows of this node depend on each other, so the batch cannot be opened."""
 
 
 def known(size: int | str | None) -> Size:
-    """A size that has an expression. Raises Refused."""
+    """Return a size that has an expression. Raises Refused."""
     if size is None:
         raise Refused("a size in it has no formula")
     return size
 
 
 def stride(sizes: Sequence[Size], layout: Layout) -> Size:
-    """Elements of one row that follow the place of the rows in memory. Raises Refused."""
+    """Return the number of elements of one row after the axis of the rows in memory. Raises
+    Refused.
+    """
     inner = exactly(sizes[layout.axis], layout.outer)
     return known(multiply(inner, product(sizes[layout.axis + 1 :])))
 
 
 def places(sizes: Sequence[Size], step: Size, count: int = 1) -> list[Layout]:
-    """The layouts of a shape of `count` rows in which `step` elements of one row follow the place
-    of the rows.
+    """Return the layouts of a shape of `count` rows in which `step` elements of one row come after
+    the axis of the rows.
     """
     found = []
     for axis, size in enumerate(sizes):
@@ -70,8 +72,8 @@ def places(sizes: Sequence[Size], step: Size, count: int = 1) -> list[Layout]:
 
 
 def joined(sizes: Sequence[Size]) -> Layout:
-    """The layout of rows that follow each other in memory, in a shape of rank 1 or more: on the
-    first axis of size 1 in front, if there is one.
+    """Return the layout of rows that follow each other in memory, in a shape of rank 1 or more: on
+    the leading axis of size 1, if there is one.
     """
     for axis, size in enumerate(sizes):
         if any(d != 1 for d in sizes[:axis]):

@@ -1,4 +1,4 @@
-"""Rules in place for operators that move elements: shapes, joins, parts, indices."""
+"""Rules in place for operators that move elements: shapes, joins, slices, indices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FAR = 2**63 - 1
 
 @in_place("Shape Size")
 def shape(at: Site) -> list[Layout | None]:
-    """The sizes in the file are the same in every row."""
+    """The sizes in the file are equal in every row."""
     sizes = at.in_file(at.operand(0))
     if at.op == "Size":
         size = known(product(sizes))
@@ -39,14 +39,14 @@ def _scalar(vector: Var) -> Var:
 
 @in_place("Transpose")
 def transpose(at: Site) -> Layout:
-    """Rows go with their axis."""
+    """Rows move with their axis."""
     layout = at.first()
     return Layout(list(at.attr("perm")).index(layout.axis), layout.outer)
 
 
 @in_place("Reshape Flatten Squeeze Unsqueeze")
 def reshape(at: Site) -> Layout:
-    """Rows go to the axis that has the same place in memory."""
+    """Rows move to the axis with the same stride in memory."""
     layout, sizes, wanted = at.only_first(), at.sizes(0), _wanted(at)
     found = places(wanted, stride(sizes, layout), at.count)
     if not found:
@@ -61,7 +61,9 @@ def reshape(at: Site) -> Layout:
 
 
 def _wanted(at: Site) -> tuple[Size, ...]:
-    """The shape of the result in the file, by the sizes of the operand if they have no formula."""
+    """Return the shape of the result in the file, from the sizes of the operand if it has no
+    formula.
+    """
     sizes, found = at.in_file(at.operand(0)), at.result()
     if at.op == "Flatten":
         split = int(at.attr("axis", 1))
@@ -75,13 +77,13 @@ def _wanted(at: Site) -> tuple[Size, ...]:
 
 
 def _likely(place: Layout, sizes: Sequence[Size], before: Layout) -> tuple[bool, bool, bool, int]:
-    """Choose among equal places in memory: an axis of size 1, the same axis, the nearest."""
+    """Rank equal strides: an axis of size 1 first, then the same axis, then the nearest."""
     gap = abs(place.axis - before.axis)
     return sizes[place.axis] == 1, gap == 0, place.outer == 1, -gap
 
 
 def _as_it_is(at: Site, layout: Layout, place: Layout) -> bool:
-    """Whether the node itself does so at any number of rows."""
+    """Whether the unchanged node does so for any number of rows."""
     sizes, wanted = at.in_file(at.operand(0)), _wanted(at)
     if at.op == "Squeeze":
         axes = at.ints(1, "axes")
@@ -110,7 +112,7 @@ def _as_it_is(at: Site, layout: Layout, place: Layout) -> bool:
 
 @in_place("Expand")
 def expand(at: Site) -> Layout:
-    """Rows keep their axis, if it is not expanded."""
+    """Rows keep their axis if it is not expanded."""
     layout, sizes, wanted = at.only_first(), at.in_file(at.operand(0)), at.result()
     axis = layout.axis + len(wanted) - len(sizes)
     if wanted[axis] != sizes[layout.axis]:
@@ -122,7 +124,7 @@ def expand(at: Site) -> Layout:
 
 
 def _expands(at: Site, axis: int) -> bool:
-    """Whether its target may hold the rows' axis at a size other than 1."""
+    """Whether its target may have a size other than 1 on the axis of the rows."""
     target, rank = at.operands[1], len(at.result())
     if target is None or target.const is None:
         return True
@@ -132,7 +134,7 @@ def _expands(at: Site, axis: int) -> bool:
 
 @in_place("Tile")
 def tile(at: Site) -> Layout:
-    """Whole axes repeat: each repeat holds all rows."""
+    """Whole axes repeat, so that each repeat contains all rows."""
     layout = at.only_first()
     if at.version < 6:
         raise Refused("Tile of an old opset")
@@ -144,7 +146,7 @@ def tile(at: Site) -> Layout:
 
 @in_place("Concat")
 def concat(at: Site) -> Layout:
-    """Rows stand on the same axis of all operands, which is not joined; shared operands repeat."""
+    """Rows are on the same axis of all operands, which is not joined; shared operands repeat."""
     axis = at.axis("axis", 1, len(at.result()))
     for k in at.batched():
         if not _elsewhere(at, k, axis):
@@ -153,7 +155,7 @@ def concat(at: Site) -> Layout:
 
 
 def _elsewhere(at: Site, k: int, axis: int) -> bool:
-    """Whether the rows of an operand stand on another axis, or move to one of size 1 beside it."""
+    """Whether the rows of an operand are on another axis, or move to an adjacent axis of size 1."""
     layout = at.at(k)
     if layout is None or layout.axis != axis:
         return True
@@ -162,7 +164,7 @@ def _elsewhere(at: Site, k: int, axis: int) -> bool:
 
 
 def _meeting(at: Site, operands: Iterable[int]) -> Layout:
-    """Bring the rows of operands of one shape to one axis, and repeat shared operands there."""
+    """Move the rows of operands of one shape to one axis, and repeat shared operands along it."""
     first = at.batched()[0]
     layout = at.at(first)
     if layout is None:
@@ -178,7 +180,7 @@ def _meeting(at: Site, operands: Iterable[int]) -> Layout:
 
 @in_place("Split")
 def split(at: Site) -> Layout:
-    """Rows keep their axis, if it is not split."""
+    """Rows keep their axis if it is not split."""
     layout = at.only_first()
     _off(at, layout, at.axis("axis", 0, at.rank(0)), "it splits")
     return layout
@@ -191,7 +193,7 @@ def _off(at: Site, layout: Layout, axis: int, what: str) -> None:
 
 @in_place("Slice")
 def slice_(at: Site) -> Layout:
-    """Rows keep their axis, if it is not sliced; the end of a whole axis becomes open."""
+    """Rows keep their axis if it is not sliced; the end of a whole axis becomes open."""
     layout, sizes = at.only_first(), at.in_file(at.operand(0))
     many = at.operand(1)
     count = len(at.attr("starts") or ()) if many is None else (many.shape or (None,))[0]
@@ -214,7 +216,7 @@ def slice_(at: Site) -> Layout:
 
 
 def _end(at: Site, i: int) -> None:
-    """The `i`-th end becomes open."""
+    """Open the `i`-th end."""
     if at.version < 10:
         ends = at.ints(2, "ends") or []
         at.attributes["ends"] = [*ends[:i], FAR, *ends[i + 1 :]]
@@ -229,7 +231,7 @@ def _end(at: Site, i: int) -> None:
 
 @in_place("Gather")
 def gather(at: Site) -> Layout:
-    """Rows of the data keep their axis; those of the indices stand where the indices go."""
+    """Rows of the data keep their axis; rows of the indices are on the axes of the indices."""
     axis, rank = at.axis("axis", 0, at.rank(0)), at.rank(1)
     data, indices = at.at(0), at.at(1)
     if data is not None and indices is not None:
@@ -247,7 +249,7 @@ def gather(at: Site) -> Layout:
 
 @in_place("GatherElements ScatterElements Scatter")
 def elements(at: Site) -> Layout:
-    """Rows stand on the same axis of all operands, and it is not indexed."""
+    """Rows are on the same axis of all operands, which is not indexed."""
     layout = _meeting(at, at.present())
     _off(at, layout, at.axis("axis", 0, at.rank(0)), "it indexes")
     sizes = {at.sizes(k)[layout.axis] for k in at.present()}
@@ -258,7 +260,7 @@ def elements(at: Site) -> Layout:
 
 @in_place("OneHot")
 def one_hot(at: Site) -> Layout:
-    """Rows of the indices go round the new axis."""
+    """Rows of the indices are before or after the new axis."""
     layout, rank = at.only_first(), len(at.result())
     axis = at.axis("axis", -1, rank)
     return Layout(layout.axis + (layout.axis >= axis), layout.outer)
@@ -266,7 +268,7 @@ def one_hot(at: Site) -> Layout:
 
 @in_place("Pad")
 def pad(at: Site) -> Layout:
-    """Rows keep their axis, if it is not padded."""
+    """Rows keep their axis if it is not padded."""
     layout, rank = at.only_first(), at.rank(0)
     pads = (at.elements(1) if at.version >= 11 else list(at.attr("pads") or ())) or []
     axes = [a % rank for a in (at.ints(3) or range(rank))]
@@ -287,7 +289,7 @@ def trilu(at: Site) -> Layout:
 
 @in_place("TopK")
 def top_k(at: Site) -> Layout:
-    """Rows keep their axis, if it is not ordered."""
+    """Rows keep their axis if it is not sorted."""
     layout = at.only_first()
     _off(at, layout, at.axis("axis", -1, at.rank(0)), "it orders")
     return layout

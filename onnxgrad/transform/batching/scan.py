@@ -1,4 +1,4 @@
-"""The last resort: the node once per row, in a Scan."""
+"""The last resort: runs a node once per row, in a Scan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OLDEST = 9  # opset whose Scan has no batch axis of its own
 
 
 def by_rows(at: Site) -> None:
-    """Run the node for each row. Raises Refused if a result is no tensor of known shape."""
+    """Run the node for each row. Raises Refused if a result is not a tensor of known shape."""
     b = at.binding
     if b.block.opsets.get("", 0) < _OLDEST:
         raise Refused(f"a Scan needs opset {_OLDEST}")

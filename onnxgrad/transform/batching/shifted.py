@@ -1,4 +1,4 @@
-"""Rules with the rows in front: the operator on one axis more, whatever it does to the others."""
+"""Rules that compute a node with the rows on their own axis in front."""
 
 from __future__ import annotations
 

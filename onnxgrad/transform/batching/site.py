@@ -1,4 +1,4 @@
-"""One node whose operands hold rows: what a batching rule reads, and how it changes operands."""
+"""A node whose operands contain rows, as batching rules read and change it."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ Placed = tuple[Var, Layout | None]
 
 @dataclass
 class Site:
-    """A node, the layouts of its operands, and what a rule makes of it.
+    """A node, the layouts of its operands, and the changes of a rule.
 
     A rule either changes `operands` and `attributes` and returns the layouts of the results, or
-    returns new results with `replaced`. Nothing is changed in the program until it returns.
+    returns new results with `replaced`. The program does not change before it returns.
     """
 
     binding: Binding
@@ -56,7 +56,7 @@ class Site:
                 self.sizes_at.learn(v, self.layouts.get(v))
 
     def restart(self) -> None:
-        """Forget what a rule began."""
+        """Discard the changes of a rule."""
         self.operands, self.replaced = list(self.binding.inputs), None
         self.attributes.clear()
 
@@ -73,35 +73,37 @@ class Site:
         return self.binding.version
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute, with the schema's default."""
+        """Return an attribute, by default that of the schema."""
         return self.binding.attr(name, default)
 
     def operand(self, k: int) -> Var | None:
-        """Operand `k`, None if omitted."""
+        """Return operand `k`, None if omitted."""
         return self.operands[k] if k < len(self.operands) else None
 
     def at(self, k: int) -> Layout | None:
-        """The layout of operand `k`, None if it is shared or omitted."""
+        """Return the layout of operand `k`, None if it is shared or omitted."""
         v = self.operand(k)
         return None if v is None else self.layouts.get(v)
 
     def first(self) -> Layout:
-        """The layout of operand 0. Raises Refused if it is shared."""
+        """Return the layout of operand 0. Raises Refused if it is shared."""
         found = self.at(0)
         if found is None:
             raise Refused("its first operand is shared by all rows")
         return found
 
     def batched(self) -> list[int]:
-        """The operands that hold rows."""
+        """Return the operands that contain rows."""
         return [k for k in range(len(self.operands)) if self.at(k) is not None]
 
     def present(self) -> list[int]:
-        """The operands that are not omitted."""
+        """Return the operands that are not omitted."""
         return [k for k, v in enumerate(self.operands) if v is not None]
 
     def only_first(self) -> Layout:
-        """The layout of operand 0. Raises Refused if another operand holds rows, or it does not."""
+        """Return the layout of operand 0. Raises Refused if it contains no rows, or another operand
+        does.
+        """
         more = [k for k in self.batched() if k]
         if more:
             raise Refused(f"operand {more[0]} differs from row to row")
@@ -109,24 +111,26 @@ class Site:
 
     @property
     def count(self) -> int:
-        """The rows that the types of values count."""
+        """The number of rows in the types of values."""
         return self.sizes_at.count
 
     def sizes(self, k: int) -> tuple[Size, ...]:
-        """The shape of operand `k` in one row."""
+        """Return the shape of operand `k` in one row."""
         v = self.operand(k)
         if v is None:
             raise Refused(f"operand {k} is missing")
         return self.sizes_of(v)
 
     def in_file(self, v: Var | None) -> tuple[Size, ...]:
-        """The shape of a value with all rows of the file. Raises Refused if it is not known."""
+        """Return the shape of a value with all rows of the file. Raises Refused if it is
+        unknown.
+        """
         if v is None:
             raise Refused("an operand or a result is omitted")
         return self.sizes_at.shape(v)
 
     def sizes_of(self, v: Var) -> tuple[Size, ...]:
-        """The shape of a value in one row. Raises Refused if it is not known."""
+        """Return the shape of a value in one row. Raises Refused if it is unknown."""
         shape, layout = self.in_file(v), self.layouts.get(v)
         if layout is None:
             return shape
@@ -136,7 +140,7 @@ class Site:
         return (*shape[: layout.axis], one, *shape[layout.axis + 1 :])
 
     def rank(self, k: int) -> int:
-        """The rank of operand `k` in one row."""
+        """Return the rank of operand `k` in one row."""
         v = self.operand(k)
         rank = None if v is None else v.rank
         if rank is None:
@@ -145,16 +149,16 @@ class Site:
         return rank - 1 if layout is not None and layout.own else rank
 
     def result(self, k: int = 0) -> tuple[Size, ...]:
-        """The shape of a result in the file: in one row, unless the file has several."""
+        """Return the shape of a result in the file: in one row, unless the file has several."""
         return self.in_file(self.binding.result(k))
 
     def axis(self, name: str, default: int, rank: int) -> int:
-        """An axis attribute, counted from the front."""
+        """Return an axis attribute, counted from the front."""
         return int(self.attr(name, default)) % max(rank, 1)
 
     def ints(self, k: int, name: str = "") -> list[int] | None:
-        """Integers that are operand `k`, or the attribute `name` of an older opset; None if they
-        are omitted. Raises Refused if they are computed.
+        """Return the integers of operand `k`, or of the attribute `name` of an older opset; None if
+        omitted. Raises Refused if they are computed.
         """
         v = self.operand(k)
         if v is None:
@@ -165,7 +169,7 @@ class Site:
         return [int(i) for i in np.ravel(v.const)]
 
     def elements(self, k: int, name: str = "") -> list[Dim] | None:
-        """As `ints`, with expressions of sizes, and None for an element that is not known."""
+        """Return elements as `ints`, with expressions of sizes, and None for an unknown element."""
         v = self.operand(k)
         if v is None or v.const is not None:
             return [*found] if (found := self.ints(k, name)) is not None else None
@@ -177,13 +181,13 @@ class Site:
     # ---- changing --------------------------------------------------------------------------------
 
     def put(self, k: int, v: Var, layout: Layout | None) -> None:
-        """Read another value as operand `k`."""
+        """Replace operand `k`."""
         self.layouts[v] = layout
         self.operands[k] = v
 
     def reshape(self, v: Var, sizes: Sequence[Size], rows: Size | None = None) -> Var:
-        """`v` in another shape, with -1 on the axis of the rows, which has the size `rows` in the
-        file (None: the rows alone).
+        """Return `v` in another shape, with -1 on the axis of the rows, whose size in the file is
+        `rows` (None: the number of rows).
         """
         if 0 in sizes:
             raise Refused(f"'{v.name}' is empty")
@@ -201,17 +205,19 @@ class Site:
         return made
 
     def placed(self, v: Var, sizes: Sequence[Size], layout: Layout) -> Var:
-        """`v` in a shape of one row, with the rows on an axis of it."""
+        """Return `v` in a shape of one row, with the rows on one of its axes."""
         target = [*sizes[: layout.axis], -1, *sizes[layout.axis + 1 :]]
         return self.reshape(v, target, known(multiply(self.count, sizes[layout.axis])))
 
     def placed_in_file(self, v: Var, sizes: Sequence[Size], layout: Layout) -> Var:
-        """As `placed`, of a shape that counts the rows of the file."""
+        """Return `v` as `placed`, in a shape with the rows of the file."""
         target = [*sizes[: layout.axis], -1, *sizes[layout.axis + 1 :]]
         return self.reshape(v, target, sizes[layout.axis])
 
     def moved(self, k: int, to: Layout) -> bool:
-        """Whether operand `k` now has this layout, by a Reshape that moves nothing in memory."""
+        """Give operand `k` this layout by a Reshape that moves nothing in memory. Returns whether
+        that is possible.
+        """
         v, layout = self.operand(k), self.at(k)
         if v is None or layout is None or layout.own:
             return False
@@ -228,7 +234,7 @@ class Site:
         return True
 
     def tile(self, k: int, layout: Layout) -> None:
-        """Repeat shared operand `k` over the rows, at this place."""
+        """Repeat shared operand `k` over the rows, on this axis."""
         self.of_one_row(k, layout.axis)
         v, sizes = self.operand(k), self.sizes(k)
         if v is None or self.at(k) is not None:
@@ -239,21 +245,21 @@ class Site:
         self.put(k, op.Tile(v, repeats), layout)
 
     def of_one_row(self, k: int, axis: int) -> None:
-        """If the file has several rows: read those of shared operand `k` as one, if all are the
-        same.
+        """If the file has several rows, reduce shared operand `k` to one row, if all its rows are
+        equal.
         """
         v = self.operand(k)
         if self.count > 1 and v is not None and self.at(k) is None:
             self.put(k, one_row(v, axis, self.count), None)
 
     def repeats(self, before: int, after: int) -> Any:
-        """The number of rows among ones: what Tile reads."""
+        """Return the operand of Tile: the number of rows among ones."""
         ones: list[Size | Var] = [1] * before
         return self.sizes_at.vector([*ones, self.sizes_at.rows(), *([1] * after)])
 
     def front(self, k: int, rank: int | None = None) -> Var:
-        """Operand `k` with the rows on an axis of their own in front, padded to `rank` axes behind
-        it; a shared operand as it is.
+        """Return operand `k` with the rows on their own axis in front, padded to `rank` axes after
+        it; a shared operand unchanged.
         """
         v = self.operand(k)
         if v is None:
@@ -261,7 +267,7 @@ class Site:
         return v if self.at(k) is None else self.fronted(v, rank)
 
     def fronted(self, v: Var, rank: int | None = None) -> Var:
-        """As `front`, of any value that holds rows."""
+        """Return a value that contains rows as `front` does."""
         layout, sizes = self.layouts[v], self.sizes_of(v)
         if layout is None:
             raise InternalError(f"'{v.name}' holds no rows")
@@ -276,7 +282,7 @@ class Site:
         return self.reshape(v, wanted)
 
     def leading(self, k: int) -> Layout:
-        """Bring the rows of operand `k` to axis 0, whatever is there."""
+        """Move the rows of operand `k` to axis 0."""
         v, layout = self.operand(k), self.at(k)
         if v is None or layout is None:
             raise Refused(f"operand {k} is shared by all rows")
@@ -291,14 +297,16 @@ class Site:
         return self.at(k) or FRONT
 
     def again(self, *operands: Any, **attributes: Any) -> Any:
-        """The same node on other operands, with attributes changed (None: left out)."""
+        """Emit the same node on other operands, with attributes changed (None: removed)."""
         b = self.binding
         outputs = [v is not None for v in b.outputs]
         many = {} if len(outputs) == 1 else {"outputs": outputs}
         return emit(b.op, operands, {**b.attrs, **attributes, **many}, domain=b.domain)
 
     def back(self, made: Any) -> None:
-        """Use results that have the rows in front; they join an axis of each shape."""
+        """Replace the results by values with the rows in front; the rows join an axis of each
+        shape.
+        """
         results = made if isinstance(made, tuple) else (made,)
         self.replaced = [
             self._joined(old, new)

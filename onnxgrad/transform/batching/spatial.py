@@ -1,5 +1,5 @@
-"""Rules in place for operators whose first axis counts samples: convolutions, pools, Resize, and
-recurrent operators and attention, whose sample axis is known.
+"""Rules in place for operators with an axis of samples: convolutions, pools, Resize, recurrent
+operators and attention.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_OF_INTS = 12  # opset whose Max has integers
 
 @in_place(SAMPLES)
 def samples(at: Site) -> Layout:
-    """Each sample by itself: rows join the first axis."""
+    """Samples are independent: rows join the first axis."""
     at.only_first()
     if at.op == "MaxPool" and at.binding.result(1) is not None:
         raise Refused("its indices count through the batch")
@@ -35,7 +35,7 @@ def samples(at: Site) -> Layout:
 
 @in_place("Resize Upsample")
 def resize(at: Site) -> Layout:
-    """Each sample by itself, if the first axis keeps its size."""
+    """Samples are independent if the first axis keeps its size."""
     at.only_first()
     sizes, result = at.in_file(at.operand(0)), at.result()
     axes = [a % len(sizes) for a in at.attr("axes") or range(len(sizes))]
@@ -55,7 +55,7 @@ def resize(at: Site) -> Layout:
 
 
 def _keeps_samples(at: Site) -> bool:
-    """Whether the scale of the first axis is 1: a scale of 1.2 leaves its size, too."""
+    """Whether the scale of the first axis is 1: a scale of 1.2 does not change its size either."""
     if at.operand(3) is not None:
         return at.attr("keep_aspect_ratio_policy", "stretch") in ("stretch", b"stretch")
     place = 2 if at.op == "Resize" and at.version >= 11 else 1
@@ -66,7 +66,7 @@ def _keeps_samples(at: Site) -> bool:
 
 @in_place("LSTM GRU RNN")
 def recurrent(at: Site) -> list[Layout | None]:
-    """Rows are the samples, on axis 1; initial states that are shared repeat."""
+    """Rows are the samples, on axis 1; shared initial states repeat."""
     if at.attr("layout", 0):
         raise Refused("its samples stand in front")
     if any(at.at(k) is not None for k in (1, 2, 3, 7)):
@@ -87,8 +87,8 @@ def recurrent(at: Site) -> list[Layout | None]:
 
 
 def _never_empty(at: Site, places: Sequence[Layout | None]) -> None:
-    """onnxruntime ends the process if there are no samples: then one of zeros is computed, and cut
-    off.
+    """Compute one sample of zeros and remove it if there are no samples, because onnxruntime would
+    abort the process.
     """
     one, rows = at.sizes(0)[1], at.sizes_at.rows()
     samples = rows if one == 1 else op.Mul(rows, at.sizes_at.vector([one]))
@@ -115,7 +115,7 @@ def _never_empty(at: Site, places: Sequence[Layout | None]) -> None:
 
 @in_place("Attention")
 def attention(at: Site) -> Layout:
-    """Each sample by itself: queries, keys, values and caches in front."""
+    """Samples are independent: queries, keys, values and caches have them in front."""
     if at.binding.domain or at.version < 23:
         raise Refused("another Attention")
     for k in (0, 1, 2, 4, 5):
@@ -134,7 +134,7 @@ def attention(at: Site) -> Layout:
 
 
 def _masked(at: Site) -> None:
-    """A shared mask broadcasts if it has no axis of samples, or one of size 1."""
+    """Check that a shared mask broadcasts: it has no axis of samples, or one of size 1."""
     if at.at(3) is None and at.rank(3) == 4 and at.sizes(3)[0] == at.count:
         at.of_one_row(3, 0)
     sizes = at.sizes(3)
@@ -148,7 +148,7 @@ def _masked(at: Site) -> None:
 
 @in_place("GridSample")
 def two_samples(at: Site) -> Layout:
-    """Images and grids, sample by sample."""
+    """Images and grids are paired sample by sample."""
     for k in (0, 1):
         if at.at(k) is None:
             at.tile(k, FRONT)

@@ -1,4 +1,4 @@
-"""The walk through a program: the layout of every value, from those of the inputs."""
+"""Follows the rows through a program: the layout of every value, from those of the inputs."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 
 @dataclass
 class Batched:
-    """The layouts of all values, and what the rules did: nodes kept in place, computed with rows
-    in front, or run once per row, each with the reason; warnings name nodes that work along the
-    rows.
+    """The layouts of all values, and the results of the rules: nodes kept in place, computed with
+    rows in front, or run once per row, each with the reason. Warnings name nodes that work along
+    the rows.
     """
 
     layouts: dict[Var, Layout | None]
@@ -62,12 +62,12 @@ def follow_rows(
     along: str = "auto",
     branches: bool = True,
 ) -> Batched:
-    """Follow the rows of `inputs` through the main graph, which is changed: types stay those of
-    `count` rows. `along`: what becomes of a node that works along the rows: an error ("refuse"), a
-    warning ("warn"), or an error if it computes statistics over other axes as well ("auto").
-    `branches`: follow the rows into an If; else it runs once per row.
+    """Follow the rows of `inputs` through the main graph, which is changed; types remain those of
+    `count` rows. `along`: how to treat a node that works along the rows: raise an error ("refuse"),
+    warn ("warn"), or raise an error only if it computes statistics over other axes as well
+    ("auto"). `branches`: follow the rows into an If, which otherwise runs once per row.
 
-    Raises InputError that names the node where rows depend on each other, or no rule applies.
+    Raises InputError, which names the node, if rows depend on each other or no rule applies.
     """
     main = program.main
     main.schedule()
@@ -102,7 +102,9 @@ def _visit(b: Binding, done: Batched, along: str) -> None:
 
 
 def _follow_branches(site: Site, done: Batched, along: str) -> None:
-    """An If whose condition all rows share: the rows inside, at one place of each result."""
+    """Follow the rows into an If whose condition all rows share; they are on one axis of each
+    result.
+    """
     b, sizes = site.binding, done.sizes
     inside = {}
     for block in b.blocks.values():
@@ -123,7 +125,7 @@ def _follow_branches(site: Site, done: Batched, along: str) -> None:
 def _at_one_place(
     b: Binding, i: int, done: Batched, sizes: Mapping[BindingBlock, RunTimeSizes]
 ) -> Layout | None:
-    """The place of the rows in result `i` of all branches, to which they are brought."""
+    """Move the rows of result `i` of all branches to one axis, and return it."""
     places = [done.layouts.get(block.outputs[i]) for block in sizes]
     if not any(places):
         return None
@@ -207,7 +209,7 @@ def _shift(site: Site) -> None:
 
 
 def _along(b: Binding, error: Refused, along: str, done: Batched) -> None:
-    """Refuse a node that works along the rows, or warn of it."""
+    """Refuse a node that works along the rows, or warn about it."""
     if not error.along:
         return
     if along == "refuse":
