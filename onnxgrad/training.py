@@ -12,12 +12,14 @@ from typing import Any
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, check_room, load_in_place, to_kind_of
 from onnxgrad.ir.model_kinds import settled
+from onnxgrad.ir.types import Array
 from onnxgrad.jobs.declared import from_keywords
 from onnxgrad.jobs.training import fit as driver
 from onnxgrad.jobs.training.declarations import (
     EvaluateOptions,
     ExportOptions,
     FitOptions,
+    PredictOptions,
     RestoreOptions,
     RunOptions,
     StepOptions,
@@ -142,6 +144,21 @@ class Trainer(TrainingLoop):
         their moving averages (`averaged`). Raises InputError for data that the step does not take.
         """
         return self.evaluation(options)
+
+    @from_keywords(PredictOptions)
+    def predict(self, *, options: PredictOptions) -> dict[str, Array]:
+        """Return the model's outputs for all examples, by name, with the weights that `fit` chose
+        (`weights`), or their moving averages (`averaged`). `data` needs the inputs of the model
+        alone; labels beside them are ignored. Raises InputError for data that the model does not
+        take, for a model without an output but its loss, and for an output without a row for each
+        example.
+
+        >>> trainer = onnxgrad.Trainer(onnxgrad.training_step("models/training/mlp.onnx", "loss"))
+        >>> outputs = trainer.predict({"x": np.ones((40, 16), np.float32)})
+        >>> {name: array.shape for name, array in outputs.items()}
+        {'output': (40, 8)}
+        """
+        return self.predicted(options)
 
     @from_keywords(RestoreOptions)
     def restore(self, path: str | PathLike[str], *, options: RestoreOptions) -> None:

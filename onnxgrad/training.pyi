@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.types import Array
 from onnxgrad.jobs.gradient_declarations import Checkpoints
+from onnxgrad.jobs.groups import Files
 from onnxgrad.jobs.groups import Labels
 from onnxgrad.jobs.groups import Memory
 from onnxgrad.jobs.groups import Names
@@ -78,6 +79,7 @@ def fit(
     max_memory: Memory | None = None,
     accuracy: Labels | None = None,
     measure: MetricsLike | None = None,
+    predict: Files | None = None,
     shuffle: bool = True,
     plot: str | None = None,
     stop: Names | None = None,
@@ -158,6 +160,17 @@ class Trainer(TrainingLoop):
         metrics: MetricsLike | None = None,
         averaged: bool = False,
     ) -> dict[str, float]: ...
+    def predict(
+        self,
+        data: DataLike,
+        *,
+        names: Names | None = None,
+        constants: Mapping[str, Array] | None = None,
+        scale: ScaleLike | None = None,
+        batch_size: Several | None = None,
+        weights: Literal['best', 'last'] | None = None,
+        averaged: bool = False,
+    ) -> dict[str, Array]: ...
     def restore(
         self,
         path: str | PathLike[str],

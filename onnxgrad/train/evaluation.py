@@ -1,8 +1,8 @@
-"""The loss and metrics of weights on held-out data."""
+"""The loss and metrics of weights on held-out data, and the predictions of a model with them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
 from onnxgrad.train.data import Batch
 from onnxgrad.train.engines.session import checked
+from onnxgrad.train.manifest import one_size
 from onnxgrad.train.metrics import Metric, Score
 from onnxgrad.train.step import TrainingStep
 
@@ -56,6 +57,47 @@ def evaluated(
     means = {name: sums[name] / max(counts[name], 1) for name in sums}
     values = {name: score.value(kept[name]) for name, score in scores.items()}
     return {name: {**means, **values}[name] for name in ("loss", *metrics)}
+
+
+def predicted(
+    session: Any,
+    step: TrainingStep,
+    taken: Collection[str],
+    weights: Mapping[str, Array],
+    batches: Iterable[Batch],
+) -> dict[str, Array]:
+    """Return the model's outputs over all batches, computed by the session of `prediction(step)`,
+    which takes the inputs `taken`. What only the loss reads is ignored. A last batch is filled to
+    the one size that a model takes, and the rows are cut. Raises InputError for a batch that does
+    not fit, and for an output of several batches without a row for each example.
+    """
+    inputs = step.manifest.of_role("batch")
+    read = [fed for fed in inputs if fed.name in taken]
+    of_loss, size = {fed.name for fed in inputs} - {*taken}, one_size(read)
+    names = [output.name for output in session.get_outputs()]
+    held = {name: a for name, a in weights.items() if name in taken}
+    found: dict[str, list[Array]] = {name: [] for name in names}
+    counts = []
+    for batch in batches:
+        given = {name: np.asarray(a) for name, a in batch.items() if name not in of_loss}
+        counts.append(min((len(a) for a in given.values() if a.ndim), default=1))
+        if size is not None and 0 < counts[-1] < size:
+            given = {
+                k: np.concatenate([a, a[-1:].repeat(size - len(a), 0)]) for k, a in given.items()
+            }
+        results = session.run(names, {**checked(given, read), **held})
+        for name, result in zip(names, results, strict=True):
+            found[name].append(result[: counts[-1]] if result.ndim else result)
+    if not counts:
+        raise InputError("the data to predict on gave no batch")
+    for name, parts in found.items():
+        rows = [len(part) if part.ndim else None for part in parts]
+        if len(parts) > 1 and rows != counts:
+            raise InputError(
+                f"output '{name}' has no row for each example: predict with a batch_size of all "
+                f"{sum(counts)} examples"
+            )
+    return {k: parts[0] if len(parts) == 1 else np.concatenate(parts) for k, parts in found.items()}
 
 
 class _Noting(Mapping[str, Array]):

@@ -45,6 +45,9 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
     if args.output is not None and original is None:
         raise InputError(f"-o {args.output}: say with --original which model the step is of")
     target = None if args.output is None else target_of(args.output, files_read(args))
+    predict = args.predict or {}
+    for path in predict.values():
+        target_of(path, [*files_read(args), *predict])
     if args.plot is not None:
         _check_plotting()
     require_runtime(args.provider)
@@ -59,9 +62,11 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
         fitted = replace(fit(model, args.options, hooks, original=into), output=args.output)
     if not fitted.leads:
         return 0
-    out.wrote(args.plot, args.log if fitted.history.events else None, args.folder)
+    out.wrote(
+        args.plot, args.log if fitted.history.events else None, args.folder, *predict.values()
+    )
     out.show(heading(shown(args.model)), *fitted_parts(fitted, out.verbose))
-    if args.output is None and args.folder is None:
+    if args.output is None and args.folder is None and not predict:
         out.show("note: nothing was kept: -o writes the trained model, --folder saves as it goes")
     out.json({"model": args.model, "output": args.output, **fitted.to_dict()})
     return 0

@@ -12,6 +12,7 @@ from onnxgrad import options
 from onnxgrad.jobs.declared import REQUIRED, Declaration, option
 from onnxgrad.jobs.gradient_declarations import Checkpointing
 from onnxgrad.jobs.groups import (
+    Files,
     Instance,
     Labels,
     Memory,
@@ -357,7 +358,18 @@ class EvaluateOptions(Batched, Measured, Averaged):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportOptions(Averaged):
+class Chosen(Averaged):
+    """The choice of the weights after a run."""
+
+    weights: Literal["best", "last"] | None = option(
+        None,
+        "best: those of the smallest held-out loss; last: those after the last step (default: as "
+        "chosen in `fit`)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(Chosen):
     """Options of `Trainer.export`."""
 
     job: ClassVar[str] = "export"
@@ -365,11 +377,13 @@ class ExportOptions(Averaged):
     path: str | os.PathLike[str] | None = option(
         None, "write the model to this file, of any size, in place of returning it", positional=True
     )
-    weights: Literal["best", "last"] | None = option(
-        None,
-        "best: those of the smallest held-out loss; last: those after the last step (default: as "
-        "chosen in `fit`)",
-    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(Batched, Chosen):
+    """Options of `Trainer.predict`."""
+
+    job: ClassVar[str] = "predict"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,6 +414,11 @@ class FitOptions(StepOptions, Engine, Epochs):
         None,
         f"evaluate a metric of the held-out data: {', '.join(METRICS)}",
         metavar="NAME{option=value,...}",
+    )
+    predict: Files | None = option(
+        None,
+        "after training, write the outputs of the model for these inputs to an .npz",
+        metavar="NPZ|FOLDER=NPZ",
     )
     shuffle: bool = option(True, "do not shuffle the data", flag="--no-shuffle")
     plot: str | None = option(None, "write a plot of the loss as .png", metavar="FILE")

@@ -13,11 +13,13 @@ from typing import Any
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, load_in_place
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.storage.numpy_files import ArraysFile
 from onnxgrad.jobs.training.declarations import (
     Engine,
     Epochs,
     ExportOptions,
     FitOptions,
+    PredictOptions,
     RunOptions,
     TrainerOptions,
 )
@@ -115,6 +117,7 @@ def fit(
     labels = [metric.target for metric in metrics.values() if isinstance(metric, Score)]
     data = _read(trainer, data, options.data)
     validation = validation and _read(trainer, validation, options.validation, labels)
+    _check_prediction(trainer, model, options)
     started = time.perf_counter()
     with (
         _naming_what_ended(options.folder, trainer),
@@ -131,6 +134,8 @@ def fit(
     seconds = time.perf_counter() - started
     trained, leads, task = None, trainer.leads, trainer.task
     steps, notes = trainer.progress.steps, task.notes
+    if leads:
+        _predict(trainer, model, options)
     if original is not None and (leads or hooks.write is None):
         weights, made = trainer.trained(ExportOptions())
         del trainer  # and with it gradients and states
@@ -143,6 +148,34 @@ def fit(
     if options.plot is not None and leads:
         history.plot(options.plot)
     return Fitted(trained, history, steps, seconds, notes=notes, leads=leads)
+
+
+def _check_prediction(trainer: TrainingLoop, model: ModelLike, options: FitOptions) -> None:
+    """Predict one example of each file of inputs, so that a mistake is found before the training.
+    Raises InputError.
+    """
+    for given in options.predict or {}:
+        arrays, known = _data(model, given, options), trainer.task.manifest.batch
+        one = {name: a[:1] for name, a in arrays.items() if name in known}
+        how = {"data": one, "scale": None if options.inputs_at else options.scale}
+        try:
+            trainer.predicted(PredictOptions.from_settings({**how, "weights": "last"}))
+        except InputError as error:
+            raise InputError(f"{given}: {error}") from None
+
+
+def _predict(trainer: TrainingLoop, model: ModelLike, options: FitOptions) -> None:
+    """Write the outputs of the trained model for each file of inputs."""
+    for given, path in (options.predict or {}).items():
+        frozen = options.inputs_at and not is_folder(model)
+        how = {
+            "data": _data(model, given, options) if frozen else given,
+            "batch_size": options.batch_size, "scale": None if frozen else options.scale,
+        }  # fmt: skip
+        outputs = trainer.predicted(PredictOptions.from_settings(how))
+        with ArraysFile(Path(path)) as file:
+            for name, array in outputs.items():
+                file.add(name, array)
 
 
 def is_folder(model: Any) -> bool:

@@ -20,19 +20,22 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.errors import InputError, RunWarning
+from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array
 from onnxgrad.jobs.training.declarations import (
     Batched,
     EvaluateOptions,
     Measured,
+    PredictOptions,
     RunOptions,
     TrainerOptions,
 )
 from onnxgrad.jobs.training.values import HeldValues
 from onnxgrad.options import known_keywords
+from onnxgrad.train.array_files import read_npz
 from onnxgrad.train.callbacks import Callback, Event, History, check_needs, log_to
 from onnxgrad.train.checkpoint import Progress
-from onnxgrad.train.data import Data, Given, as_data, beside, scaled
+from onnxgrad.train.data import Data, Given, as_data, beside, scaled, without_unread
 from onnxgrad.train.divergence import (
     Diverged,
     diverged,
@@ -43,11 +46,12 @@ from onnxgrad.train.divergence import (
 from onnxgrad.train.engines.base import ending_together
 from onnxgrad.train.engines.choice import open_engine
 from onnxgrad.train.engines.session import checked, give_back, open_session
-from onnxgrad.train.evaluation import evaluated
+from onnxgrad.train.evaluation import evaluated, predicted
+from onnxgrad.train.manifest import one_size
 from onnxgrad.train.metrics import metrics_from
 from onnxgrad.train.run_folder import RunFolder
 from onnxgrad.train.schedules import ReduceOnPlateau, finite_rate, rate_from, rate_of
-from onnxgrad.train.step import TrainingStep
+from onnxgrad.train.step import TrainingStep, prediction
 from onnxgrad.train.step_folder import opened_step
 from onnxgrad.wording import counted, option
 
@@ -67,8 +71,9 @@ class TrainingLoop(HeldValues):
         self._loss = math.nan  # of the last step: the mean over its micro-batches
         self._norm: float | None = None  # of its gradients, if the step returns it
         self._evaluation: Any = None
-        self._open: Callable[[], Any] = partial(
-            open_session, self.task.evaluation, provider, threads
+        self._prediction: tuple[list[str], Any] | None = None
+        self._open: Callable[[Program], Any] = partial(
+            open_session, provider=provider, threads=threads
         )
 
     # ---- steps -----------------------------------------------------------------------------------
@@ -297,9 +302,29 @@ class TrainingLoop(HeldValues):
 
     def evaluation(self, options: EvaluateOptions) -> dict[str, float]:
         """Return the mean loss over batches, weighted by their sizes, and each metric."""
-        self._evaluation = self._evaluation or self._open()
+        self._evaluation = self._evaluation or self._open(self.task.evaluation)
         held = self._engine.held
         weights = self._averaged(held) if options.averaged else self._of_model(held)
         metrics = metrics_from(options.metrics)
         batches = self._batches(options, None, metrics).epoch(0)
         return evaluated(self._evaluation, self.task, weights, batches, metrics)
+
+    def predicted(self, options: PredictOptions) -> dict[str, Array]:
+        """Return the outputs of the model. Raises InputError as `Trainer.predict` does."""
+        if self._prediction is None:
+            if self.task.manifest.predict is None:
+                raise InputError(
+                    "the model has no output but the loss: there is nothing to predict"
+                )
+            program = prediction(self.task)
+            self._prediction = [v.name for v in program.main.inputs], self._open(program)
+        taken, session = self._prediction
+        inputs, data = self.task.manifest.of_role("batch"), options.data
+        if isinstance(data, (str, PathLike)):
+            own = [fed.name for fed in inputs if fed.name in taken]
+            labels = [fed.name for fed in inputs if fed.name not in taken]
+            data = without_unread(read_npz(Path(data)), own, str(data), beside=labels)
+        size = options.batch_size or one_size(f for f in inputs if f.name in taken) or 32
+        source = scaled(as_data(data, size, None, names=options.names), options.scale, inputs)
+        batches = beside(source, options.constants or {}).epoch(0)
+        return predicted(session, self.task, taken, self.trained(options)[0], batches)

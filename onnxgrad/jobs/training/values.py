@@ -18,7 +18,7 @@ import numpy as np
 from onnxgrad.errors import InputError, RunWarning
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.types import Array
-from onnxgrad.jobs.training.declarations import ExportOptions, RestoreOptions
+from onnxgrad.jobs.training.declarations import Chosen, ExportOptions, RestoreOptions
 from onnxgrad.options import known_keywords
 from onnxgrad.train import safetensors_file
 from onnxgrad.train.callbacks import JsonLines
@@ -266,7 +266,7 @@ class HeldValues:
         repairs = self.task.manifest.repairs
         return export(model, weights, how, repairs=repairs, path=options.path)
 
-    def trained(self, options: ExportOptions) -> tuple[dict[str, Array], dict[str, Any]]:
+    def trained(self, options: Chosen) -> tuple[dict[str, Array], dict[str, Any]]:
         """Return the weights to export, and how they were trained."""
         best = (options.weights or self._kept) == "best"
         steps = self.progress.best_step if best else self.progress.steps
