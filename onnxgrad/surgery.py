@@ -28,6 +28,7 @@ from onnxgrad.jobs.surgery_declarations import (
     LiftOptions,
     MetadataOptions,
     OpenBatchOptions,
+    VmapOptions,
 )
 from onnxgrad.limits import limited
 
@@ -64,6 +65,25 @@ def open_batch(model: ModelLike, *, options: OpenBatchOptions) -> Any:
     """
     job = opening.open_batch if options.open is None else opening.open_sizes
     return to_kind_of(_accepted(job(model, options, with_room(model))), model)
+
+
+@from_keywords(VmapOptions)
+def vmap(model: ModelLike, *, options: VmapOptions) -> Any:
+    """Return the model mapped over a new axis of `inputs` (None: of all) and of every output, in
+    the type you passed in.
+
+    Element i along `axis` of a result is what the model computes from element i of these inputs;
+    other inputs and the weights are shared. Operators without a batching rule run once per row, in
+    a Scan, which the log says. Raises InputError that names the node if no rule applies (random
+    draws), NotProved if a row differs or no rows do.
+
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[3] x, float[3,2] w) => (float[2] y) { y = MatMul (x, w) }''')
+    >>> mapped = onnxgrad.vmap(model, "x")
+    >>> [d.dim_param or d.dim_value for d in mapped.graph.output[0].type.tensor_type.shape.dim]
+    ['rows', 2]
+    """
+    return to_kind_of(_accepted(opening.vmap(model, options, with_room(model))), model)
 
 
 @from_keywords(MetadataOptions)

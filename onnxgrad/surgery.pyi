@@ -62,6 +62,21 @@ def open_batch(
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
 ) -> Any: ...
+def vmap(
+    model: ModelLike,
+    inputs: NamesByCommas | None = None,
+    *,
+    axis: Annotated[int, Range(0, 63)] = 0,
+    symbol: Text = 'rows',
+    provider: Providers = 'cpu',
+    feeds: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    seed: Seed = 0,
+    allow_same: Names = (),
+    verify: bool = True,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> Any: ...
 def set_metadata(
     model: ModelLike,
     values: Entries | None = None,

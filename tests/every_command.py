@@ -47,6 +47,7 @@ COMMANDS: dict[str, set[str]] = {
     "float16 m.onnx -o h.onnx": {"h.onnx"},
     "extract m.onnx --outputs h -o e.onnx": {"e.onnx"},
     "open-batch b.onnx -o x.onnx": {"x.onnx"},
+    "vmap b.onnx -o v.onnx": {"v.onnx"},
     "edit m.onnx --rename h=hidden --bind x=stored.npz -o i.onnx": {"i.onnx"},
     "lift w.onnx --weights w --prepare k.onnx -o l.onnx": {"k.onnx", "l.onnx"},
     "join b.onnx b.onnx --map y=x --prefix second_ -o j.onnx": {"j.onnx"},

@@ -298,10 +298,18 @@ COMMANDS: dict[str, Command] = {
     "open-batch": Command(
         "make a fixed batch dynamic, or change the batch size (rebatch), proved row by row",
         (("open-batch fixed.onnx -o out.onnx", "a batch of any size"),
-         ("open-batch fixed.onnx --inputs x --symbol N -o out.onnx",
-          "rows in these inputs; the others are shared by all rows")),
+         ("open-batch scene.onnx --open height=x.2 --open width=x.3 -o out.onnx",
+          "a picture of any size, if all that follows its size is certain")),
         (MODEL, NEEDED, custom_ops("proof")),
         surgery.OpenBatchOptions,
+    ),
+    "vmap": Command(
+        "map a model over a new axis of inputs: all rows in one run, proved row by row",
+        (("vmap model.onnx -o out.onnx", "a new first axis in every input and output"),
+         ("vmap model.onnx --map x --symbol runs -o out.onnx", "a new axis in x alone")),
+        (MODEL, NEEDED, custom_ops("proof")),
+        surgery.VmapOptions,
+        module="open_batch",
     ),
     "edit": Command(
         "bind inputs to constants, rename values, remove outputs; the result is proved",

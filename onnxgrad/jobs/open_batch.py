@@ -12,10 +12,11 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, write_if_proved
-from onnxgrad.jobs.surgery_declarations import OpenBatchOptions
+from onnxgrad.jobs.surgery_declarations import OpenBatchOptions, RowsProof, VmapOptions
 from onnxgrad.options import providers_of, several
 from onnxgrad.transform.open_batch import Opened, open_rows
 from onnxgrad.transform.open_sizes import OpenedSizes, open_dimensions, other_sizes
+from onnxgrad.transform.vmap import map_inputs
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.feeds.dims import shape_of
 from onnxgrad.verify.report import joined
@@ -50,17 +51,34 @@ def open_batch(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> Ope
         opened = open_rows(
             program, names, batch=options.batch, symbol=options.symbol, along=options.along
         )
-        report = None
-        if options.verify:
-            hooks.on_stage("prove")
-            report = RowProof(
-                to_proto(load(model), weights=True), to_proto(opened.program, weights=True),
-                opened.rows, providers_of(options.provider), options.dims, options.seed,
-                options.feeds, several(options.allow_same, "allow_same"),
-            ).report()  # fmt: skip
-        remarks = (*opened.warnings, *opened.notes)
-        found = OpenedModel(opened.program, report, opened, notes=remarks)
-        return write_if_proved(found, hooks)
+        return _proved_rows(model, opened, options, hooks)
+
+
+def vmap(model: ModelLike, options: VmapOptions, hooks: Hooks) -> OpenedModel:
+    """Map the model over a new axis of inputs, prove every row, and let the hooks write the result.
+    Raises InputError that names the node if no rule applies.
+    """
+    with hooks.limits(options.timeout, options.max_memory):
+        model = settled(model)
+        program = load_own(model)
+        hooks.on_read(program)
+        names = None if options.inputs is None else several(options.inputs, "inputs")
+        mapped = map_inputs(program, names, axis=options.axis, symbol=options.symbol)
+        return _proved_rows(model, mapped, options, hooks)
+
+
+def _proved_rows(model: ModelLike, opened: Opened, options: RowsProof, hooks: Hooks) -> OpenedModel:
+    report = None
+    if options.verify:
+        hooks.on_stage("prove")
+        report = RowProof(
+            to_proto(load(model), weights=True), to_proto(opened.program, weights=True),
+            opened.rows, providers_of(options.provider), options.dims, options.seed,
+            options.feeds, several(options.allow_same, "allow_same"),
+        ).report()  # fmt: skip
+    remarks = (*opened.warnings, *opened.notes)
+    found = OpenedModel(opened.program, report, opened, notes=remarks)
+    return write_if_proved(found, hooks)
 
 
 def open_sizes(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> SizedModel:

@@ -116,7 +116,33 @@ class ExtractOptions(Limits):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenBatchOptions(Limits):
+class RowsProof(Limits):
+    """How every row of a result is proved."""
+
+    title: ClassVar[str] = "proof"
+    titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
+
+    provider: Providers = option(
+        "cpu", "where to run the proof; cpu,cuda runs on both (default: cpu)",
+        metavar="{cpu,cuda,...}",
+    )  # fmt: skip
+    feeds: Annotated[Inputs | None, InputKind()] = option(
+        None, "rows for the proof: an .npz, .npy or .pb file with two or more rows for each input "
+        "that has rows; may repeat (default: generated rows)",
+        flag="--input", metavar="[NAME=]FILE",
+    )  # fmt: skip
+    dims: Sizes | None = option(
+        None, "the size of a symbolic dimension in the proof", flag="--dim", metavar="NAME=SIZE"
+    )
+    seed: Seed = option(0, "seed of generated rows (default: 0)", metavar="N")
+    allow_same: Names = option(
+        (), "accept an output that is the same in every generated row; may repeat", metavar="NAME"
+    )
+    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenBatchOptions(RowsProof):
     """Options of `open_batch`."""
 
     job: ClassVar[str] = "open_batch"
@@ -150,23 +176,23 @@ class OpenBatchOptions(Limits):
         "auto", "nodes that work along the batch axis: refuse them, or compute each row by itself "
         "and warn; auto (default) warns, but refuses statistics over the batch and other axes",
     )  # fmt: skip
-    provider: Providers = option(
-        "cpu", "where to run the proof; cpu,cuda runs on both (default: cpu)",
-        metavar="{cpu,cuda,...}",
+
+
+@dataclass(frozen=True, kw_only=True)
+class VmapOptions(RowsProof):
+    """Options of `vmap`."""
+
+    job: ClassVar[str] = "vmap"
+    titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
+
+    inputs: NamesByCommas | None = option(
+        None, "inputs that get the new axis; all rows share the others (default: every input)",
+        flag="--map", metavar="NAME,...", positional=True,
     )  # fmt: skip
-    feeds: Annotated[Inputs | None, InputKind()] = option(
-        None, "rows for the proof: an .npz, .npy or .pb file with two or more rows for each input "
-        "that has rows; may repeat (default: generated rows)",
-        flag="--input", metavar="[NAME=]FILE",
-    )  # fmt: skip
-    dims: Sizes | None = option(
-        None, "the size of a symbolic dimension in the proof", flag="--dim", metavar="NAME=SIZE"
+    axis: Annotated[int, Range(0, 63)] = option(
+        0, "place of the new axis in these inputs and in every output (default: 0)", metavar="N"
     )
-    seed: Seed = option(0, "seed of generated rows (default: 0)", metavar="N")
-    allow_same: Names = option(
-        (), "accept an output that is the same in every generated row; may repeat", metavar="NAME"
-    )
-    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+    symbol: Text = option("rows", "name of the new dimension (default: rows)", metavar="NAME")
 
 
 @dataclass(frozen=True, kw_only=True)

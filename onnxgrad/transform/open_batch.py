@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from onnxgrad.errors import InputError
@@ -24,7 +24,7 @@ from onnxgrad.verify.rows.grouping import Grouping, Rows
 from onnxgrad.wording import option, perhaps
 
 # sizes become literals, so that every shape is known
-_PREPARE = "inline{names=*},fold-constant{floats=false},open-if,remove-unused"
+PREPARE = "inline{names=*},fold-constant{floats=false},open-if,remove-unused"
 # what is the same in several rows is a constant, of which one row is kept
 _FOLD_MORE = "fold-constant{max_share=10}"
 
@@ -44,11 +44,12 @@ class Opened:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     count: int = 1
+    own: bool = False  # whether the original lacks the axes of the inputs
 
     @property
     def rows(self) -> Grouping:
         """Return the axes of the rows."""
-        return Grouping(self.inputs, self.outputs, self.count)
+        return Grouping(self.inputs, self.outputs, self.count, self.own)
 
 
 def chosen_inputs(
@@ -113,7 +114,7 @@ def open_rows(
             f"the size '{symbol}' exists already; {option('--symbol', 'symbol')} names it"
         )
     more = f",{_FOLD_MORE},remove-unused" if count > 1 else ""
-    Pipeline.of(passes=_PREPARE + more).run(program)
+    Pipeline.of(passes=PREPARE + more).run(program)
     shared = _shared(program.main, inputs, count)
     forks = branches and any(b.is_op("If") for b in program.main.bindings)
     spare = copy_of(to_proto(program)) if forks else None
@@ -221,13 +222,24 @@ def _declared(
             size = multiply(rows.size, symbol)
         shape = (*v.shape[: rows.axis], size, *v.shape[rows.axis + 1 :])
         opened[v.name] = TensorType(v.dtype, shape)
-    model = to_proto(program)
-    made = copy_of(model)
+    return declared(program, opened, inputs if doc else (), doc)
+
+
+def declared(
+    program: Program, types: Mapping[str, TensorType], limited: Collection[str] = (), doc: str = ""
+) -> Program:
+    """The program read again with these types in its interface, and no declaration between. `doc`
+    is added to the documentation of the `limited` inputs.
+    """
+    made = copy_of(to_proto(program))
     del made.graph.value_info[:]
-    for declared in (made.graph.input, made.graph.output):
-        for value in declared:
-            if value.name in opened:
-                value.type.CopyFrom(type_to_proto(opened[value.name]))
-            if doc and value.name in inputs:
+    for values in (made.graph.input, made.graph.output):
+        for value in values:
+            if value.name in types:
+                value.type.CopyFrom(type_to_proto(types[value.name]))
+            if value.name in limited:
                 value.doc_string = f"{value.doc_string}\n{doc}".strip()
-    return program_of(made, program.folder, digests=program.digests)
+    found = program_of(made, program.folder, digests=program.digests)
+    for v in found.main.outputs:
+        v.type = types.get(v.name, v.type)
+    return found

@@ -83,6 +83,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     onnx.save(model, tmp_path / "half.onnx")
     fixed = onnxgrad.extract(onnxgrad.fix_dims(model, {"N": 1}), outputs=["logits"])
     onnx.save(fixed, tmp_path / "fixed.onnx")
+    scene = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 20]>
+        g (float[1,2,6,8] x) => (float[1,2,3,4] y) { y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x) }""")
+    onnx.save(scene, tmp_path / "scene.onnx")
     rng = np.random.default_rng(0)
     batch = {"x": rng.random((8, 4), np.float32), "t": rng.random((8, 3), np.float32)}
     np.savez(tmp_path / "batch.npz", **batch)

@@ -47,6 +47,7 @@ QUICK: dict[str, tuple[list[str], set[str]]] = {
         {"out.onnx"},
     ),
     "open-batch": (["open-batch", "model.onnx", "-o", "out.onnx", "--no-verify"], {"out.onnx"}),
+    "vmap": (["vmap", "model.onnx", "-o", "out.onnx", "--no-verify"], {"out.onnx"}),
     "edit": (["edit", "model.onnx", "-o", "out.onnx", "--no-verify", "--rename", "x=other", "--drop-output", "y"], {"out.onnx"}),
     "join": (["join", "model.onnx", "model.onnx", "-o", "out.onnx", "--no-verify", "--prefix", "b."], {"out.onnx"}),
     "lift": (["lift", "model.onnx", "-o", "out.onnx", "--no-verify", "--prepare", "once.onnx", "--weights", "*w*"], {"out.onnx", "once.onnx"}),

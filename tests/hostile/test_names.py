@@ -105,6 +105,7 @@ def calls() -> dict[str, list[str]]:
         "float16": ["float16", FILE, "-o", "h.onnx", "--metric", "worst=1"],
         "extract": ["extract", FILE, "--outputs", name("t"), "-o", "e.onnx"],
         "open-batch": ["open-batch", "batch.onnx", "-o", "e.onnx", "-v", "--json", "-"],
+        "vmap": ["vmap", "batch.onnx", "-o", "e.onnx", "-v", "--json", "-"],
         "edit": ["edit", FILE, "--rename", f"{name('t')}={name('u')}", "-o", "i.onnx", "-v"],
         "no such input": ["edit", FILE, "--bind", f"{name('t')}=1", "-o", "i.onnx"],
         "join": ["join", FILE, FILE, "--map", f"{name('x')}={name('x')}", "--prefix", name("p"), "--keep-output", name("l"), "-o", "j.onnx", "-v"],

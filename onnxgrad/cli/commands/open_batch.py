@@ -1,4 +1,4 @@
-"""`onnxgrad open-batch`: a batch, or another size, of any number in the place of a fixed one."""
+"""`onnxgrad open-batch` and `vmap`: a batch or another dimension of any size, or a new one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from onnxgrad.cli.models import naming, source
 from onnxgrad.cli.models import shown as shown_model
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import target_of, writer
+from onnxgrad.cli.targets import files_read, target_of, writer
 from onnxgrad.errors import NotProved
-from onnxgrad.jobs.open_batch import SizedModel, open_batch, open_sizes
+from onnxgrad.jobs.open_batch import SizedModel, open_batch, open_sizes, vmap
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.report.parts import Part, cell, heading
@@ -23,17 +23,18 @@ from onnxgrad.wording import counted
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Open the batch, prove every row, write the model."""
-    target = target_of(args.output, [args.model])
+    target = target_of(args.output, files_read(args))
     if args.verify:
         require_runtime(args.options.provider)
     model = source(args.model)
     hooks = Hooks(write=writer(target, out), limits=bounding_us)
-    with naming(args.model), out.progress("open-batch", 1) as advance:
-        if args.options.open is not None:
+    mapping = args.command == "vmap"
+    with naming(args.model), out.progress(args.command, 1) as advance:
+        if not mapping and args.options.open is not None:
             advance("at the sizes of the model", None)
             return _sized(args, out, open_sizes(model, args.options, hooks))
         advance("every row against the model", None)
-        found = open_batch(model, args.options, hooks)
+        found = (vmap if mapping else open_batch)(model, args.options, hooks)
     opened, report = found.opened, found.report
     out.show(heading(shown_model(args.model)), *_lines(opened, out.verbose))
     out.json({

@@ -33,6 +33,14 @@ from onnxgrad.transform.batching.same_rows import one_row
 Placed = tuple[Var, Layout | None]
 
 
+def site_of(v: Var, layouts: dict[Var, Layout | None], sizes_at: RunTimeSizes) -> Site:
+    """A node at work on a value: the one that computes it, or an Identity of an input."""
+    b = v.definition or op.Identity(v).definition
+    if b is None:
+        raise InternalError(f"nothing computes {v!r}")
+    return Site(b, layouts, sizes_at)
+
+
 @dataclass
 class Site:
     """A node, the layouts of its operands, and the changes of a rule.

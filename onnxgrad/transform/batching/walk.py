@@ -14,7 +14,9 @@ from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.emission.emitter import emitter
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.transform.batching import (  # noqa: F401  # each file adds its rules to the tables
     along_axes,
@@ -24,13 +26,13 @@ from onnxgrad.transform.batching import (  # noqa: F401  # each file adds its ru
     shifted,
     spatial,
 )
-from onnxgrad.transform.batching.layout import Dependent, Layout, Refused
+from onnxgrad.transform.batching.layout import OWN, Dependent, Layout, Refused, joined
 from onnxgrad.transform.batching.own_rows import read_own_rows
 from onnxgrad.transform.batching.registry import IN_PLACE, SHIFTED
 from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.transform.batching.scan import by_rows
 from onnxgrad.transform.batching.sharper_types import sharpen
-from onnxgrad.transform.batching.site import Site
+from onnxgrad.transform.batching.site import Site, site_of
 from onnxgrad.wording import option
 
 # onnxruntime aborts the process if their batch is empty: older opsets have no guard against it
@@ -52,6 +54,7 @@ class Batched:
     warnings: list[str] = field(default_factory=list)
     never_empty: list[str] = field(default_factory=list)  # nodes at which no rows end the process
     branches: bool = True  # whether rows are followed into an If
+    mapped: bool = False  # whether each row is computed by itself, without a word
 
 
 def follow_rows(
@@ -61,11 +64,14 @@ def follow_rows(
     count: int = 1,
     along: str = "auto",
     branches: bool = True,
+    mapped: bool = False,
 ) -> Batched:
     """Follow the rows of `inputs` through the main graph, which is changed; types remain those of
     `count` rows. `along`: how to treat a node that works along the rows: raise an error ("refuse"),
     warn ("warn"), or raise an error only if it computes statistics over other axes as well
-    ("auto"). `branches`: follow the rows into an If, which otherwise runs once per row.
+    ("auto"). `branches`: follow the rows into an If, which otherwise runs once per row. `mapped`:
+    inputs get the rows on an axis of their own, and each row is computed by itself, whatever the
+    node does.
 
     Raises InputError, which names the node, if rows depend on each other or no rule applies.
     """
@@ -74,12 +80,39 @@ def follow_rows(
     if count > 1:
         read_own_rows(main, count)
     sharpen(main)
+    for v, layout in inputs.items() if mapped else ():
+        shape, axis = v.shape or (), layout.axis
+        v.type = TensorType(v.dtype, (*shape[:axis], 1, *shape[axis:]))
     done = Batched({**inputs}, RunTimeSizes(inputs, main.inputs, count), branches=branches)
+    done.mapped = mapped
+    bindings = list(main.bindings)
     with emitting(main, made_by="open-batch"):
-        for b in list(main.bindings):
+        for v, layout in inputs.items() if mapped else ():
+            _join(v, layout, done)
+        for b in bindings:
             _visit(b, done, along)
         emitter().discard()
     return done
+
+
+def _join(v: Var, layout: Layout, done: Batched) -> None:
+    """The rows of a mapped input join an axis of it, so that nodes stay in place."""
+    readers = list(v.users)
+    site = site_of(v, done.layouts, done.sizes)
+    sizes = site.in_file(v)
+    one = (*sizes[: layout.axis], *sizes[layout.axis + 1 :])
+    front = v
+    if layout.axis:
+        rest = [i for i in range(len(sizes)) if i != layout.axis]
+        front = op.Transpose(v, perm=[layout.axis, *rest])
+        done.layouts[front] = OWN
+    if one:
+        place = joined(one)
+        front = site.placed(front, one, place)
+        done.layouts[front] = place
+    for reader in readers if front is not v else ():
+        for i in reader.places(v):
+            reader.block.set_operand(reader, i, front)
 
 
 def _visit(b: Binding, done: Batched, along: str) -> None:
@@ -88,7 +121,7 @@ def _visit(b: Binding, done: Batched, along: str) -> None:
         raise _named(b, Dependent(f"{b.op} draws random numbers, which rows would share"))
     if not found:
         return
-    if b.is_op("QuantizeLinear") and not found.isdisjoint(b.inputs[1:]):
+    if not done.mapped and b.is_op("QuantizeLinear") and not found.isdisjoint(b.inputs[1:]):
         raise _named(b, Dependent("its scale is computed from the rows: dynamic quantisation"))
     site = Site(b, done.layouts, done.sizes)
     try:
@@ -173,6 +206,10 @@ def _apply(site: Site, done: Batched, along: str, captures: bool) -> None:
         return
     except Refused as error:
         first = error
+    except Dependent as error:
+        if not done.mapped:
+            raise
+        first = Refused(str(error))
     if site.count > 1:  # computed together in the file, so that there is no other way to read it
         together = f"the {site.count} rows of the file depend on each other: "
         raise Dependent(f"{together if first.along else ''}{first}")
@@ -210,7 +247,7 @@ def _shift(site: Site) -> None:
 
 def _along(b: Binding, error: Refused, along: str, done: Batched) -> None:
     """Refuse a node that works along the rows, or warn about it."""
-    if not error.along:
+    if not error.along or done.mapped:
         return
     if along == "refuse":
         raise error

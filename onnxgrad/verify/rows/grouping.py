@@ -74,12 +74,13 @@ class Rows:
 @dataclass(frozen=True)
 class Grouping:
     """The axes of the inputs that hold rows, the outputs' rows, and how many rows one run of the
-    original has.
+    original has. `own`: the original lacks the axes of the inputs.
     """
 
     inputs: Mapping[str, int]
     outputs: Mapping[str, Rows]
     count: int = 1
+    own: bool = False
 
     def rows_in(self, feeds: Mapping[str, Value]) -> int:
         """The number of rows of stacked feeds."""
@@ -88,8 +89,9 @@ class Grouping:
 
     def feeds(self, groups: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
         """The feeds of runs as one; shared inputs are those of the first."""
+        join = np.stack if self.own else np.concatenate
         return {
-            name: np.concatenate([np.asarray(g[name]) for g in groups], self.inputs[name])
+            name: join([np.asarray(g[name]) for g in groups], self.inputs[name])
             if name in self.inputs
             else value
             for name, value in groups[0].items()
@@ -107,6 +109,14 @@ class Grouping:
     def apart(self, feeds: Mapping[str, Value]) -> list[dict[str, Value]]:
         """Stacked feeds as feeds of the original; the last row fills up the last of them."""
         rows = self.rows_in(feeds)
+        if self.own:
+            return [
+                {
+                    name: np.take(np.asarray(v), i, self.inputs[name]) if name in self.inputs else v
+                    for name, v in feeds.items()
+                }
+                for i in range(rows)
+            ]
         starts = range(0, rows, self.count)
         return [
             self.some(feeds, [min(i, rows - 1) for i in range(start, start + self.count)])
