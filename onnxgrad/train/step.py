@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
+from onnx import GraphProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.checkpointing.choice import Choice
@@ -23,8 +24,10 @@ from onnxgrad.grad.weights.sharing import Findings
 from onnxgrad.grad.wrt import Wrt, hoist_requested
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.load import ModelLike, load_own, program_of
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import every_node, keep
+from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.train.export import digest
@@ -334,11 +337,24 @@ def forward(step: TrainingStep) -> Program:
 
 
 def prediction(step: TrainingStep) -> Program:
-    """Return the model in inference mode with its trained weights as inputs: `evaluation` without
-    the loss and the inputs that only the loss reads.
+    """Return the model in inference with its trained weights as inputs: `evaluation` without the
+    loss.
     """
-    program = load_own(step.evaluation)
-    block = program.main
-    block.remove_output(next(v for v in block.outputs if v.name == step.manifest.loss))
-    prune(block, lambda v: v.use_count or v.returned)
-    return program
+    model, source = to_proto(step.evaluation), step.evaluation
+    drop_loss(model.graph, step.manifest.loss)
+    return program_of(model, source.folder, digests=source.digests)
+
+
+def drop_loss(graph: GraphProto, loss: str) -> None:
+    """Remove the output `loss`, and the nodes, weights and inputs that only the loss reads."""
+    keep(graph.output, lambda v: v.name != loss)
+    needed = {v.name for v in graph.output}
+    for node in reversed(graph.node):
+        if not needed.isdisjoint(node.output):
+            needed.update(name for each in every_node([node]) for name in each.input)
+    keep(graph.node, lambda node: not needed.isdisjoint(node.output))
+    made = {name for node in graph.node for name in node.output}
+    for values in (graph.input, graph.initializer):
+        keep(values, lambda v: v.name in needed)
+    keep(graph.sparse_initializer, lambda v: v.values.name in needed)
+    keep(graph.value_info, lambda v: v.name in made)

@@ -29,7 +29,7 @@ from onnxgrad.train.engines.session import dtype_of, sizes_of
 from onnxgrad.train.manifest import GRAPHS, SCHEMA, Fed, Manifest
 from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.schedules import schedule_of
-from onnxgrad.train.step import TrainingStep, prediction
+from onnxgrad.train.step import TrainingStep, drop_loss
 from onnxgrad.train.update.emission import fed_of
 from onnxgrad.train.update.mixed_precision import LossScaling
 from onnxgrad.wording import option, perhaps
@@ -55,7 +55,8 @@ def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
         manifest.eval: step.evaluation,
     }
     if manifest.predict is not None:
-        contents[manifest.predict] = prediction(step)
+        written = Path(folder).resolve() / manifest.eval
+        contents[manifest.predict] = lambda staged: _prediction(staged[written], manifest.loss)
     if step.update is not None and manifest.update is not None:
         contents[manifest.update] = step.update
     zeros = {fed.name for fed in manifest.inputs if fed.zeros}
@@ -63,6 +64,13 @@ def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
     contents[manifest.state] = safetensors_file.pieces(stored, {"model": manifest.model})
     contents[MANIFEST] = lambda staged: _sealed(Path(folder), manifest, staged)
     save_together(folder, contents, without_notes)
+
+
+def _prediction(evaluation: Path, loss: str) -> bytes:
+    """Return the graph of that file without the loss; its external data is that of the file."""
+    model = read_proto(evaluation)
+    drop_loss(model.graph, loss)
+    return bytes(model.SerializeToString())
 
 
 def without_notes(model: ModelProto) -> None:

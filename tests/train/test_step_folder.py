@@ -14,6 +14,7 @@ from onnx import numpy_helper
 
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
+from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.train import (
     SGD,
@@ -113,6 +114,32 @@ def test_the_model_predicts_with_weights_from_the_state(tmp_path: Path) -> None:
     found = run(graph, {**x, **trainer.parameters})["logits"]
     exported = run(trainer.export(classifier()), x)["logits"]
     np.testing.assert_allclose(found, exported, rtol=0, atol=1e-6)
+
+
+def test_frozen_weights_beside_the_graphs_are_written_once_for_both(tmp_path: Path) -> None:
+    """predict.onnx reads the external data of eval.onnx, in a graph with nested graphs too."""
+    text = """(float[N, 8] x, bool f) => (float[N, 8] logits) { h = MatMul (x, w)  b = If (f) <
+        then_branch = g () => (float[N, 8] p) { p = MatMul (h, frozen) },
+        else_branch = e () => (float[N, 8] q) { q = Relu (h) }>  logits = Tanh (b) }"""
+    model = parse("g " + text)
+    rng = np.random.default_rng(0)
+    for name in ("w", "frozen"):
+        value = (0.3 * rng.standard_normal((8, 8))).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    options = {"save_as_external_data": True, "location": "w.data", "size_threshold": 16}
+    onnx.save(copy_of(model), tmp_path / "m.onnx", **options)
+    save_step(training_step(tmp_path / "m.onnx", CrossEntropy(), SGD(), wrt="w"), tmp_path / "st")
+    data = sorted(path.name.partition(".")[0] for path in (tmp_path / "st").glob("*.data"))
+    assert data == ["eval", "train"]
+    trainer = Trainer(tmp_path / "st")
+    x = examples(4)["x"]
+    graph = onnx.load(tmp_path / "st" / "predict.onnx")
+    assert [v.name for v in graph.graph.input] == ["x", "f", "w"]
+    for f in (np.array(True), np.array(False)):
+        trainer.step({"x": x, "f": f, "labels": np.arange(4)})
+        found = run(graph, {"x": x, "f": f, **trainer.parameters})["logits"]
+        wanted = run(trainer.export(model), {"x": x, "f": f})["logits"]
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
 
 
 def test_a_model_that_returns_only_its_loss_predicts_nothing(tmp_path: Path) -> None:
