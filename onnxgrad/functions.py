@@ -69,10 +69,10 @@ def optimize(model: ModelLike, *, options: OptimizeOptions, report: bool = False
     """Rewrite a model into a smaller, faster one that computes the same, and prove it.
 
     Returns the optimised model in the type you passed in; paths, bytes and streams return a
-    ModelProto. With `report=True` returns an `OptimizedModel`: that model, its rewrites and their
-    proof. `passes` accepts text, and in a list passes, rules and families too; `inputs` accepts
-    files, and arrays by name. Options set here overrule the `recipe`; None: no recipe. With `lift`
-    returns the preparation and the rest, as the function `lift` does.
+    ModelProto. With `report=True`, returns an `OptimizedModel`: the model, its rewrites and their
+    proof. `passes` accepts text, or a list of passes, rules and families; `inputs` accepts files,
+    or arrays by name. Options set here override those of the `recipe` (None: no recipe). With
+    `lift`, returns the preparation and the rest, as the function `lift` does.
 
     Raises InputError, RewriteRefuted if the proof fails, NotProved if it proves nothing or the
     result misses what the recipe requires, LimitReached.
@@ -88,11 +88,10 @@ def optimize(model: ModelLike, *, options: OptimizeOptions, report: bool = False
 def convert_opset(model: ModelLike, *, options: ConvertOpsetOptions, report: bool = False) -> Any:
     """Convert a model to opset `to` of the default domain (7 to 28), and prove both equal.
 
-    Returns the model in the type you passed in; with `report=True` an `OptimizedModel`.
-    Local functions, nested graphs, names, metadata and external data stay; a node is written anew
-    only if its operator changed in between, and to an older opset only if that means the same
-    there. Raises InputError for an operator that cannot be what it was, and as `optimize` if the
-    proof fails.
+    Returns the model in the type you passed in; with `report=True` an `OptimizedModel`. Local
+    functions, nested graphs, names, metadata and external data stay. A node changes only if its
+    operator changed between the two opsets. Raises InputError for an operator that cannot be
+    expressed at opset `to`, and as `optimize` if the proof fails.
 
     >>> onnxgrad.convert_opset("models/lstmcell.onnx", 23).opset_import[0].version
     23
@@ -105,14 +104,15 @@ def float16(model: ModelLike, *, options: Float16Options, report: bool = False) 
     """Convert the float32 weights and computations of a model to float16, proved within a bound.
 
     Returns the model in the type you passed in; with `report=True` an `OptimizedModel`, whose
-    `near_misses` say what stays in float32 and why. Values that pass 65504, by their nature or on
-    the inputs of the proof, values that need their digits (sums, powers, positions) and operators
-    without a form in float16 stay unless `convert` names them. Calls of local functions are opened,
-    unless `keep` names the function. Constants that stand for infinity become 65504, and an epsilon
-    does not become 0. By default an output may be off by 0.02 of its largest value.
+    `near_misses` list the nodes that stay in float32, with the reason. These are values beyond
+    65504 (by their operator, or on the inputs of the proof), values that need more digits (sums,
+    powers, positions) and operators without a float16 form, unless `convert` names them. Calls of
+    local functions are inlined, unless `keep` names the function. Constants that stand for infinity
+    become 65504, and an epsilon does not become 0. By default, an output may differ by 0.02 of its
+    largest value.
 
-    Raises InputError for a name in `keep` or `convert` that meets nothing, and as `optimize` if the
-    proof fails: the operator that the error names may be one to keep.
+    Raises InputError for a name in `keep` or `convert` that matches nothing, and as `optimize` if
+    the proof fails: try the operator in the error for `keep`.
 
     >>> half = onnxgrad.float16("models/resnet18.onnx", keep=["Gemm"])
     >>> [t.data_type for t in half.graph.initializer if t.name == "conv1.weight"]
@@ -129,8 +129,8 @@ def float16(model: ModelLike, *, options: Float16Options, report: bool = False) 
 def verify(a: ModelLike, b: ModelLike | None = None, *, options: VerifyOptions) -> Report:
     """Compare model `b` with the original `a` by running both.
 
-    Returns a report. A difference is in the report and raises nothing; neither does an output
-    without one finite element to compare, or a limit that was reached: the verdict is "not proved".
+    Returns a report. A difference raises nothing: the report contains it. If an output has no
+    finite element to compare, or a limit was reached, the verdict is "not proved".
 
     `inputs` accepts one or several sets of arrays by input name, or files (.npz, .npy, .pb). None
     generates them from `seeds`, at two sizes of every symbolic dimension if the original runs at
@@ -172,8 +172,8 @@ def diff(a: ModelLike, b: ModelLike, *, options: DiffOptions) -> Diff:
     do not exist.
 
     Nodes are matched by the name of their first output, initializers by name. Weights are compared
-    by content, wherever they lie. Raises InputError if a model or its external data cannot be
-    read.
+    by content, wherever they are stored. Raises InputError if a model or its external data cannot
+    be read.
     """
     with limited(options.timeout, options.max_memory):
         return differences.diff(a, b)
@@ -183,13 +183,13 @@ def diff(a: ModelLike, b: ModelLike, *, options: DiffOptions) -> Diff:
 def bench(
     models: ModelLike | Sequence[ModelLike] | Mapping[str, ModelLike], *, options: BenchOptions
 ) -> BenchReport:
-    """Measure the latency of models in turns, on the same inputs, and return the times of each and
-    their ratios to those of the first.
+    """Measure the latency of models in turns, on the same inputs. Returns the times of each model
+    and the ratios to the first.
 
     `models` is one model, several, or a mapping by the names that the report has. Inputs as for
-    `verify`; the time of measuring is no part of `timeout`. A model that does not run, or exceeds
+    `verify`; `timeout` does not include the measurements. A model that does not run, or exceeds
     `require`, is in the report and raises nothing. Raises InputError if the first model does not
-    run or another has other inputs.
+    run, or if another has other inputs.
 
     >>> small = {"rounds": 2, "seconds": 0.05}
     >>> report = onnxgrad.bench({"before": "models/lstmcell.onnx"}, **small)
@@ -208,14 +208,14 @@ def bench(
 
 @from_keywords(CiOptions)
 def ci(*, options: CiOptions) -> CiReport:
-    """Optimise and prove every model of a recipe, hold it to the recipe's requirements and to the
-    lock, and write the results that pass.
+    """Optimise and prove every model of a recipe, check its requirements, compare with the lock,
+    and write the results that pass.
 
     Returns a report. A model that is refused is in the report and raises nothing; an older result
     in its place is removed. `update` writes the lock if every model passes. `models`, `out` and
-    `lock` replace those keys of the recipe; paths are relative to its folder. With `jobs` several
-    processes of our own do the work. Raises InputError for a recipe, a lock or a place that cannot
-    be used, before any work.
+    `lock` replace those keys of the recipe; paths are relative to its folder. `jobs` is the number
+    of processes. Raises InputError for a recipe, a lock or a place that cannot be used, before any
+    work.
     """
     return pipeline.ci(options)
 
@@ -224,12 +224,12 @@ def ci(*, options: CiOptions) -> CiReport:
 def reduce(model: ModelLike, check: Check, *, options: ReduceOptions, report: bool = False) -> Any:
     """Return the smallest model that still fails a check, in the type you passed in.
 
-    `check` is a function of a ModelProto that returns true if the model still fails, or a command
-    that exits with another status than 0: its text, or a list of its words, run without a shell,
-    with the path of a candidate last or in place of {}. Every candidate is valid. With
-    `report=True` returns a `ReducedModel`. At the deadline of `timeout` the smallest model so far
-    is the result. Raises InputError if the check does not fail on the model itself; errors of the
-    function are passed on.
+    `check` is a function that receives a ModelProto and returns true if the model still fails, or a
+    command that then exits with a status other than 0. A command is a text or a list of words; it
+    runs without a shell, with the path of a candidate last or in place of {}. Every candidate is
+    valid. With `report=True` returns a `ReducedModel`. At the deadline of `timeout` the smallest
+    model so far is the result. Raises InputError if the check does not fail on the model itself;
+    errors of the function are passed on.
 
     >>> def has_tanh(model):
     ...     return any(node.op_type == "Tanh" for node in model.graph.node)
@@ -249,17 +249,16 @@ def gradient(model: ModelLike, *, options: GradientOptions) -> Any:
     """Returns the model with one more output per requested value: its adjoint, named by `names`.
 
     `model` is a path, bytes, ModelProto or any other object that `load` accepts. It is not changed,
-    and the result has its type; paths, bytes and streams return a ModelProto.
-    `wrt`: names or globs of inputs, initializers and intermediate values, sequences of tensors
-    among them. None: every floating-point input. "params": every weight that reaches the target;
-    weights of nested graphs move to the main graph. "!GLOB" removes from the names before it.
-    `target`: an output's name or index, any value's name, a part of one such as "logits[:,7]", or a
-    list, whose adjoints add up. None: the only output.
-    `adjoint`: "ones": targets are scalars, and a part is summed. "input": targets have any shape,
-    and each adds a graph input `<target>_grad` of its type. "auto": "ones" if all are scalars.
-    `checkpoint`: a `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see
-    `onnxgrad.grad.checkpointing.choice`). None: the marks in the file, if any.
-    `ste`: if true, QuantizeLinear and DequantizeLinear pass adjoints straight through, which is an
+    and the result has its type; paths, bytes and streams return a ModelProto. `wrt`: names or globs
+    of inputs, initializers and intermediate values, sequences of tensors included. None: every
+    floating-point input. "params": every weight that reaches the target; weights of nested graphs
+    move to the main graph. "!GLOB" excludes names matched before it. `target`: an output's name or
+    index, any value's name, a part of one such as "logits[:,7]", or a list, which is summed. None:
+    the only output. `adjoint`: "ones": targets are scalars, and a part is summed. "input": targets
+    have any shape, and each adds a graph input `<target>_grad` of its type. "auto": "ones" if all
+    are scalars. `checkpoint`: a `Checkpoint`, value names, "auto" or a memory budget such as
+    "512MB" (see `onnxgrad.grad.checkpointing.choice`). None: the marks in the file, if any. `ste`:
+    if true, QuantizeLinear and DequantizeLinear pass adjoints straight through, which is an
     estimate; the derivative of rounding is zero.
 
     Raises InputError for an unknown name, a value that is not floating-point, or no unique target.
@@ -323,11 +322,12 @@ def jacobian(model: ModelLike, *, options: JacobianOptions) -> Any:
 
     `wrt` as for `gradient`; `target` is one floating-point value of any shape, or a part of one.
     `mode`: "reverse" computes one product per element of the target, "forward" one per element of a
-    value; "auto" chooses the mode with fewer products, or reverse if sizes are unknown.
-    `batched`: the first axis of the target and of each value counts samples that do not influence
-    each other (in a BatchNormalization in training mode they do). The result has the shape
-    (samples, target, value), each without its first axis. The result has the type of `model`.
-    onnxruntime runs no Scan over an empty target or value. Raises InputError as `gradient` does.
+    value; "auto" chooses the mode with fewer products, or reverse if sizes are unknown. `batched`:
+    the first axis of the target and of each value counts samples that do not influence each other
+    (in a BatchNormalization in training mode they do). The result has the shape (samples, target,
+    value), where target and value have lost their first axis. The returned model has the type of
+    `model`. onnxruntime runs no Scan over an empty target or value. Raises InputError as `gradient`
+    does.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
     ... g (float[N,3] x) => (float[N,2] y) <float[3,2] w = {1, 2, 3, 4, 5, 6}> {
@@ -381,9 +381,9 @@ def function_gradient(model: ModelLike, *, options: FunctionGradientOptions) -> 
     `domain::name`, `f_grad(x, ..., y_grad, ...) -> (x_grad, ...)`, by every floating-point operand
     and result. The result has the type of `model`.
 
-    Kinds and ranks are those of the calls; sizes are left open. Raises InputError if no function or
-    more than one has that name, and for a function that nothing calls, with calls of several ranks,
-    or with attributes.
+    Types and ranks are those of the calls; sizes are open. Raises InputError if no function or more
+    than one has that name, and for a function that nothing calls, with calls of several ranks, or
+    with attributes.
     """
     return to_kind_of(_derived(model, options).program, model)
 
@@ -392,14 +392,14 @@ def function_gradient(model: ModelLike, *, options: FunctionGradientOptions) -> 
 def check_gradient(model: ModelLike, *, options: CheckGradientOptions) -> GradientReport:
     """Check the gradient of a model numerically in random directions.
 
-    Targets that are no scalars, and parts of values, get a random adjoint. A value at which
-    gradients stop is held fixed while what is before it moves. `inputs` are used where given, the
-    rest is generated from `seed` and `dims`. That nothing was proved is in the report: no value
-    could be judged, or 0 = 0 for all of them, but for those that reach no target or are in
-    `allow_empty`. Raises InputError as `gradient` does, `Unsupported` where the float64 reference
-    lacks an operator, NotProved where onnxruntime runs the model and refuses the gradient graph,
-    and RunFailed or LimitReached where `timeout` (seconds for everything, 300) or `max_memory`
-    (half of what there is) does not suffice.
+    Targets that are not scalars, and parts of values, get a random adjoint. A value in `stop` is
+    held fixed while the values before it change. Inputs that `inputs` lacks are generated from
+    `seed` and `dims`. The report says if nothing was proved: no value could be judged, or all
+    gradients are 0 (except those of values that reach no target or are in `allow_empty`). Raises
+    InputError as `gradient` does, `Unsupported` if the float64 reference lacks an operator,
+    NotProved if onnxruntime runs the model but refuses the gradient graph, and RunFailed or
+    LimitReached if `timeout` (seconds for everything, 300) or `max_memory` (half of the memory)
+    does not suffice.
 
     >>> onnxgrad.check_gradient("models/training/mlp.onnx", "params", "loss").verdict
     'agrees'
@@ -409,12 +409,10 @@ def check_gradient(model: ModelLike, *, options: CheckGradientOptions) -> Gradie
 
 @from_keywords(CheckProductOptions)
 def check_product(model: ModelLike, *, options: CheckProductOptions) -> GradientReport:
-    """Check what `jvp`, `hessian_vector_product`, `jacobian` or `casadi_derivative` (`of` "jvp",
-    "hvp", "jacobian", or "adj" and "fwd") make of a model, numerically in random directions, as
-    `check_gradient` does gradients.
+    """Check the result of `jvp`, `hessian_vector_product`, `jacobian` or `casadi_derivative` (`of`:
+    "jvp", "hvp", "jacobian", or "adj" and "fwd") for a model, numerically in random directions.
 
-    `mode` and `batched` as for `jacobian`, everything else as for `check_gradient`. Errors as
-    there.
+    `mode` and `batched` as for `jacobian`; all other options, and errors, as for `check_gradient`.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
     ... g (float[N] x) => (float[N] y) { y = Tanh (x) }''')

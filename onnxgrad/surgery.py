@@ -53,15 +53,16 @@ def extract(model: ModelLike, *, options: ExtractOptions) -> Any:
 
 @from_keywords(OpenBatchOptions)
 def open_batch(model: ModelLike, *, options: OpenBatchOptions) -> Any:
-    """Return the model with a batch of any size in place of its fixed batch, in its type.
+    """Return the model with a dynamic batch in place of its fixed batch, in the type you passed in.
 
-    Row i of a result is what the model computes from row i of `inputs`; other inputs are shared.
-    Remarks are logged. Raises InputError that names the node if rows depend on each other (batch
-    statistics, dynamic quantisation, random draws), NotProved if a row differs or no rows do.
+    Row i of a result depends on row i of `inputs` alone, and equals the result of the original; all
+    rows share the other inputs. Remarks are logged. Raises InputError that names the node if rows
+    depend on each other (batch statistics, dynamic quantisation, random draws), NotProved if a row
+    differs, or if no two rows of the outputs differ.
 
-    `open`: axes of inputs by the name of another size, such as {"seq": "ids.1,mask.1"}, which is
-    opened in place of the batch where every number that follows it is certain; else InputError
-    names the node. The proof runs at the sizes of `model` and of each `reference`.
+    `open`: axes of inputs by the name of another dimension, such as {"seq": "ids.1,mask.1"}, to
+    open in place of the batch. Raises InputError, which names the node, unless it is certain which
+    numbers depend on the dimension. The proof runs at the sizes of `model` and of each `reference`.
     """
     job = opening.open_batch if options.open is None else opening.open_sizes
     return to_kind_of(_accepted(job(model, options, with_room(model))), model)
@@ -88,8 +89,8 @@ def vmap(model: ModelLike, *, options: VmapOptions) -> Any:
 
 @from_keywords(MetadataOptions)
 def set_metadata(model: ModelLike, *, options: MetadataOptions) -> Any:
-    """Set and unset entries of a model's metadata, and the other fields of its header ("" and 0:
-    none).
+    """Set and remove entries of a model's metadata, and other fields of its header ("" and 0 remove
+    them).
 
     Returns the model in the type you passed in; everything else stays field for field, which is
     checked. `inspect(model).metadata` has the entries. Raises InputError for an entry to `unset`
@@ -108,15 +109,16 @@ def set_metadata(model: ModelLike, *, options: MetadataOptions) -> Any:
 
 @from_keywords(EditOptions)
 def edit(model: ModelLike, *, options: EditOptions) -> Any:
-    """Return the model with inputs bound to constants, values renamed or outputs dropped, in the
+    """Return the model with inputs bound to constants, values renamed or outputs removed, in the
     type you passed in.
 
     `bind`: values by the names of inputs: arrays of the input's dtype, numbers and lists that it
     holds, or files; a symbol in the shape of a bound input becomes the size of its value, in all
-    shapes. `rename`: new names by old ones, all at once. Names are those of `model`. Inputs stay if
-    nothing reads them any more; nodes and weights that served a dropped output alone go. The proof
-    runs both models on the same values. Raises InputError for a name that does not exist or is
-    taken, and for a value of another type or shape; NotProved if the proof fails.
+    shapes. `rename`: new names by old ones, all at once. Names are those of `model`. Inputs stay
+    even if nothing reads them any more; nodes and weights that only a removed output needs are
+    removed, too. The proof runs both models on the same values. Raises InputError for a name that
+    does not exist or is taken, and for a value of another type or shape; NotProved if the proof
+    fails.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
     ... g (float[N] x, float k) => (float[N] y) { y = Mul (x, k) }''')
@@ -129,7 +131,8 @@ def edit(model: ModelLike, *, options: EditOptions) -> Any:
 
 @from_keywords(PlaceOptions)
 def place(model: ModelLike, *, options: PlaceOptions, report: bool = False) -> Any:
-    """Return the model with a device marked on every node, for onnxruntime, in its type.
+    """Return the model with a device marked on every node, for onnxruntime, in the type you passed
+    in.
 
     `device` are rules "DEVICE=PATTERN,PATTERN" by names or operators of nodes; the first that
     matches decides, else the mark in the model, else `default`. With `report=True` returns a
@@ -154,7 +157,7 @@ def join(a: ModelLike, b: ModelLike, *, options: JoinOptions) -> Any:
     other inputs of `b`, the outputs of `a` that `b` does not read or `keep_output` names, and the
     outputs of `b`. Values and local functions of `b` get other names if `a` has theirs; inputs and
     outputs only by `prefix`. The older model is converted to the opset of the newer. The proof runs
-    `a` and then `b`. Raises InputError if types, sizes, names or versions do not go together;
+    `a` and then `b`. Raises InputError if types, sizes, names or versions do not fit together;
     NotProved if the proof fails.
 
     >>> first = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
@@ -173,9 +176,9 @@ def lift(model: ModelLike, *, options: LiftOptions) -> Lifted:
     Returns both in the type you passed in.
 
     Run the preparation once, when the weights are loaded: its outputs are inputs of the rest.
-    `weights` names inputs, or initializers, which become inputs, by globs too. A weight that both
-    read is an input of both. Random draws, control flow, calls of local functions and outputs stay
-    in the rest. The proof runs the preparation and then the rest against the model. Raises
+    `weights` are names or globs of inputs, or of initializers, which become inputs. A weight that
+    both read is an input of both. Random draws, control flow, calls of local functions and outputs
+    stay in the rest. The proof runs the preparation and then the rest against the model. Raises
     InputError for a name that matches nothing, and if nothing depends on weights alone; NotProved
     if the proof fails.
 

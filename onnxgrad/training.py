@@ -41,14 +41,14 @@ def training_step(model: ModelLike, *, options: StepOptions) -> TrainingStep:
     to train as `gradient` does. `metrics` are outputs of the model that the step returns beside
     the loss, and "gradient_norm", the norm of all gradients before `clip_norm`.
 
-    `groups` are optimisers, or the hyperparameters that differ, by globs of weights; the first that
-    fits decides, and `lr` counts in proportion to that of `optimizer`. Gradients are clipped by
-    value, then by norm. `loss_scale` ("dynamic", or a number) multiplies the loss of a float16
-    model; a step whose gradient overflows updates nothing. `schedule` is the learning rate inside
-    the graph, in place of an input. `batch_norm` and `dropout` are as the file has them by default.
-    `inputs_at` are values that become inputs, which `features` computes.
+    `groups` are optimisers, or the hyperparameters that differ, by globs of weights; the first glob
+    that matches decides, and `lr` scales with that of `optimizer`. Gradients are clipped by value,
+    then by norm. `loss_scale` ("dynamic", or a number) multiplies the loss of a float16 model; a
+    step whose gradient overflows updates nothing. `schedule` is the learning rate inside the graph,
+    in place of an input. `batch_norm` and `dropout` are as in the file by default. `inputs_at` are
+    values that become inputs; `features` computes them.
 
-    Raises InputError for a loss that does not fit, for a weight that the file does not hold as
+    Raises InputError for a loss that does not fit, for a weight that the file does not store as
     floating-point numbers, and for an option of another type.
 
     >>> onnxgrad.training_step("models/training/mlp.onnx", "loss", "sgd{lr=0.1}")
@@ -68,9 +68,9 @@ def fit(
     """Train a model on data and return it with its new weights, in the type you passed in; paths,
     bytes and streams return a ModelProto.
 
-    `model` may be the folder of a training step: `original` is then the model that the step is of,
-    which gets the weights, and the options of steps are ignored. `data` and `validation`: as for
-    `Trainer.fit`. `accuracy`: pairs of an output of scores and the name of its labels. With
+    `model` may be the folder of a training step: `original` is then the model of which the step was
+    made, which receives the weights, and the options of steps are ignored. `data` and `validation`:
+    as for `Trainer.fit`. `accuracy`: pairs of an output of scores and the name of its labels. With
     `report=True` returns a `Fitted`: that model, the `history` of the run, and its `best` and
     `last` held-out results.
 
@@ -98,12 +98,12 @@ def fit(
 
 
 class Trainer(TrainingLoop):
-    """Trains with a step from `training_step`, or from the folder that it was saved in.
+    """Trains with a step from `training_step`, or from a folder.
 
     `rate`: the learning rate, its text, or a function of the step's number, such as a schedule;
-    None: the optimiser's own, or the schedule inside the step. `engine`: "blocks" updates on the
-    CPU, for elementwise optimisers of this package; "auto" chooses it if it can. Both engines
-    compute the same numbers. `data_parallel`: the first of the processes that mpiexec started logs,
+    None: that of the optimiser, or the schedule in the step. `engine`: "blocks" updates on the CPU,
+    for elementwise optimisers of this package; "auto" chooses it if it can. Both engines compute
+    the same numbers. `data_parallel`: the first of the processes that mpiexec started logs,
     evaluates and saves. Raises InputError for a rate that is not finite, and an engine that cannot
     run this step.
     """
