@@ -249,16 +249,17 @@ def gradient(model: ModelLike, *, options: GradientOptions) -> Any:
     """Returns the model with one more output per requested value: its adjoint, named by `names`.
 
     `model` is a path, bytes, ModelProto or any other object that `load` accepts. It is not changed,
-    and the result has its type; paths, bytes and streams return a ModelProto. `wrt`: names or globs
-    of inputs, initializers and intermediate values, sequences of tensors included. None: every
-    floating-point input. "params": every weight that reaches the target; weights of nested graphs
-    move to the main graph. "!GLOB" excludes names matched before it. `target`: an output's name or
-    index, any value's name, a part of one such as "logits[:,7]", or a list, which is summed. None:
-    the only output. `adjoint`: "ones": targets are scalars, and a part is summed. "input": targets
-    have any shape, and each adds a graph input `<target>_grad` of its type. "auto": "ones" if all
-    are scalars. `checkpoint`: a `Checkpoint`, value names, "auto" or a memory budget such as
-    "512MB" (see `onnxgrad.grad.checkpointing.choice`). None: the marks in the file, if any. `ste`:
-    if true, QuantizeLinear and DequantizeLinear pass adjoints straight through, which is an
+    and the result has its type; paths, bytes and streams return a ModelProto.
+    `wrt`: names or globs of inputs, initializers and intermediate values, sequences of tensors
+    included. None: every floating-point input. "params": every weight that reaches the target;
+    weights of nested graphs move to the main graph. "!GLOB" excludes names matched before it.
+    `target`: an output's name or index, any value's name, a part of one such as "logits[:,7]", or a
+    list, which is summed. None: the only output.
+    `adjoint`: "ones": targets are scalars, and a part is summed. "input": targets have any shape,
+    and each adds a graph input `<target>_grad` of its type. "auto": "ones" if all are scalars.
+    `checkpoint`: a `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see
+    `onnxgrad.grad.checkpointing.choice`). None: the marks in the file, if any.
+    `ste`: if true, QuantizeLinear and DequantizeLinear pass adjoints straight through, which is an
     estimate; the derivative of rounding is zero.
 
     Raises InputError for an unknown name, a value that is not floating-point, or no unique target.
@@ -322,12 +323,12 @@ def jacobian(model: ModelLike, *, options: JacobianOptions) -> Any:
 
     `wrt` as for `gradient`; `target` is one floating-point value of any shape, or a part of one.
     `mode`: "reverse" computes one product per element of the target, "forward" one per element of a
-    value; "auto" chooses the mode with fewer products, or reverse if sizes are unknown. `batched`:
-    the first axis of the target and of each value counts samples that do not influence each other
-    (in a BatchNormalization in training mode they do). The result has the shape (samples, target,
-    value), where target and value have lost their first axis. The returned model has the type of
-    `model`. onnxruntime runs no Scan over an empty target or value. Raises InputError as `gradient`
-    does.
+    value; "auto" chooses the mode with fewer products, or reverse if sizes are unknown.
+    `batched`: the first axis of the target and of each value counts samples that do not influence
+    each other (in a BatchNormalization in training mode they do). The result has the shape
+    (samples, target, value), where target and value have lost their first axis.
+    The returned model has the type of `model`. onnxruntime runs no Scan over an empty target or
+    value. Raises InputError as `gradient` does.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
     ... g (float[N,3] x) => (float[N,2] y) <float[3,2] w = {1, 2, 3, 4, 5, 6}> {

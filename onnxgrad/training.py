@@ -153,10 +153,11 @@ class Trainer(TrainingLoop):
         take, for a model without an output but its loss, and for an output without a row for each
         example.
 
-        >>> trainer = onnxgrad.Trainer(onnxgrad.training_step("models/training/mlp.onnx", "loss"))
+        >>> model = onnxgrad.extract("models/training/mlp.onnx", outputs=["linear_2"])
+        >>> trainer = onnxgrad.Trainer(onnxgrad.training_step(model, "mse"))
         >>> outputs = trainer.predict({"x": np.ones((40, 16), np.float32)})
         >>> {name: array.shape for name, array in outputs.items()}
-        {'output': (40, 8)}
+        {'linear_2': (40, 8)}
         """
         return self.predicted(options)
 
