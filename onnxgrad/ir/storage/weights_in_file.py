@@ -15,6 +15,8 @@ from onnxgrad.ir.preflight.tensors import raw_bytes
 
 # bytes of a weight from which on it stays in the file: what decides a rewrite is smaller
 LARGE = 1 << 18
+# a file of more fields is read at once: it has no large weights for its size, or is none of ours
+_MOST_FIELDS = 1 << 19
 # protobuf's wire types
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 # numbers of fields in onnx.proto
@@ -35,79 +37,86 @@ def read_without_weights(path: Path) -> ModelProto | None:
         if not path.is_file() or path.is_symlink() or found.st_nlink != 1 or found.st_size < LARGE:
             return None
         with open(path, "rb") as file:
-            return _model(file, found.st_size, path.name)
+            return _Reader(file).model(found.st_size, path.name)
     except (OSError, DecodeError, _Unlike):
         return None
 
 
-def _model(file: IO[bytes], size: int, name: str) -> ModelProto | None:
-    graphs: list[tuple[int, int]] = []
-    rest = b"".join(_others(file, 0, size, _GRAPH, graphs))
-    if len(graphs) != 1:
-        return None
-    tensors: list[tuple[int, int]] = []
-    nodes = b"".join(_others(file, *graphs[0], _INITIALIZER, tensors))
-    model = ModelProto()
-    model.ParseFromString(rest)
-    model.graph.ParseFromString(nodes)
-    some = False
-    for start, end in tensors:
-        some |= _read_tensor(file, start, end, model.graph.initializer.add(), name)
-    return model if some else None
+class _Reader:
+    """Reads the messages of an open file field by field."""
 
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.left = _MOST_FIELDS
 
-def _read_tensor(file: IO[bytes], start: int, end: int, tensor: TensorProto, name: str) -> bool:
-    """Read a tensor; whether its bytes stay in the file."""
-    places: list[tuple[int, int]] = []
-    tensor.ParseFromString(b"".join(_others(file, start, end, _RAW_DATA, places)))
-    if not places:
-        return False
-    at, behind = places[-1]  # the last one counts
-    if behind - at < LARGE or raw_bytes(tensor) != behind - at or tensor.HasField("data_location"):
-        file.seek(at)
-        tensor.raw_data = file.read(behind - at)
-        return False
-    tensor.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", name), ("offset", at), ("length", behind - at)):
-        tensor.external_data.add(key=key, value=str(value))
-    return True
+    def model(self, size: int, name: str) -> ModelProto | None:
+        """Returns the model of the file, None if no weight stays in it."""
+        graphs: list[tuple[int, int]] = []
+        rest = b"".join(self.others(0, size, _GRAPH, graphs))
+        if len(graphs) != 1:
+            return None
+        tensors: list[tuple[int, int]] = []
+        nodes = b"".join(self.others(*graphs[0], _INITIALIZER, tensors))
+        model = ModelProto()
+        model.ParseFromString(rest)
+        model.graph.ParseFromString(nodes)
+        some = False
+        for start, end in tensors:
+            some |= self.tensor(start, end, model.graph.initializer.add(), name)
+        return model if some else None
 
+    def tensor(self, start: int, end: int, tensor: TensorProto, name: str) -> bool:
+        """Read a tensor; whether its bytes stay in the file."""
+        places: list[tuple[int, int]] = []
+        tensor.ParseFromString(b"".join(self.others(start, end, _RAW_DATA, places)))
+        if not places:
+            return False
+        at, behind = places[-1]  # the last one counts
+        size = behind - at
+        if size < LARGE or raw_bytes(tensor) != size or tensor.HasField("data_location"):
+            self.file.seek(at)
+            tensor.raw_data = self.file.read(size)
+            return False
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", name), ("offset", at), ("length", size)):
+            tensor.external_data.add(key=key, value=str(value))
+        return True
 
-def _others(
-    file: IO[bytes], start: int, end: int, wanted: int, places: list[tuple[int, int]]
-) -> Iterator[bytes]:
-    """The bytes of a message without one of its fields, whose contents' places are noted. Raises
-    _Unlike for a message that does not end where it should.
-    """
-    at = start
-    while at < end:
-        tag, behind = _varint(file, at, end)
-        kind = tag & 7
-        if kind == _BYTES:
-            length, begin = _varint(file, behind, end)
-            behind = begin + length
-        elif kind == _VARINT:
-            behind = _varint(file, behind, end)[1]
-        elif kind in (_FIXED64, _FIXED32):
-            behind += 8 if kind == _FIXED64 else 4
-        else:
-            raise _Unlike
-        if behind > end:
-            raise _Unlike
-        if kind == _BYTES and tag >> 3 == wanted:
-            places.append((begin, behind))
-        else:
-            file.seek(at)
-            yield file.read(behind - at)
-        at = behind
+    def others(
+        self, start: int, end: int, wanted: int, places: list[tuple[int, int]]
+    ) -> Iterator[bytes]:
+        """The bytes of a message without one of its fields, whose contents' places are noted.
+        Raises _Unlike for a message that does not end where it should, and after too many fields.
+        """
+        at = start
+        while at < end:
+            self.left -= 1
+            tag, behind = self.varint(at, end)
+            kind = tag & 7
+            if kind == _BYTES:
+                length, begin = self.varint(behind, end)
+                behind = begin + length
+            elif kind == _VARINT:
+                behind = self.varint(behind, end)[1]
+            elif kind in (_FIXED64, _FIXED32):
+                behind += 8 if kind == _FIXED64 else 4
+            else:
+                raise _Unlike
+            if behind > end or not self.left:
+                raise _Unlike
+            if kind == _BYTES and tag >> 3 == wanted:
+                places.append((begin, behind))
+            else:
+                self.file.seek(at)
+                yield self.file.read(behind - at)
+            at = behind
 
-
-def _varint(file: IO[bytes], at: int, end: int) -> tuple[int, int]:
-    """A number, and where it ends."""
-    file.seek(at)
-    value = 0
-    for i, byte in enumerate(file.read(min(10, end - at))):
-        value |= (byte & 0x7F) << (7 * i)
-        if byte < 0x80:
-            return value, at + i + 1
-    raise _Unlike
+    def varint(self, at: int, end: int) -> tuple[int, int]:
+        """A number, and where it ends."""
+        self.file.seek(at)
+        value = 0
+        for i, byte in enumerate(self.file.read(min(10, end - at))):
+            value |= (byte & 0x7F) << (7 * i)
+            if byte < 0x80:
+                return value, at + i + 1
+        raise _Unlike
