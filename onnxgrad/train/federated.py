@@ -21,21 +21,29 @@ _MODEL, _EXAMPLES = "delta", "examples"
 
 
 @known_keywords
-def average(values: Sequence[Values], weights: Sequence[float] | None = None) -> dict[str, Array]:
-    """Return the weighted mean of arrays by name, such as the `parameters` of several trainers or
-    the values of their checkpoints, in their dtypes; it is formed in float64.
+def average(
+    values: Sequence[Values | str | PathLike[str]], weights: Sequence[float] | None = None
+) -> dict[str, Array]:
+    """Return the weighted mean of arrays by name, in their dtypes; it is formed in float64.
 
-    `weights`: one number for each, at least 0, such as how many examples it saw; default: all
-    equal. Integers, such as counters, must agree. Raises InputError for names, shapes and dtypes
-    that differ, and for weights that do not fit.
+    `values`: the `parameters` or `state` of several trainers, or files of them: checkpoints, also
+    those of other languages. `weights`: one number for each, at least 0, such as how many examples
+    it saw; default: all equal. Integers, such as counters, must agree. Raises InputError for names,
+    shapes and dtypes that differ, for a file that cannot be read, and for weights that do not fit.
     """
-    values = list(values)
-    if not values:
+    read = [_read(v) for v in values]
+    if not read:
         raise InputError("average: there is nothing to average")
-    shares = _shares(weights, len(values))
-    for i, other in enumerate(values[1:], 1):
-        check_alike(other, values[0], f"average: values[{i}]")
-    return {name: _mean(name, [v[name] for v in values], shares) for name in values[0]}
+    shares = _shares(weights, len(read))
+    for i, other in enumerate(read[1:], 1):
+        check_alike(other, read[0], f"average: values[{i}]")
+    return {name: _mean(name, [v[name] for v in read], shares) for name in read[0]}
+
+
+def _read(given: Values | str | PathLike[str]) -> Values:
+    if isinstance(given, (str, PathLike)):
+        return safetensors_file.read(Path(given))[0]
+    return {name: np.asarray(a) for name, a in given.items()}
 
 
 def _shares(weights: Sequence[float] | None, count: int) -> Array:

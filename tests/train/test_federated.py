@@ -78,6 +78,24 @@ def test_narrow_weights_take_their_masters_along() -> None:
         np.testing.assert_allclose(a, 2 * before[name], atol=4e-3)
 
 
+@pytest.mark.parametrize("engine", ["blocks", "graph"])
+def test_states_are_averaged_from_files_too(engine: Any, tmp_path: Path) -> None:
+    one, two, mean = (Trainer(step(Adam()), engine=engine, threads=1) for _ in range(3))
+    paths = [tmp_path / "one", tmp_path / "two"]
+    for i, (trainer, path) in enumerate(zip((one, two), paths, strict=True)):
+        trainer.fit(examples(64, seed=i))
+        trainer.save(path)
+    mean.state = train.average([str(paths[0]), two.state], [1, 3])
+    expected = train.average(paths, [1, 3])
+    assert sorted(mean.state) == sorted(expected) and "w1.exp_avg" in expected
+    for name, a in mean.state.items():
+        np.testing.assert_array_equal(a, expected[name])
+    with pytest.raises(InputError, match=r"state lacks 'w1.exp_avg'"):
+        mean.state = mean.parameters
+    with pytest.raises(InputError, match="none: cannot be read"):
+        train.average([tmp_path / "none"])
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

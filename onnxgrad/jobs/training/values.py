@@ -94,6 +94,18 @@ class HeldValues:
         self._set(values, self.weights, "weights")
 
     @property
+    def state(self) -> dict[str, Array]:
+        """Copies of all values that a checkpoint has: `weights`, the optimiser's states and moving
+        averages.
+        """
+        return self._engine.values
+
+    @state.setter
+    def state(self, values: Mapping[str, Array]) -> None:
+        """Continue from these values. Raises InputError as for `parameters`."""
+        self._set(values, self.state, "state")
+
+    @property
     def vector(self) -> Array:
         """A copy of all `parameters`, in their order, as one array; in float32 if they are
         narrower.
@@ -143,7 +155,7 @@ class HeldValues:
         check_alike(values, own, where)
         self._check_whole()
         held, states = self._engine.held, self.task.manifest.of_role("state")
-        masters = [fed for fed in states if fed.slot == MASTER]
+        masters = [fed for fed in states if fed.slot == MASTER and fed.name not in values]
         wide = {fed.name: np.array(values[fed.of or ""], fed.dtype) for fed in masters}
         self._engine.put({**held, **{k: np.asarray(a) for k, a in values.items()}, **wide})
         self.progress, self._best, self._kept = self.progress.without_best(), None, "last"
