@@ -72,7 +72,6 @@ HOMES: dict[str, dict[str, str]] = {
         "jobs/surgery_declarations": "jobs/test_edit",
     },
     "parts of one proof, which only a whole one shows to work": {
-        "verify/trials": "verify/test_proof",
         "verify/onnxruntime_check": "verify/test_proof",
     },
     "what a run of a step needs, seen where it runs": {

@@ -12,12 +12,13 @@ from collections.abc import Collection, Mapping, Sequence
 from onnx import TensorProto
 
 from onnxgrad.errors import NodeFailed, OnnxgradError, Unsupported
-from onnxgrad.ir.protobufs import weight_elements
+from onnxgrad.ir.protobufs import every_node, weight_elements
 from onnxgrad.limits import LimitReached, current, size_text
 from onnxgrad.verify.compare import Difference, base_name, noise
 from onnxgrad.verify.coverage.counters import Item
 from onnxgrad.verify.feeds.proof_cases import Results
 from onnxgrad.verify.interface import Demands
+from onnxgrad.verify.onnxruntime_check import as_computed
 from onnxgrad.verify.proof_model import ProofModel
 from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.report import Leg
@@ -37,6 +38,11 @@ from onnxgrad.wording import option
 
 _JITTER = 2.0**-51
 _PERTURBED_RUNS = 3
+_LAST_BITS = 2.0**-22  # of a float32: what sums of hundreds of terms cost
+QUANTISES = frozenset({
+    "QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger",
+    "ConvInteger", "QGemm", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM",
+})  # fmt: skip
 _counts = itertools.count(1)  # which proof of this process counts what its runs reach
 
 
@@ -68,6 +74,10 @@ class Oracle:
         """
         return self._run("original", feeds, jitter, seed)
 
+    def rounded(self, feeds: Results, seed: int) -> Results | None:
+        """The original's outputs if every result is rounded otherwise, as float32 may be."""
+        return self._run("original", feeds, _LAST_BITS, seed, everywhere=True)
+
     def candidate(self, feeds: Results) -> Results | None:
         """The candidate's outputs, by the original's names."""
         names = self.demands.names
@@ -75,7 +85,13 @@ class Oracle:
         return None if results is None else names.results(results)
 
     def _run(
-        self, which: str, feeds: Results, jitter: float = 0.0, seed: int = 0
+        self,
+        which: str,
+        feeds: Results,
+        jitter: float = 0.0,
+        seed: int = 0,
+        *,
+        everywhere: bool = False,
     ) -> Results | None:
         if self.left <= 0:
             return None
@@ -83,8 +99,9 @@ class Oracle:
         try:
             count = None if jitter else (os.getpid(), self._count)
             return self._evaluator(which).run(
-                feeds, seconds=self.left, jitter=jitter, seed=seed, count=count
-            )
+                feeds, seconds=self.left, jitter=jitter, seed=seed, count=count,
+                everywhere=everywhere,
+            )  # fmt: skip
         except LimitReached:
             raise
         except OnnxgradError as error:
@@ -119,6 +136,23 @@ class Oracle:
                 )
             self._made[which] = Float64(subject.source)
         return self._made[which]
+
+
+def widen_by_rounding(oracle: Oracle, trials: Sequence[Trial]) -> None:
+    """Count as noise what another rounding in float32 moves in a model that quantises.
+
+    Its integers are computed exactly, so that it does not differ from itself; but where a float is
+    rounded to integers, one bit of it moves a whole step, as it may in any other form of the model.
+    """
+    graph = oracle.subjects["original"].proto.graph
+    if not any(node.op_type in QUANTISES for node in every_node(graph.node)):
+        return
+    for trial in trials:
+        for seed in range(_PERTURBED_RUNS if trial.exact is not None else 0):
+            moved = oracle.rounded(trial.feeds, seed)
+            if moved is None:
+                return
+            trial.widen(as_computed(trial.with_parts(moved), trial.expected))
 
 
 def float64_check(

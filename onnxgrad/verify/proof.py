@@ -38,7 +38,7 @@ from onnxgrad.verify.custom_boundaries import (
 from onnxgrad.verify.declared_shapes import contradictions
 from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import Attempt, Chosen, Inputs, Results, choose_cases
-from onnxgrad.verify.float64_check import Oracle, float64_check
+from onnxgrad.verify.float64_check import Oracle, float64_check, widen_by_rounding
 from onnxgrad.verify.interface import Demands, correspondence, interface_differences
 from onnxgrad.verify.layers.comparison import inside, interface_names, keep_run
 from onnxgrad.verify.onnxruntime_check import (
@@ -261,6 +261,8 @@ def _judged(
     original, candidate, trials = search.original, search.candidate, search.trials
     oracle = search.oracle
     if search.session is not None:
+        if oracle is not None:
+            widen_by_rounding(oracle, trials)
         ran["onnxruntime"] = onnxruntime_check(
             original, candidate, trials, found, request.settings, demands, search.at_zero
         )

@@ -38,6 +38,7 @@ class Trial:
     expected: Results
     exact: Results | None = None  # of the float64 reference
     answer: Results | None = None  # of the second model there, if it ran already
+    deployed: Results | None = None  # of the original as deployed, optimised
     noise: dict[str, float] = field(default_factory=dict)
     ranges: Ranges = field(default_factory=dict)  # of exact outputs over the original's own runs
     ties: Ties | None = None
@@ -90,6 +91,21 @@ class Trial:
     def with_parts(self, results: Results) -> Results:
         """Results on these feeds, with their small parts by name."""
         return {**results, **{part.name: part.of(results) for part in self.parts}}
+
+    def deploys(self, got: Results) -> bool:
+        """Whether a run has the bits of the original's as deployed. A model that quantises may
+        differ from itself, optimised and not, by more than any tolerance.
+        """
+        known = self.deployed or {}
+        return bool(known) and all(
+            isinstance(value, np.ndarray)
+            and isinstance(other := got.get(name), np.ndarray)
+            and value.dtype == other.dtype
+            and value.dtype.kind != "O"
+            and value.shape == other.shape
+            and value.tobytes() == other.tobytes()
+            for name, value in known.items()
+        )
 
     def widen(self, other: Results) -> None:
         """One more legal run of the original on these feeds."""

@@ -230,6 +230,27 @@ def test_rounding_by_plain_operators_needs_opset_11(opset: int) -> None:
     assert opset == 10 or distances(done, feeds)[0] <= 1
 
 
+@pytest.mark.parametrize("signed", [True, False])
+def test_four_bits_of_an_older_opset_are_kept_in_eight(signed: bool) -> None:
+    """onnxruntime.quantization writes them with com.microsoft::DequantizeLinear below opset 21."""
+    kind = TensorProto.INT4 if signed else TensorProto.UINT4
+    text = """g (float[2,6] x) => (float[2,3] y) {
+        d = com.microsoft.DequantizeLinear <axis = 1> (w, s, z)  y = MatMul (x, d) }"""
+    model = parse(text)
+    model.opset_import.add(domain="com.microsoft", version=1)
+    values = np.arange(18) % 15 - (8 if signed else 0)
+    model.graph.initializer.extend([
+        helper.make_tensor("w", kind, (6, 3), values),
+        numpy_helper.from_array(f32(0.1, 0.2, 0.3), "s"),
+        helper.make_tensor("z", kind, (3,), (0, 1, 2)),
+    ])  # fmt: skip
+    x = RNG.standard_normal((2, 6)).astype(np.float32)
+    for form in ("qdq", "float"):
+        done = apply(model, f"legalize{{to={form}}}")
+        assert "com.microsoft" not in {b.domain for b in done.program.main.bindings}
+        assert distances(done, {"x": x})[0] < 1e-6
+
+
 def test_softmax_of_another_opset() -> None:
     """Before opset 13 along all axes from one on, so that only the last one means the same."""
     out = {"sy": f32(1 / 256), "zy": np.uint8(0).reshape(())}

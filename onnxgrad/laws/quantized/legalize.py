@@ -357,8 +357,20 @@ def contrib_dequantize(
 ) -> list[Any]:
     """com.microsoft::DequantizeLinear(x, s, z) = DequantizeLinear(x, s, z)"""
     _since(call, x.dtype)
-    decline_if(x.dtype not in (*LIMITS, TensorProto.INT32), "not 8 to 32 bit integers")
+    if x.dtype in _WIDER:
+        x, zero_point = _in_bytes(x), None if zero_point is None else _in_bytes(zero_point)
+    decline_if(x.dtype not in (*LIMITS, TensorProto.INT32), "not 4 to 32 bit integers")
     return [call.form.dequantize(x, x_scale, zero_point, call.attr("axis"))]
+
+
+_WIDER: dict[int, type[np.generic]] = {TensorProto.INT4: np.int8, TensorProto.UINT4: np.uint8}
+
+
+def _in_bytes(v: Var) -> Var:
+    """A constant of 4 bits in 8, which opsets below 21 know."""
+    if v.const is None:
+        raise decline(f"'{v.name}' has 4 bits and is no constant")
+    return constant(np.asarray(v.const).astype(_WIDER[v.dtype]), name=v.name)
 
 
 @law("QuantizeLinear")
