@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from onnxgrad.errors import InputError
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
@@ -69,6 +71,8 @@ def _chosen(main: BindingBlock, names: Sequence[str] | None, axis: int, symbol: 
     for v in found:
         if v.rank is None or not 0 <= axis <= v.rank:
             raise InputError(f"input '{v.name}' {v.type or '?'} can have no new axis {axis}")
+    if not main.opsets.get("", 0):
+        raise InputError("the model imports no opset of onnx's own operators, which vmap adds")
     taken = {s for v in main.inputs for d in v.shape or () for s in symbols(d)}
     if symbol in taken or not is_name(symbol):
         raise InputError(
@@ -84,8 +88,8 @@ def _in_front(v: Var, done: Batched, axis: int) -> Var:
     if (v.rank or 0) < axis:
         raise Refused(f"it has no axis {axis}")
     if done.layouts.get(v) is None:
-        sizes = [1, *site.in_file(v)]
-        made: Var = op.Tile(site.reshape(v, sizes, 1), site.repeats(0, len(sizes) - 1))
+        front = op.Unsqueeze(v, np.zeros(1, np.int64))
+        made: Var = op.Tile(front, site.repeats(0, len(site.in_file(v))))
     else:
         made = site.fronted(v)
     if axis:

@@ -50,6 +50,10 @@ MAPPED = [
     "g (float[5,2,3] x) => (float[15,2] y) { t = Transpose <perm = [0,2,1]> (x)  s = Constant <value_ints = [15, 2]> ()  y = Reshape (t, s) }",
     "g (float[4,3] x) => (float[4,3] y) { q, s, z = DynamicQuantizeLinear (x)  y = DequantizeLinear (q, s, z) }",
     "g (float[4,3] x, int64[2] i) => (float[2,3] y) { y = Gather (x, i) }",
+    # sizes and axes that the run decides
+    "g (float[4,3] x) => (float[4] y) <int64[1] a = {1}> { n = Neg (a)  y = ReduceSum <keepdims = 0> (x, n) }",
+    "g (float[2,3] x, int64[2] r) => (float[P,Q] y) { t = Tile (x, r)  y = Exp (t) }",
+    "g (float[2,3] x, int64[2] r) => (float[Q,P] y) { t = Tile (x, r)  y = Transpose (t) }",
     "g (float[T,3] x) => (float[T,3] y) { s = Constant <value_ints = [-1, 3]> ()  r = Reshape (x, s)  y = Tanh (r) }",
     "g (float[3] x) => (float[3] y, float[2] c) { y = Neg (x)  c = Constant <value_floats = [1.0, 2.0]> () }",
 ]  # fmt: skip
@@ -82,6 +86,8 @@ def test_the_interface() -> None:
         (MAPPED[1], ["x"], 1, "input 'x' f32\\[\\] can have no new axis 1"),
         (MAPPED[0].replace("2,3]", "rows,3]").replace("2,4]", "rows,4]"), ["x"], 0, "the size 'rows' exists already"),
         ("g (float[3] x) => (float[3] y) { r = RandomNormal <shape = [3]> ()  y = Add (x, r) }", None, 0, "RandomNormal.*random numbers"),
+        ("g (float[4] x) => (int64[1,N] y) { y = NonZero (x) }", None, 0, "NonZero.*size depends on values"),
+        ("g (float[0,3] x) => (float[0,3] y) { y = Neg (x) }", None, 0, "is empty"),
         ("g (float[3] x, float[2] z) => (float[3] y, float[2] z) { y = Neg (x) }", ["x"], 0, "output 'z' is an input that is not mapped"),
     ],
 )  # fmt: skip

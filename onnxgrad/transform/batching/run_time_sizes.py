@@ -27,6 +27,7 @@ class RunTimeSizes:
     def __init__(self, opened: Mapping[Var, Layout], inputs: Sequence[Var], count: int = 1) -> None:
         self.opened, self.inputs, self.count = opened, inputs, count
         self.block = inputs[0].block
+        self.mapped = False  # whether results may keep the rows on an axis of their own
         self._made: dict[Size, Var] = {}
         self._shapes: dict[Var, Var] = {}
         self._elements: dict[tuple[Var, int], Var] = {}

@@ -26,7 +26,8 @@ def by_rows(at: Site) -> None:
             raise Dependent(f"{nested.op} in its body draws random numbers")
     results = [v for v in b.outputs if v is not None]
     for v in results:
-        if not isinstance(v.type, TensorType) or v.shape is None or None in v.shape:
+        vague = v.shape is None or (None in v.shape and not at.sizes_at.mapped)
+        if not isinstance(v.type, TensorType) or vague:
             raise Refused(f"the shape of '{v.name}' is not known")
     rows = [v for v in dict.fromkeys(b.reads()) if at.layouts.get(v) is not None]
     operands = [at.fronted(v) for v in rows]
@@ -43,7 +44,7 @@ def by_rows(at: Site) -> None:
         made.type = v.type  # onnxruntime wants the shape of every output
         body.declared[made] = ValueInfoProto(name=made.name, type=type_to_proto(v.type))
         body.add_output(made)
-    types = [TensorType(v.dtype, (1, *at.sizes_of(v))) for v in results]
+    types = [TensorType(v.dtype, (1, *(v.shape or ()))) for v in results]
     made_rows = emit_with_blocks(
         "Scan", operands, {"body": body}, types, num_scan_inputs=len(operands)
     )

@@ -140,7 +140,8 @@ def reshape(at: Site) -> None:
 @shifted("Transpose")
 def transpose(at: Site) -> None:
     """The axes of one row."""
-    at.back(at.again(at.front(0), perm=[0, *(p + 1 for p in at.attr("perm"))]))
+    perm = at.binding.attrs.get("perm", range(at.rank(0))[::-1])
+    at.back(at.again(at.front(0), perm=[0, *(p + 1 for p in perm)]))
 
 
 @shifted("Expand")

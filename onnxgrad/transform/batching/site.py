@@ -327,4 +327,11 @@ class Site:
         if not sizes:
             return new, OWN
         layout = joined(sizes)
-        return self.placed(new, sizes, layout), layout
+        try:
+            return self.placed(new, sizes, layout), layout
+        except Refused:
+            if not self.sizes_at.mapped:
+                raise
+            shape = [None if isinstance(d, str) else d for d in sizes]
+            new.type = TensorType(new.dtype, (self.count, *shape))
+            return new, OWN

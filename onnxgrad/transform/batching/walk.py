@@ -37,6 +37,8 @@ from onnxgrad.wording import option
 
 # onnxruntime aborts the process if their batch is empty: older opsets have no guard against it
 _RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+# the size of a result depends on values, so that rows have several
+_RAGGED = frozenset({"Compress", "NonMaxSuppression", "NonZero", "Unique"})
 
 
 @dataclass
@@ -84,7 +86,7 @@ def follow_rows(
         shape, axis = v.shape or (), layout.axis
         v.type = TensorType(v.dtype, (*shape[:axis], 1, *shape[axis:]))
     done = Batched({**inputs}, RunTimeSizes(inputs, main.inputs, count), branches=branches)
-    done.mapped = mapped
+    done.mapped = done.sizes.mapped = mapped
     bindings = list(main.bindings)
     with emitting(main, made_by="open-batch"):
         for v, layout in inputs.items() if mapped else ():
@@ -108,7 +110,10 @@ def _join(v: Var, layout: Layout, done: Batched) -> None:
         done.layouts[front] = OWN
     if one:
         place = joined(one)
-        front = site.placed(front, one, place)
+        try:
+            front = site.placed(front, one, place)
+        except Refused as error:
+            raise InputError(f"input '{v.name}': {error}") from None
         done.layouts[front] = place
     for reader in readers if front is not v else ():
         for i in reader.places(v):
@@ -142,6 +147,7 @@ def _follow_branches(site: Site, done: Batched, along: str) -> None:
     inside = {}
     for block in b.blocks.values():
         within = replace(done, sizes=RunTimeSizes(sizes.opened, sizes.inputs, sizes.count))
+        within.sizes.mapped = done.mapped
         block.schedule()
         with emitting(block, made_by="open-batch"):
             for nested in list(block.bindings):
@@ -207,7 +213,7 @@ def _apply(site: Site, done: Batched, along: str, captures: bool) -> None:
     except Refused as error:
         first = error
     except Dependent as error:
-        if not done.mapped:
+        if not done.mapped or site.op in _RAGGED:
             raise
         first = Refused(str(error))
     if site.count > 1:  # computed together in the file, so that there is no other way to read it
