@@ -213,9 +213,8 @@ class Manifest:
         repairs = _repairs(
             checked(Mapping[str, Any], read.pop("repairs", {}), f"{where}: 'repairs'"), where
         )
-        found = _built(
-            Manifest, {"inputs": feds, "repairs": repairs, **_with_none(read)}, f"{where}:"
-        )
+        read |= {key: _with_none(read[key]) for key in ("optimizer", "groups") if key in read}
+        found = _built(Manifest, {"inputs": feds, "repairs": repairs, **read}, f"{where}:")
         for key in (*GRAPHS, "state"):
             name = getattr(found, key)
             if name is not None and not is_plain(name):

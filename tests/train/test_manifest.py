@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from onnx import numpy_helper
 
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
+from onnxgrad.grad.weights.repairs import Repairs, Tied, Untied
 from onnxgrad.train import (
     Adafactor,
     CrossEntropy,
@@ -146,6 +147,16 @@ def test_the_reader_and_the_schema_want_the_same_keys(which: str) -> None:
             tried += 1
             assert valid(data) == reads(text), (place, text[:200])
     assert tried > 100
+
+
+def test_repairs_come_back() -> None:
+    """A parameter of zeros has no initializer that it begins as."""
+    added = Untied("b", None, (("n", 1),), (3,)), Untied("s", "one", (("n", 1), ("m", 1)), (3,))
+    repairs = Repairs((Tied("none", "copy", True),), added)
+    made = replace(step().manifest, repairs=repairs, metrics=("none",))
+    assert Manifest.from_json(made.to_json()) == made
+    schema = json.loads(SCHEMA.read_text())
+    jsonschema.validate(json.loads(made.to_json()), schema)
 
 
 def reads(text: str) -> bool:
