@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -92,6 +93,8 @@ def batch_parts(step: TrainingStep) -> Iterator[Part]:
         ignored = "" if fed.ignored is None else f" or {fed.ignored} (ignored)"
         moved = f", each of the score {counted(fed.unread, 'place')} before" if fed.unread else ""
         read = f"labels{classes}{ignored}{moved}" if labels else "input"
+        if re.search(rf"sample_weight={re.escape(fed.name)}[,}}]", step.manifest.objective):
+            read = "weights of examples"
         rows.append((*_typed(fed), f"earlier value of {fed.of}" if fed.of else read))
     yield table("a batch holds", "type", "read as", rows=rows)
 

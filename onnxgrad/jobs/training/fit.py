@@ -33,6 +33,8 @@ from onnxgrad.train.data import without_unread
 from onnxgrad.train.engines.session import give_back
 from onnxgrad.train.export import export
 from onnxgrad.train.frozen_part import features
+from onnxgrad.train.losses import Loss, parse_loss
+from onnxgrad.train.losses.weighting import BALANCED, balanced, in_file, is_balanced
 from onnxgrad.train.metrics import Score, accuracy, metrics_from
 from onnxgrad.wording import option
 
@@ -106,7 +108,9 @@ def fit(
         check_plotting()
     began = time.monotonic()
     with hooks.limits(options.timeout, options.max_memory):
-        step: Any = model if is_folder(model) else make_step(model, options, in_place=True)
+        step: Any = (
+            model if is_folder(model) else make_step(model, _counted(options), in_place=True)
+        )
         data, validation = (_data(model, d, options) for d in (options.data, options.validation))
         how = TrainerOptions.from_settings(options.shared(Engine))
         trainer = TrainingLoop(step, how) if options.provider == "cpu" else None
@@ -181,6 +185,22 @@ def _predict(trainer: TrainingLoop, model: ModelLike, options: FitOptions) -> No
 def is_folder(model: Any) -> bool:
     """Whether this is the folder of a training step."""
     return isinstance(model, (str, os.PathLike)) and os.path.isdir(model)
+
+
+def _counted(options: FitOptions) -> FitOptions:
+    """Return the options with the weights of classes that the data's labels have, if the loss is to
+    be balanced. Raises InputError.
+    """
+    loss, data = options.loss, options.data
+    if isinstance(loss, str) and BALANCED in loss:
+        loss = parse_loss(loss)
+    if not isinstance(loss, Loss) or not is_balanced(loss):
+        return options
+    arrays = read_npz(Path(data)) if isinstance(data, (str, os.PathLike)) else data
+    if not isinstance(arrays, Mapping):
+        raise InputError(f"weight=balanced needs arrays by name, not {type(arrays).__name__}")
+    where = os.fspath(data) if isinstance(data, (str, os.PathLike)) else "the data"
+    return options.having(loss=balanced(loss, in_file(arrays, where)))
 
 
 def _metrics(options: FitOptions) -> dict[str, Any]:

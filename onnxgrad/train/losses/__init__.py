@@ -15,9 +15,11 @@ from onnxgrad.train.losses.penalty import L1Penalty, L2Penalty, ProximalPenalty
 from onnxgrad.train.losses.place import Place
 from onnxgrad.train.losses.registry import LOSSES, parse_loss
 from onnxgrad.train.losses.regression import L1, MSE, Huber, SmoothL1
+from onnxgrad.train.losses.weighting import class_weights
 
 __all__ = [
     "CTC", "L1", "LOSSES", "MSE", "BCEWithLogits", "Cosine", "CosineEmbedding", "CrossEntropy",
     "Custom", "Huber", "KLDiv", "L1Penalty", "L2Penalty", "Loss", "Output", "Place",
-    "ProximalPenalty", "SequenceCrossEntropy", "SmoothL1", "Sum", "TripletMargin", "parse_loss",
+    "ProximalPenalty", "SequenceCrossEntropy", "SmoothL1", "Sum", "TripletMargin", "class_weights",
+    "parse_loss",
 ]  # fmt: skip

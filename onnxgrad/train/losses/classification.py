@@ -8,7 +8,7 @@ smoothing needs the log-probabilities, which are its second result.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -33,6 +33,7 @@ from onnxgrad.train.losses.base import (
 )
 from onnxgrad.train.losses.place import Place
 from onnxgrad.train.losses.regression import Elementwise
+from onnxgrad.train.losses.weighting import Balanced, is_balanced, of_examples
 
 
 def negative_log_likelihood(
@@ -43,9 +44,10 @@ def negative_log_likelihood(
     ignore_index: int,
     label_smoothing: float,
     reduction: str,
+    examples: Var | None = None,
 ) -> Var:
     """Return -w_t log softmax(z)_t over all labels t that are not ignored, for scores (N, C, ...)
-    and labels (N, ...).
+    and labels (N, ...). examples: factors that broadcast to the labels.
 
     The mean divides by the sum of w_t. The result is NaN if a label is not a class: onnxruntime
     would count negative labels from the end, and other runtimes read memory out of range.
@@ -53,9 +55,20 @@ def negative_log_likelihood(
     labels, wrong = _checked(z, labels, ignore_index)
     wanted = 2 if label_smoothing else 1
     loss, *more = op.SoftmaxCrossEntropyLoss(
-        z, labels, weight, ignore_index=ignore_index, reduction=reduction, outputs=wanted
-    )
-    if more:
+        z, labels, weight, ignore_index=ignore_index, outputs=wanted,
+        reduction=reduction if examples is None else "none",
+    )  # fmt: skip
+    if examples is not None:
+        kept = op.Not(op.Equal(labels, ignore_index))
+        if more:
+            each = op.Where(kept, -op.ReduceSum(_weighted(more[0], weight), [1], keepdims=0), 0.0)
+            loss = (1.0 - label_smoothing) * loss + (label_smoothing / size(z, 1)) * each
+        loss = op.ReduceSum(examples * loss, keepdims=0)
+        if reduction == "mean":
+            share = _share(labels, weight, kept, z.dtype)
+            none = op.Equal(share, 0.0)
+            wrong, loss = op.Or(wrong, none), loss / op.Where(none, 1.0, share)
+    elif more:
         kept = op.Not(op.Equal(labels, ignore_index))
         uniform = _uniform(more[0], weight, kept)
         if reduction == "mean":
@@ -80,9 +93,15 @@ def _checked(z: Var, labels: Var, ignore_index: int) -> tuple[Var, Var]:
 
 def _uniform(log_p: Var, weight: Var | None, kept: Var) -> Var:
     """Return -sum w_c log p_c over all classes and the samples that count."""
-    if weight is not None:
-        log_p = log_p * op.Reshape(weight, [-1, *[1] * ((log_p.rank or 2) - 2)])
+    log_p = _weighted(log_p, weight)
     return op.ReduceSum(op.Where(kept, -op.ReduceSum(log_p, [1], keepdims=0), 0.0), keepdims=0)
+
+
+def _weighted(log_p: Var, weight: Var | None) -> Var:
+    """Return w_c log p_c, the classes along axis 1."""
+    if weight is None:
+        return log_p
+    return log_p * op.Reshape(weight, [-1, *[1] * ((log_p.rank or 2) - 2)])
 
 
 def _share(labels: Var, weight: Var | None, kept: Var, dtype: int) -> Var:
@@ -97,8 +116,9 @@ def _share(labels: Var, weight: Var | None, kept: Var, dtype: int) -> Var:
 
 @dataclass(frozen=True)
 class _OfClasses(Reduced):
-    """Base class of losses of class scores. target_dtype: dtype of the labels' input (JavaScript
-    has int32 arrays).
+    """Base class of losses of class scores. weight: one number per class, or "balanced", which
+    `fit` counts in its data. target_dtype: dtype of the labels' input (JavaScript has int32
+    arrays). sample_weight: a new input with a factor for each example.
     """
 
     target: str = "labels"
@@ -106,10 +126,12 @@ class _OfClasses(Reduced):
     ignore_index: Index = -100
     label_smoothing: Share = 0.0
     target_dtype: Literal["int64", "int32"] = "int64"
+    sample_weight: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_numbers(self.name, weight=self.weight)
+        if not is_balanced(self) and not isinstance(self.weight, Balanced):
+            check_numbers(self.name, weight=self.weight)
 
     @property
     def over_batch(self) -> OverBatch | None:
@@ -120,15 +142,23 @@ class _OfClasses(Reduced):
 
     def _weight(self, z: Var, classes: Dim) -> Var | None:
         """Return the weight of each class. Raises InputError unless there is one per class."""
-        if self.weight is None:
+        value = self.weight
+        if value is None:
             return None
-        shape = np.shape(self.weight)
+        if is_balanced(self):
+            raise InputError(
+                f"{self.name}: weight=balanced counts the labels of the data, which only `fit` of "
+                "a model has: pass numbers, such as train.class_weights(labels)"
+            )
+        if isinstance(value, Balanced):
+            value = value.numbers(classes if isinstance(classes, int) else None)
+        shape = np.shape(value)
         if len(shape) != 1 or (isinstance(classes, int) and shape[0] != classes):
             raise InputError(
                 f"{self.name}: weight is one number per class, {classes or '?'} of them, not an "
                 f"array {shape}"
             )
-        return known(self.weight, z)
+        return known(value, z)
 
     def _labels(self, place: Place, classes: Dim, shape: Shape) -> Var:
         """Return the labels' input, with its range if the number of classes is known."""
@@ -137,11 +167,18 @@ class _OfClasses(Reduced):
         dtype = TensorProto.INT32 if self.target_dtype == "int32" else TensorProto.INT64
         return place.labels(self.target, dtype, shape, self.name)
 
-    def _of_indices(self, z: Var, labels: Var, weight: Var | None) -> Var:
+    def _examples(self, place: Place, labels: Var, z: Var) -> Var | None:
+        """Return the factor of each label, in the shape of the labels; None without any."""
+        shape = labels.shape or ()
+        found = of_examples(place, self.sample_weight, z.dtype, shape, self.name)
+        return None if found is None else op.Expand(found, op.Shape(labels))
+
+    def _of_indices(self, z: Var, labels: Var, weight: Var | None, examples: Var | None) -> Var:
         return negative_log_likelihood(
             z,
             labels,
             weight,
+            examples=examples,
             ignore_index=self.ignore_index,
             label_smoothing=self.label_smoothing,
             reduction=self.reduction,
@@ -179,12 +216,16 @@ class CrossEntropy(_OfClasses):
         weight = self._weight(z, shape[axis])
         if self.probabilities:
             target = place.labels(self.target, z.dtype, shape, self.name)
-            return self._of_distributions(z, target, weight, axis)
+            first = 0 if axis else -1
+            examples = of_examples(place, self.sample_weight, z.dtype, shape, self.name, first)
+            return self._of_distributions(z, target, weight, examples, axis)
         rest = (*shape[:axis], *shape[axis + 1 :])
         labels = self._labels(place, shape[axis], rest)
+        examples = self._examples(place, labels, z)
         if axis != 1:
             z, labels = in_rows(z, axis), op.Reshape(labels, [-1])
-        return self._of_indices(z, labels, weight)
+            examples = None if examples is None else op.Reshape(examples, [-1])
+        return self._of_indices(z, labels, weight, examples)
 
     def _axis(self, z: Var) -> int:
         rank = z.rank or 0
@@ -196,7 +237,9 @@ class CrossEntropy(_OfClasses):
             )
         return axis % rank
 
-    def _of_distributions(self, z: Var, p: Var, weight: Var | None, axis: int) -> Var:
+    def _of_distributions(
+        self, z: Var, p: Var, weight: Var | None, examples: Var | None, axis: int
+    ) -> Var:
         """Return -sum p w log softmax(z), divided by the number of distributions."""
         classes = size(z, axis)
         if s := self.label_smoothing:
@@ -204,6 +247,7 @@ class CrossEntropy(_OfClasses):
         terms = p * op.LogSoftmax(z, axis=axis)
         if weight is not None:
             terms = terms * op.Reshape(weight, [-1 if i == axis else 1 for i in range(z.rank or 0)])
+        terms = terms if examples is None else terms * examples
         total = -op.ReduceSum(terms, keepdims=0)
         return (
             total
@@ -232,6 +276,8 @@ class SequenceCrossEntropy(_OfClasses):
             raise InputError(f"{self.name} of '{z.name}', {z.type}: it needs scores (B, S, V)")
         weight = self._weight(z, shape[-1])
         labels = self._labels(place, shape[-1], shape[:-1])
+        examples = self._examples(place, labels, z)
+        examples = None if examples is None else op.Reshape(examples, [-1])
         if self.shift:
             place.unread[self.target] = self.shift
             # the labels move, not the scores, which are V times as large
@@ -241,7 +287,8 @@ class SequenceCrossEntropy(_OfClasses):
             filled = op.Expand(ignored, op.Shape(labels))
             unlabelled = op.Slice(filled, [-self.shift], [(1 << 31) - 1], [rank - 1])
             labels = op.Concat(moved, unlabelled, axis=rank - 1)
-        return self._of_indices(in_rows(z, len(shape) - 1), op.Reshape(labels, [-1]), weight)
+        rows = in_rows(z, len(shape) - 1)
+        return self._of_indices(rows, op.Reshape(labels, [-1]), weight, examples)
 
 
 def in_rows(z: Var, axis: int) -> Var:

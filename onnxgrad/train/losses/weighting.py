@@ -1,0 +1,103 @@
+"""Weights that come from the data: of each example, as an input of the step, and of classes, by how
+often they occur.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import Array, Shape
+from onnxgrad.ir.var import Var
+from onnxgrad.options import known_keywords
+from onnxgrad.train.losses.base import Loss, Sum
+from onnxgrad.train.losses.place import Place
+
+BALANCED = "balanced"
+
+
+def of_examples(
+    place: Place, name: str | None, dtype: int, shape: Shape, of: str, axis: int = 0
+) -> Var | None:
+    """Return the weights of the examples along `axis` of a shape, which broadcast to it; None
+    without a name. Raises InputError for a shape without that axis.
+    """
+    if name is None:
+        return None
+    if not -len(shape) <= axis < len(shape):
+        raise InputError(f"{of}: sample_weight needs several examples, and there is one alone")
+    weights = place.labels(name, dtype, (shape[axis],), of)
+    return op.Reshape(weights, [-1 if i == axis % len(shape) else 1 for i in range(len(shape))])
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """Weights n / (C n_c) of C classes, from the number n_c of labels of each in the data; 1 for
+    a class that does not occur.
+    """
+
+    counts: tuple[int, ...]
+
+    def numbers(self, classes: int | None = None) -> list[float]:
+        """Return the weights, by default of as many classes as there are counts."""
+        counts = (*self.counts, *(0,) * ((classes or 0) - len(self.counts)))
+        n = sum(counts)
+        return [n / (len(counts) * k) if k else 1.0 for k in counts]
+
+
+@known_keywords
+def class_weights(
+    labels: Array, classes: int | None = None, *, ignore_index: int = -100
+) -> list[float]:
+    """Return a weight for each class, by which all classes that occur count alike: n / (C n_c), as
+    scikit-learn's "balanced"; 1 for a class without a label.
+
+    Raises InputError for labels that are not indices of classes.
+    """
+    return _counted(labels, ignore_index).numbers(classes)
+
+
+def _counted(labels: Array, ignore_index: int) -> Balanced:
+    found = np.asarray(labels)
+    if found.dtype.kind not in "iu":
+        raise InputError(f"weights of classes need labels that are indices, not {found.dtype}")
+    found = found[found != ignore_index]
+    if not found.size or found.min() < 0:
+        raise InputError("weights of classes need labels from 0 on, and there are none or others")
+    return Balanced(tuple(map(int, np.bincount(found.ravel()))))
+
+
+def balanced(loss: Loss, labels: Callable[[str], Array]) -> Loss:
+    """Return a loss in which weight=balanced has become the weights for the labels of that name."""
+    if isinstance(loss, Sum):
+        return Sum(tuple((weight, balanced(term, labels)) for weight, term in loss.terms))
+    given: Any = loss
+    if not is_balanced(given):
+        return loss
+    counts = _counted(labels(given.target), given.ignore_index)
+    made: Loss = replace(given, weight=counts)
+    return made
+
+
+def is_balanced(loss: Loss) -> bool:
+    """Whether the loss, or a term of it, has weight=balanced."""
+    if isinstance(loss, Sum):
+        return any(is_balanced(term) for _, term in loss.terms)
+    weight = getattr(loss, "weight", None)
+    return isinstance(weight, str) and weight == BALANCED
+
+
+def in_file(arrays: Mapping[str, Array], where: str) -> Callable[[str], Array]:
+    """Return the reader of labels by name. It raises InputError for a name that is not there."""
+
+    def read(name: str) -> Array:
+        if name not in arrays:
+            raise InputError(f"{where}: weight=balanced counts '{name}', which is not there")
+        return arrays[name]
+
+    return read
