@@ -269,7 +269,7 @@ COMMANDS: dict[str, Command] = {
         jobs.InspectOptions,
     ),
     "convert-opset": Command(
-        "convert a model to another opset and prove that it computes the same",
+        "change a model's opset (upgrade or downgrade) and prove that it computes the same",
         (("convert-opset model.onnx --to 20 -o out.onnx", "the model at opset 20"),
          ("convert-opset model.onnx --to 21 -o - | onnxgrad inspect -",
           "show the result without writing a file")),
@@ -286,7 +286,7 @@ COMMANDS: dict[str, Command] = {
         jobs.Float16Options,
     ),
     "extract": Command(
-        "write the part of a model between given values, proved against the whole model",
+        "write a subgraph, the part of a model between given values, proved against the whole",
         (("extract model.onnx --outputs hidden -o encoder.onnx",
           "the part that computes this value"),
          ("extract model.onnx --inputs hidden --outputs logits -o head.onnx",
