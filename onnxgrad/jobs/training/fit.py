@@ -141,7 +141,9 @@ def fit(
     if leads:
         _predict(trainer, model, options)
     if original is not None and (leads or hooks.write is None):
-        weights, made = trainer.trained(ExportOptions())
+        weights, made = trainer.trained(ExportOptions()) if leads else ({}, {})
+        if hooks.write is None:
+            weights, made = trainer.agree((weights, made))
         del trainer  # and with it gradients and states
         give_back(task.manifest.elements)
         into = load_in_place(original)

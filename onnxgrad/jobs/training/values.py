@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -42,6 +42,8 @@ from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import check_values
 from onnxgrad.train.update.mixed_precision import MASTER
 
+T = TypeVar("T")
+
 
 class HeldValues:
     """An engine's values and the progress of training; `TrainingLoop` takes the steps."""
@@ -66,6 +68,10 @@ class HeldValues:
     def leads(self) -> bool:
         """Whether this process writes and prints for all that train together."""
         return self._engine.leads
+
+    def agree(self, value: T) -> T:
+        """The leading process's value, on all that train together; all must call it."""
+        return self._engine.agree(value)
 
     # ---- weights ---------------------------------------------------------------------------------
 
@@ -302,5 +308,5 @@ class HeldValues:
             raise InputError(
                 "the best weights are not kept: fit with validation=, and folder= or keep='best'"
             )
-        with self._stored(self._place.best) as (values, _):
+        with safetensors_file.opened(self._place.best) as values:  # one rank may ask alone
             yield values

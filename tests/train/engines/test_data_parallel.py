@@ -140,6 +140,19 @@ def test_the_command_line(folder: Path) -> None:
     assert "onnxgrad.trained" in {e.key for e in onnx.load(folder / "out.onnx").metadata_props}
 
 
+def test_the_leader_alone_reads_the_best_weights(folder: Path) -> None:
+    """While the others wait for it at the end."""
+    words = ["--data", "data.npz", "--validation", "data.npz", "--epochs", "4", "--rate", "30"]
+    words += ["--keep", "best", "--folder", "run", "--predict", "data.npz=p.npz", "-o", "out.onnx"]
+    done = command(folder, "--data-parallel", *words)
+    assert done.returncode == 0, done.stderr
+    progress = json.loads(safetensors_file.read(folder / "run" / CHECKPOINT)[1]["progress"])
+    assert progress["best_step"] < progress["steps"]  # so that they are read from their file
+    trained = {e.key: e.value for e in onnx.load(folder / "out.onnx").metadata_props}
+    assert json.loads(trained["onnxgrad.trained"])["steps"] == progress["best_step"]
+    assert len(np.load(folder / "p.npz")["logits"]) == 100
+
+
 @pytest.mark.parametrize(
     "words", [["--data", "wrong.npz"], ["--data", "data.npz", "--loss", "mse"]]
 )
