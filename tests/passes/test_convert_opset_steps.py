@@ -157,6 +157,13 @@ def test_refused_in_one_line(opset: int, text: str, reason: str) -> None:
     assert reason in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("opset", [23, 24])
+def test_an_attention_that_means_the_same_stays_one_node(opset: int) -> None:
+    text = "g (float[2,4,3,4] q, float[2,4,5,4] k) => (float[2,4,3,4] y) { y = Attention <softcap = 2.0> (q, k, k) }"
+    made = converted(model(text, opset), 47 - opset)
+    assert [n.op_type for n in made.graph.node] == ["Attention"]
+
+
 LOWERED = {
     "Squeeze": (13, 12, "g (float[2,1,S,1] x) => (float[2,S] y) <int64[2] a = {1, 3}> { y = Squeeze (x, a) }"),
     "ReduceMean": (18, 13, "g (float[2,S,3] x) => (float[2,S,1] y) <int64[1] a = {2}> { y = ReduceMean (x, a) }"),
