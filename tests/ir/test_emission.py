@@ -102,6 +102,12 @@ def test_errors_name_the_operands(make: Callable[..., Any], message: str | None)
     block.check()
 
 
+def test_a_cast_to_an_unknown_dtype_declines() -> None:
+    block = block_of("float[N] x")
+    with emitting(block), pytest.raises(UnknownDtype, match="whose dtype is not known"):
+        op.Cast(block.inputs[0], to=TensorProto.UNDEFINED)
+
+
 def test_emission_outside_of_emitting() -> None:
     (x,) = block_of("float[2] x").inputs
     with pytest.raises(InternalError, match="outside"):
