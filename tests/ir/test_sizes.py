@@ -97,6 +97,20 @@ def test_operations(found: Dim, text: Dim) -> None:
         assert sizes.add(found, 0) == text  # read again
 
 
+@pytest.mark.parametrize("divisor", range(1, 7))
+@pytest.mark.parametrize("under", [1, 2, 3])
+def test_every_small_linear_expression_divided(under: int, divisor: int) -> None:
+    """(f (S // u) + n) // d and its remainder, against numbers."""
+    for factor, more in itertools.product(range(7), range(6)):
+        top = sizes.add(sizes.multiply(sizes.divide("S", under), factor), more)
+        whole, rest = sizes.divide(top, divisor), sizes.remainder(top, divisor)
+        assert whole is not None and rest is not None
+        for s in (0, 1, 2, 5, 11, 12):
+            number = factor * (s // under) + more
+            assert value(whole, {"S": s}) == number // divisor
+            assert value(rest, {"S": s}) == number % divisor
+
+
 def test_questions() -> None:
     assert sizes.least(sizes.add("B", 2)) == 2
     assert sizes.least(sizes.subtract("B", 2)) == -2

@@ -59,6 +59,15 @@ def test_marks_are_written_on_every_node_and_read_back() -> None:
     assert list(moved.devices.values()) == ["cpu", "cuda", "gpu:1", "cpu", "cuda"]
 
 
+@pytest.mark.parametrize(("version", "after"), [(8, 10), (10, 10), (11, 11)])
+def test_marks_need_ir_10_and_no_more(version: int, after: int) -> None:
+    model = parse(EXAMPLE)
+    model.ir_version = version
+    program = load(model)
+    annotate(program, devices_of(program, rule("cuda=Sqrt")), ir=False)
+    assert to_proto(program).ir_version == after
+
+
 def test_device_configurations_of_the_ir() -> None:
     model = marked(ir=True)
     (configuration,) = model.configuration

@@ -130,6 +130,13 @@ def test_a_choice_pays_for_one_and_for_many() -> None:
     assert done.count("Transpose") == 0
 
 
+def test_a_pad_along_axes_of_the_run_stays() -> None:
+    text = f"""g (float[2,3,8,8] x, int64[1] axes) => (float[A,B,C,D] y) {{
+      a = {TO_NHWC}(x) b = Pad(a, pads, , axes) y = {TO_NCHW}(b) }}"""
+    done = apply(model_of(text, {"pads": np.array([0, 1])}), PASSES)
+    assert done.count("Transpose") == 2
+
+
 def test_unknown_ranks_stay() -> None:
     text = f"g (float[] x) => (float[] y) {{ a = {TO_NHWC}(x) b = Relu(a) y = {TO_NCHW}(b) }}"
     model = model_of(text)

@@ -293,7 +293,7 @@ def test_the_constants_of_a_branch_fold_in_the_branch() -> None:
     assert done.count("Exp", "Neg") == 0
 
 
-FLATTEN = """g (float[N,3,M] x) => (float[N,K] y) <int64[1] i = {0}, int64[1] six = {6}, int64[1] open = {-1}>
+FLATTEN = """g (float[N,3,M] x) => (float[N,K] y) <int64[1] i = {0}, int64[1] one = {1}, int64[1] six = {6}, int64[1] open = {-1}>
   { s = Shape(x)  n = Gather<axis = 0>(s, i)  t = Concat<axis = 0>(SIZES)  y = Reshape(x, t) }"""
 
 
@@ -303,6 +303,7 @@ FLATTEN = """g (float[N,3,M] x) => (float[N,K] y) <int64[1] i = {0}, int64[1] si
         ("n, six", [-1, 6]),
         ("six, n", [6, -1]),
         ("n, open", [0, -1]),
+        ("one, n", [1, -1]),
         ("n, n", None),
         ("six, k", None),
     ],

@@ -55,6 +55,7 @@ def test_equal_regions_share_a_function() -> None:
         a = Relu(x) b = Relu(a) d = Exp(b) e = Relu(d) f = Relu(e) y = Exp(f) }"""
     )
     assert [b.op for b in done.block.bindings] == ["region", "Exp", "region", "Exp"]
+    assert [domain for domain, *_ in done.program.functions].count("accel.regions") == 1
 
 
 def test_no_path_leaves_a_region_and_comes_back() -> None:

@@ -185,7 +185,7 @@ BOUNDS = {
     "y = Relu (x)": 1, "y = Clip (x, lo, hi)": 2, "y = Clip (x, , hi)": 1, "y = Max (x, hi)": 1,
     "y = HardSigmoid (x)": 2, "y = HardSwish (x)": 2, "y = Shrink (x)": 2,
     "y = ThresholdedRelu <alpha = 2.0> (x)": 1, "c = Less (x, hi) y = Where (c, x, lo)": 1,
-    "y = Clip (x, lo, largest)": 1, "y = Max (hi, lo)": 0, "y = Tanh (x)": 0,
+    "y = Clip (x, lo, largest)": 1, "y = Max (x, x)": 0, "y = Max (hi, lo)": 0, "y = Tanh (x)": 0,
 }  # fmt: skip
 
 
