@@ -43,6 +43,10 @@ def open_batch(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> Ope
     """Open the batch, prove every row, and let the hooks write the result. Raises InputError that
     names the node if rows depend on each other or no rule applies.
     """
+    for name in ("follow", "reference"):
+        if getattr(options, name):
+            flag = option(f"--{name}", name)
+            raise InputError(f"{flag} is for {option('--open', 'open')}, which is missing")
     with hooks.limits(options.timeout, options.max_memory):
         model = settled(model)
         program = load_own(model)
@@ -122,7 +126,7 @@ def _at_sizes(model: ModelLike, opened: OpenedSizes, options: OpenBatchOptions) 
     reports = [
         verify(
             original, made, provider=options.provider, seeds=(options.seed,), dims=options.dims,
-            inputs=None if i else options.feeds,
+            inputs=None if i else options.feeds, map=_by_place(original, made),
         )
         for i, original in enumerate(originals)
     ]  # fmt: skip
@@ -132,6 +136,19 @@ def _at_sizes(model: ModelLike, opened: OpenedSizes, options: OpenBatchOptions) 
         report, made, opened.sizes, list(other_sizes(opened)), dims=options.dims,
         seed=options.seed, provider=providers_of(options.provider)[0],
     )  # fmt: skip
+
+
+def _by_place(original: ModelProto, made: ModelProto) -> dict[str, str]:
+    """Pair inputs and outputs by place: exporters invent names, others at each export."""
+    return {
+        ours.name: theirs.name
+        for a, b in (
+            (original.graph.input, made.graph.input),
+            (original.graph.output, made.graph.output),
+        )
+        for ours, theirs in zip(a, b, strict=False)
+        if len(a) == len(b) and ours.name != theirs.name
+    }
 
 
 def _sizes_of(original: ModelProto, made: ModelProto, opened: OpenedSizes) -> str:

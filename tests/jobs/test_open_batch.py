@@ -115,7 +115,7 @@ def sized(n: int) -> onnx.ModelProto:
 def test_another_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, other, wrong, out, report = (tmp_path / f"{n}.onnx" for n in ("m", "r", "w", "o", "j"))
     onnx.save(sized(5), model)
-    onnx.save(sized(8), other)
+    onnx.save(onnxgrad.edit(sized(8), rename={"y": "other name"}), other)
     onnx.save(parse("g (float[1,8] x) => (float[8,1] y) { y = Transpose (x) }"), wrong)
     command = ["open-batch", str(model), "-o", str(out), "--open", "n=x.1"]
     assert main([*command, "--json", str(report), "-v"]) == 0
@@ -127,6 +127,8 @@ def test_another_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "onnxruntime at n=8" in capsys.readouterr().out
     out.unlink()
     assert main([*command, "--reference", str(wrong)]) == 1 and not out.exists()
+    assert main([*command[:-2], "--reference", str(other)]) == 2
+    assert "--reference is for --open, which is missing" in capsys.readouterr().err
     assert main([*command, "--batch", "1"]) == 2
     assert "--open leaves the batch as it is" in capsys.readouterr().err
 

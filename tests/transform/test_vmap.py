@@ -36,6 +36,7 @@ def mapped(model: onnx.ModelProto, names: list[str] | None = None, axis: int = 0
     return done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [*IN_PLACE, *SHIFTED, *SCANNED, *IFS])
 def test_what_open_batch_does_to_a_batch_of_one(text: str) -> None:
     mapped(parse(text.replace(" W ", f" {W} ")))
