@@ -14,7 +14,7 @@ import pytest
 
 from onnxgrad import train
 from onnxgrad.verify.running.session import run
-from scripts.examples.make_digits import digits, network, write
+from scripts.examples.make_digits import batch, digits, network, write
 from tests.examples.common import (
     CLIENT,
     EXAMPLES,
@@ -252,6 +252,32 @@ def steps(folder: Path, batch: str = "batchOf(rows)") -> list[float]:
         """,
     )
     return json.loads(said)
+
+
+def test_a_round_of_federated_training(tmp_path: Path) -> None:
+    """FedProx: a batch has the weights of the round's beginning, which are another's here."""
+    loss = train.CrossEntropy() + 0.5 * train.ProximalPenalty("*")
+    step = train.training_step(network("mlp"), loss, train.SGD(lr=0.05))
+    train.save_step(step, tmp_path)
+    trainer = train.Trainer(tmp_path, threads=1, engine="graph")
+    expected = []
+    for begin in (0, 10):
+        anchors = trainer.anchors
+        expected += [trainer.step({**batch(k), **anchors}) for k in range(begin, begin + 10)]
+    said = script(
+        tmp_path,
+        """
+        const losses = [];
+        let anchors;
+        for (let k = 0; k < 20; k++) {
+          if (k % 10 === 0) anchors = training.anchors();
+          losses.push(await training.step({ ...batchOf(chosen(digits, k)), ...anchors }));
+        }
+        console.log(JSON.stringify(losses));
+        """,
+    )
+    assert json.loads(said) == pytest.approx(expected, abs=1e-5)
+    assert expected[-1] < 0.95 * expected[0]
 
 
 def test_dropout_and_running_statistics(tmp_path: Path) -> None:

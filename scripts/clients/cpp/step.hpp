@@ -192,6 +192,16 @@ class Training {
     return graph("eval").run({&values, &batch});
   }
 
+  // The weights as they are now, by the inputs that keep those of the beginning of a round of
+  // federated training (FedProx): a part of each batch of the round.
+  Arrays anchors() const {
+    Arrays found;
+    for (const Json& input : of_role("batch"))
+      if (const Json* of = input.find("of"))
+        found.emplace(input.at("name").string, values.at(of->string));
+    return found;
+  }
+
   // Writes a checkpoint, which `restore` reads, and Python's Trainer too.
   void save(const std::filesystem::path& path) const {
     const std::string progress =

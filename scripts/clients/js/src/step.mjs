@@ -124,6 +124,17 @@ export class Training {
     return new Map(ofModel(this.manifest).map(({ name }) => [name, this.#values[name]]));
   }
 
+  /**
+   * The weights as they are now, by the inputs that keep those of the beginning of a round of
+   * federated training (FedProx): a part of each batch of the round.
+   *
+   * @returns {Batch}
+   */
+  anchors() {
+    const held = ofRole(this.manifest, "batch").filter(({ of }) => of);
+    return Object.fromEntries(held.map(({ name, of = "" }) => [name, this.#values[of]]));
+  }
+
   /** Where training stands, as a file that `restore` and Python's `Trainer.restore` read. */
   save() {
     const progress = JSON.stringify({ steps: this.steps, seed: this.seed });

@@ -41,6 +41,13 @@ export class Training {
     predict(inputs: Batch): Promise<Tensors>;
     /** The trained weights and running statistics as they are now, by their names in the model. */
     weights(): Map<string, Tensor>;
+    /**
+     * The weights as they are now, by the inputs that keep those of the beginning of a round of
+     * federated training (FedProx): a part of each batch of the round.
+     *
+     * @returns {Batch}
+     */
+    anchors(): Batch;
     /** Where training stands, as a file that `restore` and Python's `Trainer.restore` read. */
     save(): Uint8Array<ArrayBufferLike>;
     /**
