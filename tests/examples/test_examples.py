@@ -79,6 +79,7 @@ def loss_of(text: str, loss: object, rng: np.random.Generator, shapes: dict[str,
     return model, lambda batch: Trainer(step, threads=1).evaluate(batch)["loss"]
 
 
+@pytest.mark.slow
 def test_own_losses_are_their_formulas() -> None:
     rng = np.random.default_rng(1)
     data, shapes = (

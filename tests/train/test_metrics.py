@@ -154,6 +154,7 @@ def test_what_is_no_metric(metrics: Any, words: str) -> None:
         Trainer(step()).evaluate(examples(8), metrics=metrics)
 
 
+@pytest.mark.slow
 def test_the_command_measures_held_out_data(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

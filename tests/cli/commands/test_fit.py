@@ -102,6 +102,7 @@ def test_a_target_is_a_label_without_classes(
     assert re.search(r"target +float32\[.*\] +labels *\n", capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_labels_of_a_sequence_are_said_to_move(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -175,6 +175,7 @@ def test_somebody_else_may_end_it_and_a_log_is_kept(tmp_path: Path) -> None:
     assert {"step", "epoch", "loss", "rate"} == set(lines[0])
 
 
+@pytest.mark.slow
 def test_a_table_has_no_line_twice_after_a_break(tmp_path: Path) -> None:
     log, held_out = tmp_path / "log.csv", examples(20)
     options: Any = {

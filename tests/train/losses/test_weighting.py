@@ -43,9 +43,19 @@ def likelihood(
     return total / share if mean else total
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("classes", [None, CLASSES])
+@pytest.mark.parametrize(
+    ("classes", "smoothing", "reduction"),
+    [
+        (CLASSES, 0.1, "mean"),
+        (None, 0.0, "mean"),
+        *(
+            pytest.param(c, s, r, marks=pytest.mark.slow)
+            for c in (None, CLASSES)
+            for s in (0.0, 0.1)
+            for r in ("mean", "sum")
+        ),
+    ],
+)
 def test_terms_of_labels_count_by_their_examples(
     classes: Any, smoothing: float, reduction: Any
 ) -> None:
@@ -77,6 +87,7 @@ def test_every_label_of_an_example_has_its_weight(axis: int) -> None:
     np.testing.assert_allclose(found(same, {"z": z}, {"p": p, "w": w})[0], expected)
 
 
+@pytest.mark.slow
 def test_a_sequence_too() -> None:
     z, labels, w = RNG.normal(size=(2, 4, 3)), RNG.integers(0, 3, (2, 4)), np.array([0.5, 3.0])
     expected = likelihood(z[:, :-1].reshape(6, 3), labels[:, 1:].ravel(), w.repeat(3))
