@@ -1,1 +1,1 @@
-"""Two models compared value by value: `pairs` finds the values that stand for each other."""
+"""Compares two models value by value; `pairs` finds corresponding values."""

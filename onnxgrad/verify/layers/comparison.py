@@ -1,5 +1,5 @@
-"""Compares the values inside two models, each with its counterpart. The result shows where the
-models start to differ; only the outputs decide whether they do.
+"""Compares the values inside two models in pairs. The result shows where the models start to
+differ; only the outputs decide the verdict.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class Marked:
             self._options = {_FOLDER: str(model.source.absolute().parent)}
 
     def proto(self, names: Iterable[str], floats: Iterable[str] = ()) -> ModelProto:
-        """The model with these values as its outputs, and `floats` dequantised, by their names."""
+        """Return the model with these values as its outputs, and `floats` dequantised, by their
+        names.
+        """
         made = copy_of(self.model.proto)
         del made.graph.output[:]
         dequantised = {name: f"{name} dequantised" for name in floats}
@@ -75,7 +77,7 @@ class Marked:
     def run(
         self, proto: ModelProto, feeds: Feeds, *, optimize: bool = False, threads: int | None = None
     ) -> list[Value]:
-        """Its outputs in order. Raises RunFailed."""
+        """Return its outputs in order. Raises RunFailed."""
         session = open_session(
             proto.SerializeToString(), provider=self.settings.provider, optimize=optimize,
             threads=threads or self.settings.threads, session_options=self._options, may_idle=True,
@@ -84,7 +86,7 @@ class Marked:
         return [results[v.name] for v in proto.graph.output]
 
     def in_float64(self, proto: ModelProto, feeds: Feeds, seconds: float) -> list[Value] | None:
-        """As `run` in the float64 reference; None if that is not possible."""
+        """Return its outputs in the float64 reference; None if it does not run there."""
         if self._options:
             return None
         try:
@@ -102,10 +104,10 @@ class Marked:
 
 @dataclass
 class Comparison:
-    """The comparison of paired values, in batches whose results are dropped before the next.
+    """The comparison of paired values, in batches whose results are dropped before the next batch.
 
-    `stored`: the values of the first model by name, if they are not computed; then the second one
-    shows what noise is. `keep` receives each value of the first model.
+    `stored`: the values of the first model by name, if they are not computed; the noise is then
+    that of the second model. `keep` receives each value of the first model.
     """
 
     pairs: Sequence[Pair]
@@ -120,7 +122,7 @@ class Comparison:
     _others: dict[str, str] = field(default_factory=dict)  # no pairs, as the run shows: why
 
     def of(self, feeds: Feeds, case: str, unpaired: Sequence[str]) -> Layers:
-        """Compare on these feeds, by the first model's names."""
+        """Compare the values on these feeds, which have the first model's names."""
         found: list[Layer] = []
         self._skipped.clear()
         self._others.clear()
@@ -146,7 +148,9 @@ class Comparison:
         return Layers(tuple(found), case, tuple(apart), tuple(self._notes()))
 
     def _standing(self, found: Sequence[Layer]) -> list[Layer]:
-        """Without guesses that differ while what is computed from them agrees."""
+        """Return the layers without guessed pairs that differ although the values computed from
+        them agree.
+        """
         guesses = {p.name for p in self.pairs if p.is_guess}
         wrong = {layer.name for layer in found if not layer.difference.ok}
         if self.stored is not None or guesses.isdisjoint(wrong):
@@ -171,7 +175,7 @@ class Comparison:
         return found + ([f"not looked at: values inside {' and '.join(inside)}"] if inside else [])
 
     def _batch(self, batch: Sequence[Pair], feeds: Feeds) -> tuple[list[Layer], int]:
-        """The layers of a batch, and the bytes of its values. Raises RunFailed."""
+        """Return the layers of a batch, and the bytes of its values. Raises RunFailed."""
         known = self.stored is not None
         ours, theirs = [p.name for p in batch], [p.other for p in batch]
         mixed = [] if known else [
@@ -214,7 +218,9 @@ class Comparison:
     def _noise(
         self, proto: ModelProto, feeds: Feeds, own: Mapping[str, Value]
     ) -> tuple[dict[str, float], Ranges]:
-        """How far the model differs from itself: optimised, with other threads, and in float64."""
+        """Return the differences of the model from itself: optimised, with other threads, and in
+        float64.
+        """
         model = self.second if self.stored is not None else self.first
         runs, ranges = [dict(own)], Ranges()
         threads = 2 if model.settings.threads == 1 else 1
@@ -255,7 +261,7 @@ class Comparison:
 
 
 def _alike(a: Value, b: Value) -> bool:
-    """Whether two values can be one: of one shape, both floats or both not."""
+    """Whether two values can be a pair: equal shapes, and both floats or both not."""
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
         return type(a) is type(b)
     return a.shape == b.shape and is_float(a) == is_float(b)
@@ -270,7 +276,7 @@ def _quantises(node: NodeProto) -> int:
 
 
 def _as_wide(got: Mapping[str, Value], like: Mapping[str, Value]) -> dict[str, Value]:
-    """Floats in the widths of those that they are compared with."""
+    """Return floats with the dtypes of the values that they are compared with."""
     return {name: _widened(value, like.get(name)) for name, value in got.items()}
 
 
@@ -291,13 +297,17 @@ def _size(value: Any) -> int:
 
 
 def interface_names(model: ModelProto, names: Mapping[str, str]) -> dict[str, str]:
-    """The entries of `names` for inputs and outputs, and those that name nothing in the model."""
+    """Return the entries of `names` for inputs and outputs, and those that match nothing in the
+    model.
+    """
     inner = makers_of(model).keys() - {v.name for v in model.graph.output}
     return {ours: theirs for ours, theirs in names.items() if ours not in inner}
 
 
 def keep_run(keep: ArraysFile, trial: Trial, model: ModelProto) -> list[str]:
-    """Keep the feeds and the outputs of a run. Returns a note on each value that was not kept."""
+    """Store the feeds and the outputs of a run. Returns a note on each value that was not
+    stored.
+    """
     outputs = {v.name: trial.expected.get(v.name) for v in model.graph.output}
     return [note for n, v in (*trial.feeds.items(), *outputs.items()) for note in _kept(keep, n, v)]
 
@@ -316,8 +326,8 @@ def inside(
     *,
     agree: bool,
 ) -> Layers:
-    """Compare the values inside two models on the first case. If the outputs do not `agree` there,
-    go on with the other cases until a value differs.
+    """Compare the values inside two models on the first case. If the outputs do not `agree`,
+    continue with the other cases until a value differs.
     """
     pairs, unpaired = value_pairs(original.proto, candidate.proto, request.names)
     known = makers_of(candidate.proto)

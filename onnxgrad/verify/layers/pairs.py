@@ -1,5 +1,5 @@
-"""Pairs the values inside two models: by name, by the name of the node, by the structure around
-them, by the module that they leave.
+"""Finds pairs of values inside two models: by name, by the name of the node, by structure, or by
+the module whose result they are.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _COUNTED = re.compile(r"(onnx::\w+_|val_|_)?\d+")  # names that another export g
 
 @dataclass(frozen=True)
 class Pair:
-    """A value of the first model and one of the second; `by` says why: name, node, structure,
-    scope.
+    """A value of the first model and one of the second. `by` is the evidence: name, node, structure
+    or scope.
     """
 
     name: str
@@ -47,7 +47,9 @@ class Pair:
 
     @property
     def is_guess(self) -> bool:
-        """Whether it may be wrong: by modules, or by a name that an exporter counts up."""
+        """Whether the pair may be wrong: by modules, or by a name with a counter of the
+        exporter.
+        """
         counted = self.by == "name" and self.name == self.other and _COUNTED.fullmatch(self.name)
         return self.by == scopes.BY or bool(counted)
 
@@ -55,8 +57,8 @@ class Pair:
 def value_pairs(
     a: ModelProto, b: ModelProto, names: Mapping[str, str]
 ) -> tuple[list[Pair], list[str]]:
-    """The values that the nodes of both main graphs compute, in the order of `a`; and those of `a`
-    that have no certain counterpart. `names`: what `b` calls values of `a`.
+    """Return the pairs of values that the nodes of both main graphs compute, in the order of `a`,
+    and the values of `a` without a certain counterpart. `names`: the names in `b` of values of `a`.
     """
     makers, others = _makers(a.graph), _makers(b.graph)
     found = {name: (other, "name") for name, other in _by_name(makers, others, names)}
@@ -76,7 +78,7 @@ def value_pairs(
 
 
 def _makers(graph: GraphProto) -> dict[str, NodeProto]:
-    """The node of each computed value, in the order of execution."""
+    """Return the node of each computed value, in the order of execution."""
     return {
         name: node
         for node in scheduled(list(graph.node))
@@ -89,8 +91,8 @@ def _makers(graph: GraphProto) -> dict[str, NodeProto]:
 def _by_name(
     makers: Mapping[str, NodeProto], others: Mapping[str, NodeProto], names: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Values of one name, or of the name that a quantiser gives to the rounded value: that is the
-    one that further nodes read.
+    """Yield values with the same name, or with the name that a quantiser gives to the rounded
+    value, which later nodes read.
     """
     found = {}
     rounded = _rounded(others) if not _rounded(makers) else {}
@@ -116,8 +118,8 @@ def _by_name(
 def stored_pairs(
     stored: Iterable[str], model: ModelProto, names: Mapping[str, str]
 ) -> tuple[list[Pair], list[str]]:
-    """The values inside a model that bear the names of stored ones, in its order; and the names
-    without a value. `names`: what the model calls them.
+    """Return the values inside a model with the names of stored values, in its order, and the names
+    without a value. `names`: the names in the model.
     """
     makers = _makers(model.graph)
     given = {name: NodeProto() for name in stored}
@@ -131,7 +133,7 @@ def stored_pairs(
 
 
 def _rounded(makers: Mapping[str, NodeProto]) -> dict[str, str]:
-    """The value behind QuantizeLinear and DequantizeLinear, by the value before both."""
+    """Return the value after QuantizeLinear and DequantizeLinear, by the value before both."""
     quantised = {n.input[0]: o for o, n in makers.items() if n.op_type == "QuantizeLinear"}
     floats = {n.input[0]: o for o, n in makers.items() if n.op_type == "DequantizeLinear"}
     return {name: floats[q] for name, q in quantised.items() if q in floats}
@@ -144,7 +146,9 @@ def _by_node(
     others: Mapping[str, NodeProto],
     names: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
-    """Results of nodes of one name that compute alike, from constants that are alike."""
+    """Yield results of nodes with the same name, operator and attributes, and with equal
+    constants.
+    """
     often = [Counter(n.name for n in m.graph.node) for m in (a, b)]
     twins = {n.name: n for n in others.values() if n.name and often[1][n.name] == 1}
     numbers = Numbers(rounding=True)
@@ -175,8 +179,8 @@ def _by_structure(
     others: Mapping[str, NodeProto],
     names: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
-    """Values that are the only ones of their number in both models, where constants of floats count
-    as alike if they are in float16.
+    """Yield values that are unique in both models by their value number; float constants are equal
+    if they are equal in float16.
     """
     numbers, back = Numbers(rounding=True), {theirs: ours for ours, theirs in names.items()}
     first, second = numbers.of(a.graph), numbers.of(b.graph, back)
@@ -195,13 +199,13 @@ def _by_scope(
     others: Mapping[str, NodeProto],
     names: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
-    """Values that alone leave a module of one name."""
+    """Yield values that are the only result of a module with the same name."""
     yield from scopes.by_scope(a.graph, b.graph, makers, others)
 
 
 def scale_of(makers: Mapping[str, NodeProto], name: str) -> tuple[str, str] | None:
-    """The names of the scale and the zero point of a quantised value; None if it is none, or they
-    are not known.
+    """Return the names of the scale and the zero point of a quantised value; None if it is not
+    quantised, or they are unknown.
     """
     for _ in range(len(makers) + 1):
         node = makers.get(name)
@@ -220,5 +224,5 @@ def scale_of(makers: Mapping[str, NodeProto], name: str) -> tuple[str, str] | No
 
 
 def makers_of(model: ModelProto) -> dict[str, NodeProto]:
-    """The node that computes each value of the main graph."""
+    """Return the node that computes each value of the main graph."""
     return {name: node for node in model.graph.node for name in node.output if name}

@@ -1,9 +1,9 @@
-"""Pairs of values by the modules that exporters name: the one value that leaves a module of one
-name in both models.
+"""Finds pairs of values by the modules that exporters record: the only result of a module with the
+same name in both models.
 
-Rewriting may move work over the border of a module, so such a pair is a guess. A run confirms it:
-both values have one shape and one kind of type, and agree. If they differ, it counts only if
-whatever is computed from them next, and has a pair, differs as well (`standing`).
+Rewriting may move work across the border of a module, so such a pair is a guess. A run confirms it
+if both values have equal shapes and kinds of types, and agree. If they differ, the difference
+counts only if the next paired values that are computed from them differ as well (`standing`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def by_scope(
     makers: Mapping[str, NodeProto],
     others: Mapping[str, NodeProto],
 ) -> Iterator[tuple[str, str]]:
-    """Pairs of `makers` with `others`, each of which leaves one module alone."""
+    """Yield pairs of `makers` with `others`, each the only result of its module."""
     first, second = leaving(a), leaving(b)
     found: dict[str, str] = {}
     partners: dict[str, set[str]] = {}
@@ -43,7 +43,7 @@ def by_scope(
 
 
 def leaving(graph: GraphProto) -> dict[str, str]:
-    """The value that leaves each module, for modules that only one leaves."""
+    """Return the result of each module that has only one."""
     found: dict[str, dict[str, None]] = {}
     inside = {}
     for node in graph.node:
@@ -63,8 +63,8 @@ def leaving(graph: GraphProto) -> dict[str, str]:
 
 
 def modules_of(node: NodeProto) -> tuple[str, ...]:
-    """The modules that a node is in, outermost first, and its operation of torch.fx: by metadata of
-    the newer exporter, or by the path that TorchScript writes as its name.
+    """Return the modules around a node, outermost first, and its operation in torch.fx: from
+    metadata of the newer exporter, or from the path that TorchScript uses as its name.
     """
     text = next((e.value for e in node.metadata_props if e.key == _SCOPES), "")
     if text:
@@ -92,8 +92,8 @@ def standing(
     agreeing: Iterable[str],
     guesses: Collection[str],
 ) -> set[str]:
-    """Those of the `differing` values that are no guess, or whose difference each next value with a
-    pair shows that is computed from them. `agreeing` are the others with a pair.
+    """Return the `differing` values that are not guesses, or whose difference shows in every next
+    paired value computed from them. `agreeing` are the other values with a pair.
     """
     readers: dict[str, list[NodeProto]] = {}
     for node in nodes:
@@ -110,7 +110,7 @@ def standing(
 
 
 def _next(name: str, readers: Mapping[str, Sequence[NodeProto]], paired: set[str]) -> set[str]:
-    """The nearest values with a pair that depend on a value."""
+    """Return the nearest values with a pair that depend on a value."""
     found, seen, work = set[str](), {name}, [name]
     while work:
         for node in readers.get(work.pop(), ()):

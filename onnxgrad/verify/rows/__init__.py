@@ -1,3 +1,3 @@
-"""Proof that a model computes row by row as another does: `grouping.py` stacks runs and takes them
-apart, `proof.py` compares.
+"""Proves that a model computes row by row what another computes: `grouping.py` stacks and splits
+runs, `proof.py` compares.
 """

@@ -1,4 +1,6 @@
-"""Rows of inputs and outputs: runs of a model with a fixed batch stacked as one, and apart."""
+"""The rows of inputs and outputs: runs of a model with a fixed batch, stacked as one and split
+again.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from onnxgrad.verify.values import Value
 
 @dataclass(frozen=True)
 class Rows:
-    """Where the rows of an output are: `axis` holds outer x rows x inner positions, and `size` is
-    its size in one row; None: all rows share the value. `own`: one row lacks the axis. Sizes may be
-    formulas of symbols.
+    """The axis of the rows of an output: `axis` contains outer x rows x inner positions, and `size`
+    is its size in one row (None: all rows share the value). `own`: a single row lacks the axis.
+    Sizes may be formulas of symbols.
     """
 
     axis: int | None
@@ -26,7 +28,7 @@ class Rows:
     own: bool = False
 
     def stacked(self, groups: Sequence[Array], dims: Mapping[str, int] | None = None) -> Array:
-        """The results of runs as one array; `dims`: the sizes of symbols."""
+        """Return the results of runs as one array; `dims`: the sizes of symbols."""
         if self.axis is None:
             return groups[0]
         if self.own:
@@ -38,7 +40,7 @@ class Rows:
     def take(
         self, array: Array, places: Sequence[int], count: int, dims: Mapping[str, int] | None = None
     ) -> Array:
-        """Some rows of an array that holds `count`."""
+        """Return some rows of an array with `count` rows."""
         if self.axis is None:
             return array
         parts = self._split(array, count, dims)
@@ -47,21 +49,21 @@ class Rows:
     def row(
         self, array: Array, index: int, count: int, dims: Mapping[str, int] | None = None
     ) -> Array:
-        """One row of an array that holds `count`, in the shape outer x inner on its axis."""
+        """Return one row of an array with `count` rows, in the shape outer x inner on its axis."""
         if self.axis is None:
             return array
         found: Array = np.take(self._split(array, count, dims), index, self.axis + 1)
         return found
 
     def _merged(self, array: Array) -> Array:
-        """Outer, rows, inner as one axis."""
+        """Return outer, rows and inner as one axis."""
         axis = self.axis or 0
         size = math.prod(array.shape[axis : axis + 3])
         found: Array = array.reshape(*array.shape[:axis], size, *array.shape[axis + 3 :])
         return found
 
     def _split(self, array: Array, count: int, dims: Mapping[str, int] | None) -> Array:
-        """The axis of the rows as three: outer, rows, inner."""
+        """Return the axis of the rows as three: outer, rows, inner."""
         axis = self.axis or 0
         outer = evaluate(self.outer, dims or {})
         inner = array.shape[axis] // max(outer * count, 1)
@@ -73,8 +75,8 @@ class Rows:
 
 @dataclass(frozen=True)
 class Grouping:
-    """The axes of the inputs that hold rows, the outputs' rows, and how many rows one run of the
-    original has. `own`: the original lacks the axes of the inputs.
+    """The axes of the rows of inputs, the rows of outputs, and the number of rows in one run of the
+    original.
     """
 
     inputs: Mapping[str, int]
@@ -83,12 +85,12 @@ class Grouping:
     own: bool = False
 
     def rows_in(self, feeds: Mapping[str, Value]) -> int:
-        """The number of rows of stacked feeds."""
+        """Return the number of rows of stacked feeds."""
         name, axis = next((n, a) for n, a in self.inputs.items() if n in feeds)
         return int(np.asarray(feeds[name]).shape[axis])
 
     def feeds(self, groups: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
-        """The feeds of runs as one; shared inputs are those of the first."""
+        """Return the feeds of runs as one; shared inputs are those of the first run."""
         join = np.stack if self.own else np.concatenate
         return {
             name: join([np.asarray(g[name]) for g in groups], self.inputs[name])
@@ -98,7 +100,7 @@ class Grouping:
         }
 
     def some(self, feeds: Mapping[str, Value], places: Sequence[int]) -> dict[str, Value]:
-        """Some rows of stacked feeds."""
+        """Return some rows of stacked feeds."""
         return {
             name: np.take(np.asarray(value), places, self.inputs[name])
             if name in self.inputs
@@ -107,7 +109,9 @@ class Grouping:
         }
 
     def apart(self, feeds: Mapping[str, Value]) -> list[dict[str, Value]]:
-        """Stacked feeds as feeds of the original; the last row fills up the last of them."""
+        """Return stacked feeds as feeds of the original; the last row repeats to fill the last
+        feeds.
+        """
         rows = self.rows_in(feeds)
         if self.own:
             return [
@@ -126,7 +130,7 @@ class Grouping:
     def results(
         self, groups: Sequence[Mapping[str, Value]], rows: int, dims: Mapping[str, int]
     ) -> dict[str, Value]:
-        """The first `rows` rows of results of the original, as one."""
+        """Return the first `rows` rows of results of the original, as one."""
         found: dict[str, Value] = {}
         for name, where in self.outputs.items():
             stacked = where.stacked([np.asarray(g[name]) for g in groups], dims)
@@ -137,7 +141,7 @@ class Grouping:
         return found
 
     def of_result(self, name: str, value: Value, dims: Mapping[str, int]) -> list[Array]:
-        """The rows of one output of the original."""
+        """Return the rows of one output of the original."""
         where, array = self.outputs[name], np.asarray(value)
         if where.own:
             return [array]

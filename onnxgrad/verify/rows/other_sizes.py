@@ -1,4 +1,6 @@
-"""Runs of a model at sizes that its original does not have: results have the declared shapes."""
+"""Runs a model at sizes that its original does not have, and checks the declared shapes
+of results.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def at_other_sizes(
     provider: str,
 ) -> Report:  # fmt: skip
     """Add runs at `plans` to the report of a proof at the sizes of the `file`. Every output must
-    have its declared shape; a model need not run at smaller sizes, which a note says.
+    have its declared shape. A model may fail to run at smaller sizes; the report has a note then.
     """
     session = Settings(provider, 1).open(proof_model(model).source, optimize=True)
     feeder = Feeder(model)
@@ -59,7 +61,7 @@ def at_other_sizes(
 def _shapes(
     model: ModelProto, results: Results, sizes: Mapping[str, int], shown: str
 ) -> Difference | None:
-    """The first output whose shape is not the declared one."""
+    """Return the first output whose shape is not the declared one."""
     for value in model.graph.output:
         got = np.asarray(results[value.name]).shape
         wanted = _declared(value, sizes)

@@ -1,5 +1,5 @@
-"""Proof that a model computes row by row what another computes on its fixed batch, and that no row
-reaches another.
+"""Proves that a model computes row by row what another computes on its fixed batch, and that rows
+do not influence each other.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class _Batch:
 
 @dataclass(frozen=True)
 class RowProof:
-    """The models, the place of the rows, and where to run.
+    """The models, the axes of the rows, and where to run.
 
-    `inputs`: the user's own rows, several in each set. `allow_same`: outputs that may be the same
-    in every row.
+    `inputs`: the user's rows, several in each set. `allow_same`: outputs that may be equal in every
+    row.
     """
 
     original: ModelProto
@@ -76,8 +76,8 @@ class RowProof:
 
     def report(self) -> Report:
         """Compare rows with the original's runs at several batches, in onnxruntime and in float64,
-        within the original's own noise, and look for traces of a row in others. Raises CannotRun
-        if the original runs on no inputs that we make.
+        within the original's own noise, and check that no row influences others. Raises CannotRun
+        if the original runs on no generated inputs.
         """
         self._models.extend((proof_model(self.original), proof_model(self.opened)))
         reports = [
@@ -133,8 +133,8 @@ class RowProof:
     # ---- rows ------------------------------------------------------------------------------------
 
     def _generated(self, session: Session) -> list[_Batch]:
-        """Rows on which the original runs, those first whose results differ, at two sizes of other
-        dimensions.
+        """Return rows on which the original runs, those with different results first, at two sizes
+        of other dimensions.
         """
         count = self.rows.count
         sizes = (2, 3) if count == 1 else (1, count + 1)
@@ -165,24 +165,28 @@ class RowProof:
         return _Batch(dims, self.seed, feeds_of, results, sizes)
 
     def _farther(self, name: str, value: Value, turn: int) -> Value:
-        """Floats of a row, larger and of both signs: the usual ones all had the same answer."""
+        """Return larger floats of both signs for a row, because all usual values had the same
+        result.
+        """
         array = np.asarray(value)
         if name not in self.rows.inputs or array.dtype.kind != "f":
             return value
         return (array * (-3.0) ** (turn - _FAR + 1)).astype(array.dtype)
 
     def _news(self, first: Results, other: Results) -> int:
-        """How many outputs differ between two runs."""
+        """Return the number of outputs that differ between two runs."""
         return sum(not _equal(first[n], other[n]) for n in self._with_rows())
 
     def _quiet(self, groups: Sequence[tuple[Results, Results]]) -> list[str]:
-        """The outputs that are the same in the first two runs, and need not be."""
+        """Return the outputs that are equal in the first two runs, although they need not be."""
         a, b = groups[0][1], groups[min(1, len(groups) - 1)][1]
         found = [n for n in self._with_rows() if _equal(a[n], b[n])]
         return [n for n in found if n not in self.allow_same]
 
     def _given(self, session: Session) -> list[_Batch]:
-        """The user's rows; sets of other sizes are batches of their own. Raises InputError."""
+        """Return the user's rows; sets of other sizes become separate batches. Raises
+        InputError.
+        """
         where, sets = option("--input", "feeds="), dict[tuple[object, ...], list[Results]]()
         feeder = Feeder(self.original)
         for given in sets_of(self.inputs or {}, self.original):
@@ -219,7 +223,9 @@ class RowProof:
         return [name for name, rows in self.rows.outputs.items() if rows.axis is not None]
 
     def _same(self, batches: Sequence[_Batch]) -> list[str]:
-        """The outputs that are the same in every row: swapped rows would not show."""
+        """Return the outputs that are equal in every row, because swapped rows would not be
+        noticed.
+        """
         found = []
         for name in self._with_rows():
             if name not in self.allow_same and all(
@@ -235,7 +241,7 @@ class RowProof:
         return found
 
     def _apart(self, batches: Sequence[_Batch]) -> list[str]:
-        """The outputs that all rows should share, and do not."""
+        """Return the outputs that should be equal in all rows and are not."""
         return [
             name
             for name, rows in self.rows.outputs.items()
@@ -248,8 +254,8 @@ class RowProof:
     def _trials(
         self, batches: Sequence[_Batch], settings: Settings, oracle: Oracle | None
     ) -> tuple[list[Trial], str]:
-        """Stacked runs with the noise that the original has in its own, and why it was not run with
-        optimisations.
+        """Return stacked runs with the noise of the original in its own runs, and why it did not
+        run with optimisations.
         """
         each = [
             [
@@ -295,7 +301,7 @@ class RowProof:
         )
 
     def _independent(self, batch: _Batch, settings: Settings) -> Leg:
-        """Row 1 becomes another, then NaN: all others must keep every bit."""
+        """Replace row 1 by another row, then by NaN: every bit of all other rows must stay."""
         stacked = self.rows.feeds(batch.groups)
         count, total = batch.sizes[-1], self.rows.rows_in(stacked)
         feeds = self.rows.some(stacked, range(count))
@@ -338,12 +344,12 @@ class RowProof:
 
 
 class _RowOracle(Oracle):
-    """The original in float64, on stacked feeds run by run."""
+    """The original in float64, on stacked feeds, run by run."""
 
     rows: Grouping
 
     def original(self, feeds: Results, jitter: float = 0.0, seed: int = 0) -> Results | None:
-        """As `Oracle.original`, of stacked feeds."""
+        """Return the results of stacked feeds, as `Oracle.original`."""
         run: Callable[..., Results | None] = super().original
         groups = self.rows.apart(feeds)
         results = [run(group, jitter, seed) for group in groups]
