@@ -309,7 +309,8 @@ def test_a_recipe_that_does_not_verify_is_refused_unless_it_says_so(folder: Path
     ("why", "words"),
     [
         ("requirement", ()),
-        ("requirement", ("--keep-going", "--jobs", "2")),
+        # of workers tests/jobs/ci/test_workers.py has quicker ones
+        pytest.param("requirement", ("--keep-going", "--jobs", "2"), marks=pytest.mark.slow),
         ("unreadable", ("--keep-going",)),
         ("unknown", ()),
         ("unproved", ()),
