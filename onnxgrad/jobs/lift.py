@@ -100,7 +100,7 @@ def _nothing(is_little: bool) -> str:
     if is_little:
         return (
             "what depends on weights alone takes no longer than it takes to pass it as inputs: "
-            "`onnxgrad lift` divides the model all the same"
+            "`onnxgrad lift` splits the model all the same"
         )
     more = option("--weights NAME", "weights=NAME")
     return f"nothing depends on weights alone: {more} names what is set at load"
