@@ -33,6 +33,7 @@ REPORTS = (
     "prepare",
     "lift",
 )
+PAIRS = ("predict",)  # mappings of files to read to files to write
 
 
 def target_of(output: str, models: Iterable[str]) -> Path | None:
@@ -102,13 +103,18 @@ def check_reports(
         if os.path.exists(output):
             refuse_taken(Path(output), files)
         taken.append(("-o writes the model", output))
-    for name in REPORTS:
-        file = getattr(args, name, None)
+    reports = [(name, getattr(args, name, None)) for name in REPORTS]
+    pairs = [(name, file) for name in PAIRS for file in _pairs(args, name).values()]
+    for name, file in [*reports, *pairs]:
         # of `ops` --markdown names no file
         if isinstance(file, str) and not (name == "json" and file == STDIN):
             option = f"--{name.replace('_', '-')}"
             _check_report(option, file, files, taken)
             taken.append((f"{option} writes", file))
+
+
+def _pairs(args: argparse.Namespace, name: str) -> Mapping[str, str]:
+    return getattr(args, name, None) or {}
 
 
 def _check_report(
@@ -128,7 +134,7 @@ def _check_report(
 
 def files_read(args: argparse.Namespace) -> list[str]:
     """Return every file that the arguments name for reading, whether or not it exists."""
-    named: list[str] = []
+    named = [file for name in PAIRS for file in _pairs(args, name)]
     for option in READ:
         value = getattr(args, option, None)
         value = [*map(str, value.values())] if isinstance(value, Mapping) else value

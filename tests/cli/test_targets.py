@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 from onnxgrad.cli import targets
 from onnxgrad.cli.app import parser_for
-from onnxgrad.cli.targets import READ, REPORTS, check_reports
+from onnxgrad.cli.targets import PAIRS, READ, REPORTS, check_reports
 from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.ci import work
@@ -38,7 +38,7 @@ def options_of(command: str) -> Iterator[argparse.Action]:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_with_a_file_is_known_as_read_or_written(command: str) -> None:
     found = {action.dest for action in options_of(command)}
-    assert found <= {"output", *READ, *REPORTS, *_FOLDERS}
+    assert found <= {"output", *READ, *REPORTS, *PAIRS, *_FOLDERS}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -53,6 +53,19 @@ def test_what_is_read_is_never_written(command: str, tmp_path: Path) -> None:
             given = {read: [str(file)] if many else str(file), written: str(tmp_path / "link")}
             with pytest.raises(InputError, match="the input is never changed"):
                 check_reports(argparse.Namespace(**given))
+
+
+@pytest.mark.parametrize("taken", ["new.npz", "other.npz", "out.onnx", "log.csv", "data.npz"])
+def test_a_prediction_is_written_where_nothing_else_is(
+    taken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("new.npz", "more.npz", "data.npz"):
+        Path(name).touch()
+    given = {"output": "out.onnx", "log": "log.csv", "data": "data.npz"}
+    predict = {"more.npz": "other.npz", "new.npz": taken}
+    with pytest.raises(InputError, match=r"^--predict .*(is where .* writes|never changed)"):
+        check_reports(argparse.Namespace(**given, predict=predict))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

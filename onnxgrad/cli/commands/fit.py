@@ -46,8 +46,6 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
         raise InputError(f"-o {args.output}: say with --original which model the step is of")
     target = None if args.output is None else target_of(args.output, files_read(args))
     predict = args.predict or {}
-    for path in predict.values():
-        target_of(path, [*files_read(args), *predict])
     if args.plot is not None:
         _check_plotting()
     require_runtime(args.provider)
