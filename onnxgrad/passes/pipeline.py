@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.load import collector_paused, load
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.preflight.invalid_models import blaming
-from onnxgrad.ir.program import Program
+from onnxgrad.ir.program import Program, called
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.sizes import symbols
-from onnxgrad.ir.types import TensorType
+from onnxgrad.ir.type_inference.per_binding import types_of
+from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements
+from onnxgrad.ir.types import TensorType, Type, TypeMismatch
 from onnxgrad.named_options import build, split
 from onnxgrad.options import providers_of
 from onnxgrad.passes.base import PASSES, Pass, roots
@@ -36,15 +39,7 @@ def types_of_a_fresh_reading(program: Program) -> bool:
     """
     # a size that an input names is what it is: no reading makes a number of it
     named = {d for v in program.main.inputs for d in v.shape or () if isinstance(d, str)}
-    # many values, few types
-    types = {
-        v.type
-        for block in program.blocks()
-        for b in block.bindings
-        for v in b.outputs
-        if v is not None
-    }
-    if all(_is_known(type_, named) for type_ in types):
+    if not _may_learn(program, named):
         return False
     try:
         fresh = load(to_proto(program))
@@ -61,6 +56,43 @@ def types_of_a_fresh_reading(program: Program) -> bool:
                 learned = learned or _says_more(twin.type, v.type)
                 v.type = twin.type
     return learned
+
+
+def _may_learn(program: Program, named: Set[str]) -> bool:
+    """Whether a result has an open type that its operands tell otherwise, or that depends on
+    graphs: without one a fresh reading finds what is known.
+    """
+    elements = KnownElements()
+    known: dict[Type | None, bool] = {}  # many values, few types
+    for block in program.blocks():
+        for b in block.bindings:
+            types = [v.type for v in b.outputs if v is not None]
+            known.update({t: _is_known(t, named) for t in types if t not in known})
+            if not all(known[t] for t in types) and (
+                b.blocks or called(b) or _is_told_otherwise(b, elements)
+            ):
+                return True
+    return False
+
+
+def _is_told_otherwise(b: Binding, elements: KnownElements) -> bool:
+    """Whether the operands of a binding give a result a dtype, a rank or a size that it has not."""
+    try:
+        types = types_of(b, elements)
+    except TypeMismatch:
+        return False
+    return any(
+        v is not None and isinstance(found, TensorType) and _adds(found, v.type)
+        for v, found in zip(b.outputs, types)
+    )
+
+
+def _adds(found: TensorType, type_: object) -> bool:
+    if not isinstance(type_, TensorType) or found.dtype not in (0, type_.dtype):
+        return True
+    if found.shape is None or type_.shape is None:
+        return found.shape is not None
+    return any(new is not None and new != old for new, old in zip(found.shape, type_.shape))
 
 
 def _is_known(type_: object, named: Set[str]) -> bool:

@@ -222,19 +222,22 @@ def _open_sizes(block: BindingBlock, trace: Trace) -> None:
     """
     proto = block.proto
     outputs = proto.output if isinstance(proto, GraphProto) else ()
-    computed = {v.name: v for b in block.bindings for v in b.outputs if v is not None}
+    computed = {
+        v.name: (v, found)
+        for b in block.bindings
+        for v in b.outputs
+        if v is not None
+        and v not in block.declared
+        and (found := [(i, d) for i, d in enumerate(v.shape or ()) if isinstance(d, str)])
+    }
     for info in (*outputs, *proto.value_info):
-        v = computed.get(info.name)
-        if v is None or v in block.declared or v.shape is None:
+        if info.name not in computed:
             continue
+        v, named = computed[info.name]
         dims = info.type.tensor_type.shape.dim
-        if len(dims) != len(v.shape):
+        if len(dims) != v.rank:
             continue
-        opened = [
-            (i, d)
-            for i, d in enumerate(v.shape)
-            if isinstance(d, str) and dims[i].HasField("dim_value") and not _is_invented(d)
-        ]
+        opened = [(i, d) for i, d in named if dims[i].HasField("dim_value") and not _is_invented(d)]
         if opened:
             corrected = copy_of(info)
             for i, d in opened:

@@ -25,7 +25,6 @@ TEXT = """g (float[N,3] x, float[A,B] u) => (float[P,Q] y) {
         (("N", "M"), True),  # a name became a size
         (("M", 3), False),  # another name
         (("N", 3), False),
-        ((2, 3), False),  # less than was known
     ],
 )
 def test_what_counts_as_more(known: Shape | None, more: bool) -> None:
@@ -36,6 +35,14 @@ def test_what_counts_as_more(known: Shape | None, more: bool) -> None:
     negated.type = TensorType(fresh.dtype, known)
     assert types_of_a_fresh_reading(program) is more
     assert negated.type == fresh
+    assert not types_of_a_fresh_reading(program)
+
+
+def test_nothing_is_read_where_no_operand_tells_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "load", lambda proto: pytest.fail("it is read"))
+    program = load(parse(TEXT))
+    (shape,) = [b.out.shape for b in program.main.bindings if b.op == "NonZero"]
+    assert shape is not None and shape[1] not in ("N", 3)  # open
     assert not types_of_a_fresh_reading(program)
 
 

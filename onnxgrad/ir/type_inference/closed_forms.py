@@ -223,6 +223,13 @@ def _expand(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
     return None if found is None or None in found else TensorType(inputs[0].dtype, found)
 
 
+def _layer_normalization(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
+    x = inputs[0]
+    if x.shape is None or not -len(x.shape) <= written(node, "axis", -1) < len(x.shape):
+        return None
+    return TensorType(x.dtype, x.shape) if len({v.dtype for v in inputs}) == 1 else None
+
+
 # fmt: off
 _SAME_AS_OPERAND = (
     "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf",
@@ -250,6 +257,7 @@ CLOSED_FORMS: dict[str, Callable[[NodeProto, Sequence[Var]], TensorType | None]]
     "Conv": _conv,
     "Unsqueeze": _unsqueeze,
     "Expand": _expand,
+    "LayerNormalization": _layer_normalization,
     "ReduceSum": _reduce,
     "ReduceMean": _reduce,
 }

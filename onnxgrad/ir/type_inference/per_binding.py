@@ -16,7 +16,7 @@ from onnxgrad.ir.sizes import Dim
 from onnxgrad.ir.type_inference import misinferred
 from onnxgrad.ir.type_inference.closed_forms import CLOSED_FORMS
 from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements
-from onnxgrad.ir.type_inference.symbolic_shapes import refine
+from onnxgrad.ir.type_inference.symbolic_shapes import REDUCTIONS, refine
 from onnxgrad.ir.types import (
     Shape,
     TensorType,
@@ -59,6 +59,9 @@ def result_types(
         found = quick(node, [v for v in inputs if v is not None])
         if found is not None:
             return [found]
+    shapes = refine(node, inputs, known)
+    if known is not None and (type_ := _by_sizes(node, inputs, shapes)) is not None:
+        return [type_]
     types = _onnx_types(schema, node, inputs, block)
     if (
         node.op_type in misinferred.OPERATORS
@@ -68,10 +71,34 @@ def result_types(
         types[0] = TensorType(
             types[0].dtype, misinferred.corrected(node, inputs[0].shape, types[0].shape)
         )
-    for i, shape in enumerate(refine(node, inputs, known) or ()):
+    for i, shape in enumerate(shapes or ()):
         if i < len(types) and isinstance(first := types[i], TensorType):
             types[i] = TensorType(first.dtype, _merge(first.shape, shape))
     return types
+
+
+# their one result has the first operand's dtype
+_OF_SIZES = frozenset({"Expand", "Slice", *REDUCTIONS})
+
+
+def _by_sizes(
+    node: NodeProto, inputs: Sequence[Var | None], shapes: Sequence[Shape] | None
+) -> TensorType | None:
+    """The type of a result of which `refine` found all sizes: onnx would add nothing.
+
+    It is asked about a Reshape that numbers alone may prove wrong.
+    """
+    x = inputs[0] if inputs else None
+    if x is None or node.domain or not shapes or None in shapes[0]:
+        return None
+    if any(v is not None and not v.dtype for v in inputs):
+        return None
+    if node.op_type == "Reshape":
+        count, found = element_count(x.shape), element_count(shapes[0])
+        fits = found is None or count == found
+    else:
+        fits = node.op_type in _OF_SIZES
+    return TensorType(x.dtype, shapes[0]) if fits else None
 
 
 def types_of(b: Binding, known: KnownElements | None = None) -> list[Type | None]:

@@ -155,6 +155,16 @@ def _axes(c: Call, index: int, rank: int | None) -> set[int] | None:
     return once if len(once) == len(axes) else None
 
 
+def _of_reduction(c: Call) -> Shape | None:
+    """The shape without the axes of an operand, which onnx reads of constants alone."""
+    axes = None if c.operand(1) is None else _axes(c, 1, c.x.rank)
+    if c.x.shape is None or not axes:
+        return None
+    if c.attr("keepdims", 1):
+        return tuple(1 if i in axes else d for i, d in enumerate(c.x.shape))
+    return tuple(d for i, d in enumerate(c.x.shape) if i not in axes)
+
+
 # ---- more or fewer elements ----------------------------------------------------------------------
 
 
@@ -314,7 +324,11 @@ def _as_first(c: Call) -> Shape | None:
     return c.x.shape
 
 
+_REDUCED = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+REDUCTIONS = tuple(f"Reduce{name}" for name in _REDUCED)
+
 _REFINED: dict[str, _Rule] = {
+    **dict.fromkeys(REDUCTIONS, _of_reduction),
     "Reshape": _of_reshape,
     "Flatten": _of_flatten,
     "Squeeze": _of_squeeze,

@@ -23,6 +23,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.type_inference import closed_forms, per_binding, shape_arithmetic
 from onnxgrad.ir.type_inference.per_binding import retype
+from onnxgrad.ir.type_inference.symbolic_shapes import REDUCTIONS
 from onnxgrad.ir.types import Shape, TensorType, TypeMismatch, broadcast_shapes
 from onnxgrad.ir.var import Var
 from tests.helpers import parse
@@ -284,6 +285,30 @@ def test_closed_forms_with_integers_agree_with_onnx(
     assert [found.type] == per_binding._onnx_types(schema, b.node, b.inputs, block)
     answer = closed_forms.CLOSED_FORMS[name](b.node, [v for v in b.inputs if v is not None])
     assert answer == (found.type if ints else None)
+
+
+COMPUTED: list[tuple[str, list[int], Shape | None]] = [
+    *((f"{name}<keepdims=0>(x, i)", [-1, 0], (2,)) for name in REDUCTIONS),
+    *((f"{name}(x, i)", [1], (3, 1, 4)) for name in REDUCTIONS),
+    ("ReduceSum(x, i)", [0, -3], None),  # one axis twice
+    ("ReduceMax(x, i)", [3], None),
+    ("Expand(x, i)", [5, 1, 2, 1], (5, 3, 2, 4)),
+    ("Reshape(x, i)", [4, -1], (4, 6)),
+    ("Slice(x, i, z, i)", [0], (0, 2, 4)),
+    ("Slice(x, z, i, z)", [2], (2, 2, 4)),
+]
+
+
+@pytest.mark.parametrize(("call", "numbers", "shape"), COMPUTED)
+def test_sizes_and_axes_that_the_file_computes(
+    call: str, numbers: list[int], shape: Shape | None
+) -> None:
+    text = f"""g (float[3,2,4] x) => (int64[K] r)
+        <int64[{len(numbers)}] c = {{{", ".join(map(str, numbers))}}}, int64[1] z = {{0}}>
+        {{ s = Shape(c) i = Reshape(c, s) y = {call} r = Shape(y) }}"""
+    (found,) = [v.type for v in load(parse(text, opset=20)).main.vars() if v.name == "y"]
+    assert isinstance(found, TensorType) and found.dtype == TensorProto.FLOAT
+    assert found.shape == shape or (shape is None and None in (found.shape or (None,)))
 
 
 CONVS: list[tuple[str, str, dict[str, Any]]] = [
