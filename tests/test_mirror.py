@@ -56,7 +56,6 @@ HOMES: dict[str, dict[str, str]] = {
         "verify/changed_region": "passes/test_each_rewrite",
     },
     "two of three ways to one answer, which that file compares": {
-        "ir/type_inference/symbolic_shapes": "ir/type_inference/test_shape_arithmetic",
         "ir/type_inference/window_shapes": "ir/type_inference/test_shape_arithmetic",
     },
     "operators of one family, in one file": {
