@@ -93,6 +93,10 @@ def expanded(rows: int) -> list[Rule]:
                 b.out.sole_user() is None or b.block is not root.block,
                 f"{b.out.name} is read elsewhere as well, or computed in an outer block",
             )
+            decline_if(
+                b.op == "Transpose" and not is_matrix_transpose(b.attr("perm")),
+                "it is no matrix transpose",
+            )
         _check(x)
         found = _costs(x, w.shape, w, p, q, rows, turned)
         decline_if(
@@ -109,11 +113,9 @@ def expanded(rows: int) -> list[Rule]:
     @rewrite(P.MatMul(x, matrix), shrinks=measure)
     def product_of_sum(
         x: Var, w: Var, p: Var, q: Var, product: Binding, total: Binding, root: Binding,
-        s: Var | None = None, scaling: Binding | None = None, t: Any = None,
-        turn: Binding | None = None,
+        s: Var | None = None, scaling: Binding | None = None, turn: Binding | None = None,
     ) -> Any:  # fmt: skip
         """x @ (w + s (p @ q)) = x @ w + s ((x @ p) @ q), and so for the transpose of the sum"""
-        decline_if(turn is not None and not is_matrix_transpose(t), "it is no matrix transpose")
         turned = int(turn is not None)
         inner = [b for b in (product, scaling, total, turn) if b is not None]
         first, second = parts(x, w, p, q, inner, root, turned)

@@ -234,6 +234,8 @@ def test_an_adapter_for_each_batch(turn: str, w: str) -> None:
         ("d = MatMul(p, q) v = Add(w, d) y = Gemm(x, v, c)", ", float[64,64] d", "d is read elsewhere"),
         ("d = MatMul(p, q) v = Add(w, d) t = Transpose<perm = [1, 0]>(v) y = MatMul(x, t)", ", float[64,64] v", "v is read elsewhere"),
         ("d = MatMul(p, q) v = Add(w, d) t = Transpose<perm = [0, 1]>(v) y = MatMul(x, t)", "", "no matrix transpose"),
+        ("d = MatMul(p, q) v = Add(w, d) t = Transpose<perm = [0, 1]>(v) y = Gemm(x, t, c)", "", "no matrix transpose"),
+        ("d = MatMul(p, q) v = Add(w, d) t = Transpose<perm = [0, 1]>(v) y = Gemm<transB = 1>(x, t, c)", "", "no matrix transpose"),
     ],
 )  # fmt: skip
 def test_every_near_miss_is_explained(body: str, more: str, reason: str) -> None:
@@ -241,6 +243,18 @@ def test_every_near_miss_is_explained(body: str, more: str, reason: str) -> None
         => (float[64,64] y{more}) {{ {body} }}"""
     done = apply(model_of(text), "expand-matmul-of-sum{rows=1}")
     assert not done.trace.rewrites and reason in done.declined
+
+
+@pytest.mark.parametrize("turned", [0, 1])
+@pytest.mark.parametrize(
+    ("perm", "fires"), [("", 1), ("<perm = [1, 0]>", 1), ("<perm = [0, 1]>", 0)]
+)
+def test_a_transpose_that_transposes_nothing(perm: str, fires: int, turned: int) -> None:
+    """Of a square matrix no shape tells it from one that does."""
+    text = f"""g (float[1,2] x, float[2,2] q) => (float[1,2] y) {{
+        d = MatMul(p, q) v = Add(w, d) t = Transpose{perm}(v) y = Gemm<transB = {turned}>(x, t) }}"""
+    done = done_of(text, weights(w=(2, 2), p=(2, 2)))
+    assert done.fired("gemm_of_sum") == fires, done.declined
 
 
 @pytest.mark.parametrize("turned", [0, 1])
