@@ -13,7 +13,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.sizes import at_least
 from onnxgrad.ir.type_inference.shape_arithmetic import sizes
-from onnxgrad.ir.types import FLOAT_DTYPES, Shape, is_static, same_shape
+from onnxgrad.ir.types import FLOAT_DTYPES, Shape, element_count, is_static, same_shape
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import filling
 from onnxgrad.laws.fold_scale_axis.scale import again
@@ -282,6 +282,35 @@ _INITIAL_H, _INITIAL_C = 5, 6
 _MOVES = frozenset(
     {"Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )
+
+
+def _is_vector_of_one(v: Var | None) -> bool:
+    return v is not None and v.is_constant and bool(v.rank) and element_count(v.shape) == 1
+
+
+VECTORS = Measure(
+    "constant vectors that Range reads",
+    lambda block: sum(
+        _is_vector_of_one(v) for b in block.walk() if b.is_op("Range") for v in b.inputs
+    ),
+)
+
+
+@rewrite(P.Range(begin, end, step), shrinks=VECTORS)
+def range_of_scalars(root: Binding) -> Any:
+    """Range([a], [b], [c]) = Range(a, b, c)
+
+    onnxruntime runs a Range of vectors with one element, until one of them is a constant.
+    """
+    if not any(map(_is_vector_of_one, root.inputs)):
+        return None
+    operands = [v and _as_scalar(v) for v in root.inputs]
+    return op.Range(*operands)
+
+
+def _as_scalar(v: Var) -> Any:
+    array = v.const if _is_vector_of_one(v) else None
+    return v if array is None else array.reshape(())
 
 
 INITIAL_STATES = Measure(

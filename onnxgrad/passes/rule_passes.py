@@ -76,6 +76,7 @@ from onnxgrad.laws.remove_noops import (
     NEUTRAL_ELEMENTS,
     NOOPS,
     initial_state_of_zeros,
+    range_of_scalars,
     transpose_in_order,
 )
 from onnxgrad.laws.reorder_gather_matmul import (
@@ -119,7 +120,7 @@ def remove_noops(floats: bool = True) -> Sequence[Rule]:
     itself. Exact for every value. `floats=false` keeps operators that are no-ops because of a
     constant (x 1, x - 0, Where): the constant may be a weight to train.
     """
-    exact = [*NOOPS, *AXES, *ONCE]
+    exact = [*NOOPS, *AXES, *ONCE, range_of_scalars]
     if not floats:
         return exact
     return [*exact, where_of_constant, initial_state_of_zeros, *NEUTRAL_ELEMENTS]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onnxgrad.verify import run
 from tests.helpers import parse, unindented
 from tests.rewriting import Done, apply, assert_same_results, model_of
 
@@ -279,3 +280,21 @@ def test_the_wrong_declaration_of_a_shape_is_not_believed_against_inference() ->
     y = model.graph.value_info.add(name="y")
     y.type.CopyFrom(model.graph.input[0].type)
     assert apply(model, PASSES).ops == ["Reshape", "Relu"]
+
+
+def test_a_range_reads_scalars() -> None:
+    """onnxruntime runs a Range of vectors unless one is a constant, as a branch that is opened leaves them."""
+    done = cleaned(
+        "g (int64[1] n) => (int64[K] o) { o = Range(a, n, c) }",
+        {"a": i64(2), "c": np.array([[3]], np.int64)},
+    )
+    assert done.ops == ["Range"] and done.fired("range_of_scalars") == 1
+    (result,) = run(done.after, {"n": i64(12)}).values()
+    np.testing.assert_array_equal(result, [2, 5, 8, 11])
+
+
+@pytest.mark.parametrize("constants", [{}, {"a": np.int64(2)}, {"a": i64(2, 3)}])
+def test_a_range_that_stays(constants: dict[str, Any]) -> None:
+    given = "" if constants else ", int64[1] a"
+    text = f"g (int64[1] n, int64[1] c{given}) => (int64[K] o) {{ o = Range(a, n, c) }}"
+    assert not cleaned(text, constants).fired("range_of_scalars")
