@@ -284,15 +284,18 @@ _MOVES = frozenset(
 )
 
 
-def _is_vector_of_one(v: Var | None) -> bool:
-    return v is not None and v.is_constant and bool(v.rank) and element_count(v.shape) == 1
+def _is_refused(v: Var | None) -> bool:
+    """Whether a vector of one element is a constant, or may become one: onnxruntime opens an If of
+    known condition by itself.
+    """
+    if v is None or not v.rank or element_count(v.shape) != 1:
+        return False
+    return v.is_constant or (v.definition is not None and v.definition.is_op("If"))
 
 
 VECTORS = Measure(
-    "constant vectors that Range reads",
-    lambda block: sum(
-        _is_vector_of_one(v) for b in block.walk() if b.is_op("Range") for v in b.inputs
-    ),
+    "vectors that Range reads",
+    lambda block: sum(_is_refused(v) for b in block.walk() if b.is_op("Range") for v in b.inputs),
 )
 
 
@@ -302,15 +305,15 @@ def range_of_scalars(root: Binding) -> Any:
 
     onnxruntime runs a Range of vectors with one element, until one of them is a constant.
     """
-    if not any(map(_is_vector_of_one, root.inputs)):
+    if not any(map(_is_refused, root.inputs)):
         return None
-    operands = [v and _as_scalar(v) for v in root.inputs]
-    return op.Range(*operands)
+    return op.Range(*(_as_scalar(v) if _is_refused(v) else v for v in root.inputs))
 
 
-def _as_scalar(v: Var) -> Any:
-    array = v.const if _is_vector_of_one(v) else None
-    return v if array is None else array.reshape(())
+def _as_scalar(v: Var | None) -> Any:
+    assert v is not None
+    array = v.const if v.is_constant else None
+    return op.Squeeze(v) if array is None else array.reshape(())
 
 
 INITIAL_STATES = Measure(

@@ -298,3 +298,18 @@ def test_a_range_that_stays(constants: dict[str, Any]) -> None:
     given = "" if constants else ", int64[1] a"
     text = f"g (int64[1] n, int64[1] c{given}) => (int64[K] o) {{ o = Range(a, n, c) }}"
     assert not cleaned(text, constants).fired("range_of_scalars")
+
+
+def test_a_range_behind_an_if() -> None:
+    """onnxruntime opens the If by itself once its condition is constant."""
+    text = """g (int64[1] n, bool c) => (int64[K] o) {
+        a = If(c) <then_branch = t () => (int64[1] u) { u = Constant<value_ints = [2]>() },
+                   else_branch = e () => (int64[1] v) { v = Neg(n) }>
+        z = Constant<value_int = 0>()
+        s = Constant<value_int = 1>()
+        o = Range(z, a, s)
+    }"""
+    done = cleaned(text)
+    assert done.ops == ["If", "Squeeze", "Range"]
+    for taken in (False, True):
+        assert_same_results(done, feeds={"n": i64(-3), "c": np.bool_(taken)})
