@@ -276,29 +276,58 @@ def _result_types(
         for v in (*m.graph.value_info, *m.graph.output)
         if v.type.WhichOneof("value")
     }
-    left = [n for n in nodes if any(name and name not in found for name in n.output)]
-    while left:
-        types = _inferred(model, found) | found
-        guessed = {
-            name: kind
-            for n in left
-            for name in n.output
-            if name and name not in found
-            for kind in [_as_read(model, name, [types[i] for i in _operands(n) if i in types])]
-            if kind is not None
-        }
+    while left := [n for n in nodes if any(name and name not in found for name in n.output)]:
+        guessed: dict[str, TypeProto] = {}
+        for between in (False, True):
+            types = _inferred(model, found, nodes, between=between) | found
+            guessed |= {
+                name: kind
+                for n in left
+                for name in n.output
+                if name and name not in found
+                for kind in [_as_read(model, name, [types[i] for i in _operands(n) if i in types])]
+                if kind is not None
+            }
+            # what is unknown may follow from what is guessed in front of it
+            if sized := {name: kind for name, kind in guessed.items() if _is_sized(kind)}:
+                guessed = sized
+                break
         if not guessed:
             raise CannotCut(f"the type of {left[0].output[0]!r} is neither declared nor known")
         found |= guessed
-        left = [n for n in left if any(name and name not in found for name in n.output)]
     return found
 
 
-def _inferred(model: ModelProto, more: Mapping[str, TypeProto]) -> dict[str, TypeProto]:
-    """The known types of the values of the main graph, if these are declared as well."""
+def _inferred(
+    model: ModelProto, more: Mapping[str, TypeProto], nodes: Iterable[NodeProto], *, between: bool
+) -> dict[str, TypeProto]:
+    """The known types of the values of the main graph, if the custom results are inputs of these
+    types; `between`: and so are the first declared values behind those of unknown type. No size
+    that is declared of another value is relied on, but here sizes only choose what is fed.
+    """
     typed = copy_of(model)
-    declared = {v.name for v in (*typed.graph.value_info, *typed.graph.output, *typed.graph.input)}
-    typed.graph.value_info.extend(
+    graph = typed.graph
+    custom = {name for n in nodes for name in n.output if name}
+    behind = {*custom}
+    inputs: dict[str, ValueInfoProto] = {}
+    left = []
+    for node in scheduled(list(graph.node)):
+        names = {name for name in node.output if name}
+        if behind.isdisjoint(reads(node) | names):
+            left.append(node)
+        elif names <= more.keys() and (between or names <= custom):
+            inputs |= {n: ValueInfoProto(name=n, type=more[n]) for n in sorted(names)}
+            behind -= names
+        else:
+            behind |= names
+            left.append(node)
+    copied = [copy_of(n) for n in left]
+    del graph.node[:]
+    graph.node.extend(copied)
+    keep(graph.value_info, lambda v: v.name not in inputs)
+    graph.input.extend(inputs.values())
+    declared = {v.name for v in (*graph.value_info, *graph.output, *graph.input)}
+    graph.value_info.extend(
         ValueInfoProto(name=name, type=kind) for name, kind in more.items() if name not in declared
     )
     try:
@@ -307,6 +336,11 @@ def _inferred(model: ModelProto, more: Mapping[str, TypeProto]) -> dict[str, Typ
         raise CannotCut(f"the types of its values are not known ({error})") from error
     made = {v.name: type_to_proto(v.type) for v in values}
     return {name: kind for name, kind in made.items() if kind.WhichOneof("value")}
+
+
+def _is_sized(kind: TypeProto) -> bool:
+    shape = kind.tensor_type.shape
+    return kind.tensor_type.HasField("shape") and all(d.WhichOneof("value") for d in shape.dim)
 
 
 def _as_read(model: ModelProto, name: str, operands: Sequence[TypeProto]) -> TypeProto | None:

@@ -14,6 +14,8 @@ import onnxgrad
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
 from onnxgrad.verify import Report, verify
+from onnxgrad.verify.custom_boundaries import around
+from onnxgrad.verify.proof_model import proof_model
 from tests.helpers import MODELS_DIR, parse
 
 HEAD = '<ir_version: 10, opset_import: ["": 20, "acme": 1]>'
@@ -145,6 +147,51 @@ def test_a_call_of_a_function_that_holds_one() -> None:
     assert against(text, ("k = Abs", "k = Neg")).verdict == "different"
     with pytest.raises(InputError, match="does not load"):  # onnxruntime does not say why
         against(text, ("w = Tanh", "w = Sin"))
+
+
+# the second result is as large as what the first one makes of it, or as a value between declares
+CHAIN = """g (float[N,3,16,16] x, float[4,3,3,3] w, float[5,4,3,3] v) => (float[P,5,6,6] y) {
+  i = Conv (x, w)  m = acme.Mystery (i)  c = Conv <strides = [2, 2]> (m, v)  d = Neg (c)
+  n = acme.Mystery (d)  y = Mul (n, n) }"""
+
+
+@pytest.mark.parametrize("declared", [(), (("c", [None, 5, 6, 6]),), (("d", ["N", 5, 6, 6]),)])
+def test_sizes_behind_a_custom_node(
+    declared: tuple[tuple[str, list[int | str | None]], ...],
+) -> None:
+    chain = model(CHAIN)
+    chain.graph.value_info.extend(helper.make_tensor_value_info(n, 1, s) for n, s in declared)
+    report = verify(chain, onnxgrad.optimize(chain))
+    assert report.verdict == "equal" and len(report.around) == 2
+    wrong = model(CHAIN.replace("Neg (c)", "Abs (c)"))
+    assert verify(chain, wrong).verdict == "different"
+    shapes = {
+        v.name: [d.dim_value for d in v.type.tensor_type.shape.dim][1:]
+        for v in around(
+            *(proof_model(m) for m in (chain, chain)), [("acme", "Mystery")]
+        ).original.proto.graph.input
+    }
+    assert shapes["m of acme::Mystery"] == [4, 14, 14]
+    assert shapes["n of acme::Mystery"] == [5, 6, 6]
+
+
+def test_a_declared_size_that_does_not_run_proves_nothing() -> None:
+    chain = model(CHAIN)
+    chain.graph.value_info.append(helper.make_tensor_value_info("m", 1, [1, 7, 14, 14]))
+    report = verify(chain, chain)
+    assert report.verdict == "not proved" and "onnxruntime lacks acme::Mystery" in report.summary
+
+
+def test_a_computed_size_comes_before_a_declared_one() -> None:
+    chain = model(CHAIN.replace("Mul (n, n)", "Mul (n, d)"))
+    chain.graph.value_info.append(helper.make_tensor_value_info("c", 1, [7, 5, 6, 6]))
+    assert verify(chain, chain).verdict == "equal"
+
+
+def test_a_result_that_is_an_output() -> None:
+    text = CHAIN.replace("=> (float", "=> (float[N,4,14,14] m, float")
+    report = verify(model(text), onnxgrad.optimize(model(text)))
+    assert report.verdict == "equal" and len(report.around) == 2
 
 
 def test_nothing_that_runs_proves_nothing(
