@@ -30,6 +30,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "vjp_all": {"formula": len}, "features": {"data": {"x": np.zeros((2, 16), np.float32)}, "at": "linear"},
     "load_adapters": {"adapters": "none.safetensors"}, "lora": {"targets": "*"},
     "export": {"values": {}}, "reduce": {"check": len}, "fit": {"data": {}}, "average": {"values": [{}]},
+    "class_weights": {"labels": np.array([0, 1])},
 }  # fmt: skip
 # for parameters of these names anywhere
 USUAL: dict[str, Any] = {
@@ -89,12 +90,13 @@ def keywords(method: Any) -> list[str]:
     return [*inspect.signature(method).parameters]
 
 
+ANY = {("agree", "value")}  # of the leading process, whatever it is
 METHODS = [
     (name, p)
     for name, method in inspect.getmembers(onnxgrad.Trainer, inspect.isfunction)
     if (not name.startswith("_") or name == "__init__") and "options" not in keywords(method)
     for p in keywords(method)
-    if p != "self"
+    if p != "self" and (name, p) not in ANY
 ]
 BATCH = {"x": np.zeros((4, 16), np.float32), "target": np.zeros((4, 8), np.float32)}
 
