@@ -17,7 +17,7 @@ from onnxgrad.ir.types import TensorType, type_to_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.transform.sizes.walk import Condition, Followed, follow_sizes
-from onnxgrad.wording import option, perhaps
+from onnxgrad.wording import first_of, option, perhaps
 
 _PREPARE = "inline{names=*},open-if,remove-unused"
 _SAMPLES = 24  # sizes at which the conditions are tried
@@ -173,8 +173,7 @@ def _cause(found: Followed, name: str) -> str:
     """Return the nodes and tables that limit a size."""
     nodes = dict.fromkeys(c.node for c in found.conditions if name in _symbols(c))
     tables = dict.fromkeys(why for size, _, why in found.most if size == name)
-    causes = [*nodes, *tables]
-    return ", ".join(causes[:3]) + (f" and {len(causes) - 3} more" if len(causes) > 3 else "")
+    return first_of([*nodes, *tables], 3)
 
 
 def _final(program: Program, inputs: Mapping[str, list[str]], text: Mapping[str, str]) -> Program:

@@ -132,20 +132,18 @@ class Origins:
 
     def _carries(self, d: Binding, v: Var, axis: int, places: Sequence[Place]) -> bool:
         """Whether the result has the size of these axes of operands, whatever it is."""
-        before = {k: d.inputs[k].type for k, _ in places if d.inputs[k] is not None}  # type: ignore[union-attr]
+        operands = [(x, a) for k, a in places if (x := d.inputs[k]) is not None]
+        before = {x: x.type for x, _ in operands}
         try:
-            for k, a in places:
-                x = d.inputs[k]
-                if x is not None and x.shape is not None:
+            for x, a in operands:
+                if x.shape is not None:
                     x.type = TensorType(x.dtype, (*x.shape[:a], _PROBE, *x.shape[a + 1 :]))
             found = types_of(d, KnownElements())[d.outputs.index(v)]
         except TypeMismatch:
             return False
         finally:
-            for k, type_ in before.items():
-                x = d.inputs[k]
-                if x is not None:
-                    x.type = type_
+            for x, type_ in before.items():
+                x.type = type_
         shape = found.shape if isinstance(found, TensorType) else None
         return shape is not None and shape[axis] == _PROBE
 
