@@ -88,6 +88,7 @@ def _is_told_otherwise(b: Binding, elements: KnownElements) -> bool:
 
 
 def _adds(found: TensorType, type_: object) -> bool:
+    """Whether `found` has a dtype, a rank or a size that `type_` has not, another name included."""
     if not isinstance(type_, TensorType) or found.dtype not in (0, type_.dtype):
         return True
     if found.shape is None or type_.shape is None:

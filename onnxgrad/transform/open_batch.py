@@ -21,7 +21,7 @@ from onnxgrad.transform.batching.layout import FRONT, Layout, joined
 from onnxgrad.transform.batching.site import Site
 from onnxgrad.transform.batching.walk import Batched, follow_rows
 from onnxgrad.verify.rows.grouping import Grouping, Rows
-from onnxgrad.wording import option, perhaps
+from onnxgrad.wording import option, what_there_is
 
 # sizes become literals, so that every shape is known
 PREPARE = "inline{names=*},fold-constant{floats=false},open-if,remove-unused"
@@ -88,7 +88,7 @@ def _named(inputs: Sequence[Var], name: str, batch: int | None) -> tuple[Var, La
     if name not in by_name and base in by_name and number.isdecimal():
         name, axis = base, int(number[:4])
     if name not in by_name:
-        raise InputError(f"'{name}' is no input{perhaps(name, by_name)}")
+        raise InputError(f"'{name}' is not an input{what_there_is(by_name)}")
     shape = by_name[name].shape
     size = None if shape is None or axis >= len(shape) else shape[axis]
     if not isinstance(size, int) or size < 1 or batch not in (None, size):

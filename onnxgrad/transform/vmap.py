@@ -20,7 +20,7 @@ from onnxgrad.transform.batching.site import site_of
 from onnxgrad.transform.batching.walk import Batched, follow_rows
 from onnxgrad.transform.open_batch import PREPARE, Opened, declared
 from onnxgrad.verify.rows.grouping import Rows
-from onnxgrad.wording import option, perhaps
+from onnxgrad.wording import option, what_there_is
 
 
 def map_inputs(
@@ -64,7 +64,7 @@ def _chosen(main: BindingBlock, names: Sequence[str] | None, axis: int, symbol: 
     known = {v.name: v for v in main.inputs if v.initializer is None}
     for name in names or ():
         if name not in known:
-            raise InputError(f"'{name}' is no input{perhaps(name, known)}")
+            raise InputError(f"'{name}' is not an input{what_there_is(known)}")
     found = [known[name] for name in dict.fromkeys(known if names is None else names)]
     if not found:
         raise InputError("the model has no input to map")

@@ -57,7 +57,7 @@ def test_the_function() -> None:
         onnxgrad.open_batch(
             parse("g (float[1,3] x) => (float[1,3] y) { z = Sub (x, x)  y = Exp (z) }")
         )
-    with pytest.raises(InputError, match="no input"):
+    with pytest.raises(InputError, match="not an input; there are x"):
         onnxgrad.open_batch(parse(TEXT), inputs=["w"])
 
 
@@ -158,7 +158,7 @@ def test_in_a_recipe(when: str, tmp_path: Path) -> None:
     [
         ({"open_batch": {"inputz": ["x"]}}, "before: open_batch: unknown key 'inputz'; did you mean 'inputs'"),
         ({"open_batch": 3}, "before: 'open_batch' must be a table, not 3"),
-        ({"open_batch": {"inputs": ["q"]}}, "before: open_batch: 'q' is no input"),
+        ({"open_batch": {"inputs": ["q"]}}, "before: open_batch: 'q' is not an input"),
         ({"open_batch": {"verify": False}}, "unknown key 'verify'"),
     ],
 )  # fmt: skip

@@ -82,7 +82,7 @@ def test_the_interface() -> None:
 @pytest.mark.parametrize(
     ("inputs", "symbol", "reason"),
     [
-        (["q"], "batch", "'q' is no input"),
+        (["q"], "batch", "'q' is not an input"),
         (["w"], "batch", "not of a fixed size"),
         (None, "N", "exists already"),
     ],

@@ -83,7 +83,7 @@ def test_the_interface() -> None:
 @pytest.mark.parametrize(
     ("text", "names", "axis", "reason"),
     [
-        (MAPPED[0], ["q"], 0, "'q' is no input"),
+        (MAPPED[0], ["q"], 0, "'q' is not an input"),
         (MAPPED[1], ["x"], 1, "input 'x' f32\\[\\] can have no new axis 1"),
         (MAPPED[0].replace("2,3]", "rows,3]").replace("2,4]", "rows,4]"), ["x"], 0, "the size 'rows' exists already"),
         ("g (float[3] x) => (float[3] y) { r = RandomNormal <shape = [3]> ()  y = Add (x, r) }", None, 0, "RandomNormal.*random numbers"),
