@@ -17,7 +17,7 @@ from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.quantized.calls import Quantized, QuantizedCall, dynamically
 from onnxgrad.laws.quantized.forms import Shortfall
-from onnxgrad.rewrite.trace import decline, decline_if
+from onnxgrad.rewrite.trace import decline_if
 
 OPERANDS = (
     "x", "w", "r", "b", "sequence_lens", "initial_h", "initial_c", "p",
@@ -101,16 +101,13 @@ def _weight(call: QuantizedCall, w: Quantized, d: int, name: str) -> Var:
     """Return W or R of one direction as floats, of shape (rows, 4H). Raises Decline if it is not
     constant.
     """
-    values = [None if v is None else v.const for v in w]
-    if values[0] is None or values[1] is None or (w.zero is not None and values[2] is None):
-        raise decline(f"'{w.value.name}' or its scale is no constant")
-    parts = [
-        None
-        if v is None
-        else constant(np.asarray(a)[d], name=f"{v.name.removesuffix('_quantized')}{name}")
-        for v, a in zip(w, values)
-    ]
-    return call.form.dequantize(parts[0], parts[1], parts[2], -1)  # type: ignore[arg-type]
+
+    def part(v: Var) -> Var:
+        decline_if(v.const is None, f"'{v.name}' is not constant")
+        return constant(np.asarray(v.const)[d], name=f"{v.name.removesuffix('_quantized')}{name}")
+
+    zero = None if w.zero is None else part(w.zero)
+    return call.form.dequantize(part(w.value), part(w.scale), zero, -1)
 
 
 def _sum_of_biases(b: Var, size: int) -> Var:
