@@ -241,3 +241,14 @@ def test_a_counted_name_or_another_shape_is_no_pair_of_its_own() -> None:
     turned = CHAIN.replace("a = Mul (x, w)", "a = Transpose (x)  z = Mul (x, w)")
     report = verify(chain(), parse(turned.replace("Exp (a)", "Exp (z)")), layers=True)
     assert report.ok and report.layers.first is None and report.layers.unpaired == ("a",)
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, "-" * 100_000 + "1", "['a'", "7", "\0"])
+def test_scopes_that_are_no_list_name_no_module(text: str) -> None:
+    """A stranger's file holds any text there; Python's reader raises MemoryError for one nested too deep."""
+    script, newer = two_exports()
+    for node in newer.graph.node:
+        for entry in node.metadata_props:
+            entry.value = text
+    report = verify(script, newer, layers=True)
+    assert report.ok and [p.name for p in report.layers.pairs] == ["y"]

@@ -9,6 +9,7 @@ counts only if the next paired values that are computed from them differ as well
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from onnx import GraphProto, NodeProto
@@ -28,17 +29,10 @@ def by_scope(
 ) -> Iterator[tuple[str, str]]:
     """Yield pairs of `makers` with `others`, each the only result of its module."""
     first, second = leaving(a), leaving(b)
-    found: dict[str, str] = {}
-    partners: dict[str, set[str]] = {}
-    for module, name in first.items():
-        other = second.get(module)
-        if other is not None:
-            found[name] = other
-            partners.setdefault(name, set()).add(other)
-            partners.setdefault(f"{other} in the second", set()).add(name)
-    for name, other in found.items():
-        alone = len(partners[name]) == len(partners[f"{other} in the second"]) == 1
-        if alone and name in makers and other in others:
+    pairs = dict.fromkeys((first[m], second[m]) for m in first if m in second)
+    often: list[Counter[str]] = [Counter(names) for names in zip(*pairs)]
+    for name, other in pairs:
+        if often[0][name] == often[1][other] == 1 and name in makers and other in others:
             yield name, other
 
 
@@ -81,7 +75,7 @@ def modules_of(node: NodeProto) -> tuple[str, ...]:
 def _listed(text: str) -> list[str]:
     try:
         found = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two: nested too deep
         return []
     return [m for m in found if isinstance(m, str) and m] if isinstance(found, list) else []
 
