@@ -65,7 +65,8 @@ def build(name: str, cls: type[T], text: str, common: Mapping[str, Any] | None =
     `common`: values for the fields of these names that the text leaves out. Raises InputError for
     an unknown or missing option, and for a value that the class refuses.
     """
-    known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]  # every class is a dataclass
+    own = sorted(fields(cls), key=lambda f: f.kw_only is True)  # type: ignore[arg-type]  # every class is a dataclass
+    known = {f.name: f for f in own}
     kinds = kinds_of(cls)
     given = {k: v for k, v in (common or {}).items() if k in known}
     for key, value in _options(name, text):

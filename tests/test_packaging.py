@@ -182,6 +182,7 @@ def test_licence_is_apache_2() -> None:
         and "Version 2.0, January 2004" in text
         and "END OF TERMS AND CONDITIONS" in text
     )
+    assert (ROOT / "scripts/clients/js/LICENSE").read_text(encoding="utf-8") == text
 
 
 @pytest.mark.slow

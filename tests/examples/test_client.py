@@ -66,7 +66,7 @@ def test_the_packed_package_runs(tmp_path: Path) -> None:
     files = {entry["path"] for entry in packed["files"]}
     source = {f"src/{path.name}" for path in (CLIENT / "src").iterdir()}
     types = {f"types/{path.name}" for path in (CLIENT / "types").iterdir()}
-    assert files == {"package.json", "README.md", *source, *types}
+    assert files == {"package.json", "README.md", "LICENSE", *source, *types}
     with tarfile.open(tmp_path / packed["filename"]) as archive:
         archive.extractall(tmp_path, filter="data")
     modules = tmp_path / "node_modules"

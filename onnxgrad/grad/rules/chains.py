@@ -10,29 +10,28 @@ from onnxgrad.grad.chains import chain
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.composites.conditions import near
+from onnxgrad.laws.composites.conditions import near, scalar
 from onnxgrad.rewrite.pattern import Either, P, Pattern, capture
 
 x, t, h, s, q, w, r, d, eps, axes = capture("x t h s q w r d eps axes")
 
-_SLOPE = math.sqrt(2 / math.pi)
 _CUBE = P.Pow(x, 3.0) | P.Mul(x, P.Mul(x, x)) | P.Mul(x, P.Pow(x, 2.0))
 _BENT = P.Add(x, q & P.Mul(_CUBE, near(0.044715, "third")))
-_TANH = t & P.Tanh(w & P.Mul(_BENT, near(_SLOPE, "slope")))
+_TANH = t & P.Tanh(w & P.Mul(_BENT, near(math.sqrt(2 / math.pi), "slope")))
 
 
-def _of_three(a: Pattern, b: Pattern, c: Pattern) -> Either:
+def _of_three(a: Pattern, b: Pattern | float, c: Pattern) -> Either:
     """a b c, in whatever order they are multiplied."""
     orders: Either = P.Mul(a, P.Mul(b, c)) | P.Mul(b, P.Mul(a, c)) | P.Mul(c, P.Mul(a, b))
     return orders
 
 
-@chain(_of_three(x, near(0.5, "half"), h & P.Add(_TANH, near(1.0, "one"))))
-def gelu_by_tanh(g: Var, y: Var, t: Var, h: Var, q: Var, w: Var) -> Var:
-    """y = x h / 2, h = 1 + t, t = tanh w, w = k (x + q), q = c x^3: since x w' = k (x + 3 q) =
-    w + 2 k q, y' = h (1 + (1 - t) (w + 2 k q)) / 2
+@chain(_of_three(x, 0.5, h & P.Add(_TANH, 1.0)))
+def gelu_by_tanh(g: Var, y: Var, t: Var, h: Var, q: Var, w: Var, slope: Var) -> Var:
+    """y = x h / 2, h = 1 + t, t = tanh w, w = k (x + q), q = c x^3, with the k and c of the file:
+    since x w' = k (x + 3 q) = w + 2 k q, y' = h (1 + (1 - t) (w + 2 k q)) / 2
     """
-    bend = w + q * (2.0 * _SLOPE)
+    bend = w + q * (2.0 * (scalar(slope) or 0.0))
     return g * (h * ((1.0 - t) * bend + 1.0) * 0.5)
 
 

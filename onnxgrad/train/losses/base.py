@@ -7,7 +7,7 @@ import inspect
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import FLOAT_DTYPES, element_count, is_static
+from onnxgrad.ir.types import FLOAT_DTYPES, Shape, element_count, is_static
 from onnxgrad.ir.var import Var
 from onnxgrad.options import Declared, Range, check_fields, checked
 from onnxgrad.train.losses.place import Place, wide
@@ -229,7 +229,37 @@ def _parameters(function: Callable[..., Any]) -> int:
 
 
 @dataclass(frozen=True)
-class Reduced(Loss):
+class OfExamples(Loss):
+    """A loss of terms that belong to examples. sample_weight: a new input with a factor for
+    each example.
+    """
+
+    sample_weight: str | None = field(default=None, kw_only=True)
+
+    def weighted(self, place: Place, terms: Var) -> Var:
+        """Return the terms, examples along their first axis, times the factors of the examples.
+        Raises InputError for a scalar.
+        """
+        factors = self.factors(place, terms.dtype, terms.shape or ())
+        return terms if factors is None else terms * factors
+
+    def factors(self, place: Place, dtype: int, shape: Shape, axis: int = 0) -> Var | None:
+        """Return the factors of the examples along `axis` of a shape, which broadcast to it; None
+        without any. Raises InputError for a shape without that axis.
+        """
+        rank = len(shape)
+        if self.sample_weight is None:
+            return None
+        if not -rank <= axis < rank:
+            raise InputError(
+                f"{self.name}: sample_weight needs several examples, and there is one alone"
+            )
+        weights = place.labels(self.sample_weight, dtype, (shape[axis],), self.name)
+        return op.Reshape(weights, [-1 if i == axis % rank else 1 for i in range(rank)])
+
+
+@dataclass(frozen=True)
+class Reduced(OfExamples):
     """A loss of many terms, reduced by their mean or sum.
 
     output: the value that the loss reads, by default the only floating-point output. target: the

@@ -8,7 +8,7 @@ smoothing needs the log-probabilities, which are its second result.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -22,8 +22,8 @@ from onnxgrad.ir.var import Var
 from onnxgrad.options import Range, Share
 from onnxgrad.train.losses.base import (
     Index,
-    Loss,
     Numbers,
+    OfExamples,
     OverBatch,
     Reduced,
     check_numbers,
@@ -33,7 +33,7 @@ from onnxgrad.train.losses.base import (
 )
 from onnxgrad.train.losses.place import Place
 from onnxgrad.train.losses.regression import Elementwise
-from onnxgrad.train.losses.weighting import Balanced, is_balanced, of_examples
+from onnxgrad.train.losses.weighting import Balanced, is_balanced
 
 
 def negative_log_likelihood(
@@ -118,7 +118,7 @@ def _share(labels: Var, weight: Var | None, kept: Var, dtype: int) -> Var:
 class _OfClasses(Reduced):
     """Base class of losses of class scores. weight: one number per class, or "balanced", which
     `fit` counts in its data. target_dtype: dtype of the labels' input (JavaScript has int32
-    arrays). sample_weight: a new input with a factor for each example.
+    arrays).
     """
 
     target: str = "labels"
@@ -126,7 +126,6 @@ class _OfClasses(Reduced):
     ignore_index: Index = -100
     label_smoothing: Share = 0.0
     target_dtype: Literal["int64", "int32"] = "int64"
-    sample_weight: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -169,8 +168,7 @@ class _OfClasses(Reduced):
 
     def _examples(self, place: Place, labels: Var, z: Var) -> Var | None:
         """Return the factor of each label, in the shape of the labels; None without any."""
-        shape = labels.shape or ()
-        found = of_examples(place, self.sample_weight, z.dtype, shape, self.name)
+        found = self.factors(place, z.dtype, labels.shape or ())
         return None if found is None else op.Expand(found, op.Shape(labels))
 
     def _of_indices(self, z: Var, labels: Var, weight: Var | None, examples: Var | None) -> Var:
@@ -217,7 +215,7 @@ class CrossEntropy(_OfClasses):
         if self.probabilities:
             target = place.labels(self.target, z.dtype, shape, self.name)
             first = 0 if axis else -1
-            examples = of_examples(place, self.sample_weight, z.dtype, shape, self.name, first)
+            examples = self.factors(place, z.dtype, shape, first)
             return self._of_distributions(z, target, weight, examples, axis)
         rest = (*shape[:axis], *shape[axis + 1 :])
         labels = self._labels(place, shape[axis], rest)
@@ -341,7 +339,7 @@ class BCEWithLogits(Elementwise):
 
 
 @dataclass(frozen=True)
-class KLDiv(Loss):
+class KLDiv(OfExamples):
     """t (log t - y) for an output y of log-probabilities: torch.nn.KLDivLoss. With log_target, the
     target is log t.
 
@@ -369,6 +367,7 @@ class KLDiv(Loss):
         else:
             # 0 log 0 is 0
             terms = t * op.Log(op.Where(op.Equal(t, 0.0), 1.0, t)) - t * y
+        terms = self.weighted(place, terms)
         if self.reduction != "batchmean":
             return reduced(terms, self.reduction)
         if not y.rank:

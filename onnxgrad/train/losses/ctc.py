@@ -21,7 +21,7 @@ from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.train.losses.base import (
     Index,
-    Loss,
+    OfExamples,
     OverBatch,
     Reduction,
     reduced,
@@ -34,7 +34,7 @@ _NEVER = -1e30
 
 
 @dataclass(frozen=True)
-class CTC(Loss):
+class CTC(OfExamples):
     """-log p(labels), summed over all their positions in time: torch.nn.CTCLoss.
 
     output: scores or log-probabilities, (T, N, C), or (N, T, C) with `batch_first`. labels: (N, S);
@@ -84,7 +84,8 @@ class CTC(Loss):
 
         path = _with_blanks(op.Where(used, labels, np.int64(self.blank)), self.blank)
         alpha = _forward(op.LogSoftmax(z, axis=2), path, steps, ends)
-        loss = self._reduced(-_at_the_end(alpha, lengths), lengths)
+        each = self._each(-_at_the_end(alpha, lengths), lengths)
+        loss = reduced(self.weighted(place, each), self.reduction)
         some = [
             op.Greater(op.ReduceSum(op.Cast(w, to=TensorProto.INT32), keepdims=0), 0) for w in wrong
         ]
@@ -107,14 +108,14 @@ class CTC(Loss):
         found = place.labels(name, TensorProto.INT64, shape, self.name)
         return found if found.dtype == TensorProto.INT64 else op.Cast(found, to=TensorProto.INT64)
 
-    def _reduced(self, each: Var, lengths: Var) -> Var:
+    def _each(self, each: Var, lengths: Var) -> Var:
         impossible = op.Greater(each, -0.5 * _NEVER)
         each = op.Where(
             impossible, constant(0.0 if self.zero_infinity else np.inf, each.dtype), each
         )
         if self.reduction == "mean":
             each = each / op.Cast(op.Max(lengths, np.int64(1)), to=each.dtype)
-        return reduced(each, self.reduction)
+        return each
 
 
 def _with_blanks(labels: Var, blank: int) -> Var:

@@ -15,7 +15,7 @@ from onnxgrad.options import Range
 from onnxgrad.train.losses.base import (
     Finite,
     Index,
-    Loss,
+    OfExamples,
     OverBatch,
     Positive,
     Reduced,
@@ -53,7 +53,9 @@ class Cosine(Reduced):
             raise InputError(f"{self.name} of '{y.name}', {y.type}: it has no axis dim={self.dim}")
         t = place.labels(self.target, y.dtype, y.shape or (), self.name)
         cos = op.ReduceSum(self._unit(y, dim) * self._unit(t, dim), [dim], keepdims=0)
-        return reduced(1.0 - cos, self.reduction)
+        if rank > 1 and dim % rank == 0 and self.sample_weight is not None:
+            raise InputError(f"{self.name}: with dim=0 no vector is of one example alone")
+        return reduced(self.weighted(place, 1.0 - cos), self.reduction)
 
     def _unit(self, x: Var, dim: int) -> Var:
         return x / op.Clip(op.ReduceL2(x, [dim], keepdims=1), self.eps)
@@ -92,11 +94,11 @@ class CosineEmbedding(Reduced):
         cos = op.ReduceSum(x1 * x2, [-1], keepdims=0) / op.Sqrt(_square(x1) * _square(x2))
         same = op.Where(op.Equal(labels, 1), 1.0 - cos, 0.0)
         apart = op.Where(op.Equal(labels, -1), op.Clip(cos - self.margin, 0.0), 0.0)
-        return reduced(same + apart, self.reduction)
+        return reduced(self.weighted(place, same + apart), self.reduction)
 
 
 @dataclass(frozen=True)
-class TripletMargin(Loss):
+class TripletMargin(OfExamples):
     """max(0, |a - p| - |a - n| + margin) with norms of order p along the last axis:
     torch.nn.TripletMarginLoss.
 
@@ -132,7 +134,7 @@ class TripletMargin(Loss):
         near, far = self._distance(a, p), self._distance(a, n)
         if self.swap:
             far = op.Min(far, self._distance(p, n))
-        return reduced(op.Clip(near - far + self.margin, 0.0), self.reduction)
+        return reduced(self.weighted(place, op.Clip(near - far + self.margin, 0.0)), self.reduction)
 
     def _distance(self, x: Var, y: Var) -> Var:
         """Return the norm of x - y + eps, as torch.nn.PairwiseDistance does."""

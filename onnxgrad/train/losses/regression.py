@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.train.losses.base import NonNegative, Positive, Reduced, reduced
 from onnxgrad.train.losses.place import Place
-from onnxgrad.train.losses.weighting import of_examples
 
 
 @dataclass(frozen=True)
 class Elementwise(Reduced):
     """The mean (or sum) over elements of a function of prediction and target, which have the same
-    shape. sample_weight: a new input with a factor for each example.
+    shape.
     """
-
-    sample_weight: str | None = field(default=None, kw_only=True)
 
     def emit(self, place: Place) -> Var:
         y = place.prediction(self.output)
         target = place.labels(self.target, y.dtype, y.shape or (), self.name)
-        terms, name = self.of(y, target), self.sample_weight
-        factors = of_examples(place, name, y.dtype, y.shape or (), self.name)
-        return reduced(terms if factors is None else terms * factors, self.reduction)
+        return reduced(self.weighted(place, self.of(y, target)), self.reduction)
 
     @abstractmethod
     def of(self, y: Var, t: Var) -> Var:

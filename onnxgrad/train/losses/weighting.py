@@ -1,6 +1,4 @@
-"""Weights that come from the data: of each example, as an input of the step, and of classes, by how
-often they occur.
-"""
+"""Weights of classes that come from the data, by how often they occur."""
 
 from __future__ import annotations
 
@@ -11,28 +9,11 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import Array, Shape
-from onnxgrad.ir.var import Var
+from onnxgrad.ir.types import Array
 from onnxgrad.options import known_keywords
 from onnxgrad.train.losses.base import Loss, Sum
-from onnxgrad.train.losses.place import Place
 
 BALANCED = "balanced"
-
-
-def of_examples(
-    place: Place, name: str | None, dtype: int, shape: Shape, of: str, axis: int = 0
-) -> Var | None:
-    """Return the weights of the examples along `axis` of a shape, which broadcast to it; None
-    without a name. Raises InputError for a shape without that axis.
-    """
-    if name is None:
-        return None
-    if not -len(shape) <= axis < len(shape):
-        raise InputError(f"{of}: sample_weight needs several examples, and there is one alone")
-    weights = place.labels(name, dtype, (shape[axis],), of)
-    return op.Reshape(weights, [-1 if i == axis % len(shape) else 1 for i in range(len(shape))])
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from onnxgrad import gradient
+from onnxgrad.verify.reference.evaluate import Reference
 from tests.grad.numeric import check_model, normal, operators, positive
 from tests.helpers import parse
 
@@ -118,3 +120,19 @@ def test_a_number_that_widens() -> None:
         "(float[2,3] x)", "(float[3] x)"
     )
     check_model(parse(text.replace("=> (float[2,3] y)", "=> (float[1,3] y)")), {"x": normal(3)})
+
+
+@pytest.mark.parametrize("third", [0.044715, 0.04471502])
+@pytest.mark.parametrize("slope", [float(np.float32((2 / np.pi) ** 0.5)), 0.7978849])
+def test_the_numbers_of_the_file_are_differentiated(third: float, slope: float) -> None:
+    """A file holds them as float32: the derivative by pi itself is off by 1e-8, which an ALBERT of
+    float64 parted by.
+    """
+    numbers = NUMBERS.replace("0.7978845608", repr(slope)).replace("0.044715", repr(third))
+    model = parse(gelu(numbers=numbers).replace("float", "double"))
+    x = normal(2, 3).astype(np.float64) * 2
+    t = np.tanh(slope * (x + third * x**3))
+    expected = 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope * (1 + 3 * third * x * x)
+    graph = gradient(model, "x", adjoint="input")
+    found = Reference(graph).run({"x": x, "y_grad": np.ones((2, 3))})
+    np.testing.assert_allclose(found["x_grad"], expected, rtol=1e-14, atol=1e-15)

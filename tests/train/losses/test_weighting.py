@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,22 @@ from onnxgrad import Trainer, training_step
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
 from onnxgrad.train.losses import (
+    CTC,
     L1,
+    LOSSES,
     MSE,
     BCEWithLogits,
+    Cosine,
+    CosineEmbedding,
     CrossEntropy,
     Huber,
+    KLDiv,
     SequenceCrossEntropy,
     SmoothL1,
+    TripletMargin,
     class_weights,
 )
+from onnxgrad.train.losses.base import OfExamples
 from tests.train.common import classifier, examples, write_model
 from tests.train.losses.common import check, found, log_softmax
 
@@ -108,6 +116,47 @@ def test_numbers_count_by_their_examples(loss: Any) -> None:
     each = -np.log(np.where(t > 0, p, 1 - p))
     np.testing.assert_allclose(value, (w[:, None] * each).mean(), rtol=1e-12)
     np.testing.assert_allclose(gradient["y"], w[:, None] * (p - (t > 0)) / 8, rtol=1e-12)
+
+
+# arrays by the losses' inputs: outputs of the model, then labels
+VECTORS = {name: RNG.normal(size=(4, 3)) for name in ("anchor", "positive", "negative")}
+SHARES = np.exp(log_softmax(RNG.normal(size=(4, 3))))
+CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "kl_div": (KLDiv(), {"y": log_softmax(Z[:4])}, {"target": SHARES}),
+    "kl_div of a batch": (
+        KLDiv(reduction="batchmean"), {"y": log_softmax(Z[:4])}, {"target": SHARES}
+    ),
+    "cosine": (Cosine(), {"y": Z[:4]}, {"target": SHARES}),
+    "cosine_embedding": (
+        CosineEmbedding(), {"y": Z[:4]}, {"labels": np.array([1, -1, 1, -1]), "other": SHARES}
+    ),
+    "triplet_margin": (TripletMargin(), VECTORS, {}),
+    "ctc": (
+        CTC(batch_first=True, input_lengths=None), {"y": RNG.normal(size=(4, 5, 3))},
+        {"labels": np.array([[1, 2], [2, 2], [1, 1], [2, 1]]), "target_lengths": np.array([2, 1, 2, 2])},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_terms_of_examples_are_multiplied(name: str) -> None:
+    loss, values, labels = CASES[name]
+    w = np.array([0.5, 2.0, 0.0, 1.25])
+
+    def of_one(i: int) -> float:
+        own = ({k: a[i : i + 1] for k, a in given.items()} for given in (values, labels))
+        return found(loss, *own, onnxruntime=False)[0]
+
+    value, _ = found(replace(loss, sample_weight="w"), values, {**labels, "w": w})
+    np.testing.assert_allclose(value, np.mean([w[i] * of_one(i) for i in range(4)]), rtol=1e-9)
+
+
+def test_every_loss_with_labels_takes_weights_of_examples() -> None:
+    without = {name for name, cls in LOSSES.items() if not issubclass(cls, OfExamples)}
+    assert without == {"output", "l1_penalty", "l2_penalty", "proximal_penalty"}
+    for loss in (Cosine(dim=0, sample_weight="w"), Cosine(dim=-2, sample_weight="w")):
+        with pytest.raises(InputError, match="with dim=0 no vector is of one example alone"):
+            found(loss, {"y": Z[:4]}, {"target": SHARES, "w": W[:4]})
 
 
 def test_no_label_that_counts_is_nan_without_a_gradient() -> None:
