@@ -1,8 +1,9 @@
 """Products that could be fewer bindings: where one form is faster than the other in onnxruntime.
 
-`python scripts/bench_products.py [--seconds N] [--write]`: the time of the form that a law makes
-over that of the form it finds, one thread, fastest of interleaved runs. The two tables are what
-`laws.combine_parallel.merging.is_narrow` and `laws.accumulate_gemms` rest on.
+`python scripts/bench_products.py [--provider cuda] [--seconds N] [--write]`: the time of the form
+that a law makes over that of the form it finds, one thread, fastest of interleaved runs. The two
+tables are what `laws.combine_parallel.merging.is_narrow` and `laws.accumulate_gemms` rest on. On
+CUDA inputs and results stay on the device, and the sizes are larger.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -28,45 +31,99 @@ RNG = np.random.default_rng(0)
 Arrays = dict[str, np.ndarray]
 
 
-def session(body: str, outputs: str, inputs: str, arrays: Arrays) -> onnxruntime.InferenceSession:
-    """A graph whose weights are `arrays`."""
-    model = onnx.parser.parse_model(
-        f'<ir_version: 8, opset_import: ["" : 17]> g ({inputs}) => ({outputs}) {{ {body} }}'
-    )
-    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of the two tables: the inner axis and the columns of merged products, and of
+    Gemms that are added.
+    """
+
+    inner: Sequence[int]
+    columns: Sequence[int]
+    added: Sequence[int]
 
 
-def ratio(
-    before: onnxruntime.InferenceSession,
-    after: onnxruntime.InferenceSession,
-    feeds: Arrays,
-    seconds: float,
-) -> float:
-    """The fastest run of `after` over the fastest of `before`; a run lasts a millisecond or so."""
-    started = time.perf_counter()
-    before.run(None, feeds)
-    calls = max(2, int(1e-3 / (time.perf_counter() - started)))
-    best, end = [np.inf, np.inf], time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        for i, one in enumerate((before, after)):
-            started = time.perf_counter()
-            for _ in range(calls):
-                one.run(None, feeds)
-            best[i] = min(best[i], time.perf_counter() - started)
-    return best[1] / best[0]
+SIZES = {
+    "cpu": Sizes((16, 64, 256, 1024), (4, 8, 16, 32, 48, 96), (16, 64, 256, 1024)),
+    "cuda": Sizes((64, 256, 1024, 4096), (16, 64, 256, 1024), (64, 256, 1024, 4096)),
+}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where two forms are compared, and for how many seconds."""
+
+    provider: str
+    seconds: float
+
+    def session(
+        self, body: str, outputs: str, inputs: str, arrays: Arrays
+    ) -> onnxruntime.InferenceSession:
+        """A graph whose weights are `arrays`."""
+        model = onnx.parser.parse_model(
+            f'<ir_version: 8, opset_import: ["" : 17]> g ({inputs}) => ({outputs}) {{ {body} }}'
+        )
+        model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 3
+        providers: list[Any] = ["CPUExecutionProvider"]
+        if self.provider == "cuda":
+            onnxruntime.preload_dlls()
+            providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": "0"}))
+        made = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
+        if self.provider == "cuda" and "CUDAExecutionProvider" not in made.get_providers():
+            sys.exit("onnxruntime did not start CUDA: see `onnxgrad doctor`")
+        return made
+
+    def runs(self, session: onnxruntime.InferenceSession, feeds: Arrays) -> Callable[[int], None]:
+        """What runs a graph so many times; on CUDA feeds and results stay there, and the runs
+        have ended when it returns.
+        """
+        binding = session.io_binding()
+        for name, value in feeds.items():
+            there = onnxruntime.OrtValue.ortvalue_from_numpy(value, self.provider, 0)
+            binding.bind_ortvalue_input(name, there)
+        for output in session.get_outputs():
+            binding.bind_output(output.name, self.provider)
+
+        def run(times: int) -> None:
+            for _ in range(times):
+                if self.provider == "cuda":
+                    session.run_with_iobinding(binding)
+                else:
+                    session.run(None, feeds)
+            binding.synchronize_outputs()
+
+        return run
+
+    def ratio(
+        self,
+        before: onnxruntime.InferenceSession,
+        after: onnxruntime.InferenceSession,
+        feeds: Arrays,
+    ) -> float:
+        """The fastest run of `after` over the fastest of `before`; a run lasts a millisecond or
+        so.
+        """
+        both = [self.runs(session, feeds) for session in (before, after)]
+        both[0](1)  # the first one on CUDA chooses algorithms
+        started = time.perf_counter()
+        both[0](1)
+        times = max(2, int(1e-3 / (time.perf_counter() - started)))
+        best, end = [np.inf, np.inf], time.perf_counter() + self.seconds
+        while time.perf_counter() < end:
+            for i, run in enumerate(both):
+                started = time.perf_counter()
+                run(times)
+                best[i] = min(best[i], time.perf_counter() - started)
+        return best[1] / best[0]
 
 
 def normal(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def merged(branches: int, k: int, n: int, biased: bool, seconds: float) -> list[float]:
+def merged(bench: Bench, branches: int, k: int, n: int, *, biased: bool) -> list[float]:
     """relu(x @ w1 + c1), relu(x @ w2 + c2), ... merged over separate, for each number of rows."""
     ws, cs = [normal(k, n) for _ in range(branches)], [normal(n) for _ in range(branches)]
     parts = range(branches)
@@ -83,24 +140,27 @@ def merged(branches: int, k: int, n: int, biased: bool, seconds: float) -> list[
     all_ = {"w": np.concatenate(ws, 1), "s": np.array([n] * branches)}
     all_ |= {"c": np.concatenate(cs)} if biased else {}
     split = f"{', '.join(f'a{i}' for i in parts)} = Split <axis = -1> (a, s)"
-    before = session(f"{body} {rest}", outputs, inputs, own)
-    after = session(f"{whole} {split} {rest}", outputs, inputs, all_)
-    return [ratio(before, after, {"x": normal(1, m, k)}, seconds) for m in ROWS]
+    before = bench.session(f"{body} {rest}", outputs, inputs, own)
+    after = bench.session(f"{whole} {split} {rest}", outputs, inputs, all_)
+    return [bench.ratio(before, after, {"x": normal(1, m, k)}) for m in ROWS]
 
 
-def accumulated(k: int, n: int, seconds: float) -> list[float]:
+def accumulated(bench: Bench, k: int, n: int) -> list[float]:
     """sigmoid(Gemm(x, v, c) + Gemm(h, w, d)), one Gemm adding the other over an Add of both."""
     own = {"v": normal(k, n), "w": normal(k, n), "c": normal(n), "d": normal(n)}
     inputs, outputs = f"float[M,{k}] x, float[M,{k}] h", f"float[M,{n}] y"
-    before = session(
+    before = bench.session(
         "p = Gemm(x, v, c) q = Gemm(h, w, d) a = Add(p, q) y = Sigmoid(a)", outputs, inputs, own
     )
     once = {"v": own["v"], "w": own["w"], "e": own["c"] + own["d"]}
-    after = session("q = Gemm(h, w, e) a = Gemm(x, v, q) y = Sigmoid(a)", outputs, inputs, once)
-    return [ratio(before, after, {"x": normal(m, k), "h": normal(m, k)}, seconds) for m in ROWS]
+    after = bench.session(
+        "q = Gemm(h, w, e) a = Gemm(x, v, q) y = Sigmoid(a)", outputs, inputs, once
+    )
+    return [bench.ratio(before, after, {"x": normal(m, k), "h": normal(m, k)}) for m in ROWS]
 
 
-def table(seconds: float) -> Iterator[str]:
+def table(bench: Bench) -> Iterator[str]:
+    sizes = SIZES[bench.provider]
     head = " | ".join(map(str, ROWS))
     yield "Parallel products as one, over separate; columns of each, by rows of the left operand."
     yield ""
@@ -108,9 +168,9 @@ def table(seconds: float) -> Iterator[str]:
     yield "|---" * (4 + len(ROWS)) + "|"
     for biased in (True, False):
         for branches in (2, 3):
-            for k in (16, 64, 256, 1024):
-                for n in (4, 8, 16, 32, 48, 96):
-                    found = merged(branches, k, n, biased, seconds)
+            for k in sizes.inner:
+                for n in sizes.columns:
+                    found = merged(bench, branches, k, n, biased=biased)
                     cells = " | ".join(f"{r:.2f}" for r in found)
                     yield f"| {'yes' if biased else 'no'} | {branches} | {k} | {n} | {cells} |"
     yield ""
@@ -118,23 +178,24 @@ def table(seconds: float) -> Iterator[str]:
     yield ""
     yield f"| k | columns | {head} |"
     yield "|---" * (2 + len(ROWS)) + "|"
-    for k in (16, 64, 256, 1024):
-        for n in (16, 64, 256, 1024):
-            cells = " | ".join(f"{r:.2f}" for r in accumulated(k, n, seconds))
+    for k in sizes.added:
+        for n in sizes.added:
+            cells = " | ".join(f"{r:.2f}" for r in accumulated(bench, k, n))
             yield f"| {k} | {n} | {cells} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--provider", choices=tuple(SIZES), default="cpu")
     parser.add_argument("--seconds", type=float, default=0.3, help="for each pair of forms")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     lines = []
-    for line in table(args.seconds):
+    for line in table(Bench(args.provider, args.seconds)):
         print(line, flush=True)
         lines.append(line)
     if args.write:
-        write_record("products", lines)
+        write_record("products" if args.provider == "cpu" else "products_cuda", lines)
 
 
 if __name__ == "__main__":

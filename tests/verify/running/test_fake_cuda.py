@@ -217,3 +217,43 @@ def test_ci_holds_memory_on_the_device_by_its_arena(
         assert main(["ci", "-q"]) == 2
         line = capsys.readouterr().err
         assert line.count("\n") == 1 and why in line and "in a recipe for the CPU" in line
+
+
+def checked(folder: Path, *groups: str, words: str = "") -> subprocess.CompletedProcess[str]:
+    """scripts/check_cuda.sh with the fake."""
+    fake = {"PYTHONPATH": str(ROOT / "tests" / "fake_cuda"), "FAKE_CUDA": words}
+    command = ["bash", "scripts/check_cuda.sh", "--out", str(folder), "--python", sys.executable]
+    return subprocess.run(
+        [*command, *groups], cwd=ROOT, env={**os.environ, **fake}, capture_output=True, text=True
+    )
+
+
+@pytest.mark.slow
+def test_the_script_for_a_gpu_says_what_fails_and_goes_on(tmp_path: Path) -> None:
+    broken = checked(tmp_path, "provider", "wrong", words="broken")
+    assert broken.returncode == 1
+    assert "FAIL provider (exit code" in broken.stdout and "PASS wrong model" in broken.stdout
+    whole = checked(tmp_path, "provider", "wrong", "cpu-only", "diverged")
+    assert whole.returncode == 0, whole.stdout
+    assert "PASS wrong model" not in whole.stdout  # it passed before
+    assert "6 passed, 0 failed, 0 left" in whole.stdout
+    assert checked(tmp_path, "tests-of-mine").returncode == 2
+
+
+@pytest.mark.torch
+def test_the_benchmark_for_a_gpu_compares_what_is_equal(tmp_path: Path) -> None:
+    """On the CPU, with tiny networks: its gradients are PyTorch's."""
+    record = tmp_path / "record.md"
+    command = [
+        sys.executable,
+        "scripts/bench_cuda.py",
+        "--device",
+        "cpu",
+        "--tiny",
+        "--rounds",
+        "1",
+    ]
+    subprocess.run([*command, "--record", str(record)], cwd=ROOT, check=True, capture_output=True)
+    head, _, *rows = [line.strip("| \n").split(" | ") for line in record.read_text().splitlines()]
+    assert [row[0] for row in rows] == ["bert_base", "gpt2_small", "vit_b", "resnet50"]
+    assert all(0 < float(row[head.index("worst difference")]) < 1e-5 for row in rows)
