@@ -107,7 +107,11 @@ Facts: TypeAlias = "Mapping[str, Any]"
 # a run with another one of these is another run
 _IDENTITY = ("parameters", "loss", "formula", "optimizer")
 # between epochs these may change; within one, nobody would know which examples it has seen
-_OF_AN_EPOCH = ("kind", "batch_size", "order", "arrays", "examples", "samples")
+_OF_AN_EPOCH = (
+    "kind", "batch_size", "order", "arrays", "examples", "samples", "constants", "scale",
+)  # fmt: skip
+# `Manifest.options`
+_OF_STEP = ("batch_norm", "dropout", "stop", "inputs_at")
 _WORDS = {
     "optimizer": "optimiser", "formula": "formula of the loss", "order": "seed", "samples": "data",
     "kind": "data", "length": "planned length",
@@ -127,13 +131,17 @@ def facts_of_step(task: TrainingStep, rate: Rate) -> dict[str, Any]:
     }
     if not manifest.objective or FUNCTION in manifest.objective:
         found["formula"] = _formula(task.evaluation)
-    for entry in entries:
-        prefix = f"{entry['glob']}: " if len(entries) > 1 else ""
-        options = {k: v for k, v in entry["optimizer"].items() if k not in ("name", "lr")}
-        found |= {prefix + key: value for key, value in options.items()}
-        found |= {f"{prefix}factor": entry["factor"]} if "factor" in entry else {}
+    found |= {k: v for k, v in manifest.optimizer.items() if k not in ("name", "lr")}
+    found["groups"] = [_group(entry) for entry in manifest.groups[:-1]]
     others = ("clip_value", "clip_norm", "accumulate", "average", "loss_scaling", "schedule")
+    found |= {k: (manifest.options or {}).get(k) for k in _OF_STEP}
     return {**found, **{k: getattr(manifest, k) for k in others}, **_rate(manifest, rate)}
+
+
+def _group(entry: Mapping[str, Any]) -> str:
+    """Return the text of the weights that have another optimiser, or another rate."""
+    options = {k: v for k, v in entry["optimizer"].items() if k not in ("name", "lr")}
+    return json.dumps({entry["glob"]: {**options, "factor": entry.get("factor", 1.0)}})
 
 
 def _rate(manifest: Manifest, rate: Rate) -> dict[str, Any]:
@@ -197,13 +205,19 @@ def differences(before: Facts, now: Facts) -> dict[str, tuple[Any, Any]]:
     return {k: (before[k], v) for k, v in now.items() if k in before and before[k] != v}
 
 
-def check_same_run(changes: Mapping[str, tuple[Any, Any]], stands: Progress, where: str) -> None:
-    """Raise InputError if a run with progress `stands` cannot continue with these changes."""
+def check_same_run(
+    changes: Mapping[str, tuple[Any, Any]], stands: Progress, where: str, *, same_values: bool
+) -> None:
+    """Raise InputError if a run with progress `stands` cannot continue with these changes. If the
+    step has not the same values, one of them is why.
+    """
     fixed = {*_IDENTITY, *(("accumulate",) if stands.micro else ())}
+    fixed |= set() if same_values else changes.keys() - {"rate", "schedule"}
     wrong = {k: v for k, v in changes.items() if k in fixed or (stands.batches and of_an_epoch(k))}
     if not wrong:
         return
-    when = "" if set(wrong) & set(_IDENTITY) else f", in the middle of epoch {stands.epoch + 1}"
+    of_epoch = same_values and not set(wrong) & set(_IDENTITY)
+    when = "" if not of_epoch else f", in the middle of epoch {stands.epoch + 1}"
     raise InputError(
         f"{where} belongs to another run{when}: {_listed(wrong)}: "
         f"{option('choose another --folder, or continue with --force', 'force=True continues')}"

@@ -24,6 +24,7 @@ Given: TypeAlias = (
     "Mapping[str, Array] | str | PathLike[str] | Iterable[Batch] | Callable[[], Iterable[Batch]]"
 )
 
+HELD_OUT = "held-out data"
 # of the examples that a digest is made of
 _ROWS, _BYTES = 256, 1 << 22
 
@@ -151,8 +152,9 @@ class Scaled(Data):
     scale: Mapping[str, tuple[float, np.dtype[Any]]]
 
     def facts(self, number: int, first: Batch) -> dict[str, Any]:
-        """Return the facts of the data."""
-        return self.data.facts(number, first)
+        """Return the facts of the data, and the factors."""
+        factors = {name: by for name, (by, _) in self.scale.items()}
+        return {**self.data.facts(number, first), "scale": factors}
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """Yield scaled batches. Raises InputError if the data has no integers."""
@@ -181,9 +183,10 @@ class Beside(Data):
     constants: Mapping[str, Array]
 
     def facts(self, number: int, first: Batch) -> dict[str, Any]:
-        """Those of the data, without the arrays beside."""
+        """Return the facts of the data, and a digest of the arrays beside."""
         own = {name: a for name, a in first.items() if name not in self.constants}
-        return self.data.facts(number, own)
+        beside = {name: np.asarray(a) for name, a in self.constants.items()}
+        return {**self.data.facts(number, own), "constants": sampled(beside)}
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """Yields batches. Raises InputError for an array that the data has too."""
@@ -210,6 +213,13 @@ def sampled(arrays: Mapping[str, Array]) -> str:
         part = np.ascontiguousarray(rows[chosen])
         found.update(repr(part.tolist()).encode() if part.dtype.hasobject else part.tobytes())
     return found.hexdigest()[:16]
+
+
+def facts_of_held_out(given: Given | Data | None) -> dict[str, Any]:
+    """Return a digest of some examples of arrays by name; nothing for other data."""
+    if not isinstance(given, Mapping):
+        return {}
+    return {HELD_OUT: sampled({name: as_array(a) for name, a in given.items()})}
 
 
 def as_data(

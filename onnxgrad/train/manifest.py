@@ -102,8 +102,9 @@ class Manifest:
     schedule: computed in the graph, which then has no input for the learning rate. gradient_norm:
     the output, of the file that updates, with the norm of all gradients before clipping to
     clip_norm. over_batch: how the loss of a batch follows from the losses of its parts
-    (`losses.base.OverBatch`), or None if it does not. objective: the loss as text. repairs: weights
-    of the file that are copies of a parameter, and parameters that the file lacks, for `export`.
+    (`losses.base.OverBatch`), or None if it does not. objective: the loss as text. options: those
+    of the step that change its gradient and stand in no other key. repairs: weights of the file
+    that are copies of a parameter, and parameters that the file lacks, for `export`.
     """
 
     inputs: tuple[Fed, ...]
@@ -126,6 +127,7 @@ class Manifest:
     schedule: Mapping[str, Any] | None = None
     over_batch: OverBatch | None = None
     objective: str = ""
+    options: Mapping[str, str] | None = None
     repairs: Repairs = field(default_factory=Repairs)
     version: int = VERSION
     # sha256 of each graph's file with its external data, by file name; the state changes

@@ -121,7 +121,13 @@ def build_step(
     trained = {*found.adjoints, *(s.name for s in ahead.applied.statistics)}
     texts = (note.text for note in notes if note.about & trained)
     found = replace(found, notes=(*texts, *found.notes))
-    return _with_update(found, ahead, update, original, Repairs(tied, untied).of(trained))
+    step = _with_update(found, ahead, update, original, Repairs(tied, untied).of(trained))
+    chosen = {
+        "batch_norm": modes.batch_norm, "dropout": modes.dropout, "stop": ", ".join(found.stops),
+        "inputs_at": ", ".join(inputs_at),
+    }  # fmt: skip
+    options = {k: str(v) for k, v in chosen.items() if v not in (None, "")}
+    return replace(step, manifest=replace(step.manifest, options=options or None))
 
 
 def _with_ties(

@@ -8,13 +8,34 @@ from typing import Any
 import numpy as np
 import pytest
 
+import onnxgrad
 from onnxgrad import train
+from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
 from onnxgrad.train import SGD, Adam, Trainer, safetensors_file, training_step
-from tests.train.common import classifier, examples, step
+from tests.train.common import classifier, examples, step, write_model
 from tests.train.update.test_emission import half
 
 DATA = examples(64)
+
+
+@pytest.mark.slow
+def test_fit_stays_near_the_model_that_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a run that goes on; an anchor in the data comes first."""
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path)
+    np.savez("data.npz", **DATA)
+    order = ["fit", "model.onnx", "--data", "data.npz", "--optimizer", "sgd{lr=0.1}", "-q"]
+    order += ["--loss", "cross_entropy + 0.5*proximal_penalty{params=*}", "--folder", "run"]
+    assert main([*order, "--epochs", "1"]) == main([*order, "--epochs", "3", "-o", "out.onnx"]) == 0
+    loss = train.CrossEntropy() + 0.5 * train.ProximalPenalty("*")
+    own = Trainer(training_step(classifier(), loss, SGD(lr=0.1)))
+    own.fit(DATA, epochs=3, constants=own.anchors)
+    for name, array in own.parameters.items():
+        found = onnxgrad.load("out.onnx").main.initializers[name].const
+        np.testing.assert_array_equal(found, array)
 
 
 def test_a_mean_has_the_weights_and_dtypes() -> None:

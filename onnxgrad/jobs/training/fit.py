@@ -132,6 +132,7 @@ def fit(
         if options.inputs_at and options.scale:  # the frozen part had the others
             of_step = trainer.task.manifest.batch
             given["scale"] = {k: v for k, v in options.scale.items() if k in of_step}
+        given |= {"constants": _with_anchors(trainer, data, options)}
         given |= {} if options.shuffle else {"seed": None}
         run = {"metrics": metrics, "callbacks": [watching, _within_limits]}
         history = trainer.train(RunOptions.from_settings({**given, **run}))
@@ -240,8 +241,17 @@ def _read(trainer: TrainingLoop, arrays: Any, given: Any, labels: Collection[str
     """Return the arrays of a file that the step reads, and the labels of metrics."""
     if not isinstance(given, (str, os.PathLike)):
         return arrays
-    names, path = trainer.task.manifest.batch, os.fspath(given)
+    batch, path = trainer.task.manifest.of_role("batch"), os.fspath(given)
+    names = [fed.name for fed in batch if fed.of is None or fed.name in arrays]
     return without_unread(arrays, names, path, beside=labels, leads=trainer.leads)
+
+
+def _with_anchors(trainer: TrainingLoop, data: Any, options: FitOptions) -> dict[str, Any]:
+    """Return the constants, and the weights from which a proximal penalty starts, if the data has
+    none.
+    """
+    given, own = options.constants or {}, data if isinstance(data, Mapping) else {}
+    return {**{k: a for k, a in trainer.anchors.items() if k not in own}, **given}
 
 
 def _within_limits(event: Event) -> None:

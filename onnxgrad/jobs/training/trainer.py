@@ -35,7 +35,15 @@ from onnxgrad.options import known_keywords
 from onnxgrad.train.array_files import read_npz
 from onnxgrad.train.callbacks import Callback, Event, History, check_needs, log_to
 from onnxgrad.train.checkpoint import Progress
-from onnxgrad.train.data import Data, Given, as_data, beside, scaled, without_unread
+from onnxgrad.train.data import (
+    Data,
+    Given,
+    as_data,
+    beside,
+    facts_of_held_out,
+    scaled,
+    without_unread,
+)
 from onnxgrad.train.divergence import (
     Diverged,
     diverged,
@@ -145,7 +153,7 @@ class TrainingLoop(HeldValues):
         if isinstance(self.rate, ReduceOnPlateau):
             self.rate.check(["loss", *metrics])
         source = self._batches(options, options.seed)
-        self._facts["scale"] = dict(options.scale or {})
+        self._facts |= facts_of_held_out(validation)
         few = max((n for n in keep if isinstance(n, int)), default=0)
         place = None if folder is None else RunFolder(Path(folder), few)
         end = counted(options.epochs, "epoch") if steps is None else counted(steps, "step")

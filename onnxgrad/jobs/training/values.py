@@ -32,6 +32,7 @@ from onnxgrad.train.checkpoint import (
     fitting,
     of_an_epoch,
 )
+from onnxgrad.train.data import HELD_OUT
 from onnxgrad.train.engines.base import Engine
 from onnxgrad.train.engines.session import dtype_of
 from onnxgrad.train.export import export
@@ -244,9 +245,12 @@ class HeldValues:
         )
         if not force:
             changes = differences(before, facts_of_step(self.task, self.rate))
-            check_same_run(changes, progress, where)
+            check_same_run(changes, progress, where, same_values=True)
         if force or not progress.micro:
             values = fitting(values, self._engine.held, manifest, every=force)
+        if not force:
+            alike = values.keys() == self._engine.held.keys()
+            check_same_run(changes, progress, where, same_values=alike)
         model = manifest.model if force else words.get("model", "")
         check_values(getattr(values, "outlines", values), manifest, model, where)
         self._engine.put(values)
@@ -259,18 +263,20 @@ class HeldValues:
         InputError if a restored file is of another run.
         """
         own = {k: v for k, v in self._facts.items() if not of_an_epoch(k)}
-        self._facts = {**own, **facts}
+        self._facts = {**own, "constants": None, "scale": {}, **facts}
         if self._before is None:
             return
         before, where, force = self._before
         self._before = None
         changes = differences(before, {**facts_of_step(self.task, self.rate), **self._facts})
         if not force:
-            check_same_run(changes, self.progress, where)
+            check_same_run(changes, self.progress, where, same_values=True)
         elif any(map(of_an_epoch, changes)):
             self.progress = replace(self.progress, batches=0)
         if "rate" in changes:
             self.progress = replace(self.progress, plateau=None)
+        if HELD_OUT in changes:
+            self.progress = self.progress.without_best()
         if changes and self.leads:
             warnings.warn(continuation(changes, where), RunWarning, stacklevel=7)
 
