@@ -90,7 +90,7 @@ def current() -> Limits:
 def limited(timeout: float | None = None, max_memory: int | str | None = None) -> Iterator[Limits]:
     """Limits the code inside; None is the default. Inside other limits the stricter of both hold.
 
-    Raises InputError for values that are no limit.
+    Raises InputError for values that are not limits.
     """
     outer = _current.get()
     if timeout is not None and not 0 < timeout < float("inf"):
@@ -129,7 +129,7 @@ def read_size(text: int | str) -> int:
     size = 0 if match is None else int(float(match[1]) * _UNITS[(match[2] or "").lower()])
     if size <= 0:
         raise InputError(
-            f"{str(text)[:40]!r} is no size of memory: write a number of bytes, or "
+            f"{str(text)[:40]!r} is not an amount of memory: write a number of bytes, or "
             "such as 4GB or 512MiB"
         )
     return min(size, UNLIMITED)

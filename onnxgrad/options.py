@@ -389,7 +389,7 @@ class Declared(ABCMeta):
     """The metaclass of dataclasses whose fields are options: an unknown one is an InputError."""
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
-        """Make an object. Raises InputError for a keyword that is no field."""
+        """Make an object. Raises InputError for a keyword that is not a field."""
         if options and is_dataclass(cls):
             known = [f.name for f in fields(cls) if f.init]
             for name in options:

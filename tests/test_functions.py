@@ -90,13 +90,12 @@ def keywords(method: Any) -> list[str]:
     return [*inspect.signature(method).parameters]
 
 
-ANY = {("agree", "value")}  # of the leading process, whatever it is
 METHODS = [
     (name, p)
     for name, method in inspect.getmembers(onnxgrad.Trainer, inspect.isfunction)
     if (not name.startswith("_") or name == "__init__") and "options" not in keywords(method)
     for p in keywords(method)
-    if p != "self" and (name, p) not in ANY
+    if p != "self"
 ]
 BATCH = {"x": np.zeros((4, 16), np.float32), "target": np.zeros((4, 8), np.float32)}
 

@@ -243,7 +243,7 @@ def test_an_onnxscript_function_that_gives_no_model() -> None:
         def to_model_proto(self) -> onnx.ModelProto:
             raise TypeError("a model needs attributes with values " * 100)
 
-    with pytest.raises(InputError, match="'f' gives no model: TypeError: a model needs") as error:
+    with pytest.raises(InputError, match="'f' returns no model: TypeError: a model needs") as error:
         onnxgrad.load(Untyped(parse(TEXT)))
     assert len(str(error.value)) < 300
 

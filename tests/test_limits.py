@@ -81,7 +81,7 @@ def test_sizes_of_memory(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "much", "9" * 5000, "1e9", "4GX", "1.", True, 0])
 def test_no_sizes_of_memory(text: int | str) -> None:
-    with pytest.raises(InputError, match="is no size of memory"):
+    with pytest.raises(InputError, match="is not an amount of memory"):
         read_size(text)
 
 
@@ -92,7 +92,7 @@ def test_every_function_that_runs_models_takes_both() -> None:
             onnxgrad.verify(model, model, timeout=1e-9)
         with pytest.raises(InputError, match="timeout"):
             function(model, timeout=-1)
-        with pytest.raises(InputError, match="size of memory"):
+        with pytest.raises(InputError, match="amount of memory"):
             function(model, max_memory="lots")
         function(model, timeout=60, max_memory="4GiB")
 

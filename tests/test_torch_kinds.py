@@ -59,7 +59,7 @@ def test_kind(models: dict[str, Any], kind: str) -> None:
 
 def test_a_function_that_needs_an_attribute() -> None:
     with pytest.raises(
-        onnxgrad.InputError, match="the onnxscript function 'leaky' gives no model: ValueError"
+        onnxgrad.InputError, match="the onnxscript function 'leaky' returns no model: ValueError"
     ):
         onnxgrad.load(leaky)
 

@@ -55,7 +55,7 @@ def _there(name: str) -> Path:
 
 def read(name: str) -> tuple[onnx.ModelProto, Path | None]:
     """Return a parsed model without its external data, and its folder. Raises InputError if the
-    file is no ONNX model.
+    file is not an ONNX model.
     """
     if name != STDIN:
         return proto_of(_there(name))

@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
             )
         text = f"unknown command '{value}'{perhaps(value, known)}"
         if value.endswith(".onnx"):
-            text = f"'{value}' is no command: say first what to do, as in onnxgrad inspect {value}"
+            text = f"'{value}' is not a command: write one first, as in onnxgrad inspect {value}"
         raise argparse.ArgumentError(None, text)
 
 

@@ -117,7 +117,7 @@ def drop(stream: TextIO) -> None:
 
 @contextlib.contextmanager
 def quiet_libraries(verbose: bool) -> Iterator[None]:
-    """Warnings of libraries are no messages of ours: not printed, or one line each with -v. Those
+    """Warnings of libraries are not messages of ours: not printed, or one line each with -v. Those
     of a rule that failed are ours.
     """
 

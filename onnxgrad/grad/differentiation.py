@@ -37,7 +37,7 @@ class Gradient:
     targets: tuple[str, ...]
     # requested value -> output that holds its adjoint, in the order requested
     adjoints: Mapping[str, str]
-    # target -> graph input for its adjoint, where that is no constant
+    # target -> graph input for its adjoint, where that is not a constant
     seeds: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     # where gradients stop

@@ -170,7 +170,7 @@ def drop_constants(block: BindingBlock, kept: Collection[str]) -> None:
 
 @contextmanager
 def variable(values: Iterable[Var]) -> Iterator[None]:
-    """While this lasts, initializers among `values` are no constants."""
+    """While this lasts, initializers among `values` are not constants."""
     weights = [v for v in values if v.initializer is not None]
     for v in weights:
         v.variable = True

@@ -46,7 +46,7 @@ class Parameter:
 def parameters_of(rule: GradientRule, index: int) -> tuple[Parameter, ...]:
     """The parameters of formula `index` of a rule, by its signature.
 
-    Raises InputError for a parameter that is no attribute or input of the operator.
+    Raises InputError for a parameter that is not an attribute or input of the operator.
     """
     inputs, attributes, variadic = formal_names(rule.domain, rule.op)
     parameters = list(inspect.signature(rule.formulas[index] or rule.formula).parameters.values())[
@@ -71,7 +71,7 @@ def parameters_of(rule: GradientRule, index: int) -> tuple[Parameter, ...]:
         else:
             if inputs is not None and operands >= len(inputs) and not variadic:
                 raise InputError(
-                    f"the rule of {rule.name} asks for '{p.name}', which is no "
+                    f"the rule of {rule.name} asks for '{p.name}', which is not "
                     "attribute or input of it"
                 )
             formal = inputs[operands] if inputs is not None and operands < len(inputs) else p.name

@@ -43,7 +43,7 @@ _LEAST = 2
 
 
 def bind(graph: GraphProto, values: Values) -> None:
-    """Replace references to attributes by values; a reference without a value is no attribute."""
+    """Replace references to attributes by values, and remove references without a value."""
     for node in every_node(graph.node):
         if not any(a.ref_attr_name for a in node.attribute):
             continue
@@ -59,14 +59,14 @@ def bind(graph: GraphProto, values: Values) -> None:
 
 
 def probes(values: Values) -> list[Values]:
-    """Other values of all attributes at once. Raises InputError for attributes that are no
+    """Other values of all attributes at once. Raises InputError for attributes that are not
     numbers.
     """
     for a in values.values():
         if a.type not in _KINDS:
             raise InputError(
-                f"attribute '{a.name}' is no number, and a gradient is built for its value: inline "
-                "the function, or differentiate the model that calls it"
+                f"attribute '{a.name}' is not a number, and a gradient depends on its value: "
+                "inline the function, or differentiate the model that calls it"
             )
     floats = {
         n: a for n, a in values.items() if a.type in (AttributeProto.FLOAT, AttributeProto.FLOATS)

@@ -19,7 +19,7 @@ from onnxgrad.ir.types import FLOAT_DTYPES, Array, Dim, Shape, TensorType, numpy
 from onnxgrad.ir.var import Var
 from onnxgrad.verify.reference.user_operators import OWN, call_own
 
-# an operand of more elements is no example: the kernel may be slow
+# an operand of more elements is not an example: the kernel may be slow
 _MOST = 1 << 20
 # open sizes of the two runs of a kernel: such as models rarely fix
 _FIRST = ((3, 2), (50, 3))  # where they begin, and their steps
@@ -87,7 +87,7 @@ def _run(b: Binding, sizes: _Sizes) -> list[Any]:
     try:
         with np.errstate(all="ignore"):
             return call_own(OWN[b.domain, b.op], 0, operands, dict(b.attrs))
-    except Exception:  # noqa: BLE001  # a kernel may raise anything on what is no real operand
+    except Exception:  # noqa: BLE001  # a kernel may raise anything on what is not a real operand
         return []
 
 

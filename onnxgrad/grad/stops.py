@@ -65,7 +65,7 @@ def _named(
         return computed[entry]
     if entry not in values:
         raise InputError(
-            f"stop '{entry}' is no value of the "
+            f"stop '{entry}' is not a value of the "
             f"model{perhaps(entry, computed, 3)}{inside(block, entry)}"
         )
     v = values[entry]

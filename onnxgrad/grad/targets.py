@@ -31,7 +31,7 @@ def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[V
     """The target values. With `scalar`, each must have rank 0.
 
     Raises InputError, naming what it found, for an unknown name, an index out of range, a target
-    given twice, a value that is no floating-point tensor or not a scalar, and when none is named
+    given twice, a value that is not a floating-point tensor or not a scalar, and when none is named
     though there are several outputs.
     """
     outputs = _outputs(block)
@@ -87,7 +87,7 @@ def target_value(block: BindingBlock, entry: str | int, values: Mapping[str, Var
     if isinstance(entry, str):
         if entry not in values:
             raise InputError(
-                f"target '{entry}' is no value of the model{perhaps(entry, values, 3)}; its "
+                f"target '{entry}' is not a value of the model{perhaps(entry, values, 3)}; its "
                 f"outputs are {outputs}"
             )
         return values[entry]
@@ -228,8 +228,8 @@ def _place(entry: str, word: str) -> Place:
     found = _RANGE.fullmatch(word)
     if found is None:
         raise InputError(
-            f"target '{entry}': '{word.strip()}' is no place along an axis; these are 7, -1, 2:5, "
-            "::2, : and ..."
+            f"target '{entry}': '{word.strip()}' is not a place along an axis; examples are 7, -1, "
+            "2:5, ::2, : and ..."
         )
     start, stop, step = (None if n is None else int(n) for n in found.groups())
     if step == 0:

@@ -52,9 +52,9 @@ def find_wrt(
 
     None: every floating-point input, sequences among them. "params": the weights that reach a
     target. Entries that begin with `!` take away from what those before them named. Raises
-    InputError for an unknown name, a name given twice, a value that is no floating-point tensor or
-    a measure of Resize, a glob without a match, one that takes nothing away, nothing left, and a
-    model without a floating-point input.
+    InputError for an unknown name, a name given twice, a value that is not a floating-point tensor
+    or is a measure of Resize, a glob without a match, an entry that excludes nothing, an empty
+    result, and a model without a floating-point input.
     """
     if wrt is None:
         return _float_inputs(block)
@@ -101,7 +101,7 @@ def _named(block: BindingBlock, entry: str, values: Mapping[str, Var]) -> list[V
         return _matching(entry, values)
     inputs = [v.name for v in block.inputs if v.initializer is None]
     raise InputError(
-        f"wrt '{entry}' is no value of the "
+        f"wrt '{entry}' is not a value of the "
         f"model{perhaps(entry, values, 3)}{inside(block, entry)}; its inputs are "
         f"{', '.join(inputs[:8])}{', ...' if len(inputs) > 8 else ''}, and "
         f"{option('`onnxgrad inspect --text`', '`print(onnxgrad.load(model).main)`')} lists all"
@@ -148,7 +148,7 @@ def _without(found: Collection[Var], entry: str) -> list[Var]:
 
 
 def entries_of(wrt: Wrt, names: Container[str]) -> list[str]:
-    """The names, globs and PARAMS of a request, in order; one with commas that is no value's
+    """The names, globs and PARAMS of a request, in order; one with commas that is not a value's
     name is several.
     """
     entries = [wrt] if isinstance(wrt, str) else list(wrt or ())

@@ -36,7 +36,7 @@ def split_name(name: str) -> tuple[str, str]:
     """
     domain, separator, op = name.rpartition("::")
     if not op or (separator and not domain):
-        raise InputError(f'\'{name}\' is no operator name: write "Op" or "my.domain::Op"')
+        raise InputError(f'\'{name}\' is not an operator name: write "Op" or "my.domain::Op"')
     return canonical(domain), op
 
 

@@ -117,7 +117,7 @@ def load_own(model: ModelLike, *, in_place: bool = False) -> Program:
 
 def proto_of(model: ModelLike) -> tuple[ModelProto, Path | None]:
     """Returns the protobuf of a model without its external data, and the folder of that data;
-    operators are not checked. Raises InputError if it is no model, or damaged.
+    operators are not checked. Raises InputError if it is not a model, or damaged.
     """
     model = settled(model)
     if isinstance(model, Program):
@@ -208,7 +208,7 @@ def _read(proto: ModelProto, folder: Path | None, path: Path | None, where: str)
     for f in proto.functions:
         program.functions[f.domain, f.name, f.overload] = reader.function(program, f)
     _pin(program)
-    # protobuf hands out bytes where a string is no UTF-8
+    # protobuf hands out bytes where a string is not UTF-8
     damaged = next((name for name in program.names if not isinstance(name, str)), None)
     if damaged is not None:
         raise InputError(f"{where}: the name {damaged!r} is not UTF-8 text")

@@ -23,7 +23,7 @@ def settled(model: Any) -> Any:
     """Returns the model as a path, bytes, ModelProto or Program, which can be read several times;
     it is not changed.
 
-    Raises InputError if it is no model, or the block of a function or of a nested graph.
+    Raises InputError if it is not a model, or the block of a function or of a nested graph.
     """
     if isinstance(model, (str, os.PathLike, bytes, ModelProto, Program)):
         return model
@@ -74,7 +74,7 @@ def to_model_proto(model: Any) -> ModelProto:
             name = getattr(model, "name", type(model).__name__)
             reason = " ".join(str(e).split())[:200]
             raise InputError(
-                f"the onnxscript function '{name}' gives no model: {type(e).__name__}: {reason}"
+                f"the onnxscript function '{name}' returns no model: {type(e).__name__}: {reason}"
             ) from e
         return _checked(found, model)
     raise InputError(

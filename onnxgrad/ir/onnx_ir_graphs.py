@@ -161,7 +161,7 @@ class OnnxIrRegion:
     @staticmethod
     def of(model: Any, graph: Any, root: Any, depth: int) -> OnnxIrRegion:
         """Returns the region that computes `root`, a node of `graph` (or of a function), from nodes
-        at most `depth` steps up. Raises InputError if it is no program.
+        at most `depth` steps up. Raises InputError if it is not a program.
         """
         nodes = _gathered(root, depth)
         writer = _Writer(set(nodes))

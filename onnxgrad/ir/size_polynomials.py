@@ -76,7 +76,7 @@ def ratio(a: Polynomial, b: Polynomial) -> Polynomial | None:
 
 
 def quotient(a: Polynomial, b: Polynomial) -> Polynomial | None:
-    """a / b, exact or rounded down; None if either may be negative and b is no factor of a."""
+    """a / b, exact or rounded down; None if either may be negative and b is not a factor of a."""
     found = ratio(a, b)
     if found is not None:
         return found
@@ -184,7 +184,7 @@ def dim(p: Polynomial | None) -> Dim:
 
 
 def terms(d: int | str) -> Polynomial:
-    """The polynomial of a size. A text that is no formula is one symbol."""
+    """The polynomial of a size. A text that is not a formula is one symbol."""
     if isinstance(d, int):
         return {(): d} if d else {}
     return _polynomial(d)
@@ -202,7 +202,7 @@ def _polynomial(text: str) -> Polynomial:
 
 @lru_cache(maxsize=KNOWN)
 def compound(atom: str) -> tuple[str, int | str, int | str] | None:
-    """Operator and operands of an atom that is no name."""
+    """Operator and operands of an atom that is not a name."""
     if _MARKS.isdisjoint(atom):
         return None
     try:

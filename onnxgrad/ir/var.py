@@ -64,13 +64,13 @@ class Var:
 
     @property
     def dtype(self) -> int:
-        """The ONNX element type; 0 if it is unknown or the value is no tensor."""
+        """The ONNX element type; 0 if it is unknown or the value is not a tensor."""
         type_ = self.type
         return type_.dtype if isinstance(type_, TensorType) else 0
 
     @property
     def shape(self) -> Shape | None:
-        """The symbolic shape; None if the rank is unknown or the value is no tensor."""
+        """The symbolic shape; None if the rank is unknown or the value is not a tensor."""
         type_ = self.type
         return type_.shape if isinstance(type_, TensorType) else None
 
@@ -123,7 +123,7 @@ class Var:
         return array
 
     def set_constant(self, tensor: TensorProto) -> None:
-        """Set another value, of any dtype and shape. Raises InternalError if it is no constant."""
+        """Replace the value of a constant; dtype and shape may differ. Raises InternalError."""
         if self.definition is not None and self.is_constant:
             for name in [n for n in self.definition.attrs if n != "value"]:
                 self.definition.drop_attribute(name)
@@ -131,7 +131,7 @@ class Var:
         elif self.initializer is not None:
             self.initializer = tensor
         else:
-            raise InternalError(f"setting the value of a Var that is no constant: {self!r}")
+            raise InternalError(f"cannot set the value of a Var that is not a constant: {self!r}")
         self.type = TensorType(tensor.data_type, tuple(tensor.dims))
         self._array = None
         self.block.touch()

@@ -113,7 +113,7 @@ def values_of(model: ModelProto, given: Mapping[str, Any]) -> dict[str, Array]:
         if name not in inputs:
             raise InputError(f"{where}: the model has no such input{perhaps(name, inputs, 3)}")
         if not inputs[name].type.HasField("tensor_type"):
-            raise InputError(f"{where}: the input is no tensor, and nothing else can be constant")
+            raise InputError(f"{where}: it is not a tensor, and only tensors can be constant")
         found[name] = _array(where, inputs[name], value)
     return found
 
@@ -174,7 +174,7 @@ def _converted(where: str, value: Any, code: int, dtype: np.dtype[Any]) -> Array
     try:
         plain = np.asarray(value)
     except ValueError as error:
-        raise InputError(f"{where}: {str(value)[:_SHOWN]} is no array: {error}") from None
+        raise InputError(f"{where}: {str(value)[:_SHOWN]} is not an array: {error}") from None
     kinds = "US" if code == TensorProto.STRING else "b" if dtype == np.bool_ else "iuf"
     empty = plain.size == 0
     made: Array | None = None
@@ -185,7 +185,7 @@ def _converted(where: str, value: Any, code: int, dtype: np.dtype[Any]) -> Array
             made = None
     if made is None:
         raise InputError(
-            f"{where}: {str(value)[:_SHOWN]} is no value of {dtype_name(code)}, the input's type"
+            f"{where}: {str(value)[:_SHOWN]} is not a value of {dtype_name(code)}, the input's type"
         )
     return made
 

@@ -64,7 +64,7 @@ def extracted(
         missing = [v for v in block.inputs if v.users and v.initializer is None and v not in given]
         if missing:
             raise InputError(
-                f"the outputs depend on '{missing[0].name}' as well, which is no input of the part"
+                f"the outputs also depend on '{missing[0].name}', which is not an input of the part"
             )
         block.inputs = given
     else:
@@ -84,7 +84,7 @@ def _named(values: Mapping[str, Var], given: Sequence[str], what: str) -> list[V
     for name in names:
         if name not in values:
             near = perhaps(name, values, 3)
-            raise InputError(f"{what} '{name}' is no value of the main graph{near}")
+            raise InputError(f"{what} '{name}' is not a value of the main graph{near}")
     return [values[name] for name in names]
 
 

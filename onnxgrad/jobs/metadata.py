@@ -34,7 +34,8 @@ def change(
     for name, value in header.items():
         wanted = int if name == "model_version" else str
         if not isinstance(value, wanted) or isinstance(value, bool):
-            raise InputError(f"{name}: {value!r} is no {'number' if wanted is int else 'text'}")
+            kind = "a whole number" if wanted is int else "text"
+            raise InputError(f"{name} must be {kind}, not {value!r}")
         if isinstance(value, int) and not -_MOST <= value < _MOST:
             raise InputError(f"{name}: {value} has more than 64 bits")
         program.header[name] = value

@@ -185,7 +185,7 @@ class OptimizedModel(WithPage):
         return self.outcome.to_dict()
 
 
-# kinds of work that are no pass
+# kinds of work that are not passes
 _KINDS = ("read", "tune", "prove", "bisect", "write")
 
 

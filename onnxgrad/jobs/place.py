@@ -180,7 +180,7 @@ def devices_of(
     devices = {b: device for b, device in chosen.items() if device is not None}
     for device in (default, *devices.values()):
         if DEVICE.fullmatch(device) is None:
-            raise InputError(f"'{device}' is no device name: letters, digits and _ . : - only")
+            raise InputError(f"'{device}' is not a device name: use letters, digits and _ . : -")
     if propagate:
         _propagate(devices, bindings, _before)
         _propagate(devices, bindings[::-1], _behind)

@@ -233,7 +233,7 @@ def parse(table: Any, where: str) -> Recipe:
 
 def _of_ci(table: Any, where: str) -> dict[str, Any]:
     if not isinstance(table, dict):
-        raise InputError(f"{where}: 'ci' is no table")
+        raise InputError(f"{where}: 'ci' must be a table")
     found = {key: _checked(key, value, OF_CI, f"{where}: ci") for key, value in table.items()}
     if found.get("models") == []:
         raise InputError(f"{where}: ci: 'models' is empty")
@@ -250,11 +250,11 @@ def _flat(table: Any, where: str, folder: Path, others: Iterable[str] = ()) -> d
     `others` are keys that the caller reads itself. Raises InputError, which names the key.
     """
     if not isinstance(table, dict):
-        raise InputError(f"{where}: is no table")
+        raise InputError(f"{where} must be a table")
     flat = {k: v for k, v in table.items() if k not in (*_SUBTABLES, *others)}
     for name in _SUBTABLES:
         if not isinstance(table.get(name, {}), dict):
-            raise InputError(f"{where}: '{name}' is no table")
+            raise InputError(f"{where}: '{name}' must be a table")
         flat.update((f"{name}.{k}", v) for k, v in table.get(name, {}).items())
     known = {**OPTIONS, **GATES}
     flat = {key: _checked(key, value, known, where, others) for key, value in flat.items()}

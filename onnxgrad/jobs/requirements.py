@@ -264,8 +264,8 @@ def check_operators(
             if not allowed and name not in known and name not in _schemas():
                 hint = perhaps(name, sorted({*known, *_schemas(), *QUANTITIES}))
                 raise InputError(
-                    f"{where}: require names '{name}', which is no operator of the standard or of "
-                    f"the model{hint}"
+                    f"{where}: require names '{name}', which is not an operator of the standard "
+                    f"or of the model{hint}"
                 )
 
 

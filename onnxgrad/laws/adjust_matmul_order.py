@@ -110,7 +110,7 @@ def order_of_products(rows: int) -> list[Rule]:
     def gemm_of_product_right(x: Var, a: Var, b: Var, c: Var | None, root: Binding) -> Any:
         """Gemm(x, a @ b, c) = Gemm(Gemm(x, a), b, c), transB with its operands"""
         decline_if(root.version < NO_BIAS, "before opset 11 a Gemm needs a bias")
-        decline_if(a.rank != 2 or b.rank != 2, "an operand of the inner product is no matrix")
+        decline_if(a.rank != 2 or b.rank != 2, "an operand of the inner product is not a matrix")
         return gemm_right(root, x, (a, 0), (b, 0), c, 1.0)
 
     def gemm_right(
@@ -130,7 +130,7 @@ def order_of_products(rows: int) -> list[Rule]:
         """x @ T(a @ b) = (x @ T(b)) @ T(a)"""
         decline_if(
             not is_matrix_transpose(t) or a.rank != len(t) or b.rank != len(t),
-            "it is no transpose of matrices of one rank",
+            "it is not the transpose of matrices of equal rank",
         )
         turned = [(*(v.shape or ())[:-2], *(v.shape or ())[:-3:-1]) for v in (b, a)]
         _check(True, [x, b, a], [x.shape, *turned], rows)

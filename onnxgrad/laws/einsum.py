@@ -76,7 +76,7 @@ def einsum_of_two(x: Var, y: Var, root: Binding) -> Any:
             return a @ b
         if b.is_constant and _is_product(first, turned, equation.result):
             return a @ b.mT
-    return decline("the equation is no product of matrices as they lie")
+    return decline("the equation is not a product of matrices in their order in memory")
 
 
 def _is_product(left: str, right: str, result: str) -> bool:

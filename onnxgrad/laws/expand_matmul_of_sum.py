@@ -95,7 +95,7 @@ def expanded(rows: int) -> list[Rule]:
             )
             decline_if(
                 b.op == "Transpose" and not is_matrix_transpose(b.attr("perm")),
-                "it is no matrix transpose",
+                "it is not the transpose of a matrix",
             )
         _check(x)
         found = _costs(x, w.shape, w, p, q, rows, turned)

@@ -39,7 +39,7 @@ def gemm_of_rows(x: Var, w: Var, c: Var, root: Binding) -> Any:
         "a weight or bias that is computed is not Gemm's",
     )
     if w.shape is None or len(w.shape) != 2 or c.shape != w.shape[1:]:
-        return decline("the weight is no matrix (K, N), or the addend no row (N,)")
+        return decline("the weight is not a matrix (K, N), or the addend is not a row (N,)")
     if x.shape is None or len(x.shape) < 3 or root.version < 13:
         return decline("there is no batch of matrices to make one of")
     k, n = w.shape
@@ -59,7 +59,7 @@ def gemm_of_matrices(x: Var, w: Var, c: Var, root: Binding) -> Any:
     if root.out.dtype not in GEMM_DTYPES or root.version < 7:
         return None
     if w.shape is None or len(w.shape) != 2 or c.shape not in (w.shape[1:], (1, *w.shape[1:])):
-        return decline("the right operand is no matrix (K, N), or the addend no row (N,)")
+        return decline("the right operand is not a matrix (K, N), or the addend is not a row (N,)")
     if not (isinstance(w.shape[0], int) and w.shape[0] > 0 and isinstance(w.shape[1], int)):
         return decline("the sizes of the right operand are unknown")
     return op.Gemm(x, w, c)
@@ -159,7 +159,7 @@ def product_of_rows(x: Var, w: Var, root: Binding) -> Any:
     product = None if root.inputs[0] is None else root.inputs[0].definition
     rows = None if product is None or product.inputs[0] is None else product.inputs[0].shape
     if not x.shape or len(x.shape) < 2 or not rows or w.shape is None or len(w.shape) != 2:
-        return decline("an operand's rank is unknown, or the right one is no matrix")
+        return decline("an operand's rank is unknown, or the right one is not a matrix")
     decline_if(not isinstance(x.shape[-1], int) or rows[-1] != x.shape[-1], "the columns change")
     # the count of elements decides one unknown size
     sizes = [d if isinstance(d, int) else None for d in (*x.shape[:-1], w.shape[1])]

@@ -99,7 +99,7 @@ def min_of_max(x: Var, a: Var, b: Var, root: Binding) -> Any:
     )
     low, high = a.const, b.const
     if low is None or high is None or a.shape not in ((), (1,)) or b.shape not in ((), (1,)):
-        return decline("a bound is no number")
+        return decline("a bound is not a number")
     decline_if(
         not low.item() <= high.item() or ((a.rank or b.rank) and not x.rank),
         "the bounds are not in order, or broadcast x",
@@ -118,7 +118,7 @@ def _bounds(clip: Binding) -> _Bounds:
     found = []
     for v in (clip.operand(1), clip.operand(2)):
         value = None if v is None or v.shape not in ((), (1,)) else v.const
-        decline_if(v is not None and value is None, "a bound is no constant")
+        decline_if(v is not None and value is None, "a bound is not a constant")
         found.append(None if value is None else value.item())
     return found[0], found[1]
 

@@ -65,7 +65,7 @@ def permeable(b: Binding, perm: Perm) -> Moved | None:
 
 def transposed_constant(v: Var, perm: Perm) -> Var | None:
     """A constant that broadcasts with values of the rank, in the other order; None for a large one
-    with another reader, and what is no constant.
+    with another reader, and what is not a constant.
     """
     array = v.const if v.is_constant else None
     if array is None or array.ndim > len(perm) or (v.use_count > 1 and array.nbytes > _LARGEST):

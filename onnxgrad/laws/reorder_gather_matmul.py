@@ -27,7 +27,7 @@ def _matrix(w: Var) -> tuple[int, int]:
     """(k, n). Raises Decline for anything but a matrix of known sizes."""
     shape = w.shape
     if shape is None or len(shape) != 2:
-        raise decline("the right operand is no matrix")
+        raise decline("the right operand is not a matrix")
     k, n = shape
     if not (isinstance(k, int) and isinstance(n, int)):
         raise decline("a size of the right operand is unknown")
@@ -98,7 +98,7 @@ def gathers_of_rows(rows: int) -> list[Rule]:
         k, n = _matrix(w)[:: -1 if product.attr("transB") else 1]
         decline_if(
             product.attr("transA") or product.version < 7 or i.rank != 1 or fixed(product.out),
-            "the left operand is transposed, or the index is no vector",
+            "the left operand is transposed, or the index is not a vector",
         )
         decline_if(
             c is not None and c.shape not in ((), (1,), (n,), (1, 1), (1, n)),
@@ -126,7 +126,7 @@ def _check_columns(early: bool, x: Var, w: Var, i: Var, rows: int) -> None:
     k, n = _matrix(w)
     taken = element_count(i.shape)
     if taken is None or i.rank not in (0, 1) or x.rank is None:
-        raise decline("the index is no number or vector of known size")
+        raise decline("the index is neither a scalar nor a vector of known size")
     decline_if(fixed(x), "the left operand is constant")
     free = fixed(w) and fixed(i)
     decline_if(
@@ -181,8 +181,8 @@ def product_of_gathered_matrices(x: Var, w: Var, i: Var, root: Binding, p: Any =
     if w.rank != 3 or not is_static(x.shape) or not is_static(w.shape) or i.shape != x.shape[:1]:
         return decline("not one matrix for each batch, of known sizes")
     decline_if(root.version < 12, "a GatherND for each batch needs opset 12")
-    decline_if(not w.is_constant, "the table is no constant, and would be transposed at every run")
-    decline_if(p is not None and tuple(p) != (0, 2, 1), "the gathered are no transposed matrices")
+    decline_if(not w.is_constant, "the table is not a constant: every run would transpose it")
+    decline_if(p is not None and tuple(p) != (0, 2, 1), "the slices are not transposed matrices")
     decline_if(
         len(x.shape) != 3 or w.use_count > 1,
         "the table has another reader, or the batch has more than one axis",

@@ -74,7 +74,7 @@ def number(v: Var) -> Any:
 
 
 def _one_number(compute: Callable[[Any, Any], Any], c: Var, d: Var) -> Array | None:
-    """One number for two; None if one is no number, and for a float too large or too small to do
+    """One number for two; None if one is not a number, and for a float too large or too small to do
     what they do one by one.
     """
     p, q = number(c), number(d)

@@ -55,7 +55,7 @@ def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding
     """BN(x) = x * scale + shift, scale = gamma / sqrt(var + eps), shift = beta - mean * scale, in
     inference
 
-    A gamma of ones is no factor, a beta of zeros no term.
+    A gamma of ones adds no factor, a beta of zeros no term.
     """
     reason = "an attribute is that of the enclosing function" if root.has_refs else _training(root)
     reason = reason or _unusable((gamma, beta, mean, var), x, root)
@@ -91,7 +91,7 @@ def _unusable(statistics: Sequence[Var], x: Var, root: Binding) -> str | None:
     if not all(v.dtype for v in statistics):
         return "a statistic's dtype is unknown"
     if root.attr("spatial", 1) and any(v.rank not in (None, 1) for v in statistics):
-        return "a statistic is no vector"
+        return "a statistic is not a vector"
     if x.rank and any(_differ(v.shape, x.shape) for v in statistics):
         return "a statistic has no number for each channel"
     return None
@@ -150,7 +150,7 @@ def batch_norm_after_product(
     """BN(x) = x * scale + shift, where x is a product that can take them"""
     decline_if(
         not _after_product(x),
-        "its operand is no product that could take the scale: one kernel stays faster than two",
+        "its operand is not a product that could take the scale: one kernel stays faster than two",
     )
     decline_if(
         not all(fixed(v) for v in (gamma, beta, mean, var)),

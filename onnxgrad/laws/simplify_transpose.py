@@ -154,7 +154,7 @@ def concat_of_transposes(x: list[Var], axis: int, root: Binding) -> Any:
     for v, b in zip(x, made, strict=True):
         decline_if(
             b is None and (v.const is None or v.use_count > 1),
-            f"{v.name} is no Transpose, nor a constant that is read here only",
+            f"{v.name} is neither a Transpose nor a constant that is read only here",
         )
     perm = perms.pop()
     if perm is None or perms:

@@ -77,7 +77,7 @@ def outline_as(
     """
     domain, _, operator = name.rpartition("::")
     if not operator.isidentifier():
-        raise InputError(f"outline_as: '{name}' is no name of an operator: write domain::Operator")
+        raise InputError(f"outline_as: '{name}' is not an operator: write domain::Operator")
     if not isinstance(pattern, Pattern) or pattern.heads is None:
         raise InputError(f"outline_as '{name}': the pattern's root is an operator, as in P.Relu(x)")
     domain = domain or DOMAIN
@@ -293,7 +293,7 @@ class MergeComposites(Pass):
             if trace.stopped:
                 break
             where = str(members[-1])
-            for b in members:  # where it stood is no property of a function that several share
+            for b in members:  # several callers share the function, and it has no place of its own
                 kept = {e.key: e.value for e in b.node.metadata_props if e.key != KEY}
                 b.set_metadata(kept)
             group = Group(

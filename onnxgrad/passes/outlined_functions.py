@@ -56,7 +56,7 @@ def remember(group: Sequence[Binding], position: Mapping[Binding, int]) -> str:
 
 
 def origins(node: NodeProto) -> list[Origin] | None:
-    """The members that `node` remembers, in the order of the body; None if it is no call of
+    """The members that `node` remembers, in the order of the body; None if it is not a call of
     `outline`'s, or was edited.
     """
     text = next((e.value for e in node.metadata_props if e.key == KEY), None)

@@ -82,18 +82,9 @@ def _is_told_otherwise(b: Binding, elements: KnownElements) -> bool:
     except TypeMismatch:
         return False
     return any(
-        v is not None and isinstance(found, TensorType) and _adds(found, v.type)
+        v is not None and _says_more(found, v.type, renamed=True)
         for v, found in zip(b.outputs, types)
     )
-
-
-def _adds(found: TensorType, type_: object) -> bool:
-    """Whether `found` has a dtype, a rank or a size that `type_` has not, another name included."""
-    if not isinstance(type_, TensorType) or found.dtype not in (0, type_.dtype):
-        return True
-    if found.shape is None or type_.shape is None:
-        return found.shape is not None
-    return any(new is not None and new != old for new, old in zip(found.shape, type_.shape))
 
 
 def _is_known(type_: object, named: Set[str]) -> bool:
@@ -107,16 +98,22 @@ def _is_named(dim: str | None, named: Set[str]) -> bool:
     return dim in named or (dim is not None and named >= symbols(dim))
 
 
-def _says_more(new: object, old: object) -> bool:
-    """Whether a dtype, a rank or a size became known, or a size got a name."""
+def _says_more(new: object, old: object, *, renamed: bool = False) -> bool:
+    """Whether a dtype, a rank or a size became known, or a size got a name. `renamed`: a size that
+    differs in any way counts as well.
+    """
     if not isinstance(new, TensorType):
         return False
-    if not isinstance(old, TensorType) or (new.dtype and not old.dtype):
+    if not isinstance(old, TensorType):
+        return True
+    if new.dtype not in (0, old.dtype) and (renamed or not old.dtype):
         return True
     if new.shape is None or old.shape is None:
         return new.shape is not None
     return any(
-        n is not None and o != n and not isinstance(o, int) and (o is None or isinstance(n, int))
+        n is not None
+        and o != n
+        and (renamed or o is None or (isinstance(n, int) and not isinstance(o, int)))
         for n, o in zip(new.shape, old.shape)
     )
 

@@ -61,7 +61,7 @@ _TRAINABLE = (
     *_CLEAN[:2],
     Step("remove-noops{floats=false}", "a factor of 1 may be a parameter"),
     Step("fold-constant{floats=false}", "shapes, sizes and indices only"),
-    Step("simplify-sizes", "sizes are no weights"),
+    Step("simplify-sizes", "sizes are not weights"),
     Step(
         "merge-equal{floats=false}",
         "after folding, so that more bindings are equal; biases of zeros stay apart",
@@ -126,7 +126,7 @@ _LAST = (
         "two Reshapes each",
     ),
     Step("merge-equal", "parallel branches share the Reshape of their input"),
-    Step("accumulate-gemms", "after combining: a Gemm that adds another one is no parallel branch"),
+    Step("accumulate-gemms", "after combining: a Gemm that adds another is not a parallel branch"),
     Step("sink-constants", "after all passes that share, merge or fold constants"),
 )
 _PRODUCTS = (

@@ -20,7 +20,7 @@ def to_onnxscript_rules(*laws: Rule | RulePass | str) -> Any:
     They go where onnxscript's own rules go. Each is one law, and sees of the onnx_ir model its
     pattern and a few nodes above it, with the types that the model says: infer shapes before.
     Nothing is proved, and nothing stops laws that undo each other. Raises InputError where
-    onnxscript is not installed, and for what is no law with one root: a family of branches, an
+    onnxscript is not installed, and for what is not a law with one root: a family of branches, an
     outlined pattern, a pass that is a program. For those there is `optimize`, which accepts the
     model too.
 
@@ -51,8 +51,8 @@ def _laws(given: Any) -> list[Rule]:
         if not isinstance(each, RulePass):
             name = getattr(each, "name", type(each).__name__)
             raise InputError(
-                f"{name} is no list of laws with one root each, which is what onnxscript has rules "
-                "for: call onnxgrad.optimize on the onnx_ir.Model"
+                f"{name} is not a list of laws with one root each, and onnxscript has rules "
+                "for those only: call onnxgrad.optimize on the onnx_ir.Model"
             )
         found += each.laws
     return found

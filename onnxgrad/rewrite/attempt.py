@@ -154,9 +154,7 @@ def replacements(answer: Mapping[Any, Any], captured: Captured) -> dict[Var, Var
             try:
                 old = captured[key.key]
             except KeyError:
-                raise InternalError(
-                    "it replaces a pattern that is no part of what it matches"
-                ) from None
+                raise InternalError("it replaces a pattern that is not part of its match") from None
         if not isinstance(old, Var):
             raise InternalError(
                 f"it replaces {type(old).__name__} {old!r}: only a value can be replaced"

@@ -159,7 +159,7 @@ def _buckets(block: BindingBlock, family: Family, trace: Trace) -> _Buckets:
 
 
 def _explain_too_few(family: Family, buckets: _Buckets, min_branches: int, trace: Trace) -> None:
-    """The near misses of branches that are no group, while all have their names."""
+    """The near misses of branches that are not a group, while all have their names."""
     for members in buckets.values():
         if len(members) < min_branches:
             reason = _too_few(family, members, buckets, min_branches)

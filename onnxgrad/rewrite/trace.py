@@ -26,8 +26,8 @@ def decline(reason: str) -> Decline:
     """For a law that matched but must not rewrite, to return or to raise; `--explain` shows the
     reason.
 
-    >>> onnxgrad.decline("the weight is no matrix").reason
-    'the weight is no matrix'
+    >>> onnxgrad.decline("the weight is not a matrix").reason
+    'the weight is not a matrix'
     """
     return Decline(reason)
 

@@ -1,5 +1,7 @@
-"""Arrays by name from files: an .npz, or a folder of .npy files, which are mapped into memory and
-may be larger than it; several files may hold one array.
+"""Arrays by name from an .npz file or a folder of .npy files.
+
+The .npy files are mapped into memory, so they may be larger than it. Several files may hold one
+array.
 """
 
 from __future__ import annotations
@@ -21,9 +23,7 @@ _SHARD = re.compile(r"(.+?)-(\d{1,9})(?:-of-(\d{1,9}))?")
 
 
 class Shards:
-    """The arrays `parts`, one after the other along the first axis, as one array whose rows are
-    read when they are indexed.
-    """
+    """One array of `parts` along the first axis. Rows are read from the files when indexed."""
 
     def __init__(self, parts: Sequence[Array]) -> None:
         self.parts = parts
@@ -49,21 +49,21 @@ class Shards:
 
 
 def as_array(given: Any) -> Array:
-    """The data of one name as an array, without reading the files of shards."""
+    """Return data as an array, without reading the files of shards."""
     array: Any = given if isinstance(given, Shards) else np.asarray(given)
     return array  # type: ignore[no-any-return]  # used as one
 
 
 def read_npz(path: Path) -> dict[str, Array]:
-    """The arrays of an .npz file, or of a folder, which has NAME.npy or NAME-0.npy, NAME-1.npy, ...
-    for each. Raises InputError for a file that is missing or none.
+    """Return the arrays of an .npz file, or of a folder that has NAME.npy or NAME-0.npy,
+    NAME-1.npy, ... for each name. Raises InputError if the file is missing or another kind.
     """
     if path.is_dir():
         return _read_folder(path)
     stored = read_arrays(path)
     if isinstance(stored, np.ndarray):
         raise InputError(
-            f"{path}: one array without a name; the data is an .npz with one array per input"
+            f"{path}: has one array without a name: write an .npz with one array for each input"
         )
     return stored
 
@@ -77,9 +77,11 @@ def _read_folder(path: Path) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for name, matches in shards.items():
         if len(matches) == 1 and not any(m[3] for m in matches.values()):
-            continue  # an array whose name ends so
+            continue  # a whole array whose name ends in a number
         if name in files:
-            raise InputError(f"{path}: has {name}.npy and {next(iter(matches))}.npy: keep one")
+            raise InputError(
+                f"{path} has {name}.npy and {next(iter(matches))}.npy: remove one of them"
+            )
         found[name] = as_array(_joined(path, name, matches))
         for stem in matches:
             del files[stem]
@@ -94,15 +96,15 @@ def _joined(path: Path, name: str, matches: Mapping[str, re.Match[str]]) -> Shar
     count = max(len(order), *(int(m[3] or 0) for m in matches.values()))
     if numbers != [*range(begin, begin + count)]:
         odd = next(n for n in range(begin, begin + count) if numbers.count(n) != 1)
-        what = "more than one" if numbers.count(odd) else "none"
-        raise InputError(f"{path}: '{name}' is in {len(order)} files, and {what} has number {odd}")
+        what = "several have" if numbers.count(odd) else "none has"
+        raise InputError(f"{path}: '{name}' has {len(order)} files, but {what} number {odd}")
     parts = {stem: _mapped(path / f"{stem}.npy") for stem in order}
     first = parts[order[0]]
     for stem, part in parts.items():
         if not part.ndim or part.dtype != first.dtype or part.shape[1:] != first.shape[1:]:
             raise InputError(
-                f"{path / stem}.npy: is {part.dtype}{list(part.shape)}, and {order[0]}.npy "
-                f"{first.dtype}{list(first.shape)}: the files of one array differ in length alone"
+                f"{path / stem}.npy is {part.dtype}{list(part.shape)}, but {order[0]}.npy is "
+                f"{first.dtype}{list(first.shape)}: files of one array differ in length only"
             )
     return Shards(list(parts.values()))
 

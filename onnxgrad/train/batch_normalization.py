@@ -94,7 +94,7 @@ def _root(b: Binding, index: int) -> Var:
         v = v.definition.operand(0)
     if v is None or v.block is not b.block or not (v.initializer is not None or v.is_constant):
         raise InputError(
-            f"a running statistic of '{b}' is no weight of the main graph: leave batch_norm frozen"
+            f"a running statistic of '{b}' is not in the main graph: leave batch_norm frozen"
         )
     return v
 

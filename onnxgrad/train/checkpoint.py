@@ -96,7 +96,7 @@ class Progress:
             return Progress(**json.loads(stored["progress"]))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"{where} does not say where training stands ({error!r}): it is no checkpoint"
+                f"{where} does not say where training stands ({error!r}): it is not a checkpoint"
             ) from None
 
 
@@ -173,7 +173,7 @@ def facts_in(stored: Mapping[str, str], where: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise InputError(f"{where}: 'run' is no JSON object: it is damaged")
+        raise InputError(f"{where}: 'run' is not a JSON object: it is damaged")
     return found
 
 

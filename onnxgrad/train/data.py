@@ -262,7 +262,7 @@ def scaled(data: Data, scale: Mapping[str, float] | None, inputs: Sequence[Fed])
         if "float" not in dtypes.get(name, ""):
             takes = ", ".join(f"{k}: {dtype}" for k, dtype in dtypes.items())
             raise InputError(
-                f"scale: '{name}' is no input of floats{perhaps(name, dtypes)}: the step takes "
+                f"scale: '{name}' is not an input of floats{perhaps(name, dtypes)}: the step takes "
                 f"{takes}"
             )
     return Scaled(data, {name: (by, np.dtype(dtypes[name])) for name, by in scale.items()})

@@ -48,7 +48,7 @@ def evaluated(
             sums_of = score.of(outputs, given)
             kept[name] = score.added(kept[name], sums_of) if name in kept else sums_of
         if not given.read.issuperset(more):
-            checked(batch, inputs)  # says what is no input
+            checked(batch, inputs)  # says what is not an input
         for name, (value, count) in found.items():
             sums[name] = sums.get(name, 0.0) + value * count
             counts[name] = counts.get(name, 0) + count

@@ -56,7 +56,7 @@ def export(
 
     repairs: `manifest.repairs` of the step, by which values of tied parameters go into both of
     their weights, and parameters that the file lacks are added. None: the weights that are named,
-    and no others. Raises InputError for a name that is no weight of the file, one that several
+    and no others. Raises InputError for a name that is not a weight of the file, one that several
     graphs of it have, one of two tied weights without the other, a value of another shape, and a
     path that cannot be written.
     """
@@ -138,7 +138,7 @@ def _named_tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
 def _the_one(found: list[TensorProto], name: str) -> TensorProto:
     if not found:
         raise InputError(
-            f"'{name}' is no weight of the original model: was this trained from another file?"
+            f"'{name}' is not a weight of the original model: was this trained from another file?"
         )
     if len(found) > 1:
         raise InputError(

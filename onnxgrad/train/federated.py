@@ -1,4 +1,4 @@
-"""Weights that travel: averages of several, one vector of all, and their differences as files."""
+"""Weights for federated training: averages, weights as one vector, and differences in files."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ _MODEL, _EXAMPLES = "delta", "examples"
 def average(
     values: Sequence[Values | str | PathLike[str]], weights: Sequence[float] | None = None
 ) -> dict[str, Array]:
-    """Return the weighted mean of arrays by name, in their dtypes; it is formed in float64.
+    """Return the weighted mean of arrays by name, computed in float64, in their dtypes.
 
-    `values`: the `parameters` or `state` of several trainers, or files of them: checkpoints, also
-    those of other languages. `weights`: one number for each, at least 0, such as how many examples
-    it saw; default: all equal. Integers, such as counters, must agree. Raises InputError for names,
-    shapes and dtypes that differ, for a file that cannot be read, and for weights that do not fit.
+    values: the `parameters` or `state` of several trainers, or paths of checkpoints.
+    weights: one number for each, at least 0, such as its number of examples. Defaults to equal
+    weights.
+
+    Integers, such as counters, must be equal. Raises InputError if names, shapes or dtypes differ,
+    if a file cannot be read, or if the weights do not fit.
     """
     read = [_read(v) for v in values]
     if not read:
-        raise InputError("average: there is nothing to average")
+        raise InputError("average: values is empty")
     shares = _shares(weights, len(read))
     for i, other in enumerate(read[1:], 1):
         check_alike(other, read[0], f"average: values[{i}]")
@@ -49,7 +51,7 @@ def _read(given: Values | str | PathLike[str]) -> Values:
 def _shares(weights: Sequence[float] | None, count: int) -> Array:
     given = np.ones(count) if weights is None else np.asarray(weights, np.float64)
     if given.shape != (count,):
-        raise InputError(f"average: {counted(count, 'set')} of values, and {given.size} weights")
+        raise InputError(f"average: {counted(count, 'set')} of values, but {given.size} weights")
     total = given.sum()
     if not ((given >= 0).all() and math.isfinite(total) and total > 0):
         raise InputError(
@@ -62,7 +64,7 @@ def _mean(name: str, arrays: Sequence[Array], shares: Array) -> Array:
     first = np.asarray(arrays[0])
     if first.dtype.kind in "iub":
         if any(not np.array_equal(first, a) for a in arrays[1:]):
-            raise InputError(f"average: '{name}' is {first.dtype} and differs: leave it out")
+            raise InputError(f"average: '{name}' is {first.dtype} and differs: remove it")
         return np.array(first)
     total = np.zeros(first.shape)
     for share, a in zip(shares, arrays, strict=True):
@@ -71,7 +73,7 @@ def _mean(name: str, arrays: Sequence[Array], shares: Array) -> Array:
 
 
 def check_alike(given: Values, wanted: Values, where: str) -> None:
-    """Raise InputError unless arrays have the names, shapes and dtypes of others."""
+    """Raise InputError unless `given` has the names, shapes and dtypes of `wanted`."""
     for name in given:
         if name not in wanted:
             raise InputError(f"{where} has '{name}', which is unknown{perhaps(name, wanted)}")
@@ -86,14 +88,14 @@ def check_alike(given: Values, wanted: Values, where: str) -> None:
 
 
 def flattened(values: Iterable[Array]) -> Array:
-    """The elements of arrays one after the other, in the widest of their dtypes."""
+    """Return the elements of all arrays as one vector, in the widest dtype, at least float32."""
     arrays = [np.asarray(a).reshape(-1) for a in values]
     return np.concatenate([a.astype(np.float32) if a.itemsize < 4 else a for a in arrays])
 
 
 def parted(vector: Array, like: Values, where: str) -> dict[str, Array]:
-    """The arrays of which `flattened` made a vector. Raises InputError for another length or
-    dtype.
+    """Return the arrays from which `flattened` made a vector. Raises InputError for another length
+    or dtype.
     """
     wanted = flattened(like.values())
     if vector.shape != wanted.shape or vector.dtype != wanted.dtype:
@@ -108,8 +110,11 @@ def parted(vector: Array, like: Values, where: str) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class Delta:
-    """What training added to weights: `values` by name, the number of `examples` that it saw, and
-    the digest of the `model`.
+    """The change of weights by training.
+
+    values: the differences by name.
+    examples: the number of examples that the training read.
+    model: the digest of the model.
     """
 
     values: Values
@@ -131,4 +136,4 @@ def read_delta(path: str | PathLike[str]) -> Delta:
     try:
         return Delta(values, float(words[_EXAMPLES]), words[_MODEL])
     except (KeyError, ValueError):
-        raise InputError(f"{path} holds no delta that Delta.save wrote") from None
+        raise InputError(f"{path} is not a delta written by Delta.save") from None

@@ -57,7 +57,7 @@ def check_behind(program: Program, wrt: Wrt, before: set[str], at: At) -> None:
     for name in entries_of(wrt, before | left):
         if name in before and name not in left:
             raise InputError(
-                f"wrt '{name}' comes before {_listed(at)} and is no part of the step: it is frozen"
+                f"wrt '{name}' comes before {_listed(at)} and is not part of the step: it is frozen"
             )
 
 
@@ -90,7 +90,7 @@ def _computed(block: BindingBlock, at: At) -> list[Var]:
     for name in [at] if isinstance(at, str) else at:
         v = own.get(name)
         if v is None:
-            raise InputError(f"inputs_at '{name}' is no value of the model{perhaps(name, own)}")
+            raise InputError(f"inputs_at '{name}' is not a value of the model{perhaps(name, own)}")
         if v.definition is None or v.is_constant or not isinstance(v.type, TensorType):
             raise InputError(
                 f"inputs_at '{name}' is {'an input or weight' if v.definition is None else v.type}"

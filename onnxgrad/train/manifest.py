@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.weights.repairs import Repairs, Tied, Untied
@@ -31,22 +31,17 @@ Role = Literal[
     "batch", "parameter", "statistic", "state", "average", "accumulated", "scaling", "step",
     "learning_rate", "seed",
 ]  # fmt: skip
-# the keys of an input by its role, in the order of the file; one with "?" may be left out
-_TYPED = "name dtype shape"
-KEYS: Mapping[Role, str] = {
-    "batch": "name dtype shape? classes? ignored? unread? of?",
-    "parameter": f"{_TYPED} next adjoint? gradient? group?",
-    "statistic": f"{_TYPED} next",
-    "state": f"{_TYPED} next of slot? zeros?",
-    "average": f"{_TYPED} next of slot? zeros?",
-    "accumulated": f"{_TYPED} next of slot? zeros?",
-    "scaling": f"{_TYPED} next slot? zeros?",
-    "step": _TYPED,
-    "learning_rate": _TYPED,
-    "seed": _TYPED,
-}
-# keys that other readers need, though they have defaults here
-_STATED = ("inputs", "train", "eval", "state", "accumulate", "optimizer")
+
+
+def _keys(role: Role) -> dict[str, bool]:
+    listed = _SCHEMA["properties"]["inputs"]["properties"][role]
+    entry = _SCHEMA["$defs"][listed["items"]["$ref"].removeprefix("#/$defs/")]
+    return {key: key in entry["required"] for key in entry["properties"]}
+
+
+_SCHEMA: Any = json.loads(SCHEMA.read_text(encoding="utf-8"))
+# the keys of an input by its role, in the order of the file, and whether each must be there
+KEYS: Mapping[Role, Mapping[str, bool]] = {role: _keys(role) for role in get_args(Role)}
 _ANY = "?"  # a size that is unknown
 _NONE = "none"  # in a list of options
 
@@ -176,9 +171,7 @@ class Manifest:
         """Return the text of the file: inputs by role, without keys that have no value."""
         inputs: dict[Role, list[Any]] = {role: [] for role in KEYS}
         for fed in self.inputs:
-            entry = {
-                key.rstrip("?"): getattr(fed, key.rstrip("?")) for key in KEYS[fed.role].split()
-            }
+            entry = {key: getattr(fed, key) for key in KEYS[fed.role]}
             if fed.shape is not None:
                 entry["shape"] = [_ANY if size is None else size for size in fed.shape]
             inputs[fed.role].append({k: v for k, v in entry.items() if v is not False})
@@ -197,8 +190,10 @@ class Manifest:
             read = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{where} is not JSON: {error}") from None
-        if not isinstance(read, dict) or read.pop("format", None) != _FORMAT:
-            raise InputError(f"{where} is no manifest of a training step: its 'format' is another")
+        if not isinstance(read, dict) or read.get("format") != _FORMAT:
+            raise InputError(
+                f"{where} is not the manifest of a training step: its 'format' is another"
+            )
         version = checked(int, read.get("version"), f"{where}: 'version'")
         if version != VERSION:
             what = "install a newer one" if version > VERSION else "make the step anew"
@@ -206,9 +201,10 @@ class Manifest:
                 f"{where} is of version {version}, this onnxgrad reads version {VERSION}: {what}"
             )
         _refuse_null(read, where)
-        if lacking := [key for key in _STATED if key not in read]:
+        if lacking := [key for key in _SCHEMA["required"] if key not in read]:
             raise InputError(f"{where} lacks '{lacking[0]}': it is damaged")
-        given = checked(Mapping[str, Any], read.pop("inputs", None), f"{where}: 'inputs'")
+        del read["format"]
+        given = checked(Mapping[str, Any], read.pop("inputs"), f"{where}: 'inputs'")
         feds = _inputs(given, where)
         if twice := [n for n, k in Counter(fed.name for fed in feds).items() if k > 1]:
             raise InputError(f"{where}: 'inputs' has '{twice[0]}' twice")
@@ -238,13 +234,13 @@ def _inputs(given: Mapping[str, Any], where: str) -> tuple[Fed, ...]:
     for role, listed in given.items():
         if role not in KEYS:
             raise InputError(f"{where}: 'inputs' '{role}' is unknown{perhaps(role, KEYS)}")
-        keys = KEYS[checked(Role, role, where)].split()
+        keys = KEYS[checked(Role, role, where)]
         for i, entry in enumerate(checked(list[Any], listed, f"{where}: 'inputs.{role}'")):
             at = f"{where}: inputs.{role}[{i}]"
             made = _built(Fed, {**_object(entry, at), "role": role}, at)
-            if strange := [k for k in entry if k not in keys and f"{k}?" not in keys]:
-                raise InputError(f"{at} '{strange[0]}' is no key of this role: it is damaged")
-            if lacking := [k for k in keys if k not in entry and not k.endswith("?")]:
+            if strange := [k for k in entry if k not in keys]:
+                raise InputError(f"{at} '{strange[0]}' is not a key of this role: it is damaged")
+            if lacking := [k for k, needed in keys.items() if needed and k not in entry]:
                 raise InputError(f"{at} lacks '{lacking[0]}': it is damaged")
             found.append(made)
     return in_order(found)

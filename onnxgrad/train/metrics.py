@@ -1,7 +1,8 @@
-"""Metrics of held-out data: what a batch adds to them, and their value over all batches.
+"""Metrics of held-out data, computed from sums over batches.
 
-A metric reads an output of the model and an array of the batch. Most are no means over batches: the
-F1 of a whole is not the mean of the parts' F1. So each keeps sums, from which its value follows.
+A metric reads an output of the model and an array of the batch. Most metrics are not means over
+batches: the F1 of a data set is not the mean of the batches' F1. So each adds up sums, and computes
+its value from them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from onnxgrad.named_options import declared, read
 from onnxgrad.options import Count, Declared, Range, check_fields, known_keywords
 
 Arrays: TypeAlias = "Mapping[str, Array]"
-# of a model's outputs and a batch: the mean over the batch, and how many examples that is of
+# accepts a model's outputs and a batch; returns the mean over the batch and its examples
 Metric: TypeAlias = "Callable[[Arrays, Arrays], tuple[float, int]]"
 
 
@@ -29,8 +30,8 @@ Metric: TypeAlias = "Callable[[Arrays, Arrays], tuple[float, int]]"
 class Score(metaclass=Declared):
     """A metric over all batches. Raises InputError for an option of another type or out of range.
 
-    output: the output of the model, by default its only floating-point one that is no scalar.
-    target: the array of the batch with the right answers, whether the loss takes it or not.
+    output: the output of the model. Defaults to its only floating-point output with an axis.
+    target: the array of the batch with the right answers; the loss need not read it.
     """
 
     name: ClassVar[str] = ""
@@ -43,41 +44,41 @@ class Score(metaclass=Declared):
 
     @abstractmethod
     def sums(self, scores: Array, labels: Array) -> Array:
-        """What one batch adds, of a shape that all batches have. Raises InputError for arrays that
-        do not fit.
+        """Return what one batch adds, in a shape that is the same for all batches. Raises
+        InputError for arrays that do not fit.
         """
 
     def added(self, a: Any, b: Any) -> Array:
-        """The sums of two parts together."""
+        """Return the sums over two parts of the data."""
         return np.asarray(a + b)
 
     @abstractmethod
     def value(self, sums: Array) -> float:
-        """The metric of all that was added; NaN of nothing."""
+        """Return the metric from the sums over all data; NaN without data."""
 
     def of(self, outputs: Arrays, batch: Arrays) -> Array:
-        """The sums of a batch. Raises InputError if it lacks an array."""
+        """Return the sums of a batch. Raises InputError if an array is missing."""
         labels, name = named(batch, self.target), self.output
         if name is None:
             floats = [n for n, a in outputs.items() if a.dtype.kind not in "biuOSU" and a.ndim]
             if len(floats) != 1:
                 raise InputError(
-                    f"{self.name} must name its output: the model has {', '.join(floats) or 'none'}"
+                    f"{self.name} needs output=: the model has {', '.join(floats) or 'none'}"
                 )
             (name,) = floats
         with np.errstate(all="ignore"):
             return self.sums(named(outputs, name), labels)
 
     def __call__(self, outputs: Arrays, batch: Arrays) -> tuple[float, int]:
-        """The value of one batch, and its examples."""
+        """Return the value of one batch and the number of its examples."""
         return self.value(self.of(outputs, batch)), len(named(batch, self.target))
 
 
 def named(values: Arrays, name: str) -> Array:
-    """The array of that name. Raises InputError if there is none."""
+    """Return the array of that name. Raises InputError if there is none."""
     if name not in values:
         raise InputError(
-            f"the metric reads '{name}', and there are {', '.join(values) or 'no values'}"
+            f"the metric reads '{name}', but the values are {', '.join(values) or 'none'}"
         )
     return np.asarray(values[name])
 
@@ -87,19 +88,20 @@ def named(values: Arrays, name: str) -> Array:
 
 @dataclass(frozen=True)
 class _OfClasses(Score):
-    """Metrics of class scores. The labels are indices, of the scores' shape without `axis` or with
-    1 there, or one distribution over the classes for each of them, whose highest counts.
+    """Metrics of class scores. The labels are indices in the scores' shape without `axis` or with
+    size 1 there. They may also be distributions over the classes, of which the highest class
+    counts.
     """
 
     axis: int = 1
     ignore_index: int = -100
 
     def _indices(self, scores: Array, labels: Array) -> tuple[Array, Array]:
-        """The labels as indices, of the scores' shape without the axis; which of them count."""
+        """Return the labels as indices, without the axis of classes, and which of them count."""
         if not -scores.ndim <= self.axis < scores.ndim or scores.shape[self.axis] == 1:
             raise InputError(
-                f"{self.name} of '{self.output or 'the output'}', {list(scores.shape)}: it needs "
-                f"scores of several classes along axis {self.axis}"
+                f"{self.name}: {self.output or 'the output'} has shape {list(scores.shape)}, and "
+                f"must have scores of several classes along axis {self.axis}"
             )
         best: Array = scores.argmax(self.axis)
         if labels.shape == np.expand_dims(best, self.axis).shape:
@@ -107,8 +109,8 @@ class _OfClasses(Score):
         elif labels.shape == scores.shape:
             if (np.abs(labels.astype(np.float64).sum(self.axis) - 1) > 1e-3).any():
                 raise InputError(
-                    f"{self.name}: '{self.target}' names several classes at once, or none: "
-                    "measure what you mean by a metric of your own"
+                    f"{self.name}: '{self.target}' marks several classes of one example, or none: "
+                    "use a function as the metric"
                 )
             labels = np.asarray(labels.argmax(self.axis))
         elif labels.shape != best.shape:
@@ -121,20 +123,20 @@ class _OfClasses(Score):
 
 @dataclass(frozen=True)
 class _Share(_OfClasses):
-    """A share of the labels that count."""
+    """A metric that is a share of the labels that count."""
 
     def value(self, sums: Array) -> float:
         return float(sums[0] / max(sums[1], 1))
 
     def __call__(self, outputs: Arrays, batch: Arrays) -> tuple[float, int]:
-        """The share in one batch, and the labels that count."""
+        """Return the share in one batch and the number of labels that count."""
         sums = self.of(outputs, batch)
         return self.value(sums), int(sums[1])
 
 
 @dataclass(frozen=True)
 class Accuracy(_Share):
-    """The share of labels that the highest score along `axis` names."""
+    """The share of labels with the highest score along `axis`."""
 
     name: ClassVar[str] = "accuracy"
 
@@ -146,7 +148,7 @@ class Accuracy(_Share):
 
 @dataclass(frozen=True)
 class TopK(_Share):
-    """The share of labels whose score is among the k highest: fewer than k others are higher."""
+    """The share of labels for which fewer than k classes have a higher score."""
 
     name: ClassVar[str] = "top_k"
     k: Count = 5
@@ -155,7 +157,7 @@ class TopK(_Share):
         labels, counted = self._indices(scores, labels)
         classes = scores.shape[self.axis]
         if self.k > classes:
-            raise InputError(f"top_k: k is {self.k}, and there are {classes} classes")
+            raise InputError(f"top_k: k is {self.k}, but there are only {classes} classes")
         place = np.where(counted & (labels >= 0) & (labels < classes), labels, 0).astype(np.int64)
         own = np.take_along_axis(scores, np.expand_dims(place, self.axis), self.axis)
         higher = (scores > own).sum(self.axis)
@@ -167,10 +169,11 @@ class TopK(_Share):
 class _OfCounts(_OfClasses):
     """Metrics of true positives, false positives and false negatives, counted for each class.
 
-    threshold: None: the class of a label is predicted if its score is the highest; a number: each
-    score above it predicts its class, and the labels are 0 and 1, of the scores' shape (0 suits
-    logits, 0.5 probabilities). average "macro": the mean over the classes that occur as a label or
-    a prediction; "weighted": by their labels; "micro": of the sums over all classes.
+    threshold: if None, the class with the highest score is predicted. If a number, every class with
+    a higher score is predicted, and the labels are 0 and 1 in the scores' shape; 0 suits logits,
+    0.5 probabilities.
+    average: "macro" is the mean over the classes that occur as a label or a prediction, "weighted"
+    weights them by their labels, "micro" adds the counts of all classes up first.
     """
 
     threshold: float | None = None
@@ -184,7 +187,7 @@ class _OfCounts(_OfClasses):
             if right.size and not 0 <= right.min() <= right.max() < count:
                 raise InputError(
                     f"{self.name}: '{self.target}' has labels from {right.min()} to {right.max()}, "
-                    f"and the classes are 0 to {count - 1}"
+                    f"but the classes are 0 to {count - 1}"
                 )
             both = np.bincount(right * count + found, minlength=count * count)
             table = both.reshape(count, count)
@@ -218,7 +221,7 @@ class _OfCounts(_OfClasses):
 
     @abstractmethod
     def _of(self, hits: Any, extra: Any, missed: Any) -> Array:
-        """The metric of each class, NaN of one that does not occur."""
+        """Return the metric of each class; NaN for a class that does not occur."""
 
 
 @dataclass(frozen=True)
@@ -245,8 +248,8 @@ class IoU(_OfCounts):
 class Perplexity(Score):
     """exp of the mean of -log softmax(z)_t over the labels t that are not ignore_index.
 
-    logits (..., S, V), labels (..., S): as `sequence_cross_entropy`, the scores at place i are of
-    the label at place i + shift.
+    The scores have shape (..., S, V) and the labels (..., S). As in `sequence_cross_entropy`, the
+    scores at position i belong to the label at position i + shift.
     """
 
     name: ClassVar[str] = "perplexity"
@@ -280,15 +283,15 @@ class Perplexity(Score):
 
 @dataclass(frozen=True)
 class R2(Score):
-    """1 - sum (t - y)^2 / sum (t - mean t)^2, the coefficient of determination; of several numbers
-    per example the mean over them. A target without spread has 1 if it is met, else 0.
+    """1 - sum (t - y)^2 / sum (t - mean t)^2, the coefficient of determination, averaged over the
+    numbers of an example. A target without spread has 1 if every prediction is exact, else 0.
     """
 
     name: ClassVar[str] = "r2"
     target: str = "target"
 
     def sums(self, scores: Array, labels: Array) -> Array:
-        """Rows: how many examples, the mean, the sum of squares around it, and of the errors."""
+        """Return the count, the mean, the sum of squares around it, and that of the errors."""
         if scores.shape != labels.shape or not scores.ndim:
             raise InputError(
                 f"r2: '{self.target}' has shape {list(labels.shape)}, the output "
@@ -302,8 +305,8 @@ class R2(Score):
         return np.stack([count, mean, ((t - mean) ** 2).sum(0), (off**2).sum(0)])
 
     def added(self, a: Any, b: Any) -> Array:
-        """Sums around a common mean. Source: Chan, Golub and LeVeque, "Updating Formulae and a
-        Pairwise Algorithm for Computing Sample Variances", 1979.
+        """Return the sums around the common mean. Source: Chan, Golub and LeVeque, "Updating
+        Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
         """
         count = np.maximum(a[0] + b[0], 1)
         apart = b[1] - a[1]
@@ -328,11 +331,14 @@ METRICS: dict[str, type[Score]] = {
 def accuracy(
     output: str = "logits", target: str = "labels", *, axis: int = 1, ignore_index: int = -100
 ) -> Metric:
-    """The share of labels that the highest score along `axis` names.
+    """Return a metric: the share of labels with the highest score along `axis`.
 
-    The labels are an array of the batch, whether the loss takes it or not: indices, of the scores'
-    shape without that axis or with 1 there, or one distribution over the classes for each of them,
-    whose highest counts. The metric raises InputError for others, and for scores of one class.
+    output: the output of the model with the scores.
+    target: the array of the batch with the labels; the loss need not read it. Labels are indices in
+    the scores' shape without `axis` or with size 1 there, or distributions over the classes, of
+    which the highest class counts.
+
+    The metric raises InputError for other labels, and for scores of one class.
     """
     return Accuracy(output, target, axis, ignore_index)
 
@@ -340,8 +346,8 @@ def accuracy(
 def metrics_from(
     given: Mapping[str, Metric | str] | Sequence[str] | str | None,
 ) -> dict[str, Metric]:
-    """Metrics by name, of a mapping to metrics or their texts `NAME{option=value}`, or of texts
-    alone, which are then the names. Raises InputError for anything else.
+    """Return metrics by name, from a mapping to metrics or texts `NAME{option=value}`, or from
+    texts alone, which are then the names. Raises InputError for anything else.
     """
     texts = (given,) if isinstance(given, str) else given or ()
     by_name = texts if isinstance(texts, Mapping) else {text: text for text in texts}

@@ -133,7 +133,7 @@ class Stored(Mapping[str, Array]):
         metadata = header.pop("__metadata__", {})
         self.metadata: dict[str, str] = json.loads(metadata.get(_KEY, "{}"))
         if not isinstance(self.metadata, dict) or {*map(type, self.metadata.values())} - {str}:
-            raise ValueError("its metadata of onnxgrad is no object of texts")
+            raise ValueError("its metadata of onnxgrad is not an object of texts")
         self._path, self._file, self._start, self._header = path, file, start, header
         stored = {name: (self._dtype(name), entry["shape"]) for name, entry in header.items()}
         self.outlines: dict[str, Array] = {
@@ -184,4 +184,4 @@ def _reading(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except Exception as error:  # noqa: BLE001  # the library has a class of its own for each kind of damage
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise InputError(f"{path} is no safetensors file: {reason}") from None
+        raise InputError(f"{path} is not a safetensors file: {reason}") from None

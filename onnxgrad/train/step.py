@@ -258,7 +258,7 @@ def _with_update(
     parameters = [values[name] for name in found.adjoints]
     if absent := [p.name for p in parameters if p.initializer is None]:
         raise InputError(
-            f"'{absent[0]}' is no weight that the file holds as floating-point numbers: "
+            f"'{absent[0]}' is not a weight that the file holds as floating-point numbers: "
             "leave it out of wrt"
         )
     adjoints = [values[name] for name in found.adjoints.values()]
@@ -316,8 +316,8 @@ def _metrics(wanted: Sequence[str], outputs: Sequence[str]) -> list[str]:
     for name in wanted:
         if name not in (*outputs, NORM):
             raise InputError(
-                f"metric '{name}' is no output of the model{perhaps(name, outputs)}: choose from "
-                f"{', '.join((*outputs, NORM))}"
+                f"metric '{name}' is not an output of the model{perhaps(name, outputs)}: choose "
+                f"from {', '.join((*outputs, NORM))}"
             )
     return [name for name in outputs if name in wanted]
 

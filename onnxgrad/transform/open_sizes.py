@@ -71,7 +71,7 @@ def _places(
     for symbol, names in wanted.items():
         where = option(f"--open {symbol}={','.join(names)}", f"open: {{{symbol!r}: ...}}")
         if not algebra.is_name(symbol) or symbol in taken:
-            raise InputError(f"{where}: '{symbol}' is no name of a new size")
+            raise InputError(f"{where}: '{symbol}' is not a name for a new size")
         found[symbol] = [_place(inputs, name, where) for name in names]
         if len({size for *_, size in found[symbol]}) > 1:
             text = ", ".join(f"{size} in {name}.{axis}" for name, axis, size in found[symbol])
@@ -83,7 +83,7 @@ def _place(inputs: Mapping[str, Var], name: str, where: str) -> tuple[str, int, 
     base, _, number = name.rpartition(".")
     if base not in inputs or not number.isdecimal():
         known = [f"{n}.{axis}" for n, v in inputs.items() for axis in range(v.rank or 0)]
-        raise InputError(f"{where}: '{name}' is no axis of an input{perhaps(name, known)}")
+        raise InputError(f"{where}: '{name}' is not an axis of an input{perhaps(name, known)}")
     shape, axis = inputs[base].shape, int(number[:4])
     size = None if shape is None or axis >= len(shape) else shape[axis]
     if not isinstance(size, int) or size < _FEWEST:

@@ -76,7 +76,7 @@ def _chosen(main: BindingBlock, names: Sequence[str] | None, axis: int, symbol: 
     taken = {s for v in main.inputs for d in v.shape or () for s in symbols(d)}
     if symbol in taken or not is_name(symbol):
         raise InputError(
-            f"the size '{symbol}' exists already, or is no name; {option('--symbol', 'symbol')} "
+            f"the size '{symbol}' exists already or is not a name; {option('--symbol', 'symbol')} "
             "names it"
         )
     return found

@@ -24,7 +24,7 @@ _SHOWN = 600  # characters of what it leads to here
 
 def blamed(models: Iterable[str], error: Exception) -> InputError | None:
     """Return the fault of one of these models; None if onnxruntime runs them all or is missing.
-    Skips names that are no files.
+    Skips names that are not files.
     """
     for name in models:
         if not Path(name).is_file():
@@ -57,7 +57,7 @@ def _fault(path: Path) -> str | None:
         return str(invalid)
     reason = fault_of(proto)
     if reason is not None:
-        return f"this is no valid ONNX model ({reason})"
+        return f"this is not a valid ONNX model ({reason})"
     try:
         session = open_session(path, optimize=False)
         found = session.run(feeds_for(proto, seed=0))

@@ -94,7 +94,7 @@ class Bounds:
 
     @staticmethod
     def of(atol: PerOutput, rtol: PerOutput, metrics: str | Iterable[str] | None) -> Bounds:
-        """From the arguments of `verify`. Raises InputError for what is no bound."""
+        """From the arguments of `verify`. Raises InputError for what is not a bound."""
         texts = [metrics] if isinstance(metrics, str) else list(metrics or ())
         bounds: dict[str | None, dict[str, Any]] = {}
         for name, given in (("atol", atol), ("rtol", rtol)):
@@ -113,7 +113,7 @@ class Bounds:
         for name in self.own:
             if name not in outputs:
                 raise InputError(
-                    f"a bound is given for {name!r}, which is no output (outputs: "
+                    f"a bound is given for {name!r}, which is not an output (outputs: "
                     f"{', '.join(outputs)})"
                 )
 

@@ -39,7 +39,7 @@ class Part:
         return f"{self.output}[{':, ' * self.axis}{self.start}:{self.stop}]"
 
     def of(self, results: Mapping[str, Value]) -> Value:
-        """The part of a result; None if that is no such tensor."""
+        """The part of a result; None if that is not such a tensor."""
         value = results.get(self.output)
         if not isinstance(value, np.ndarray) or value.ndim <= self.axis:
             return None

@@ -49,7 +49,7 @@ def source_of(model: Model) -> tuple[str, bytes | str]:
 
 def _openable(path: Path) -> bytes | str:
     """The name as onnxruntime accepts it, in UTF-8 in every locale; the model's bytes if
-    its name is no UTF-8.
+    its name is not UTF-8.
 
     Raises InputError when external data would then be looked for in a folder that has no name.
     """
@@ -107,7 +107,7 @@ def proof_model(model: Any) -> ProofModel:
     # protobuf's DecodeError (its module differs between versions), ValueError, TypeError
     except Exception as error:
         raise InputError(
-            f"{name} is no ONNX model: {' '.join(str(error).split())[:300]}"
+            f"{name} is not an ONNX model: {' '.join(str(error).split())[:300]}"
         ) from error
 
 

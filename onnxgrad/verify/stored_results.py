@@ -209,7 +209,7 @@ def _demands(
         if names.get(name, name) not in theirs:
             if names.get(name, name) in inside:
                 raise InputError(
-                    f"{where} {name!r} was stored, which is no output: "
+                    f"{where} {name!r} was stored, which is not an output: "
                     f"{option('--layers', 'layers=True')} compares values inside the model"
                 )
             raise InputError(

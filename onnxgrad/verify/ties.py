@@ -35,7 +35,7 @@ _DECIDES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("Cast", "CastLike", "NonZero", "Unique", "Binarizer"), (0,)),
     **dict.fromkeys(("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"), (0, 1)),
 }
-# those that compute before they decide, so that exact operands are no safer
+# those that compute before they decide, so that exact operands are not safer
 _COMPUTES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("QuantizeLinear", "DynamicQuantizeLinear", "Mod"), (0,)),
     **dict.fromkeys(("TreeEnsembleClassifier", "TreeEnsemble", "LinearClassifier"), (0,)),

@@ -34,7 +34,7 @@ def widen(value: Any) -> Any:
 
 
 def attribute_value(attribute: onnx.AttributeProto) -> Any:
-    """An attribute that is no subgraph as a Python value: tensors as widened arrays, strings
+    """An attribute that is not a subgraph as a Python value: tensors as widened arrays, strings
     decoded.
     """
     if attribute.type == _A.TENSOR:
@@ -82,7 +82,7 @@ def bind(node: onnx.NodeProto, bound: Mapping[str, onnx.AttributeProto]) -> onnx
 
 
 def type_of(value: Any) -> onnx.TypeProto:
-    """The ONNX type of a value as it is held here; an empty one for what is no tensor."""
+    """The ONNX type of a value as it is held here; an empty one for what is not a tensor."""
     if not isinstance(value, np.ndarray):
         return onnx.TypeProto()
     return onnx.helper.make_tensor_type_proto(

@@ -21,7 +21,7 @@ MODELS = ROOT / "models" / "training"
     [
         (["nonsense"], "unknown command 'nonsense' (see onnxgrad --help)"),
         (["optimise", "a"], "unknown command 'optimise' (did you mean 'optimize'?)"),
-        (["a.onnx"], "say first what to do, as in onnxgrad inspect a.onnx"),
+        (["a.onnx"], "write one first, as in onnxgrad inspect a.onnx"),
         (["inspect"], "the following arguments are required: MODEL (see onnxgrad inspect --help)"),
         (["inspect", "a", "b"], "unexpected 'b' (see onnxgrad inspect --help)"),
         (["--nonsense"], "unknown option --nonsense (see onnxgrad --help)"),

@@ -153,7 +153,7 @@ def test_only_operators_can_be_required(
     (folder / "r.toml").write_text(f'require = {{ "{name}" = "<=2" }}\n')
     assert optimize("--config", "r.toml", "-o", "out.onnx") == code
     error = capsys.readouterr().err
-    assert (folder / "out.onnx").exists() == (code == 0) and ("is no operator" in error) == (
+    assert (folder / "out.onnx").exists() == (code == 0) and ("is not an operator" in error) == (
         code == 2
     )
     assert "did you mean 'Conv'" in error or name != "Convv"
@@ -224,4 +224,4 @@ def test_bounds_of_the_proof(folder: Path, lines: str, words: list[str], bounds:
 def test_a_bound_of_one_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "near.toml").write_text("[verify]\natol = { nothing = 1.0 }\n")
     assert optimize("--config", "near.toml", "-o", "out.onnx") == 2
-    assert "a bound is given for 'nothing', which is no output" in capsys.readouterr().err
+    assert "a bound is given for 'nothing', which is not an output" in capsys.readouterr().err

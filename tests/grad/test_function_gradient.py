@@ -148,7 +148,7 @@ def test_attributes_become_those_of_the_gradient(case: tuple[str, str, str, str]
     ("case", "message"),
     [
         (("a", "<a = 1>", "<a = 1>", "s = ReduceSum <keepdims: int = @a> (x) c = Add (x, s)"), "depends on the value of 'a'"),
-        (("a", '<a = "tanh">', '<a = "none">', "c = Gelu <approximate: string = @a> (x)"), "'a' is no number"),
+        (("a", '<a = "tanh">', '<a = "none">', "c = Gelu <approximate: string = @a> (x)"), "'a' is not a number"),
         (("a", "<a = [1, 0]>", "<a = [1, 0]>", "c = Transpose <perm: ints = @a> (x)"), "depends on the value of 'a'"),
         (("a", "<a = 2.0>", "<a = 3.0>", "k = Constant <value_float: float = @a> () c = Pow (x, k)"), "depends on the value of 'a'"),
     ],

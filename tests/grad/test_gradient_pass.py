@@ -65,7 +65,7 @@ def test_stop_and_taking_away() -> None:
 def test_options_and_what_cannot_be() -> None:
     passes = Pipeline.of(passes="gradient{target=loss,checkpoint=auto,wrt=params}").passes
     assert passes[0].wrt == "params"  # type: ignore[attr-defined]
-    with pytest.raises(InputError, match="'nothing' is no value"):
+    with pytest.raises(InputError, match="'nothing' is not a value"):
         onnxgrad.optimize(parse(MODEL), passes="gradient{target=nothing}", verify=False)
     with pytest.raises(InputError, match="needs opset 18"):
         onnxgrad.optimize(parse(MODEL, opset=17), passes="gradient{target=loss}", verify=False)

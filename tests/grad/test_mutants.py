@@ -125,7 +125,7 @@ def test_a_convolution_of_types_that_it_does_not_take(types: tuple[str, str]) ->
         f"g ({x}[1,2,4,4] x, {w}[2,2,3,3] w) => (bfloat16[1,2,2,2] y) {{ y = Conv (x, w) }}"
     )
     for wrt in ("x", "w"):
-        with pytest.raises(InputError, match=r"this is no valid ONNX model: .*Conv"):
+        with pytest.raises(InputError, match=r"this is not a valid ONNX model: .*Conv"):
             gradient(model, wrt, adjoint="input")
 
 

@@ -111,7 +111,7 @@ def test_a_value_that_branches_read() -> None:
     for c in (True, False):
         assert check_gradient(parse(text), "x", stop="h", inputs={"c": np.array(c)}).ok
     with pytest.raises(
-        InputError, match=r"stop 'p' is no value of the model.*local to then_branch"
+        InputError, match=r"stop 'p' is not a value of the model.*local to then_branch"
     ):
         gradient(parse(text), "x", adjoint="input", stop="p")
 
@@ -191,12 +191,12 @@ def test_a_sequence() -> None:
 @pytest.mark.parametrize(
     ("stop", "message"),
     [
-        ("q", "stop 'q' is no value of the model"),
+        ("q", "stop 'q' is not a value of the model"),
         ("q*", "stop 'q\\*' matches no computed floating-point value"),
         ("x", "stop 'x' is an input or weight.*leave it out of wrt \\(!x\\)"),
         ("w", "stop 'w' is an input or weight"),
         ("i", "stop 'i' is i64\\[1\\]: nothing flows"),
-        ("h,q", "stop 'q' is no value"),
+        ("h,q", "stop 'q' is not a value"),
     ],
 )
 def test_bad_stops(stop: str, message: str) -> None:

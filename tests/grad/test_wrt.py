@@ -101,7 +101,7 @@ ERRORS = [
         {"target": None},
         "the model has 3 outputs (h: f32[2,4], s: f32[], k: i64[2]): choose the target",
     ),
-    ({"target": "sum"}, "target 'sum' is no value of the model"),
+    ({"target": "sum"}, "target 'sum' is not a value of the model"),
     ({"target": 3}, "target index 3 is out of range"),
     ({"target": -4}, "target index -4 is out of range"),
     (
@@ -113,7 +113,7 @@ ERRORS = [
     ({"target": []}, "no target given"),
     (
         {"wrt": "X"},
-        "wrt 'X' is no value of the model (did you mean 'x'?); its inputs are x, y, n, and `print(",
+        "wrt 'X' is not a value of the model (did you mean 'x'?); its inputs are x, y, n, and `print(",
     ),
     ({"wrt": "scal"}, "(did you mean 'scale'?)"),
     ({"wrt": ["x", "x"]}, "'x' is given twice in wrt"),
@@ -124,7 +124,7 @@ ERRORS = [
     ({"wrt": "params,!x"}, "wrt '!x' takes nothing away"),
     ({"wrt": "!x"}, "wrt '!x' takes nothing away"),
     ({"wrt": "params,!*"}, "wrt leaves nothing"),
-    ({"wrt": "x,"}, "wrt '' is no value of the model"),
+    ({"wrt": "x,"}, "wrt '' is not a value of the model"),
     ({"adjoint": "twos"}, "adjoint must be one of auto, ones, input, not"),
     ({"names": "grad"}, "names must hold {} once"),
 ]
@@ -160,7 +160,7 @@ def test_a_value_inside_a_nested_graph_is_named_as_such() -> None:
       y = If (c) <then_branch = a () => (float[2] t) { t = Exp (x) },
                   else_branch = b () => (float[2] u) { u = Sin (x) }>
       s = ReduceSum <keepdims = 0> (y) }"""
-    with pytest.raises(InputError, match=r"'t' is no value of the model.*local to then_branch"):
+    with pytest.raises(InputError, match=r"'t' is not a value of the model.*local to then_branch"):
         gradient(onnx.parser.parse_model(text), "t")
 
 
@@ -210,7 +210,7 @@ def test_the_seed_of_a_target_that_a_call_gives_goes_by_the_targets_name() -> No
 
 @pytest.mark.parametrize("target", ["9" * 5000, "-" + "9" * 5000, "²", "--1", "٣"])
 def test_what_looks_like_an_index_and_is_none(target: str) -> None:
-    with pytest.raises(InputError, match="is no value of the model"):
+    with pytest.raises(InputError, match="is not a value of the model"):
         gradient(parse("g (float x) => (float y) { y = Sin (x) }"), target=target)
 
 

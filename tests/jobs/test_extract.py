@@ -73,9 +73,9 @@ def test_a_wrong_part_is_found_out() -> None:
 @pytest.mark.parametrize(
     ("inputs", "outputs", "message"),
     [
-        (None, ["hh"], "output 'hh' is no value of the main graph"),
-        (["q"], ["y"], "input 'q' is no value of the main graph"),
-        (["t"], ["y"], "the outputs depend on 'z' as well, which is no input of the part"),
+        (None, ["hh"], "output 'hh' is not a value of the main graph"),
+        (["q"], ["y"], "input 'q' is not a value of the main graph"),
+        (["t"], ["y"], "the outputs also depend on 'z', which is not an input of the part"),
         (["t"], ["t"], "'t' is requested as input and as output"),
         (["t", "t"], ["u"], "input 't' is requested twice"),
     ],
@@ -108,5 +108,5 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads((tmp_path / "j").read_text())["proof"]["verdict"] == "equal"
     capsys.readouterr()
     assert main(["extract", model, "-o", out, "--outputs", "hh"]) == 2
-    assert "output 'hh' is no value" in capsys.readouterr().err
+    assert "output 'hh' is not a value" in capsys.readouterr().err
     assert onnxgrad.extract(model, outputs=["h"], verify=False).graph.node[0].op_type == "MatMul"

@@ -152,7 +152,7 @@ def test_unreadable_rules(text: str, words: str) -> None:
 def test_a_rule_that_matches_nothing_and_a_name_that_breaks_the_option() -> None:
     with pytest.raises(InputError, match="no node has such a name or operator"):
         placed(EXAMPLE, "cuda=Conv*")
-    with pytest.raises(InputError, match="is no device name"):
+    with pytest.raises(InputError, match="is not a device name"):
         placed(EXAMPLE, default="a;b")
 
 

@@ -131,8 +131,8 @@ def test_unknown_operators() -> None:
     check_operators(["nodes", "bytes", "d::f + MatMul", "Gemm"], known, "r.toml")
     check_operators(["own::g"], known, "r.toml", others=True)
     for names, wrong in (
-        ("MatMul+Gem", "'Gem', which is no operator"), ("MatMull", "did you mean 'MatMul'"),
-        ("parameter", "did you mean 'parameters'"), ("own::g", "'own::g', which is no operator"),
+        ("MatMul+Gem", "'Gem', which is not an operator"), ("MatMull", "did you mean 'MatMul'"),
+        ("parameter", "did you mean 'parameters'"), ("own::g", "'own::g', which is not an operator"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=f"^r.toml: require names .*{wrong}"):
             check_operators([names], known, "r.toml")

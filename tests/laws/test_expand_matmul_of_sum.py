@@ -233,9 +233,9 @@ def test_an_adapter_for_each_batch(turn: str, w: str) -> None:
         ("d = MatMul(p, q) v = Add(w, d) y = Gemm<transA = 1>(x, v, c)", "", "left operand is transposed"),
         ("d = MatMul(p, q) v = Add(w, d) y = Gemm(x, v, c)", ", float[64,64] d", "d is read elsewhere"),
         ("d = MatMul(p, q) v = Add(w, d) t = Transpose<perm = [1, 0]>(v) y = MatMul(x, t)", ", float[64,64] v", "v is read elsewhere"),
-        ("d = MatMul(p, q) v = Add(w, d) t = Transpose<perm = [0, 1]>(v) y = MatMul(x, t)", "", "no matrix transpose"),
-        ("d = MatMul(p, q) v = Add(w, d) t = Transpose<perm = [0, 1]>(v) y = Gemm(x, t, c)", "", "no matrix transpose"),
-        ("d = MatMul(p, q) v = Add(w, d) t = Transpose<perm = [0, 1]>(v) y = Gemm<transB = 1>(x, t, c)", "", "no matrix transpose"),
+        ("d = MatMul(p, q) v = Add(w, d) t = Transpose<perm = [0, 1]>(v) y = MatMul(x, t)", "", "not the transpose of a matrix"),
+        ("d = MatMul(p, q) v = Add(w, d) t = Transpose<perm = [0, 1]>(v) y = Gemm(x, t, c)", "", "not the transpose of a matrix"),
+        ("d = MatMul(p, q) v = Add(w, d) t = Transpose<perm = [0, 1]>(v) y = Gemm<transB = 1>(x, t, c)", "", "not the transpose of a matrix"),
     ],
 )  # fmt: skip
 def test_every_near_miss_is_explained(body: str, more: str, reason: str) -> None:

@@ -285,7 +285,7 @@ def test_a_float_bias_of_whole_quanta() -> None:
     done = apply(model_of(text, given), EXACT)
     assert done.ops == ["QLinearConv"] and on_random_images(done) == 0
     given["db"] = given["db"] + np.float32(2**-13)
-    assert "no multiple" in apply(model_of(text, given), NEAREST).declined
+    assert "not a multiple" in apply(model_of(text, given), NEAREST).declined
 
 
 def test_no_bias_and_no_zero_points() -> None:

@@ -193,8 +193,8 @@ def test_models_without_functions_stay() -> None:
 @pytest.mark.parametrize(
     ("name", "pattern", "words"),
     [
-        ("my ops", P.Relu(x), "no name of an operator"),
-        ("Relu6::", P.Relu(x), "no name of an operator"),
+        ("my ops", P.Relu(x), "is not an operator: write domain::Operator"),
+        ("Relu6::", P.Relu(x), "is not an operator: write domain::Operator"),
         ("ai.onnx::Relu6", P.Relu(x), "ONNX's own"),
         ("ai.onnx.ml::Relu6", P.Relu(x), "ONNX's own"),
         ("my::Relu6", x, "the pattern's root is an operator"),

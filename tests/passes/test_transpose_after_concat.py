@@ -77,7 +77,7 @@ def test_an_operand_that_is_no_transpose_keeps_all_and_is_named() -> None:
     done = apply(parse(text), PASSES)
     assert not done.trace.rewrites
     assert done.reasons("concat_of_transposes") == [
-        "b is no Transpose, nor a constant that is read here only"
+        "b is neither a Transpose nor a constant that is read only here"
     ]
 
 

@@ -116,7 +116,7 @@ NEG = P.Neg(a)
         (lambda a: [a], "replaces y by list"),
         (lambda a: op.Cast(a, to=11), "a value of another type"),
         (lambda a: {"y": a}, "replaces str 'y'"),
-        (lambda a: {P.Neg(b): a}, "no part of what it matches"),
+        (lambda a: {P.Neg(b): a}, "not part of its match"),
         (lambda a: (a, a), "returned 2 values"),
     ],
 )

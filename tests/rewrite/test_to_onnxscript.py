@@ -150,8 +150,8 @@ def test_a_match_has_the_reason_of_a_decline() -> None:
 @pytest.mark.parametrize(
     "given, said",
     [
-        (["fold-constant"], "fold-constant is no list of laws with one root each"),
-        (["combine-parallel-matmul"], "combine-parallel-matmul is no list"),
+        (["fold-constant"], "fold-constant is not a list of laws with one root each"),
+        (["combine-parallel-matmul"], "combine-parallel-matmul is not a list"),
         ([3], "laws must be a Rule or a RulePass or text"),
         ([], "no law is given"),
     ],

@@ -52,11 +52,11 @@ def test_shards_that_are_no_array(tmp_path: Path) -> None:
     write(tmp_path / "e", data, 3)
     np.save(tmp_path / "e/x-01.npy", np.zeros((2, 3)))
     for name, words in {
-        "a": "'x' is in 2 files, and none has number 1",
-        "b": "has x.npy and x-0.npy: keep one",
-        "c": "'x' is in 2 files, and none has number 2",
-        "d": r"x-1.npy: is float64\[2, 3\], and x-0.npy float32\[3, 2\]",
-        "e": "'x' is in 3 files, and more than one has number 1",
+        "a": "'x' has 2 files, but none has number 1",
+        "b": "has x.npy and x-0.npy: remove one of them",
+        "c": "'x' has 2 files, but none has number 2",
+        "d": r"x-1.npy is float64\[2, 3\], but x-0.npy is float32\[3, 2\]",
+        "e": "'x' has 3 files, but several have number 1",
     }.items():
         with pytest.raises(InputError, match=words):
             read_npz(tmp_path / name)

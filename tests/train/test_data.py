@@ -89,7 +89,7 @@ def test_integers_are_scaled() -> None:
     with pytest.raises(InputError, match="scale: 'x' of the data is float32; integers alone"):
         trainer.fit(own, epochs=2, scale=scale)
     for name in ("labels", "X"):
-        with pytest.raises(InputError, match=f"scale: '{name}' is no input of floats"):
+        with pytest.raises(InputError, match=f"scale: '{name}' is not an input of floats"):
             trainer.fit(other, epochs=2, scale={name: 2.0})
     data["labels"][7] = 9
     with pytest.raises(InputError, match=r"'labels' of the data has the label 9 at \[7\]"):
@@ -107,7 +107,7 @@ def test_arrays_of_a_file_that_nothing_reads_are_left_out(tmp_path: Path) -> Non
     with pytest.warns(RunWarning, match="nothing reads 'more'"):
         Trainer(step(), threads=1).evaluate(path)
     np.savez(path, x=examples(40)["x"], label=np.zeros(40))
-    with pytest.raises(InputError, match=r"has 'label', which is no input: it takes x.*labels"):
+    with pytest.raises(InputError, match=r"has 'label', which is not an input: it takes x.*labels"):
         Trainer(step(), threads=1).fit(path)
 
 

@@ -44,10 +44,18 @@ def test_classes_along_another_axis_and_labels_that_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("scores", "labels", "words"),
     [
-        (SCORES[:, :1], RIGHT, r"'logits', \[4, 1\]: it needs scores of several classes"),
-        (SCORES[:, 0], RIGHT, r"'logits', \[4\]: it needs scores of several classes along axis 1"),
+        (
+            SCORES[:, :1],
+            RIGHT,
+            r"logits has shape \[4, 1\], and must have scores of several classes",
+        ),
+        (
+            SCORES[:, 0],
+            RIGHT,
+            r"logits has shape \[4\], and must have scores of several classes along axis 1",
+        ),
         (SCORES, RIGHT[:3], r"'labels' has shape \[3\], the scores \[4, 3\]"),
-        (SCORES, np.ones((4, 3)), "'labels' names several classes at once, or none"),
+        (SCORES, np.ones((4, 3)), "'labels' marks several classes of one example, or none"),
         (SCORES[:3], np.ones((4, 3)), r"'labels' has shape \[4, 3\], the scores \[3, 3\]"),
     ],
 )
@@ -57,7 +65,7 @@ def test_what_has_no_accuracy(scores: Any, labels: Any, words: str) -> None:
 
 
 def test_what_is_not_there() -> None:
-    with pytest.raises(InputError, match="the metric reads 'labels', and there are y"):
+    with pytest.raises(InputError, match="the metric reads 'labels', but the values are y"):
         accuracy()({"logits": SCORES}, {"y": RIGHT})
 
 
@@ -78,7 +86,7 @@ def test_metrics_read_labels_that_the_loss_does_not_take() -> None:
     same = own.evaluate({**data, "y": y}, metrics={"accuracy": accuracy(target="y")})
     assert found == same and 0 < found["accuracy"] < 1
     for metrics in ({}, {"accuracy": accuracy(target="y")}):
-        with pytest.raises(InputError, match="has 'labels', which is no input: it takes x"):
+        with pytest.raises(InputError, match="has 'labels', which is not an input: it takes x"):
             own.evaluate({**data, "y": y, "labels": labels}, metrics=metrics)
 
 
@@ -103,7 +111,7 @@ def test_predictions_are_the_outputs_of_the_exported_model(tmp_path: Path) -> No
     np.savez(tmp_path / "x.npz", x=rest["x"], aside=np.ones(50))
     with pytest.warns(RunWarning, match="nothing reads 'aside'; the step reads x"):
         assert own.predict(tmp_path / "x.npz", batch_size=7)["logits"].shape == (50, 3)
-    with pytest.raises(InputError, match="has 'aside', which is no input: it takes x: "):
+    with pytest.raises(InputError, match="has 'aside', which is not an input: it takes x: "):
         own.predict({"x": rest["x"], "aside": np.ones(50)})
     with pytest.raises(InputError, match="the batch lacks 'x'"):
         own.predict({"labels": rest["labels"]})

@@ -114,9 +114,9 @@ def test_into_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"nothing": np.zeros(2)}, "'nothing' is no weight of the original"),
+        ({"nothing": np.zeros(2)}, "'nothing' is not a weight of the original"),
         ({"k": np.zeros(3)}, r"has shape \[3\] after training, \[2\] in the model"),
-        ({"x": np.zeros(2)}, "'x' is no weight"),
+        ({"x": np.zeros(2)}, "'x' is not a weight"),
     ],
 )
 def test_what_cannot_be_written_back(values: dict[str, np.ndarray], words: str) -> None:

@@ -56,14 +56,14 @@ def test_a_mean_has_the_weights_and_dtypes() -> None:
 @pytest.mark.parametrize(
     ("values", "weights", "words"),
     [
-        ([], None, "there is nothing to average"),
-        ([{"a": np.ones(2)}] * 2, [1.0], "2 sets of values, and 1 weights"),
+        ([], None, "values is empty"),
+        ([{"a": np.ones(2)}] * 2, [1.0], "2 sets of values, but 1 weights"),
         ([{"a": np.ones(2)}] * 2, [1.0, -1.0], "at least 0 and not all 0"),
         ([{"a": np.ones(2)}] * 2, [0.0, 0.0], "at least 0 and not all 0"),
         ([{"a": np.ones(2)}, {"b": np.ones(2)}], None, r"values\[1\] has 'b', which is unknown"),
         ([{"a": np.ones(2)}, {}], None, r"values\[1\] lacks 'a': float64\[2\]"),
         ([{"a": np.ones(2)}, {"a": np.ones(3)}], None, r"'a' is float64\[3\], not float64\[2\]"),
-        ([{"a": np.array(1)}, {"a": np.array(2)}], None, "'a' is int64 and differs: leave it out"),
+        ([{"a": np.array(1)}, {"a": np.array(2)}], None, "'a' is int64 and differs: remove it"),
     ],
 )
 def test_what_has_no_mean(values: Any, weights: Any, words: str) -> None:
@@ -152,11 +152,11 @@ def test_deltas_travel_as_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="before lacks 'w1'"):
         clients[0].delta({})
     clients[0].save(tmp_path / "c")
-    with pytest.raises(InputError, match="c holds no delta"):
+    with pytest.raises(InputError, match="c is not a delta"):
         server.apply([tmp_path / "c"])
-    with pytest.raises(InputError, match=r"^deltas\[1\] is of another model"):
+    with pytest.raises(InputError, match=r"^deltas\[1\] belongs to another model"):
         server.apply([paths[0], train.Delta(before, 1, "other")])
-    with pytest.raises(InputError, match="there is nothing to average"):
+    with pytest.raises(InputError, match="values is empty"):
         server.apply([])
     safetensors_file.write(
         tmp_path / "d", {}, {"delta": server.task.manifest.model, "examples": "1"}

@@ -43,7 +43,7 @@ def test_a_weight_on_both_sides_is_not_trained_by_halves() -> None:
 
 @pytest.mark.parametrize("wrt", ["w1", ["params", "w1"], "w2,w1"])
 def test_a_weight_that_is_frozen_cannot_be_asked_for(wrt: Any) -> None:
-    with pytest.raises(InputError, match="wrt 'w1' comes before 'h' and is no part of the step"):
+    with pytest.raises(InputError, match="wrt 'w1' comes before 'h' and is not part of the step"):
         training_step(two_paths(), CrossEntropy("y"), SGD(), wrt, inputs_at="h")
 
 
@@ -67,7 +67,7 @@ def test_what_a_branch_reads_comes_before_too() -> None:
 @pytest.mark.parametrize(
     ("at", "words"),
     [
-        ("nothing", "inputs_at 'nothing' is no value of the model"),
+        ("nothing", "inputs_at 'nothing' is not a value of the model"),
         ("x", "inputs_at 'x' is an input or weight: name a tensor that the model computes"),
         ("w1", "inputs_at 'w1' is an input or weight"),
         ("y", "nothing of the model comes behind 'y': there is no loss"),

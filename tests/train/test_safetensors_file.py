@@ -48,7 +48,7 @@ def test_the_bytes_do_not_depend_on_the_order() -> None:
 @pytest.mark.parametrize("data", [b"", b"x", b"\x08" + bytes(7) + b"{}      junk", bytes(100)])
 def test_what_is_no_such_file(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a").write_bytes(data)
-    with pytest.raises(InputError, match="no safetensors file"):
+    with pytest.raises(InputError, match="not a safetensors file"):
         safetensors_file.read(tmp_path / "a")
 
 

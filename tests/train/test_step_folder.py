@@ -67,7 +67,7 @@ def test_the_manifest_says_what_feeds_what(tmp_path: Path) -> None:
     [
         ({"version": 3}, "of version 3, this onnxgrad reads version 2: install a newer one"),
         ({"version": 1}, "of version 1, this onnxgrad reads version 2: make the step anew"),
-        ({"format": "cake"}, "no manifest"),
+        ({"format": "cake"}, "not the manifest of a training step"),
         ({"inputs": {"batch": [{"name": "x"}]}}, "damaged"),
         ({"inputs": {"bach": []}}, "'bach' is unknown"),
         ({"clip_norm": None}, "'clip_norm' is null: leave the key out"),

@@ -158,7 +158,7 @@ REFUSED = {
     "a count down": ("g (float[1,5] x) => (float[1,5] y) <float[5] p = {4, 3, 2, 1, 0}> { y = Add (x, p) }", "x.1", "constant 'p'"),
     "too short to tell": ("g (float[1,3] x) => (float[1,3] y) <float[3] p = {0, 1, 2}> { y = Add (x, p) }", "x.1", "constant 'p'"),
     "windows": ("g (float[16,2] x) => (float[4,4,2] y) <int64[3] s = {4,4,2}> { y = Reshape (x, s) }", "x.0",
-                "makes 4 x 4 of 16, which is n: which of them grows"),
+                "splits n, 16 in the file, into 4 x 4, and it is not known which"),
     "a bound near the end": (
         "g (float[1,8] x) => (float[1,7] y) <int64[1] a = {0}, int64[1] b = {7}, int64[1] c = {1}> { y = Slice (x, a, b, c) }",
         "x.1", r"its end 7 of 8 may count from the end \(write -1\)"),
@@ -166,7 +166,7 @@ REFUSED = {
     "a fixed picture": (
         'g (float[1,1,4,4] x) => (float[1,1,9,4] y) <int64[4] s = {1,1,9,4}> { y = Resize <mode = "nearest"> (x, , , s) }',
         "x.2", "Resize.*its target 9 is fixed.*follow="),
-    "all elements": ("g (float[1,8] x) => (float[1,8] y, int64[1,8] i) <int64[1] k = {8}> { y, i = TopK (x, k) }", "x.1", "TopK.*its 8 are all of n"),
+    "all elements": ("g (float[1,8] x) => (float[1,8] y, int64[1,8] i) <int64[1] k = {8}> { y, i = TopK (x, k) }", "x.1", "TopK.*its k of 8 may mean all of n, or 8 at any size"),
     "another input": ("g (float[1,8] x, float[1,8] m) => (float[1,8] y) { y = Mul (x, m) }", "x.1",
                       r"axis 1 of input 'm' f32\[1,8\] is fixed.*'...,m.1'"),
     "channels": ("g (float[1,2,8] x) => (float[1,1,8] y) <float[1,2,1] k = {1, 2}> { y = Conv (x, k) }", "x.1", "Conv.*its channels are fixed"),
@@ -204,11 +204,11 @@ def test_a_target_that_follows_because_the_user_says_so() -> None:
 @pytest.mark.parametrize(
     ("wanted", "follow", "reason"),
     [
-        ({"n": ["q.1"]}, [], "'q.1' is no axis of an input"),
+        ({"n": ["q.1"]}, [], "'q.1' is not an axis of an input"),
         ({"n": ["x.0"]}, [], "no fixed size of 2 or more"),
         ({"n": ["x.5"]}, [], "no fixed size of 2 or more"),
-        ({"N": ["x.1"]}, [], "'N' is no name of a new size"),
-        ({"a+b": ["x.1"]}, [], "is no name of a new size"),
+        ({"N": ["x.1"]}, [], "'N' is not a name for a new size"),
+        ({"a+b": ["x.1"]}, [], "is not a name for a new size"),
         ({"n": ["x.1", "x.2"]}, [], "several sizes: 4 in x.1, 5 in x.2"),
         ({"n": ["x.1"]}, ["q"], "no such node"),
     ],
@@ -222,7 +222,7 @@ def test_bad_choices(wanted: dict[str, list[str]], follow: list[str], reason: st
 def test_a_mean_by_hand_is_said() -> None:
     text = "g (float[1,5] x) => (float[1] y) <int64[1] a = {1}, float n = {5}> { s = ReduceSum <keepdims = 0> (x, a)  y = Div (s, n) }"
     (note,) = open_dimensions(load_own(parse(text)), {"n": ["x.1"]}).notes
-    assert note == "Div 'y': the constant 5 stays; a mean would need it to follow"
+    assert note == "Div 'y': the constant 5 stays, so the result is a mean at the file's size only"
 
 
 def test_a_window_that_covers_all_is_said() -> None:

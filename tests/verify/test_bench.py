@@ -96,7 +96,7 @@ def test_misuse_is_an_input_error() -> None:
         bench({"good": good, "other": other}, rounds=1, seconds=0.01)
     with pytest.raises(InputError, match="at least one model"):
         bench({}, rounds=1, seconds=0.01)
-    with pytest.raises(InputError, match="no ONNX model"):
+    with pytest.raises(InputError, match="not an ONNX model"):
         bench({"nothing": b"\xff\xff"}, rounds=1, seconds=0.01)
 
 

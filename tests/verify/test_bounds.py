@@ -134,7 +134,7 @@ def test_of_one_output_and_of_all() -> None:
     found = compare({"x": A, "y": A}, {"x": b, "y": b}, bounds.over({"x": 1e-6, "y": 1e-6}))
     assert [d.ok for d in found] == [True, True] and worst(found) is not None
     bounds.check(["y", "z"])
-    with pytest.raises(InputError, match="'z', which is no output"):
+    with pytest.raises(InputError, match="'z', which is not an output"):
         bounds.check(["y"])
     assert not Bounds.of(None, None, None) and not Bounds.of({}, None, [])
 

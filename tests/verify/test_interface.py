@@ -210,7 +210,7 @@ def test_a_bound_that_compared_nothing_is_no_pass() -> None:
     report = verify(zero, zero, metric="cosine=0.9")
     assert report.verdict == "not proved" and "nothing finite to compare in y" in str(report)
     assert verify(zero, zero, metric="cosine=0.9", allow_empty=["y"]).ok
-    with pytest.raises(InputError, match="'z', which is no output"):
+    with pytest.raises(InputError, match="'z', which is not an output"):
         verify(zero, zero, atol={"z": 1.0})
 
 

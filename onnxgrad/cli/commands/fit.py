@@ -21,8 +21,7 @@ from onnxgrad.cli.targets import files_read, target_of, write_model
 from onnxgrad.errors import InputError
 from onnxgrad.ir.program import Program
 from onnxgrad.jobs.proving import require_runtime
-from onnxgrad.jobs.training.fit import FitHooks, fit, is_folder
-from onnxgrad.jobs.training.trainer import TrainingLoop
+from onnxgrad.jobs.training.fit import FitHooks, FittingLoop, fit, is_folder
 from onnxgrad.report.parts import cell, heading
 from onnxgrad.report.training import batch_parts, fitted_parts, weight_parts
 from onnxgrad.train import Event
@@ -72,7 +71,7 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
 
 @contextmanager
 def _watched(
-    args: argparse.Namespace, out: Output, trainer: TrainingLoop
+    args: argparse.Namespace, out: Output, trainer: FittingLoop
 ) -> Iterator[Callable[[Event], None]]:
     """Show the step and its notes, then how far training is."""
     if trainer.leads:

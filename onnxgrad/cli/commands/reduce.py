@@ -22,7 +22,7 @@ from onnxgrad.report.parts import bytes_text, changed, heading, number, table
 from onnxgrad.verify.reducing.reduce import Reduction
 from onnxgrad.wording import counted
 
-_FAILURES = (1, 3)  # exit codes of ours that are no fault of the given model or options
+_FAILURES = (1, 3)  # exit codes that the given model or options did not cause
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

@@ -181,7 +181,7 @@ def _beside_kinks(
     why = f"a kink at the value of {kept} of {g.size} elements"
     strange = no_slope_beside(g, at, ~smooth, limit)
     if strange is not None:
-        why = f"{why}, and the gradient there is no slope beside it"
+        why = f"{why}, and the gradient there differs from the slopes on both sides"
         got, slope, error = strange
         return ValueCheck(name, got, slope, error, True, why, tolerance=limit), []
     again = _tried(np.where(smooth, g, 0.0), [t.line.moving(smooth) for t in trials], limit)

@@ -100,7 +100,7 @@ def _marked(b: Binding, key: str, text: str) -> list[Var]:
     except (ValueError, RecursionError):
         places = None
     if not isinstance(places, list):
-        raise InputError(f"metadata {key} of '{b}' is no JSON list of operands: {text[:40]!r}")
+        raise InputError(f"metadata {key} of '{b}' is not a JSON list of operands: {text[:40]!r}")
     operands: dict[Any, Var | None] = {v.name: v for v in b.reads()}
     operands.update(enumerate(b.inputs))
     found = []

@@ -65,7 +65,7 @@ def _uses(marks: Iterable[Use], values: dict[str, Var]) -> list[tuple[Var, Bindi
     for mark in marks:
         name, reader = (mark, None) if isinstance(mark, str) else mark
         if name not in values:
-            raise InputError(f"checkpoint '{name}' is no value of the model")
+            raise InputError(f"checkpoint '{name}' is not a value of the model")
         v = values[name]
         readers = [outermost(b, v) for b in v.users]
         if reader is not None:

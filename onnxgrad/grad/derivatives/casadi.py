@@ -143,7 +143,7 @@ def _check_interface(block: BindingBlock, values: Iterable[Var]) -> None:
     """Raises InputError for what CasADi has no place for."""
     for v in values:
         if not (v.is_input or v in block.outputs):
-            raise InputError(f"'{v.name}' is no input or output: CasADi knows no others")
+            raise InputError(f"'{v.name}' is neither an input nor an output: choose one of those")
         if v.rank is None:
             raise InputError(f"'{v.name}' is of unknown rank: CasADi asks for a matrix")
 

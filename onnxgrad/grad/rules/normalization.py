@@ -83,7 +83,7 @@ def _batch_norm_training(
 
         x: scale r (g - sum(g) / n - c r^2 sum(g c) / n),  scale: r sum(g c),  bias: sum(g)
 
-    Batch statistics are calculated again (they are no outputs); the running ones receive momentum's
+    Batch statistics are not outputs and are calculated again; the running ones receive momentum's
     share. Source: Ioffe and Szegedy, 2015.
     """
     x, scale, _, mean_in, _ = xs

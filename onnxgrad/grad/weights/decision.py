@@ -189,7 +189,7 @@ def _frequencies(c: _Constant, by: Reader) -> Decision | None:
 def _fixed_table(c: _Constant, by: Reader) -> Decision | None:
     """Sines of the position, and a filter that an exporter had to name and that has a pattern.
 
-    All one number is how adapters start, so that this is no pattern here.
+    All one number is how adapters start, so that this is not a pattern here.
     """
     if not operand(by) or c.name in _OWNED or c.in_a_line or c.array is None:
         return None
@@ -205,7 +205,7 @@ def _fixed_table(c: _Constant, by: Reader) -> Decision | None:
 def _weight_by_operand(c: _Constant, by: Reader) -> Decision | None:
     """Filters, matrices, biases, scales, tables."""
     what = operand(by)
-    # a number expanded is no filter
+    # a number expanded is not a filter
     return _yes(what) if what and is_one(by.value) >= c.one else None
 
 

@@ -108,7 +108,7 @@ _HIDING = -1e4
 _WRITTEN, _COMPUTED = 1.2e-7, 3e-7
 # a number of more digits that many formulas have: GELU's, by tanh
 _KNOWN = (0.044715,)
-# so many elements in order, or on a curve, are no accident
+# this many elements in order, or on a curve, are not an accident
 _SORTED, _CURVE = 6, 16
 # a random order has 2 (von Neumann's ratio of successive differences), a smooth curve next to
 # nothing

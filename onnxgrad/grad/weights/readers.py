@@ -107,7 +107,7 @@ def _inside(b: Binding, slot: int) -> Var | None:
     if body is None or slot >= len(body.inputs):
         return None
     inside = body.inputs[slot]
-    # a state that stays is no state
+    # a state that stays is not a state
     return inside if not is_state(b, slot) or inside in body.outputs else None
 
 

@@ -36,7 +36,7 @@ def blaming(proto: ModelProto) -> Iterator[None]:
         reason = fault_of(proto)
         if reason is None:
             raise
-        raise InputError(f"this is no valid ONNX model: {reason}") from error
+        raise InputError(f"this is not a valid ONNX model: {reason}") from error
 
 
 def fault_of(proto: ModelProto) -> str | None:

@@ -199,8 +199,8 @@ _Key = tuple[str, str, str]
 
 
 def check_model(proto: ModelProto, where: str) -> None:
-    """Raises InputError for a file that is no ONNX model, or needs versions that the installed onnx
-    does not know.
+    """Raise InputError for a file that is not an ONNX model, or needs a newer onnx than the one
+    installed.
     """
     if not proto.HasField("graph") or not proto.ir_version:
         raise InputError(f"{where}: not an ONNX model (no graph or no IR version in it)")

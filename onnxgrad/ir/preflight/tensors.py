@@ -130,7 +130,7 @@ def check_sparse(sparse: SparseTensorProto, where: str) -> None:
     if len(sparse.values.dims) != 1 or axes not in ([count], [count, len(sparse.dims)]):
         raise InputError(f"{what}: the shapes of its values and indices do not go together")
     if sparse.indices.data_type != TensorProto.INT64:
-        raise InputError(f"{what}: its indices are no int64")
+        raise InputError(f"{what}: its indices are not int64")
 
 
 def check_declared(value: ValueInfoProto, where: str, *, given: bool) -> None:

@@ -29,7 +29,7 @@ class _Unlike(Exception):
 
 def read_without_weights(path: Path) -> ModelProto | None:
     """Returns the model of a file whose large initializers refer to their bytes in it. None if it
-    has none, is no plain file with one name, or has to be read as a whole to know what it is.
+    has none, is not a plain file with one name, or has to be read as a whole to know what it is.
     """
     try:
         found = path.lstat()

@@ -30,7 +30,7 @@ from onnxgrad.ir.types import (
 )
 from onnxgrad.ir.var import Var
 
-# constants larger than this are no shapes, axes or pads
+# constants larger than this are not shapes, axes or pads
 _DATA_BYTES = 1 << 12
 
 

@@ -25,7 +25,7 @@ from onnxgrad.ir.var import Var
 # an array of Dim
 Elements: TypeAlias = npt.NDArray[Any]
 
-# no tensor has a higher rank, so that a longer vector is no shape; files declare vectors of 2^40
+# no tensor has a higher rank, so that a longer vector is not a shape; files declare vectors of 2^40
 # elements
 _LONGEST = 1 << 10
 # beyond these, machines wrap around

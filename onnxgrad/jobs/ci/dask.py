@@ -1,7 +1,7 @@
-"""The same work on the workers of a Dask cluster.
+"""The jobs of `ci` on the workers of a Dask cluster.
 
-Workers read the models and write the results themselves, so they see the same files under the same
-names as we do, and have the same versions as we have. A worker process does one model at a time.
+Workers read the models and write the results themselves. They must see the same files under the
+same names, and have the same versions of packages. A worker process runs one job at a time.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ _one = threading.Lock()
 def each_on(
     address: str, jobs: Sequence[Job], *, keep_going: bool = True
 ) -> Generator[tuple[int, ModelOutcome], None, None]:
-    """The outcome of every job with its index, as they come, from the cluster at `address`; without
-    `keep_going` of the jobs up to the first that fails, and of others that were done by then: their
-    results are written. Closing the iterator cancels jobs that have not begun; running jobs write
-    their results completely or not at all.
+    """Yield the index and outcome of every job as it ends on the cluster at `address`.
 
-    Raises InputError if there is no such cluster, or if its workers differ from this machine.
+    Without `keep_going`, yields the jobs up to the first that fails, and later jobs that ended
+    before it: their results are written. Closing the iterator cancels jobs that have not begun.
+    Running jobs write their results completely or not at all.
+
+    Raises InputError if no scheduler answers, or if a worker differs from this machine.
     """
     client = _connected(address)
     try:
@@ -66,7 +67,7 @@ def _connected(address: str) -> Client:
     except (OSError, ValueError, TimeoutError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         dask = option("--dask", "dask")
-        raise InputError(f"{dask} {address}: no scheduler answers: {why}") from error
+        raise InputError(f"{dask}: no scheduler answers at {address}: {why}") from error
 
 
 def _check_workers(client: Client, jobs: Sequence[Job]) -> None:
@@ -91,14 +92,14 @@ def _versions() -> dict[str, str]:
 
 
 def _unlike(wanted: dict[str, str], models: list[str]) -> str:
-    """Return how this process differs from the caller, so that a result would have other bytes or
-    none; empty if it does not.
+    """Return how this process differs from the caller, so that results could differ or fail; empty
+    if it does not differ.
     """
     for name, here in _versions().items():
         if here != wanted[name]:
-            return f"has {name} {here}, here is {wanted[name]}: install the same"
+            return f"has {name} {here}, this machine has {wanted[name]}: install the same version"
     missing = next((path for path in models if not Path(path).is_file()), None)
-    return "" if missing is None else f"does not see {missing}: workers read the files we read"
+    return "" if missing is None else f"does not see {missing}: workers must see the same files"
 
 
 def _outcomes(
@@ -121,7 +122,7 @@ def _outcomes(
             error = future.exception()
             if error is None:
                 yield index, future.result()
-            elif isinstance(error, KilledWorker):  # the scheduler allows fewer deaths than we do
+            elif isinstance(error, KilledWorker):  # the scheduler may allow fewer than ATTEMPTS
                 yield index, died(jobs[index], _DIED)
             else:
                 yield index, _broken(jobs[index], error)
@@ -137,13 +138,13 @@ _DIED = "died with its Dask worker"
 def _broken(job: Job, error: BaseException) -> ModelOutcome:
     outcome = ModelOutcome(job.name)
     why = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    outcome.fail("error", InternalError.exit_code, f"Dask could not have it done: {why}")
+    outcome.fail("error", InternalError.exit_code, f"Dask could not run the job: {why}")
     return outcome
 
 
 def _attempt(job: Job, name: str) -> ModelOutcome:
-    """`work` on a worker, unless the job has killed its workers before: Dask moves the job of a
-    dead worker to another one more often than we want.
+    """Call `work` on a worker, unless the job has already killed `ATTEMPTS` workers. Dask would
+    retry the job of a dead worker more often.
     """
     from distributed import get_client
 
@@ -157,7 +158,7 @@ def _attempt(job: Job, name: str) -> ModelOutcome:
 
 
 def _variable(name: str, client: Client) -> Any:
-    """A value that the cluster holds: how often the job of that name was begun."""
+    """Return the cluster's counter of how often the job of that name was begun."""
     import distributed
 
     variable: Any = distributed.Variable

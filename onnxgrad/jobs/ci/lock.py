@@ -71,7 +71,7 @@ def read(path: Path) -> Lock | None:
             f"{path}: not JSON{merged}: {' '.join(str(error).split())}; {_AGAIN}"
         ) from None
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
-        raise InputError(f"{path}: is no lock of onnxgrad; {_AGAIN}")
+        raise InputError(f"{path}: is not a lock file of onnxgrad; {_AGAIN}")
     version = data.get("version")
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise InputError(f"{path}: 'version' is {repr(version)[:80]}; {_AGAIN}")
@@ -113,7 +113,7 @@ class _Reader:
     def of(self, key: str, kind: type, *, optional: bool = False) -> Any:
         """Return the value of a key, which has this type. Raises InputError."""
         if not isinstance(self.entry, dict):
-            raise self._wrong("", "is no object")
+            raise self._wrong("", "is not an object")
         if key not in self.entry:
             raise self._wrong(key, "is missing")
         value: Any = self.entry[key]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, load_in_place
@@ -37,6 +37,8 @@ from onnxgrad.train.losses import Loss, parse_loss
 from onnxgrad.train.losses.weighting import BALANCED, balanced, in_file, is_balanced
 from onnxgrad.train.metrics import Score, accuracy, metrics_from
 from onnxgrad.wording import option
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,19 @@ class Fitted(Rendered):
         return self.history.last
 
 
+class FittingLoop(TrainingLoop):
+    """The training loop of `fit`, whose processes must agree outside of training as well."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes and prints for all that train together."""
+        return self._engine.leads
+
+    def agree(self, value: T) -> T:
+        """Return the leading process's value; every process must call it."""
+        return self._engine.agree(value)
+
+
 @dataclass(frozen=True)
 class FitHooks:
     """Functions by which the caller takes part in `fit`; by default none.
@@ -82,7 +97,7 @@ class FitHooks:
     bounds the work by seconds and memory.
     """
 
-    training: Callable[[TrainingLoop], AbstractContextManager[Callback]] = lambda trainer: (
+    training: Callable[[FittingLoop], AbstractContextManager[Callback]] = lambda trainer: (
         nullcontext(_ignore)
     )
     write: Callable[[Program], None] | None = None
@@ -113,9 +128,9 @@ def fit(
         )
         data, validation = (_data(model, d, options) for d in (options.data, options.validation))
         how = TrainerOptions.from_settings(options.shared(Engine))
-        trainer = TrainingLoop(step, how) if options.provider == "cpu" else None
+        trainer = FittingLoop(step, how) if options.provider == "cpu" else None
     # the address space that CUDA reserves is beyond any bound
-    trainer = trainer or TrainingLoop(step, how)
+    trainer = trainer or FittingLoop(step, how)
     del step  # the engine has the values
     metrics = _metrics(options)
     labels = [metric.target for metric in metrics.values() if isinstance(metric, Score)]
@@ -157,7 +172,7 @@ def fit(
     return Fitted(trained, history, steps, seconds, notes=notes, leads=leads)
 
 
-def _check_prediction(trainer: TrainingLoop, model: ModelLike, options: FitOptions) -> None:
+def _check_prediction(trainer: FittingLoop, model: ModelLike, options: FitOptions) -> None:
     """Predict one example of each file of inputs, so that a mistake is found before the training.
     Raises InputError.
     """
@@ -171,7 +186,7 @@ def _check_prediction(trainer: TrainingLoop, model: ModelLike, options: FitOptio
             raise InputError(f"{given}: {error}") from None
 
 
-def _predict(trainer: TrainingLoop, model: ModelLike, options: FitOptions) -> None:
+def _predict(trainer: FittingLoop, model: ModelLike, options: FitOptions) -> None:
     """Write the outputs of the trained model for each file of inputs."""
     for given, path in (options.predict or {}).items():
         frozen = options.inputs_at and not is_folder(model)
@@ -237,7 +252,7 @@ def _data(model: ModelLike, data: Any, options: FitOptions) -> Any:
     )
 
 
-def _read(trainer: TrainingLoop, arrays: Any, given: Any, labels: Collection[str] = ()) -> Any:
+def _read(trainer: FittingLoop, arrays: Any, given: Any, labels: Collection[str] = ()) -> Any:
     """Return the arrays of a file that the step reads, and the labels of metrics."""
     if not isinstance(given, (str, os.PathLike)):
         return arrays
@@ -271,7 +286,7 @@ def _while_training(
 
 @contextmanager
 def _naming_what_ended(
-    folder: str | os.PathLike[str] | None, trainer: TrainingLoop
+    folder: str | os.PathLike[str] | None, trainer: FittingLoop
 ) -> Iterator[None]:
     """Add the step, and what was saved, to the message of a limit that ends training."""
     try:

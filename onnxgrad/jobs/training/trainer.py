@@ -159,7 +159,7 @@ class TrainingLoop(HeldValues):
         end = counted(options.epochs, "epoch") if steps is None else counted(steps, "step")
         self._facts["length"] = end
         self._log = None
-        if self.leads and options.log is not None:
+        if self._engine.leads and options.log is not None:
             self._log = log_to(options.log, ["loss", *metrics] if validation is not None else [])
         self._take_up(place, options)
         give_back(self.task.manifest.elements)  # first values, if nobody holds the step
@@ -201,7 +201,7 @@ class TrainingLoop(HeldValues):
             return False
         if place is None:
             self.progress = replace(self.progress, stale=0)
-        elif self.leads:
+        elif self._engine.leads:
             since, more = counted(self.progress.stale, "epoch"), option("--patience", "patience")
             words = f"training has ended: the held-out loss was not smaller for {since}"
             warnings.warn(
@@ -217,7 +217,7 @@ class TrainingLoop(HeldValues):
         if isinstance(self.rate, ReduceOnPlateau):
             plateau = self.rate.judged(self.progress.plateau, found)
             self.progress = replace(self.progress, plateau=plateau)
-        if self.progress.stale or not self.leads:
+        if self.progress.stale or not self._engine.leads:
             return
         if place is not None:
             place.save_best(self._write)
@@ -247,7 +247,7 @@ class TrainingLoop(HeldValues):
             stands = Progress.of(words, str(place.last))
             if stands.begun:
                 self._go_on(values, words, str(place.last), force)
-        if stands.begun and self.leads:
+        if stands.begun and self._engine.leads:
             place.link(stands.steps)
         if force or not self._engine.agree(place.best.exists()):
             self.progress = self.progress.without_best()
@@ -272,7 +272,7 @@ class TrainingLoop(HeldValues):
         """Return the result of `evaluation` on the leading process, for all."""
         given = {**options.settings(Batched), **options.settings(Measured), "data": data}
         how = EvaluateOptions(**given)
-        return self._engine.agree(self.evaluation(how) if self.leads else {})
+        return self._engine.agree(self.evaluation(how) if self._engine.leads else {})
 
     def _done(self, steps: int | None) -> bool:
         return steps is not None and self.progress.steps >= steps

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
@@ -43,8 +43,6 @@ from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import check_values
 from onnxgrad.train.update.mixed_precision import MASTER
 
-T = TypeVar("T")
-
 
 class HeldValues:
     """An engine's values and the progress of training; `TrainingLoop` takes the steps."""
@@ -65,15 +63,6 @@ class HeldValues:
         self._best: dict[str, Array] | None = None  # all values then, of a run without a folder
         self._kept: Literal["best", "last"] = "last"
 
-    @property
-    def leads(self) -> bool:
-        """Whether this process writes and prints for all that train together."""
-        return self._engine.leads
-
-    def agree(self, value: T) -> T:
-        """The leading process's value, on all that train together; all must call it."""
-        return self._engine.agree(value)
-
     # ---- weights ---------------------------------------------------------------------------------
 
     @property
@@ -92,12 +81,12 @@ class HeldValues:
 
     @property
     def weights(self) -> dict[str, Array]:
-        """`parameters`, and the running statistics of the model."""
+        """Copies of `parameters` and of the running statistics of the model."""
         return {name: np.array(a) for name, a in self._of_model(self._engine.held).items()}
 
     @weights.setter
     def weights(self, values: Mapping[str, Array]) -> None:
-        """As `parameters` is set, with the running statistics."""
+        """Continue from these weights and running statistics. Raises as for `parameters`."""
         self._set(values, self.weights, "weights")
 
     @property
@@ -135,8 +124,9 @@ class HeldValues:
 
     @known_keywords
     def delta(self, before: Mapping[str, Array], examples: float = 1) -> Delta:
-        """Return what training added to `parameters` since they were `before`. `examples`: how many
-        it saw, by which `apply` weights it. Raises InputError for other names, shapes and dtypes.
+        """Return the change of `parameters` since they were `before`. `apply` weights it by
+        `examples`, the number of examples that were read. Raises InputError if names, shapes or
+        dtypes differ.
         """
         own: dict[str, Any] = self.parameters
         check_alike(before, own, "before")
@@ -144,13 +134,14 @@ class HeldValues:
 
     @known_keywords
     def apply(self, deltas: Sequence[Delta | str | PathLike[str]], rate: float = 1.0) -> None:
-        """Add `rate` times the mean of deltas, or of their files, weighted by their examples, to
-        `parameters`. Raises InputError for a delta of another model, and as `train.average`.
+        """Add `rate` times the mean of deltas to `parameters`. Deltas are weighted by their
+        examples, and may be paths. Raises InputError for a delta of another model, and as
+        `train.average`.
         """
         found = [d if isinstance(d, Delta) else read_delta(d) for d in deltas]
         for i, delta in enumerate(found):
             if delta.model != self.task.manifest.model:
-                raise InputError(f"deltas[{i}] is of another model than this training step")
+                raise InputError(f"deltas[{i}] belongs to another model than this training step")
         own: dict[str, Any] = self.parameters
         mean = average([d.values for d in found], [d.examples for d in found])
         check_alike(mean, own, "deltas")
@@ -158,7 +149,7 @@ class HeldValues:
         self._set({k: a.astype(own[k].dtype) for k, a in new.items()}, own, "deltas")
 
     def _set(self, values: Mapping[str, Array], own: Mapping[str, Array], where: str) -> None:
-        """Continue from weights like its own; the best weights are no longer of this run."""
+        """Continue from other values. The best weights so far are forgotten."""
         check_alike(values, own, where)
         self._check_whole()
         held, states = self._engine.held, self.task.manifest.of_role("state")
@@ -172,15 +163,15 @@ class HeldValues:
 
     @property
     def averaged(self) -> dict[str, Array]:
-        """`weights`, with moving averages in the place of trained weights. Raises InputError for a
-        step without averages.
+        """Copies of `weights`, with moving averages for the trained ones. Raises InputError if the
+        step has no averages.
         """
         return {name: np.array(a) for name, a in self._averaged(self._engine.held).items()}
 
     def _averaged(self, values: Mapping[str, Array]) -> dict[str, Array]:
         manifest = self.task.manifest
         if manifest.average is None:
-            raise InputError("the step keeps no average of its weights: make it with average=0.999")
+            raise InputError("the step has no average of its weights: build it with average=0.999")
         held = {fed.of: values[fed.name] for fed in manifest.of_role("average")}
         own = {p.name: held[p.name].astype(dtype_of(p)) for p in manifest.of_role("parameter")}
         return {**self._of_model(values), **own}
@@ -189,8 +180,8 @@ class HeldValues:
 
     @known_keywords
     def save(self, path: str | PathLike[str]) -> None:
-        """Write a checkpoint, one file, which is replaced at once. Raises InputError after a step
-        that diverged and overwrote states, and for a path that cannot be written.
+        """Write a checkpoint, a single file that is replaced atomically. Raises InputError if the
+        last step diverged and overwrote states, or if the path cannot be written.
         """
         self._write(Path(path))
 
@@ -212,7 +203,7 @@ class HeldValues:
     def _check_whole(self) -> None:
         if self._engine.spoiled:
             raise InputError(
-                "the last step diverged and wrote over the optimiser's states: go on with "
+                "the last step diverged and overwrote the optimiser's states: continue with "
                 "restore(CHECKPOINT) or a new Trainer"
             )
 
@@ -233,7 +224,7 @@ class HeldValues:
                 yield stored, stored.metadata
             return
         empty: tuple[dict[str, Array], dict[str, str]] = ({}, {})
-        yield self._engine.agree(safetensors_file.read(path) if self.leads else empty)
+        yield self._engine.agree(safetensors_file.read(path) if self._engine.leads else empty)
 
     def _go_on(
         self, values: Mapping[str, Array], words: Mapping[str, str], where: str, force: bool
@@ -277,7 +268,7 @@ class HeldValues:
             self.progress = replace(self.progress, plateau=None)
         if HELD_OUT in changes:
             self.progress = self.progress.without_best()
-        if changes and self.leads:
+        if changes and self._engine.leads:
             warnings.warn(continuation(changes, where), RunWarning, stacklevel=7)
 
     # ---- the trained model -----------------------------------------------------------------------

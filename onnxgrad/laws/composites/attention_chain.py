@@ -45,7 +45,7 @@ def scores_of(v: Var) -> Scores:
         if inner is v:
             break
         v, scale = inner, scale * factor
-    raise decline(f"{v.name} is no product of queries and keys, nor one that is scaled and masked")
+    raise decline(f"{v.name} is not a product of queries and keys, scaled and masked or not")
 
 
 def _where(b: Binding) -> tuple[Var, Replaced]:

@@ -103,7 +103,7 @@ def _sum(x: Var, skip: Var, bias: Var | None, root: Binding) -> Var:
     decline_if(any(v is not None for v in root.outputs[1:3]), "its mean or its deviation is read")
     decline_if(
         any(v is not None and v.rank not in (None, 1) for v in root.inputs[2:]),
-        "its weight or its bias is no vector",
+        "its weight or its bias is not a vector",
     )
     decline_if(
         x.rank == 0 or not all(v is None or _fits(v, x) for v in (skip, bias)),

@@ -47,7 +47,7 @@ def rms_normalization_in_float(wide: Var, w: Var, eps: Var, mean: Binding, root:
     cast = wide.definition
     half = None if cast is None or not cast.is_op("Cast") else cast.inputs[0]
     if half is None or half.dtype not in _HALF or wide.dtype != TensorProto.FLOAT:
-        return decline("it computes in float32 of something that is no float16")
+        return decline("it computes in float32, but its operand is not float16")
     return _rms(half, w, eps, mean, root) if w.dtype == half.dtype else None
 
 
@@ -55,7 +55,7 @@ def _rms(x: Var, w: Var, eps: Var, mean: Binding, root: Binding) -> Any:
     require(root, _RMS, x, _HALF if mean.out.dtype != x.dtype else _FLOATS)
     axis, epsilon = _measured(x, eps, mean)
     decline_if(
-        not normalises(x, axis, w), f"its weight {w.name} is no vector over the normalised axes"
+        not normalises(x, axis, w), f"its weight {w.name} is not a vector over the normalised axes"
     )
     return _widened(op.RMSNormalization(x, w, axis=axis - (x.rank or 0), epsilon=epsilon), eps)
 
@@ -72,7 +72,7 @@ def layer_normalization(
     axis, epsilon = _measured(x, eps, mean)
     decline_if(last_axes(first, x.rank) != axis, "its two means are over different axes")
     decline_if(
-        not normalises(x, axis, w), f"its weight {w.name} is no vector over the normalised axes"
+        not normalises(x, axis, w), f"its weight {w.name} is not a vector over the normalised axes"
     )
     return _widened(op.LayerNormalization(x, w, axis=axis - (x.rank or 0), epsilon=epsilon), eps)
 
@@ -96,7 +96,7 @@ def bias_of_layer_normalization(x: Var, w: Var, b: Var, norm: Binding) -> Any:
         return None
     decline_if(
         not normalises(x, axis % x.rank, b),
-        f"its bias {b.name} is no vector over the normalised axes",
+        f"its bias {b.name} is not a vector over the normalised axes",
     )
     return op.LayerNormalization(x, w, b, **norm.attrs)
 
@@ -108,7 +108,7 @@ def _measured(x: Var, eps: Var, mean: Binding) -> tuple[int, float]:
         raise decline("its mean is not over the last axes, kept as ones")
     epsilon = scalar(eps)
     if epsilon is None or epsilon < 0:
-        raise decline("its epsilon is no number of the file")
+        raise decline("its epsilon is not a constant number")
     return axis, epsilon
 
 

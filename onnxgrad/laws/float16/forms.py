@@ -18,7 +18,7 @@ from onnxgrad.ir.types import Array, SequenceType, TensorType, TypeMismatch
 from onnxgrad.ir.var import Var
 
 LARGEST, SMALLEST = 65504.0, 2.0**-24
-# beyond this a number is no size of anything: it stands for infinity, in masks and as a bound
+# beyond this a number is not a size of anything: it stands for infinity, in masks and as a bound
 FAR = 1e8
 
 

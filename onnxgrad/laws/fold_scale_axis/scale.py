@@ -385,7 +385,7 @@ def _at_run_time(root: Binding, y: Var, s: Var, scalars: bool, runtime: bool) ->
 
 
 def read_scale(root: Binding, y: Var, s: Var, scalars: bool, runtime: bool) -> Scale | None:
-    """Returns the scale that `root` (a Mul or Div) applies to `y`; None if `s` is no factor per
+    """Returns the scale that `root` (a Mul or Div) applies to `y`; None if `s` is not a factor per
     channel.
 
     Declines if a factor is not finite, and for computed factors per channel, unless `runtime`

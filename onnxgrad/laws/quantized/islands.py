@@ -118,7 +118,7 @@ def _rounded_bias(bias: Var, scales: Array) -> Var:
     whole = np.rint(ratio)
     decline_if(
         not np.array_equal(ratio, whole) or np.abs(whole).max(initial=0) >= _INT32,
-        "the bias is no multiple of the products' scale",
+        "the bias is not a multiple of the products' scale",
     )
     return constant(whole.astype(np.int32), name=f"{bias.name}_quantized")
 

@@ -369,7 +369,7 @@ _WIDER: dict[int, type[np.generic]] = {TensorProto.INT4: np.int8, TensorProto.UI
 def _in_bytes(v: Var) -> Var:
     """A constant of 4 bits in 8, which opsets below 21 know."""
     if v.const is None:
-        raise decline(f"'{v.name}' has 4 bits and is no constant")
+        raise decline(f"'{v.name}' has 4 bits and is not a constant")
     return constant(np.asarray(v.const).astype(_WIDER[v.dtype]), name=v.name)
 
 

@@ -185,7 +185,7 @@ def quantize_of_bounded(v: Var, between: Binding, root: Binding) -> Any:
         return held(given.value, bounds, to)
     decline_if(
         bounds != LIMITS[to.dtype],
-        "the bounds are no limits of the integers, and a product may hold them",
+        "the bounds are not the limits of the integers, and a product may hold them",
     )
     return again(root, [v, *root.inputs[1:]])
 

@@ -138,13 +138,13 @@ def adapters_of(model: ModelLike, values: Mapping[str, Array] | None = None) -> 
     }
     if gone := sorted(_names(note) - held.keys()):
         raise InputError(
-            f"'{gone[0]}' is no initializer of the model any more: something that rewrote it moved "
-            "the adapters: take them from the model that lora() made"
+            f"'{gone[0]}' is not an initializer of the model any more: another tool moved the "
+            "adapters: take them from the model that lora() made"
         )
     for name, value in (values or {}).items():
         if name not in held or held[name].shape != value.shape:
             raise InputError(
-                f"'{name}' {list(value.shape)} is no part of the model's adapters: pass values of "
+                f"'{name}' {list(value.shape)} is not part of the model's adapters: pass values of "
                 "*.lora_* only"
             )
         held[name] = value.astype(held[name].dtype)

@@ -62,7 +62,7 @@ def _merged(site: Site, adapters: Adapters) -> Array:
     held = site.weight.initializer
     array = site.weight.const if held is None else site.weight.block.program.array(held)
     if array is None:
-        raise InputError(f"'{site.name}' is no weight that the file holds as numbers")
+        raise InputError(f"'{site.name}' is not a weight that the file holds as numbers")
     turned = moved if site.inputs_first else moved.T
     merged: Array = (array.astype(np.float64) + turned.reshape(array.shape)).astype(array.dtype)
     return merged

@@ -129,7 +129,7 @@ def read_peft(
     for name, array in arrays.items():
         suffix = next((s for s in (*_SUFFIXES, *_BASE) if name.endswith(s)), None)
         if suffix is None or not name.startswith(_PREFIX):
-            raise InputError(f"{folder}: '{name}' is no matrix of an adapter that is known here")
+            raise InputError(f"{folder}: '{name}' is not a matrix of an adapter that is known here")
         module = name.removesuffix(suffix).removeprefix(_PREFIX)
         site = _the_site(module, known, prefix)
         if any(n != 1 for n in array.shape[2:]) or array.ndim < 2:
@@ -162,7 +162,7 @@ def _config(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
     if not isinstance(found, dict) or found.get("peft_type") != "LORA":
-        raise InputError(f"{path} is no configuration of LoRA")
+        raise InputError(f"{path} is not a configuration of LoRA")
     rank: Any = found.get("r")
     alpha: Any = found.get("lora_alpha")
     numbers = type(rank) is int and type(alpha) in (int, float)

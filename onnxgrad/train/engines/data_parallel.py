@@ -109,7 +109,7 @@ def shards(batch: Batch, inputs: Sequence[Fed]) -> Shards:
             "each; give batches that are as many times as large as there are processes"
         )
     if unknown := [name for name in batch if name not in {fed.name for fed in inputs}]:
-        raise InputError(f"the batch has '{unknown[0]}', which is no input")
+        raise InputError(f"the batch has '{unknown[0]}', which is not an input")
     return Shards(split, whole, next(iter(counts.values())), inputs)
 
 
@@ -172,7 +172,7 @@ class DataParallel(BlocksEngine):
             metrics = self._differentiate(cut.part(parts[self.ranks.rank]))
             loss += share * float(self._loss)
             np.multiply(self._g, self._dtype.type(share), out=self._g)
-        else:  # nothing here counts, and the mean of nothing is no number
+        else:  # nothing here counts, and the mean of nothing is not a number
             self._g[:] = 0
         self.ranks.add(loss)
         if np.isfinite(loss[0]):

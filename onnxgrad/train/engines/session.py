@@ -127,7 +127,7 @@ def checked(
     unknown = [name for name in batch if name not in {fed.name for fed in inputs}]
     if unknown:
         raise InputError(
-            f"the batch has '{unknown[0]}', which is no input: it takes {_listed(inputs)}"
+            f"the batch has '{unknown[0]}', which is not an input: it takes {_listed(inputs)}"
         )
     found: dict[str, Array] = {}
     sizes: dict[str, tuple[int, str]] = {}

@@ -120,7 +120,7 @@ class Sum(Loss):
         for weight, loss in self.terms:
             checked(Finite, weight, "a sum of losses: weight")
             if not isinstance(loss, Loss):
-                raise InputError(f"a sum of losses cannot have {loss!r}, which is no Loss")
+                raise InputError(f"a sum of losses cannot have {loss!r}, which is not a Loss")
 
     def __str__(self) -> str:
         """Return the terms with their weights."""
@@ -212,7 +212,7 @@ class _Values(dict[str, Var]):
 
     def __missing__(self, name: str) -> Var:
         raise InputError(
-            f"the loss function reads '{name}', which is no value of the model"
+            f"the loss function reads '{name}', which is not a value of the model"
             f"{perhaps(name, self)}: for labels of its own give it a second parameter, such as "
             f"place, and read place.labels('{name}', dtype, shape)"
         )

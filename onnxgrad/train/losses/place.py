@@ -23,7 +23,7 @@ from onnxgrad.ir.var import Var
 _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32})
 _HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 # default names of labels: a value of the model that has such a name by chance, such as the answer
-# of a classifier, is no label
+# of a classifier, is not a label
 _BY_DEFAULT = frozenset({"target", "labels", "other", "input_lengths", "target_lengths"})
 
 
@@ -62,7 +62,7 @@ class Place:
         found = self.own.get(name)
         if found is None:
             raise InputError(
-                f"the loss is of '{name}', which is no value of the model; its outputs are "
+                f"the loss is of '{name}', which is not a value of the model; its outputs are "
                 f"{self._listed()}"
             )
         if not is_float(found):

@@ -192,7 +192,7 @@ def _gradient(b: Binding) -> list[Var]:
     names = [*(b.attr("xs") or ()), *(b.attr("zs") or ())]
     missing = [n for n in (*names, b.attr("y")) if n not in values]
     if missing:
-        raise InputError(f"'{b}' names '{missing[0]}', which is no value of the graph")
+        raise InputError(f"'{b}' names '{missing[0]}', which the graph does not have")
     if len(names) != len(b.inputs):
         raise InputError(f"'{b}' has {len(b.inputs)} operands for {len(names)} names in xs and zs")
     y, xs = values[b.attr("y")], [values[n] for n in b.attr("xs")]

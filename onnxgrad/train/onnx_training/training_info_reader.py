@@ -164,7 +164,7 @@ def _return(block: BindingBlock, names: list[str]) -> None:
     """
     values = {v.name: v for v in block.vars()}
     if missing := [name for name in names if name not in values]:
-        raise InputError(f"{_WHERE} names '{missing[0]}', which is no value of the training graph")
+        raise InputError(f"{_WHERE} names '{missing[0]}', which the training graph does not have")
     for v in dict.fromkeys(block.outputs):
         block.remove_output(v)
     for name in dict.fromkeys(names):

@@ -67,7 +67,7 @@ def _group(entry: Any, default: Optimizer) -> Group:
         return Group(glob, optimizer)
     if default.lr == 0:
         raise InputError(
-            f"group '{glob}': its lr of {optimizer.lr:g} is no multiple of the optimiser's, "
+            f"group '{glob}': its lr of {optimizer.lr:g} is not a multiple of the optimiser's, "
             "which is 0"
         )
     return Group(glob, optimizer, optimizer.lr / default.lr)

@@ -1,5 +1,6 @@
-"""Indices that pair each row with its own number, in a file of several rows: what they read is an
-element of the row itself, by a batch axis of GatherND.
+"""Indices that contain the number of their row, in a file of several rows, as a batched GatherND.
+
+Such indices read an element of their own row, so the batch axis of GatherND replaces the number.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 
-_BATCH_DIMS = 12  # opset whose GatherND has them
+_BATCH_DIMS = 12  # the first opset whose GatherND has batch_dims
 # operators that keep the integers of their first operand, in order
 _KEEP = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
 def read_own_rows(block: BindingBlock, count: int) -> None:
-    """Rewrite `x[(0, i0), (1, i1), ...]`, and `flattened[0 + i0, n + i1, ...]`, as a GatherND with
-    a batch axis: the same elements.
+    """Rewrite `x[(0, i0), (1, i1), ...]` and `flattened[0 + i0, n + i1, ...]` as a GatherND with a
+    batch axis, which reads the same elements.
     """
     if block.opsets.get("", 0) < _BATCH_DIMS:
         return
@@ -37,7 +38,7 @@ def read_own_rows(block: BindingBlock, count: int) -> None:
 
 
 def _gather_nd(b: Binding, count: int) -> Var | None:
-    """Indices (row, ...) that are joined, of every row in order."""
+    """Replace a GatherND whose indices are the rows in order, joined with other indices."""
     data, indices = b.inputs[0], b.inputs[1]
     joined = None if indices is None else indices.definition
     if data is None or joined is None or not joined.is_op("Concat") or b.attr("batch_dims", 0):
@@ -57,7 +58,7 @@ def _read(data: Var, rest: list[Var | None], rank: int) -> Var:
 
 
 def _gather(b: Binding, count: int) -> Var | None:
-    """Indices into rows that follow each other, each with the offset of its row."""
+    """Replace a Gather from flattened rows whose indices add the offset of each row."""
     data, indices = b.inputs[0], b.inputs[1]
     added = None if indices is None else indices.definition
     if data is None or data.shape is None or added is None or not added.is_op("Add"):
@@ -82,7 +83,7 @@ def _sizes(sizes: list[object]) -> Array:
 
 
 def _counts(v: Var | None, count: int, step: int) -> bool:
-    """Whether it is a constant 0, step, 2 step, ... along its first axis."""
+    """Whether `v` is a constant 0, step, 2 step, ... along its first axis."""
     array = None if v is None else v.const
     if array is None or array.ndim == 0 or array.size != count or array.shape[0] != count:
         return False
@@ -90,7 +91,7 @@ def _counts(v: Var | None, count: int, step: int) -> bool:
 
 
 def _below(v: Var, size: int) -> bool:
-    """Whether all elements are known to be from 0 on and less than `size`: those of an ArgMax."""
+    """Whether all elements are known to be at least 0 and below `size`, as those of ArgMax are."""
     b = v.definition
     while b is not None and b.op in _KEEP and not b.domain and b.inputs[0] is not None:
         b = b.inputs[0].definition

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from onnxgrad.transform.batching.layout import Layout
 from onnxgrad.transform.batching.site import Site
 
-# returns the layouts of the results, or one for all of them
+# returns the layout of each result, or one layout for all results
 InPlace: TypeAlias = Callable[[Site], "Layout | Sequence[Layout | None]"]
 Shifted: TypeAlias = Callable[[Site], None]
 
@@ -18,13 +18,13 @@ _OURS = "com.microsoft"
 
 
 def names(text: str) -> list[tuple[str, str]]:
-    """Operators as keys: `ms:Gelu` is one of onnxruntime's."""
+    """Return the keys (domain, name) of operators. `ms:` marks those of com.microsoft."""
     parts = (word.rpartition(":") for word in text.split())
     return [(_OURS if domain == "ms" else domain, name) for domain, _, name in parts]
 
 
 def in_place(operators: str) -> Callable[[InPlace], InPlace]:
-    """Register a rule that keeps the node, for these operators."""
+    """Register a rule for these operators that keeps the node."""
 
     def register(rule: InPlace) -> InPlace:
         IN_PLACE.update(dict.fromkeys(names(operators), rule))
@@ -34,7 +34,7 @@ def in_place(operators: str) -> Callable[[InPlace], InPlace]:
 
 
 def shifted(operators: str) -> Callable[[Shifted], Shifted]:
-    """Register a rule that computes the node with the rows in front, for these operators."""
+    """Register a rule for these operators that computes the node with the rows in front."""
 
     def register(rule: Shifted) -> Shifted:
         SHIFTED.update(dict.fromkeys(names(operators), rule))

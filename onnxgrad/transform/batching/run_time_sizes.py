@@ -1,5 +1,6 @@
-"""Sizes that are known when the model runs: the number of rows, and expressions of other symbols,
-each computed once from the shapes of inputs, or of the first values that have them.
+"""Sizes that are known when the model runs: the number of rows and expressions of symbols.
+
+Each is computed once, from the shape of an input or of the first value that has the symbol.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ from onnxgrad.ir.var import Var
 from onnxgrad.transform.batching.layout import Layout, Refused, Size
 
 _OF_TWO = {"//": op.Div, "max": op.Max, "min": op.Min}
-_INTS = {"max": 12, "min": 12}  # opsets from which they take integers
+_INTS = {"max": 12, "min": 12}  # the first opsets in which they accept integers
 
 
 class RunTimeSizes:
-    """The sizes of one program whose `opened` inputs hold rows, `count` of them in the file."""
+    """The run-time sizes of one program.
+
+    opened: the inputs that hold rows, with the axis of the rows.
+    count: the number of rows in the file.
+    """
 
     def __init__(self, opened: Mapping[Var, Layout], inputs: Sequence[Var], count: int = 1) -> None:
         self.opened, self.inputs, self.count = opened, inputs, count
@@ -37,8 +42,8 @@ class RunTimeSizes:
             self.learn(v, opened.get(v))
 
     def shape(self, v: Var) -> tuple[Size, ...]:
-        """The shape of a value in the file; a size without a formula is a symbol of its own. Raises
-        Refused if the rank is not known.
+        """Return the shape of a value in the file; a size without a formula becomes a new symbol.
+        Raises Refused if the rank is not known.
         """
         if v.shape is None:
             raise Refused(f"the rank of '{v.name}' is not known")
@@ -48,18 +53,18 @@ class RunTimeSizes:
         return self._invented.setdefault((v, axis), f"run_time_size_{len(self._invented)}")
 
     def learn(self, v: Var, layout: Layout | None) -> None:
-        """The symbols among the sizes of a value may be read from it, but for the axis of rows."""
+        """Record that symbols can be read from the shape of a value, except at the axis of rows."""
         for axis, size in enumerate(() if v.shape is None else self.shape(v)):
             if isinstance(size, str) and (layout is None or layout.axis != axis):
                 self._places.setdefault(size, (v, axis))
 
     def rows(self) -> Var:
-        """The number of rows, as a vector of one."""
+        """Return the number of rows as a vector of one element."""
         source = next(iter(self.opened))
         return self._element(source, self.opened[source].axis)
 
     def of(self, size: Size) -> Var:
-        """A size as a vector of one. Raises Refused if no value has it."""
+        """Return a size as a vector of one element. Raises Refused if no value has it."""
         if size in self._places:
             return self._symbol(str(size))
         if size not in self._made:
@@ -67,7 +72,7 @@ class RunTimeSizes:
         return self._made[size]
 
     def vector(self, sizes: Sequence[Size | Var]) -> Array | Var:
-        """Sizes as one vector: an array if all of them are numbers."""
+        """Return sizes as one vector: an array if all of them are numbers, else a value."""
         parts: list[Any] = []
         for size in sizes:
             if not isinstance(size, int):
@@ -90,7 +95,7 @@ class RunTimeSizes:
         return self._elements[source, axis]
 
     def _computed(self, size: Size) -> Var:
-        """A sum of products of symbols and of operations of two."""
+        """Return a size that is a sum of products of symbols, quotients, maxima and minima."""
         summands = [self._product(atoms, factor) for atoms, factor in sorted(terms(size).items())]
         made: Var = reduce(op.Add, summands)
         return made
@@ -107,10 +112,10 @@ class RunTimeSizes:
             return self._symbol(atom)
         kind, a, b = parts
         if kind not in _OF_TWO:
-            raise Refused(f"the size {atom} is no sum, product, quotient, maximum or minimum")
+            raise Refused(f"the size {atom} is not a sum, product, quotient, maximum or minimum")
         if self.block.opsets.get("", 0) < _INTS.get(kind, 0):
             raise Refused(f"the size {atom} cannot be computed in this opset")
-        # integers are divided towards zero
+        # Div rounds integers towards zero
         if kind == "//" and (algebra.least(a) is None or (algebra.least(a) or 0) < 0):
             raise Refused(f"the size {atom} may be negative")
         made: Var = _OF_TWO[kind](self._operand(a), self._operand(b))
@@ -121,5 +126,5 @@ class RunTimeSizes:
 
     def _symbol(self, name: str) -> Var:
         if name not in self._places:
-            raise Refused(f"the size {name} is the size of no value before it")
+            raise Refused(f"no value before it has the size {name}")
         return self._element(*self._places[name])

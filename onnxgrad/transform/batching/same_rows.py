@@ -1,4 +1,4 @@
-"""Values that all rows share in a file of several rows: if every row is the same, one is enough."""
+"""Shared values in a file of several rows, reduced to one row if all their rows are equal."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from onnxgrad.ir.sizes import exactly
 from onnxgrad.ir.var import Var
 from onnxgrad.transform.batching.layout import Refused
 
-_DEPTH = 8  # nodes that are followed upwards
+_DEPTH = 8  # the most nodes that are followed upwards
 
 
 def one_row(v: Var, axis: int, count: int) -> Var:
-    """A value with one of its `count` rows on an axis. Raises Refused if they may differ."""
+    """Return a value with one of its `count` rows on an axis. Raises Refused if they may differ."""
     shape = v.shape or ()
     inner = exactly(shape[axis], count) if axis < len(shape) else None
     if inner is None:
-        raise Refused(f"'{v.name}' is shared, and has no {count} rows on axis {axis}")
+        raise Refused(f"'{v.name}' is shared by all rows, but axis {axis} does not hold {count}")
     if v.const is not None:
         array = v.const
         rows = array.reshape(*array.shape[:axis], count, -1, *array.shape[axis + 1 :])
@@ -34,7 +34,7 @@ def one_row(v: Var, axis: int, count: int) -> Var:
 
 
 def _repeats(v: Var, axis: int, count: int, depth: int) -> bool:
-    """Whether an axis of a value is the same part `count` times, by the node that computes it."""
+    """Whether an axis of a value repeats one part `count` times, by the nodes that compute it."""
     b, shape = v.definition, v.shape or ()
     if v.const is not None:
         array = v.const
@@ -58,7 +58,7 @@ def _repeats(v: Var, axis: int, count: int, depth: int) -> bool:
 
 
 def _broadcast(v: Var, operand: Var | None, axis: int, count: int, depth: int) -> bool:
-    """Whether an operand that broadcasts to `v` brings nothing that differs along its axis."""
+    """Whether an operand that broadcasts to `v` repeats along the axis."""
     if operand is None or operand.shape is None:
         return False
     at = axis - (v.rank or 0) + len(operand.shape)

@@ -1,4 +1,4 @@
-"""Types of values again, where sizes got names of their own in spite of a formula."""
+"""Types inferred again for sizes that have a name of their own although a formula exists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onnxgrad.laws.constant_values import fixed_value
 
 
 def sharpen(block: BindingBlock) -> None:
-    """Type the results anew that have sizes without a formula of the inputs' sizes, in order."""
+    """Infer the types of results again if a size has no formula of the inputs' sizes."""
     shapes = [v.shape for v in block.inputs if v.shape is not None]
     given = frozenset(name for shape in shapes for d in shape for name in algebra.symbols(d))
     for b in list(block.bindings):
@@ -37,7 +37,7 @@ def sharpen(block: BindingBlock) -> None:
 
 
 def _fix_scales(b: Binding) -> None:
-    """Make constants of operands that are computed from constants: sizes follow from them."""
+    """Replace operands that are computed from constants, because result sizes depend on them."""
     for k, v in enumerate(b.inputs):
         array = None if k == 0 or v is None or v.is_constant else fixed_value(v)
         if v is not None and array is not None:
@@ -46,15 +46,15 @@ def _fix_scales(b: Binding) -> None:
 
 
 def _is_vague(v: Var | None, given: Set[str]) -> bool:
-    """Whether a size is unknown, or has a name that no input has."""
+    """Whether a size of `v` is unknown or has a name that no input has."""
     if v is None or not isinstance(v.type, TensorType):
         return False
     return v.shape is None or any(d is None or not algebra.symbols(d) <= given for d in v.shape)
 
 
 def _reshaped(b: Binding, type_: Type | None) -> Type | None:
-    """The type of a Reshape by its target. A size of 0 in it would copy another, or leave -1
-    without an answer: rows of no elements are left aside.
+    """Return the type of a Reshape by its target. Sizes are assumed not to be 0: a 0 in the target
+    would copy another size, or leave -1 undetermined.
     """
     source, target = b.inputs[0], None if len(b.inputs) < 2 else b.inputs[1]
     if source is None or source.shape is None or target is None:

@@ -1,8 +1,8 @@
-"""Sizes that a file fixes become open: `walk.py` follows them from the inputs through every node.
+"""Opening sizes that a file fixes: `walk.py` follows them from the inputs through every node.
 
-`agreement.py` says which axes of a node's operands must agree. If a fixed size meets an open one,
-`origins.py` goes back to the number that fixed it, and `constants.py` writes constants that count
-positions for any size. `reshape.py` and `targets.py` rewrite numbers in a node (`node.py`) whose
-operand is open: the target of a Reshape, the end of a Slice. `expressions.py` has the open sizes
-and their values in the file.
+`agreement.py` lists the axes of operands that must have equal sizes. If a fixed size meets an open
+one, `origins.py` traces the fixed size back to the number that set it, and `constants.py` extends
+constants that count positions to any size. If an operand of a node (`node.py`) is open,
+`reshape.py` and `targets.py` rewrite numbers in the node, such as the target of a Reshape or the
+end of a Slice. `expressions.py` has the open sizes and their values in the file.
 """

@@ -1,4 +1,4 @@
-"""Which axes of a node's operands must have one size: a table by operator."""
+"""Axes of a node's operands that must have equal sizes: a table by operator."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from onnxgrad.ir.domains import BROADCASTING, REDUCTIONS
 from onnxgrad.transform.batching.elementwise_and_products import UNARY
 from onnxgrad.transform.batching.registry import names
 
-# an operand and one of its axes
+# the index of an operand and one of its axes
 Place: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Axes that must have one size; if they broadcast, a size of 1 goes with any."""
+    """Axes that must have equal sizes. If they broadcast, 1 agrees with every size."""
 
     places: tuple[Place, ...]
     broadcasts: bool = False
@@ -27,7 +27,7 @@ _Rule: TypeAlias = Callable[[Binding], Iterator[Meeting]]
 
 
 def meetings(b: Binding) -> list[Meeting] | None:
-    """The axes of operands that must agree; None if the operator is not in the table."""
+    """Return the axes of operands that must agree, or None if the operator is not in the table."""
     rule = _RULES.get((b.domain, b.op))
     return None if rule is None else list(rule(b))
 
@@ -42,7 +42,7 @@ def _present(b: Binding) -> list[int]:
 
 
 def _columns(ranks: dict[int, int], skipped: int = 0) -> Iterator[Meeting]:
-    """Axes that broadcasting brings together, counted from the end, without the last ones."""
+    """Yield the axes that broadcasting aligns, from the end, without the last `skipped` axes."""
     for i in range(1 + skipped, max(ranks.values(), default=0) + 1):
         places = tuple((k, rank - i) for k, rank in ranks.items() if rank >= i)
         if len(places) > 1:
@@ -88,7 +88,7 @@ def _einsum(b: Binding) -> Iterator[Meeting]:
 
 
 def _channels(b: Binding) -> Iterator[Meeting]:
-    """Each operand behind the first has one number per channel."""
+    """Each operand after the first has one number per channel."""
     for k in _present(b)[1:]:
         yield Meeting(((0, 1), (k, _rank(b, k) - 1)))
 
@@ -111,7 +111,7 @@ def _recurrent(b: Binding) -> Iterator[Meeting]:
 
 
 def _attention(b: Binding) -> Iterator[Meeting]:
-    """Queries, keys and values (batch, heads, length, size) or (batch, length, size)."""
+    """Queries, keys and values are (batch, heads, length, size) or (batch, length, size)."""
     length = _rank(b, 0) - 2
     yield Meeting(((0, 0), (1, 0), (2, 0)))
     yield Meeting(((1, length), (2, length)))
@@ -123,7 +123,7 @@ def _attention(b: Binding) -> Iterator[Meeting]:
 
 
 def _quantized(b: Binding) -> Iterator[Meeting]:
-    """Scales along an axis, or one for all."""
+    """Scales and zero points have one number per position of an axis, or one for all."""
     rank = _rank(b, 0)
     for k in _present(b)[1:]:
         if _rank(b, k) == 1 and rank:

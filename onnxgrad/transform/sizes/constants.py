@@ -1,4 +1,4 @@
-"""Constants that count positions, for any number of positions."""
+"""Constants that count positions, extended to any number of positions."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from onnxgrad.ir.var import Var
 from onnxgrad.transform.batching.layout import Refused, Size
 from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
 
-_FEWEST = 4  # positions that tell a formula
+_FEWEST = 4  # fewer positions do not determine a formula
 
 
 def for_any_size(v: Var, wanted: Mapping[int, Size], at: RunTimeSizes) -> tuple[Var, str]:
-    """A constant with these sizes on some axes, and how it goes on, in words: the same all along
-    them, positions (start, start + 1, ...), or a triangle of two values. Raises Refused.
+    """Return a constant extended to the `wanted` sizes by axis, and the rule in words: one value
+    along an axis, positions (start, start + 1, ...), or a triangle of two values. Raises Refused if
+    no rule fits.
     """
     array = v.const
     if array is None:
-        raise Refused(f"'{v.name}' is no constant")
+        raise Refused(f"'{v.name}' is not a constant")
     alone = {a: d for a, d in wanted.items() if _same(array, a)}
     rest = {a: d for a, d in wanted.items() if a not in alone}
     for axis in alone:
@@ -42,16 +43,16 @@ def for_any_size(v: Var, wanted: Mapping[int, Size], at: RunTimeSizes) -> tuple[
             return _spread(made, one, alone, at), "is a triangle of two values"
     text = " and ".join(f"{array.shape[a]} on axis {a} for {d}" for a, d in rest.items())
     raise Refused(
-        f"constant '{v.name}' {v.type} holds one value for each position ({text}), and nothing "
-        "tells how it goes on: export with a dynamic axis"
+        f"constant '{v.name}' {v.type} holds one value for each position ({text}), and follows no "
+        "rule that extends it: export with a dynamic axis"
     )
 
 
 def _with_another(
     array: Array, rest: Mapping[int, Size], wanted: Mapping[int, Size]
 ) -> Iterator[Mapping[int, Size]]:
-    """Axes to go on along: those wanted; and for one alone, with another of its size, which a
-    matrix of positions has.
+    """Yield the axes to extend: the wanted ones. A single axis is then paired with another axis of
+    equal size, as in a matrix of positions.
     """
     yield rest
     if len(rest) == 1:
@@ -67,8 +68,9 @@ def _same(array: Array, axis: int) -> bool:
 
 
 def _affine(array: Array, rest: Mapping[int, Size]) -> tuple[int, dict[int, int]] | None:
-    """The first number, and the step along each axis, of numbers that count positions: start,
-    start + 1, ..., or the distance j - i of two positions. A count down has a size in its start.
+    """Return the first number and the step along each axis if the numbers count positions: start,
+    start + 1, ..., or the distance j - i of two positions. None for a count down, whose start
+    depends on the size.
     """
     shape = [array.shape[a] for a in rest]
     if array.dtype.kind not in "iuf" or min(shape) < _FEWEST or array.size != np.prod(shape):
@@ -92,7 +94,7 @@ def _affine(array: Array, rest: Mapping[int, Size]) -> tuple[int, dict[int, int]
 
 
 def _range(size: Size, at: RunTimeSizes, start: int = 0) -> Var:
-    """start, start + 1, ..., `size` numbers."""
+    """Return the `size` numbers start, start + 1, ..."""
     limit = at.vector([size])
     last = op.Reshape(limit, np.zeros(0, np.int64))
     made: Var = op.Range(np.int64(start), op.Add(last, np.int64(start)), np.int64(1))
@@ -111,13 +113,13 @@ def _positions(
         along = op.Reshape(numbers, target)
         made = along if made is None else made + along if step > 0 else made - along
     if made is None:
-        raise Refused("it counts nothing")
+        raise Refused("it has no axis to count along")
     return made if dtype == TensorProto.INT64 else op.Cast(made, to=dtype)
 
 
 def _triangle(array: Array, rest: Mapping[int, Size]) -> tuple[Array, Array, int] | None:
-    """The values on and below, and above, the diagonal of two axes, and which diagonal (0: the main
-    one belongs to those below; -1: to those above).
+    """Return the value below the diagonal of two axes, the value above, and an offset: 0 if the
+    diagonal has the value below, -1 if it has the value above.
     """
     (row, _), (column, _) = sorted(rest.items())
     count = array.shape[row]
@@ -154,7 +156,7 @@ def _masked(
 
 
 def _spread(made: Var, array: Array, alone: Mapping[int, Size], at: RunTimeSizes) -> Var:
-    """Repeat along axes on which all values are the same."""
+    """Expand a value along the axes `alone`, on which all its elements are equal."""
     if not alone:
         return made
     target = [alone.get(a, 1) for a in range(array.ndim)]

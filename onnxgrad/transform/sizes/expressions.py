@@ -1,4 +1,4 @@
-"""Open sizes as expressions, their values in the file, and axes that join several of them."""
+"""Open sizes as expressions, their values in the file, and axes that join several sizes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from onnxgrad.transform.batching.layout import Refused, Size
 from onnxgrad.verify.feeds.dims import evaluate
 
 _OF_TWO = {"//": algebra.divide, "max": algebra.maximum, "min": algebra.minimum}
-# values of the file's own symbols, where an expression is evaluated: no sizes that meet by chance
+# values of the file's own symbols when an expression is evaluated; primes do not agree by chance
 _OTHERS = (10007, 10009, 10037, 10039, 10061, 10067, 10069, 10079)
 
 
 class Expressions:
-    """The open sizes of one program. `values`: the size in the file of each symbol."""
+    """The open sizes of one program.
+
+    values: the size in the file of each opened symbol.
+    others: the symbols that the file already had.
+    """
 
     def __init__(self, values: Mapping[str, int], others: Sequence[str]) -> None:
         self.opened = dict(values)
@@ -27,7 +31,9 @@ class Expressions:
         self._parts: dict[str, tuple[Size, ...]] = {}
 
     def at(self, size: Dim, values: Mapping[str, int] | None = None) -> int | None:
-        """The size in the file (or for other values of the symbols); None if it has no formula."""
+        """Return the size in the file, or for the given values of symbols; None if it has no
+        formula.
+        """
         if isinstance(size, int) or size is None:
             return size
         plain = self.plain(size)
@@ -37,19 +43,19 @@ class Expressions:
         return evaluate(plain, known)
 
     def is_open(self, size: Dim) -> bool:
-        """Whether it depends on an opened size."""
+        """Whether a size depends on an opened size."""
         plain = self.plain(size)
         return isinstance(plain, str) and not algebra.symbols(plain).isdisjoint(self.opened)
 
     def known(self, size: Dim) -> bool:
-        """Whether it is a number, or an expression of sizes of inputs."""
+        """Whether a size is a number or an expression of sizes of inputs."""
         plain = self.plain(size)
         return plain is not None and algebra.symbols(plain) <= self.values.keys()
 
     # ---- axes that join several open sizes -------------------------------------------------------
 
     def joined(self, parts: Iterable[Size]) -> Size:
-        """The size of an axis that joins others, which `split` can take apart again."""
+        """Return the size of an axis that joins other sizes; `split` returns them again."""
         several = tuple(p for p in parts if p != 1)
         if sum(isinstance(p, str) for p in several) < 2:
             found = algebra.product(several)
@@ -63,11 +69,11 @@ class Expressions:
         return self._joined[several]
 
     def split(self, size: Size) -> tuple[Size, ...]:
-        """The sizes that an axis joins, in order."""
+        """Return the sizes that an axis joins, in order."""
         return self._parts.get(size, (size,)) if isinstance(size, str) else (size,)
 
     def plain(self, size: Dim) -> Dim:
-        """A size without the names of joined axes."""
+        """Return a size with the names of joined axes replaced by products."""
         if not isinstance(size, str) or algebra.symbols(size).isdisjoint(self._parts):
             return size
         total: Dim = 0

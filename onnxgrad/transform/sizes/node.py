@@ -1,4 +1,4 @@
-"""One node whose operands have open sizes: what a rule reads, and how it changes operands."""
+"""A node whose operands have open sizes, as rules read and change it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ Shape: TypeAlias = tuple[Size, ...]
 
 @dataclass
 class Node:
-    """A node, and what its rule says: conditions under which it runs; numbers that follow a size
-    are noted.
-    """
+    """A node, the conditions under which it runs, and the numbers in it that follow a size."""
 
     binding: Binding
     at: Expressions
@@ -30,11 +28,11 @@ class Node:
     known: KnownElements
     numbers: dict[str, None]
     remarks: dict[str, None]
-    follows: bool = False  # whether the user says that its numbers follow
+    follows: bool = False  # whether the user named the node in `follow`
     conditions: list[tuple[Size, Size]] = field(default_factory=list)
 
     def shape(self, k: int = 0) -> Shape:
-        """The shape of an operand. Raises Refused if it is not known."""
+        """Return the shape of operand `k`. Raises Refused if it is not known."""
         v = self.binding.operand(k)
         found = [d for d in (v.shape or ()) if d is not None] if v is not None else []
         if v is None or v.shape is None or len(found) < len(v.shape):
@@ -42,7 +40,9 @@ class Node:
         return tuple(found)
 
     def elements(self, k: int, name: str = "") -> list[Size] | None:
-        """The elements of an operand, or of an attribute in its place; None if it is omitted."""
+        """Return the elements of operand `k`, or of the attribute `name` that older opsets have in
+        its place; None if both are omitted. Raises Refused if they are not known.
+        """
         v = self.binding.operand(k)
         if v is None:
             written = self.binding.attr(name) if name else None
@@ -54,24 +54,24 @@ class Node:
         return found
 
     def number(self, size: Dim) -> int:
-        """A size in the file. Raises Refused."""
+        """Return the value of a size in the file. Raises Refused if it has no formula."""
         found = self.at.at(size)
         if found is None:
             raise Refused("a size in it has no formula")
         return found
 
     def vector(self, wanted: Sequence[Size]) -> Var:
-        """Sizes as an operand."""
+        """Return sizes as one value that a node can read."""
         plain = [p for d in wanted if (p := self.at.plain(d)) is not None]
         made: Array | Var = self.run_time.vector(plain)
         return made if isinstance(made, Var) else constant(made)
 
     def read(self, k: int, v: Var) -> None:
-        """Read another value as operand `k`."""
+        """Replace operand `k`."""
         self.binding.block.set_operand(self.binding, k, v)
 
     def note(self, before: Sequence[Size], after: Sequence[Size]) -> None:
-        """Numbers that were found to be sizes."""
+        """Record the numbers that turned out to be sizes."""
         for old, new in zip(before, after, strict=True):
             if old != new:
                 self.numbers[f"{old} is {self.at.plain(new)}"] = None

@@ -1,6 +1,4 @@
-"""Back from a fixed size that meets an open one to the number that fixed it: a constant, or the
-target of a node.
-"""
+"""Tracing a fixed size that meets an open one back to its cause: a constant or a node's target."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ Wanted: TypeAlias = Mapping[int, Size]
 
 
 class Origins:
-    """Gives axes of operands open sizes, by a change of the nodes and constants before them."""
+    """Makes axes of operands open by changing the nodes and constants that compute them."""
 
     def __init__(
         self, at: Expressions, run_time: RunTimeSizes,
@@ -37,10 +35,10 @@ class Origins:
     ) -> None:  # fmt: skip
         self.at, self.run_time, self.numbers, self.most = at, run_time, numbers, most
         self._made: dict[object, Var] = {}
-        self.done: set[object] = set()  # values that have been made to follow, in this turn
+        self.done: set[object] = set()  # values that were changed in this turn
 
     def follow(self, b: Binding, k: int, wanted: Wanted) -> None:
-        """Make axes of operand `k` have these sizes. Raises Refused that names what fixes them."""
+        """Give axes of operand `k` the `wanted` sizes. Raises Refused naming what fixes them."""
         v = b.inputs[k]
         if v is None or v.shape is None:
             raise Refused(f"operand {k} has no shape")
@@ -54,7 +52,7 @@ class Origins:
             name = next(iter(self.at.opened), "")
             flag = option(f"--open {name}=...,{v.name}.{axis}", f"'...,{v.name}.{axis}'")
             raise Refused(
-                f"axis {axis} of input '{v.name}' {v.type} is fixed, and meets "
+                f"axis {axis} of input '{v.name}' {v.type} is fixed, but must equal "
                 f"{self.at.plain(size)}: open it as well ({flag})"
             )
         key = (v, tuple(sorted(wanted.items())))
@@ -63,7 +61,7 @@ class Origins:
             self._back(d, v, wanted)
 
     def _back(self, d: Binding, v: Var, wanted: Wanted) -> None:
-        """Make axes of the result of a node have sizes."""
+        """Give axes of a node's result the `wanted` sizes."""
         before: dict[int, dict[int, Size]] = {}
         for axis, size in wanted.items():
             places = self._sources(d, v, axis)
@@ -73,8 +71,8 @@ class Origins:
             rule = None if places or d.domain else _NUMBERS.get(d.op)
             if not places and (rule is None or not rule(self, d, axis, size)):
                 raise Refused(
-                    f"axis {axis} of '{v.name}' {v.type} meets {self.at.plain(size)}, and {d.op} "
-                    f"'{d.node.name or d.out.name}' computes it for this size alone"
+                    f"axis {axis} of '{v.name}' {v.type} must equal {self.at.plain(size)}, but "
+                    f"{d.op} '{d.node.name or d.out.name}' computes it for this size alone"
                 )
         for k, axes in before.items():
             self.follow(d, k, axes)
@@ -89,7 +87,7 @@ class Origins:
         return self._made[key]
 
     def _indexes(self, b: Binding, k: int, v: Var, wanted: Wanted) -> None:
-        """Note how many rows a table has, if positions are its indices."""
+        """If `v` holds indices into a table, record the number of rows as the largest size."""
         x, array = b.inputs[0], v.const
         if b.op not in ("Gather", "GatherElements") or b.domain or k != 1 or array is None:
             return
@@ -101,7 +99,7 @@ class Origins:
                 first = int(array.min())
                 self.most[plain, rows - first, f"'{x.name}' has {rows} rows"] = None
 
-    # ---- which axes of operands an axis of a result has its size from ----------------------------
+    # ---- axes of operands that determine an axis of a result -------------------------------------
 
     def _sources(self, d: Binding, v: Var, axis: int) -> list[Place]:
         if d.op == "Reshape" and d.domain == "":
@@ -131,7 +129,7 @@ class Origins:
         return None if x is None or x.shape is None else x.shape[place[1]]
 
     def _carries(self, d: Binding, v: Var, axis: int, places: Sequence[Place]) -> bool:
-        """Whether the result has the size of these axes of operands, whatever it is."""
+        """Whether the axis of the result has the size of these axes of operands for any size."""
         operands = [(x, a) for k, a in places if (x := d.inputs[k]) is not None]
         before = {x: x.type for x, _ in operands}
         try:
@@ -148,7 +146,7 @@ class Origins:
         return shape is not None and shape[axis] == _PROBE
 
     def _before_reshape(self, d: Binding, axis: int) -> list[Place]:
-        """The axis of the operand with the same place in memory."""
+        """Return the axis of the operand that has the same place in memory, if there is one."""
         x = d.inputs[0]
         given = [self.at.at(n) for n in (x and x.shape) or ()]
         made = [self.at.at(n) for n in d.out.shape or ()]
@@ -161,7 +159,7 @@ class Origins:
         return []
 
     def _expanded(self, d: Binding, axis: int) -> Place | None:
-        """The axis of an operand that Expand leaves as it is."""
+        """Return the axis of the operand, if Expand leaves its size unchanged."""
         x = d.inputs[0]
         a = axis - (d.out.rank or 0) + ((x and x.rank) or 0)
         size = None if a < 0 else self._size(d, (0, a))
@@ -170,7 +168,7 @@ class Origins:
     # ---- numbers in nodes ------------------------------------------------------------------------
 
     def element(self, d: Binding, k: int, index: int, size: Size) -> bool:
-        """Make an element of an operand that holds sizes this size."""
+        """Replace one element of an operand that holds sizes. Return whether that was possible."""
         v = d.inputs[k]
         found = None if v is None else sizes(v)
         if v is None or found is None:
@@ -233,7 +231,7 @@ def _scalar(o: Origins, d: Binding, end: Size) -> bool:
 
 
 def _of_slice(o: Origins, d: Binding, axis: int, size: Size) -> bool:
-    """The first rows of a table."""
+    """The Slice reads the first rows of a table: its end follows the size."""
     x = d.inputs[0]
     if d.version < 10 or x is None or x.shape is None:
         return False

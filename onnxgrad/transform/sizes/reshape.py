@@ -12,7 +12,7 @@ from onnxgrad.transform.sizes.node import Node, Shape
 
 
 def reshape(node: Node) -> Shape | None:
-    """Open sizes stay at their place in memory."""
+    """Return the shape of the result: open sizes keep their place in memory."""
     given, target = node.shape(), node.elements(1, "shape")
     if target is None:
         raise Refused("its target is not known")
@@ -32,7 +32,7 @@ def reshape(node: Node) -> Shape | None:
 
 
 def _target(found: Shape) -> list[Size]:
-    """What Reshape reads: -1 for one size that is computed."""
+    """Return the target with -1 for the last open size."""
     computed = [i for i, d in enumerate(found) if isinstance(d, str)]
     return [-1 if i == computed[-1] else d for i, d in enumerate(found)]
 
@@ -48,7 +48,7 @@ def _in_file(node: Node, target: Sequence[Size], given: Sequence[int]) -> list[i
 
 
 def _own(node: Node, target: Sequence[Size], given: Shape) -> Shape | None:
-    """The shape that the node makes as it is, at any size; None if that has no formula."""
+    """Return the shape that the unchanged node makes at any size, or None without a formula."""
     zeros = not node.binding.attr("allowzero", 0)
     dims: list[Size] = [
         given[i] if d == 0 and zeros and i < len(given) else d for i, d in enumerate(target)
@@ -61,7 +61,9 @@ def _own(node: Node, target: Sequence[Size], given: Shape) -> Shape | None:
 
 
 def _computed(node: Node, own: Shape, given: Shape, wanted: Sequence[int]) -> Shape:
-    """A target that the model computes from an open size; axes that join several remember them."""
+    """Return the shape for a target that the model computes from an open size. Axes that join
+    several sizes can be split again.
+    """
     total, count = (algebra.product(map(node.at.plain, shape)) for shape in (given, own))
     if total is None or count is None:
         raise Refused("a size in it has no formula")
@@ -75,7 +77,7 @@ def _computed(node: Node, own: Shape, given: Shape, wanted: Sequence[int]) -> Sh
 
 
 def _placed(node: Node, given: Shape, wanted: Sequence[int]) -> Shape:
-    """The target in which every open size has the same place in memory. Raises Refused."""
+    """Return the target in which every open size keeps its place in memory. Raises Refused."""
     parts: list[Size] = [p for d in given for p in node.at.split(d)]
     numbers = [node.number(p) for p in parts]
     if 0 in numbers or 0 in wanted:
@@ -110,7 +112,9 @@ def _size(node: Node, size: int, opened: Sequence[Size], rest: int) -> Size:
 def _divided(
     node: Node, part: Size, number: int, inner: int, wanted: Sequence[int], found: list[Size]
 ) -> None:
-    """A size that becomes several axes, if all but one divide it at any size. Raises Refused."""
+    """Split a size over several axes if all but one of them divide it at any size. Raises Refused
+    if it is not known which axis grows.
+    """
     ends = np.cumprod([1, *wanted[::-1]])[::-1]
     axes = [
         j
@@ -126,14 +130,14 @@ def _divided(
     if len(choices) != 1 or int(np.prod([wanted[j] for j in axes])) != number:
         text = " x ".join(str(wanted[j]) for j in axes) or "other axes"
         raise Refused(
-            f"it makes {text} of {number}, which is {node.at.plain(part)}: which of them grows is "
-            "not known (export with a dynamic axis)"
+            f"it splits {node.at.plain(part)}, {number} in the file, into {text}, and it is not "
+            "known which of them grows: export with a dynamic axis"
         )
     found[choices[0][0]] = choices[0][1]
 
 
 def expand(node: Node) -> Shape | None:
-    """An axis of the operand that is not expanded keeps its size."""
+    """Axes of the operand that Expand does not repeat keep their open sizes."""
     given, target = node.shape(), node.elements(1)
     if target is None:
         raise Refused("its target is not known")
@@ -144,7 +148,7 @@ def expand(node: Node) -> Shape | None:
         if i < 0 or not node.at.is_open(size) or node.at.same(wanted[i], size) or wanted[i] == 1:
             continue
         if node.number(size) == 1 or node.number(wanted[i]) != node.number(size):
-            raise Refused(f"it expands axis {axis}, whose size is {node.at.plain(size)}")
+            raise Refused(f"it expands axis {axis}, whose size {node.at.plain(size)} is open")
         wanted[i] = 1
     if wanted != target:
         node.read(1, node.vector(wanted))

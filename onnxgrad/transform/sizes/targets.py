@@ -1,4 +1,4 @@
-"""Numbers in a node whose operand has an open size: which of them follow it, by operator."""
+"""Numbers in nodes that follow an open size of their operand: a table of rules by operator."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from onnxgrad.transform.sizes.constants import for_any_size
 from onnxgrad.transform.sizes.node import Node, Shape
 from onnxgrad.transform.sizes.reshape import expand, reshape
 
-_FAR = 2**31 - 1  # from here on a bound of a Slice means the end
+_FAR = 2**31 - 1  # a bound of a Slice that means the end
 
 
-# returns the shape of the result if it is known better than by inference
+# changes the node; returns the shape of the result if type inference cannot find it
 _Rule: TypeAlias = Callable[[Node], Shape | None]
 
 
 def slice_(node: Node) -> Shape | None:
-    """The end of a whole axis becomes open; bounds in its first half count from its start. A later
-    end stays until the result meets an open size.
+    """An end at the end of the axis follows it. Bounds in the first half of the axis count from its
+    start. A later end stays until the result meets an open size.
     """
     b, given = node.binding, node.shape()
     starts, ends = node.elements(1, "starts") or [], node.elements(2, "ends") or []
@@ -61,7 +61,7 @@ def slice_(node: Node) -> Shape | None:
 
 
 def _cut(node: Node, late: Mapping[int, int]) -> Shape:
-    """The shape of a Slice with a fixed size on some axes."""
+    """Return the shape of a Slice that has the fixed sizes `late` on some axes."""
     (found,) = types_of(node.binding, KnownElements())
     shape = found.shape if isinstance(found, TensorType) else None
     sizes = [late.get(axis, size) for axis, size in enumerate(shape or ())]
@@ -71,7 +71,9 @@ def _cut(node: Node, late: Mapping[int, int]) -> Shape:
 
 
 def fixed_end(node: Node) -> tuple[Size, Size] | None:
-    """An end of a Slice that may count from the end of an open axis, with the size of the axis."""
+    """Return an end of a Slice that may count from the end of an open axis, and the size of that
+    axis; None if there is none.
+    """
     given = node.shape()
     starts, ends = node.elements(1, "starts") or [], node.elements(2, "ends") or []
     axes = node.elements(3, "axes") or range(len(starts))
@@ -87,7 +89,7 @@ def _is_late(bound: Size, number: int) -> bool:
 
 
 def _counts_from_the_start(bound: Size, number: int, what: str) -> None:
-    """Raises Refused for a bound that may as well count from the end, written as a number."""
+    """Raise Refused if a positive bound may have meant a position counted from the end."""
     if isinstance(bound, int) and _is_late(bound, number):
         raise Refused(
             f"its {what} {bound} of {number} may count from the end (write {bound - number}) or not"
@@ -95,7 +97,9 @@ def _counts_from_the_start(bound: Size, number: int, what: str) -> None:
 
 
 def gather(node: Node) -> Shape | None:
-    """Positions of a whole axis go on; others in its first half count from its start."""
+    """Indices of all positions of an axis follow it; others must be in the first half of the axis
+    and count from its start.
+    """
     given, indices = node.shape(), node.binding.operand(1)
     size = given[int(node.binding.attr("axis", 0)) % max(len(given), 1)]
     if indices is None or indices.const is None or not node.at.is_open(size):
@@ -115,7 +119,7 @@ def gather(node: Node) -> Shape | None:
 
 
 def gather_nd(node: Node) -> Shape | None:
-    """Indices that are computed, or count positions along an axis of their own."""
+    """Constant indices into an open axis must count positions along one axis of the indices."""
     given, indices = node.shape(), node.binding.operand(1)
     if indices is None or indices.const is None:
         return None
@@ -130,7 +134,7 @@ def gather_nd(node: Node) -> Shape | None:
             number = node.number(size)
             axes = [a for a, count in enumerate(part.shape) if count == number]
             if len(axes) != 1:
-                raise Refused(f"its indices are fixed, on an axis of size {plain}")
+                raise Refused(f"its indices into an axis of size {plain} are fixed")
             column, how = for_any_size(column, {axes[0]: plain}, node.run_time)
             node.numbers[f"constant '{indices.name}' {indices.type} {how}"] = None
             changed = True
@@ -142,7 +146,7 @@ def gather_nd(node: Node) -> Shape | None:
 
 
 def _stacked(node: Node, parts: Sequence[Var]) -> Var:
-    """Components side by side, each as large as the largest."""
+    """Return components of indices side by side, each expanded to the largest shape."""
     shapes = [v.shape or () for v in parts]
     target = [
         next((d for d in column if d != 1), 1)
@@ -154,7 +158,7 @@ def _stacked(node: Node, parts: Sequence[Var]) -> Var:
 
 
 def split(node: Node) -> Shape | None:
-    """Equal parts of an open axis."""
+    """An open axis can be split into equal parts only."""
     b, given = node.binding, node.shape()
     size = given[int(b.attr("axis", 0)) % len(given)]
     if not node.at.is_open(size):
@@ -172,7 +176,9 @@ def split(node: Node) -> Shape | None:
 
 
 def resize(node: Node) -> Shape | None:
-    """A fixed target stays, unless it is that of the operand, or the user says that it follows."""
+    """A fixed target stays fixed unless it equals the operand's size or the user lists the node in
+    `follow`.
+    """
     b, given = node.binding, node.shape()
     if b.operand(3) is None:
         return None
@@ -191,7 +197,9 @@ def resize(node: Node) -> Shape | None:
 
 
 def _symbol(node: Node, size: Size, target: Size) -> Size:
-    """The open size of an input that is a target in the file, that of the axis first."""
+    """Return the open symbol whose value in the file is the target, one in `size` first; the target
+    itself if none or several have that value.
+    """
     own = [s for s in node.at.opened if s in algebra.symbols(node.at.plain(size))]
     for symbols in (own, list(node.at.opened)):
         found = [s for s in symbols if node.at.opened[s] == target]
@@ -201,7 +209,7 @@ def _symbol(node: Node, size: Size, target: Size) -> Size:
 
 
 def fixed_targets(node: Node) -> list[tuple[Size, Size]]:
-    """The sizes that a Resize fixes, with the open sizes of its operand that they replace."""
+    """Return the sizes that a Resize fixes, each with the open size of its operand."""
     b, given = node.binding, node.shape()
     if b.op != "Resize" or b.domain or b.operand(3) is None:
         return []
@@ -211,17 +219,21 @@ def fixed_targets(node: Node) -> list[tuple[Size, Size]]:
 
 
 def top_k(node: Node) -> Shape | None:
-    """The number of elements is no size of the axis."""
+    """A `k` that equals the size of an open axis may or may not follow it."""
     b, given = node.binding, node.shape()
     size = given[int(b.attr("axis", -1)) % len(given)]
     count = (node.elements(1, "k") or [0])[0]
     if node.at.is_open(size) and count == node.number(size):
-        raise Refused(f"its {count} are all of {node.at.plain(size)}, or not")
+        raise Refused(
+            f"its k of {count} may mean all of {node.at.plain(size)}, or {count} at any size"
+        )
     return None
 
 
 def windows(node: Node) -> Shape | None:
-    """A window that covers a whole open axis slides at other sizes; channels are fixed."""
+    """A window that covers a whole open axis in the file slides at other sizes. Channels of a
+    convolution cannot be open.
+    """
     given, weight = node.shape(), node.binding.operand(1)
     of_weight = [d for d in ((weight and weight.shape) or ())[2:] if isinstance(d, int)]
     kernel: Sequence[int] = node.binding.attr("kernel_shape") or of_weight
@@ -238,7 +250,7 @@ def windows(node: Node) -> Shape | None:
 
 
 def _rounded_up(node: Node, given: Shape, kernel: Sequence[int]) -> Shape | None:
-    """The sizes of a pool that rounds up, without pads and without a window beyond the end."""
+    """Return the shape of a pool with ceil_mode, or None if it has pads or gaps between windows."""
     b, n = node.binding, len(given) - 2
     strides, dilations = b.attr("strides") or [1] * n, b.attr("dilations") or [1] * n
     if any(b.attr("pads") or ()) or any(s > k for s, k in zip(strides, kernel, strict=True)):
@@ -254,7 +266,9 @@ def _rounded_up(node: Node, given: Shape, kernel: Sequence[int]) -> Shape | None
 
 
 def summed(node: Node) -> Shape | None:
-    """A sum that is divided by a constant number of its terms: the constant stays, and is said."""
+    """If a sum is divided by the number of its terms as a constant, a remark says that the constant
+    stays.
+    """
     b, given = node.binding, node.shape()
     axes = node.elements(1, "axes") or range(len(given))
     sizes = [given[int(a) % len(given)] for a in axes]
@@ -268,13 +282,13 @@ def summed(node: Node) -> Shape | None:
             if array is not None and factor in (count, float(array.dtype.type(1 / count))):
                 node.remarks[
                     f"{user.op} '{user.node.name or user.out.name}': the constant {factor:g} "
-                    "stays; a mean would need it to follow"
+                    "stays, so the result is a mean at the file's size only"
                 ] = None
     return None
 
 
 def space_to_depth(node: Node) -> Shape | None:
-    """Sizes must divide by the size of a block."""
+    """Open sizes must be multiples of the block size."""
     block = int(node.binding.attr("blocksize"))
     for size in node.shape()[2:]:
         part = algebra.divide(node.at.plain(size), block)
@@ -285,7 +299,7 @@ def space_to_depth(node: Node) -> Shape | None:
 
 
 def recurrent(node: Node) -> Shape | None:
-    """Lengths that are constants are those of the file."""
+    """Constant sequence lengths are refused: they hold for the file's sizes."""
     lengths = node.binding.operand(4)
     if lengths is not None and lengths.const is not None and node.at.is_open(node.shape()[0]):
         raise Refused("its sequence_lens are fixed")

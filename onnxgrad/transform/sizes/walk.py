@@ -1,4 +1,4 @@
-"""The walk through a program: the size of every axis, from the open ones of the inputs."""
+"""The walk through a program that finds the size of every axis from the inputs' open sizes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from onnxgrad.transform.sizes.origins import Origins
 from onnxgrad.transform.sizes.targets import TARGETS, fixed_end, fixed_targets
 from onnxgrad.wording import option
 
-_TURNS = 2000  # numbers that may be found to follow a size
+_TURNS = 2000  # the most numbers that are made to follow a size
 
 
 @dataclass(frozen=True)
 class Condition:
-    """Two sizes that must be equal for the model to run, and the node that needs it."""
+    """Two sizes that must be equal for the model to run, and the node that requires it."""
 
     left: Size
     right: Size
@@ -40,7 +40,7 @@ class Condition:
 
 @dataclass
 class Followed:
-    """Which numbers follow open sizes, under which conditions, and up to which sizes."""
+    """The numbers that follow open sizes, the conditions on the sizes, and their upper bounds."""
 
     expressions: Expressions
     conditions: dict[Condition, None] = field(default_factory=dict)
@@ -52,11 +52,13 @@ class Followed:
 def follow_sizes(
     program: Program, values: Mapping[str, int], follow: Collection[str] = ()
 ) -> Followed:
-    """Follow the open sizes of the inputs through the main graph, which is changed: numbers in it
-    that are sizes of the file are computed. `values`: the size in the file of each open symbol;
-    `follow`: nodes whose fixed targets follow.
+    """Follow the open sizes of the inputs through the main graph, and change the graph so that it
+    computes the numbers that are sizes of the file.
 
-    Raises InputError that names the node where a size cannot be followed.
+    values: the size in the file of each open symbol.
+    follow: names of nodes whose fixed targets follow the sizes.
+
+    Raises InputError naming the node at which a size cannot be followed.
     """
     main = program.main
     symbols = {s for v in main.inputs for d in v.shape or () for s in algebra.symbols(d)}
@@ -87,7 +89,7 @@ class _Walk:
         self.origins = Origins(self.at, run_time, found.numbers, found.most)
 
     def changes(self, bindings: Sequence[Binding]) -> bool:
-        """Type every node in order; returns True, and stops, once a number before it changed."""
+        """Type every node in order. Return True as soon as a number before a node has changed."""
         self._known = KnownElements()
         self.origins.done.clear()
         for b in bindings:
@@ -107,7 +109,7 @@ class _Walk:
         return [(v, None if v is None else v.type, self._elements(v)) for v in b.inputs]
 
     def _elements(self, v: Var | None) -> tuple[Dim, ...] | None:
-        """The elements of an operand that holds sizes."""
+        """Return the elements of an operand that holds sizes, or None."""
         if v is None or v.is_constant or v.dtype not in (TensorProto.INT64, TensorProto.INT32):
             return None
         return sizes(v, self._known) if (v.rank or 0) < 2 else None
@@ -157,8 +159,8 @@ class _Walk:
         return Node(b, self.at, self.run_time, self._known, found.numbers, found.remarks, follows)
 
     def check_targets(self, bindings: Iterable[Binding]) -> None:
-        """Raises InputError for a Resize to a fixed size, or a Slice to a late end, that nothing
-        made follow.
+        """Raise InputError for a Resize to a fixed size or a Slice to a late end that still does
+        not follow an open size.
         """
         for b in bindings:
             late = fixed_end(self._node(b)) if b.op == "Slice" and not b.domain else None
@@ -172,15 +174,17 @@ class _Walk:
                 name = b.node.name or b.out.name
                 follow = option(f"--follow {name}", f"follow=[{name!r}]")
                 raise InputError(
-                    f"{name_of(b)}: its target {target} is fixed, and its operand has the size "
-                    f"{self.at.plain(size)}: if the target is an open size, pass {follow}"
+                    f"{name_of(b)}: its target {target} is fixed, but its operand has the open "
+                    f"size {self.at.plain(size)}: if the target is an open size, pass {follow}"
                 )
 
     def _types(self, b: Binding) -> list[Type | None]:
         return types_of(b, KnownElements() if b.changed else self._known)
 
     def _meet(self, b: Binding, meeting: Meeting, wanted: dict[int, dict[int, Size]]) -> None:
-        """The axes of operands that must get an open size; conditions if several are open."""
+        """Add the axes of operands that must become open to `wanted`, and conditions if several
+        axes are open.
+        """
         sizes_at = {place: self._size(b, place) for place in meeting.places}
         opened = {p: d for p, d in sizes_at.items() if self.at.is_open(d)}
         if not opened:
@@ -210,7 +214,7 @@ class _Walk:
         v = b.inputs[k]
         shown = "?" if v is None else f"'{v.name}' {v.type}"
         return (
-            f"axis {axis} of {shown} meets the size {self.at.plain(best)}, which is "
+            f"axis {axis} of {shown} must equal the size {self.at.plain(best)}, which is "
             f"{self.at.at(best)} in the file"
         )
 
@@ -248,5 +252,5 @@ class _Walk:
 
 
 def name_of(b: Binding) -> str:
-    """An operator with the name of its node."""
+    """Return the operator and the name of a node, for messages."""
     return f"{b.op} '{b.node.name or b.out.name}'"

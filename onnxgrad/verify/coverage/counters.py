@@ -67,7 +67,7 @@ Attributes: TypeAlias = Mapping[str, Any]
 Side: TypeAlias = "tuple[float | None, bool, bool]"
 
 _SAMPLE = 1024  # elements that are looked at first: they mostly show both sides
-_LARGEST = 3e38  # a bound from here on is no bound: exporters write the largest float32
+_LARGEST = 3e38  # a bound from here on is not a bound: exporters write the largest float32
 
 
 class Counter(ABC):

@@ -176,7 +176,7 @@ def dim_plans(
     symbols.
 
     The first plan is generic (batch 2, length 8, spatial 64). The second has batch and length 1,
-    the third only batch 1, because a picture of one pixel is no good test. The others are fallbacks
+    the third only batch 1, because a picture of one pixel tests little. The others are fallbacks
     for models that need a particular size. A model without symbols has one empty plan. Raises
     InputError for a name in `dims` that no input has.
     """

@@ -121,7 +121,7 @@ def _protobuf(path: Path, named: str | None, model: onnx.ModelProto) -> dict[str
     # protobuf's DecodeError (its module differs), and what onnx raises for a broken tensor
     except Exception as error:
         raise InputError(
-            f"{path} is no {kind.__name__}: {' '.join(str(error).split())[:200]}"
+            f"{path} is not a {kind.__name__}: {' '.join(str(error).split())[:200]}"
         ) from error
 
 

@@ -414,7 +414,7 @@ def _bounds(flow: DataFlow, node: onnx.NodeProto, index: int, scope: str) -> lis
 
 
 def _indexed(flow: DataFlow, node: onnx.NodeProto, index: int, scope: str) -> int | None:
-    """Return the number of elements that this operand indexes, or None if it is no index."""
+    """Return the number of elements that this operand indexes, or None if it is not an index."""
     op = node.op_type
     attributes = {a.name: a.i for a in node.attribute}
     data = (scope, node.input[0])

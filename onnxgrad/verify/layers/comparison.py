@@ -313,7 +313,7 @@ def keep_run(keep: ArraysFile, trial: Trial, model: ModelProto) -> list[str]:
 
 
 def _kept(keep: ArraysFile, name: str, value: Value) -> list[str]:
-    why = keep.add(name, value) if isinstance(value, np.ndarray) else "it is no tensor"
+    why = keep.add(name, value) if isinstance(value, np.ndarray) else "it is not a tensor"
     return [f"{name} was not saved: {why}"] if why else []
 
 

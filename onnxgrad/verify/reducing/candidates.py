@@ -230,7 +230,7 @@ def plainer_numbers(model: ModelProto, types: Types) -> Candidates:
 
 
 def plainness(tensor: TensorProto) -> int:
-    """0 for zeros and for what is no float, 1 for ones, 2 for numbers of few digits, 3 for
+    """0 for zeros and for what is not a float, 1 for ones, 2 for numbers of few digits, 3 for
     others.
     """
     if tensor.data_type not in _FLOATS:

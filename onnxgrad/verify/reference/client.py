@@ -20,7 +20,7 @@ from onnxgrad.verify.reference.user_operators import OWN, call_own
 from onnxgrad.verify.running.child_process import Child, Refused, RunFailed, held
 from onnxgrad.verify.values import Feeds, Value
 
-# seconds for the types of a whole model: what takes longer is no model's real shapes
+# seconds for the types of a whole model: what takes longer is not a model's real shapes
 _INFERENCE = 10.0
 # seconds that a run may overstay its budget, which it looks at between nodes, before it is killed
 _GRACE = 2.0

@@ -91,5 +91,5 @@ def call_own(
     made = [v if v is None or isinstance(v, list) else np.asarray(v) for v in listed]
     objects = [v for v in made if isinstance(v, np.ndarray) and v.dtype == object]
     if not all(isinstance(item, str) for value in objects for item in value.flat):
-        raise TypeError("the kernel returns something that is no array")
+        raise TypeError("the kernel returns something that is not an array")
     return made

@@ -31,7 +31,7 @@ class _Memory:
         self.limit = 0
 
     def set(self, limit: int) -> None:
-        """Bytes from now on; 0 is no limit. A hard limit that we were given stays."""
+        """Limit the address space in bytes; 0 removes the limit, except a hard one."""
         if limit == self.limit:
             return
         try:

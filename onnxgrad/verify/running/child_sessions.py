@@ -40,7 +40,7 @@ EXOTIC: dict[str, tuple[int, str, int]] = {
 
 
 def tensor_kind(type_name: str) -> str:
-    """'tensor(bfloat16)' -> 'bfloat16'; anything that is no plain tensor -> ''."""
+    """'tensor(bfloat16)' -> 'bfloat16'; anything that is not a plain tensor -> ''."""
     return type_name[7:-1] if type_name.startswith("tensor(") else ""
 
 

@@ -74,7 +74,7 @@ def test_inputs_and_outputs(run: Run, tmp_path: Path) -> None:
         (["--keep", "Gem"], "did you mean 'Gemm'?"),
         (["--rtol", "x"], "--rtol x: write X or OUTPUT=X"),
         (["--rtol", "1", "--rtol", "logits=2"], "one number for all outputs"),
-        (["--rtol", "nothing=1"], "no output"),
+        (["--rtol", "nothing=1"], "not an output"),
     ],
 )
 def test_bad_words_are_one_line(run: Run, tmp_path: Path, words: list[str], said: str) -> None:

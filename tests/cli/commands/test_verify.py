@@ -128,7 +128,7 @@ def test_bounds_of_ones_own(run: Run, branches: Path) -> None:
         (["--atol", "much"], "--atol much: write X or OUTPUT=X"),
         (["--rtol", "1", "--rtol", "2"], "--rtol: one number for all outputs, or one for each"),
         (["--metric", "cosine"], "--metric 'cosine': write cosine=LEAST"),
-        (["--atol", "q=1"], "a bound is given for 'q', which is no output"),
+        (["--atol", "q=1"], "a bound is given for 'q', which is not an output"),
         (["--map", "y"], "--map y: write NAME=OTHER"),
         (["--map", "y=q"], "--map: the second model has no output 'q'"),
         (["--expect", "no.npz"], "stored results are compared with one model, and two were given"),

@@ -60,7 +60,7 @@ def test_a_kink_is_not_judged() -> None:
 
 
 def test_errors_are_those_of_gradient() -> None:
-    with pytest.raises(InputError, match="wrt 'q' is no value"):
+    with pytest.raises(InputError, match="wrt 'q' is not a value"):
         check_gradient(model(), "q", "s")
 
 

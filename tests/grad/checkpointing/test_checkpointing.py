@@ -247,7 +247,7 @@ def test_second_derivative_of_a_checkpointed_gradient() -> None:
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        (["nothing"], "'nothing' is no value"),
+        (["nothing"], "'nothing' is not a value"),
         (Checkpoint(start=[("a", "loss")]), "no binding that defines 'loss' reads 'a'"),
         ("plenty", "neither"),
         ("10B", "no choice of segments fits"),

@@ -138,7 +138,7 @@ def test_some_of_the_inputs_and_outputs() -> None:
     ("text", "asked", "message"),
     [
         (RANKS, {"kind": "jac"}, "kind must be one of adj, fwd"),
-        (RANKS, {"wrt": "t"}, "'t' is no input or output: CasADi knows no others"),
+        (RANKS, {"wrt": "t"}, "'t' is neither an input nor an output: choose one of those"),
         ("f (double[2] x) => (double[2] y) { adj_y = Neg (x) y = Sin (adj_y) }", {}, "the model has a 'adj_y'"),
         ("f (double x) => (double[N] y) <int64[1] k = {3}> { y = Expand (x, k) }", {"target": "z"}, "'z'"),
     ],

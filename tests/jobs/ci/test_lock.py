@@ -55,14 +55,17 @@ Edit = Callable[[dict[str, Any]], object]
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (lambda d: d.pop("format"), "is no lock of onnxgrad; mend it, or write it anew with"),
+        (
+            lambda d: d.pop("format"),
+            "is not a lock file of onnxgrad; mend it, or write it anew with",
+        ),
         (lambda d: d.update(version="1"), "'version' is '1'"),
         (lambda d: d.update(version=True), "'version' is True"),
         (lambda d: d.pop("models"), "'models' is missing"),
         (lambda d: d.pop("recipe"), "'recipe' is missing"),
         (lambda d: d["models"]["a"].pop("sha256"), "a: 'sha256' is missing"),
         (lambda d: d.update(models=[]), "'models' cannot be []"),
-        (lambda d: d["models"].update(a=3), "a is no object"),
+        (lambda d: d["models"].update(a=3), "a is not an object"),
         (lambda d: d["models"]["a"].pop("bytes"), "a: 'bytes' is missing"),
         (lambda d: d["models"]["a"].update(bytes="300"), "a: 'bytes' cannot be '300'"),
         (lambda d: d["models"]["a"].update(bytes=-1), "a: 'bytes' cannot be -1"),
@@ -91,7 +94,7 @@ def test_what_hands_break_is_named(tmp_path: Path, edit: Edit, words: str) -> No
         (b'{\n<<<<<<< HEAD\n"a": 1\n=======\n', "not JSON (an unfinished merge)"),
         (b"[" * 100_000, "not JSON"),
         (b"\xff\xfe", "not UTF-8"),
-        (b"[]", "is no lock of onnxgrad"),
+        (b"[]", "is not a lock file of onnxgrad"),
     ],
 )
 def test_what_is_no_lock_is_named(tmp_path: Path, content: bytes, words: str) -> None:

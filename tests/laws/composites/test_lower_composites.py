@@ -83,7 +83,7 @@ STAY = {
     "half precision": (GROUPS.replace("float", "float16").format("2,6,4"), 21, "another dtype"),
     "an older opset": (SKIP.format("", SKIPS["all"][1]), 16, "needs opset 17"),
     "an older opset, simplified": (SKIP.format("", SKIPS["simplified"][1]), 22, "needs opset 23"),
-    "a bias that is a matrix": (SKIP.replace("float[8] c", "float[2,8] c").format("", SKIPS["all"][1]), 23, "no vector"),
+    "a bias that is a matrix": (SKIP.replace("float[8] c", "float[2,8] c").format("", SKIPS["all"][1]), 23, "not a vector"),
     "a wider skip": (SKIP.replace("float[2,S,8] r", "float[3,2,S,8] r").format("", SKIPS["all"][1]), 23, "the sizes of its input"),
     "its mean": (SKIP.format(", float[2,S,1] m", "y, m = com.microsoft.SkipLayerNormalization (x, r, g, b)"), 23, "its mean or its deviation is read"),
 }  # fmt: skip

@@ -79,8 +79,8 @@ def test_an_epsilon_of_more_axes_widens_the_result(rank: int) -> None:
 
 STAY = {
     "over another axis": (HEAD, RMS["torch"].replace("ax)", "mid)"), "not over the last axes"),
-    "an epsilon of the run": (HEAD.replace("float[8] b", "float eps").replace(", float eps = {0.00001}", ""), RMS["torch"], "epsilon is no number"),
-    "a weight of one": (HEAD.replace("float[8] w", "float[1] w"), RMS["torch"], "no vector over the normalised axes"),
+    "an epsilon of the run": (HEAD.replace("float[8] b", "float eps").replace(", float eps = {0.00001}", ""), RMS["torch"], "epsilon is not a constant number"),
+    "a weight of one": (HEAD.replace("float[8] w", "float[1] w"), RMS["torch"], "not a vector over the normalised axes"),
     "double": (HEAD.replace("float", "double"), RMS["torch"], "no RMSNormalization for f64"),
 }  # fmt: skip
 
@@ -106,4 +106,4 @@ def test_an_older_opset_is_told() -> None:
 def test_a_bias_that_is_wider_stays() -> None:
     text = "g (float[2,8] x, float[2,8] b) => (float[2,8] y) { n = LayerNormalization(x, w) y = Add(n, b) }"
     done = raised(text, weights(w=(8,)))
-    assert done.ops == ["LayerNormalization", "Add"] and "no vector" in done.declined
+    assert done.ops == ["LayerNormalization", "Add"] and "not a vector" in done.declined

@@ -89,7 +89,7 @@ DECLINED = {
     "another join": (PLAIN, 6, 6, "", {"y": ("Reshape(o, join)", "Reshape(o, other) ")}, "its results are not joined to rows"),
     "another axis": (PLAIN.replace("-1", "2"), 6, 6, "", {}, ""),
     "weights read elsewhere": (PLAIN, 6, 6, "", {"y": ("y = Reshape(o, join)", "u = ReduceSum(p) w = Reshape(o, join) y = Add(u, w)")}, ""),
-    "no scale": (PLAIN.replace("half", "none"), 6, 6, "", {}, "is no product of queries and keys"),
+    "no scale": (PLAIN.replace("half", "none"), 6, 6, "", {}, "is not a product of queries and keys"),
     "heads by another way": (PLAIN, 6, 6, "", {"v": ("h = Transpose <perm = [0, 2, 1, 3]> (vr)", "g = Transpose <perm = [0, 2, 1, 3]> (vr) h = Neg(g)")}, "h is not split from rows"),
     "a mask with a score for nothing": (MASKED, 512, 512, ", bool[2,1,512,512] keep", {"m": ("m = Where(keep, zero, low)", "m = Cast <to = 1> (keep) i = Log(m)"), "a": ("Add(z, m)", "Add(z, i)")}, "mask"),
 }  # fmt: skip

@@ -72,7 +72,7 @@ def test_what_training_made_of_them(tmp_path: Path) -> None:
         for f in (load_adapters, merge)
     )
     np.testing.assert_allclose(one, other, atol=1e-6)
-    with pytest.raises(InputError, match=r"'w1' \[8, 16\] is no part of the model's adapters"):
+    with pytest.raises(InputError, match=r"'w1' \[8, 16\] is not part of the model's adapters"):
         save_adapters(model, tmp_path / "c", {"w1": np.zeros((8, 16), np.float32)})
 
 
@@ -156,7 +156,7 @@ def test_files_that_are_no_adapters(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         read_adapters(path)
     path.write_bytes(b"nothing of the kind")
-    with pytest.raises(InputError, match="is no safetensors file"):
+    with pytest.raises(InputError, match="is not a safetensors file"):
         read_adapters(path)
     safetensors_file.write(path, {"w": np.zeros(2, np.float32)})
     with pytest.raises(InputError, match="holds no adapters"):
@@ -200,7 +200,7 @@ def test_adapters_that_another_tool_folded() -> None:
         node.input[:] = ["folded" if i == "w1.lora_A" else i for i in node.input]
     for function in (adapters_of, merge):
         with pytest.raises(
-            InputError, match=r"'w1.lora_A' is no initializer of the model any more"
+            InputError, match=r"'w1.lora_A' is not an initializer of the model any more"
         ):
             function(model)
 

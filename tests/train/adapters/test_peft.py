@@ -247,7 +247,7 @@ def change(folder: Path, **settings: Any) -> None:
         ({"rank_pattern": {"emb": 4}}, "rank_pattern="),
         ({"modules_to_save": ["head"]}, "modules_to_save="),
         ({"init_lora_weights": "pissa"}, "init_lora_weights='pissa'"),
-        ({"peft_type": "IA3"}, "is no configuration of LoRA"),
+        ({"peft_type": "IA3"}, "is not a configuration of LoRA"),
         ({"r": "8"}, "must be numbers above 0"),
         ({"r": 3}, "not of rank 3"),
     ],
@@ -272,7 +272,7 @@ def test_folders_and_modules_that_do_not_fit(tmp_path: Path) -> None:
         safetensors_file.write(
             tmp_path / "adapter_model.safetensors", {name: np.ones((2, 2), np.float32)}
         )
-        with pytest.raises(InputError, match=f"'{name}' is no matrix of an adapter"):
+        with pytest.raises(InputError, match=f"'{name}' is not a matrix of an adapter"):
             read_peft(tmp_path, model)
     with pytest.raises(InputError, match="nothing says of which module 'W' is"):
         save_peft(moved(lora(form("matmul"), "W", rank=2)), tmp_path)

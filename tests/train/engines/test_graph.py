@@ -81,7 +81,7 @@ def test_metrics_are_of_this_step() -> None:
     ("change", "words"),
     [
         ({"labels": None}, "the batch lacks 'labels'"),
-        ({"more": np.zeros(2)}, "'more', which is no input"),
+        ({"more": np.zeros(2)}, "'more', which is not an input"),
         ({"x": np.zeros((4, 7), np.float32)}, r"has shape \[4, 7\], the step takes \['N', 8\]"),
         ({"x": np.zeros((5, 8), np.float32)}, "has 4 for N, 'x' of the same batch 5"),
         ({"x": np.zeros((4, 8), np.int64)}, "is int64, the step takes float32"),

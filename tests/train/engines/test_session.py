@@ -8,34 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnx
 import pytest
-from onnx.external_data_helper import set_external_data
 
 from onnxgrad import Trainer, training_step
 from onnxgrad.errors import InputError
-from tests.helpers import ROOT, parse
-
-
-def large(folder: Path, rows: int) -> None:
-    """A frozen table of zeros in a file of its own, which takes no room on the disk, and a head."""
-    model = parse(
-        "g (int64[N,4] x) => (float[N,3] logits) "
-        "{ e = Gather (table, x)  m = ReduceMean <keepdims=0> (e, ax)  logits = Gemm (m, w, b) }"
-    )
-    head = {"ax": np.array([1]), "w": np.ones((1000, 3), np.float32), "b": np.zeros(3, np.float32)}
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(a, k) for k, a in head.items())
-    table = model.graph.initializer.add(name="table", data_type=1, dims=[rows, 1000])
-    table.raw_data = b"\0"
-    set_external_data(table, "table.data", 0, rows * 4000)
-    table.ClearField("raw_data")
-    onnx.save(model, folder / "model.onnx")
-    with open(folder / "table.data", "wb") as file:
-        file.write(np.ones(4000, np.float32).tobytes())
-        file.truncate(rows * 4000)
-    np.savez(folder / "data.npz", x=np.arange(64).reshape(16, 4) % 6, labels=np.zeros(16, int))
-
+from scripts.bench_training_memory import write_table
+from tests.helpers import ROOT
 
 TRAIN = """
 import onnx, onnxruntime, numpy as np, resource, onnxgrad
@@ -55,7 +33,7 @@ def test_a_frozen_table_stays_in_its_file(tmp_path: Path, rows: int) -> None:
     """200 MB, and 2.2 GB, which no protobuf holds; its peak was 4.4 GB before."""
     if not Path("/proc/self/status").exists():
         pytest.skip("the peak is read from /proc")
-    large(tmp_path, rows)
+    write_table(tmp_path, rows)
     place: Any = {"cwd": tmp_path, "env": {"PYTHONPATH": str(ROOT), "PATH": ""}}
     command = [sys.executable, "-c", TRAIN]
     done = subprocess.run(command, capture_output=True, text=True, check=True, **place)
@@ -64,7 +42,7 @@ def test_a_frozen_table_stays_in_its_file(tmp_path: Path, rows: int) -> None:
 
 
 def test_a_table_that_is_cut_off_is_named(tmp_path: Path) -> None:
-    large(tmp_path, 50)
+    write_table(tmp_path, 50)
     task = training_step(tmp_path / "model.onnx", "cross_entropy", wrt=["w", "b"])
     (tmp_path / "table.data").write_bytes(bytes(1000))
     with pytest.raises(InputError, match="external data of initializer 'table' cannot be read"):

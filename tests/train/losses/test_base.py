@@ -84,7 +84,7 @@ def test_weights_of_terms_are_finite_numbers(weight: Any) -> None:
 
 
 def test_terms_are_losses() -> None:
-    with pytest.raises(InputError, match=r"cannot have 'mse', which is no Loss"):
+    with pytest.raises(InputError, match=r"cannot have 'mse', which is not a Loss"):
         MSE() + "mse"  # type: ignore[operator]
     z = {"z": np.ones((2, 3))}
     found_ = [
@@ -113,7 +113,7 @@ def test_a_function_has_labels_of_its_own_by_a_second_parameter() -> None:
     def of_one(values: dict[str, Any]) -> Any:
         return op.ReduceMean(values["y"] - values["tarjet"], keepdims=0)
 
-    message = r"reads 'tarjet', which is no value .*place.labels\('tarjet', dtype, shape\)"
+    message = r"reads 'tarjet', which is not a value .*place.labels\('tarjet', dtype, shape\)"
     with pytest.raises(InputError, match=message):
         with_loss(model, Custom(of_one))
 

@@ -98,7 +98,7 @@ def test_triplets_that_are_far_apart_move_nothing(p: float) -> None:
         ({"a": ["N"]}, Cosine(dim=3), "no axis dim=3"),
         ({"a": ["N"], "b": ["N", 3]}, TripletMargin("a", "b", "b"), "must be alike"),
         ({"a": []}, TripletMargin("a", "a", "a"), "needs vectors along the last axis"),
-        ({"a": [3]}, TripletMargin(), "'anchor', which is no value of the model"),
+        ({"a": [3]}, TripletMargin(), "'anchor', which is not a value of the model"),
     ],
 )
 def test_values_that_do_not_fit(sizes: Any, loss: Any, words: str) -> None:

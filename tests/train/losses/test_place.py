@@ -70,7 +70,7 @@ def test_floats_of_another_precision_are_cast() -> None:
         ),
         ("int64[N, 3] target", MSE(), "already"),
         ("float[N] x", CrossEntropy(target="y"), "already, the loss of cross_entropy wants i64.N."),
-        ("float[N] x", MSE("w"), "no value of the model; its outputs are y: f32"),
+        ("float[N] x", MSE("w"), "not a value of the model; its outputs are y: f32"),
     ],
 )
 def test_labels_that_do_not_fit(inputs: str, loss: Loss, words: str) -> None:

@@ -70,8 +70,8 @@ def test_gradient_at_the_operands_value(operand: str) -> None:
 @pytest.mark.parametrize(
     ("binding", "words"),
     [
-        ('Gradient <xs = ["q"], y = "y"> (x)', "names 'q', which is no value"),
-        ('Gradient <xs = ["x"], y = "q"> (x)', "names 'q', which is no value"),
+        ('Gradient <xs = ["q"], y = "y"> (x)', "names 'q', which the graph does not have"),
+        ('Gradient <xs = ["x"], y = "q"> (x)', "names 'q', which the graph does not have"),
         ('Gradient <xs = ["x"], y = "y"> (x, h)', "2 operands for 1 names"),
         ("Momentum (r, i, x, h)", "2 tensors, not 3 for each"),
     ],

@@ -131,8 +131,8 @@ def changed(what: str) -> onnx.ModelProto:
         ("initialization", "the value 'p': one of them is missing"),
         ("variable", "gives 'p' the value .*: one of them is missing"),
         ("shape", "initialization makes .* of shape"),
-        ("metadata", "no manifest of a training step"),
-        ("nowhere", "names 'nowhere', which is no value"),
+        ("metadata", "not the manifest of a training step"),
+        ("nowhere", "names 'nowhere', which the training graph does not have"),
     ],
 )  # fmt: skip
 def test_files_that_were_changed(what: str, words: str) -> None:

@@ -54,7 +54,7 @@ def test_what_is_no_group(groups: Any, words: str) -> None:
 
 
 def test_a_rate_that_is_no_multiple() -> None:
-    with pytest.raises(InputError, match="no multiple of the optimiser's"):
+    with pytest.raises(InputError, match="not a multiple of the optimiser's"):
         grouped({"*": {"lr": 0.1}}, AdamW(lr=0.0))
 
 
@@ -82,7 +82,11 @@ def test_a_group_of_nothing() -> None:
         ("loss_scale", -1, "init_scale must be a finite number above 0"),
         ("loss_scale", "static", "loss_scale must be one of dynamic or a number or a LossScaling"),
         ("schedule", 0.1, "schedule must be a Schedule or text, not 0.1"),
-        ("metrics", ["logit"], r"'logit' is no output of the model \(did you mean 'logits'\?\)"),
+        (
+            "metrics",
+            ["logit"],
+            r"'logit' is not an output of the model \(did you mean 'logits'\?\)",
+        ),
         ("optimizer", 0.1, "optimizer must be an Optimizer or text, not 0.1"),
         ("optimizer", AdamW, "optimizer must be an Optimizer or text, not"),
         (

@@ -87,7 +87,7 @@ def test_pickles_are_not_loaded(tmp_path: Path) -> None:
 
 def test_a_tensor_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "input_0.pb").write_bytes(b"\xff\xff\xff")
-    with pytest.raises(InputError, match="is no TensorProto"):
+    with pytest.raises(InputError, match="is not a TensorProto"):
         load_inputs(tmp_path / "input_0.pb", ONE)
     assert onnx.TensorProto().data_type == 0
 

@@ -113,7 +113,7 @@ def test_inside_a_loop_a_branch_and_a_function() -> None:
     [
         (lambda x: 1 / 0, "Cube -> 'c': ZeroDivisionError: division by zero"),
         (lambda x: (), "TypeError: the kernel returns 0 of 1 outputs"),
-        (lambda x: object(), "TypeError: the kernel returns something that is no array"),
+        (lambda x: object(), "TypeError: the kernel returns something that is not an array"),
         (lambda: 1, "TypeError: .* takes 0 positional arguments"),
     ],
 )
@@ -140,7 +140,7 @@ def test_a_kernel_that_is_gone_is_not_remembered() -> None:
 def test_onnx_says_what_its_own_operators_compute() -> None:
     with pytest.raises(InputError, match="ONNX says what Relu computes"):
         kernel("Relu")
-    with pytest.raises(InputError, match="is no operator name"):
+    with pytest.raises(InputError, match="is not an operator name"):
         kernel("::Relu")
 
 
