@@ -273,6 +273,9 @@ def missing(binding: Binding) -> InputError:
     name = domains.full_name(binding.domain, binding.op)
     operands = ", ".join(f"x{i}" for i in range(len(binding.inputs)))
     reason = legalize_first() if (binding.domain, binding.op) in LAWS else ""
+    if (binding.domain, binding.op) == ("com.microsoft", "DynamicQuantizeLSTM"):
+        ste = option("--ste", "ste=True")
+        reason = f"it rounds; {ste} takes the gradient of the LSTM in floats, an estimate"
     if binding.domain == _BLOCKED_LAYOUT:
         reason = (
             "onnxruntime optimised this file for the memory layout of one machine; save it with "

@@ -51,6 +51,7 @@ def open_rounding(program: Program) -> tuple[list[Binding], int]:
     integer type stays as it is, and so does a QuantizeLinear whose integers go elsewhere.
     """
     anchors = open_paths(program)
+    lstms = open_lstms(program)
     pairs = [(b, q) for b in program.main.walk() if (q := _quantized(b)) is not None]
     for back, q in pairs:
         identity = insert_barrier(back.out)
@@ -70,19 +71,17 @@ def open_rounding(program: Program) -> tuple[list[Binding], int]:
         passed.type = back.out.type
         back.block.set_operand(identity, 0, passed)
         anchors.append(identity)
-    return anchors, len(pairs)
+    return [*anchors, *(anchor for opened in lstms for anchor in opened)], len(pairs) + len(lstms)
 
 
 def _quantized(back: Binding) -> Binding | None:
     """The binding that rounded the operand of `back`, if the two belong together."""
-    if (
-        not back.is_op("DequantizeLinear")
-        or back.inputs[0] is None
-        or back.inputs[0].dtype not in _BOUNDS
-    ):
+    if back.op != "DequantizeLinear" or back.domain not in _DOMAINS or back.inputs[0] is None:
         return None
     q, scale = back.inputs[0].definition, back.inputs[1]
-    if q is None or q.domain != "" or q.op not in _ROUNDS or q.block is not back.block:
+    if q is None or q.domain != back.domain or q.op not in _ROUNDS or q.block is not back.block:
+        return None
+    if back.inputs[0].dtype not in _BOUNDS:
         return None
     if q.inputs[0] is None or scale is None or back.attr("block_size"):
         return None
@@ -105,7 +104,7 @@ def same_value(a: Var | None, b: Var | None) -> bool:
 # ---- y = scale * (clip(round(x / scale) + zero, low, high) - zero), the rounding passed by -------
 
 
-def _along(v: Var, x: Var, axis: int) -> Var:
+def along(v: Var, x: Var, axis: int) -> Var:
     """One number, or one per channel, so that it broadcasts against `x`."""
     if v.rank == 0 or v.shape == (1,):
         return v
@@ -117,9 +116,9 @@ def _along(v: Var, x: Var, axis: int) -> Var:
 def _inside(x: Var, scale: Var, zero: Var | None, binding: Binding) -> Var:
     """Where nothing is clipped: x / scale rounds into [low, high] - zero."""
     axis, low, high = (binding.attr(name) for name in ("axis", "low", "high"))
-    steps = op.Div(x, _along(scale, x, axis))
+    steps = op.Div(x, along(scale, x, axis))
     if zero is not None:
-        steps = steps + _along(op.Cast(zero, to=x.dtype), x, axis)
+        steps = steps + along(op.Cast(zero, to=x.dtype), x, axis)
     return op.And(op.GreaterOrEqual(steps, low - 0.5), op.LessOrEqual(steps, high + 0.5))
 
 
@@ -129,7 +128,7 @@ def _to_scale(g: Var, y: Var, x: Var, scale: Var, zero: Var | None, binding: Bin
     """
     axis = binding.attr("axis")
     inside = _inside(x, scale, zero, binding)
-    each = op.Where(inside, g * op.Neg(op.Div(x, _along(scale, x, axis))), 0.0)
+    each = op.Where(inside, g * op.Neg(op.Div(x, along(scale, x, axis))), 0.0)
     return sum_by_scale(each, scale, axis, x.rank or 1)
 
 
@@ -160,6 +159,8 @@ _MOVES = frozenset(
 _ROUNDS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 
 _EDGES = _ROUNDS | {"DequantizeLinear"}
+# com.microsoft's pair is the same, for integers that ONNX's has later
+_DOMAINS = ("", "com.microsoft")
 
 vjp(f"{INTERNAL}::{SHADOWED}", lambda g, y, shadow, value: g, None)
 
@@ -264,6 +265,51 @@ def _copy(b: Binding, made: dict[Var, Var]) -> None:
         for old, new in zip(b.outputs, copy.outputs)
         if old is not None and new is not None
     )
+
+
+# ---- DynamicQuantizeLSTM: adjoints take the LSTM of its weights in floats ------------------------
+
+DYNAMIC_LSTM = ("com.microsoft", "DynamicQuantizeLSTM")
+
+
+def open_lstms(program: Program) -> list[list[Binding]]:
+    """Put an LSTM in floats beside each DynamicQuantizeLSTM; returns the Identities that now
+    define the results of each.
+    """
+    found = [b for b in program.main.walk() if (b.domain, b.op) == DYNAMIC_LSTM]
+    return [_beside(b) for b in found]
+
+
+def _beside(b: Binding) -> list[Binding]:
+    identities = [None if v is None else insert_barrier(v) for v in b.outputs]
+    with emitting(b.block, sources=(b,), made_by="straight_through"):
+        x, *rest = (b.operand(i) for i in (0, 3, 4, 5, 6, 7))
+        matrices = (_in_columns(b, i, scale) for i, scale in ((1, 8), (2, 10)))
+        present = [v is not None for v in b.outputs]
+        shadows = op.LSTM(x, *matrices, *rest, **b.attrs, outputs=present)
+        for shadow, out, identity in zip(shadows, b.outputs, identities):
+            if out is not None and identity is not None:
+                passed = op.domain(INTERNAL).Shadowed(shadow, out)
+                passed.type = out.type = shadow.type
+                identity.out.type = identity.out.type or out.type
+                b.block.set_operand(identity, 0, passed)
+    return [identity for identity in identities if identity is not None]
+
+
+def _in_columns(b: Binding, place: int, scale: int) -> Var:
+    """Integers (D, inputs, 4 H) by a scale per direction, or per column, as floats (D, 4 H,
+    inputs).
+    """
+    q, by, shift = b.operand(place), b.operand(scale), b.operand(scale + 1)
+    if q is None or by is None or by.rank not in (1, 2):
+        raise InputError(
+            f"no gradient passes straight through '{b}': it lacks scales of its weights"
+        )
+    axes = [1] if by.rank == 2 else [1, 2]
+    floats = op.Cast(q, to=by.dtype)
+    if shift is not None:
+        floats = floats - op.Unsqueeze(op.Cast(shift, to=by.dtype), axes)
+    return op.Transpose(floats * op.Unsqueeze(by, axes), perm=[0, 2, 1])
 
 
 # ---- what stops a gradient -----------------------------------------------------------------------

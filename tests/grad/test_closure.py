@@ -29,6 +29,7 @@ from tests.grad.numeric import (
     positive,
     without_rule,
 )
+from tests.grad.rules.onnxruntime.test_onnxruntime import FIRST as ONNXRUNTIME
 from tests.grad.rules.test_sequences import CASES as SEQUENCES
 from tests.grad.rules.test_sequences import graph as sequences
 from tests.grad.test_suite import REFERENCE_ONLY, RUNS, WRT
@@ -92,6 +93,7 @@ def written_here() -> Iterator[onnx.ModelProto]:
     for node, feeds in SINGLE.items():
         yield op_model(node, feeds, domains=CONTRIB, outputs=["y"])
     yield from (parse(sequences(body)) for body in SEQUENCES.values())
+    yield from (case.model() for case in ONNXRUNTIME)
     yield parse(BRANCHES)
     yield parse(LOOP)
 

@@ -147,7 +147,11 @@ WEIGHTS: Mapping[str, Mapping[int, str]] = {
     "Gather": {0: TABLE}, "GatherND": {0: TABLE}, "GatherElements": {0: TABLE},
     "LSTM": {**_RECURRENT, 7: "peepholes"}, "GRU": _RECURRENT, "RNN": _RECURRENT,
     "PRelu": {1: "slope of PRelu"},
+    "GemmFastGelu": {**_MATRIX, 2: "bias of a product"},
+    "SkipGroupNorm": {**NORM, 4: "bias behind a product"},
+    "BiasAdd": {1: "bias behind a product"}, "BiasSplitGelu": {1: "bias behind a product"},
     "BiasGelu": {1: "bias behind a product"}, "FastGelu": {1: "bias behind a product"},
+    "GroupQueryAttention": {14: NORM[1], 15: NORM[1]},
 }  # fmt: skip
 
 # those that are none
@@ -164,10 +168,12 @@ OTHERS: Mapping[str, Mapping[int, str]] = {
     "QuantizeLinear": {1: "scale of a quantisation"},
     "DequantizeLinear": {1: "scale of a quantisation"},
     "StraightThrough": {1: "scale of a quantisation"},
+    "GatherBlockQuantized": {2: "scale of a quantisation"},
     "SoftmaxCrossEntropyLoss": {2: "weights of a loss's classes"},
     "NegativeLogLikelihoodLoss": {2: "weights of a loss's classes"},
     "STFT": {2: "window of an STFT"},
     "GridSample": {1: "grid of a GridSample"},
+    "GroupQueryAttention": dict.fromkeys((7, 8), "cosines or sines of a rotary embedding"),
     "RotaryEmbedding": dict.fromkeys((1, 2, 3), "cosines or sines of a rotary embedding"),
 }
 # the weights of contrib operators that share their name with one of ONNX

@@ -210,6 +210,8 @@ def test_the_tables_name_operators() -> None:
         "FusedMatMul",
         "FusedConv",
         "MatMulNBits",
+        "MatMulBnb4",
+        "GroupQueryAttention",
     }
 
 

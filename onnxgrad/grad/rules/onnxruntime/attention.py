@@ -1,8 +1,9 @@
 """onnxruntime's Attention and MultiHeadAttention (com.microsoft), by their bodies, as its CPU
 kernels compute them.
 
-Shapes: B batch, S queries, L keys, N heads, H the size of a head, D = N H. A cache (past keys and
-values), rotary embedding and packed projections are declined.
+Shapes: B batch, S queries, L keys, P of them past (a cache), N heads, H the size of a head,
+D = N H. Caches that share a buffer, rotary embedding within Attention and packed projections are
+declined.
 """
 
 from __future__ import annotations
@@ -39,14 +40,16 @@ def _attention(
     """x (B, S, E), weights (E, D + D + D_v): the projections, heads side by side, then attention
     over x itself.
     """
-    cache = (past, binding.operand(6))
-    _decline(binding, "a cache of keys and values", any(v is not None for v in cache))
-    _decline(binding, "do_rotary", bool(binding.attr("do_rotary", 0)))
+    decline(binding, "a shared cache of keys and values", binding.operand(6) is not None)
+    decline(binding, "do_rotary", bool(binding.attr("do_rotary", 0)))
     sizes = binding.attr("qkv_hidden_sizes", None)
     projected = plus(x @ weights, bias)
     parts = op.Split(projected, list(sizes) if sizes else None, axis=-1, outputs=3)
-    q, k, v = (_heads(part, num_heads) for part in parts)
-    y, _ = _attend(q, k, v, mask, attention_bias, binding)
+    q, k, v = (heads(part, num_heads) for part in parts)
+    if past is not None:
+        before = op.Split(past, axis=0, num_outputs=2, outputs=2)
+        k, v = (op.Concat(op.Squeeze(old, [0]), new, axis=2) for old, new in zip(before, (k, v)))
+    y, _ = _attend(q, k, v, mask, attention_bias, binding, None if past is None else (past, 3))
     if binding.result(1) is None:
         return (y,)
     return y, op.Concat(op.Unsqueeze(k, [0]), op.Unsqueeze(v, [0]), axis=0)
@@ -64,10 +67,10 @@ def _multi_head_attention(
     binding: Binding,
 ) -> tuple[Var | None, ...]:
     """query (B, S, D); key (B, L, D) and value (B, L, D_v), or both (B, N, L, H); bias (D + D +
-    D_v).
+    D_v); past keys and values (B, N, P, H), which come first.
     """
-    cache = [binding.operand(i) for i in range(6, 10)]
-    _decline(binding, "a cache of keys and values", any(v is not None for v in cache))
+    past_key, past_value, *shared = (binding.operand(i) for i in range(6, 10))
+    decline(binding, "a shared cache of keys and values", any(v is not None for v in shared))
     if (
         key is None
         or value is None
@@ -75,10 +78,10 @@ def _multi_head_attention(
         or key.rank not in (3, 4)
         or value.rank != key.rank
     ):
-        _decline(binding, "packed operands, or operands of unknown rank,", True)
+        decline(binding, "packed operands, or operands of unknown rank,", True)
         raise InputError(f"no gradient of '{binding}'")
     split = key.rank == 4
-    _decline(
+    decline(
         binding, "a bias with keys and values that are split into heads", split and bias is not None
     )
     if bias is not None:
@@ -87,29 +90,38 @@ def _multi_head_attention(
         query = query + op.Slice(bias, [0], size, [0])
         key = key + op.Slice(bias, size, size + size, [0])
         value = value + op.Slice(bias, size + size, [np.iinfo(np.int64).max], [0])
-    q = _heads(query, num_heads)
-    k, v = (key, value) if split else (_heads(key, num_heads), _heads(value, num_heads))
-    y, scores = _attend(q, k, v, mask, attention_bias, binding)
+    q = heads(query, num_heads)
+    k, v = (key, value) if split else (heads(key, num_heads), heads(value, num_heads))
+    if past_key is None or past_value is None:
+        past = None
+    else:
+        past = past_key, 2
+        k, v = op.Concat(past_key, k, axis=2), op.Concat(past_value, v, axis=2)
+    y, scores = _attend(q, k, v, mask, attention_bias, binding, past)
     return y, k, v, scores
 
 
 def _attend(
-    q: Var, k: Var, v: Var, mask: Var | None, bias: Var | None, binding: Binding
+    q: Var,
+    k: Var,
+    v: Var,
+    mask: Var | None,
+    bias: Var | None,
+    binding: Binding,
+    past: tuple[Var, int] | None,
 ) -> tuple[Var, Var]:
     """softmax(scale q k^T + bias + masks) v of q (B, N, S, H), k (B, N, L, H), v (B, N, L, H_v):
-    (B, S, N H_v), and what the softmax was taken of.
+    (B, S, N H_v), and what the softmax was taken of. `past`: a value and the axis that counts the
+    keys from the cache.
     """
     scores = plus(
-        (q * _scale(q, binding.attr("scale", None))) @ op.Transpose(k, perm=[0, 1, 3, 2]), bias
+        (q * scale_of(q, binding.attr("scale", None))) @ op.Transpose(k, perm=[0, 1, 3, 2]), bias
     )
     if mask is not None:
         visible, fill = _visible(mask, q, k, binding), binding.attr("mask_filter_value", _FILTER)
         scores = scores + op.Where(visible, constant(0.0, q.dtype), constant(fill, q.dtype))
     if binding.attr("unidirectional", 0):
-        # float32's for bfloat16, which numpy has not and which would round to -inf
-        half = numpy_dtype(q.dtype or TensorProto.FLOAT) == np.float16
-        lowest = float(np.finfo(np.float16 if half else np.float32).min)
-        scores = op.Where(_not_later(q, k), scores, lowest)
+        scores = op.Where(_not_later(q, k, past), scores, lowest(q))
     context = op.Transpose(op.Softmax(scores, axis=-1) @ v, perm=[0, 2, 1, 3])
     n, h = (context.shape or (None,) * 4)[2:]
     return op.Reshape(
@@ -117,14 +129,14 @@ def _attend(
     ), scores
 
 
-def _heads(x: Var, count: int) -> Var:
+def heads(x: Var, number: int) -> Var:
     """(B, S, N H) as (B, N, S, H)."""
     size = None if x.shape is None else x.shape[-1]
-    split = op.Reshape(x, [0, 0, count, size // count if isinstance(size, int) else -1])
+    split = op.Reshape(x, [0, 0, number, size // number if isinstance(size, int) else -1])
     return op.Transpose(split, perm=[0, 2, 1, 3])
 
 
-def _scale(q: Var, given: float | None) -> float | Var:
+def scale_of(q: Var, given: float | None) -> float | Var:
     """The factor of the scores: 1 / sqrt(H) unless given (0 counts as not given)."""
     if given:
         return given
@@ -143,7 +155,7 @@ def _visible(mask: Var, q: Var, k: Var, binding: Binding) -> Var:
     """
     if mask.rank in (2, 3):
         return op.Unsqueeze(op.Greater(mask, 0), [1, 2] if mask.rank == 2 else [1])
-    _decline(binding, f"a mask of type {mask.type}", mask.rank != 1)
+    decline(binding, f"a mask of type {mask.type}", mask.rank != 1)
     batch = op.Shape(q, start=0, end=1)
     places = op.Range(0, op.Squeeze(op.Shape(k, start=2, end=3), [0]), 1)
     given = op.Cast(mask, to=TensorProto.INT64)
@@ -170,19 +182,38 @@ def _starts(mask: Var, q: Var, batch: Var) -> Var | None:
     return op.Where(two, found, constant(0, TensorProto.INT64))
 
 
-def _not_later(q: Var, k: Var) -> Var:
-    """(S, L): query i sees the keys up to i; the last query sees all, which matters where L > S."""
-    sizes = [None if v.shape is None else v.shape[2] for v in (q, k)]
-    if isinstance(sizes[0], int) and isinstance(sizes[1], int):
-        seen = np.tri(sizes[0], sizes[1], dtype=bool)
+def _not_later(q: Var, k: Var, past: tuple[Var, int] | None) -> Var:
+    """(S, L): query i sees the past keys and the new ones up to i; the last query sees all, which
+    matters where L > S.
+    """
+    cached = [] if past is None else [past]
+    sizes = [None if v.shape is None else v.shape[a] for v, a in ((q, 2), (k, 2), *cached)]
+    known = [n for n in sizes if isinstance(n, int)]
+    if len(known) == len(sizes):
+        seen = np.tri(known[0], known[1], sum(known[2:]), dtype=bool)
         seen[-1:] = True
         return constant(seen)
-    queries, keys = (op.Squeeze(op.Shape(v, start=2, end=3), [0]) for v in (q, k))
+    queries, keys, *before = (count(v, a) for v, a in ((q, 2), (k, 2), *cached))
     rows = op.Unsqueeze(op.Range(0, queries, 1), [1])
-    return op.Or(op.LessOrEqual(op.Range(0, keys, 1), rows), op.Equal(rows, queries - 1))
+    seen_last = plus(rows, *before)
+    return op.Or(op.LessOrEqual(op.Range(0, keys, 1), seen_last), op.Equal(rows, queries - 1))
 
 
-def _decline(binding: Binding, what: str, declined: bool) -> None:
+def count(v: Var, axis: int) -> Var:
+    """The size of an axis as an integer scalar."""
+    return op.Squeeze(op.Shape(v, start=axis, end=axis + 1), [0])
+
+
+def lowest(like: Var) -> float:
+    """The lowest number of its dtype; float32's for bfloat16, which numpy has not and which would
+    round to -inf.
+    """
+    half = numpy_dtype(like.dtype or TensorProto.FLOAT) == np.float16
+    return float(np.finfo(np.float16 if half else np.float32).min)
+
+
+def decline(binding: Binding, what: str, declined: bool) -> None:
+    """Raises InputError for a call of which nothing is known to be right."""
     if declined:
         raise InputError(
             f"no gradient of {binding.domain}::{binding.op} at '{binding}': {what} is not "
@@ -191,9 +222,9 @@ def _decline(binding: Binding, what: str, declined: bool) -> None:
         )
 
 
-body(f"{_DOMAIN}::Attention", _attention, notes="without past, do_rotary and 4-D masks")
+body(f"{_DOMAIN}::Attention", _attention, notes="without do_rotary, shared caches and 4-D masks")
 body(
     f"{_DOMAIN}::MultiHeadAttention",
     _multi_head_attention,
-    notes="without past and packed operands; 4-D keys and values without bias",
+    notes="without shared caches and packed operands; 4-D keys and values without bias",
 )

@@ -1,5 +1,5 @@
-"""onnxruntime's fused operators: products and convolutions with their activations, normalizations,
-products with quantized weights.
+"""onnxruntime's fused operators: products and convolutions with their activations,
+normalizations.
 """
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
@@ -31,12 +30,12 @@ def _has_gelu() -> bool:
     return emitter().block.opsets.get("", 0) >= _GELU
 
 
-def _gelu(x: Var) -> Var:
+def gelu(x: Var) -> Var:
     """x Phi(x)."""
     return op.Gelu(x) if _has_gelu() else x * (op.Erf(x * math.sqrt(0.5)) * 0.5 + 0.5)
 
 
-def _fast_gelu(x: Var, bias: Var | None) -> Var:
+def fast_gelu(x: Var, bias: Var | None) -> Var:
     """The approximation by tanh, of x + bias."""
     x = plus(x, bias)
     if _has_gelu():
@@ -96,8 +95,14 @@ _WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
 
 def _fused_conv(x: Var, w: Var, bias: Var | None, z: Var | None, *, binding: Binding) -> Var:
-    y = op.Conv(x, w, bias, **{name: binding.attr(name, None) for name in _WINDOW})
+    y = windowed(x, w, bias, binding)
     return _activated(plus(y, z), binding.attr("activation_params", ()), binding)
+
+
+def windowed(x: Var, w: Var, bias: Var | None, binding: Binding) -> Var:
+    """The convolution by the attributes of the call."""
+    y: Var = op.Conv(x, w, bias, **{name: binding.attr(name, None) for name in _WINDOW})
+    return y
 
 
 # the standard operator's attributes for the numbers of an activation
@@ -139,7 +144,7 @@ def _layer_norm(
     return (*op.LayerNormalization(x, scale, bias, axis=axis, epsilon=epsilon, outputs=present),)
 
 
-def _root_mean_square(x: Var, scale: Var, epsilon: float, axes: Sequence[int]) -> tuple[Var, Var]:
+def root_mean_square(x: Var, scale: Var, epsilon: float, axes: Sequence[int]) -> tuple[Var, Var]:
     """x / sqrt(mean(x^2) + epsilon) scaled, and the factor; in float32 if the data are of
     half precision.
     """
@@ -170,7 +175,7 @@ def _skip_simplified(
     x: Var, skip: Var, gamma: Var, bias: Var | None, *, epsilon: float = _TINY
 ) -> tuple[Var | None, ...]:
     total = plus(x, skip, bias)
-    y, inverse = _root_mean_square(total, gamma, epsilon, [-1])
+    y, inverse = root_mean_square(total, gamma, epsilon, [-1])
     return y, None, inverse, total
 
 
@@ -178,7 +183,7 @@ def _simplified(
     x: Var, scale: Var, *, axis: int = -1, epsilon: float = 1e-5, binding: Binding
 ) -> tuple[Var, Var]:
     first = axis if axis < 0 else axis - rank_of(x, binding)
-    return _root_mean_square(x, scale, epsilon, range(first, 0))
+    return root_mean_square(x, scale, epsilon, range(first, 0))
 
 
 def _embed(
@@ -219,56 +224,11 @@ def _embed(
     return (y, op.ReduceSum(kept, [1], keepdims=0), total)
 
 
-def _matmul_nbits(
-    a: Var,
-    b: Var,
-    scales: Var,
-    zero_points: Var | None,
-    g_idx: Var | None,
-    bias: Var | None,
-    *,
-    binding: Binding,
-) -> Var:
-    """x W^T + bias, W = scale (q - zero point)"""
-    K, N, block_size = (binding.attr(name) for name in ("K", "N", "block_size"))
-    bits = binding.attr("bits", 4)
-    if g_idx is not None or binding.attr("weight_prepacked", 0) or bits not in (2, 4, 8):
-        raise InputError(
-            f"no gradient of '{binding}': its integers are not in the order of rows and blocks, "
-            "or not of 2, 4 or 8 bits"
-        )
-    blocks = -(-K // block_size)
-    each = [N, blocks, 1]
-    zero: Var | float = float(1 << bits - 1)
-    if zero_points is not None:
-        if zero_points.dtype == TensorProto.UINT8:
-            padded = op.Reshape(_unpacked(zero_points, bits), [N, -1])
-            zero_points = op.Cast(op.Slice(padded, [0], [blocks], [1]), to=scales.dtype)
-        zero = op.Reshape(zero_points, each)
-    q = op.Cast(op.Reshape(_unpacked(b, bits), [N, blocks, block_size]), to=scales.dtype)
-    w = op.Reshape((q - zero) * op.Reshape(scales, each), [N, blocks * block_size])
-    if blocks * block_size != K:
-        w = op.Slice(w, [0], [K], [1])
-    return plus(a @ w.mT, bias)
-
-
-def _unpacked(v: Var, bits: int) -> Var:
-    """The integers in the bytes, lowest bits first, in a line."""
-    line = op.Reshape(v, [-1, 1])
-    if bits == 8:
-        return line
-    parts = [
-        op.BitShift(line, np.uint8(low), direction="RIGHT") if low else line
-        for low in range(0, 8, bits)
-    ]
-    return op.Concat(*(op.BitwiseAnd(v, np.uint8((1 << bits) - 1)) for v in parts), axis=1)
-
-
 _BODIES: dict[str, Formula] = {
-    "Gelu": _gelu,
-    "FastGelu": _fast_gelu,
+    "Gelu": gelu,
+    "FastGelu": fast_gelu,
     "QuickGelu": lambda x, *, alpha=1.702: x * op.Sigmoid(scaled(x, alpha)),
-    "BiasGelu": lambda a, b: _gelu(a + b),
+    "BiasGelu": lambda a, b: gelu(a + b),
     "FusedMatMul": _fused_matmul,
     "TransposeMatMul": _fused_matmul,
     "FusedGemm": _fused_gemm,
@@ -278,12 +238,8 @@ _BODIES: dict[str, Formula] = {
     "LayerNormalization": _layer_norm,
     "SimplifiedLayerNormalization": _simplified,
     "EmbedLayerNormalization": _embed,
-    "MatMulNBits": _matmul_nbits,
 }
-_NOTES = {
-    **dict.fromkeys(("FusedGemm", "FusedConv"), "the activation's"),
-    "MatMulNBits": "the matrix is formed in full",
-}
+_NOTES = dict.fromkeys(("FusedGemm", "FusedConv"), "the activation's")
 
 for _name, _builder in _BODIES.items():
     body(f"{_DOMAIN}::{_name}", _builder, notes=_NOTES.get(_name, ""))

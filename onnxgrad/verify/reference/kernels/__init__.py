@@ -12,6 +12,7 @@ from onnxgrad.verify.reference.kernels import (  # noqa: F401  # they register t
     linear_and_quantization,
     ml_and_training,
     normalization,
+    onnxruntime_attention,
     onnxruntime_operators,
     recurrent,
     vision,
@@ -25,7 +26,7 @@ CONTRACTIONS = frozenset({
     "LogSoftmax", "LayerNormalization", "RMSNormalization", "GroupNormalization",
     "InstanceNormalization", "BatchNormalization", "AveragePool", "GlobalAveragePool", "LSTM",
     "GRU", "RNN", "Attention", "CumSum", "Sum", "FusedMatMul", "FusedConv", "DeformConv",
-    "MatMulNBits",
+    "MatMulNBits", "MatMulBnb4", "GroupQueryAttention",
 })  # fmt: skip
 # what rounds: those, and arithmetic element by element
 ROUNDED = CONTRACTIONS | {

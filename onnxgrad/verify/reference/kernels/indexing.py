@@ -140,6 +140,7 @@ def one_hot(call: Call, indices: Array, depth: Array, values: Array) -> Array:
 
 
 @kernel("Pad", why="wrong")
+@kernel("Pad", domain="com.microsoft", why="missing")
 def pad(
     call: Call,
     x: Array,
@@ -148,7 +149,7 @@ def pad(
     axes: Array | None = None,
 ) -> Array:
     """Crop first, then pad. Pads and value are attributes before opset 11."""
-    amounts = np.asarray(call["pads"] if pads is None else pads).tolist()
+    amounts = np.asarray(call["pads"] if pads is None else pads).reshape(-1).tolist()
     over = list(range(x.ndim)) if axes is None else [int(a) % x.ndim for a in axes]
     widths = [(0, 0)] * x.ndim
     for i, axis in enumerate(over):

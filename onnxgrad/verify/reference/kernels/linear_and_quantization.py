@@ -49,6 +49,7 @@ def matmul_integer(
 
 
 @kernel("QuantizeLinear", why="wrong")
+@kernel("QuantizeLinear", domain="com.microsoft", why="missing")
 def quantize_linear(call: Call, x: Array, scale: Array, zero: Array | None = None) -> Array:
     """x (*S) in the dtype of the zero point, else `output_dtype`, else uint8. Scale and zero point:
     () or (1,), (S[axis],), or one for each block of `block_size` along the axis.
@@ -66,6 +67,7 @@ def quantize_linear(call: Call, x: Array, scale: Array, zero: Array | None = Non
 
 
 @kernel("DequantizeLinear", why="opset")
+@kernel("DequantizeLinear", domain="com.microsoft", why="missing")
 def dequantize_linear(call: Call, x: Array, scale: Array, zero: Array | None = None) -> Array:
     """Operands as those of QuantizeLinear; a zero point of float8 is 0."""
     shift = 0.0 if zero is None or not _is_integer(x.dtype) else _spread(call, zero, x)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.verify.reference.kernels.conv_and_pool import conv
-from onnxgrad.verify.reference.kernels.elementwise import ACTIVATIONS, sigmoid_of
+from onnxgrad.verify.reference.kernels.elementwise import ACTIVATIONS, gelu, sigmoid_of
 from onnxgrad.verify.reference.kernels.linear_and_quantization import gemm, matmul, saturated
 from onnxgrad.verify.reference.kernels.normalization import epsilon_of
 from onnxgrad.verify.reference.kernels.registry import Array, Call, Unsupported, kernel
@@ -144,97 +144,140 @@ def qlinear_binary(call: Call, *operands: Any) -> Array:
     return saturated(np.rint(value / y_scale) + y_zero, operands[0].dtype)
 
 
-@kernel("Attention", domain=_MS, why="missing")
-def attention(
+# bitsandbytes' numbers of four bits: a sign, then FP4's magnitudes; NF4's quantiles
+_FP4 = np.array([0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4])
+_NF4 = [
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+    -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+    0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+    0.7229568362236023, 1.0,
+]  # fmt: skip
+
+
+@kernel("MatMulBnb4", domain=_MS, why="missing")
+def matmul_bnb4(call: Call, x: Array, q: Array, absmax: Array) -> Array:
+    """x W^T; W (N, K) in a line, two codes in a byte, blocks of which share a scale."""
+    codes = np.stack([q >> 4, q & 15], axis=-1).reshape(-1)[: call["N"] * call["K"]]
+    table = np.concatenate([_FP4, -_FP4]) if call["quant_type"] == 0 else np.asarray(_NF4)
+    w = table[codes] * np.repeat(absmax, call["block_size"])[: len(codes)]
+    if call["transB"] == 0:
+        raise Unsupported("MatMulBnb4 with transB = 0")
+    return np.asarray(matmul(call, x, w.reshape(call["N"], call["K"]).T))
+
+
+@kernel("GatherBlockQuantized", domain=_MS, why="missing")
+def gather_block_quantized(
+    call: Call, data: Array, indices: Array, scales: Array, zero: Array | None = None
+) -> Array:
+    """Rows of (data - zero) * scale; indices outside of the table give zeros."""
+    if data.dtype == np.uint8:
+        bits = 4 if call["bits"] is None else call["bits"]
+        shift: Any = float(1 << bits - 1)
+        if zero is not None:
+            shift = _integers(zero, bits).reshape(*zero.shape[:-1], -1)
+        table = _integers(data, bits).reshape(*data.shape[:-1], -1)
+    else:
+        table, shift = data.astype(np.float64), 0.0 if zero is None else zero.astype(np.float64)
+    axis = (1 if call["quantize_axis"] is None else call["quantize_axis"]) % data.ndim
+    place = np.arange(table.shape[axis]) // (call["block_size"] or 128)
+    if np.ndim(shift):
+        shift = np.take(shift, place, axis=axis)
+    table = (table - shift) * np.take(scales, place, axis=axis)
+    rows = (call["gather_axis"] or 0) % data.ndim
+    y, size = np.take(table, indices, axis=rows, mode="wrap"), table.shape[rows]
+    outside = (indices < -size) | (indices >= size)
+    around = [1] * y.ndim
+    around[rows : rows + indices.ndim] = indices.shape
+    return np.where(outside.reshape(around), 0.0, y)
+
+
+@kernel("GroupNorm", "SkipGroupNorm", domain=_MS, why="missing")
+def group_norm(
     call: Call,
     x: Array,
-    weights: Array,
+    gamma: Array,
+    beta: Array,
+    skip: Array | None = None,
     bias: Array | None = None,
-    mask: Array | None = None,
-    past: Array | None = None,
-    attention_bias: Array | None = None,
-    past_length: Array | None = None,
-) -> tuple[Array, Array | None]:
-    """x (B, S, E), weights (E, D + D + D_v)."""
-    if past is not None or past_length is not None or call["do_rotary"]:
-        raise Unsupported("com.microsoft::Attention with a cache or rotary embedding")
-    third = weights.shape[1] // 3
-    sizes = call["qkv_hidden_sizes"] or [third, third, third]
-    projected = x @ weights if bias is None else x @ weights + bias
-    q, k, v = (
-        _heads(part, call["num_heads"])
-        for part in np.split(projected, np.cumsum(sizes)[:2], axis=-1)
-    )
-    y, _ = _attend(call, q, k, v, mask, attention_bias)
-    return y, np.stack([k, v]) if k.shape == v.shape else None
-
-
-@kernel("MultiHeadAttention", domain=_MS, why="missing")
-def multi_head_attention(
-    call: Call,
-    query: Array,
-    key: Array | None = None,
-    value: Array | None = None,
-    bias: Array | None = None,
-    mask: Array | None = None,
-    attention_bias: Array | None = None,
-    *cache: Array | None,
 ) -> tuple[Array, ...]:
-    """query (B, S, D), key (B, L, D) and value (B, L, D_v), or both (B, N, L, H); the bias in
-    one piece.
-    """
-    if (
-        key is None
-        or value is None
-        or query.ndim != 3
-        or key.ndim == 5
-        or any(c is not None for c in cache)
-    ):
-        raise Unsupported("MultiHeadAttention with packed operands or a cache")
-    if bias is not None and key.ndim == 4:
-        raise Unsupported("MultiHeadAttention with a bias and keys split into heads")
-    if bias is not None:
-        size = query.shape[2]
-        query, key, value = (
-            query + bias[:size],
-            key + bias[size : 2 * size],
-            value + bias[2 * size :],
-        )
-    q, k, v = (_heads(t, call["num_heads"]) for t in (query, key, value))
-    y, scores = _attend(call, q, k, v, mask, attention_bias)
-    return y, k, v, scores
+    """Channels last, or first: the sum of what is given, its groups of channels normalised."""
+    last = call["channels_last"] != 0
+    total = x if last else np.moveaxis(x, 1, -1)
+    if skip is not None:
+        if skip.ndim == 2:
+            skip = skip.reshape(len(skip), *[1] * (x.ndim - 2), -1)
+        elif not last:
+            skip = np.moveaxis(skip, 1, -1)
+        total = total + skip + (0.0 if bias is None else bias)
+    parts = np.split(total, call["groups"], axis=-1)
+    over = tuple(range(1, x.ndim))
+    normal = np.concatenate(
+        [
+            (p - p.mean(axis=over, keepdims=True))
+            / np.sqrt(p.var(axis=over, keepdims=True) + epsilon_of(call))
+            for p in parts
+        ],
+        axis=-1,
+    )
+    y = normal * gamma + beta
+    y = y * sigmoid_of(y) if call["activation"] == 1 else y
+    return tuple(v if last else np.moveaxis(v, -1, 1) for v in (y, total))[: len(call.outputs)]
 
 
-def _heads(x: Array, count: int) -> Array:
-    return x if x.ndim == 4 else x.reshape(*x.shape[:2], count, -1).swapaxes(1, 2)
+@kernel("NhwcConv", domain=_MS, why="missing")
+def nhwc_conv(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
+    return np.moveaxis(conv(call, *(np.moveaxis(v, -1, 1) for v in (x, w)), bias), 1, -1)
 
 
-def _attend(
-    call: Call, q: Array, k: Array, v: Array, mask: Array | None, bias: Array | None
-) -> tuple[Array, Array]:
-    batch, _, queries, size = q.shape
-    scores = np.einsum("bnsh,bnlh->bnsl", q, k) * (call["scale"] or 1 / math.sqrt(size))
-    if bias is not None:
-        scores = scores + bias
-    if mask is not None:
-        hidden = -10000.0 if call["mask_filter_value"] is None else call["mask_filter_value"]
-        scores = scores + np.where(_visible(mask, batch, k.shape[2]), 0.0, hidden)
-    if call["unidirectional"]:
-        # the kernel leaves the last row out, so it sees later keys too
-        for row in range(queries - 1):
-            scores[:, :, row, row + 1 :] = np.finfo(np.float32).min
-    e = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    context = np.einsum("bnsl,bnlh->bsnh", e / e.sum(axis=-1, keepdims=True), v)
-    return context.reshape(batch, queries, -1), scores
+@kernel("BiasSplitGelu", domain=_MS, why="missing")
+def bias_split_gelu(call: Call, x: Array, bias: Array) -> Array:
+    left, right = np.split(x + bias, 2, axis=-1)
+    return np.asarray(left * gelu(call, right))
 
 
-def _visible(mask: Array, batch: int, keys: int) -> Array:
-    """A mask per key (B, L) or per query and key (B, S, L); or ends (B), or ends and starts (2
-    B), of the rows.
-    """
-    if mask.ndim > 1:
-        return mask[:, None, None] > 0 if mask.ndim == 2 else mask[:, None] > 0
-    seen = np.zeros((batch, 1, 1, keys), bool)
-    for row in range(batch):
-        seen[row, ..., mask[batch + row] if len(mask) == 2 * batch else 0 : mask[row]] = True
-    return seen
+@kernel("BiasSoftmax", domain=_MS, why="missing")
+def bias_softmax(call: Call, x: Array, bias: Array) -> Array:
+    total = x + bias
+    axis = (1 if call["axis"] is None else call["axis"]) % x.ndim
+    e = np.exp(total - total.max(axis=tuple(range(axis, x.ndim)), keepdims=True))
+    return np.asarray(e / e.sum(axis=tuple(range(axis, x.ndim)), keepdims=True))
+
+
+@kernel("BiasAdd", domain=_MS, why="missing")
+def bias_add(call: Call, x: Array, bias: Array, skip: Array) -> Array:
+    return np.asarray(x + bias + skip)
+
+
+@kernel("GemmFastGelu", domain=_MS, why="missing")
+def gemm_fast_gelu(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
+    z = x @ w if bias is None else x @ w + bias
+    return np.asarray(0.5 * z * (1 + np.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3))))
+
+
+@kernel("Trilu", domain=_MS, why="missing")
+def trilu(call: Call, x: Array, k: Array | None = None) -> Array:
+    part = np.tril if call["upper"] == 0 else np.triu
+    return part(x, 0 if k is None else int(k.reshape(())))
+
+
+@kernel("GatherND", domain=_MS, why="missing")
+def gather_nd(call: Call, x: Array, indices: Array) -> Array:
+    return np.asarray(x[tuple(np.moveaxis(indices, -1, 0))])
+
+
+@kernel("ExpandDims", domain=_MS, why="missing")
+def expand_dims(call: Call, x: Array, axis: Array) -> Array:
+    return np.expand_dims(x, int(axis.reshape(())))
+
+
+@kernel("Inverse", domain=_MS, why="missing")
+def inverse(call: Call, x: Array) -> Array:
+    return np.linalg.inv(x)
+
+
+@kernel("CDist", domain=_MS, why="missing")
+def cdist(call: Call, a: Array, b: Array) -> Array:
+    if call["metric"] not in (None, "euclidean", "sqeuclidean"):
+        raise Unsupported(f"CDist with the metric {call['metric']!r}")
+    squares = ((a[:, None] - b) ** 2).sum(axis=-1)
+    return np.asarray(np.sqrt(squares) if call["metric"] == "euclidean" else squares)

@@ -14,6 +14,7 @@ _FAR = 2.0**40  # positions beyond it, infinities included, are moved to it
 
 
 @kernel("GridSample", why="speed")
+@kernel("GridSample", domain="com.microsoft", why="missing")
 def grid_sample(call: Call, x: Array, grid: Array) -> Array:
     """x (N, C, *S), grid (N, *O, rank) with the last spatial axis first -> (N, C, *O)."""
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(

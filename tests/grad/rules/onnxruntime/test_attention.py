@@ -141,11 +141,6 @@ def test_all_results_of_multi_head_attention() -> None:
     ("made", "feeds", "reason"),
     [
         (
-            node("Attention", ["x", "w", "b", "", "p"], ["y"], ""),
-            {"p": normal(2, B, N, 1, H)},
-            "cache",
-        ),
-        (
             node("Attention", ["x", "w", "b", "", "", "", "n"], ["y"], ""),
             {"n": np.array(1, np.int32)},
             "cache",
@@ -158,9 +153,9 @@ def test_all_results_of_multi_head_attention() -> None:
         ),
         (node("MultiHeadAttention", ["p"], ["y"], ""), {"p": normal(B, S, N, 3, H)}, "packed"),
         (
-            node("MultiHeadAttention", ["x", "x", "x", "", "", "", "p", "p"], ["y"], ""),
-            {"p": normal(B, N, 1, H)},
-            "cache",
+            node("MultiHeadAttention", ["x", "x", "x", "", "", "", "p", "p", "n"], ["y"], ""),
+            {"p": normal(B, N, 1, H), "n": np.array(1, np.int32)},
+            "shared cache",
         ),
     ],
 )

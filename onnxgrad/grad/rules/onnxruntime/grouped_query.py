@@ -1,0 +1,233 @@
+"""onnxruntime's GroupQueryAttention and RotaryEmbedding (com.microsoft), which generative models
+hold, by their bodies, as its CPU kernels compute them.
+
+Shapes: B batch, S queries, P slots of past keys, T slots of all keys, N heads, M heads of keys and
+values, H the size of a head, R the numbers that are turned, divided by 2.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.grad.registry import body
+from onnxgrad.grad.rules._common import size_along
+from onnxgrad.grad.rules.onnxruntime.attention import count, decline, heads, lowest, scale_of
+from onnxgrad.grad.rules.onnxruntime.fused import root_mean_square
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
+
+_DOMAIN = "com.microsoft"
+_END = np.iinfo(np.int64).max
+
+
+def _rotary_embedding(
+    x: Var,
+    positions: Var,
+    cos: Var,
+    sin: Var,
+    *,
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+    interleaved: int = 0,
+    binding: Binding,
+) -> Var:
+    """x (B, S, N H) or (B, N, S, H), positions (B, S) or the first one (1), cos and sin (.., R)."""
+    decline(binding, "is_packed_batching", bool(binding.attr("is_packed_batching", 0)))
+    unknown = x.rank not in (3, 4) or positions.rank not in (1, 2)
+    decline(binding, "an operand of unknown rank", unknown)
+    if x.rank == 4:
+        by_head = x
+    elif rotary_embedding_dim:
+        by_head = heads(x, num_heads)
+    else:
+        split = op.Reshape(x, op.Concat([0, 0, -1], op.Mul(size_along(cos, 1), 2), axis=0))
+        by_head = op.Transpose(split, perm=[0, 2, 1, 3])
+    if positions.rank == 1:
+        positions = op.Unsqueeze(positions + op.Range(0, count(by_head, 2), 1), [0])
+    y = _turned(by_head, op.Gather(cos, positions), op.Gather(sin, positions), interleaved)
+    return y if x.rank == 4 else op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, -1])
+
+
+def _turned(x: Var, cos: Var, sin: Var, interleaved: int) -> Var:
+    """x (B, N, S, H): its first 2 R columns as R complex numbers, times cos + i sin (B, S, R)."""
+    half = size_along(cos, 2)
+    both = op.Add(half, half)
+    if interleaved:
+        a, b = (op.Slice(x, [first], both, [3], [2]) for first in (0, 1))
+    else:
+        a, b = op.Slice(x, [0], half, [3]), op.Slice(x, half, both, [3])
+    c, s = op.Unsqueeze(cos, [1]), op.Unsqueeze(sin, [1])
+    real, imaginary = a * c - b * s, a * s + b * c
+    if interleaved:
+        pairs = op.Concat(*(op.Unsqueeze(v, [4]) for v in (real, imaginary)), axis=4)
+        parts = [op.Reshape(pairs, [0, 0, 0, -1])]
+    else:
+        parts = [real, imaginary]
+    width, turned = (None if v.shape is None else v.shape[-1] for v in (x, cos))
+    if not isinstance(turned, int) or width != 2 * turned:
+        parts.append(op.Slice(x, both, [_END], [3]))
+    return op.Concat(*parts, axis=3)
+
+
+def _group_query_attention(
+    query: Var,
+    key: Var | None,
+    value: Var | None,
+    past_key: Var | None,
+    past_value: Var | None,
+    seqlens: Var,
+    total: Var,
+    cos: Var | None,
+    sin: Var | None,
+    positions: Var | None,
+    *,
+    num_heads: int,
+    kv_num_heads: int,
+    binding: Binding,
+) -> tuple[Var | None, ...]:
+    """query (B, S, N H), key and value (B, S, M H), or all three in query; past ones (B, M, P, H);
+    seqlens (B): the keys of each row less one; total: the most keys of a row.
+    """
+    quantised = any(binding.operand(i) is not None for i in (12, 13))
+    decline(binding, "a quantised cache", quantised)
+    decline(binding, "sliding_window_cache", bool(binding.attr("sliding_window_cache", 0)))
+    decline(binding, "query_seqlens", binding.operand(16) is not None)
+    q, k, v = _parts(query, key, value, num_heads, kv_num_heads, binding)
+    lengths = op.Reshape(op.Cast(seqlens, to=TensorProto.INT64), [-1, 1])
+    most = op.Reshape(op.Cast(total, to=TensorProto.INT64), [])
+    place = _Places(count(query, 1), lengths, most, past_key)
+    if binding.attr("do_rotary", 0):
+        at = place.of_rows if positions is None else place.given(positions)
+        c, s = op.Gather(cos, at), op.Gather(sin, at)
+        q, k = (_turned(v, c, s, binding.attr("rotary_interleaved", 0)) for v in (q, k))
+    k, v = place.cached(past_key, k), place.cached(past_value, v)
+    y, shown = _attend(q, k, v, place, binding)
+    return y, k, v, shown
+
+
+def _parts(
+    query: Var, key: Var | None, value: Var | None, n: int, m: int, binding: Binding
+) -> tuple[Var, Var, Var]:
+    """Queries (B, N, S, H), keys and values (B, M, S, H)."""
+    if key is None or value is None:
+        q, k, v = op.Split(heads(query, n + 2 * m), [n, m, m], axis=1, outputs=3)
+    else:
+        q, k, v = heads(query, n), heads(key, m), heads(value, m)
+    return _normed(q, 14, "q", binding), _normed(k, 15, "k", binding), v
+
+
+def _normed(x: Var, place: int, name: str, binding: Binding) -> Var:
+    """Each head divided by its root mean square, if there is a scale."""
+    scale, both = binding.operand(place), binding.attr("qk_norm_epsilon", 1e-6)
+    if scale is None:
+        return x
+    return root_mean_square(x, scale, binding.attr(f"{name}_norm_epsilon", both), [-1])[0]
+
+
+class _Places:
+    """Where the rows and the keys stand: the new ones of row b begin behind `done[b]` past ones."""
+
+    def __init__(self, rows: Var, lengths: Var, most: Var, cache: Var | None) -> None:
+        self.lengths, self.rows = lengths, rows
+        self.index = op.Unsqueeze(op.Range(0, rows, 1), [0])  # (1, S)
+        # the first prompt fills the cache from its beginning
+        self.prompt = op.Equal(rows, most)
+        self.done: Var | None = None
+        self.of_rows = self.index
+        self.total = rows
+        if cache is not None and (cache.shape is None or cache.shape[2] != 0):
+            self.done = op.Where(self.prompt, 0, lengths + 1 - rows)  # (B, 1)
+            self.of_rows = op.Max(self.index + self.done, 0)
+            self.slots = count(cache, 2)
+            self.total = op.Max(self.slots, most)
+        self.most = most
+        self.keys = op.Unsqueeze(op.Range(0, self.total, 1), [0])  # (1, T)
+
+    def given(self, positions: Var) -> Var:
+        """The positions of an operand: the first prompt counts from the first of them."""
+        first = op.Slice(op.Reshape(positions, [-1]), [0], [1], [0])
+        counted = first + self.index
+        return counted if self.done is None else op.Where(self.prompt, counted, positions)
+
+    def cached(self, past: Var | None, new: Var) -> Var:
+        """(B, M, T, H): the past ones, then the new ones, zeros behind."""
+        if past is None or self.done is None:
+            return new
+        at = self.keys - self.done  # (B, T)
+        inside = op.And(op.GreaterOrEqual(at, 0), op.Less(at, self.rows))
+        index = op.Unsqueeze(op.Clip(at, 0, self.rows - 1), [2])
+        by_row = op.Transpose(new, perm=[0, 2, 1, 3])
+        moved = op.Transpose(op.GatherND(by_row, index, batch_dims=1), perm=[0, 2, 1, 3])
+        room = op.Unsqueeze(self.total - self.slots, [0])
+        old = op.Pad(past, op.Concat([0, 0, 0, 0, 0, 0], room, [0], axis=0))
+        kept = op.Where(op.Unsqueeze(op.Less(self.keys, self.done), [1, 3]), old, 0.0)
+        return op.Where(op.Unsqueeze(inside, [1, 3]), moved, kept)
+
+    def over_slots(self, bias: Var) -> Var:
+        """A bias of the keys in use, with zeros behind for the slots that are not."""
+        if self.done is None:
+            return bias
+        room = op.Unsqueeze(self.total - self.most, [0])
+        return op.Pad(bias, op.Concat([0, 0, 0, 0, 0, 0, 0], room, axis=0))
+
+    def in_use(self, shown: Var) -> Var:
+        """The columns of the keys in use."""
+        return (
+            shown if self.done is None else op.Slice(shown, [0], op.Unsqueeze(self.most, [0]), [3])
+        )
+
+    def visible(self, window: int, causal: int) -> Var:
+        """(B or 1, 1, S, T): which keys a row sees."""
+        keys = op.Unsqueeze(self.keys, [1])
+        if not causal:
+            return op.Unsqueeze(op.LessOrEqual(keys, op.Unsqueeze(self.lengths, [2])), [1])
+        last = self.index if self.done is None else self.index + self.done
+        last = op.Unsqueeze(last, [2])
+        seen = op.LessOrEqual(keys, last)
+        if window > 0:
+            seen = op.And(seen, op.Greater(keys, last - window))
+        return op.Unsqueeze(seen, [1])
+
+
+def _attend(q: Var, k: Var, v: Var, place: _Places, binding: Binding) -> tuple[Var, Var | None]:
+    """(B, S, N H), and the scores or weights if the call has them as a result."""
+    n, m = binding.attr("num_heads"), binding.attr("kv_num_heads")
+    # the N / M queries of one key lie beside each other
+    scores = op.Reshape(q * scale_of(q, binding.attr("scale", None)), [0, m, -1, 0]) @ k.mT
+    scores = op.Reshape(scores, op.Concat([0, n], op.Unsqueeze(place.rows, [0]), [-1], axis=0))
+    if cap := binding.attr("softcap", 0.0):
+        scores = op.Tanh(scores * (1.0 / cap)) * cap
+    bias, sink = binding.operand(10), binding.operand(11)
+    seen = place.visible(binding.attr("local_window_size", -1), binding.attr("causal", 1))
+    if bias is not None:
+        scores = scores + place.over_slots(bias)
+    hidden = op.Where(seen, scores, lowest(q))
+    if sink is not None or binding.attr("smooth_softmax", -1) == 1:
+        weights = _beside_a_sink(hidden, constant(0.0, q.dtype) if sink is None else sink)
+    else:
+        weights = op.Softmax(hidden, axis=-1)
+    context = op.Reshape(op.Reshape(weights, [0, m, -1, 0]) @ v, [0, n, -1, 0])
+    y = op.Reshape(op.Transpose(context, perm=[0, 2, 1, 3]), [0, 0, -1])
+    if binding.result(3) is None:
+        return y, None
+    shown = op.Where(seen, scores, 0.0) if binding.attr("qk_output", 0) == 1 else weights
+    return y, place.in_use(shown)
+
+
+def _beside_a_sink(scores: Var, sink: Var) -> Var:
+    """The softmax over the scores and one more, exp(sink), that weighs nothing."""
+    like = op.Slice(scores, [0], [1], [3])
+    sinks = op.Expand(op.Reshape(sink, [1, -1, 1, 1]), op.Shape(like))
+    weights = op.Softmax(op.Concat(scores, sinks, axis=3), axis=-1)
+    return op.Slice(weights, [0], [-1], [3])
+
+
+body(f"{_DOMAIN}::RotaryEmbedding", _rotary_embedding, notes="without packed batches")
+body(
+    f"{_DOMAIN}::GroupQueryAttention",
+    _group_query_attention,
+    notes="without quantised or windowed caches and chunks of queries",
+)

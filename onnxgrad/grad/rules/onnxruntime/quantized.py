@@ -1,0 +1,175 @@
+"""onnxruntime's operators with quantised operands (com.microsoft): nothing flows into the integers,
+the derivative of the floats is exact.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.registry import body, vjp, zero
+from onnxgrad.grad.rules._common import from_front, plus, rank_of, size_along
+from onnxgrad.grad.rules.onnxruntime.attention import count, decline
+from onnxgrad.grad.straight_through import along
+from onnxgrad.grad.unbroadcast import sum_by_scale
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
+
+_DOMAIN = "com.microsoft"
+# the opset in which Cast knows integers of four bits
+_FOUR_BITS = 21
+
+
+def _matmul_nbits(
+    a: Var,
+    b: Var,
+    scales: Var,
+    zero_points: Var | None,
+    g_idx: Var | None,
+    bias: Var | None,
+    *,
+    binding: Binding,
+) -> Var:
+    """x W^T + bias, W = scale (q - zero point)"""
+    K, N, block_size = (binding.attr(name) for name in ("K", "N", "block_size"))
+    bits = binding.attr("bits", 4)
+    if g_idx is not None or binding.attr("weight_prepacked", 0) or bits not in (2, 4, 8):
+        raise InputError(
+            f"no gradient of '{binding}': its integers are not in the order of rows and blocks, "
+            "or not of 2, 4 or 8 bits"
+        )
+    blocks = -(-K // block_size)
+    each = [N, blocks, 1]
+    zero: Var | float = float(1 << bits - 1)
+    if zero_points is not None:
+        if zero_points.dtype == TensorProto.UINT8:
+            padded = op.Reshape(_unpacked(zero_points, bits), [N, -1])
+            zero_points = op.Cast(op.Slice(padded, [0], [blocks], [1]), to=scales.dtype)
+        zero = op.Reshape(zero_points, each)
+    q = op.Cast(op.Reshape(_unpacked(b, bits), [N, blocks, block_size]), to=scales.dtype)
+    w = op.Reshape((q - zero) * op.Reshape(scales, each), [N, blocks * block_size])
+    if blocks * block_size != K:
+        w = op.Slice(w, [0], [K], [1])
+    return plus(a @ w.mT, bias)
+
+
+def _unpacked(v: Var, bits: int) -> Var:
+    """The integers in the bytes, lowest bits first, in a line."""
+    line = op.Reshape(v, [-1, 1])
+    if bits == 8:
+        return line
+    parts = [
+        op.BitShift(line, np.uint8(low), direction="RIGHT") if low else line
+        for low in range(0, 8, bits)
+    ]
+    return op.Concat(*(op.BitwiseAnd(v, np.uint8((1 << bits) - 1)) for v in parts), axis=1)
+
+
+# the numbers that bitsandbytes' codes of four bits stand for: FP4, NF4
+_FP4 = (
+    0.0, 0.00520833333, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25,
+    -0.0, -0.00520833333, -0.66666667, -1.0, -0.33333333, -0.5, -0.16666667, -0.25,
+)  # fmt: skip
+_NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+    -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+    0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+    0.7229568362236023, 1.0,
+)  # fmt: skip
+
+
+def _matmul_bnb4(a: Var, b: Var, absmax: Var, *, binding: Binding) -> Var:
+    """a W^T; W (N, K) is a line of blocks with one scale each."""
+    decline(binding, "transB = 0", not binding.attr("transB", 1))
+    K, N, block = (binding.attr(name) for name in ("K", "N", "block_size"))
+    length = N * K
+    # the first of two is in the upper half of a byte
+    low = op.BitwiseAnd(b, np.uint8(15))
+    high = op.BitShift(b, np.uint8(4), direction="RIGHT")
+    codes = op.Concat(*(op.Reshape(v, [-1, 1]) for v in (high, low)), axis=1)
+    table = np.asarray((_FP4, _NF4)[binding.attr("quant_type")])
+    line = op.Gather(
+        constant(table, absmax.dtype), op.Cast(op.Reshape(codes, [-1]), to=TensorProto.INT64)
+    )
+    place = constant(np.arange(length, dtype=np.int64) // block)
+    w = op.Reshape(op.Slice(line, [0], [length], [0]) * op.Gather(absmax, place), [N, K])
+    return a @ w.mT
+
+
+def _gather_block_quantized(
+    data: Var, indices: Var, scales: Var, zero_points: Var | None, *, binding: Binding
+) -> Var:
+    """The elements `indices` of (data - zero point) * scale, whose blocks lie along an axis."""
+    rank, packed = rank_of(data, binding), data.dtype == TensorProto.UINT8
+    rows = from_front(binding.attr("gather_axis", 0), rank)
+    axis = from_front(binding.attr("quantize_axis", 1), rank)
+    whole = data.dtype in (TensorProto.UINT4, TensorProto.INT4)
+    decline(binding, f"data of type {data.type}", not (packed or whole))
+    bits = binding.attr("bits", 4) if packed else 0
+    integers = [data] if zero_points is None else [data, zero_points]
+    if whole:
+        integers = [_in_bytes(v, binding) for v in integers]
+    given = [scales, *integers]
+    indices = op.Cast(indices, to=TensorProto.INT64)
+    number, size = rank_of(indices, binding), size_along(data, rows)
+    inside = op.And(op.GreaterOrEqual(indices, op.Neg(size)), op.Less(indices, size))
+    indices = op.Where(inside, indices, 0)
+    split = axis != rows
+    if split:  # only what is read is made a number
+        given = [op.Gather(v, indices, axis=rows) for v in given]
+        axis += number - 1 if axis > rows else 0
+    scale, *integers = given
+    q, *zeros = (_numbers(v, bits, scales) for v in integers)
+    block = np.int64(binding.attr("block_size", 128))
+    place = op.Div(op.Range(0, count(q, axis), 1), block)
+    if zeros:
+        q = q - op.Gather(zeros[0], place, axis=axis)
+    elif packed:
+        q = q - float(1 << bits - 1)
+    table = q * op.Gather(scale, place, axis=axis)
+    y = table if split else op.Gather(table, indices, axis=rows)
+    others = [*range(rows), *range(rows + number, rank + number - 1)]
+    return op.Where(op.Unsqueeze(inside, others) if others else inside, y, 0.0)
+
+
+def _in_bytes(v: Var, binding: Binding) -> Var:
+    """Integers of four bits in eight: few operators know the shorter ones."""
+    signed = v.dtype == TensorProto.INT4
+    if v.const is not None:
+        return constant(np.asarray(v.const).astype(np.int8 if signed else np.uint8))
+    known = binding.block.opsets.get("", 0) >= _FOUR_BITS
+    decline(binding, "data of four bits that is no constant, before opset 21,", not known)
+    return op.Cast(v, to=TensorProto.INT8 if signed else TensorProto.UINT8)
+
+
+def _numbers(v: Var, bits: int, like: Var) -> Var:
+    """Integers as floats; those in a byte lie along the last axis, lowest bits first."""
+    if bits in (2, 4):
+        parts = [op.BitShift(v, np.uint8(low), direction="RIGHT") for low in range(0, 8, bits)]
+        last = v.rank or 1
+        parts = [op.Unsqueeze(op.BitwiseAnd(p, np.uint8((1 << bits) - 1)), [last]) for p in parts]
+        v = op.Reshape(op.Concat(*parts, axis=last), [0] * (last - 1) + [-1])
+    return op.Cast(v, to=like.dtype)
+
+
+def _to_scale(g: Var, y: Var, x: Var, scale: Var, zero_point: Var | None, binding: Binding) -> Var:
+    """y = (x - zero point) scale: the sum of g (x - zero point) over what shares a scale."""
+    axis, q = binding.attr("axis", 1), op.Cast(x, to=g.dtype)
+    rank_of(scale, binding)
+    if zero_point is not None:
+        q = q - along(op.Cast(zero_point, to=g.dtype), x, axis)
+    return sum_by_scale(g * q, scale, axis, rank_of(x, binding))
+
+
+body(f"{_DOMAIN}::MatMulNBits", _matmul_nbits, notes="the matrix is formed in full")
+body(f"{_DOMAIN}::MatMulBnb4", _matmul_bnb4, notes="the matrix is formed in full")
+body(
+    f"{_DOMAIN}::GatherBlockQuantized",
+    _gather_block_quantized,
+    notes="the scales",
+)
+vjp(f"{_DOMAIN}::DequantizeLinear", None, _to_scale, None, notes="the scale")
+zero(f"{_DOMAIN}::QuantizeLinear", notes="rounding, which --ste passes")

@@ -1,0 +1,236 @@
+"""Attention of onnxruntime (com.microsoft): Attention, MultiHeadAttention, GroupQueryAttention, and
+RotaryEmbedding, as its CPU kernels compute them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.verify.reference.kernels.registry import Array, Call, Unsupported, kernel
+
+_MS = "com.microsoft"
+
+
+@kernel("Attention", domain=_MS, why="missing")
+def attention(
+    call: Call,
+    x: Array,
+    weights: Array,
+    bias: Array | None = None,
+    mask: Array | None = None,
+    past: Array | None = None,
+    attention_bias: Array | None = None,
+    past_length: Array | None = None,
+) -> tuple[Array, Array | None]:
+    """x (B, S, E), weights (E, D + D + D_v)."""
+    if past_length is not None or call["do_rotary"]:
+        raise Unsupported("com.microsoft::Attention with a shared cache or rotary embedding")
+    third = weights.shape[1] // 3
+    sizes = call["qkv_hidden_sizes"] or [third, third, third]
+    projected = x @ weights if bias is None else x @ weights + bias
+    q, k, v = (
+        _heads(part, call["num_heads"])
+        for part in np.split(projected, np.cumsum(sizes)[:2], axis=-1)
+    )
+    done = 0 if past is None else past.shape[3]
+    if past is not None:
+        k, v = (np.concatenate([old, new], axis=2) for old, new in zip(past, (k, v)))
+    y, _ = _attend(call, q, k, v, mask, attention_bias, done)
+    return y, np.stack([k, v]) if k.shape == v.shape else None
+
+
+@kernel("MultiHeadAttention", domain=_MS, why="missing")
+def multi_head_attention(
+    call: Call,
+    query: Array,
+    key: Array | None = None,
+    value: Array | None = None,
+    bias: Array | None = None,
+    mask: Array | None = None,
+    attention_bias: Array | None = None,
+    past_key: Array | None = None,
+    past_value: Array | None = None,
+    *shared: Array | None,
+) -> tuple[Array, ...]:
+    """query (B, S, D), key (B, L, D) and value (B, L, D_v), or both (B, N, L, H); the bias in
+    one piece; past keys and values (B, N, P, H) come before the new ones.
+    """
+    if (
+        key is None
+        or value is None
+        or query.ndim != 3
+        or key.ndim == 5
+        or any(c is not None for c in shared)
+    ):
+        raise Unsupported("MultiHeadAttention with packed operands or a shared cache")
+    if bias is not None and key.ndim == 4:
+        raise Unsupported("MultiHeadAttention with a bias and keys split into heads")
+    if bias is not None:
+        size = query.shape[2]
+        query, key, value = (
+            query + bias[:size],
+            key + bias[size : 2 * size],
+            value + bias[2 * size :],
+        )
+    q, k, v = (_heads(t, call["num_heads"]) for t in (query, key, value))
+    done = 0 if past_key is None else past_key.shape[2]
+    if past_key is not None and past_value is not None:
+        k, v = np.concatenate([past_key, k], axis=2), np.concatenate([past_value, v], axis=2)
+    y, scores = _attend(call, q, k, v, mask, attention_bias, done)
+    return y, k, v, scores
+
+
+def _heads(x: Array, count: int) -> Array:
+    return x if x.ndim == 4 else x.reshape(*x.shape[:2], count, -1).swapaxes(1, 2)
+
+
+def _attend(
+    call: Call,
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array | None,
+    bias: Array | None,
+    past: int = 0,
+) -> tuple[Array, Array]:
+    batch, _, queries, size = q.shape
+    scores = np.einsum("bnsh,bnlh->bnsl", q, k) * (call["scale"] or 1 / math.sqrt(size))
+    if bias is not None:
+        scores = scores + bias
+    if mask is not None:
+        hidden = -10000.0 if call["mask_filter_value"] is None else call["mask_filter_value"]
+        scores = scores + np.where(_visible(mask, batch, k.shape[2]), 0.0, hidden)
+    if call["unidirectional"]:
+        # the kernel leaves the last row out, so it sees later keys too
+        for row in range(queries - 1):
+            scores[:, :, row, past + row + 1 :] = np.finfo(np.float32).min
+    e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    context = np.einsum("bnsl,bnlh->bsnh", e / e.sum(axis=-1, keepdims=True), v)
+    return context.reshape(batch, queries, -1), scores
+
+
+def _visible(mask: Array, batch: int, keys: int) -> Array:
+    """A mask per key (B, L) or per query and key (B, S, L); or ends (B), or ends and starts (2
+    B), of the rows.
+    """
+    if mask.ndim > 1:
+        return mask[:, None, None] > 0 if mask.ndim == 2 else mask[:, None] > 0
+    seen = np.zeros((batch, 1, 1, keys), bool)
+    for row in range(batch):
+        seen[row, ..., mask[batch + row] if len(mask) == 2 * batch else 0 : mask[row]] = True
+    return seen
+
+
+@kernel("RotaryEmbedding", domain=_MS, why="missing")
+def rotary_embedding(call: Call, x: Array, at: Array, cos: Array, sin: Array) -> Array:
+    """x (B, S, N H) or (B, N, S, H); positions (B, S), or one to count from."""
+    if call["is_packed_batching"]:
+        raise Unsupported("RotaryEmbedding of packed batches")
+    rotary = call["rotary_embedding_dim"] or 0
+    size = x.shape[-1] // call["num_heads"] if rotary and x.ndim == 3 else 2 * cos.shape[1]
+    heads = x if x.ndim == 4 else x.reshape(*x.shape[:2], -1, size).swapaxes(1, 2)
+    at = at if at.ndim == 2 else np.broadcast_to(at + np.arange(heads.shape[2]), heads.shape[::2])
+    y = _turned(heads, cos[at], sin[at], bool(call["interleaved"]))
+    return y if x.ndim == 4 else y.swapaxes(1, 2).reshape(x.shape)
+
+
+def _turned(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
+    """x (B, N, S, H): the first 2 R numbers of each head as R complex ones, times cos + i sin
+    (B, S, R).
+    """
+    count, y = cos.shape[-1], x.copy()
+    real = slice(0, 2 * count, 2) if interleaved else slice(0, count)
+    imaginary = slice(1, 2 * count, 2) if interleaved else slice(count, 2 * count)
+    z = (x[..., real] + 1j * x[..., imaginary]) * (cos + 1j * sin)[:, None]
+    y[..., real], y[..., imaginary] = z.real, z.imag
+    return y
+
+
+# the operands of GroupQueryAttention
+_GQA = (
+    "query", "key", "value", "past_key", "past_value", "seqlens", "total", "cos", "sin",
+    "positions", "bias", "sink", "k_scale", "v_scale", "q_norm", "k_norm", "query_lengths",
+)  # fmt: skip
+
+
+@kernel("GroupQueryAttention", domain=_MS, why="missing")
+def group_query_attention(call: Call, *operands: Array | None) -> tuple[Array, ...]:
+    """query (B, S, N H); key, value (B, S, M H), N / M queries to a key, or all packed into query;
+    past keys and values (B, M, P, H). Row by row: batch, head and query.
+    """
+    at: dict[str, Any] = dict.fromkeys(_GQA) | dict(zip(_GQA, operands))
+    quantised = any(at[name] is not None for name in ("k_scale", "v_scale", "query_lengths"))
+    if quantised or call["sliding_window_cache"]:
+        raise Unsupported("GroupQueryAttention with a quantised or windowed cache, or chunks")
+    q, k, v = _prepared(call, at)
+    (batch, n, queries, size), m, total = q.shape, k.shape[1], int(at["total"].reshape(()))
+    past = at["seqlens"].reshape(-1) + 1 - queries if queries != total else np.zeros(batch, int)
+    if call["do_rotary"]:
+        places = at["positions"]
+        if places is None or queries == total:
+            first = 0 if places is None else places.reshape(-1)[0]
+            places = np.maximum(first + past[:, None] + np.arange(queries), 0)
+        cos, sin = at["cos"][places], at["sin"][places]
+        q, k = (_turned(t, cos, sin, bool(call["rotary_interleaved"])) for t in (q, k))
+    old = 0 if at["past_key"] is None else at["past_key"].shape[2]
+    keys, values = (np.zeros((batch, m, max(old, total), size)) for _ in range(2))
+    y, seen = np.zeros(q.shape), np.zeros((batch, n, queries, total))
+    for b, done in enumerate(past):
+        last = int(at["seqlens"].reshape(-1)[b]) + 1
+        for kept, cache, new in ((keys, "past_key", k), (values, "past_value", v)):
+            if done:
+                kept[b, :, :done] = at[cache][b, :, :done]
+            kept[b, :, done : done + queries] = new[b]
+        for head, row in np.ndindex(n, queries):
+            y[b, head, row], seen[b, head, row] = _row(
+                call, at, q[b, head, row], keys[b, head * m // n], values[b, head * m // n],
+                (b, head, row, done, last, total),
+            )  # fmt: skip
+    return y.swapaxes(1, 2).reshape(batch, queries, -1), keys, values, seen
+
+
+def _prepared(call: Call, at: dict[str, Any]) -> tuple[Array, Array, Array]:
+    """Queries (B, N, S, H), keys and values (B, M, S, H), normalised if their scales are given."""
+    n, m = call["num_heads"], call["kv_num_heads"]
+    q, k, v = at["query"], at["key"], at["value"]
+    if k is None:
+        size = q.shape[2] // (n + 2 * m)
+        q, k, v = np.split(q, [size * n, size * (n + m)], axis=2)
+    q, k, v = _heads(q, n), _heads(k, m), _heads(v, m)
+    if at["q_norm"] is not None:
+        q, k = _normed(call, q, at["q_norm"], "q"), _normed(call, k, at["k_norm"], "k")
+    return q, k, v
+
+
+def _normed(call: Call, x: Array, scale: Array, which: str) -> Array:
+    own, both = call[f"{which}_norm_epsilon"], call["qk_norm_epsilon"]
+    epsilon = next((e for e in (own, both) if e is not None), 1e-6)
+    return np.asarray(x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + epsilon) * scale)
+
+
+def _row(
+    call: Call, at: dict[str, Any], q: Array, keys: Array, values: Array, place: tuple[int, ...]
+) -> tuple[Array, Array]:
+    """One query's result, and its scores or weights of all keys."""
+    b, head, row, done, last, total = place
+    last = last if call["causal"] == 0 else done + row + 1
+    window = call["local_window_size"] or -1
+    part = slice(max(0, last - window) if window > 0 else 0, last)
+    scores = keys[part] @ q * (call["scale"] or 1 / math.sqrt(len(q)))
+    if call["softcap"]:
+        scores = np.tanh(scores / call["softcap"]) * call["softcap"]
+    if at["bias"] is not None:
+        bias = at["bias"]
+        scores = scores + bias[b % len(bias), head % bias.shape[1], row, part]
+    top = scores.max()
+    e, rest = np.exp(scores - top), 0.0
+    if at["sink"] is not None:
+        rest = np.exp(at["sink"][head] - top)
+    elif call["smooth_softmax"] == 1:
+        rest = np.exp(-top)
+    weights, shown = e / (e.sum() + rest), np.zeros(total)
+    shown[part] = scores if call["qk_output"] == 1 else weights
+    return weights @ values[part], shown
