@@ -1,1 +1,3 @@
-"""The command line: a file per command; `usage` has their help, `app` finds them."""
+"""The command line: one file for each command in `commands`, their help in `usage`, and `app`,
+which runs them.
+"""

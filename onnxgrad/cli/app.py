@@ -1,9 +1,8 @@
-"""`main`: find the command, run it, and turn every outcome into an exit code and at most one line
-on stderr.
+"""`main` runs one command and returns its exit code, with at most one line of error on stderr.
 
 A command is an entry of `onnxgrad.cli.usage` and a module of `onnxgrad.cli.commands` with
-`run(args, out) -> exit code`. The module is imported when the command is called, as is everything
-else that `--help` does not need (`onnxgrad.cli.command`).
+`run(args, out) -> exit code`. The module and everything else that `--help` does not need
+(`onnxgrad.cli.command`) is imported when the command is called.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The layout of `--help`: wrapped between words at any width, examples at the end."""
+"""The layout of `--help`: lines wrapped between words at any width, examples at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that arguments name: files, globs, stdin."""
+"""The models that arguments name: files, globs and stdin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared handling of flags: limits, bounds, pages, tuning."""
+"""Flags that several commands share: limits, bounds, pages, tuning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output of a command: results on stdout, messages and progress on stderr, tables with rich."""
+"""The output of a command: results on stdout, messages and progress on stderr, tables by rich."""
 
 from __future__ import annotations
 

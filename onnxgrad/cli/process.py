@@ -1,6 +1,4 @@
-"""The life of the program around one command: signals, streams that are closed, warnings of
-libraries.
-"""
+"""The process around one command: signals, closed streams, warnings of libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Targets of results, and the checks of a target before long work."""
+"""The files that a command writes, checked before long work begins."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The arguments of each command: the options that its job declares, the flags that only the command
-has, and two examples. Imports only what `--help` needs.
+"""The arguments of each command: the options of its job, the flags of the command alone, and two
+examples. Imports only what `--help` needs.
 """
 
 from __future__ import annotations

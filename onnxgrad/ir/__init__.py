@@ -1,1 +1,1 @@
-"""The binding block and everything about reading, typing, emitting, printing and writing it."""
+"""The binding block, and everything that reads, types, changes, prints and writes it."""

@@ -1,4 +1,4 @@
-"""One statement of a block."""
+"""A binding: one statement of a block."""
 
 from __future__ import annotations
 

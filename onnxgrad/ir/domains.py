@@ -1,5 +1,7 @@
-"""The default operator domain, which files spell "" or "ai.onnx" and we spell "" everywhere, and
-families of its operators: tables elsewhere are made of them, so that a new one is entered once.
+"""Operator domains and families of operators.
+
+Files write the default domain as "" or "ai.onnx"; the program always has "". Other modules build
+their tables from the families, so a new operator is added in one place.
 """
 
 from __future__ import annotations

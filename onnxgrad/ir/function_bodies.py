@@ -1,7 +1,7 @@
-"""Bodies of calls: of a local function, or the function body that an operator's schema declares.
+"""Bodies of calls: of local functions, or from the schemas of operators.
 
-`inline` and differentiation through bodies share this mechanism: find the body, check that it means
-the same at the call, and put copies of its bindings in the call's place.
+`inline` and differentiation through bodies share this mechanism: find the body, check that it has
+the same meaning at the call, and replace the call by copies of its bindings.
 """
 
 from __future__ import annotations

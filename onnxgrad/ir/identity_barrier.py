@@ -1,8 +1,8 @@
 """A barrier that keeps a value while its definition is replaced.
 
-Rewriting makes readers of the old value read the new one, which may have other readers (a function
-can return its own operand). A value to be differentiated with respect to gets a barrier first, so
-that the two stay apart.
+A rewrite makes the readers of the old value read the new one, which may have other readers: a
+function can return its own operand. A value with respect to which a model is differentiated gets a
+barrier first, so that the two values stay separate.
 """
 
 from __future__ import annotations

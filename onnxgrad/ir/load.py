@@ -1,5 +1,5 @@
-"""Reading: a path, bytes, a ModelProto or an object of another library becomes a Program, and a
-Program becomes an object of that kind again.
+"""Reading: turns a path, bytes, a ModelProto or an object of another library into a Program, and a
+Program into an object of that kind again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The types of models that the public functions accept.
 
-Two types of other libraries are returned as they came: onnx_graphsurgeon's Graph and onnx_ir's
-Model. Three become a ModelProto: torch's ONNXProgram, an onnxscript function, a stream such as
-BytesIO. None of these libraries is imported to check a type: a caller that has one of their objects
-has imported it.
+onnx_graphsurgeon's Graph and onnx_ir's Model are returned as the same type. torch's ONNXProgram, an
+onnxscript function and streams such as BytesIO are returned as a ModelProto. None of these
+libraries is imported to check a type: a caller who has one of their objects has imported it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Programs as onnx_ir models: a view of a program beside it, node by node, and a region of an
-onnx_ir graph as a program of its own.
+"""Programs as onnx_ir models: a view of a program, node by node, and a region of an onnx_ir graph
+as a program.
 """
 
 from __future__ import annotations

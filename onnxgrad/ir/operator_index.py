@@ -1,4 +1,4 @@
-"""An index of a block's bindings by operator, built once between two changes: a pass whose
+"""An index of a block's bindings by operator, built once between two changes. A pass whose
 operators do not occur costs nothing.
 """
 

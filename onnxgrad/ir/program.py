@@ -1,5 +1,5 @@
 """A model: the main binding block, the local functions, and the other fields of the file, which are
-carried along.
+kept unchanged.
 """
 
 from __future__ import annotations

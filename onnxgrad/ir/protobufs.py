@@ -1,4 +1,4 @@
-"""Nodes, graphs and tensors of a protobuf: walks over them, their order, elements and counts."""
+"""Nodes, graphs and tensors of a protobuf: traversal, order, elements and counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Blocks from the protobufs of graphs and functions: names become values, each defined once."""
+"""Reads the protobufs of graphs and functions into blocks: names become values, each defined
+once.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Other names in a protobuf: of values, nodes, symbols of dimensions and local functions, in nested
-graphs too.
+"""Renames values, nodes, symbols of dimensions and local functions in a protobuf, in nested graphs
+too.
 """
 
 from __future__ import annotations

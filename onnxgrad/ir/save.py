@@ -1,4 +1,4 @@
-"""Writing: the protobuf of a program, in memory or as files that appear completely or not at
+"""Writing: the protobuf of a program, in memory or as files that are written completely or not at
 all.
 """
 

@@ -1,8 +1,7 @@
-"""Polynomials of sizes: the normal form of the expressions in `ir.sizes`, their arithmetic, and
-their texts.
+"""Polynomials of sizes: the normal form of the expressions in `ir.sizes`, arithmetic, and texts.
 
-An atom is a symbol or what no polynomial holds: `p//q`, `max(p, q)`, `min(p, q)`. It is built only
-if it cannot be negative. A product of atoms in order maps to its integer coefficient.
+An atom is a symbol, or an operation that is not a polynomial: `p//q`, `max(p, q)`, `min(p, q)`. It
+is built only if it cannot be negative. A product of ordered atoms maps to its integer coefficient.
 """
 
 from __future__ import annotations

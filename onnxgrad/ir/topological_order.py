@@ -1,4 +1,4 @@
-"""Stable topological orders of bindings and of functions; a cycle is reported here."""
+"""Stable topological orders of bindings and functions. A cycle is an error here."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Types of values: element type plus symbolic shape, and comparisons of shapes.
+"""Types of values: element type and symbolic shape, and comparisons of shapes.
 
-A dimension is an int (known), a str (a symbol or an expression of symbols, see `ir.sizes`: equal
-texts mean equal sizes) or None (nothing is known). A shape is a tuple of dimensions, or None when
-not even the rank is known.
+A dimension is an int (known), a str (a symbol or an expression of symbols, see `ir.sizes`; equal
+texts mean equal sizes) or None (unknown). A shape is a tuple of dimensions, or None if the rank is
+unknown.
 """
 
 from __future__ import annotations

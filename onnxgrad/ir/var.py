@@ -1,4 +1,4 @@
-"""One SSA value. Writing `a * b` on two of them emits a binding (see `ir.emission`)."""
+"""One SSA value. `a * b` on two values emits a binding (see `ir.emission`)."""
 
 from __future__ import annotations
 

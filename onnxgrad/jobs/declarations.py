@@ -47,8 +47,6 @@ Other: TypeAlias = Annotated[Mapping[str, Any], JOIN]
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizeOptions(Proof):
-    """Options of `optimize`."""
-
     job: ClassVar[str] = "optimize"
     title: ClassVar[str] = "rewriting"
 
@@ -166,8 +164,6 @@ class OptimizeOptions(Proof):
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertOpsetOptions(Proof):
-    """Options of `convert_opset`."""
-
     job: ClassVar[str] = "convert_opset"
 
     to: Count = option(REQUIRED, "the opset of the default domain", metavar="N", positional=True)
@@ -181,8 +177,6 @@ class ConvertOpsetOptions(Proof):
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyOptions(Proof):
-    """Options of `verify`."""
-
     job: ClassVar[str] = "verify"
 
     weights: Literal["auto", "same", "rounded"] = option(
@@ -218,8 +212,6 @@ class VerifyOptions(Proof):
 
 @dataclass(frozen=True, kw_only=True)
 class Float16Options(Proof):
-    """Options of `float16`."""
-
     job: ClassVar[str] = "float16"
     words: ClassVar[Mapping[str, str]] = {"BOUNDS": FLOAT16_BOUND}
 
@@ -242,8 +234,6 @@ class Float16Options(Proof):
 
 @dataclass(frozen=True, kw_only=True)
 class InspectOptions(Limits):
-    """Options of `inspect`."""
-
     job: ClassVar[str] = "inspect"
     titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
 
@@ -257,16 +247,12 @@ class InspectOptions(Limits):
 
 @dataclass(frozen=True, kw_only=True)
 class DiffOptions(Limits):
-    """Options of `diff`."""
-
     job: ClassVar[str] = "diff"
     titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReduceOptions(Limits):
-    """Options of `reduce`."""
-
     job: ClassVar[str] = "reduce"
 
     interesting_exit: Count | None = option(
@@ -280,8 +266,6 @@ class ReduceOptions(Limits):
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions(Running):
-    """Options of `bench`."""
-
     job: ClassVar[str] = "bench"
     title: ClassVar[str] = "measuring"
     titles: ClassVar[Mapping[str, str]] = {"Limits": "measuring", "Running": "measuring"}
@@ -330,8 +314,6 @@ Devices: TypeAlias = Annotated[str | Sequence[str], Named(), _Devices()]
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceOptions(Limits):
-    """Options of `place`."""
-
     job: ClassVar[str] = "place"
     titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
 
@@ -379,7 +361,7 @@ class Gates(Declaration):
 
 @dataclass(frozen=True, kw_only=True)
 class CiOptions(Declaration):
-    """Options of `ci`. Those with a key are the table `ci` of its recipe."""
+    """Options with a key are the keys of the table `ci` in a recipe."""
 
     job: ClassVar[str] = "ci"
 

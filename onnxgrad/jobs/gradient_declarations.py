@@ -106,8 +106,6 @@ class Request(Chosen, Checkpointing):
 
 @dataclass(frozen=True, kw_only=True)
 class GradientOptions(Request):
-    """Options of `gradient`."""
-
     job: ClassVar[str] = "gradient"
     title: ClassVar[str] = ""
 
@@ -139,8 +137,6 @@ class Jacobians(Declaration):
 
 @dataclass(frozen=True, kw_only=True)
 class JacobianOptions(Chosen, Jacobians):
-    """Options of `jacobian`."""
-
     job: ClassVar[str] = "jacobian"
 
     names: str = option("{}_by_{}", "names of the Jacobians, by target and value")
@@ -148,8 +144,6 @@ class JacobianOptions(Chosen, Jacobians):
 
 @dataclass(frozen=True, kw_only=True)
 class JvpOptions(Chosen):
-    """Options of `jvp`."""
-
     job: ClassVar[str] = "jvp"
 
     names: str = option("{}_tangent", "names of the tangents")
@@ -157,8 +151,6 @@ class JvpOptions(Chosen):
 
 @dataclass(frozen=True, kw_only=True)
 class HessianProductOptions(Chosen):
-    """Options of `hessian_vector_product`."""
-
     job: ClassVar[str] = "hessian_vector_product"
 
     stop: Names | None = option(None, "treat these computed values as constants")
@@ -168,8 +160,6 @@ class HessianProductOptions(Chosen):
 
 @dataclass(frozen=True, kw_only=True)
 class CasadiOptions(Chosen):
-    """Options of `casadi_derivative`."""
-
     job: ClassVar[str] = "casadi_derivative"
 
     kind: Literal["adj", "fwd"] = option(REQUIRED, "reverse or forward mode", positional=True)
@@ -177,8 +167,6 @@ class CasadiOptions(Chosen):
 
 @dataclass(frozen=True, kw_only=True)
 class MarkOptions(Chosen):
-    """Options of `mark_checkpoints`."""
-
     job: ClassVar[str] = "mark_checkpoints"
 
     checkpoint: Checkpoints = option(
@@ -188,8 +176,6 @@ class MarkOptions(Chosen):
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionGradientOptions(Limits):
-    """Options of `function_gradient`."""
-
     job: ClassVar[str] = "function_gradient"
 
     name: str = option(REQUIRED, "name or domain::name of the function", positional=True)
@@ -200,7 +186,7 @@ class FunctionGradientOptions(Limits):
 
 @dataclass(frozen=True, kw_only=True)
 class Checked(Running):
-    """Where and how a derivative is checked."""
+    """How a derivative is checked."""
 
     title: ClassVar[str] = "proof"
 
@@ -215,7 +201,7 @@ class Checked(Running):
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerated(Checked):
-    """How much a derivative may be off."""
+    """The tolerance of a derivative."""
 
     title: ClassVar[str] = "check"
     titles: ClassVar[Mapping[str, str]] = dict.fromkeys(("Limits", "Running", "Checked"), "check")
@@ -229,8 +215,6 @@ class Tolerated(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckGradientOptions(GradientOptions, Tolerated):
-    """Options of `check_gradient`."""
-
     job: ClassVar[str] = "check_gradient"
     title: ClassVar[str] = "check"
 
@@ -239,8 +223,6 @@ class CheckGradientOptions(GradientOptions, Tolerated):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckProductOptions(Chosen, Jacobians, Tolerated):
-    """Options of `check_product`."""
-
     job: ClassVar[str] = "check_product"
 
     of: Literal["jvp", "hvp", "jacobian", "adj", "fwd"] = option(REQUIRED, "what is checked")
@@ -248,8 +230,6 @@ class CheckProductOptions(Chosen, Jacobians, Tolerated):
 
 @dataclass(frozen=True, kw_only=True)
 class GradOptions(GradientOptions, Jacobians, Checked, Bounds):
-    """Options of `onnxgrad grad`."""
-
     job: ClassVar[str] = "grad"
     title: ClassVar[str] = ""
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof", "Running": "proof"}

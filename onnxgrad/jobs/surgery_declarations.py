@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EditOptions(Proof):
-    """Options of `edit`."""
-
     job: ClassVar[str] = "edit"
     title: ClassVar[str] = "changes"
 
@@ -56,8 +54,6 @@ class EditOptions(Proof):
 
 @dataclass(frozen=True, kw_only=True)
 class JoinOptions(Proof):
-    """Options of `join`."""
-
     job: ClassVar[str] = "join"
     title: ClassVar[str] = "connections"
 
@@ -77,8 +73,6 @@ class JoinOptions(Proof):
 
 @dataclass(frozen=True, kw_only=True)
 class LiftOptions(Proof):
-    """Options of `lift`."""
-
     job: ClassVar[str] = "lift"
     title: ClassVar[str] = "preparation"
 
@@ -92,8 +86,6 @@ class LiftOptions(Proof):
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractOptions(Limits):
-    """Options of `extract`."""
-
     job: ClassVar[str] = "extract"
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
 
@@ -143,8 +135,6 @@ class RowsProof(Limits):
 
 @dataclass(frozen=True, kw_only=True)
 class OpenBatchOptions(RowsProof):
-    """Options of `open_batch`."""
-
     job: ClassVar[str] = "open_batch"
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
 
@@ -180,8 +170,6 @@ class OpenBatchOptions(RowsProof):
 
 @dataclass(frozen=True, kw_only=True)
 class VmapOptions(RowsProof):
-    """Options of `vmap`."""
-
     job: ClassVar[str] = "vmap"
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
 
@@ -210,8 +198,6 @@ class Header(Declaration):
 
 @dataclass(frozen=True, kw_only=True)
 class MetadataOptions(Limits, Header):
-    """Options of `set_metadata`."""
-
     job: ClassVar[str] = "set_metadata"
     titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
 

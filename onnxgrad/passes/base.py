@@ -1,7 +1,7 @@
 """The base of passes: a name, a law in the docstring, options as dataclass fields, and `run`.
 
-Every module of this folder registers its passes. Those that list rewrite rules are declared by
-`rule_pass`, those over families of parallel branches by `family_pass`; the others are programs.
+Every module of this folder registers its passes. `rule_pass` declares a pass that lists rewrite
+rules, `family_pass` one over families of parallel branches. Other passes are programs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Whole regions in the order of axes that transposes the fewest elements (TVM's ConvertLayout)."""
+"""Chooses the order of axes for whole regions so that the fewest elements are transposed (TVM's
+ConvertLayout).
+"""
 
 from __future__ import annotations
 

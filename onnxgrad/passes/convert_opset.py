@@ -1,10 +1,9 @@
-"""A program at another opset of the default domain, step by step, in place.
+"""Converts a program to another opset of the default domain, step by step, in place.
 
-Each step of the versions changes the operators that are new in it, by `laws.raise_opset` and
-`laws.lower_opset`. An operator that has no form there is opened by `laws.opened_operators`: its
-function body stands in its place, and is converted on. An operator without a body is refused.
-Nested graphs have the opset of the graph they stand in, functions one of their own, which is
-converted as well.
+Each step changes the operators that are new in that version, by `laws.raise_opset` and
+`laws.lower_opset`. If an operator has no form there, `laws.opened_operators` replaces it by its
+function body, which is converted in turn. An operator without a body is refused. Nested graphs have
+the opset of their graph. Functions have their own, which is converted as well.
 """
 
 from __future__ import annotations

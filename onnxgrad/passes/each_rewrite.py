@@ -1,10 +1,10 @@
-"""`--verify each`: every rewrite is cut out of the graph, and both forms run on its boundary.
+"""`--verify each`: cuts every rewrite out of the graph and runs both forms on its boundary.
 
-The whole-model proof sees only what reaches an output on its feeds: a branch that is not taken, a
-factor of 0 or an ArgMax hides a wrong law. Here the law's own operands are fed. A rewrite may lean
-on what computes its operands (a value is never negative, two sizes are equal), so a region whose
-forms differ is widened upwards, step by step, before its rewrite is called wrong; how many needed
-that is counted.
+The proof of a whole model sees only what reaches an output on its feeds: a branch that is not
+taken, a factor of 0 or an ArgMax can hide a wrong law. Here the operands of each law are fed. A
+rewrite may depend on the nodes that compute its operands (a value is never negative, two sizes are
+equal). So if the forms of a region differ, the region is extended upwards, step by step, before its
+rewrite is reported as wrong. The report counts the regions that were extended.
 """
 
 from __future__ import annotations

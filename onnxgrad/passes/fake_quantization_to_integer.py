@@ -1,5 +1,5 @@
-"""Float operators between dequantized and quantized values on the integers themselves (TVM's
-FakeQuantizationToInteger); `legalize` is the way back.
+"""Replaces float operators between dequantized and quantized values by operators on the integers
+(TVM's FakeQuantizationToInteger); `legalize` is the inverse.
 """
 
 from __future__ import annotations

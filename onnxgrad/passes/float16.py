@@ -1,4 +1,4 @@
-"""float32 computed and kept in float16."""
+"""Converts float32 weights and computations to float16."""
 
 from __future__ import annotations
 

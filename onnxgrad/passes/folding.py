@@ -1,5 +1,5 @@
-"""Bindings over constants: which are folded together, their values by onnxruntime in a child
-process, and the bytes that constants take in a file.
+"""Folding of bindings over constants: their groups, their values by onnxruntime in a child process,
+and the size of constants in a file.
 """
 
 from __future__ import annotations

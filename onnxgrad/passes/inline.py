@@ -1,4 +1,4 @@
-"""Calls replaced by the bodies they stand for (Relay's Inline)."""
+"""Replaces calls by the bodies of their functions (Relay's Inline)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Instruments of a pipeline: passes left out, and the program as text after passes that changed it.
+"""Instruments of a pipeline: skip passes, and print the program after passes that changed it.
 
-Names of passes are globs, as in `combine-*`; one that means no pass at all is a mistake.
+Names of passes are globs such as `combine-*`. A glob that matches no pass is an error.
 """
 
 from __future__ import annotations

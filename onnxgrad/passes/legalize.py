@@ -1,4 +1,4 @@
-"""Quantized operators by means of others (Relay's Legalize)."""
+"""Replaces quantized operators by standard ones (Relay's Legalize)."""
 
 from __future__ import annotations
 

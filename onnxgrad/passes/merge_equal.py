@@ -1,4 +1,4 @@
-"""Common subexpressions and equal initializers."""
+"""Merges common subexpressions and equal initializers."""
 
 from __future__ import annotations
 

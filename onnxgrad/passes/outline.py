@@ -1,4 +1,4 @@
-"""Groups of bindings as local functions (TVM's FuseOps); `inline` is the way back.
+"""Turns groups of bindings into local functions (TVM's FuseOps); `inline` is the inverse.
 
 Groups are found by operator kind and by TVM's post-dominator algorithm. A binding joins the first
 binding that all its results must pass through (its immediate post-dominator), with everything on

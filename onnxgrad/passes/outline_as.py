@@ -1,5 +1,5 @@
-"""Patterns as functions: `outline_as` makes each match one call, `merge-composites` makes
-neighbouring calls one function.
+"""Turns patterns into functions: `outline_as` replaces each match by a call, and `merge-composites`
+merges neighbouring calls into one function.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A group of bindings as a local function, a call of it in their place, and the metadata by which
-`inline` restores the bindings as they were.
+"""Replaces a group of bindings by a call of a local function, with metadata by which `inline`
+restores the bindings exactly.
 
-A function's body may stand for many groups, so the differences between them are in the metadata
-of each call: where every member stood, its node name and its results' names. Declared types are
-in the function (`FunctionProto.value_info`).
+One function body may serve many groups, so the metadata of each call holds the differences: the
+position of every member, its node name and the names of its results. Declared types are in the
+function (`FunctionProto.value_info`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Unused bindings and constants, local functions that no call reaches (Relay's
-RemoveUnusedFunctions), and operands and results of functions that nothing reads (Relax's
-RemoveUnusedParameters and RemoveUnusedOutputs).
+"""Removes unused bindings and constants, local functions without a call (Relay's
+RemoveUnusedFunctions), and unread operands and results of functions (Relax's RemoveUnusedParameters
+and RemoveUnusedOutputs).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The passes that are tables of rewrite rules: the options of each, and its rules in the order in
-which they are tried at a binding; then those over families of parallel branches.
+"""The passes that are tables of rewrite rules: the options of each, its rules in the order in which
+they are tried, and the passes over families of parallel branches.
 """
 
 from __future__ import annotations

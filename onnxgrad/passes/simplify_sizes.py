@@ -1,6 +1,4 @@
-"""Sizes as expressions of the inputs' sizes: arithmetic on them is simplified, and values are
-declared with them.
-"""
+"""Simplifies arithmetic on sizes, and declares shapes as expressions of the inputs' sizes."""
 
 from __future__ import annotations
 

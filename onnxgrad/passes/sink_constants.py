@@ -1,4 +1,4 @@
-"""Constants that one branch alone reads, as constants of that branch."""
+"""Moves constants that only one branch reads into that branch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws and passes, by name or as they are, as rules of onnxscript's."""
+"""Converts laws and passes to rewrite rules of onnxscript."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own rules and families: as a pass, and out of a Python file."""
+"""The user's own rules and families, as a pass or from a Python file."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""Laws as patterns: the pattern language, the matcher, the worklist engine, families of parallel
-branches.
+"""Rewrite rules ("laws"): the pattern language, the matcher, the worklist engine, and families of
+parallel branches.
 """

@@ -1,6 +1,4 @@
-"""One try of a law, whoever drives it: build, decline or replace, and leave nothing behind that
-is not used.
-"""
+"""One attempt to apply a law: build, then decline or replace, and remove everything unused."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Families: any number of parallel branches that share an operand, rewritten together.
 
-Branches are found by one pattern and put into buckets by a key. Members that depend on another
-member are left for a later group; that is decided on the graph as it is now, because every group
-rewritten before changed it.
+One pattern finds the branches, and a key sorts them into buckets. A member that depends on another
+member is left for a later group. That is decided on the current graph, because each rewritten group
+changed it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Block rewriting: a pattern over several bindings at once, with a mapping from matched values to
-new ones.
+"""Block rewriting: a pattern over several bindings, with a mapping from matched values to new
+ones.
 
 The roots of a `PatternContext` may share operands and need no common reader: a tree or DAG with
 several roots. The names (`PatternContext`, `rewrite_call`, `rewrite_bindings`) are those of TVM
-Relax, whose `relax.dpl` has the same two kinds of rewriting; its limits of enumerated arities do
-not apply here (`Each`).
+Relax, whose `relax.dpl` has the same two kinds of rewriting. Its limit on arities does not apply
+here (`Each`).
 """
 
 from __future__ import annotations

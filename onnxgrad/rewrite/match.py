@@ -1,5 +1,5 @@
-"""Matching a pattern against the block: a search over alternatives and operand orders, first
-answer wins.
+"""Matches a pattern against the block: a search over alternatives and operand orders that returns
+the first match.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Rewrite rules of onnxscript, applied by this engine.
+"""Applies rewrite rules of onnxscript in this engine.
 
-A rule matches, and builds its replacement, on an onnx_ir model that is a view of the program. Its
-answer is emitted as bindings and put in by one attempt, like the answer of a rule of our own, so
-that it is typed, numbered, explained, bisected and proved.
+A rule matches, and builds its replacement, on an onnx_ir model that is a view of the program. The
+replacement is emitted as bindings and inserted by one attempt, like that of any other rule, so it
+is typed, numbered, explained, bisected and proved.
 """
 
 from __future__ import annotations

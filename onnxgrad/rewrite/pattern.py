@@ -1,11 +1,10 @@
 """The pattern language. `P.Transpose(P.Transpose(x, perm=p), perm=q)` describes values; captures
 are its variables.
 
-A capture stands for a value where an operand is expected and for an attribute's value after
-`name=`. The same capture twice must stand for the same thing. Commutative operators match in both
-orders. A number or an array where an operand is expected stands for a constant of that value. `p |
-q`, `p & q` and `~p` are alternatives, both and not; `x.maybe` is an operand that may be left out,
-`Each(p)` any number of them.
+As an operand, a capture matches a value; after `name=`, it matches an attribute's value. A capture
+that is used twice must match the same thing. Commutative operators match in both orders. A number
+or an array as an operand matches a constant of that value. `p | q` is an alternative, `p & q`
+requires both, and `~p` excludes. `x.maybe` is an optional operand, `Each(p)` any number of them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A rule that fails. One of this package is declined at that place, with a warning, and costs one
-rewrite; a caller's ends the run.
+"""Failures of rules. A failing rule of this package is declined with a warning and costs one
+rewrite; a failing rule of the caller ends the run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Laws of ours as rewrite rules of onnxscript's.
+"""Converts laws of this package to rewrite rules of onnxscript.
 
-At each node such a rule reads the region around it as a program, tries the law there, and hands
-over what it emitted. A law sees its pattern and a few nodes more: what it asks of things further
-away it does not learn, and declines.
+At each node, such a rule reads the surrounding region as a program, tries the law there, and
+returns the nodes that it emitted. A law sees its pattern and a few more nodes. If it needs to know
+nodes further away, it declines.
 """
 
 from __future__ import annotations

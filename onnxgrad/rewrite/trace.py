@@ -1,5 +1,5 @@
-"""The record of a run: every rewrite has a number, every rule its counts, every near miss its
-reason.
+"""The record of a run: every rewrite with its number, the counts of every rule, and the reason of
+every near miss.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Rooted rules on a worklist: match, then guards, then build; one replacement last.
+"""Applies rules with one root on a worklist: match, then guards, then build, and one replacement
+last.
 
-A rule is one-shot or shrinks a declared measure, so rewriting ends; fuel is the backstop and names
-the rule.
+A rule is one-shot or shrinks a declared measure, so rewriting ends. The fuel is a backstop, and
+names the rule that used it up.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Proof by running: both graphs in onnxruntime and in a float64 reference, on feeds that make
-sense.
+"""Proof by running: both graphs in onnxruntime and in a float64 reference, on meaningful inputs.
 
 Nothing here imports a pass, a rewrite rule or a gradient: the proof shares no code with what it
 proves.

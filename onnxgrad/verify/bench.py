@@ -1,4 +1,4 @@
-"""Latency and peak memory of one or more models of the same interface, on the same inputs."""
+"""The latency and peak memory of models with the same interface, on the same inputs."""
 
 from __future__ import annotations
 

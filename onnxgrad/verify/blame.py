@@ -1,4 +1,4 @@
-"""Whose fault a failure is: the model's, or that of the first rewrite that changed the result."""
+"""The cause of a failure: the model, or the first rewrite that changed the result."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""How near is near enough: bounds of the user's own, for two models that are not meant to be equal.
+"""Bounds chosen by the user, for two models that are not meant to be equal.
 
-float16 against float32, int8 against float: no calibrated tolerance fits what rounding on purpose
-costs. Element by element (`atol`, `rtol`), or by a measure of a whole output:
+No calibrated tolerance fits deliberate rounding, such as float16 against float32 or int8 against
+float. Bounds apply element by element (`atol`, `rtol`) or to a measure of a whole output:
 
     |a - b| <= atol + rtol * |a|         as numpy.testing.assert_allclose has it, a the original
     cosine   <a, b> / (|a| |b|)          at least the bound
     psnr     20 log10(max|a| / rms(a - b)) in dB, at least the bound
     top1     the share of rows (along the last axis) whose largest element is at the same place;
-             where a row of the original has several, any of them
+             if a row of the original has several, any of them
     worst    max|a - b| / max|a|         at most the bound
 """
 

@@ -1,9 +1,9 @@
-"""Cutting out what changed between two graphs of one model, to run both forms of it on its
+"""Cuts the changed region out of two graphs of one model, to run both forms of it on its
 boundary.
 
-The boundary consists of values. Those that both graphs call alike are the same value. A node that
-is the same but reads another value in the place of one that went away says that the two are equal:
-such claims are what a region proves.
+The boundary consists of values. Values with the same name in both graphs are the same value. If an
+unchanged node reads another value in place of a removed one, the two values are claimed to be
+equal. A region proves such claims.
 """
 
 from __future__ import annotations

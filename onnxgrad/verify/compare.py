@@ -1,9 +1,9 @@
-"""Comparing two sets of results: structure first (names, dtypes, shapes, NaN and Inf), then
-numbers.
+"""Compares two sets of results: first their structure (names, dtypes, shapes, NaN and Inf), then
+their numbers.
 
-A float difference is max|a - b| over the largest magnitude of the two tensors, so it lies in [0,
-2]. The difference of anything exact (integers, booleans, strings) is the fraction of elements that
-differ. A broken structure counts as infinite.
+The difference of floats is max|a - b| over the largest magnitude of the two tensors, so it lies in
+[0, 2]. The difference of integers, booleans and strings is the fraction of elements that differ. A
+different structure counts as infinite.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Custom operators that cannot run here, as boundaries of a proof.
 
 Their nodes are cut out of both models: the results become inputs of both, the operands outputs. If
-both models have the same nodes and the operands agree whatever the results are, both models compute
-the same for every operator that is a function of its operands: by induction over their order.
+both models have the same nodes, and the operands agree for any results, then both models compute
+the same for every operator that is a function of its operands, by induction over their order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Declared shapes of values between inputs and outputs, against the shapes of the runs."""
+"""Compares the declared shapes of inner values with the shapes of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interfaces of models: what no rewrite may change, and which value of one is which of another."""
+"""Interfaces of models: what a rewrite must not change, and the matching of inputs and outputs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The onnxruntime check of a proof: both models as deployed, within what the original differs by
-from itself.
+"""The onnxruntime check of a proof: both models as deployed, compared within the original's own
+noise.
 """
 
 from __future__ import annotations

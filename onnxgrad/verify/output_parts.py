@@ -1,8 +1,8 @@
 """Small parts of an output beside large ones.
 
-A difference is a share of an output's largest value, so of Concat(1e7 x, x) the second half is not
-seen at all. Where an output ends in a Concat, a small part is judged by its own largest value, as
-an output of its own.
+A difference is a share of an output's largest value, so a difference in the second half of
+Concat(1e7 x, x) would not be seen. If an output is a Concat, a small part is judged by its own
+largest value, like an output of its own.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""`verify`: does model b compute what model a computes?
+"""`verify`: does model b compute the same as model a?
 
-Two checks. In the float64 check both graphs run in our float64 reference, where reordered
-arithmetic costs about 1e-15 and a real change shows. In the onnxruntime check both run as deployed,
-against a tolerance calibrated on the original's own noise: what it differs by between optimisations
-on and off, one and two threads, and from the float64 reference.
+There are two checks. In the float64 check, both graphs run in the float64 reference, where
+reordered arithmetic costs about 1e-15 and a real change shows. In the onnxruntime check, both run
+as deployed, against a tolerance calibrated on the original's own noise: its differences between
+optimisations on and off, between one and two threads, and from the float64 reference.
 """
 
 from __future__ import annotations

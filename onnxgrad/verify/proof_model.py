@@ -1,4 +1,4 @@
-"""A model under proof: its protobuf, and its bytes or the path that a child process reads."""
+"""A model under proof: its protobuf, and the bytes or the path that a child process reads."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Exact results at ties: integers and booleans that the last bits of a float decide.
 
-Two legal orders of a sum may end on either side of a threshold, so the index or the boolean behind
-it is excused, element by element. Which elements: the original runs in float64 while the floats by
-which it decides move up, down and at random, by what is allowed of a float.
+Two legal orders of a sum may end on either side of a threshold, so the index or boolean computed
+from it is excused, element by element. To find these elements, the original runs in float64 while
+the deciding floats move up, down and at random, by the difference that is allowed of a float.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Tolerances: every number that a proof's verdict rests on.
+"""Tolerances: every number on which a proof's verdict rests.
 
-The float64 check asks for what reordered float64 sums, or rounding recomputed weights, cost. The
-onnxruntime check asks for a floor by dtype, or a multiple of the original's own noise
-(`compare.noise`), whichever is larger. That is the allowance; above a cap by dtype it proves
-nothing, so a difference between the two is neither equal nor different.
+The float64 check allows the cost of reordered float64 sums and of rounding recomputed weights. The
+onnxruntime check allows a floor by dtype or a multiple of the original's own noise
+(`compare.noise`), whichever is larger. If this allowance is above a cap by dtype, a difference
+between the two proves nothing: it is neither equal nor different.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""State of one proof: the original's results on each feed, and the differences found."""
+"""The state of one proof: the original's results for each feed, and the differences found."""
 
 from __future__ import annotations
 

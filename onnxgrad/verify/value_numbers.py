@@ -1,5 +1,5 @@
-"""Value numbering: equal numbers for values of a main graph that are computed alike from alike
-constants and inputs, within one model and across two.
+"""Value numbering: values of a main graph get equal numbers if the same operators compute them from
+the same constants and inputs, within one model and across two.
 """
 
 from __future__ import annotations

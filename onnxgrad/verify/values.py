@@ -1,6 +1,4 @@
-"""ONNX values as the float64 reference holds them, and nodes with the attributes of a function
-call filled in.
-"""
+"""ONNX values in the float64 reference, and nodes whose attributes come from a function call."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_what_is_damaged_is_said(program: Path, tmp_path: Path) -> None:
     first, text = state.read_bytes(), manifest.read_text()
     cases = {
         state: {
-            b"": "is no safetensors file",
+            b"": "is not a safetensors file",
             first[:-3]: "ends before",
             first.replace(b"[4,3]", b"[3,4]"): "has another type for 'w'",
             first.replace(b"[4,3]", b"[-1,]"): "no JSON",

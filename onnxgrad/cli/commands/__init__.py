@@ -1,1 +1,1 @@
-"""The commands, a file each, called as the command: run the job, print."""
+"""One file for each command, named like it: it runs the job and prints the result."""

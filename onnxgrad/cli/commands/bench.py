@@ -1,4 +1,4 @@
-"""`onnxgrad bench`: latency of models, measured in turns."""
+"""`onnxgrad bench`: the latency of models, measured alternately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`onnxgrad check-grad`: the gradient of a model against central differences, value by value."""
+"""`onnxgrad check-grad`: compares the gradient of a model with central differences, value by
+value.
+"""
 
 from __future__ import annotations
 

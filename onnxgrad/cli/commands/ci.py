@@ -1,5 +1,5 @@
-"""`onnxgrad ci`: every model of a recipe optimised, proved, held to what is required, and compared
-with the lock; and what it writes for machines and pages.
+"""`onnxgrad ci`: optimises and proves every model of a recipe, checks its requirements, compares
+the results with the lock, and writes reports.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`onnxgrad convert-opset`: the same model at another opset, proved."""
+"""`onnxgrad convert-opset`: converts a model to another opset and proves the result."""
 
 from __future__ import annotations
 

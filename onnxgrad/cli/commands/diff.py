@@ -1,4 +1,4 @@
-"""`onnxgrad diff`: what changed between two models."""
+"""`onnxgrad diff`: shows the changes between two models."""
 
 from __future__ import annotations
 

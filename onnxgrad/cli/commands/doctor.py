@@ -1,4 +1,4 @@
-"""`onnxgrad doctor`: what is installed, and which providers really run."""
+"""`onnxgrad doctor`: shows the installed versions and the providers that really run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`onnxgrad fit`: train a model on data, without the framework that made it."""
+"""`onnxgrad fit`: trains a model on data, without the framework that exported it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`onnxgrad float16`: weights and computations in float16, proved within a bound."""
+"""`onnxgrad float16`: converts weights and computations to float16 and proves the result within
+bounds.
+"""
 
 from __future__ import annotations
 

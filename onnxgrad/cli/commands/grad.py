@@ -1,4 +1,4 @@
-"""`onnxgrad grad`: the gradient of a model, or products with its derivatives, as a plain ONNX
+"""`onnxgrad grad`: writes the gradient of a model, or products with its derivatives, as an ONNX
 graph.
 """
 

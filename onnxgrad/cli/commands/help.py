@@ -1,4 +1,4 @@
-"""`onnxgrad help`: pages of the documentation, options of a command, and a search over both."""
+"""`onnxgrad help`: prints pages of the documentation and options of commands, and searches both."""
 
 from __future__ import annotations
 

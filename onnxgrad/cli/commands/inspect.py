@@ -1,4 +1,6 @@
-"""`onnxgrad inspect`: the contents of a model; with --weights, which constants training changes."""
+"""`onnxgrad inspect`: shows the contents of a model; with --weights, the constants that training
+changes.
+"""
 
 from __future__ import annotations
 

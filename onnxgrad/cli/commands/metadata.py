@@ -1,4 +1,4 @@
-"""`onnxgrad metadata`: what a model says about itself, shown and changed."""
+"""`onnxgrad metadata`: shows and changes the metadata of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`onnxgrad open-batch` and `vmap`: a batch or another dimension of any size, or a new one."""
+"""`onnxgrad open-batch` and `vmap`: make a batch or another size open, or add an axis of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`onnxgrad ops`: the coverage table of gradients, from the registry."""
+"""`onnxgrad ops`: prints the table of operators with gradients, from the registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`onnxgrad optimize`: rewrite models, prove the results, write them."""
+"""`onnxgrad optimize`: rewrites models, proves the results and writes them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`onnxgrad passes`: every pass with its law and options, every preset with its order and
-reasons.
+"""`onnxgrad passes`: lists passes with their law and options, and presets with the reason of each
+step.
 """
 
 from __future__ import annotations

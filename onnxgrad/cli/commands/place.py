@@ -1,4 +1,6 @@
-"""`onnxgrad place`: mark nodes with devices, and show which values then have to be copied."""
+"""`onnxgrad place`: assigns nodes to devices and shows the values that must be copied between
+them.
+"""
 
 from __future__ import annotations
 

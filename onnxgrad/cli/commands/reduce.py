@@ -1,4 +1,4 @@
-"""`onnxgrad reduce`: the smallest model that still fails a check."""
+"""`onnxgrad reduce`: finds the smallest model that still fails a check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`onnxgrad extract`, `edit`, `join`, `lift`: models cut, changed, chained, divided, and proved."""
+"""`onnxgrad extract`, `edit`, `join` and `lift`: change, cut, chain and divide models, with
+proof.
+"""
 
 from __future__ import annotations
 

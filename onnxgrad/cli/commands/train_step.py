@@ -1,4 +1,4 @@
-"""`onnxgrad train-step`: a training step of a model as a folder of plain ONNX files."""
+"""`onnxgrad train-step`: writes a training step of a model as a folder of ONNX files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`onnxgrad verify`: do two models compute the same?"""
+"""`onnxgrad verify`: compares the results of two models."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""Emission: bindings that are appended to the block that `emitting` names, and typed on the
-spot.
-"""
+"""Emission: appends bindings to the block that `emitting` names, and types them at once."""

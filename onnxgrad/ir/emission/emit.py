@@ -1,10 +1,10 @@
 """Emission: `op.MatMul(a, b)` appends a binding to the block that `emitting(block)` names and
 returns its result.
 
-Python literals become constants of the dtype that the schema's type variable has in this call, or,
-for operands like axes that the schema fixes to int64, of that dtype. An operand that was an
-attribute at the model's opset (axes, split, pads, ...) is emitted as that attribute. Results are
-typed on the spot, so a wrong shape is reported by the line that emitted it.
+Python literals become constants of the dtype that the schema's type variable has in this call. If
+the schema fixes the dtype, as for axes, they have that dtype. An operand that was an attribute in
+the model's opset (axes, split, pads, ...) is emitted as that attribute. Results are typed at once,
+so a wrong shape is reported by the line that emitted it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The emitter in force, and how it appends one typed binding with its provenance."""
+"""The active emitter: appends one typed binding with its provenance."""
 
 from __future__ import annotations
 

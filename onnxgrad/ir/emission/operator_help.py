@@ -1,4 +1,4 @@
-"""The signature and the documentation of `op.X`, from the operator's schema."""
+"""The signature and documentation of `op.X`, from the operator's schema."""
 
 from __future__ import annotations
 

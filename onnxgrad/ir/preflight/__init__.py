@@ -1,1 +1,3 @@
-"""Checks of a model: before anything is built from it, and in full once work on it has failed."""
+"""Checks of a model before a program is built from it, and the full check after work on it has
+failed.
+"""

@@ -1,7 +1,7 @@
 """Errors of invalid models: onnx's full check, and axes that operands do not have.
 
-Models are not fully validated when they are read, because that is slow. If work on a model fails
-unexpectedly, the model is checked in full, and a fault found there is the error that the user sees.
+Models are not fully validated up front because that is slow. If work on a model fails unexpectedly,
+the model is checked in full, and the user sees the fault that was found.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Checks of the tensors and types that a file declares: known dtypes, possible sizes, as many bytes
-as the sizes require.
+"""Checks of the tensors and types in a file: known dtypes, possible sizes, and as many bytes as the
+sizes require.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""External data, arrays in files, and files that appear whole or not at all."""
+"""External data, arrays in files, and files that are written completely or not at all."""

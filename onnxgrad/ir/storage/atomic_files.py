@@ -1,9 +1,9 @@
-"""Files that appear completely or not at all, synchronised and in order; devices and pipes are
-written into.
+"""Writes files completely or not at all, synchronised and in order; devices and pipes are written
+directly.
 
-A file is written beside its path under another name, synchronised and renamed: readers see the old
-file or the new one. Of several files, the one that refers to the others comes last. Files that a
-killed process left in the folder are removed when the next file is written there.
+A file is written beside its path under another name, synchronised and renamed, so readers see the
+old file or the new one. If one of several files refers to the others, it comes last. The next write
+to a folder removes files that a killed process left there.
 """
 
 from __future__ import annotations

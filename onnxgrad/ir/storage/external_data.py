@@ -1,4 +1,4 @@
-"""Weights in external files: read on demand, streamed to a new file on save."""
+"""Weights in external files: read on demand, streamed to a new file when saved."""
 
 from __future__ import annotations
 

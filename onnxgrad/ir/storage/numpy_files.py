@@ -1,5 +1,5 @@
-"""Arrays of .npy and .npz files. Each header is held against the bytes of its file before memory is
-allocated for the array.
+"""Arrays of .npz and .npy files. Each header is compared with the bytes of its file before memory
+is allocated for the array.
 """
 
 from __future__ import annotations

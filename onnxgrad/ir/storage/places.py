@@ -1,4 +1,4 @@
-"""Checks of the places of results, before the work that they are the results of."""
+"""Checks of the paths of results before the work begins."""
 
 from __future__ import annotations
 

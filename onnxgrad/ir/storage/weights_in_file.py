@@ -1,5 +1,5 @@
-"""A model file read without its large weights, which refer to their place in it as external data
-does: no copy of the model holds them.
+"""Reads a model file without its large weights, which refer to their place in the file as external
+data does. No copy of the model holds them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Types for every value of a program, from onnx's shape inference and what the file declares.
+"""Types for every value of a program, from onnx's shape inference and the types in the file.
 
-The file's declared shapes can be wrong, so inference runs without them. What it declares of a
-result adds a dtype or a rank that inference left open, never a size: exporters declare the sizes
-of their trace, and a proof sees the sizes of its own runs alone. A size that contradicts a declared
-one is unknown. What is added (and what `refine` knows of computed shapes) then flows on, binding by
-binding.
+The file's declared shapes can be wrong, so inference runs without them. A declaration adds a dtype
+or a rank that inference left open, but never a size: exporters declare the sizes of their trace,
+and a proof sees only the sizes of its own runs. A size that contradicts a declared one is unknown.
+Added types, and computed shapes that `refine` knows, are then propagated binding by binding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Types of the commonest operators in closed form: an answer, or None to ask onnx."""
+"""Types of the most common operators in closed form, or None if onnx must infer them."""
 
 from __future__ import annotations
 

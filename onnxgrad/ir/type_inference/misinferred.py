@@ -1,5 +1,5 @@
-"""Operators that onnx infers wrongly, pools with ceil_mode among them: each is given to it in a
-form that it gets right, or not at all.
+"""Operators that onnx infers wrongly, among them pools with ceil_mode. onnx receives them in a form
+that it infers correctly, or not at all.
 """
 
 from __future__ import annotations

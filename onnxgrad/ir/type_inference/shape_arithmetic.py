@@ -1,8 +1,8 @@
-"""The elements of small integer vectors as sizes: numbers, and expressions of the sizes they were
-computed from.
+"""The elements of small integer vectors as sizes: numbers, and expressions of the sizes from which
+they are computed.
 
-`Shape`, arithmetic, comparisons and what moves elements are evaluated on arrays of sizes. An
-element is None where its value is unknown.
+`Shape`, arithmetic, comparisons and operators that move elements are evaluated on arrays of sizes.
+An element is None if its value is unknown.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""onnx's inference of a whole model, on a copy that is cheap to infer and shows onnx nothing that
-it infers wrongly.
+"""onnx's inference of a whole model, on a copy that is cheap to infer and leaves out everything
+that onnx infers wrongly.
 
-Without data propagation: that makes one message per element of every vector, so that `Cast(Range(0,
-2^62))` eats all memory. Shapes that are computed are followed by `symbols`, binding by binding, up
-to the longest vector that is a shape.
+Data propagation is off: it creates one message for each element of every vector, so `Cast(Range(0,
+2^62))` would use all memory. Computed shapes are followed by `symbols`, binding by binding, up to
+the longest vector that can be a shape.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The result shapes of convolutions, pools and resized pictures, of sizes that may be open."""
+"""The result shapes of convolutions, pools and resized pictures, whose sizes may be open."""
 
 from __future__ import annotations
 

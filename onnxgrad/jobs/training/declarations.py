@@ -118,7 +118,7 @@ class Update(Declaration):
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions(Update, Checkpointing):
-    """Options of `training_step`: the weights to train, the loss and the optimiser."""
+    """The weights to train, the loss and the optimiser."""
 
     job: ClassVar[str] = "training_step"
     title: ClassVar[str] = "training step"
@@ -188,8 +188,6 @@ class StepOptions(Update, Checkpointing):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainStepOptions(StepOptions, Running):
-    """Options of `train-step`."""
-
     job: ClassVar[str] = "train-step"
     title: ClassVar[str] = "proof"
     titles: ClassVar[Mapping[str, str]] = {
@@ -204,7 +202,7 @@ class TrainStepOptions(StepOptions, Running):
 
 @dataclass(frozen=True, kw_only=True)
 class Engine(Declaration):
-    """Where a training step runs, and with which learning rate."""
+    """The device of a training step and its learning rate."""
 
     title: ClassVar[str] = "run"
 
@@ -231,8 +229,6 @@ class Engine(Declaration):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerOptions(Engine):
-    """Options of `Trainer`."""
-
     job: ClassVar[str] = "Trainer"
 
     seed: RunSeed = option(
@@ -283,7 +279,7 @@ class Measured(Declaration):
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreOptions(Declaration):
-    """Options of `Trainer.restore`, and of runs."""
+    """How strictly a checkpoint must fit."""
 
     job: ClassVar[str] = "restore"
     title: ClassVar[str] = "run"
@@ -334,8 +330,6 @@ class Epochs(Batched, RestoreOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(Epochs, Measured):
-    """Options of `Trainer.fit`."""
-
     job: ClassVar[str] = "fit"
 
     callbacks: Sequence[CallbackLike] = option(
@@ -352,8 +346,6 @@ class Averaged(Declaration):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(Batched, Measured, Averaged):
-    """Options of `Trainer.evaluate`."""
-
     job: ClassVar[str] = "evaluate"
 
 
@@ -370,8 +362,6 @@ class Chosen(Averaged):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(Chosen):
-    """Options of `Trainer.export`."""
-
     job: ClassVar[str] = "export"
 
     path: str | os.PathLike[str] | None = option(
@@ -381,15 +371,11 @@ class ExportOptions(Chosen):
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions(Batched, Chosen):
-    """Options of `Trainer.predict`."""
-
     job: ClassVar[str] = "predict"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions(StepOptions, Engine, Epochs):
-    """Options of `fit`."""
-
     job: ClassVar[str] = "fit"
     title: ClassVar[str] = "run"
 

@@ -1,1 +1,1 @@
-"""Coverage of a proof: how much of what a model decides its runs reached, as in a test suite."""
+"""The coverage of a proof: which decisions of a model its runs reached, as in a test suite."""

@@ -1,5 +1,5 @@
-"""Counters beside the nodes of one model: which side of a threshold, which branch, how many turns,
-which rows its runs reached.
+"""Counters beside the nodes of a model: the sides of thresholds, the branches, the numbers of turns
+and the table rows that runs reached.
 """
 
 from __future__ import annotations

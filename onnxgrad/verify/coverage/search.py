@@ -1,4 +1,6 @@
-"""More cases for a proof, chosen by what its usual ones did not reach; what all of them reached."""
+"""More cases for a proof, chosen by the decisions that its usual cases did not reach, and the
+total.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coverage of a proof as its report shows it: one line, the rest on demand."""
+"""The coverage of a proof in its report: one line, and details on demand."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which nodes of a model decide something, read from the protobuf, and the counter of each.
+"""The nodes of a model that decide something, read from the protobuf, and the counter of each.
 
-A node counts where it depends on the values of inputs. What constants decide is the same in every
-run; what sizes alone decide belongs to the sizes that were run.
+A node counts if it depends on the values of inputs. Decisions by constants are the same in every
+run. Decisions by sizes alone belong to the sizes that were run.
 """
 
 from __future__ import annotations

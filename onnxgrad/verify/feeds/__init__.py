@@ -1,1 +1,1 @@
-"""Inputs of a model for a proof: generated values that the model accepts, and the user's own."""
+"""Inputs for a proof: generated values that the model accepts, and the user's own."""

@@ -2,7 +2,7 @@
 
 A symbol is a `dim_param`. An unnamed or meaningless dimension (absent, negative, "?") of input `x`
 at axis 1 is called `x.1`. A `dim_param` may be a formula of other symbols ("past + 1", "2*s0",
-"max(n - 2, 0)"): sizes are chosen for symbols only, formulas are evaluated.
+"max(n - 2, 0)"): sizes are chosen for symbols only, and formulas are evaluated.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Inputs at which models behave differently: zeros, ties, both sides of comparisons, other masks
+"""Inputs for which models behave differently: zeros, ties, both sides of comparisons, other masks
 and switches.
 
 Usual feeds (`generate`) are random and in general position: no element is 0, no two elements are
 equal, and every NonZero, Unique or Equal has the same result. An edge case changes each usual
-value: mirrored within its bounds, half of the elements rounded to a few steps, some elements 0 (a
-different number for each input, so that data-dependent sizes differ), some equal, some at and near
-the constants that the model compares them with.
+value: it is mirrored within its bounds, half of its elements are rounded to a few steps, some
+elements are 0 (a different number for each input, so that data-dependent sizes differ), some are
+equal, and some lie at or near the constants with which the model compares them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds pairs of values by the modules that exporters record: the only result of a module with the
 same name in both models.
 
-Rewriting may move work across the border of a module, so such a pair is a guess. A run confirms it
+Rewriting may move nodes across the border of a module, so such a pair is a guess. A run confirms it
 if both values have equal shapes and kinds of types, and agree. If they differ, the difference
 counts only if the next paired values that are computed from them differ as well (`standing`).
 """

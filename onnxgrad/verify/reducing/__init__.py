@@ -1,1 +1,1 @@
-"""The smallest model that still shows something."""
+"""Finds the smallest model that still has some property."""

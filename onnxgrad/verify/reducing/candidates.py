@@ -1,4 +1,4 @@
-"""Smaller models: each function yields candidates made of one model, the boldest first."""
+"""Smaller models: each function yields candidates made from one model, the largest change first."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`reduce`: the smallest model that still shows something, by delta debugging.
+"""`reduce`: finds the smallest model that still has some property, by delta debugging.
 
-Candidates (`smaller`) are tried in a fixed order; the first one that is valid, smaller or plainer,
-and still interesting takes the model's place, and its step goes on from there. Rounds end when none
-helps any more.
+Candidates (`smaller`) are tried in a fixed order. The first one that is valid, smaller or simpler,
+and still has the property replaces the model, and its step continues from there. The rounds end
+when no candidate helps any more.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The float64 reference (`evaluate`), run in a child process of its own, within time and memory.
+"""The float64 reference (`evaluate`), run in a child process, within time and memory.
 
-A model that is cheap in onnxruntime may be dear in numpy, and nobody bounds one numpy call from
-inside.
+A model that is cheap in onnxruntime may be slow in numpy, and a single numpy call cannot be bounded
+from inside the process.
 """
 
 from __future__ import annotations

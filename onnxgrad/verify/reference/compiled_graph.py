@@ -1,4 +1,6 @@
-"""A graph as steps that are run one after the other: what each needs, and when its operands go."""
+"""A graph as steps that run in order: the operands of each, and the values that can be freed after
+it.
+"""
 
 from __future__ import annotations
 

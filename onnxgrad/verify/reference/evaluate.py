@@ -1,10 +1,10 @@
-"""The float64 oracle: any ONNX model evaluated by numpy with every float32, float16 and bfloat16
+"""The float64 reference: any ONNX model evaluated by numpy with every float32, float16 and bfloat16
 value held in float64.
 
-A node runs through the first of: the model's own functions; our kernels (`kernels/`: what
-onnx.reference gets wrong, does slowly, or would round to float32); the classes of onnx.reference;
-the function body in the ONNX schema. Casts between float types do nothing. float8, 4-bit and
-integer values keep their type.
+A node runs through the first of: the model's own functions; our kernels (`kernels/`: operators that
+onnx.reference gets wrong, computes slowly or would round to float32); the classes of
+onnx.reference; the function body in the ONNX schema. Casts between float types do nothing. float8,
+4-bit and integer values keep their type.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operators whose class in onnx.reference is right in float64 as it is."""
+"""Operators whose class in onnx.reference is correct in float64 without changes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Models compiled for the float64 reference in the child process, by key, as
-`running.child.Sessions` keeps those of onnxruntime. The child imports this (and with it onnx) when
-it is first needed.
+`running.child.Sessions` keeps those of onnxruntime. The child imports this module, and with it
+onnx, when it is first needed.
 """
 
 from __future__ import annotations

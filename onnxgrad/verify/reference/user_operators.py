@@ -1,8 +1,8 @@
-"""Operators of the user's own in the float64 reference: numpy functions, which run where they were
-registered.
+"""The user's own operators in the float64 reference: numpy functions, which run in the process that
+registered them.
 
-The reference itself runs in a child process, which knows none of the user's modules; there each of
-these operators asks the parent (`running.child`, `Child.ask`).
+The reference runs in a child process without the user's modules. There, each of these operators
+calls the parent (`running.child`, `Child.ask`).
 """
 
 from __future__ import annotations

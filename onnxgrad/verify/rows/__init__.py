@@ -1,3 +1,3 @@
-"""Proves that a model computes row by row what another computes: `grouping.py` stacks and splits
-runs, `proof.py` compares.
+"""Proves that one model computes for every row what another computes: `grouping.py` stacks and
+splits runs, `proof.py` compares them.
 """

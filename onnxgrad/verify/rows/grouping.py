@@ -1,4 +1,4 @@
-"""The rows of inputs and outputs: runs of a model with a fixed batch, stacked as one and split
+"""The rows of inputs and outputs: runs of a model with a fixed batch, stacked into one and split
 again.
 """
 

@@ -1,5 +1,5 @@
-"""Proves that a model computes row by row what another computes on its fixed batch, and that rows
-do not influence each other.
+"""Proves that a model computes for every row what another computes on its fixed batch, and that
+rows do not influence each other.
 """
 
 from __future__ import annotations

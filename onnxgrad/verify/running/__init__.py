@@ -1,1 +1,1 @@
-"""Running models in onnxruntime, in child processes that may die."""
+"""Runs models in onnxruntime, in child processes that may die."""

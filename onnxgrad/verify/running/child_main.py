@@ -1,7 +1,7 @@
-"""The process that runs models for us, in onnxruntime or in float64.
+"""The main module of the child process, which runs models in onnxruntime or in float64.
 
-`child_process.py` starts it so that it imports neither the package nor onnx: a child is ready in
-about 0.2 s. The one for float64 imports onnx and the evaluator, not the rest of the package.
+`child_process.py` starts it in a way that imports neither the package nor onnx, so a child is ready
+in about 0.2 s. The child for float64 imports onnx and the evaluator, not the rest of the package.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Where onnxruntime is started: the sessions of the child process, and its tensors of types that
-numpy lacks.
-"""
+"""The onnxruntime sessions of the child process, and its tensors of types that numpy lacks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How much memory of a device a run takes, by onnxruntime's own count of its arena there.
+"""The memory of a device that a run needs, from onnxruntime's own count of its arena there.
 
-A device has no /proc, and its free memory moves with every other process. onnxruntime 1.31 and
-newer write the count of the arena behind each node into a profile. A model of known size is counted
-first: a count that leaves out its weight, its input or its result is refused, not reported.
+A device has no /proc, and every other process changes its free memory. onnxruntime 1.31 and newer
+write the count of the arena after each node into a profile. A model of known size is counted first.
+If its count lacks a weight, an input or a result, the memory is not reported.
 """
 
 from __future__ import annotations

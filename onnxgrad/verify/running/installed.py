@@ -1,4 +1,4 @@
-"""The installation: which models onnxruntime loads, and which providers really run."""
+"""The installation: the models that onnxruntime can load, and the providers that really run."""
 
 from __future__ import annotations
 

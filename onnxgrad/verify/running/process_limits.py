@@ -1,6 +1,4 @@
-"""The limits of the work on one model for our own process too, beside the children that run
-models.
-"""
+"""The limits of the work on one model, for this process as well as for its children."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 One message is a pickle (protocol 5) whose array buffers travel beside it, so large arrays are
 copied once per direction: `<u64 pickle size><u32 number of buffers><u64 size>* pickle  buffer*`.
-The only peer is the process that started us.
+The only peer is the process that started this one.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ struct Json {
     throw std::runtime_error("'" + name + "' is missing");
   }
 
-  // A whole number, or `otherwise` where there is no such member.
+  // A whole number, or `otherwise` if there is no such member.
   int64_t whole(const std::string& name, int64_t otherwise) const {
     const Json* found = find(name);
     return found ? static_cast<int64_t>(found->value) : otherwise;
@@ -49,7 +49,7 @@ struct Json {
     return found ? found->string : otherwise;
   }
 
-  // Reads a text. Throws std::runtime_error where it is no JSON.
+  // Reads a text. Throws std::runtime_error if it is not JSON.
   static Json parse(const std::string& text) {
     Reader reader{text};
     Json found = reader.any(0);

@@ -122,7 +122,7 @@ struct Safetensors {
     uint64_t length = 0;
     if (data.size() >= 8) std::memcpy(&length, data.data(), 8);
     if (data.size() < 8 || length > data.size() - 8)
-      throw std::runtime_error(path.string() + ": is no safetensors file");
+      throw std::runtime_error(path.string() + ": is not a safetensors file");
     const uint64_t rest = data.size() - 8 - length;
     Safetensors found;
     for (const auto& [name, entry] : Json::parse(data.substr(8, length)).members) {

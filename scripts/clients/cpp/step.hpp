@@ -158,7 +158,7 @@ class Training {
     restore(folder_ / manifest.at("state").string);
   }
 
-  // One step: the loss before it, the mean over its micro-batches. Where it is no finite number, it
+  // One step: the loss before it, the mean over its micro-batches. If it is not finite, it
   // throws, and nothing changes.
   double step(const std::vector<Arrays>& batches, double rate) {
     const int64_t accumulate = manifest.whole("accumulate", 1), number = steps + 1;

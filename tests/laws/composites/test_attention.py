@@ -175,8 +175,8 @@ STAY = {
     "-inf": ("m = Where(keep, zero, inf) z = Add(s, m)", BOOL, "is NaN, in Attention it is 0"),
     "replaced by -inf": ("z = Where(keep, s, inf)", BOOL, "is NaN, in Attention it is 0"),
     "replaced by little": ("z = Where(keep, s, some)", BOOL, "not surely below the others"),
-    "scaled after the mask": ("m = Where(keep, zero, low) w = Add(s, m) z = Mul(w, c)", BOOL, "no product of queries and keys"),
-    "a root": ("z = Sqrt(s)", "", "no product of queries and keys"),
+    "scaled after the mask": ("m = Where(keep, zero, low) w = Add(s, m) z = Mul(w, c)", BOOL, "not a product of queries and keys"),
+    "a root": ("z = Sqrt(s)", "", "not a product of queries and keys"),
     "two masks": ("m = Where(keep, zero, low) w = Add(s, m) o = Where(also, zero, low) z = Add(w, o)", BOOL + ", bool[2,1,S,T] also", "two masks"),
     "one number for all keys": ("m = Where(keep, zero, low) z = Add(s, m)", ", bool[2,1,S,1] keep", "a number for each key"),
 }  # fmt: skip

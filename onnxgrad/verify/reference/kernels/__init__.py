@@ -1,6 +1,7 @@
-"""Our kernels of the float64 reference: operators that `onnx_reference_kernels.py` cannot borrow.
+"""The kernels of the float64 reference for operators that `onnx_reference_kernels.py` cannot
+borrow.
 
-Each says in one word why it is ours. They compute in float64 whatever the declared type, read
+Each states in one word why it exists. They compute in float64 whatever the declared type, read
 attributes and operands of every opset, and never run in onnxruntime.
 """
 

@@ -1,4 +1,4 @@
-"""If, Loop, Scan and what else calls a subgraph; types and constants, whose narrow floats are
+"""If, Loop, Scan and other operators with subgraphs; types and constants, whose narrow floats are
 float64 here; random numbers that both graphs share.
 """
 

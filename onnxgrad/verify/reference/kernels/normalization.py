@@ -1,5 +1,5 @@
-"""Normalisations and softmax, in every opset and for every `stash_type`, which onnx.reference
-refuses but one.
+"""Normalisations and softmax in every opset and for every `stash_type`, of which onnx.reference
+accepts only one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""onnxruntime's own operators (com.microsoft) that its saved optimised models hold."""
+"""onnxruntime's own operators (com.microsoft), as its saved optimised models contain them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""RNN, GRU and LSTM with everything their texts allow; onnx.reference knows neither two directions
-nor activations, lengths or clip.
+"""RNN, GRU and LSTM with everything that the specification allows; onnx.reference lacks two
+directions, activations, lengths and clip.
 """
 
 from __future__ import annotations

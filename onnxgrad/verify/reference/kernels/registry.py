@@ -1,4 +1,4 @@
-"""The table of our own kernels and what a kernel gets to see."""
+"""The table of kernels, and the arguments of a kernel."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ export const ofModel = (manifest) => ofRole(manifest, "parameter", "statistic");
 export const carried = ({ inputs }) => Object.values(inputs).flat().filter(({ next }) => next);
 
 /**
- * Throws where the loss is no finite number, or the norm of the gradients; loss scaling leaves out
+ * Throws if the loss or the norm of the gradients is not finite; loss scaling leaves out
  * an update with such gradients by itself.
  *
  * @param {Manifest} manifest

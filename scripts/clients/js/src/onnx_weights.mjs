@@ -42,7 +42,7 @@ function* fields(bytes, at, end) {
       const length = varint();
       yield [Math.floor(key / 8), at, at + length, first];
       at += length;
-    } else throw new Error("this is no ONNX file");
+    } else throw new Error("this is not an ONNX file");
   }
 }
 

@@ -72,7 +72,7 @@ export class Training {
   }
 
   /**
-   * One step: the loss before it, the mean of several batches. When it is no finite number, nothing
+   * One step: the loss before it, the mean of several batches. If it is not finite, nothing
    * changes. Steps must not overlap: wait for one before the next.
    *
    * @param {Batch | Batch[]} batch as many as `manifest.accumulate` says
