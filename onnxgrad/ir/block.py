@@ -15,7 +15,7 @@ from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoPro
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.topological_order import topological_order
-from onnxgrad.ir.types import TensorType, Type
+from onnxgrad.ir.types import TensorType, Type, type_from_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.wording import printable, text_html
 
@@ -50,8 +50,17 @@ class BindingBlock:
         self.declared: dict[Var, ValueInfoProto | None] = {}
         self.changed = False
         self.index: object = None  # `operator_index` keeps its index here
+        self._file_types: tuple[dict[str, Type], dict[str, Type]] | None = None
 
     # ---- reading ---------------------------------------------------------------------------------
+
+    @property
+    def file_types(self) -> tuple[dict[str, Type], dict[str, Type]]:
+        """The types that the file declares: of values between, and of a graph's outputs."""
+        if self._file_types is None:
+            outputs = self.proto.output if isinstance(self.proto, GraphProto) else ()
+            self._file_types = _types_in(self.proto.value_info), _types_in(outputs)
+        return self._file_types
 
     @property
     def is_function(self) -> bool:
@@ -374,3 +383,8 @@ class BindingBlock:
 
     def _repr_html_(self) -> str:
         return text_html(self.text())
+
+
+def _types_in(values: Iterable[ValueInfoProto]) -> dict[str, Type]:
+    types = {v.name: type_from_proto(v.type) for v in values}
+    return {name: type_ for name, type_ in types.items() if type_ is not None}

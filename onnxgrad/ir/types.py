@@ -214,6 +214,23 @@ def same_shape(a: Shape | None, b: Shape | None) -> bool:
     return a is not None and b is not None and len(a) == len(b) and all(map(same_dim, a, b))
 
 
+def contradicts(inferred: Shape, said: Shape) -> bool:
+    """Whether two shapes cannot both be right."""
+    if len(inferred) != len(said):
+        return True
+    for a, b in zip(inferred, said):  # no `any`: every value of a model is asked about
+        if a == b:
+            continue
+        if isinstance(a, int) and isinstance(b, int):
+            return True
+    return False
+
+
+def are_two_numbers(a: Dim, b: Dim) -> bool:
+    """Whether two sizes are known and differ."""
+    return a != b and isinstance(a, int) and isinstance(b, int)
+
+
 def is_static(shape: Shape | None) -> TypeGuard[tuple[int, ...]]:
     """Whether every dimension is a known int."""
     return shape is not None and all(isinstance(d, int) for d in shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements, sizes
 from onnxgrad.ir.type_inference.whole_model import is_invented
 from onnxgrad.ir.types import (
     TensorType,
+    Type,
     numpy_dtype,
     same_shape,
     type_from_proto,
@@ -218,31 +220,45 @@ def _open_sizes(block: BindingBlock, trace: Trace) -> None:
     TorchScript declares those of its trace. onnxruntime computes with them as soon as a node's own
     sizes are constants.
     """
+    computed = {v.name: v for b in block.bindings for v in b.outputs if v is not None}
+    between, returned = block.file_types
+    opened = {
+        v: axes
+        for name, said in {**between, **returned}.items()
+        if (v := computed.get(name)) is not None
+        and v not in block.declared
+        and (axes := _opened(said, v.type))
+    }
+    if not opened:
+        return
     proto = block.proto
     outputs = proto.output if isinstance(proto, GraphProto) else ()
-    computed = {
-        v.name: (v, found)
-        for b in block.bindings
-        for v in b.outputs
-        if v is not None
-        and v not in block.declared
-        and (found := [(i, d) for i, d in enumerate(v.shape or ()) if isinstance(d, str)])
-    }
-    for info in (*outputs, *proto.value_info):
-        if info.name not in computed:
+    infos = {info.name: info for info in (*proto.value_info, *outputs)}
+    for v, axes in opened.items():
+        corrected = copy_of(infos[v.name])
+        dims = corrected.type.tensor_type.shape.dim
+        numbers = [(dims[i], d) for i, d in axes if dims[i].HasField("dim_value")]
+        if not numbers:
             continue
-        v, named = computed[info.name]
-        dims = info.type.tensor_type.shape.dim
-        if len(dims) != v.rank:
-            continue
-        opened = [(i, d) for i, d in named if dims[i].HasField("dim_value") and not _is_invented(d)]
-        if opened:
-            corrected = copy_of(info)
-            for i, d in opened:
-                corrected.type.tensor_type.shape.dim[i].dim_param = d
-            block.declared[v] = corrected
-            block.touch()
-            trace.fired("declared_numbers", str(v), [v.name])
+        for dim, d in numbers:
+            dim.dim_param = d
+        block.declared[v] = corrected
+        block.touch()
+        trace.fired("declared_numbers", str(v), [v.name])
+
+
+@lru_cache(maxsize=4096)
+def _opened(said: Type, known: Type | None) -> tuple[tuple[int, str], ...]:
+    """The axes of open size, with that, which may be declared as numbers: -1 is read as unknown."""
+    if not isinstance(said, TensorType) or not isinstance(known, TensorType):
+        return ()
+    if said.shape is None or known.shape is None or len(said.shape) != len(known.shape):
+        return ()
+    return tuple(
+        (i, d)
+        for i, (s, d) in enumerate(zip(said.shape, known.shape, strict=True))
+        if not isinstance(s, str) and isinstance(d, str) and not _is_invented(d)
+    )
 
 
 @register

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import zip_longest
 
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 
 from onnxgrad.ir import attributes
 from onnxgrad.ir.binding import Binding
@@ -28,10 +28,11 @@ from onnxgrad.ir.types import (
     Dim,
     OptionalType,
     SequenceType,
-    Shape,
     TensorType,
     Type,
     TypeMismatch,
+    are_two_numbers,
+    contradicts,
     type_from_proto,
 )
 from onnxgrad.ir.var import Var
@@ -46,27 +47,19 @@ class Declarations:
     def __init__(self, program: Program) -> None:
         self.between: dict[BindingBlock, dict[str, Type]] = {}
         self.returned: dict[BindingBlock, dict[str, Type]] = {}
-        self.symbols: set[str] = set()
+        seen: set[Type | None] = set()
         # many values, few types: what was found about each, and about each pair
         self._incomplete: dict[Type | None, bool] = {}
+        self._open: dict[Dim, bool] = {None: True}
         self._merged: dict[tuple[Type | None, Type | None], Type | None] = {}
         work = [program.main]
         for block in work:  # grows while it is walked
-            proto = block.proto
-            self.between[block] = self._read(proto.value_info)
-            self.returned[block] = self._read(proto.output) if isinstance(proto, GraphProto) else {}
-            for v in block.inputs:
-                self.symbols.update(_symbols(v.type))
+            self.between[block], self.returned[block] = block.file_types
+            for types in block.file_types:
+                seen.update(types.values())
+            seen.update(v.type for v in block.inputs)
             work.extend(nested for b in block.bindings for nested in b.blocks.values())
-
-    def _read(self, values: Iterable[ValueInfoProto]) -> dict[str, Type]:
-        found = {}
-        for value in values:
-            type_ = type_from_proto(value.type)
-            if type_ is not None:
-                found[value.name] = type_
-                self.symbols.update(_symbols(type_))
-        return found
+        self.symbols = {s for type_ in seen for s in _symbols(type_)}
 
     def contradicted(self) -> set[str]:
         """The results whose declaration contradicts the types that they have now, without those
@@ -96,11 +89,14 @@ class Declarations:
         """Unknown, or only named by onnx, which makes up a name for each size that it cannot
         compute.
         """
-        return dim is None or (
-            isinstance(dim, str)
-            and "unk__" in dim
-            and any(is_invented(s) and s not in self.symbols for s in symbols(dim))
-        )
+        found = self._open.get(dim)
+        if found is None:
+            found = self._open[dim] = (
+                isinstance(dim, str)
+                and "unk__" in dim
+                and any(is_invented(s) and s not in self.symbols for s in symbols(dim))
+            )
+        return found
 
     def is_incomplete(self, type_: Type | None) -> bool:
         """Whether a declaration could add something."""
@@ -137,9 +133,11 @@ class Declarations:
         pairs = list(zip(inferred.shape, said.shape, strict=True))
         # what is wrong in one place is not believed in another
         if contradicts(inferred.shape, said.shape):
-            return TensorType(said.dtype, tuple(None if _differ(i, s) else i for i, s in pairs))
+            return TensorType(
+                said.dtype, tuple(None if are_two_numbers(i, s) else i for i, s in pairs)
+            )
         return TensorType(
-            said.dtype, tuple(s if s is not None and self.is_open(i) else i for i, s in pairs)
+            said.dtype, tuple([s if s is not None and self.is_open(i) else i for i, s in pairs])
         )
 
 
@@ -151,7 +149,19 @@ def believed(said: Type | None, inferred: Type | None = None) -> Type | None:
         return said
     known = (inferred.shape if isinstance(inferred, TensorType) else None) or ()
     pairs = [*zip_longest(said.shape, known)][: len(said.shape)]
-    return TensorType(said.dtype, tuple(d if _differ(d, i) else None for d, i in pairs))
+    return TensorType(said.dtype, tuple(d if are_two_numbers(d, i) else None for d, i in pairs))
+
+
+def _is_known(inferred: Type | None, said: Type) -> bool:
+    """Whether a declaration adds neither dtype nor rank, and contradicts nothing."""
+    return (
+        isinstance(inferred, TensorType)
+        and inferred.dtype > 0
+        and inferred.shape is not None
+        and isinstance(said, TensorType)
+        and said.shape is not None
+        and not contradicts(inferred.shape, said.shape)
+    )
 
 
 def _contradict(inferred: Type | None, said: Type) -> bool:
@@ -162,15 +172,6 @@ def _contradict(inferred: Type | None, said: Type) -> bool:
         and inferred.shape is not None
         and contradicts(inferred.shape, said.shape)
     )
-
-
-def contradicts(inferred: Shape, said: Shape) -> bool:
-    """Whether two shapes cannot both be right."""
-    return len(inferred) != len(said) or any(map(_differ, inferred, said))
-
-
-def _differ(a: Dim, b: Dim) -> bool:
-    return a != b and isinstance(a, int) and isinstance(b, int)
 
 
 def _symbols(type_: Type | None) -> list[str]:
@@ -336,7 +337,8 @@ class _Completion:
             untyped = any(out.rank is None for out in unknown)
             if untyped:
                 self._again(b)
-            if misinferred.needs_types(b.node):  # declared by onnx's inference, as often as not
+            # declared by onnx's inference, as often as not
+            if b.op in misinferred.OPERATORS and misinferred.needs_types(b.node):
                 unknown = self._incomplete(unknown)
             self._take(between, unknown)
             if not untyped:
@@ -355,8 +357,9 @@ class _Completion:
 
     def _take(self, declared: Mapping[str, Type], results: Iterable[Var]) -> None:
         for out in results:
-            if out.name in declared:
-                self._improve(out, believed(declared[out.name], out.type))
+            said = declared.get(out.name)
+            if said is not None and not _is_known(out.type, said):
+                self._improve(out, believed(said, out.type))
 
     def _again(self, b: Binding) -> None:
         try:

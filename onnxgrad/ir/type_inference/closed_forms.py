@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import zip_longest
+from typing import TypeAlias
 
 from onnx import NodeProto, TensorProto
 
@@ -20,56 +21,71 @@ from onnxgrad.ir.types import (
 )
 from onnxgrad.ir.var import Var
 
+_Rule: TypeAlias = Callable[[NodeProto, Sequence[Var]], TensorType | None]
+# combinations of operands' types that are remembered for each rule
+_TYPES = 1 << 12
+
 
 def _unary(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
     return TensorType(inputs[0].dtype, inputs[0].shape) if len(inputs) == 1 else None
 
 
-def _binary(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    if len({v.dtype for v in inputs}) != 1:
+def _of_types(rule: Callable[..., TensorType | None]) -> _Rule:
+    """A rule that needs the operands' types alone: the layers of a model have the same."""
+    known = lru_cache(maxsize=_TYPES)(rule)
+
+    def of(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
+        return known(*[v.type for v in inputs])
+
+    return of
+
+
+@_of_types
+def _binary(*types: TensorType) -> TensorType | None:
+    if len({t.dtype for t in types}) != 1:
         return None  # onnx says what is wrong
-    shape = _broadcast(inputs)
-    return TensorType(inputs[0].dtype, shape)
+    return TensorType(types[0].dtype, _broadcast([t.shape for t in types], types))
 
 
-def _compare(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    return (
-        TensorType(TensorProto.BOOL, _broadcast(inputs))
-        if len({v.dtype for v in inputs}) == 1
-        else None
-    )
+@_of_types
+def _compare(*types: TensorType) -> TensorType | None:
+    if len({t.dtype for t in types}) != 1:
+        return None
+    return TensorType(TensorProto.BOOL, _broadcast([t.shape for t in types], types))
 
 
-def _where(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    c, x, y = inputs
+@_of_types
+def _where(*types: TensorType) -> TensorType | None:
+    c, x, y = types
     if c.dtype != TensorProto.BOOL or x.dtype != y.dtype:
         return None
-    return TensorType(x.dtype, _broadcast(inputs))
+    return TensorType(x.dtype, _broadcast([t.shape for t in types], types))
 
 
-def _broadcast(inputs: Sequence[Var]) -> Shape | None:
-    return _broadcast_checked([v.shape for v in inputs], inputs)
+@_of_types
+def _power(*types: TensorType) -> TensorType | None:
+    return TensorType(types[0].dtype, _broadcast([t.shape for t in types], types))
 
 
-def _broadcast_checked(shapes: Sequence[Shape | None], inputs: Sequence[Var]) -> Shape | None:
+def _broadcast(shapes: Sequence[Shape | None], types: Sequence[TensorType]) -> Shape | None:
     shape = broadcast_shapes(shapes)
     if shape is not None and None in shape:  # unknown, or two known sizes that do not go together
         for column in zip_longest(*[reversed(s or ()) for s in shapes], fillvalue=1):
             if len({d for d in column if isinstance(d, int) and d != 1}) > 1:
-                raise TypeMismatch(
-                    f"shapes do not broadcast: {' and '.join(str(v.type) for v in inputs)}"
-                )
+                raise TypeMismatch(f"shapes do not broadcast: {' and '.join(map(str, types))}")
     return shape
 
 
-def _matmul(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    a, b = inputs[0].shape, inputs[1].shape
-    if a is None or b is None or len(a) < 2 or len(b) < 2 or inputs[0].dtype != inputs[1].dtype:
+@_of_types
+def _matmul(*types: TensorType) -> TensorType | None:
+    x, y = types
+    a, b = x.shape, y.shape
+    if a is None or b is None or len(a) < 2 or len(b) < 2 or x.dtype != y.dtype:
         return None
     if isinstance(a[-1], int) and isinstance(b[-2], int) and a[-1] != b[-2]:
-        raise TypeMismatch(f"inner sizes differ: {inputs[0].type} @ {inputs[1].type}")
-    batch = _broadcast_checked([a[:-2], b[:-2]], inputs)
-    return None if batch is None else TensorType(inputs[0].dtype, (*batch, a[-2], b[-1]))
+        raise TypeMismatch(f"inner sizes differ: {x} @ {y}")
+    batch = _broadcast([a[:-2], b[:-2]], types)
+    return None if batch is None else TensorType(x.dtype, (*batch, a[-2], b[-1]))
 
 
 def _transpose(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
@@ -79,7 +95,7 @@ def _transpose(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
     perm = list(written(node, "perm", range(len(shape) - 1, -1, -1)))
     if sorted(perm) != list(range(len(shape))):
         raise TypeMismatch(f"perm {perm} does not fit {inputs[0].type}")
-    return TensorType(inputs[0].dtype, tuple(shape[p] for p in perm))
+    return TensorType(inputs[0].dtype, tuple([shape[p] for p in perm]))
 
 
 def _cast(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
@@ -125,8 +141,9 @@ def _shape(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
 
 
 def _reshape(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    shape, target = inputs[0].shape, inputs[1].ints
+    shape = inputs[0].shape
     count = element_count(shape)
+    target = inputs[1].ints if count else None
     if shape is None or not count or target is None or len(inputs[1].shape or ()) != 1:
         return None
     sizes = [
@@ -242,11 +259,12 @@ _SAME_AS_OPERAND = (
 
 
 # fmt: on
-CLOSED_FORMS: dict[str, Callable[[NodeProto, Sequence[Var]], TensorType | None]] = {
+CLOSED_FORMS: dict[str, _Rule] = {
     **dict.fromkeys(_SAME_AS_OPERAND, _unary),
     **dict.fromkeys(["Add", "Sub", "Mul", "Div", "And", "Or", "Xor"], _binary),
     **dict.fromkeys(["Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"], _compare),
     "Where": _where,
+    "Pow": _power,
     "MatMul": _matmul,
     "Transpose": _transpose,
     "Cast": _cast,

@@ -44,7 +44,7 @@ def result_types(
     """One type per output name of `node`, None where nothing can be said; `known` has elements of
     vectors that were evaluated before. Raises TypeMismatch.
     """
-    if schema is None or any(a.ref_attr_name for a in node.attribute[:]):
+    if schema is None or (block.is_function and any(a.ref_attr_name for a in node.attribute[:])):
         return [None] * len(node.output)
     if node.domain != domains.canonical(node.domain):
         plain = copy_of(node)
@@ -60,8 +60,8 @@ def result_types(
         if found is not None:
             return [found]
     shapes = refine(node, inputs, known)
-    if known is not None and (type_ := _by_sizes(node, inputs, shapes)) is not None:
-        return [type_]
+    if known is not None and (found_types := _by_sizes(node, inputs, shapes)) is not None:
+        return [*found_types]
     types = _onnx_types(schema, node, inputs, block)
     if (
         node.op_type in misinferred.OPERATORS
@@ -77,19 +77,19 @@ def result_types(
     return types
 
 
-# their one result has the first operand's dtype
-_OF_SIZES = frozenset({"Expand", "Slice", *REDUCTIONS})
+# their results have the first operand's dtype
+_OF_SIZES = frozenset({"Expand", "Slice", "Split", *REDUCTIONS})
 
 
 def _by_sizes(
     node: NodeProto, inputs: Sequence[Var | None], shapes: Sequence[Shape] | None
-) -> TensorType | None:
-    """The type of a result of which `refine` found all sizes: onnx would add nothing.
+) -> list[TensorType] | None:
+    """The types of results of which `refine` found all sizes: onnx would add nothing.
 
     It is asked about a Reshape that numbers alone may prove wrong.
     """
     x = inputs[0] if inputs else None
-    if x is None or node.domain or not shapes or None in shapes[0]:
+    if x is None or node.domain or not shapes or any(None in shape for shape in shapes):
         return None
     if any(v is not None and not v.dtype for v in inputs):
         return None
@@ -97,8 +97,8 @@ def _by_sizes(
         count, found = element_count(x.shape), element_count(shapes[0])
         fits = found is None or count == found
     else:
-        fits = node.op_type in _OF_SIZES
-    return TensorType(x.dtype, shapes[0]) if fits else None
+        fits = node.op_type in _OF_SIZES and not misinferred.is_unbounded(node)
+    return [TensorType(x.dtype, shape) for shape in shapes] if fits else None
 
 
 def types_of(b: Binding, known: KnownElements | None = None) -> list[Type | None]:

@@ -19,7 +19,7 @@ from onnx import TensorProto, numpy_helper
 from onnxgrad.ir import sizes as algebra
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.sizes import Dim
-from onnxgrad.ir.types import Array
+from onnxgrad.ir.types import Array, contradicts
 from onnxgrad.ir.var import Var
 
 # an array of Dim
@@ -85,18 +85,16 @@ class KnownElements:
         if found is None or found.size > _LONGEST:
             return _unknown(var)
         shape = var.shape
-        if shape is not None and (
-            len(shape) != found.ndim
-            or any(isinstance(d, int) and d != n for d, n in zip(shape, found.shape, strict=True))
-        ):
+        if shape is not None and contradicts(shape, found.shape):
             return _unknown(var)
         return _within(found, var.dtype)
 
 
 def _short(var: Var) -> list[int] | None:
     """The sizes of a value whose elements are followed: all known, and few elements."""
-    sizes = [d for d in var.shape or () if isinstance(d, int)]
-    if var.shape is None or len(sizes) < len(var.shape) or math.prod(sizes) > _LONGEST:
+    shape = var.shape
+    sizes = [d for d in shape or () if isinstance(d, int)]
+    if shape is None or len(sizes) < len(shape) or math.prod(sizes) > _LONGEST:
         return None
     return sizes
 
@@ -105,7 +103,7 @@ def _constant(var: Var) -> Elements | None:
     array = None if _short(var) is None else var.const
     if array is None:
         return None
-    return _array((array.astype(int) if array.dtype == bool else array).tolist(), array.shape)
+    return (array.astype(int) if array.dtype == bool else array).astype(object)
 
 
 def _array(values: Any, shape: Sequence[int]) -> Elements:
@@ -113,7 +111,7 @@ def _array(values: Any, shape: Sequence[int]) -> Elements:
     flat = values
     for _ in range(len(shape) - 1):
         flat = [v for row in flat for v in row]
-    made = np.empty(np.prod(shape, dtype=int), dtype=object)
+    made = np.empty(math.prod(shape), dtype=object)
     made[:] = flat if shape else [values]
     return made.reshape(shape)
 
@@ -126,8 +124,12 @@ def _unknown(var: Var) -> Elements | None:
 def _within(found: Elements, dtype: int) -> Elements:
     """The elements, without those beyond the limits of the type."""
     limit = INT_LIMITS.get(dtype, 2)
-    flat = [d if not isinstance(d, int) or -limit <= d < limit else None for d in found.flat]
-    return _array(flat, [len(flat)]).reshape(found.shape)
+    flat = found.reshape(-1).tolist()
+    beyond = [i for i, d in enumerate(flat) if isinstance(d, int) and not -limit <= d < limit]
+    if beyond:
+        found = found.copy()
+        found.flat[beyond] = None
+    return found
 
 
 def _numbers(elements: Elements | None) -> list[int] | None:
@@ -202,7 +204,7 @@ def _gather(b: Binding, inputs: _Inputs) -> Elements | None:
     at = _numbers(index)
     if x is None or at is None or index is None:
         return None
-    return np.take(x, np.array(at, int).reshape(index.shape), axis=b.attr("axis", 0))
+    return x.take(np.array(at, int).reshape(index.shape), b.attr("axis", 0))
 
 
 def _slice(b: Binding, inputs: _Inputs) -> Elements | None:

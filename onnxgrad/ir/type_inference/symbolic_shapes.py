@@ -5,6 +5,7 @@ elements of integer vectors.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -12,6 +13,7 @@ from onnx import NodeProto, TensorProto
 
 from onnxgrad.ir import domains
 from onnxgrad.ir import sizes as algebra
+from onnxgrad.ir.size_polynomials import KNOWN
 from onnxgrad.ir.sizes import Dim
 from onnxgrad.ir.type_inference.closed_forms import ML_REFINED, refine_ml
 from onnxgrad.ir.type_inference.shape_arithmetic import INT_LIMITS, KnownElements
@@ -63,10 +65,12 @@ def _sane(dims: Sequence[Dim]) -> Shape:
 
 
 def _of_reshape(c: Call) -> Shape | None:
-    wanted, source = c.sizes(1), c.x.shape
-    if wanted is None:
-        return None
-    zeros = bool(c.attr("allowzero", 0))
+    wanted = c.sizes(1)
+    return None if wanted is None else _reshaped(c.x.shape, wanted, bool(c.attr("allowzero", 0)))
+
+
+@lru_cache(maxsize=KNOWN)  # the layers of a model reshape the same
+def _reshaped(source: Shape | None, wanted: Shape, zeros: bool) -> Shape:
     dims = [_wanted(i, wanted, source, zeros) for i in range(len(wanted))]
     if -1 in dims:
         # a run in which another size is 0 fails, and with `allowzero` is none that ONNX allows
@@ -232,7 +236,7 @@ def _of_split(c: Call) -> list[Shape] | None:
         parts = c.sizes(1)
     elif parts is None:
         parts = [algebra.exactly(shape[axis], count)] * count
-    if parts is None or len(parts) != count:
+    if parts is None or len(parts) != count or algebra.differ(_total(parts), shape[axis]):
         return None
     return [(*shape[:axis], part, *shape[axis + 1 :]) for part in parts]
 

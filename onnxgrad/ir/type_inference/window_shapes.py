@@ -17,7 +17,7 @@ from onnxgrad.ir.types import Shape
 from onnxgrad.ir.var import Var
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Call:
     """A node, its first operand, and what its operands are known to hold."""
 
@@ -36,8 +36,8 @@ class Call:
 
     def numbers(self, index: int) -> list[int] | None:
         """The elements of an operand if all are numbers."""
-        found = [d for d in self.sizes(index) or () if isinstance(d, int)]
         given = self.sizes(index)
+        found = [d for d in given or () if isinstance(d, int)]
         return found if given is not None and len(found) == len(given) else None
 
     def attr(self, name: str, default: Any) -> Any:
