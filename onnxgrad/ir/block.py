@@ -65,7 +65,10 @@ class BindingBlock:
     @property
     def is_function(self) -> bool:
         """Whether it is in the body of a local function, where most types are unknown."""
-        return isinstance(self.root.proto, FunctionProto)
+        block = self  # as in `root`: asked about every binding
+        while block.owner is not None:
+            block = block.owner.block
+        return isinstance(block.proto, FunctionProto)
 
     @property
     def root(self) -> BindingBlock:

@@ -115,7 +115,8 @@ def slice_of_everything(
     x: Var, begin: Var, end: Var, axis: Var | None, step: Var | None, root: Binding
 ) -> Any:
     """x[0:, 0:, ...] = x"""
-    starts, ends = begin.ints, sizes(end)
+    starts = begin.ints
+    ends = None if starts is None or any(starts) else sizes(end)
     if starts is None or ends is None or x.shape is None:
         return None
     axes = tuple(range(len(starts))) if axis is None else axis.ints
@@ -124,10 +125,10 @@ def slice_of_everything(
         return None
     if not len(starts) == len(ends) == len(axes) == len(steps):
         return None  # no legal Slice
-    for first, last, k, by in zip(starts, ends, axes, steps, strict=True):
+    for last, k, by in zip(ends, axes, steps, strict=True):
         if not -len(x.shape) <= k < len(x.shape):
             return None
-        if first != 0 or by != 1 or not (at_least(last, _FAR) or at_least(last, x.shape[k])):
+        if by != 1 or not (at_least(last, _FAR) or at_least(last, x.shape[k])):
             return None
     return x_if_free(root, x)
 
