@@ -5,8 +5,8 @@ it, and what saving, restoring and writing a step add.
 
 Each row is a process of its own. `over` is its peak of resident memory less that after the imports,
 `bound` 1.1 times (all weights once, and the trained ones once more for the gradient and for each
-state of the optimiser), and 2.6 GB for the table. Saving and restoring are compared with training
-in the same process. Writes scripts/results/training_memory.md.
+state of the optimiser), and 2.6 GB for the table. Saving, restoring and exporting are compared with
+training in the same process. Writes scripts/results/training_memory.md.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ trainer.save("saved.safetensors")
 note("save")
 trainer.restore("saved.safetensors")
 note("restore")
+trainer.export("model.onnx", "exported.onnx")
+note("export")
 """
 STEP = """
 step = training_step("model.onnx", "cross_entropy", adamw)
@@ -142,7 +144,9 @@ def rows(megabytes: int, table: int) -> list[Row]:
         found.append(("fit -o", measured(folder, FIT.replace("OPTIONS", "[]"))["fit"], bound))
         own = measured(folder, TRAINER)
         found.append(("Trainer: training", own["training"], bound))
-        found += [(f"Trainer: {k}", own[k], 1.05 * own["training"]) for k in ("save", "restore")]
+        found += [
+            (f"Trainer: {k}", own[k], 1.05 * own["training"]) for k in ("save", "restore", "export")
+        ]
         for key, value in measured(folder, STEP).items():
             found.append((key, value, bound if "folder" in key else 1.1 * 2 * weights))
     with tempfile.TemporaryDirectory() as name:
@@ -167,7 +171,7 @@ def main() -> None:
     lines = [
         f"`scripts/bench_training_memory.py`: {args.megabytes} MB of weights, AdamW. Bounds:",
         "1.1 times (all weights once, and trained ones once more for the gradient and each state),",
-        "1.05 times training for saving and restoring, 2.6 GB for the table.", "",
+        "1.05 times training for saving, restoring and exporting, 2.6 GB for the table.", "",
         "| what | MB over the imports | bound | ratio |", "|---|---|---|---|",
         *(f"| {k} | {v:.0f} | {b:.0f} | {v / b:.2f} |" for k, v, b in found),
     ]  # fmt: skip

@@ -7,12 +7,11 @@ from __future__ import annotations
 import contextlib
 import filecmp
 import os
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import EncodeError
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, ValueInfoProto
 
 from onnxgrad.errors import InputError, InternalError
@@ -31,6 +30,7 @@ from onnxgrad.ir.storage.atomic_files import (
     place_of,
     write_stream,
 )
+from onnxgrad.ir.storage.weights_in_file import own_data
 from onnxgrad.ir.types import type_to_proto
 from onnxgrad.ir.var import Var, names_of
 from onnxgrad.options import known_keywords
@@ -198,12 +198,13 @@ def save_together(
     folder = Path(folder)
     moves: list[tuple[Part, Path]] = []
     replaced: list[Path] = []
+    written: external.Written = {}
     with _named(folder), made_folder(folder), Staging(folder) as staging:
         for name, content in contents.items():
             path = folder / name
             with _named(path):
                 if isinstance(content, Program):
-                    parts, old = _staged(content, path, path, staging, change)
+                    parts, old = _staged(content, path, path, staging, change, written)
                     replaced += old
                 else:
                     staged = {p.parent.resolve() / p.name: part.path for part, p in moves}
@@ -240,7 +241,7 @@ def remove(path: str | os.PathLike[str], *, keep: Collection[Path] = ()) -> None
     among the resolved paths `keep`. Raises InputError if it cannot be removed.
     """
     place = place_of(Path(path))
-    data = _own_data(place)
+    data = own_data(place)
     try:
         place.unlink()
     except OSError as e:
@@ -249,11 +250,18 @@ def remove(path: str | os.PathLike[str], *, keep: Collection[Path] = ()) -> None
 
 
 def _staged(
-    program: Program, path: Path, place: Path, staging: Staging, change: Change = id
+    program: Program,
+    path: Path,
+    place: Path,
+    staging: Staging,
+    change: Change = id,
+    written: external.Written | None = None,
 ) -> tuple[list[tuple[Part, Path]], list[Path]]:
     """Returns the parts of a model with their paths, the model last, and the files of weights of
     the model that it replaces. No other process of ours publishes in the folder from then on.
+    External weights that are `written` already are shared; those of this model are added.
     """
+    written = {} if written is None else written
     _refuse_own_files(program, place)
     # a copy is needed only where something changes
     same = change is id and not _is_changed(program)
@@ -273,24 +281,27 @@ def _staged(
         )
     moves: list[tuple[Part, Path]] = []
     kept = external.sources(program.proto, program.folder)
-    part = staging.part(place)
+    part, moved = staging.part(place), bool(outside)
+    outside = external.refer(outside, program.folder, written)
     if outside:
-        digest = external.move(outside, program.folder, part.file, program.digests)
+        digest, places = external.move(outside, program.folder, part.file, program.digests)
         part.settle(sync=staging.sync)
         staging.lock()
         data_path, made = _data_path(place, digest, part)
         external.name(outside, data_path.name)
         kept.add(data_path.resolve())
         moves += [(part, data_path)] if made else []
-        data = _serialized(model)
+        at = program.folder
+        written |= {(at, was): (data_path.name, *span) for was, span in places.items() if was}
         part = staging.part(place)
+    data = _serialized(model) if moved else data
     if data is None:
         raise InputError(
             f"{path}: cannot be written: the model passes 2 GB even without its weights"
         )
     part.file.write(data)
     staging.lock()
-    replaced = [old for old in _own_data(place) if old.resolve() not in kept]
+    replaced = [old for old in own_data(place) if old.resolve() not in kept]
     return [*moves, (part, place)], replaced
 
 
@@ -325,19 +336,6 @@ def _data_path(model: Path, digest: str, part: Part) -> tuple[Path, bool]:
         count += 1
         path = model.with_name(f"{model.name}.{digest}-{count}.data")
     return path, True
-
-
-def _own_data(path: Path) -> list[Path]:
-    """The files of weights of the model at `path` that `save` wrote."""
-    try:
-        if path.stat().st_size >= external.MAX_BYTES:
-            return []
-        model = ModelProto()
-        model.ParseFromString(path.read_bytes())
-    except (OSError, DecodeError):  # there is no file, or it is no model
-        return []
-    named = re.compile(re.escape(path.name) + r"\.[0-9a-f]{16}(-\d+)?\.data")
-    return [path.with_name(n) for n in sorted(external.locations(model)) if named.fullmatch(n)]
 
 
 # ---- protobuf ------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def read_npz(path: Path) -> dict[str, Array]:
     """
     if path.is_dir():
         return _read_folder(path)
-    stored = read_arrays(path)
+    stored = read_arrays(path, mapped=True)
     if isinstance(stored, np.ndarray):
         raise InputError(
             f"{path}: has one array without a name: write an .npz with one array for each input"

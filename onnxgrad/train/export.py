@@ -26,10 +26,13 @@ from onnxgrad.ir.load import (
     proto_of,
     to_kind_of,
 )
+from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_fields, elements, keep
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.storage import external_data
+from onnxgrad.ir.storage.atomic_files import place_of, write_whole
+from onnxgrad.ir.storage.weights_in_file import own_data, pieces
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.options import known_keywords
 
@@ -65,10 +68,31 @@ def export(
         _refuse_half(own, values)
     if path is not None:
         _refuse_own_file(model, path)
+    if path is not None and own.path is not None and _is_one_file(own, own.path):
+        arrays: dict[str, Array] = {}
+        trained = with_weights(own, values, how, repairs or Repairs(), arrays)
+        return _stream(trained.proto, own.path, arrays, Path(path))
     trained = with_weights(own, values, how, repairs or Repairs())
     if own.path is not None:
         bring_inside(own.path, trained)
     return to_kind_of(trained, model) if path is None else save(trained, path)
+
+
+def _is_one_file(program: Program, path: Path) -> bool:
+    """Whether large weights of the program stayed in its file, and no weights lie elsewhere."""
+    outside = external_data.locations(program.proto)
+    return outside == {path.name} and path.stat().st_size < external_data.MAX_BYTES * 0.9
+
+
+def _stream(model: ModelProto, source: Path, arrays: Mapping[str, Array], path: Path) -> None:
+    """Write a model piece by piece. Raises InputError."""
+    try:
+        replaced = own_data(place_of(path))
+        write_whole(path, pieces(model, source, arrays))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+    for file in replaced:
+        file.unlink(missing_ok=True)
 
 
 def _refuse_half(program: Program, values: Mapping[str, Array]) -> None:
@@ -97,8 +121,11 @@ def with_weights(
     values: Mapping[str, Array],
     how: Mapping[str, Any] | None = None,
     repairs: Repairs = NONE,
+    apart: dict[str, Array] | None = None,
 ) -> Program:
-    """Return the result of `export` as a Program. Raises the same errors."""
+    """Return the result of `export` as a Program. apart: receives new values of weights that stayed
+    in the model's file, in place of the program. Raises the same errors.
+    """
     before, folder = proto_of(model)
     if repairs.untied:
         program = load_own(model)
@@ -111,9 +138,9 @@ def with_weights(
     copied = {t.copy: t for t in repairs.tied if t.name in values}
     for name, t in copied.items():
         tensor = _the_one(held.get(name, []), name)
-        _replace(tensor, name, t.of(values[t.name], tensor.dims))
+        _replace(tensor, name, t.of(values[t.name], tensor.dims), apart)
     for name, value in values.items():
-        _replace(_the_one(held.get(name, []), name), name, value)
+        _replace(_the_one(held.get(name, []), name), name, value, apart)
     if too_many := sorted(set(changed_weights(before, proto)) - set(values) - set(copied)):
         raise InternalError(f"export changed '{too_many[0]}', which was not trained")
     keep(proto.metadata_props, lambda entry: entry.key != KEY)
@@ -148,15 +175,17 @@ def _the_one(found: list[TensorProto], name: str) -> TensorProto:
     return found[0]
 
 
-def _replace(tensor: TensorProto, name: str, value: Array) -> None:
+def _replace(tensor: TensorProto, name: str, value: Array, apart: dict[str, Array] | None) -> None:
     if tuple(tensor.dims) != value.shape:
         raise InputError(
             f"'{name}' has shape {list(value.shape)} after training, {list(tensor.dims)} in the "
             "model"
         )
-    new = numpy_helper.from_array(
-        np.require(value.astype(numpy_dtype(tensor.data_type)), requirements="C")
-    )
+    value = value.astype(numpy_dtype(tensor.data_type), copy=False)
+    if apart is not None and tensor.external_data and value.nbytes == raw_bytes(tensor):
+        apart[name] = value
+        return
+    new = numpy_helper.from_array(np.require(value, requirements="C"))
     for field in _DATA:
         tensor.ClearField(field)
     tensor.raw_data = new.raw_data

@@ -288,14 +288,14 @@ def test_only_a_data_file_of_its_own_goes_with_the_model(tmp_path: Path) -> None
 def test_eight_writers_of_one_output_leave_no_weights_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = save_module._own_data
+    look = save_module.own_data
 
     def slowly(place: Path) -> list[Path]:
         found = look(place)
         time.sleep(0.01)  # another writer would come in between
         return found
 
-    monkeypatch.setattr(save_module, "_own_data", slowly)
+    monkeypatch.setattr(save_module, "own_data", slowly)
     programs = []
     for i in range(8):
         (tmp_path / f"in{i}").mkdir()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,7 +18,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.train import Trainer, save_step, training_step
 from onnxgrad.train.export import KEY, changed_weights, digest, export
 from onnxgrad.verify.running.session import run
-from tests.helpers import MODELS_DIR
+from tests.helpers import MODELS_DIR, parse
 from tests.train.common import classifier
 
 INSIDE = """<ir_version: 8, opset_import: ["": 18]>
@@ -109,6 +111,45 @@ def test_into_a_file(tmp_path: Path) -> None:
             export(model, values, path=path)
     with pytest.raises(InputError, match="cannot be written"):
         export(path, values, path=tmp_path / "nowhere" / "b.onnx")
+
+
+def test_a_file_with_large_weights_is_written_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same bytes as at once; a tied copy and a new bias too, over an older output."""
+    path, rng = tmp_path / "a.onnx", np.random.default_rng(0)
+    model = parse(
+        "g (int64[B,N] i, float[B,N,256] x) => (float[B,N,512] y) "
+        "{ e = Gather (table, i)  s = Add (e, x)  h = MatMul (s, w)  y = MatMul (h, copy) }"
+    )
+    table = rng.standard_normal((512, 256)).astype(np.float32)
+    w = rng.standard_normal((256, 256)).astype(np.float32)
+    for name, a in {"table": table, "w": w, "copy": np.ascontiguousarray(table.T)}.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(a, name))
+    onnx.save(model, path)
+    step = training_step(path, "sequence_cross_entropy{shift=0}", wrt=["table", "copy"])
+    repairs, values = step.manifest.repairs, {"table": table + 1}
+    assert repairs.tied
+    module: Any = sys.modules[export.__module__]
+    made, ways = module.pieces, []
+
+    def pieces(*given: Any) -> Any:
+        ways.append(given)
+        return made(*given)
+
+    monkeypatch.setattr(module, "pieces", pieces)
+    for _ in range(2):
+        assert export(path, values, repairs=repairs, path=tmp_path / "b.onnx") is None
+    assert len(ways) == 2
+    whole = export(path, values, repairs=repairs)
+    assert (tmp_path / "b.onnx").read_bytes() == whole.SerializeToString()
+    found = {t.name: onnx.numpy_helper.to_array(t) for t in whole.graph.initializer}
+    np.testing.assert_array_equal(found["copy"], table.T + 1)
+    np.testing.assert_array_equal(found["w"], w)
+    before = (tmp_path / "b.onnx").read_bytes()
+    with pytest.raises(InputError, match="has shape"):
+        export(path, {"w": w[:1]}, path=tmp_path / "b.onnx")
+    assert (tmp_path / "b.onnx").read_bytes() == before
 
 
 @pytest.mark.parametrize(

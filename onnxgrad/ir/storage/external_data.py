@@ -24,9 +24,12 @@ TOO_LARGE = (
 )
 
 
-# the entries of an external tensor -> the digest of its bytes when they were first read, for a
-# proof or to be written
-Digests: TypeAlias = MutableMapping[tuple[tuple[str, str], ...], bytes]
+# the entries of an external tensor
+Place: TypeAlias = tuple[tuple[str, str], ...]
+# the digest of its bytes when they were first read, for a proof or to be written
+Digests: TypeAlias = MutableMapping[Place, bytes]
+# the file, the offset and the length to which the tensor at a place of a folder was written
+Written: TypeAlias = dict[tuple[Path | None, Place], tuple[str, int, int]]
 
 
 class TooLarge(InputError):
@@ -154,7 +157,7 @@ def large(model: ModelProto) -> list[TensorProto]:
     return [t for t in inside if len(t.raw_data) > _INLINE_BYTES]
 
 
-def _place(tensor: TensorProto) -> tuple[tuple[str, str], ...]:
+def _place(tensor: TensorProto) -> Place:
     return tuple(sorted((e.key, e.value) for e in tensor.external_data))
 
 
@@ -168,16 +171,39 @@ def _unchanged(tensor: TensorProto, digest: bytes, digests: Digests) -> None:
         )
 
 
+def refer(
+    leaving: Iterable[TensorProto], folder: Path | None, written: Written
+) -> list[TensorProto]:
+    """Let tensors that were written to a file of the same folder before refer to it. Returns the
+    others.
+    """
+    others = []
+    for tensor in leaving:
+        outside = tensor.data_location == TensorProto.EXTERNAL
+        found = written.get((folder, _place(tensor))) if outside else None
+        if found is None:
+            others.append(tensor)
+        else:
+            _refer(tensor, *found)
+    return others
+
+
+def _refer(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+    tensor.raw_data = b"\0"  # set_external_data wants the field present
+    set_external_data(tensor, location, offset, length)
+    tensor.ClearField("raw_data")
+
+
 def move(
     leaving: Sequence[TensorProto], folder: Path | None, file: IO[bytes], digests: Digests
-) -> str:
+) -> tuple[str, dict[Place, tuple[int, int]]]:
     """Write the tensors one after the other to `file`; tensors that share their data still do.
-    Returns a digest of the file.
+    Returns a digest of the file, and offset and length of each by the place that it had.
 
     The tensors then refer to a file without a name, which `name` sets. Raises InputError as
     `internalize`, NotProved if `digests` has another digest of an external tensor.
     """
-    written: dict[tuple[tuple[str, str], ...], tuple[int, int]] = {}
+    written: dict[Place, tuple[int, int]] = {}
     digest = hashlib.blake2b(digest_size=8)
     for tensor in leaving:
         external = tensor.data_location == TensorProto.EXTERNAL
@@ -193,10 +219,8 @@ def move(
                 _unchanged(tensor, content.digest(), digests)
             written[place] = (offset, file.tell() - offset)
             digest.update(content.digest() + repr(written[place]).encode())
-        tensor.raw_data = b"\0"  # set_external_data wants the field present
-        set_external_data(tensor, "", *written[place])
-        tensor.ClearField("raw_data")
-    return digest.hexdigest()
+        _refer(tensor, "", *written[place])
+    return digest.hexdigest(), written
 
 
 def name(moved: Iterable[TensorProto], location: str) -> None:

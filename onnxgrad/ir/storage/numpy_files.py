@@ -5,11 +5,12 @@ is allocated for the array.
 from __future__ import annotations
 
 import math
+import struct
 import zipfile
 from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -22,10 +23,14 @@ _RATIO = 100  # beyond _PACKED: bytes for each byte of the file
 _LONGEST = (1 << 16) - 1 - len(".npy")  # bytes of a name in a zip file
 _HEADER = 10_000  # bytes; numpy's limit
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_MAPPED = 1 << 26  # bytes of an array from which on it stays in the file
+# shape, whether the first axis is the innermost, dtype
+Header: TypeAlias = tuple[tuple[int, ...], bool, "np.dtype[Any]"]
 
 
-def read_arrays(path: Path) -> Array | dict[str, Array]:
-    """Return the array of an .npy file, or the arrays of an .npz file by name.
+def read_arrays(path: Path, *, mapped: bool = False) -> Array | dict[str, Array]:
+    """Return the array of an .npy file, or the arrays of an .npz file by name. mapped: large arrays
+    of an .npz file that are not compressed stay in the file, and may be larger than the memory.
 
     Raises InputError for a file that is missing, damaged, pickled, or smaller than its headers say.
     """
@@ -34,7 +39,7 @@ def read_arrays(path: Path) -> Array | dict[str, Array]:
         with open(path, "rb") as file:
             start = file.read(6)
             if start[:2] == b"PK":
-                return _archive(file, size)
+                return _archive(file, size, mapped)
             if not start:
                 raise ValueError("the file is empty")
             if start != np.lib.format.MAGIC_PREFIX:
@@ -54,7 +59,7 @@ def read_arrays(path: Path) -> Array | dict[str, Array]:
         raise InputError(f"{path}: cannot be read: {why}") from error
 
 
-def _archive(file: IO[bytes], size: int) -> dict[str, Array]:
+def _archive(file: IO[bytes], size: int, mapped: bool) -> dict[str, Array]:
     """Return the arrays of a zip file of `size` bytes."""
     arrays: dict[str, Array] = {}
     with zipfile.ZipFile(file) as archive:
@@ -73,7 +78,13 @@ def _archive(file: IO[bytes], size: int) -> dict[str, Array]:
             if member.compress_type not in _METHODS or member.flag_bits & 1:
                 raise ValueError(f"member {name!r} is encrypted or compressed by another tool")
             with archive.open(member) as head:
-                _check(head, member.file_size)
+                shape, by_columns, dtype = _check(head, member.file_size)
+                skipped = head.tell()
+            if mapped and member.compress_size == member.file_size >= _MAPPED:  # as it is
+                order: Literal["F", "C"] = "F" if by_columns else "C"
+                at = _start(file, member) + skipped
+                arrays[name] = np.asarray(np.memmap(file, dtype, "r", at, shape, order))
+                continue
             with archive.open(member) as whole:
                 arrays[name] = np.lib.format.read_array(whole, allow_pickle=False)
                 if whole.read(1):  # to the end: only there is the checksum compared
@@ -81,16 +92,25 @@ def _archive(file: IO[bytes], size: int) -> dict[str, Array]:
     return arrays
 
 
-def _check(file: IO[bytes], size: int) -> None:
-    """Raises ValueError if the header describes more than `size` bytes."""
+def _start(file: IO[bytes], member: zipfile.ZipInfo) -> int:
+    """Return where the bytes of a member begin, behind its header and the names in it."""
+    file.seek(member.header_offset)
+    header = file.read(30)
+    names: tuple[int, int] = struct.unpack("<HH", header[26:])
+    return member.header_offset + 30 + sum(names)
+
+
+def _check(file: IO[bytes], size: int) -> Header:
+    """Returns the header. Raises ValueError if it describes more than `size` bytes."""
     version = np.lib.format.read_magic(file)
     if version == (1, 0):
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        header = np.lib.format.read_array_header_1_0(file)
     elif version == (2, 0) and int.from_bytes(file.read(4), "little") <= _HEADER:
         file.seek(-4, 1)
-        shape, _, dtype = np.lib.format.read_array_header_2_0(file)
+        header = np.lib.format.read_array_header_2_0(file)
     else:
         raise ValueError(f"format {version} or the length of its header is not supported")
+    shape, _, dtype = header
     if dtype.hasobject:
         raise ValueError("holds Python objects (pickled); save arrays of numbers")
     if any(length < 0 for length in shape):
@@ -100,6 +120,7 @@ def _check(file: IO[bytes], size: int) -> None:
         raise ValueError(
             f"the header describes {needed:,} bytes, and {max(0, size - file.tell()):,} follow"
         )
+    return header
 
 
 class ArraysFile(AbstractContextManager["ArraysFile"]):

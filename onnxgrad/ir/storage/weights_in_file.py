@@ -1,22 +1,29 @@
 """Reads a model file without its large weights, which refer to their place in the file as external
-data does. No copy of the model holds them.
+data does, and writes it with them. No copy of the model holds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+import numpy as np
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto
 
 from onnxgrad.ir.preflight.tensors import raw_bytes
+from onnxgrad.ir.protobufs import copy_fields
+from onnxgrad.ir.storage import external_data as external
+from onnxgrad.ir.types import Array
 
 # bytes of a weight from which on it stays in the file: what decides a rewrite is smaller
 LARGE = 1 << 18
 # a file of more fields is read at once: it has no large weights for its size, or is none of ours
 _MOST_FIELDS = 1 << 19
+# bytes that are copied at once
+_PIECE = 1 << 24
 # protobuf's wire types
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 # numbers of fields in onnx.proto
@@ -120,3 +127,96 @@ class _Reader:
             if byte < 0x80:
                 return value, at + i + 1
         raise _Unlike
+
+
+def own_data(path: Path) -> list[Path]:
+    """The files of weights of the model at `path` that `save` wrote."""
+    try:
+        if path.stat().st_size >= external.MAX_BYTES:
+            return []
+        model = read_without_weights(path)
+        if model is None:
+            model = ModelProto()
+            model.ParseFromString(path.read_bytes())
+    except (OSError, DecodeError):  # there is no file, or it is no model
+        return []
+    named = re.compile(re.escape(path.name) + r"\.[0-9a-f]{16}(-\d+)?\.data")
+    return [path.with_name(n) for n in sorted(external.locations(model)) if named.fullmatch(n)]
+
+
+# ---- writing -------------------------------------------------------------------------------------
+
+
+def _lies_in(tensor: TensorProto, path: Path) -> bool:
+    """Whether the bytes of a tensor stayed in the model file."""
+    return any(e.key == "location" and e.value == path.name for e in tensor.external_data)
+
+
+def pieces(model: ModelProto, path: Path, arrays: Mapping[str, Array]) -> Iterator[bytes]:
+    """Yield the bytes of a model that `read_without_weights` read from the file `path`, with its
+    large initializers from there, or from `arrays` by name; as protobuf writes them. Raises OSError
+    if the file has become shorter.
+    """
+    tensors = model.graph.initializer
+    outlines = [_outline(tensor, path) for tensor in tensors]
+    begins = [_begin(_INITIALIZER, len(a) + size + len(b)) for a, size, b in outlines]
+    before, behind = _around(model, _GRAPH)
+    first, last = _around(model.graph, _INITIALIZER)
+    of_tensors = sum(len(a) + size + len(b) for a, size, b in outlines) + sum(map(len, begins))
+    yield before + _begin(_GRAPH, len(first) + of_tensors + len(last)) + first
+    with open(path, "rb") as file:
+        for tensor, begin, (head, size, tail) in zip(tensors, begins, outlines, strict=True):
+            yield begin + head
+            if size:
+                yield from _elements(tensor, file, arrays)
+            yield tail
+    yield last + behind
+
+
+def _outline(tensor: TensorProto, path: Path) -> tuple[bytes, int, bytes]:
+    """The bytes of a tensor before its elements, how many bytes of elements lie in the file, and
+    the bytes behind.
+    """
+    if not _lies_in(tensor, path):
+        return tensor.SerializeToString(), 0, b""
+    first, last = _around(tensor, _RAW_DATA)
+    size = raw_bytes(tensor) or 0
+    return first + _begin(_RAW_DATA, size), size, last
+
+
+def _elements(tensor: TensorProto, file: IO[bytes], arrays: Mapping[str, Array]) -> Iterator[bytes]:
+    if tensor.name in arrays:
+        array = arrays[tensor.name]
+        little: Any = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
+        yield little.reshape(-1).view(np.uint8).data
+        return
+    place = {e.key: e.value for e in tensor.external_data}
+    left = int(place["length"])
+    file.seek(int(place["offset"]))
+    while left:
+        piece = file.read(min(left, _PIECE))
+        if not piece:
+            raise OSError(f"{file.name} has become shorter")
+        left -= len(piece)
+        yield piece
+
+
+def _around(message: Any, number: int) -> tuple[bytes, bytes]:
+    """The bytes of a message before and after a field, and without what says that its bytes lie in
+    a file.
+    """
+    first, last = type(message)(), type(message)()
+    names = {f.name: f.number for f, _ in message.ListFields()}
+    of_place = ("external_data", "data_location") if number == _RAW_DATA else ()
+    copy_fields(message, first, (*(k for k, n in names.items() if n >= number), *of_place))
+    copy_fields(message, last, (*(k for k, n in names.items() if n <= number), *of_place))
+    return first.SerializeToString(), last.SerializeToString()
+
+
+def _begin(number: int, size: int) -> bytes:
+    """The tag and the length of a field of bytes."""
+    found, left = bytearray([number << 3 | _BYTES]), size
+    while left > 0x7F:
+        found.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*found, left])

@@ -7,12 +7,14 @@ import os
 import tracemalloc
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.storage import numpy_files
 from onnxgrad.ir.storage.numpy_files import ArraysFile, read_arrays
 from tests.helpers import parse
 
@@ -119,6 +121,23 @@ def test_each_command_refuses_each_file_in_one_line(
         code, line = main([*COMMANDS[command], f"{what}.npz"]), capsys.readouterr().err
         assert code == 2 and line.count("\n") == 1 and f"{what}.npz" in line, (what, line)
     assert not Path("o.onnx").exists()
+
+
+def test_large_arrays_stay_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless they are compressed; whatever their order in memory and the length of their names."""
+    monkeypatch.setattr(numpy_files, "_MAPPED", 180)
+    wide = np.random.default_rng(0).standard_normal((5, 7))
+    columns, long = np.asfortranarray(wide), "n" * 99
+    given = {"x": wide, "columns": columns, long: wide[1:], "y": wide[:1, :1]}
+    for save, some in ((np.savez, True), (np.savez_compressed, False)):
+        save(tmp_path / "a.npz", **given)
+        found: Any = read_arrays(tmp_path / "a.npz", mapped=True)
+        assert found.keys() == given.keys()
+        for name, array in given.items():
+            np.testing.assert_array_equal(found[name], array)
+            assert isinstance(found[name].base, np.memmap) == (some and name != "y"), name
+        whole: Any = read_arrays(tmp_path / "a.npz")
+        assert not isinstance(whole["x"].base, np.memmap)
 
 
 def test_arrays_are_written_one_by_one_or_not_at_all(tmp_path: Path) -> None:

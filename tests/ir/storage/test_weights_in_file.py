@@ -12,7 +12,7 @@ import pytest
 from onnxgrad.ir.load import bring_inside, load_in_place
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage import weights_in_file
-from onnxgrad.ir.storage.weights_in_file import LARGE, read_without_weights
+from onnxgrad.ir.storage.weights_in_file import LARGE, pieces, read_without_weights
 from onnxgrad.train.export import digest
 from tests.helpers import parse
 
@@ -44,6 +44,20 @@ def test_large_weights_stay_and_come_back(tmp_path: Path) -> None:
     assert digest(program) == digest(given)
     bring_inside(path, program)
     assert to_proto(program).SerializeToString() == given.SerializeToString()
+
+
+def test_written_in_pieces_it_is_the_file_that_protobuf_writes(tmp_path: Path) -> None:
+    path, given = tmp_path / "model.onnx", model()
+    onnx.save(given, path)
+    found = read_without_weights(path)
+    assert found is not None
+    assert b"".join(pieces(found, path, {})) == given.SerializeToString() == path.read_bytes()
+    other = np.arange(512 * 256, dtype=np.float32).reshape(512, 256)
+    given.graph.initializer[2].raw_data = other.tobytes()
+    assert b"".join(pieces(found, path, {"last": other[:, :]})) == given.SerializeToString()
+    path.write_bytes(path.read_bytes()[: -4 * LARGE])
+    with pytest.raises(OSError, match="has become shorter"):
+        b"".join(pieces(found, path, {}))
 
 
 @pytest.mark.parametrize("how", ["link", "second name", "cut", "fields", "other bytes"])
