@@ -65,7 +65,17 @@ from onnxgrad.rewrite.context import PatternContext, rewrite_bindings, rewrite_c
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import rewrite
-from onnxgrad.surgery import edit, extract, join, lift, open_batch, place, set_metadata, vmap
+from onnxgrad.surgery import (
+    edit,
+    extract,
+    join,
+    lift,
+    linearize,
+    open_batch,
+    place,
+    set_metadata,
+    vmap,
+)
 from onnxgrad.testing import temporary_rules
 from onnxgrad.train.onnx_training.preview_operators import LowerTraining
 from onnxgrad.training import Trainer, fit, training_step
@@ -139,6 +149,7 @@ __all__ = [
     "jvp",
     "kernel",
     "lift",
+    "linearize",
     "load",
     "mark_checkpoints",
     "op",

@@ -10,12 +10,14 @@ from typing import Any
 from onnxgrad.ir.load import ModelLike, check_room, load_own, to_kind_of
 from onnxgrad.jobs import edit as editing
 from onnxgrad.jobs import extract as extracting
+from onnxgrad.jobs import gradients as deriving
 from onnxgrad.jobs import join as joining
 from onnxgrad.jobs import lift as lifting
 from onnxgrad.jobs import open_batch as opening
 from onnxgrad.jobs import place as placing
 from onnxgrad.jobs.declarations import PlaceOptions
 from onnxgrad.jobs.declared import from_keywords
+from onnxgrad.jobs.gradient_declarations import LinearizeOptions
 from onnxgrad.jobs.lift import Lifted
 from onnxgrad.jobs.metadata import change
 from onnxgrad.jobs.outcome import with_room
@@ -31,6 +33,7 @@ from onnxgrad.jobs.surgery_declarations import (
     VmapOptions,
 )
 from onnxgrad.limits import limited
+from onnxgrad.transform.split import Linearized
 
 _log = logging.getLogger("onnxgrad")
 
@@ -49,6 +52,37 @@ def extract(model: ModelLike, *, options: ExtractOptions) -> Any:
     ['linear_2']
     """
     return to_kind_of(_accepted(extracting.extract(model, options, with_room(model))), model)
+
+
+@from_keywords(LinearizeOptions)
+def linearize(model: ModelLike, *, options: LinearizeOptions) -> Linearized:
+    """Returns the model and its gradient as two models, a forward and a backward part, and their
+    manifest.
+
+    The forward part returns the outputs of the model, then residuals. The backward part takes
+    residuals, which may also be inputs or outputs of the model, and an input `<target>_grad` for
+    the adjoint of each target. It returns `<value>_grad` for each of `wrt`. Names are those of the
+    model, so that inputs can be fed by name. `wrt`, `stop` and `names` as for `gradient`; `target`:
+    None: every floating-point output.
+    `keep`: the residuals. "auto": the fewest bytes from which cheap operators compute the rest
+    again, as a minimum cut. "everything": nothing is computed again. "products": results of matrix
+    products, "nothing": inputs and outputs of the model alone, names and globs: these values; the
+    rest is computed again. A number or a text such as "64MB": at most so many bytes, with the least
+    work. Random draws are always kept. `dims`: sizes of symbols by which bytes are counted (64).
+
+    Both models have the type of `model`. Raises InputError as `gradient` does, for a budget that is
+    too small, and for a value that can neither be kept nor computed again.
+
+    >>> parts = onnxgrad.linearize("models/training/mlp.onnx", "params", "loss")
+    >>> [r.name for r in parts.manifest.residuals]
+    ['x', 'relu', 'linear_1', 'val_7']
+    """
+    found = deriving.derive(model, options, with_room(model)).found
+    for note in found.notes:
+        _log.info(note)
+    return Linearized(
+        to_kind_of(found.forward, model), to_kind_of(found.backward, model), found.manifest
+    )
 
 
 @from_keywords(OpenBatchOptions)

@@ -4,6 +4,8 @@
 # ruff: noqa: I001
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.jobs.declarations import Devices
+from onnxgrad.jobs.gradient_declarations import Keeps
+from onnxgrad.jobs.gradient_declarations import Targets
 from onnxgrad.jobs.groups import Constants
 from onnxgrad.jobs.groups import Entries
 from onnxgrad.jobs.groups import InputKind
@@ -26,6 +28,7 @@ from onnxgrad.jobs.groups import Text
 from onnxgrad.jobs.groups import Threads
 from onnxgrad.jobs.lift import Lifted
 from onnxgrad.options import Range
+from onnxgrad.transform.split import Linearized
 from onnxgrad.verify.feeds.proof_cases import Inputs
 from typing import Annotated
 from typing import Any
@@ -43,6 +46,18 @@ def extract(
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
 ) -> Any: ...
+def linearize(
+    model: ModelLike,
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    stop: Names | None = None,
+    names: str = '{}_grad',
+    dims: Sizes | None = None,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    keep: Keeps = 'auto',
+) -> Linearized: ...
 def open_batch(
     model: ModelLike,
     inputs: NamesByCommas | None = None,

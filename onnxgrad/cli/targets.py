@@ -32,6 +32,7 @@ REPORTS = (
     "plot",
     "prepare",
     "lift",
+    "split",
 )
 PAIRS = ("predict",)  # mappings of files to read to files to write
 
@@ -103,7 +104,12 @@ def check_reports(
         if os.path.exists(output):
             refuse_taken(Path(output), files)
         taken.append(("-o writes the model", output))
-    reports = [(name, getattr(args, name, None)) for name in REPORTS]
+    given = [(name, getattr(args, name, None)) for name in REPORTS]
+    reports = [
+        (name, file)
+        for name, file in given
+        for file in (file if isinstance(file, list) else [file])
+    ]
     pairs = [(name, file) for name in PAIRS for file in _pairs(args, name).values()]
     for name, file in [*reports, *pairs]:
         # of `ops` --markdown names no file
@@ -111,6 +117,10 @@ def check_reports(
             option = f"--{name.replace('_', '-')}"
             _check_report(option, file, files, taken)
             taken.append((f"{option} writes", file))
+
+
+def _files(given: str | list[str] | None) -> list[str | None]:
+    return [*given] if isinstance(given, list) else [given]
 
 
 def _pairs(args: argparse.Namespace, name: str) -> Mapping[str, str]:

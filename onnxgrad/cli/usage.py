@@ -13,7 +13,7 @@ from onnxgrad.jobs import declarations as jobs
 from onnxgrad.jobs import gradient_declarations as gradients
 from onnxgrad.jobs import surgery_declarations as surgery
 from onnxgrad.jobs.declared import Declaration, add_flags, group_of, reader
-from onnxgrad.jobs.gradient_declarations import PRODUCTS
+from onnxgrad.jobs.gradient_declarations import PRODUCTS, SPLIT
 from onnxgrad.jobs.groups import Seconds
 from onnxgrad.jobs.training import declarations as training
 from onnxgrad.vocabulary import TUNE_FILE, TUNE_SECONDS
@@ -174,7 +174,10 @@ COMMANDS: dict[str, Command] = {
          ("grad model.onnx -o grad.onnx --target logits --adjoint input",
           "a target of any shape; its adjoint becomes an input")),
         (
-            MODEL, NEEDED, HTML,
+            MODEL, OUTPUT, HTML,
+            row("--split", title=SPLIT, nargs="+", metavar="FILE", help="write the parts forward "
+                "(outputs and residuals) and backward (from residuals and adjoints to gradients) "
+                "to these two files, beside a manifest; or to one file, as two functions of it"),
             row("--mark", action="store_true", help="write no gradient but the model with the "
                 "marks of --checkpoint; grad reads them if --checkpoint is not given"),
             row("--function", metavar="NAME", help="add the gradient of this local function, with "

@@ -47,6 +47,17 @@ class AsKept:
         return b
 
 
+class Intact(AsKept):
+    """Everything is kept, and rules read a stand-in of a recurrent operator, which they would
+    replace in the forward part.
+    """
+
+    def __call__(self, b: Binding, g: Sequence[Any]) -> Binding:
+        """`b`, or a binding like it that is not part of the graph."""
+        recurrent = b.op in ("GRU", "LSTM", "RNN") and not b.domain
+        return Binding(b.node, b.block, list(b.inputs), b.outputs) if recurrent else b
+
+
 _AS_KEPT = AsKept()
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.backward_walk import AsKept, View
+from onnxgrad.grad.backward_walk import AsKept, Intact, View
 from onnxgrad.grad.checkpointing.choice import Choice, choose
 from onnxgrad.grad.checkpointing.marks import FileMarks, take
 from onnxgrad.grad.checkpointing.recomputation import Recomputation
@@ -48,6 +48,7 @@ class GradientRequest(metaclass=Declared):
     excluded: names that `wrt` does not match, such as the constants of a loss.
     stop: values that are treated as constants (stop-gradient). detached: names among `excluded`
     that are treated likewise.
+    intact: if true, no rule replaces an operator of the forward part, such as an LSTM by a Scan.
     replaced: if true, requested values are fed at run time, so Constant nodes among them become
     initializers.
     """
@@ -63,6 +64,7 @@ class GradientRequest(metaclass=Declared):
     stop: Stop = None
     replaced: bool = False
     detached: Collection[str] = ()
+    intact: bool = False
 
     def __post_init__(self) -> None:
         if self.adjoint not in ("auto", "ones", "input"):
@@ -172,7 +174,7 @@ def prepare(program: Program, request: GradientRequest) -> Prepared:
         requested,
         requested_names,
         stops,
-        view=_view(block, request.checkpoint, targets, requested, file_marks),
+        view=_view(block, request, targets, requested, file_marks),
         anchors=anchors,
         forward=set(block.bindings).difference(anchors),
         model_names=model_names,
@@ -196,7 +198,7 @@ def _fitting(targets: Sequence[Var], notes: list[str]) -> Adjoint:
 
 def _view(
     block: BindingBlock,
-    checkpoint: Choice,
+    request: GradientRequest,
     targets: Sequence[Var],
     requested: Sequence[Var],
     file_marks: FileMarks | None,
@@ -206,6 +208,9 @@ def _view(
 
     The marks of the file count if none are given.
     """
+    checkpoint = request.checkpoint
+    if request.intact:
+        return Intact()
     if checkpoint is None:
         return AsKept() if file_marks is None else Recomputation(block, file_marks.now())
     passed = influenced(block, requested) & reaching(block, targets)

@@ -22,6 +22,7 @@ from onnxgrad.jobs.surgery_declarations import ExtractOptions
 from onnxgrad.options import several
 from onnxgrad.passes.remove_unused import RemoveUnusedFunctions
 from onnxgrad.rewrite.trace import Trace
+from onnxgrad.transform.split import cut
 from onnxgrad.verify import Report, run
 from onnxgrad.verify import verify as prove
 from onnxgrad.verify.feeds.generate import feeds_for
@@ -86,25 +87,6 @@ def _named(values: Mapping[str, Var], given: Sequence[str], what: str) -> list[V
             near = perhaps(name, values, 3)
             raise InputError(f"{what} '{name}' is not a value of the main graph{near}")
     return [values[name] for name in names]
-
-
-def cut(program: Program, v: Var) -> Var:
-    """Replace a value by an input with its name. Raises InputError if its type is unknown."""
-    block = program.main
-    if v.is_input and v.initializer is None:
-        return v
-    if v.type is None:
-        raise InputError(f"the type of '{v.name}' is not known: it cannot be an input")
-    if v.initializer is not None:
-        block.ask_for(v)
-        return v
-    name = v.name
-    v.rename(program.names.fresh(f"{name}_computed"))
-    made = block.add_input(name, v.type)
-    for user in list(v.users):
-        for place in user.places(v):
-            user.block.set_operand(user, place, made)
-    return made
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from onnxgrad.jobs.groups import (
     Positive,
     Running,
     Seed,
+    Sizes,
     Word,
 )
 
@@ -38,11 +39,21 @@ class _Marks(Word):
         return found
 
 
+class _Kept(Word):
+    """A policy, a size in bytes, or names, which become a tuple."""
+
+    def join(self, words: Sequence[str], _: str) -> Any:
+        names = tuple(name for text in words for name in text.split(",") if name)
+        return names[0] if len(names) == 1 else names
+
+
+Keeps: TypeAlias = Annotated[str | int | Sequence[str], _Kept()]
 Checkpoints: TypeAlias = (
     "Annotated[Annotated[Checkpoint, Instance('Checkpoint')] | Mapping[str, Sequence[Any]]"
     " | Sequence[str] | str | int, _Marks()]"
 )
 PRODUCTS = "products, in place of the gradient"
+SPLIT = "two models, in place of the gradient"
 Targets: TypeAlias = Annotated[str | int | Sequence[str | int], Word()]
 _ADJOINT = (
     "ones: start with ones, for scalar targets; input: targets of any shape, whose adjoints become "
@@ -143,6 +154,28 @@ class JacobianOptions(Chosen, Jacobians):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Splitting(Declaration):
+    title: ClassVar[str] = SPLIT
+
+    keep: Keeps = option(
+        "auto",
+        "with --split: auto (default) keeps the fewest bytes from which cheap operators compute "
+        "the rest again; everything: nothing is computed again; products: matrix products; "
+        "nothing: inputs alone; a size such as 64MB; or names of values",
+        metavar="POLICY|SIZE|NAMES",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearizeOptions(Chosen, Splitting):
+    job: ClassVar[str] = "linearize"
+
+    stop: Names | None = option(None, "treat these computed values as constants")
+    names: str = option("{}_grad", "names of adjoints and gradients")
+    dims: Sizes | None = option(None, "sizes of symbolic dimensions by which bytes are counted")
+
+
+@dataclass(frozen=True, kw_only=True)
 class JvpOptions(Chosen):
     job: ClassVar[str] = "jvp"
 
@@ -229,7 +262,7 @@ class CheckProductOptions(Chosen, Jacobians, Tolerated):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradOptions(GradientOptions, Jacobians, Checked, Bounds):
+class GradOptions(GradientOptions, Jacobians, Splitting, Checked, Bounds):
     job: ClassVar[str] = "grad"
     title: ClassVar[str] = ""
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof", "Running": "proof"}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from onnxgrad.errors import NotProved
 from onnxgrad.grad.checking.check import check_gradient, refuse_strange
 from onnxgrad.grad.checking.derivatives import check_product
 from onnxgrad.grad.checking.report import GradientReport, bounded
@@ -21,6 +22,7 @@ from onnxgrad.grad.function_gradient import add_function_gradient, check_functio
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.ir.load import ModelLike, collector_paused, load, load_own
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.declared import Declaration, options_of
 from onnxgrad.jobs.gradient_declarations import (
     CasadiOptions,
@@ -33,10 +35,13 @@ from onnxgrad.jobs.gradient_declarations import (
     HessianProductOptions,
     JacobianOptions,
     JvpOptions,
+    LinearizeOptions,
     MarkOptions,
 )
 from onnxgrad.jobs.groups import Limits
 from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.transform.split import Split, as_functions, linearize
+from onnxgrad.verify import verify
 from onnxgrad.verify.bounds import Bounds
 
 _SAMPLE = 8  # values of a proof; a check looks at all
@@ -84,6 +89,7 @@ _FORMED: dict[type[Declaration], Callable[..., Any]] = {
     CasadiOptions: sibling,
     MarkOptions: _marked,
     FunctionGradientOptions: _with_function,
+    LinearizeOptions: linearize,
 }
 
 
@@ -109,14 +115,14 @@ def derive(
 
 
 def check(
-    model: ModelLike, options: CheckGradientOptions | CheckProductOptions, hooks: Hooks
+    model: ModelLike, options: CheckGradientOptions | CheckProductOptions, hooks: Hooks, **more: Any
 ) -> GradientReport:
     """Compare a gradient, or a product with a derivative, with finite differences, value by value.
     Raises errors as `onnxgrad.check_gradient`.
     """
     checking = check_gradient if isinstance(options, CheckGradientOptions) else check_product
     with hooks.limits(options.timeout, options.max_memory):
-        return checking(model, **_forming(options))
+        return checking(model, **{**_forming(options), **more})
 
 
 def _forming(options: Declaration) -> dict[str, Any]:
@@ -142,8 +148,25 @@ def _sample(
     known = {o.name for o in options_of(checking)}
     hooks.on_stage(f"{found.kind} against differences")
     sample = checking.from_settings({k: v for k, v in given.items() if k in known})
-    report = check(original, sample, Hooks())  # within the limits that hold already
+    parts = _equal_parts(found, hooks, proof) if isinstance(found, Split) else {}
+    report = check(original, sample, Hooks(), **parts)  # within the limits that hold already
     return bounded(report, bounds, found.values)
+
+
+def _equal_parts(found: Split, hooks: Hooks, proof: GradOptions) -> dict[str, Any]:
+    """Compare both parts, one after the other, with the gradient in one graph. Return what a check
+    needs to run them. Raises NotProved if they differ.
+    """
+    hooks.on_stage("both parts against the gradient")
+    whole, both = (to_proto(p, weights=True) for p in (found.program, as_functions(found)))
+    report = verify(
+        whole, both, provider=proof.provider, seeds=(proof.seed,), dims=proof.dims,
+        inputs=None if proof.inputs is None else proof.inputs,
+    )  # fmt: skip
+    if not report.ok:
+        raise NotProved(f"the two parts do not compute the gradient: {report.summary}")
+    parts = tuple(to_proto(p, weights=True) for p in (found.forward, found.backward))
+    return {"parts": parts, "adjoint": "input", "target": found.gradient.targets}
 
 
 def spread(names: Sequence[str]) -> list[str]:

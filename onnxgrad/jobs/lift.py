@@ -21,13 +21,14 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType, element_count
 from onnxgrad.ir.var import Var
-from onnxgrad.jobs.extract import cut, extracted, remove_what_served
+from onnxgrad.jobs.extract import extracted, remove_what_served
 from onnxgrad.jobs.inspection.operator_costs import flops
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, proved, runnable, running, write_if_proved
 from onnxgrad.jobs.surgery_declarations import LiftOptions
 from onnxgrad.options import several
 from onnxgrad.passes.convert_opset import hide_weight_inputs
+from onnxgrad.transform.split import cut
 from onnxgrad.wording import option, perhaps
 
 # of other domains nothing is known: their operators may draw, or keep a state

@@ -116,6 +116,48 @@ class FunctionMade(GradientMade):
         yield f"new function {self.gradient.new}"
 
 
+@dataclass(frozen=True)
+class SplitMade(GradientMade):
+    """A forward and a backward part, and their check if any."""
+
+    json_keys = (
+        "targets=gradient.gradient.targets manifest=gradient.manifest notes=gradient.notes "
+        "nodes=counts recomputed=gradient.again seconds check"
+    )
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The nodes of the model and of both parts."""
+        parts = {"forward": self.gradient.forward, "backward": self.gradient.backward}
+        return {"before": self.before, **{name: nodes(part) for name, part in parts.items()}}
+
+    def parts(self, verbose: bool = False) -> Iterator[Part]:
+        """The residuals, the notes, the sizes, the check."""
+        found, counts = self.gradient, self.counts
+        yield cell(
+            f"forward and backward parts of {', '.join(found.gradient.targets)} with respect to "
+            f"{counted(len(found.values), 'value')}"
+        )
+        manifest = found.manifest
+        listed = manifest.residuals[: None if verbose else _LISTED]
+        rows = (
+            (cell(r.name), cell(f"{r.dtype}{list(r.shape or ())}"), cell(f"from {r.origin}"))
+            for r in listed
+        )
+        yield table("residual", "type", "", rows=rows)
+        if len(listed) < len(manifest.residuals):
+            yield f"{len(listed)} of {counted(len(manifest.residuals), 'residual')} (-v lists all)"
+        size = "open sizes" if manifest.bytes is None else bytes_text(manifest.bytes)
+        yield f"{size} kept, {counted(found.again, 'node')} computed again"
+        yield from (cell(f"note: {note}") for note in found.notes)
+        yield (
+            f"{number(self.before)} → {counted(counts['forward'], 'node')} forward and "
+            f"{counts['backward']} backward, built in {seconds_text(self.seconds)}"
+        )
+        if self.check is not None:
+            yield from check_lines(self.check, verbose)
+
+
 def nodes(program: Program) -> int:
     """The bindings that compute something."""
     return sum(b.op not in ("Constant", "Identity") for b in program.main.walk())

@@ -5,13 +5,21 @@ graph.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from onnxgrad.cli.models import naming, shown, source
 from onnxgrad.cli.options import write_html
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import check_not_weights, files_read, target_of, writer
+from onnxgrad.cli.targets import (
+    check_not_weights,
+    files_read,
+    target_of,
+    write_model,
+    writer,
+)
 from onnxgrad.errors import InputError, NotProved
+from onnxgrad.ir.storage.places import STDIN
 from onnxgrad.jobs.declared import options_of
 from onnxgrad.jobs.gradient_declarations import (
     CasadiOptions,
@@ -22,15 +30,25 @@ from onnxgrad.jobs.gradient_declarations import (
     JacobianOptions,
     Jacobians,
     JvpOptions,
+    LinearizeOptions,
     MarkOptions,
+    Splitting,
 )
 from onnxgrad.jobs.gradients import derive
 from onnxgrad.jobs.groups import Limits
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import require_runtime
-from onnxgrad.report.gradient import FunctionMade, GradientMade, MarksMade, ProductMade, nodes
+from onnxgrad.report.gradient import (
+    FunctionMade,
+    GradientMade,
+    MarksMade,
+    ProductMade,
+    SplitMade,
+    nodes,
+)
 from onnxgrad.report.html.gradient import gradient_page
 from onnxgrad.report.parts import heading
+from onnxgrad.transform.split import Split, as_functions, save_split
 from onnxgrad.verify.running.process_limits import bounding_us
 
 _JOBS: dict[str | None, tuple[type[Limits], type[GradientMade]]] = {
@@ -42,16 +60,21 @@ _JOBS: dict[str | None, tuple[type[Limits], type[GradientMade]]] = {
     "fwd": (CasadiOptions, ProductMade),
     "mark": (MarkOptions, MarksMade),
     "function": (FunctionGradientOptions, FunctionMade),
+    "split": (LinearizeOptions, SplitMade),
 }
 # options of what is formed, not of its proof
-_FORMED = {o.name for cls in (GradientOptions, Jacobians) for o in options_of(cls)}
+_FORMED = {o.name for cls in (GradientOptions, Jacobians, Splitting) for o in options_of(cls)}
+_PARTS = 2  # forward and backward
 _FORMING = [o for o in options_of(GradOptions) if o.name in _FORMED]
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Write the graph once a sample of its derivatives agrees with differences."""
-    target = target_of(args.output, files_read(args))
     kind = "mark" if args.mark else args.of if args.function is None else "function"
+    kind = _split_kind(args, kind) if args.split else kind
+    if not args.split and args.output is None:
+        raise InputError("-o OUT is missing: name the file to write, or two after --split")
+    targets = [target_of(name, files_read(args)) for name in args.split or [args.output]]
     if args.html is not None and kind is not None:
         raise InputError("--html shows a gradient graph: this writes another kind of model")
     options, shape = _options(args, kind), _JOBS[kind][1]
@@ -59,23 +82,48 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if proof is not None and proof.verify:
         require_runtime(args.provider)
     model, before = source(args.model), list[int]()
-    check_not_weights(target, model)
+    for target in targets:
+        check_not_weights(target, model)
     with naming(args.model):
         with out.progress("grad", 1) as advance:
             hooks = Hooks(
                 on_stage=lambda stage: advance(stage, None),
                 on_read=lambda program: before.append(nodes(program)),
-                write=writer(target, out),
+                write=None if kind == "split" else writer(targets[0], out),
                 limits=bounding_us,
             )
             done = derive(model, options, hooks, proof)
+            if kind == "split" and done.ok:
+                _write_parts(done.found, targets, out)
         made = shape(done.found, before[0], done.seconds, done.report)
         write_html(args, lambda: _page(args, made, model, options), out)
     out.show(heading(shown(args.model)), *made.parts(out.verbose))
-    out.json({"model": args.model, "output": args.output, **made.to_dict()})
+    out.json({"model": args.model, "output": args.split or args.output, **made.to_dict()})
     if not done.ok:
         raise NotProved(f"{args.model}: {done.report}; nothing was written")
     return 0
+
+
+def _split_kind(args: argparse.Namespace, other: str | None) -> str:
+    """Raise InputError unless --split stands alone and its files are two, or one."""
+    if other is not None or args.output is not None:
+        flag = "-o" if args.output is not None else f"--{other}"
+        raise InputError(f"--split writes two parts to its own files: leave {flag} out")
+    if len(args.split) > _PARTS:
+        raise InputError(
+            "--split takes the files FORWARD and BACKWARD, or one file for both; MODEL comes before"
+        )
+    if STDIN in args.split:
+        raise InputError("--split writes files, and none of them to stdout")
+    return "split"
+
+
+def _write_parts(found: Split, targets: Sequence[Path | None], out: Output) -> None:
+    forward, *others = [Path(str(target)) for target in targets]
+    if others:
+        out.wrote(forward, *others, save_split(found, forward, others[0]))
+    else:
+        write_model(as_functions(found), forward, out)
 
 
 def _options(args: argparse.Namespace, kind: str | None) -> Limits:
@@ -95,10 +143,8 @@ def _options(args: argparse.Namespace, kind: str | None) -> Limits:
     for o in _FORMING if kind not in ("mark", "function") else ():
         if o.name not in known and settings[o.name] != o.default:
             of = f"casadi {kind}" if job is CasadiOptions else kind
-            only = o.name in ("mode", "batched")
-            raise InputError(
-                f"{o.flag} {'is for --jacobian' if only else f'says nothing of --{of}'}"
-            )
+            only = {"mode": "--jacobian", "batched": "--jacobian", "keep": "--split"}.get(o.name)
+            raise InputError(f"{o.flag} {f'is for {only}' if only else f'says nothing of --{of}'}")
     given = {k: settings[k] for k in known & {*(options.given if kind else settings)}}
     own = {CasadiOptions: {"kind": kind}, FunctionGradientOptions: {"name": args.function}}
     return job.from_settings({**given, **own.get(job, {})})

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any
 
@@ -78,22 +78,45 @@ def check_gradient(
     target: Target = None,
     *,
     adjoint: Adjoint = "auto",
+    parts: Sequence[ModelProto] = (),
     **options: Any,
 ) -> GradientReport:
     """Check a gradient numerically in random directions; `onnxgrad.check_gradient` says how.
+
+    parts: models that compute the gradient one after the other, and run in its place.
 
     options: those of `Conditions`, and the other fields of `GradientRequest`.
     """
     known = [f.name for f in fields(Conditions) if f.name in options]
     how = Conditions(**{name: options.pop(name) for name in known})
-    source, target, parts = with_parts(in_memory(model), target)
+    source, target, chosen = with_parts(in_memory(model), target)
     program = load(source)
     if adjoint == "auto":
         found_targets = find_targets(program.main, target, scalar=False)
         adjoint = "ones" if all(v.shape == () for v in found_targets) else "input"
     sequences = {v.name for v in program.main.vars() if isinstance(v.type, SequenceType)}
-    found = differentiate(program, wrt, target, adjoint=adjoint, excluded=parts, **options)
-    return _GradientCheck(source, source, found, wrt, how, found.stops, sequences).report()
+    found = differentiate(program, wrt, target, adjoint=adjoint, excluded=chosen, **options)
+    check = _GradientCheck(source, source, found, wrt, how, found.stops, sequences)
+    if parts:
+        check.run = partial(_in_turn, check.run, check.graph, parts)
+    return check.report()
+
+
+def _in_turn(
+    run: Run,
+    graph: ModelProto,
+    parts: Sequence[ModelProto],
+    model: ModelProto,
+    feeds: Mapping[str, Any],
+    outputs: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Run the parts in the place of `graph`, other models as they are."""
+    if model is not graph:
+        return run(model, feeds, outputs=outputs)
+    values = dict(feeds)
+    for part in parts:
+        values |= run(part, {v.name: values[v.name] for v in part.graph.input if v.name in values})
+    return values if outputs is None else {name: values[name] for name in outputs}
 
 
 @dataclass

@@ -1,0 +1,117 @@
+"""Bytes and work of forward bindings: what keeping a result takes, and what computing the result a
+second time takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir import domains
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE, REDUCTIONS
+from onnxgrad.ir.sizes import symbols
+from onnxgrad.ir.types import FLOAT_DTYPES, TensorType, numpy_dtype
+from onnxgrad.ir.var import Var
+from onnxgrad.verify.feeds.dims import evaluate
+
+# sizes are compared, not measured: an open dimension counts as this many
+OPEN = 64
+
+# products of matrices: what JAX calls dots
+PRODUCTS = frozenset((
+    "MatMul", "Gemm", "Conv", "ConvTranspose", "DeformConv", "Einsum", "MatMulInteger",
+    "ConvInteger", "QLinearMatMul", "QLinearConv", "Attention", "LSTM", "GRU", "RNN",
+    *(f"com.microsoft::{op}" for op in (
+        "FusedMatMul", "FusedConv", "FusedGemm", "MatMulNBits", "Attention", "MultiHeadAttention",
+        "GroupQueryAttention",
+    )),
+))  # fmt: skip
+_LAYOUT = (
+    "CenterCropPad", "Concat", "ConstantOfShape", "DepthToSpace", "Expand", "EyeLike", "Flatten",
+    "Gather", "Pad", "Range", "Reshape", "Shape", "Size", "Slice", "SpaceToDepth", "Split",
+    "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze",
+)  # fmt: skip
+_NORMS = (
+    "BatchNormalization", "Dropout", "GroupNormalization", "InstanceNormalization",
+    "LayerNormalization", "LogSoftmax", "LpNormalization", "MeanVarianceNormalization",
+    "RMSNormalization", "SimplifiedLayerNormalization", "Softmax",
+)  # fmt: skip
+_SLOW = ("Erf", "Exp", "Gelu", "Log", "Mish", "Pow", "Sigmoid", "Softplus", "Swish", "Tanh")
+# passes over the results: an operator that is not here is never computed twice unless asked for
+_PASSES: dict[str, int] = {
+    **dict.fromkeys((*ELEMENTWISE, *BROADCASTING, *REDUCTIONS, *_LAYOUT), 1),
+    **dict.fromkeys(_NORMS, 3),
+    **dict.fromkeys(_SLOW, 2),
+}
+_VIEWS = frozenset(("Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"))
+# results that are elements of operands, or comparable with them whatever was fused before
+_EXACT = frozenset(
+    (*_LAYOUT, "Abs", "Clip", "Identity", "Max", "Min", "Neg", "ReduceMax", "ReduceMin", "Relu")
+)
+_PER_PASS = 24  # multiplications in the time of one pass over a result
+_OTHERS = 64  # passes of an operator of unknown cost
+
+
+def size_of(v: Var, dims: Mapping[str, int] | None = None) -> int:
+    """Return the bytes of a value; symbols without a size in `dims`, and unknown sizes, count as
+    64.
+    """
+    if not isinstance(v.type, TensorType) or v.shape is None or not v.dtype:
+        return OPEN
+    return math.prod(_dim(d, dims or {}) for d in v.shape) * numpy_dtype(v.dtype).itemsize
+
+
+def _dim(d: int | str | None, dims: Mapping[str, int]) -> int:
+    if isinstance(d, int):
+        return d
+    try:
+        return OPEN if d is None else evaluate(d, {s: dims.get(s, OPEN) for s in symbols(d)})
+    except InputError:
+        return OPEN
+
+
+def is_product(b: Binding) -> bool:
+    """Whether it multiplies matrices, or contains graphs that may."""
+    return bool(b.blocks) or domains.full_name(b.domain, b.op) in PRODUCTS
+
+
+def is_cheap(b: Binding) -> bool:
+    """Whether it is elementwise, layout or a reduction, whose second run costs little."""
+    return not b.domain and b.op in _PASSES and not b.blocks
+
+
+def is_exact(b: Binding) -> bool:
+    """Whether its results are the same bits whatever kernels computed it."""
+    return not b.domain and b.op in _EXACT
+
+
+def compares(b: Binding) -> bool:
+    """Whether it asks if two floating-point values are the same bits."""
+    return b.is_op("Equal") and any(v is not None and v.dtype in FLOAT_DTYPES for v in b.inputs)
+
+
+def work_of(b: Binding, dims: Mapping[str, int] | None = None) -> int:
+    """Return the work of one run, in bytes of passes over memory."""
+    size = sum(size_of(v, dims) for v in b.outputs if v is not None)
+    if is_cheap(b):
+        if b.op in _VIEWS:
+            return 0
+        read = size_of(b.inputs[0], dims) if b.inputs and b.inputs[0] is not None else 0
+        return _PASSES[b.op] * max(size, read if b.op in REDUCTIONS else 0)
+    depth = _depth(b, dims)
+    return size * (_OTHERS if depth is None else 1 + depth // _PER_PASS)
+
+
+def _depth(b: Binding, dims: Mapping[str, int] | None) -> int | None:
+    """Return the multiplications for one element of a product's result; None if unknown."""
+    place = {"MatMul": 0, "Gemm": 1, "Conv": 1, "FusedMatMul": 0}.get(b.op)
+    v = None if place is None else b.operand(place)
+    if v is None or v.shape is None or not v.rank:
+        return None
+    if b.op == "Conv":
+        return math.prod(_dim(d, dims or {}) for d in v.shape[1:])
+    transposed = b.op == "Gemm" and b.attr("transB", 0)
+    axis = -1 if place == 0 or transposed else 0
+    return _dim(v.shape[axis], dims or {})

@@ -1,0 +1,212 @@
+"""The values to keep between a forward and a backward part, as a minimum cut over bytes.
+
+A value that the backward part reads is either kept or computed again from kept values. Each binding
+is a node of a network, computed again if it lies on the sink's side; so is each value, which the
+backward part has if it lies there. Cut edges cost the bytes of a value that is kept, or the work of
+a binding that is computed again. (The partitioner of PyTorch's AOTAutograd solves the same problem:
+https://dev-discuss.pytorch.org/t/467.)
+
+Policies: "auto" computes again what is cheap; "everything" keeps all that the backward part reads;
+"products" keeps results of matrix products, "nothing" inputs alone, names these values, and all
+compute the rest again. A budget in bytes keeps the values that save the most work. Random draws are
+always kept.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.checkpointing.costs import (
+    compares,
+    is_cheap,
+    is_exact,
+    is_product,
+    size_of,
+    work_of,
+)
+from onnxgrad.grad.checkpointing.minimum_cut import UNLIMITED, Network
+from onnxgrad.ir.binding import Binding, draws
+from onnxgrad.ir.types import TensorType
+from onnxgrad.ir.var import Var
+from onnxgrad.wording import option, perhaps
+
+Keep: TypeAlias = "str | int | Sequence[str]"
+
+POLICIES = ("auto", "everything", "products", "nothing")
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_LARGEST = 1 << 62  # bytes that no machine has
+# capacities: a byte that is kept costs this many times a byte of work, and each value or binding
+# costs one more, so that of equal cuts the smallest is taken
+_BYTE = 1 << 12
+_AGAIN = 1 << 8
+# of a budget: halvings of the price of work
+_STEPS = 12
+
+
+@dataclass(frozen=True)
+class Dataflow:
+    """The forward part: its bindings in order, the values that the backward part reads, the values
+    that cost nothing to keep, and sizes of symbols.
+    """
+
+    bindings: Sequence[Binding]
+    needed: Collection[Var]
+    free: Collection[Var]
+    dims: Mapping[str, int] = field(default_factory=dict)
+    # bindings that read forward values elsewhere, of which some compare
+    readers: Sequence[Binding] = ()
+    # values that the forward part alone never writes to memory
+    fused: Collection[Var] = ()
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The values that are kept, in order, and the bindings that are computed again."""
+
+    values: Sequence[Var]
+    again: Collection[Binding]
+    bytes: int
+
+
+def bytes_of(text: str) -> int | None:
+    """Return the bytes that a text such as "512MB" names; None for other texts."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)i?B?\s*", text, re.IGNORECASE)
+    # so many digits are infinity as a float
+    return match and int(min(float(match[1]) * _UNITS[match[2].upper()], _LARGEST))
+
+
+def choose_kept(flow: Dataflow, keep: Keep) -> Kept:
+    """Choose by a policy, names and globs, or a budget in bytes. Raises InputError for an unknown
+    name, a value that can neither be kept nor computed again, and a budget that cannot be met.
+    """
+    if isinstance(keep, str):
+        size = bytes_of(keep)
+        keep = keep if keep in POLICIES else size if size is not None else [keep]
+    if isinstance(keep, int):
+        return _within(flow, keep)
+    if isinstance(keep, str):
+        return _cut(flow, keep)
+    return _cut(flow, "names", set(_named(flow, keep)))
+
+
+def _named(flow: Dataflow, names: Iterable[str]) -> list[Var]:
+    values = {v.name: v for b in flow.bindings for v in b.outputs if v is not None}
+    values |= {v.name: v for v in flow.free}
+    found: list[Var] = []
+    for name in names:
+        matching = [v for n, v in values.items() if n == name or fnmatch.fnmatchcase(n, name)]
+        if not matching:
+            raise InputError(
+                f"{option('--keep', 'keep:')} '{name}' is no value of the forward part"
+                f"{perhaps(name, values, 3)}; policies are {', '.join(POLICIES)}"
+            )
+        found += matching
+    return found
+
+
+def _within(flow: Dataflow, budget: int) -> Kept:
+    """Lower the price of work, until what is kept fits the budget."""
+    least = _cut(flow, "work", price=0)
+    if least.bytes > budget:
+        raise InputError(
+            f"{option('--keep', 'keep:')} {budget} bytes do not suffice: the backward part needs "
+            f"at least {least.bytes} (inputs and outputs of the model are not counted)"
+        )
+    most = _cut(flow, "everything")
+    if most.bytes <= budget:
+        return most
+    low, high, best = 0, _BYTE, least
+    for _ in range(_STEPS):
+        middle = (low + high) // 2
+        found = _cut(flow, "work", price=middle)
+        if found.bytes <= budget:
+            low, best = middle, found
+        else:
+            high = middle
+    return best
+
+
+def _cut(flow: Dataflow, policy: str, named: Collection[Var] = (), price: int = _AGAIN) -> Kept:
+    """The minimum cut: `price` is the capacity for a byte of work, `_BYTE` for one that is kept."""
+    network, free = Network(), dict.fromkeys(flow.free)
+    source, sink = "source", "sink"
+    fixed = set(flow.bindings) if policy == "everything" else _compared(flow)
+    fixed.update(b for b in flow.bindings if any(draws(inner) for inner in _with_inner(b)))
+    for given in free:
+        network.add(source, given, int(policy == "names" and given not in named))
+    for b in flow.bindings:
+        once = b in fixed or _is_once(b, policy)
+        weight = price if policy in ("auto", "work") else 0
+        network.add(source, b, UNLIMITED if once else work_of(b, flow.dims) * weight + 1)
+        kept = once if policy in ("nothing", "products", "names") else True
+        for v in b.outputs:
+            if v is None or v in free:
+                continue
+            # the input of a backward part has a type
+            typed = isinstance(v.type, TensorType) and v.dtype
+            size = 0 if v in named else size_of(v, flow.dims) * _BYTE
+            size += size // 4 if v in flow.fused else 0
+            network.add(b, v, size + 1 if typed and (kept or v in named) else UNLIMITED)
+        for read in b.reads():
+            if not read.is_constant:
+                network.add(read, b, UNLIMITED)
+    for needed in flow.needed:
+        network.add(needed, sink, UNLIMITED)
+    side = network.cut(source, sink)
+    if side is None:
+        raise InputError(_why(flow))
+    values = [v for v in free if v in side]
+    made = [v for b in flow.bindings if b not in side for v in b.outputs if v is not None]
+    values += [v for v in made if v in side and v not in free]
+    counted = sum(size_of(v, flow.dims) for v in values if v not in free)
+    return Kept(values, dict.fromkeys(b for b in flow.bindings if b in side), counted)
+
+
+def _is_once(b: Binding, policy: str) -> bool:
+    """Whether a policy forbids to compute a binding again."""
+    return (policy == "auto" and not is_cheap(b)) or (policy == "products" and is_product(b))
+
+
+def _with_inner(b: Binding) -> Iterable[Binding]:
+    yield b
+    for block in b.blocks.values():
+        yield from block.walk()
+
+
+def _compared(flow: Dataflow) -> set[Binding]:
+    """Bindings whose results, or selections of them, are compared bit by bit: a second run in other
+    kernels may round another way, and then no element equals its own maximum.
+    """
+    known, found = set(flow.bindings), set[Binding]()
+    todo = [v for b in (*flow.readers, *flow.bindings) if compares(b) for v in b.reads()]
+    seen = set(todo)
+    while todo:
+        maker = todo.pop().definition
+        if maker is None or maker not in known:
+            continue
+        if not is_exact(maker):
+            found.add(maker)
+            continue
+        fresh = [v for v in maker.reads() if v not in seen]
+        seen.update(fresh)
+        todo += fresh
+    return found
+
+
+def _why(flow: Dataflow) -> str:
+    """Name the values that can neither be kept nor computed again."""
+    untyped = [
+        f"'{v.name}' of '{b}'"
+        for b in flow.bindings
+        for v in b.outputs
+        if v is not None and not (isinstance(v.type, TensorType) and v.dtype)
+    ]
+    return (
+        "the backward part needs a value that cannot be computed again, nor be kept, because it is "
+        f"no tensor of a known type: {', '.join(untyped[:3])}"
+    )

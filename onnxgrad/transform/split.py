@@ -1,0 +1,335 @@
+"""A model and its gradient as two models: forward, which also returns residuals, and backward, from
+residuals and adjoints to gradients.
+
+Residuals are values of the model, under their names there. Those that are its inputs or outputs are
+returned no second time: the caller has them. All else that the backward part needs is in its own
+graph: values that are computed again, and what gradient rules add.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from onnx import ModelProto, helper
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.checkpointing.keeping import Dataflow, Keep, choose_kept
+from onnxgrad.grad.differentiation import Gradient, differentiate
+from onnxgrad.grad.sequences import is_float
+from onnxgrad.grad.stops import Stop
+from onnxgrad.grad.targets import Target
+from onnxgrad.grad.wrt import Wrt
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.clone import clone_bindings
+from onnxgrad.ir.load import load_own, program_of
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import Content, save_together, to_proto
+from onnxgrad.ir.types import TensorType, byte_count, dtype_name
+from onnxgrad.ir.var import Var
+from onnxgrad.passes.remove_unused import RemoveUnusedFunctions
+from onnxgrad.rewrite.trace import Trace
+from onnxgrad.wording import printable_json
+
+SCHEMA = Path(__file__).with_name("split.schema.json")
+FORMAT, VERSION = "onnxgrad split", 1
+Origin = Literal["forward", "input", "output"]
+_DOMAIN = "onnxgrad.split"
+_WITH_INDICES = 2
+_FUNCTIONS_SINCE = 8  # IR version
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An input or output of a graph, with its dtype as in `onnxgrad.load` and its shape; sizes are
+    numbers, names, or None if they are unknown.
+
+    of: the value whose adjoint this is. origin: for residuals, whether it is a further output of
+    the forward part, or an input or output of the model.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+    of: str | None = None
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The interface of a forward and a backward part.
+
+    keep: how residuals were chosen. bytes: those of residuals that are further outputs of the
+    forward part, None if a size is open.
+    """
+
+    inputs: tuple[Entry, ...]
+    outputs: tuple[Entry, ...]
+    residuals: tuple[Entry, ...]
+    adjoints: tuple[Entry, ...]
+    gradients: tuple[Entry, ...]
+    keep: Keep
+    bytes: int | None
+
+    def to_json(self, **files: Any) -> str:
+        """Return the text of the file; `files` are further keys, such as names and digests."""
+        data = {"format": FORMAT, "version": VERSION, **files, **asdict(self)}
+        for key in ("inputs", "outputs", "residuals", "adjoints", "gradients"):
+            data[key] = [
+                {k: v for k, v in entry.items() if v is not None or k == "shape"}
+                for entry in data[key]
+            ]
+        return printable_json(data) + "\n"
+
+
+class Linearized(NamedTuple):
+    """The two models that `linearize` returns, in the type of the model, and their manifest."""
+
+    forward: Any
+    backward: Any
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Split:
+    """The forward and the backward part of a gradient, and their manifest."""
+
+    gradient: Gradient
+    forward: Program
+    backward: Program
+    manifest: Manifest
+    again: int  # bindings that the backward part computes a second time
+
+    kind = "gradient"
+
+    @property
+    def program(self) -> Program:
+        """The gradient in one graph, of which the parts were cut."""
+        return self.gradient.program
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Those of the gradient."""
+        return self.gradient.notes
+
+    @property
+    def values(self) -> list[str]:
+        """The values whose gradients the backward part returns."""
+        return self.gradient.values
+
+
+def linearize(
+    program: Program,
+    wrt: Wrt = None,
+    target: Target = None,
+    *,
+    keep: Keep = "auto",
+    dims: Mapping[str, int] | None = None,
+    stop: Stop = None,
+    names: str = "{}_grad",
+) -> Split:
+    """Split the gradient of a Program, which is changed or replaced; `onnxgrad.linearize` says
+    how.
+    """
+    outputs = [v.name for v in program.main.outputs]
+    if target is None:
+        target = [v.name for v in program.main.outputs if is_float(v)]
+        if not target:
+            raise InputError("the model has no floating-point output, so no gradient")
+    gradient = differentiate(
+        program, wrt, target, adjoint="input", stop=stop, names=names, intact=True
+    )
+    return _split(gradient, outputs, keep, dims or {})
+
+
+def _split(
+    gradient: Gradient, outputs: Sequence[str], keep: Keep, dims: Mapping[str, int]
+) -> Split:
+    """Cut the gradient graph between the model with these outputs and all else."""
+    block = gradient.program.main
+    _part_pools(block, outputs)
+    values = {v.name: v for v in block.vars()}
+    seeds = [values[name] for name in gradient.seeds.values()]
+    results = [values[name] for name in outputs]
+    forward = _ancestors(block, results)
+    backward = _ancestors(block, [values[name] for name in gradient.adjoints.values()])
+    readers = [b for b in block.bindings if b in backward and b not in forward]
+    inputs = [v for v in block.inputs if v not in seeds]
+    free = dict.fromkeys(v for v in (*inputs, *results) if not v.is_constant)
+    computed = {v for b in forward for v in b.outputs}
+    read = dict.fromkeys(v for b in readers for v in b.reads() if not v.is_constant)
+    flow = Dataflow(
+        [b for b in block.bindings if b in forward and not b.is_op("Constant")],
+        [v for v in read if v in computed or v in free],
+        list(free),
+        dims,
+        readers,
+        {v for b in forward for v in b.outputs if v is not None and _is_fused(v, forward)},
+    )
+    found = choose_kept(flow, keep)
+    more = [v for v in found.values if v not in free]
+    sizes = [byte_count(v.type) for v in more]
+    residuals, given = [v.name for v in found.values], [v.name for v in inputs]
+    manifest = Manifest(
+        tuple(_entry(v) for v in inputs if v.initializer is None),
+        tuple(map(_entry, results)),
+        tuple(_entry(v, origin=_origin(v, inputs, free)) for v in found.values),
+        tuple(_entry(values[seed], of=of) for of, seed in gradient.seeds.items()),
+        tuple(_entry(values[made], of=of) for of, made in gradient.adjoints.items()),
+        keep if isinstance(keep, (str, int)) else list(keep),
+        None if None in sizes else sum(size or 0 for size in sizes),
+    )
+    made = gradient.program
+    return Split(
+        gradient,
+        _part(made, given, [*outputs, *(v.name for v in more)], ()),
+        _part(made, [*residuals, *gradient.seeds.values()], gradient.adjoints.values(), residuals),
+        manifest,
+        len(found.again),
+    )
+
+
+def _part_pools(block: BindingBlock, outputs: Collection[str]) -> None:
+    """Let the backward part compute the indices of maxima in a pool of its own: onnxruntime's
+    kernel with indices takes many times as long.
+    """
+    forward = _ancestors(block, [v for v in block.outputs if v.name in outputs])
+    for b in [b for b in forward if b.is_op("MaxPool") and len(b.outputs) == _WITH_INDICES]:
+        indices = b.outputs[1]
+        if indices is None or indices.returned or any(u in forward for u in indices.users):
+            continue
+        (twin,) = clone_bindings([b], block, {}, prefix="again_")
+        again = twin.result(1)
+        if again is not None:
+            again.type = indices.type
+            block.replace(indices, again)
+        b.drop_result(1)
+
+
+def _is_fused(v: Var, forward: Collection[Binding]) -> bool:
+    """Whether onnxruntime computes a value of the forward part inside of the product that reads it,
+    unless it is returned: a scaled operand.
+    """
+    b, users = v.definition, [u for u in v.users if u in forward]
+    if b is None or b.op not in ("Mul", "Div") or len(users) != 1 or not users[0].is_op("MatMul"):
+        return False
+    return any(w is not None and w.is_constant and not w.shape for w in b.inputs)
+
+
+def _ancestors(block: BindingBlock, ends: Iterable[Var]) -> set[Binding]:
+    """The bindings that these values need."""
+    block.schedule()
+    needed, found = set(ends), set[Binding]()
+    for b in reversed(block.bindings):
+        if not needed.isdisjoint(v for v in b.outputs if v is not None):
+            found.add(b)
+            needed.update(b.reads())
+    return found
+
+
+def _origin(v: Var, inputs: Sequence[Var], free: Mapping[Var, None]) -> Origin:
+    return "input" if v in inputs else "output" if v in free else "forward"
+
+
+def _entry(v: Var, *, of: str | None = None, origin: Origin | None = None) -> Entry:
+    dtype = dtype_name(v.dtype) if isinstance(v.type, TensorType) else str(v.type)
+    return Entry(v.name, dtype, v.shape, of, origin)
+
+
+def _part(
+    program: Program, inputs: Iterable[str], outputs: Iterable[str], given: Iterable[str]
+) -> Program:
+    """A copy of the program with these inputs and outputs; values in `given` become inputs."""
+    made = load_own(program)
+    block = made.main
+    values = {v.name: v for v in block.vars()}
+    for v in list(block.outputs):
+        block.remove_output(v)
+    for name in outputs:
+        block.add_output(values[name])
+    for name in given:
+        values[name] = cut(made, values[name])
+    block.remove_unused()
+    block.inputs = [values[name] for name in inputs]
+    block.touch()
+    for v in [v for v in block.initializers.values() if not v.use_count and not v.is_input]:
+        block.remove_initializer(v)
+    RemoveUnusedFunctions().run(made, Trace())
+    return made
+
+
+def cut(program: Program, v: Var) -> Var:
+    """Replace a value by an input with its name. Raises InputError if its type is unknown."""
+    block = program.main
+    if v.is_input and v.initializer is None:
+        return v
+    if v.type is None:
+        raise InputError(f"the type of '{v.name}' is not known: it cannot be an input")
+    if v.initializer is not None:
+        block.ask_for(v)
+        return v
+    name = v.name
+    v.rename(program.names.fresh(f"{name}_computed"))
+    made = block.add_input(name, v.type)
+    for user in list(v.users):
+        for place in user.places(v):
+            user.block.set_operand(user, place, made)
+    return made
+
+
+def save_split(split: Split, forward: Path, backward: Path) -> Path:
+    """Write both parts and, beside them, the manifest, all or none; returns its path. Raises
+    InputError for files in two folders and if one cannot be written.
+    """
+    if forward.resolve().parent != backward.resolve().parent:
+        raise InputError(f"{forward} and {backward}: both parts belong into one folder")
+    files = {"forward": forward.name, "backward": backward.name}
+    programs: dict[str, Content] = {files[k]: getattr(split, k) for k in files}
+    manifest = manifest_of(backward)
+
+    def described(staged: Mapping[Path, Path]) -> bytes:
+        paths = {k: staged[forward.resolve().parent / name] for k, name in files.items()}
+        sha256 = {k: hashlib.sha256(p.read_bytes()).hexdigest() for k, p in paths.items()}
+        return split.manifest.to_json(**files, sha256=sha256).encode()
+
+    save_together(forward.parent, {**programs, manifest.name: described})
+    return manifest
+
+
+def manifest_of(backward: Path) -> Path:
+    """The path of the manifest beside this file."""
+    return backward.with_suffix(".json")
+
+
+def as_functions(split: Split) -> Program:
+    """Both parts as the functions `forward` and `backward` of one model, which calls them in turn:
+    it returns the outputs and the gradients. Weights are operands of both.
+    """
+    parts = {"forward": split.forward, "backward": split.backward}
+    protos = {name: to_proto(part) for name, part in parts.items()}
+    model = ModelProto()
+    model.CopyFrom(to_proto(split.program))
+    graph = model.graph
+    weights = {t.name for t in graph.initializer}
+    for field in ("node", "value_info", "sparse_initializer"):
+        graph.ClearField(field)
+    model.ir_version = max(model.ir_version, _FUNCTIONS_SINCE)
+    for name, proto in protos.items():
+        function = model.functions.add(domain=_DOMAIN, name=name)
+        function.opset_import.extend(proto.opset_import)
+        function.input.extend(v.name for v in proto.graph.input)
+        read = [t.name for t in proto.graph.initializer if t.name not in function.input]
+        function.input.extend(n for n in read if n in weights)
+        function.output.extend(v.name for v in proto.graph.output)
+        function.node.extend(proto.graph.node)
+        graph.node.append(
+            helper.make_node(name, function.input, function.output, name, domain=_DOMAIN)
+        )
+    known = {o.domain for o in model.opset_import}
+    if _DOMAIN not in known:
+        model.opset_import.add(domain=_DOMAIN, version=1)
+    return program_of(model, split.program.folder, None, split.program.digests)
