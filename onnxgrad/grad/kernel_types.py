@@ -1,22 +1,28 @@
-"""Types behind operators of the user's own: onnx infers none, but a registered kernel
-(`onnxgrad.kernel`) shows them on example operands.
+"""Types behind operators of the user's own and of onnxruntime's: onnx infers none, but a registered
+body has them, and a registered kernel (`onnxgrad.kernel`, or one of the float64 reference) shows
+them on example operands.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 from onnx import helper
 
-from onnxgrad.ir.attributes import RefAttr
+from onnxgrad.errors import OnnxgradError
+from onnxgrad.grad.formulas import build_body
+from onnxgrad.grad.registry import rule_of
+from onnxgrad.ir.attributes import RefAttr, schema
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.type_inference.per_binding import retype
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.type_inference.per_binding import retype_bodies, type_again
 from onnxgrad.ir.types import FLOAT_DTYPES, Array, Dim, Shape, TensorType, numpy_dtype
 from onnxgrad.ir.var import Var
+from onnxgrad.verify.reference.kernels import KERNELS, Call
 from onnxgrad.verify.reference.user_operators import OWN, call_own
 
 # an operand of more elements is not an example: the kernel may be slow
@@ -46,18 +52,81 @@ class _Sizes:
         return next((s for s, n in self.symbols.items() if n == size), None)
 
 
-def learn_types(block: BindingBlock) -> None:
-    """Type the results of operators with a kernel, and what is computed from them."""
-    if not OWN:
-        return
+def learn_types(block: BindingBlock, *, but: Collection[Binding] = ()) -> None:
+    """Type the results of operators that onnx does not know but a body or a kernel does, and what
+    is computed from them; not those of `but`.
+    """
+    learnable = {
+        b
+        for b in block.walk()
+        if any(v is not None and v.shape is None for v in b.outputs)
+        if b not in but and ((b.domain, b.op) in OWN or _is_foreign(b))
+    }
+    if learnable:
+        _in_order(block, learnable)
+
+
+def share_dtypes(block: BindingBlock) -> None:
+    """Give operands of unknown type the dtype of another operand of one type variable, such as
+    both of a MatMul.
+    """
+    found = False
+    for b in block.walk():
+        formal = schema(b.op, b.version, b.domain)
+        if formal is None or all(v is None or v.dtype for v in b.inputs):
+            continue
+        names = [i.type_str for i in formal.inputs]
+        names += names[-1:] * (len(b.inputs) - len(names))
+        known = {name: v.dtype for name, v in zip(names, b.inputs) if v is not None and v.dtype}
+        for name, v in zip(names, b.inputs):
+            if v is not None and v.type is None and name in known:
+                v.type, found = TensorType(known[name], None), True
+    if found:
+        _in_order(block, ())
+
+
+def _is_foreign(b: Binding) -> bool:
+    """Whether onnx has no schema of the operator, but there is a body or a kernel of ours."""
+    if schema(b.op, b.version, b.domain) is not None:
+        return False
+    rule = rule_of(b)
+    return (b.domain, b.op) in KERNELS or (rule is not None and rule.kind == "body")
+
+
+def _in_order(block: BindingBlock, learnable: Collection[Binding]) -> None:
+    """Type what is of unknown type, from the first binding to the last."""
     block.schedule()
-    for b in [b for b in block.walk() if (b.domain, b.op) in OWN]:
-        if any(v is not None and v.shape is None for v in b.outputs):
+    for b in list(block.bindings):
+        if b in learnable:
             _learn(b)
-            retype(block)
+        elif b.blocks:
+            retype_bodies(b)
+            if any(inner in learnable for nested in b.blocks.values() for inner in nested.walk()):
+                for nested in b.blocks.values():
+                    _in_order(nested, learnable)
+                retype_bodies(b)
+        elif any(v is not None and v.shape is None for v in b.outputs):
+            type_again(b)
 
 
 def _learn(b: Binding) -> None:
+    rule = rule_of(b)
+    if rule is None or rule.kind != "body" or (b.domain, b.op) in OWN:
+        _from_a_kernel(b)
+        return
+    before = set(b.block.bindings)
+    try:
+        with emitting(b.block, sources=(b,), made_by="types"):
+            types = [None if v is None else v.type for v in build_body(rule, b)]
+    except OnnxgradError:  # which the walk reports if the gradient needs the operator
+        types = []
+    b.block.remove_unused([made for made in b.block.bindings if made not in before])
+    for out, found in zip(b.outputs, types):
+        if out is not None and isinstance(found, TensorType):
+            out.type = found
+
+
+def _from_a_kernel(b: Binding) -> None:
     sizes = [_Sizes(*first) for first in _FIRST]
     runs = [_run(b, of) for of in sizes]
     dtype = next((v.dtype for v in b.inputs if v is not None and v.dtype in FLOAT_DTYPES), 0)
@@ -77,7 +146,7 @@ def _shape(one: Sequence[int], other: Sequence[int], sizes: Sequence[_Sizes]) ->
 
 
 def _run(b: Binding, sizes: _Sizes) -> list[Any]:
-    """The results of the kernel on ones; nothing if an operand's type is not known, or the
+    """The results of the kernel on examples; nothing if an operand's type is not known, or the
     kernel does not take them.
     """
     operands = [None if v is None else _example(v, sizes) for v in b.inputs]
@@ -86,9 +155,18 @@ def _run(b: Binding, sizes: _Sizes) -> list[Any]:
         return []
     try:
         with np.errstate(all="ignore"):
-            return call_own(OWN[b.domain, b.op], 0, operands, dict(b.attrs))
+            return _called(b, operands)
     except Exception:  # noqa: BLE001  # a kernel may raise anything on what is not a real operand
         return []
+
+
+def _called(b: Binding, operands: list[Any]) -> list[Any]:
+    key = b.domain, b.op
+    if key in OWN:
+        return call_own(OWN[key], 0, operands, dict(b.attrs))
+    names = [tuple("" if v is None else v.name for v in side) for side in (b.inputs, b.outputs)]
+    found = KERNELS[key](Call(b.op, b.domain, b.version, dict(b.attrs), *names), *operands)
+    return list(found) if isinstance(found, tuple) else [found]
 
 
 def _example(v: Var, sizes: _Sizes) -> Array | None:
@@ -100,4 +178,6 @@ def _example(v: Var, sizes: _Sizes) -> Array | None:
     shape = [sizes.of(d) for d in v.shape]
     if math.prod(shape) > _MOST:
         return None
-    return np.ones(shape, np.float64 if wide else numpy_dtype(v.dtype))
+    if wide:  # a matrix that has an inverse
+        return np.random.default_rng(0).uniform(0.5, 1.5, shape)
+    return np.ones(shape, numpy_dtype(v.dtype))

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.formulas import build_body
+from onnxgrad.grad.kernel_types import learn_types
 from onnxgrad.grad.paths import influenced, paths_of, reaching
 from onnxgrad.grad.registry import GradientRule, naming, rule_of
 from onnxgrad.grad.sequences import is_float
@@ -66,6 +67,7 @@ def open_calls(
             for b in block.bindings
             if any(v in needed for v in b.outputs if v is not None) and has_body(b)
         ]
+        learn_types(block, but=calls)
         if not calls:
             return anchors
         refuse_bomb(block, calls)

@@ -22,7 +22,7 @@ from onnxgrad.grad.checkpointing.marks import FileMarks, take
 from onnxgrad.grad.checkpointing.recomputation import Recomputation
 from onnxgrad.grad.control_flow.branches import open_decided
 from onnxgrad.grad.control_flow.loop import type_states
-from onnxgrad.grad.kernel_types import learn_types
+from onnxgrad.grad.kernel_types import learn_types, share_dtypes
 from onnxgrad.grad.opening import open_calls
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.paths import influenced, reaching
@@ -164,6 +164,7 @@ def prepare(program: Program, request: GradientRequest) -> Prepared:
     anchors += open_decided(block, targets, requested, others)
     anchors += open_calls(block, targets, requested, others)
     learn_types(block)
+    share_dtypes(block)
     type_states(block, requested)
     return Prepared(
         program,

@@ -63,6 +63,30 @@ def test_a_scale_per_channel() -> None:
     np.testing.assert_allclose(found["s_grad"], to_s.sum(axis=(0, 2)), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16])
+def test_pairs_of_onnxruntime(dtype: type) -> None:
+    """com.microsoft's pair is ONNX's, at opsets that know its integers not yet, too."""
+    x = 4 * normal(2, 3, 2)
+    values = {"x": x, "s": np.float32([0.01, 0.5, 0.1])}
+    text = PAIR.format("<axis = 1>", "<axis = 1>")
+    contrib = text.replace("Quant", "com.microsoft.Quant").replace("Dequ", "com.microsoft.Dequ")
+    given = {**values, "y_grad": np.ones_like(x)}
+    found = []
+    for nodes, opset in ((text, 21), (contrib, 21), (contrib, 18)):
+        model = op_model(
+            nodes,
+            values,
+            constants={"z": np.full(3, 7, dtype)},
+            outputs=["y"],
+            opset=opset,
+            domains={"com.microsoft": 1},
+        )
+        found.append(run(gradient(model, adjoint="input", ste=True), given))
+    for name, value in found[0].items():
+        for other in found[1:]:
+            np.testing.assert_allclose(other[name], value, rtol=1e-5)
+
+
 def test_the_forward_is_untouched() -> None:
     x, s = normal(2, 3), np.float32(0.1)
     model = op_model(PAIR.format("", ""), {"x": x}, constants={"s": s, "z": np.int8(0)})

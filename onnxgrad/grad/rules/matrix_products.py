@@ -27,6 +27,8 @@ def _matmul(
     to rank 1.
     """
     a, b = xs
+    if None in (a.rank, b.rank) and 2 in (a.rank, b.rank):
+        return _beside_a_matrix(g, a, b, binding, wanted)
     rank_of(a, binding), rank_of(b, binding)
     left = op.Unsqueeze(a, [0]) if a.rank == 1 else a
     right = op.Unsqueeze(b, [1]) if b.rank == 1 else b
@@ -42,6 +44,24 @@ def _matmul(
         op.Squeeze(da, [-2]) if da is not None and a.rank == 1 else da,
         op.Squeeze(db, [-1]) if db is not None and b.rank == 1 else db,
     ]
+
+
+def _beside_a_matrix(
+    g: Var, a: Var, b: Var, binding: Binding, wanted: tuple[bool, bool]
+) -> list[Any]:
+    """The partials where one operand is a matrix and the rank of the other is not known: forms
+    that hold for every rank. Raises InputError for a left matrix, whose partial has none.
+    """
+    if b.rank == 2:
+        rows = [
+            op.Reshape(v, op.Concat([-1], op.Shape(b, start=i, end=i + 1), axis=0))
+            for i, v in enumerate((a, g))
+        ]
+        db = op.Gemm(*rows, transA=1) if wanted[1] else None
+        return [g @ b.mT if wanted[0] else None, db]
+    if wanted[0]:
+        rank_of(b, binding)
+    return [None, a.mT @ g]
 
 
 def _left(g: Var, a: Var, b: Var) -> Var:
