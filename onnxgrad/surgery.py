@@ -108,8 +108,10 @@ def vmap(model: ModelLike, *, options: VmapOptions) -> Any:
     the type you passed in.
 
     Element i along `axis` of a result is what the model computes from element i of these inputs;
-    other inputs and the weights are shared. Operators without a batching rule run once per row, in
-    a Scan, which the log says. Raises InputError that names the node if no rule applies (random
+    other inputs and the weights are shared. `inputs` are names, of weights too, which become
+    inputs, or places of the new axis by name, {"x": 1}. Operators without a batching rule run once
+    per row, in a Scan, which the log says. If a result's size depends on values, rows with other
+    sizes end a run in an error. Raises InputError that names the node if no rule applies (random
     draws), NotProved if a row differs or no rows do.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>

@@ -14,6 +14,7 @@ from onnxgrad.jobs.groups import Masks
 from onnxgrad.jobs.groups import Memory
 from onnxgrad.jobs.groups import Names
 from onnxgrad.jobs.groups import NamesByCommas
+from onnxgrad.jobs.groups import NamesOrAxes
 from onnxgrad.jobs.groups import Pairs
 from onnxgrad.jobs.groups import PerOutput
 from onnxgrad.jobs.groups import Places
@@ -79,7 +80,7 @@ def open_batch(
 ) -> Any: ...
 def vmap(
     model: ModelLike,
-    inputs: NamesByCommas | None = None,
+    inputs: NamesOrAxes | None = None,
     *,
     axis: Annotated[int, Range(0, 63)] = 0,
     symbol: Text = 'rows',

@@ -208,7 +208,8 @@ def changes_meaning(b: Binding, opset: int) -> str | None:
     old, new = (attributes.schema(b.op, v, b.domain) for v in (written, opset))
     if old is None and new is None:
         return None
-    if old is not None and new is not None and _means_the_same(old, new):
+    given = frozenset(a.name for a in b.node.attribute)
+    if old is not None and new is not None and _means_the_same(old, new, given):
         first, last = sorted((old.since_version, new.since_version))
         silent = (
             changed(b)
@@ -224,9 +225,12 @@ def changes_meaning(b: Binding, opset: int) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def _means_the_same(old: onnx.defs.OpSchema, new: onnx.defs.OpSchema) -> bool:
-    """Whether `new` accepts all that `old` accepts, in the same form: a version that only adds
-    dtypes or an optional attribute changes nothing for older nodes.
+def _means_the_same(
+    old: onnx.defs.OpSchema, new: onnx.defs.OpSchema, given: frozenset[str]
+) -> bool:
+    """Whether `new` accepts what `old` accepts with the attributes that are `given`, in the same
+    form: a version that adds dtypes, an optional attribute or an optional operand, or that makes an
+    operand of an attribute which is not given, changes nothing for older nodes.
     """
     if old.since_version == new.since_version:
         return True
@@ -239,16 +243,24 @@ def _means_the_same(old: onnx.defs.OpSchema, new: onnx.defs.OpSchema) -> bool:
             for n, a in schema.attributes.items()
         }
 
-    # an optional attribute may be new: a node without it means the same as before
-    kept = attributes_of(old).items() <= attributes_of(new).items()
+    # an optional attribute may be new, and one without a default may go: it was not given
+    now = attributes_of(new)
+    kept = all(
+        now.get(n) == a or (n not in now and n not in given and a == (False, b""))
+        for n, a in attributes_of(old).items()
+    )
     added = [a for n, a in new.attributes.items() if n not in old.attributes]
     if not kept or any(a.required for a in added):
         return False
-    return all(
+    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+    more = new.inputs[len(old.inputs) :]
+    return all(p.option == optional for p in more) and all(
         [(p.name, p.option) for p in before] == [(p.name, p.option) for p in after]
         and all(set(p.types) <= set(q.types) for p, q in zip(before, after))
-        for before, after in ((old.inputs, new.inputs), (old.outputs, new.outputs))
-    )
+        for before, after in (
+            (old.inputs, new.inputs[: len(old.inputs)]), (old.outputs, new.outputs)
+        )
+    )  # fmt: skip
 
 
 def splice(

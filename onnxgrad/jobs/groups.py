@@ -48,6 +48,22 @@ class _Commas(Word):
         return tuple(name for text in values for name in text.split(",") if name) or None
 
 
+class _Axes(_Commas):
+    """Names separated by commas, of which some have an axis, as in x=1,y."""
+
+    def check(self, value: Any, where: str) -> Any:
+        return value if isinstance(value, Mapping) else several(value, where)
+
+    def join(self, values: Sequence[str], _: str) -> Any:
+        words = super().join(values, _) or ()
+        parts = [word.rpartition("=") for word in words]
+        axes = {n: int(a) if n and a.isdecimal() and len(a) < DIGITS else None for n, _, a in parts}
+        if not any(axis is not None for axis in axes.values()):
+            return words or None
+        found = zip(words, parts, strict=True)
+        return {n if axes[n] is not None else word: axes[n] for word, (n, _, _) in found}
+
+
 class _Text:
     """Text that is not empty."""
 
@@ -236,6 +252,9 @@ class Instance:
 Text: TypeAlias = Annotated[str, _Text()]
 Names: TypeAlias = Annotated[str | Sequence[str], Named(), Word()]
 NamesByCommas: TypeAlias = Annotated[str | Sequence[str], Named(), _Commas()]
+NamesOrAxes: TypeAlias = Annotated[
+    str | Sequence[str] | Mapping[str, Annotated[int, Range(0, 63)] | None], _Axes()
+]
 Providers: TypeAlias = Annotated[str, _Read(lambda names: ",".join(providers_of(names)))]
 Seconds: TypeAlias = Annotated[float, Range(0, MOST_SECONDS, above=True)]
 Memory: TypeAlias = Annotated[int | str, _Read(read_size)]

@@ -16,7 +16,7 @@ from onnxgrad.jobs.surgery_declarations import OpenBatchOptions, RowsProof, Vmap
 from onnxgrad.options import providers_of, several
 from onnxgrad.transform.open_batch import Opened, open_rows
 from onnxgrad.transform.open_sizes import OpenedSizes, open_dimensions, other_sizes
-from onnxgrad.transform.vmap import map_inputs
+from onnxgrad.transform.vmap import as_inputs, map_inputs
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.feeds.dims import shape_of
 from onnxgrad.verify.report import joined
@@ -66,8 +66,10 @@ def vmap(model: ModelLike, options: VmapOptions, hooks: Hooks) -> OpenedModel:
         model = settled(model)
         program = load_own(model)
         hooks.on_read(program)
-        names = None if options.inputs is None else several(options.inputs, "inputs")
-        mapped = map_inputs(program, names, axis=options.axis, symbol=options.symbol)
+        if as_inputs(program, options.inputs):  # the original is one with these weights as inputs
+            model = to_proto(program, weights=True)
+            program = load_own(model)
+        mapped = map_inputs(program, options.inputs, axis=options.axis, symbol=options.symbol)
         return _proved_rows(model, mapped, options, hooks)
 
 

@@ -14,6 +14,7 @@ from onnxgrad.jobs.groups import (
     Limits,
     Names,
     NamesByCommas,
+    NamesOrAxes,
     Pairs,
     Places,
     Proof,
@@ -173,9 +174,9 @@ class VmapOptions(RowsProof):
     job: ClassVar[str] = "vmap"
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
 
-    inputs: NamesByCommas | None = option(
-        None, "inputs that get the new axis; all rows share the others (default: every input)",
-        flag="--map", metavar="NAME,...", positional=True,
+    inputs: NamesOrAxes | None = option(
+        None, "inputs and weights that get the new axis, NAME=N at place N; all rows share the "
+        "others (default: every input)", flag="--map", metavar="NAME[=N],...", positional=True,
     )  # fmt: skip
     axis: Annotated[int, Range(0, 63)] = option(
         0, "place of the new axis in these inputs and in every output (default: 0)", metavar="N"

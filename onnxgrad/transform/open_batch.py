@@ -17,9 +17,10 @@ from onnxgrad.ir.sizes import exactly, multiply
 from onnxgrad.ir.types import Dim, TensorType, type_to_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.pipeline import Pipeline
+from onnxgrad.transform.batching.followed import Batched
 from onnxgrad.transform.batching.layout import FRONT, Layout, joined
 from onnxgrad.transform.batching.site import Site
-from onnxgrad.transform.batching.walk import Batched, follow_rows
+from onnxgrad.transform.batching.walk import follow_rows
 from onnxgrad.verify.rows.grouping import Grouping, Rows
 from onnxgrad.wording import option, what_there_is
 

@@ -2,39 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.function_bodies import has_schema_body
+from onnxgrad.ir.load import program_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import copy_of
+from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.sizes import is_name, symbols
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.pipeline import Pipeline
+from onnxgrad.transform.batching.followed import Batched
 from onnxgrad.transform.batching.layout import Layout, Refused
 from onnxgrad.transform.batching.site import site_of
-from onnxgrad.transform.batching.walk import Batched, follow_rows
+from onnxgrad.transform.batching.walk import follow_rows
 from onnxgrad.transform.open_batch import PREPARE, Opened, declared
 from onnxgrad.verify.rows.grouping import Rows
 from onnxgrad.wording import option, what_there_is
 
+_OPSET = 18  # of onnx's own operators in a model that imports none
+# axes of inputs by name; None: the axis of all; names alone; None: every input
+Axes: TypeAlias = "str | Sequence[str] | Mapping[str, int | None] | None"
+
 
 def map_inputs(
-    program: Program, names: Sequence[str] | None = None, *, axis: int = 0, symbol: str = "rows"
+    program: Program, names: Axes = None, *, axis: int = 0, symbol: str = "rows"
 ) -> Opened:
     """Add an axis to inputs (None: to all) and to every output. `program` is changed.
 
-    Each element along the axis is computed by itself; other inputs are shared. Raises InputError
-    that names the node if no rule applies.
+    `names` may also name initializers (`as_inputs`), and give each input a place of the new axis of
+    its own. Each element along the axis is computed by itself; other inputs are shared. Raises
+    InputError that names the node if no rule applies.
     """
     Pipeline.of(passes=PREPARE).run(program)
     main = program.main
+    main.opsets.setdefault("", _OPSET)
     inputs = _chosen(main, names, axis, symbol)
-    done = follow_rows(program, dict.fromkeys(inputs, Layout(axis, own=True)), mapped=True)
+    spare = copy_of(to_proto(program)) if _is_deep(program) else None
+    try:
+        done = _followed(program, inputs, spare is not None)
+    except InputError as error:
+        if spare is None:
+            raise
+        # nested graphs and bodies of operators once per row
+        program = program_of(spare, program.folder, digests=program.digests)
+        main = program.main
+        inputs = _chosen(main, names, axis, symbol)
+        try:
+            done = _followed(program, inputs, False)
+        except InputError:
+            raise error from None
     notes = [
         f"output '{v.name}' does not depend on the inputs that are mapped, and repeats"
         for v in main.outputs
@@ -51,28 +76,53 @@ def map_inputs(
                 main.return_instead(v, _in_front(v, done, axis))
             except Refused as error:
                 raise InputError(f"output '{name}': {error}") from None
-    mapped = _declared(program, inputs, axis, symbol)
-    outputs = {v.name: Rows(axis, own=True) for v in mapped.main.outputs}
-    axes = dict.fromkeys((v.name for v in inputs), axis)
+    axes = {v.name: i for v, i in inputs.items()}
+    places = {v.name: axes.get(v.name, axis) for v in main.outputs}
+    mapped = _declared(program, {**places, **axes}, symbol)
+    outputs = {name: Rows(i, own=True) for name, i in places.items()}
     return Opened(
         mapped, axes, outputs, done.in_place, dict(done.shifted), dict(done.scanned),
-        notes=tuple(notes), own=True,
+        tuple(done.warnings), notes=tuple(notes), own=True,
     )  # fmt: skip
 
 
-def _chosen(main: BindingBlock, names: Sequence[str] | None, axis: int, symbol: str) -> list[Var]:
+def as_inputs(program: Program, names: Axes) -> bool:
+    """Make inputs without a default of the initializers among the names; returns whether there are
+    any.
+    """
+    found = False
+    for name in () if names is None else [names] if isinstance(names, str) else names:
+        weight = program.main.initializers.get(name)
+        if weight is not None:
+            program.main.ask_for(weight)
+            found = True
+    return found
+
+
+def _followed(program: Program, inputs: Mapping[Var, int], deep: bool) -> Batched:
+    rows = {v: Layout(i, own=True) for v, i in inputs.items()}
+    return follow_rows(program, rows, mapped=True, branches=deep)
+
+
+def _is_deep(program: Program) -> bool:
+    return any(b.blocks or has_schema_body(b) for b in program.main.bindings)
+
+
+def _chosen(main: BindingBlock, names: Axes, axis: int, symbol: str) -> dict[Var, int]:
+    """The inputs, each with the place of its new axis."""
     known = {v.name: v for v in main.inputs if v.initializer is None}
-    for name in names or ():
+    places = names if isinstance(names, Mapping) else {}
+    found: dict[Var, int] = {}
+    for name in [*known] if names is None else [names] if isinstance(names, str) else names:
         if name not in known:
             raise InputError(f"'{name}' is not an input{what_there_is(known)}")
-    found = [known[name] for name in dict.fromkeys(known if names is None else names)]
+        place = places.get(name)
+        found[known[name]] = axis if place is None else place
     if not found:
         raise InputError("the model has no input to map")
-    for v in found:
-        if v.rank is None or not 0 <= axis <= v.rank:
-            raise InputError(f"input '{v.name}' {v.type or '?'} can have no new axis {axis}")
-    if not main.opsets.get("", 0):
-        raise InputError("the model imports no opset of onnx's own operators, which vmap adds")
+    for v, i in found.items():
+        if v.rank is None or not 0 <= i <= v.rank:
+            raise InputError(f"input '{v.name}' {v.type or '?'} can have no new axis {i}")
     taken = {s for v in main.inputs for d in v.shape or () for s in symbols(d)}
     if symbol in taken or not is_name(symbol):
         raise InputError(
@@ -99,12 +149,12 @@ def _in_front(v: Var, done: Batched, axis: int) -> Var:
     return made if made is not v else op.Identity(v)
 
 
-def _declared(program: Program, inputs: Sequence[Var], axis: int, symbol: str) -> Program:
+def _declared(program: Program, axes: Mapping[str, int], symbol: str) -> Program:
     """The program read again with the new size in its interface."""
-    mapped = {v.name: v for v in (*inputs, *program.main.outputs)}
     types: dict[str, TensorType] = {}
-    for name, v in mapped.items():
-        if isinstance(v.type, TensorType) and v.shape is not None:
+    for v in (*program.main.inputs, *program.main.outputs):
+        axis = axes.get(v.name)
+        if axis is not None and isinstance(v.type, TensorType) and v.shape is not None:
             shape = (*v.shape[:axis], symbol, *v.shape[axis + 1 :])
-            types[name] = TensorType(v.dtype, shape)
+            types[v.name] = TensorType(v.dtype, shape)
     return declared(program, types)

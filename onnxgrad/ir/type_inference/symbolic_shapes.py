@@ -161,9 +161,17 @@ def _axes(c: Call, index: int, rank: int | None) -> set[int] | None:
 
 def _of_reduction(c: Call) -> Shape | None:
     """The shape without the axes of an operand, which onnx reads of constants alone."""
-    axes = None if c.operand(1) is None else _axes(c, 1, c.x.rank)
-    if c.x.shape is None or not axes:
+    given = c.operand(1)
+    axes = None if given is None else _axes(c, 1, c.x.rank)
+    if c.x.shape is None or given is None:
         return None
+    if axes is None:  # their number is enough for the rank
+        count, rank = (given.shape or (None,))[0], len(c.x.shape)
+        if c.attr("keepdims", 1):
+            return (None,) * rank
+        return (None,) * (rank - count) if isinstance(count, int) and 0 < count <= rank else None
+    if not axes:
+        axes = set() if c.attr("noop_with_empty_axes", 0) else set(range(len(c.x.shape)))
     if c.attr("keepdims", 1):
         return tuple(1 if i in axes else d for i, d in enumerate(c.x.shape))
     return tuple(d for i, d in enumerate(c.x.shape) if i not in axes)

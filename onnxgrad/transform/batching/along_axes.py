@@ -15,7 +15,9 @@ def axes_of(at: Site) -> list[int]:
     rank = at.rank(0)
     if at.op.startswith("Arg"):
         return [at.axis("axis", 0, rank)]
-    axes = at.ints(1, "axes")
+    v = at.operand(1)
+    none = v is not None and v.shape == (0,)
+    axes = None if none else at.ints(1, "axes")
     if not axes:
         return [] if at.attr("noop_with_empty_axes", 0) else list(range(rank))
     return [a % rank for a in axes]
@@ -57,11 +59,11 @@ def layer_normalization(at: Site) -> Layout:
     return layout
 
 
-@in_place("CumSum LpNormalization")
+@in_place("CumSum CumProd LpNormalization")
 def along(at: Site) -> Layout:
     """Rows keep their axis if the operator does not work along it."""
     layout, rank = at.only_first(), at.rank(0)
-    if at.op == "CumSum":
+    if at.op in ("CumSum", "CumProd"):
         axis = (at.ints(1) or [0])[0] % rank
     else:
         axis = at.axis("axis", -1, rank)

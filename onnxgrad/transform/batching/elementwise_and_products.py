@@ -4,6 +4,7 @@ the rows on an axis that they do not contract.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 
 from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE
@@ -12,13 +13,13 @@ from onnxgrad.transform.batching.layout import Dependent, Layout, Refused, Size
 from onnxgrad.transform.batching.registry import in_place
 from onnxgrad.transform.batching.site import Site
 
-UNARY = f"{' '.join(ELEMENTWISE)} Dropout ms:Gelu ms:FastGelu ms:QuickGelu"
+UNARY = f"{' '.join(ELEMENTWISE)} Dropout ms:Gelu ms:FastGelu ms:QuickGelu ml:Binarizer"
 
 
 @in_place(UNARY)
 def unary(at: Site) -> Layout:
-    """Rows keep their axis."""
-    return at.only_first()
+    """Rows keep their axis. The ratio of a Dropout does not matter: none that trains is here."""
+    return at.alone(1) if at.op == "Dropout" else at.only_first()
 
 
 @in_place("CastLike")
@@ -143,13 +144,22 @@ def _with_bias(at: Site, layout: Layout) -> Layout:
 
 
 def indices_of(at: Site) -> tuple[list[str], str]:
-    """Return the indices of each operand of an Einsum, and those of its result. Raises Refused if
-    the equation has an ellipsis or omits the indices of the result.
+    """Return the indices of each operand of an Einsum, and those of its result, without ellipsis.
+    Raises Refused if they are not known.
     """
     left, arrow, right = str(at.attr("equation")).replace(" ", "").partition("->")
-    if "." in left + right or not arrow:
-        raise Refused("its equation has no explicit indices")
-    return left.split(","), right
+    terms = left.split(",")
+    if not arrow:
+        once = {c for c in left if left.count(c) == 1 and c.isalpha()}
+        right = ("..." if "." in left else "") + "".join(sorted(once))
+    spare = [c for c in string.ascii_letters if c not in left + right]
+    most = 0
+    for k, term in enumerate(terms):
+        if "..." in term:
+            width = at.rank(k) - len(term) + 3
+            most = max(most, width)
+            terms[k] = term.replace("...", "".join(spare[:width][::-1]))
+    return terms, right.replace("...", "".join(spare[:most][::-1]))
 
 
 @in_place("Einsum")

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from onnx import TensorProto
+
 from onnxgrad.errors import InputError
 from onnxgrad.ir.sizes import exactly, multiply, product
 
@@ -23,6 +25,9 @@ class Layout:
     outer: Size = 1
     own: bool = False
 
+
+# dtypes of less than a byte, and of scales, which onnxruntime does not reshape
+NARROW = frozenset(range(TensorProto.UINT4, TensorProto.UINT4 + 6))
 
 FRONT = Layout(0)
 OWN = Layout(0, own=True)

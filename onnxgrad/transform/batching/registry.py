@@ -1,10 +1,11 @@
-"""The two tables of batching rules, by operator."""
+"""The three tables of batching rules, by operator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from onnxgrad.ir.var import Var
 from onnxgrad.transform.batching.layout import Layout
 from onnxgrad.transform.batching.site import Site
 
@@ -12,15 +13,21 @@ from onnxgrad.transform.batching.site import Site
 InPlace: TypeAlias = Callable[[Site], "Layout | Sequence[Layout | None]"]
 Shifted: TypeAlias = Callable[[Site], None]
 
+# returns values in the place of the results, of nodes that rows are followed through
+Opened: TypeAlias = Callable[[Site], Sequence[Var | None]]
+
 IN_PLACE: dict[tuple[str, str], InPlace] = {}
 SHIFTED: dict[tuple[str, str], Shifted] = {}
-_OURS = "com.microsoft"
+OPENED: dict[tuple[str, str], Opened] = {}
+_DOMAINS = {"ms": "com.microsoft", "ml": "ai.onnx.ml"}
 
 
 def names(text: str) -> list[tuple[str, str]]:
-    """Return the keys (domain, name) of operators. `ms:` marks those of com.microsoft."""
+    """Return the keys (domain, name) of operators. `ms:` marks those of com.microsoft, `ml:` those
+    of ai.onnx.ml.
+    """
     parts = (word.rpartition(":") for word in text.split())
-    return [(_OURS if domain == "ms" else domain, name) for domain, _, name in parts]
+    return [(_DOMAINS.get(domain, domain), name) for domain, _, name in parts]
 
 
 def in_place(operators: str) -> Callable[[InPlace], InPlace]:
@@ -38,6 +45,16 @@ def shifted(operators: str) -> Callable[[Shifted], Shifted]:
 
     def register(rule: Shifted) -> Shifted:
         SHIFTED.update(dict.fromkeys(names(operators), rule))
+        return rule
+
+    return register
+
+
+def opened(operators: str) -> Callable[[Opened], Opened]:
+    """Register a rule that computes a node by others, for these operators."""
+
+    def register(rule: Opened) -> Opened:
+        OPENED.update(dict.fromkeys(names(operators), rule))
         return rule
 
     return register

@@ -10,6 +10,7 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxgrad.ir import sizes as algebra
 from onnxgrad.ir.ops import op
@@ -37,9 +38,16 @@ class RunTimeSizes:
         self._shapes: dict[Var, Var] = {}
         self._elements: dict[tuple[Var, int], Var] = {}
         self._places: dict[str, tuple[Var, int]] = {}
+        self._parts: dict[str, tuple[Var, int]] = {}  # axes that hold the size of every row
         self._invented: dict[tuple[Var, int], str] = {}
         for v in inputs:
             self.learn(v, opened.get(v))
+
+    def again(self) -> RunTimeSizes:
+        """Return the sizes for a nested graph, which computes them by itself; names are shared."""
+        made = RunTimeSizes(self.opened, self.inputs, self.count)
+        made.mapped, made._invented = self.mapped, self._invented
+        return made
 
     def shape(self, v: Var) -> tuple[Size, ...]:
         """Return the shape of a value in the file; a size without a formula becomes a new symbol.
@@ -52,11 +60,20 @@ class RunTimeSizes:
     def _symbol_of(self, v: Var, axis: int) -> str:
         return self._invented.setdefault((v, axis), f"run_time_size_{len(self._invented)}")
 
+    def is_vague(self, sizes: Sequence[Size]) -> bool:
+        """Whether a size has no formula of the inputs' sizes."""
+        invented = set(self._invented.values())
+        return any(not invented.isdisjoint(algebra.symbols(size)) for size in sizes)
+
     def learn(self, v: Var, layout: Layout | None) -> None:
-        """Record that symbols can be read from the shape of a value, except at the axis of rows."""
+        """Record that symbols can be read from the shape of a value; if it is mapped, also at the
+        axis of rows, whose size the number of rows divides.
+        """
         for axis, size in enumerate(() if v.shape is None else self.shape(v)):
             if isinstance(size, str) and (layout is None or layout.axis != axis):
                 self._places.setdefault(size, (v, axis))
+            elif isinstance(size, str) and self.mapped and self.count == 1:
+                self._parts.setdefault(size, (v, axis))
 
     def rows(self) -> Var:
         """Return the number of rows as a vector of one element."""
@@ -65,7 +82,7 @@ class RunTimeSizes:
 
     def of(self, size: Size) -> Var:
         """Return a size as a vector of one element. Raises Refused if no value has it."""
-        if size in self._places:
+        if size in self._places or size in self._parts:
             return self._symbol(str(size))
         if size not in self._made:
             self._made[size] = self._computed(size)
@@ -125,6 +142,11 @@ class RunTimeSizes:
         return np.array([size], np.int64) if isinstance(size, int) else self.of(size)
 
     def _symbol(self, name: str) -> Var:
-        if name not in self._places:
+        if name in self._places:
+            return self._element(*self._places[name])
+        if name not in self._parts:
             raise Refused(f"no value before it has the size {name}")
-        return self._element(*self._places[name])
+        if name not in self._made:  # without rows, the sizes of rows are not known
+            rows = op.Add(self.rows(), op.Cast(op.Equal(self.rows(), [0]), to=TensorProto.INT64))
+            self._made[name] = op.Div(self._element(*self._parts[name]), rows)
+        return self._made[name]

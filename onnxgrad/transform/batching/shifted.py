@@ -7,6 +7,7 @@ import string
 import numpy as np
 
 from onnxgrad.ir.domains import BROADCASTING
+from onnxgrad.ir.emission.emit import constant, emit
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.sizes import product
 from onnxgrad.ir.var import Var
@@ -17,7 +18,7 @@ from onnxgrad.transform.batching.registry import shifted
 from onnxgrad.transform.batching.site import Site
 
 
-@shifted(f"{UNARY} Trilu")
+@shifted(f"{UNARY} Trilu Det")
 def unary(at: Site) -> None:
     """Elementwise, or on the last two axes."""
     at.only_first()
@@ -86,8 +87,14 @@ def einsum(at: Site) -> None:
 def reduction(at: Site) -> None:
     """Over the axes of one row."""
     at.only_first()
-    axes = [a + 1 for a in axes_of(at)]
     x = at.front(0)
+    given = at.operand(1)
+    if given is not None and given.const is None:
+        computed = at.inner_axes(1, at.rank(0))
+        if computed is not None:
+            at.back(at.again(x, computed))
+            return
+    axes = [a + 1 for a in axes_of(at)]
     if at.op.startswith("Arg"):
         at.back(at.again(x, axis=axes[0]))
     elif not axes:
@@ -112,12 +119,27 @@ def softmax(at: Site) -> None:
     at.back(at.reshape(at.again(x, axis=axis + 1), [-1, *sizes]))
 
 
-@shifted("CumSum")
+@shifted("DFT")
+def dft(at: Site) -> None:
+    """Along an axis of one row."""
+    at.only_first()
+    if at.version < 20:
+        at.back(at.again(at.front(0), *at.operands[1:], axis=at.axis("axis", 1, at.rank(0)) + 1))
+        return
+    axis = at.inner_axes(2, at.rank(0))
+    if not isinstance(axis, Var):
+        axis = np.array(at.rank(0) - 1 if axis is None else axis).reshape(())
+    at.back(at.again(at.front(0), at.operand(1), axis))
+
+
+@shifted("CumSum CumProd")
 def cum_sum(at: Site) -> None:
     """Along an axis of one row."""
     at.only_first()
-    axis = (at.ints(1) or [0])[0] % at.rank(0) + 1
-    at.back(at.again(at.front(0), np.array(axis, np.int64)))
+    axis = at.inner_axes(1, at.rank(0))
+    if not isinstance(axis, Var) and axis is not None:
+        axis = axis.reshape(())
+    at.back(at.again(at.front(0), axis))
 
 
 @shifted(
@@ -130,11 +152,30 @@ def along(at: Site) -> None:
     at.back(at.again(at.front(0), *at.operands[1:], axis=axis))
 
 
-@shifted("Reshape Flatten Squeeze Unsqueeze")
+@shifted("Squeeze Unsqueeze")
+def squeeze(at: Site) -> None:
+    """Axes behind that of the rows."""
+    at.only_first()
+    rank = len(at.result()) if at.op == "Unsqueeze" else at.rank(0)
+    axes = at.inner_axes(1, rank, "axes")
+    if axes is None:
+        axes = np.array([i + 1 for i, d in enumerate(at.sizes(0)) if d == 1])
+    x = at.front(0)
+    at.back(emit(at.op, [x, axes]) if not isinstance(axes, np.ndarray) or axes.size else x)
+
+
+@shifted("Reshape Flatten")
 def reshape(at: Site) -> None:
     """Each row in its new shape."""
     at.only_first()
-    at.back(at.reshape(at.front(0), [-1, *at.result()]))
+    try:
+        at.back(at.reshape(at.front(0), [-1, *at.result()]))
+    except Refused:
+        shape = at.operand(1)
+        if shape is None:
+            raise
+        front = at.sizes_at.rows() if at.attr("allowzero", 0) else np.zeros(1, np.int64)
+        at.back(at.again(at.front(0), op.Concat(front, shape, axis=0)))
 
 
 @shifted("Transpose")
@@ -148,8 +189,16 @@ def transpose(at: Site) -> None:
 def expand(at: Site) -> None:
     """Each row to its new shape."""
     at.only_first()
-    target = [1, *at.result()]
-    at.back(op.Expand(at.front(0, len(target) - 1), at.sizes_at.vector(target)))
+    rank = len(at.result())
+    x, target = at.front(0, rank), at.operand(1)
+    try:
+        sizes = at.sizes_at.vector([1, *at.result()])
+    except Refused:
+        count = None if target is None else (target.shape or (None,))[0]
+        if not isinstance(count, int):
+            raise
+        sizes = op.Concat(np.ones(1 + rank - count, np.int64), target, axis=0)
+    at.back(op.Expand(x, sizes))
 
 
 @shifted("Concat")
@@ -174,14 +223,19 @@ def slice_(at: Site) -> None:
     """Along the axes of one row."""
     at.only_first()
     rank = at.rank(0)
-    starts, ends = at.ints(1, "starts") or [], at.ints(2, "ends") or []
-    axes = [a % rank + 1 for a in at.ints(3, "axes") or range(len(starts))]
-    if at.version < 10:
-        at.back(at.again(at.front(0), axes=axes))
+    axes, starts = at.inner_axes(3, rank, "axes"), at.operand(1)
+    if axes is None:
+        count = len(at.attr("starts")) if starts is None else (starts.shape or (None,))[0]
+        if not isinstance(count, int):
+            raise Refused("its axes are not known")
+        axes = np.arange(1, count + 1)
+    if starts is None or at.version < 10:
+        at.back(at.again(at.front(0), axes=np.asarray(axes).tolist()))
         return
-    steps = at.ints(4) or [1] * len(axes)
-    bounds = [np.array(numbers, np.int64) for numbers in (starts, ends, axes, steps)]
-    at.back(op.Slice(at.front(0), *bounds))
+    there = axes if isinstance(axes, Var) else constant(axes, starts.dtype)
+    if there.dtype != starts.dtype:
+        there = op.Cast(there, to=starts.dtype)
+    at.back(at.again(at.front(0), starts, at.operand(2), there, *at.operands[4:]))
 
 
 @shifted("Pad")
@@ -189,8 +243,13 @@ def pad(at: Site) -> None:
     """Along the axes of one row."""
     at.only_first()
     rank = at.rank(0)
-    if at.version < 11 or at.operand(3) is not None:
-        raise Refused("Pad with axes, or of an old opset")
+    if at.version < 11:
+        raise Refused("Pad of an old opset")
+    if at.version >= 18:
+        axes = at.inner_axes(3, rank)
+        axes = np.arange(1, rank + 1) if axes is None else axes
+        at.back(at.again(at.front(0), at.operand(1), at.operand(2), axes))
+        return
     pads = at.ints(1) or []
     wider = np.array([0, *pads[:rank], 0, *pads[rank:]], np.int64)
     at.back(at.again(at.front(0), wider, *at.operands[2:]))
@@ -200,24 +259,32 @@ def pad(at: Site) -> None:
 def tile(at: Site) -> None:
     """Along the axes of one row."""
     at.only_first()
-    at.back(op.Tile(at.front(0), np.array([1, *(at.ints(1) or [])], np.int64)))
+    if at.version < 6:
+        raise Refused("Tile of an old opset")
+    at.back(op.Tile(at.front(0), op.Concat(np.ones(1, np.int64), at.operand(1), axis=0)))
 
 
 @shifted("Gather")
 def gather(at: Site) -> None:
-    """Along an axis of one row; indices that differ from row to row count from axis 0."""
+    """Along an axis of one row; indices that differ from row to row read the axis in front."""
     axis = at.axis("axis", 0, at.rank(0))
     if at.at(1) is None:
         at.back(at.again(at.front(0), at.operands[1], axis=axis + 1))
         return
-    if axis or at.at(0) is None or at.binding.block.opsets[""] < 12:
+    if at.at(0) is None or at.binding.block.opsets[""] < 12:
         raise Refused("rows of the data at indices that differ from row to row")
-    data, indices = at.front(0), at.front(1)
-    wide = op.Unsqueeze(indices, np.array([at.rank(1) + 1], np.int64))
-    at.back(op.GatherND(data, wide, batch_dims=1))
+    data, indices, rank, more = at.front(0), at.front(1), at.rank(0), at.rank(1)
+    if axis:
+        rest = [i for i in range(rank) if i != axis]
+        data = op.Transpose(data, perm=[0, axis + 1, *(i + 1 for i in rest)])
+    made = op.GatherND(data, op.Unsqueeze(indices, np.array([more + 1])), batch_dims=1)
+    if axis:  # the axes of the indices are in front, and belong behind those before the axis
+        places = [*range(1 + more, 1 + more + axis), *range(1, 1 + more)]
+        made = op.Transpose(made, perm=[0, *places, *range(1 + more + axis, rank + more)])
+    at.back(made)
 
 
-@shifted("GatherElements ScatterElements")
+@shifted("GatherElements ScatterElements Scatter")
 def elements(at: Site) -> None:
     """Along an axis of one row."""
     axis = at.axis("axis", 0, at.rank(0)) + 1
@@ -231,3 +298,47 @@ def gather_nd(at: Site) -> None:
         raise Refused("GatherND of an old opset")
     more = int(at.attr("batch_dims", 0)) + 1
     at.back(at.again(*(_each(at, k) for k in (0, 1)), batch_dims=more))
+
+
+@shifted("ScatterND")
+def scatter_nd(at: Site) -> None:
+    """One component more in the indices, which counts the rows."""
+    if at.version < 11:
+        raise Refused("ScatterND of an old opset")
+    data, indices, updates = (_each(at, k) for k in (0, 1, 2))
+    rank, rows = at.rank(1), at.sizes_at.rows()
+    zero, one = np.array(0, np.int64), np.array(1, np.int64)
+    count = op.Range(zero, op.Squeeze(rows, [0]), one)
+    shape = op.Shape(op.Slice(indices, [0], [1], [rank]))
+    numbers = op.Expand(op.Reshape(count, np.array([-1] + [1] * rank)), shape)
+    at.back(at.again(data, op.Concat(numbers, indices, axis=rank), updates))
+
+
+@shifted("MaxPool")
+def max_pool(at: Site) -> None:
+    """Indices that count through the batch lose the elements of the rows before."""
+    sizes = at.sizes(0)
+    size = known(product(sizes))
+    at.leading(0)
+    values, places = at.again(at.operand(0))
+    rows = at.sizes_at.rows()
+    zero, one = np.array(0, np.int64), np.array(1, np.int64)
+    count = op.Range(zero, op.Squeeze(rows, [0]), one)
+    ends = [
+        op.Reshape(v, at.sizes_at.vector([-1, *at.result(k)]))
+        for k, v in ((0, values), (1, places))
+    ]
+    steps = op.Mul(op.Reshape(count, np.array([-1] + [1] * len(sizes))), at.sizes_at.of(size))
+    at.back((ends[0], op.Sub(ends[1], steps)))
+
+
+@shifted("Shape Size")
+def shape(at: Site) -> None:
+    """The sizes behind the axis of the rows, which are those of every row."""
+    sizes = op.Slice(op.Shape(at.front(0)), [1], [at.rank(0) + 1], [0])
+    if at.op == "Size":
+        sizes = op.ReduceProd(sizes, keepdims=0)
+    elif "start" in at.binding.attrs or "end" in at.binding.attrs:
+        bounds = [at.attr("start", 0)], [at.attr("end", at.rank(0))]
+        sizes = op.Slice(sizes, *bounds, [0])
+    at.replaced = [(sizes, None)]

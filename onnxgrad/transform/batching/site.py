@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +15,11 @@ from onnxgrad.ir.emission.emit import emit
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.sizes import exactly, multiply, product
 from onnxgrad.ir.type_inference.shape_arithmetic import sizes
-from onnxgrad.ir.types import Dim, TensorType, is_static
+from onnxgrad.ir.types import Array, Dim, TensorType, is_static
 from onnxgrad.ir.var import Var
 from onnxgrad.transform.batching.layout import (
     FRONT,
+    NARROW,
     OWN,
     Layout,
     Refused,
@@ -29,6 +31,7 @@ from onnxgrad.transform.batching.layout import (
 from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.transform.batching.same_rows import one_row
 
+_ALLOWS_ZERO = 14  # opset whose Reshape does
 # a result under its layout: None: shared by all rows
 Placed = tuple[Var, Layout | None]
 
@@ -176,6 +179,32 @@ class Site:
             raise Refused(f"operand {k} is computed")
         return [int(i) for i in np.ravel(v.const)]
 
+    def inner_axes(self, k: int, rank: int, name: str = "", least: int = 1) -> Array | Var | None:
+        """Return the axes of operand `k`, or of an attribute, behind an axis for the rows in front;
+        None if omitted. Raises Refused if they differ from row to row, or may be fewer than
+        `least`.
+        """
+        v = self.operand(k)
+        if v is None or v.const is not None:
+            axes = self.ints(k, name)
+            return None if axes is None else np.array([a % max(rank, 1) + 1 for a in axes])
+        count = (v.shape or (None,))[0] if v.rank else 1
+        if count == 0:
+            return None
+        if self.at(k) is not None or not isinstance(count, int) or count < least:
+            raise Refused(f"operand {k} is computed")
+        behind: Var = op.Add(op.Mod(v, max(rank, 1)), 1)
+        return behind
+
+    def alone(self, *operands: int) -> Layout:
+        """Return the layout of operand 0. Raises Refused if it contains no rows, or another operand
+        than those named does.
+        """
+        more = [k for k in self.batched() if k not in (0, *operands)]
+        if more:
+            raise Refused(f"operand {more[0]} differs from row to row")
+        return self.first()
+
     def elements(self, k: int, name: str = "") -> list[Dim] | None:
         """Return elements as `ints`, with expressions of sizes, and None for an unknown element."""
         v = self.operand(k)
@@ -185,6 +214,19 @@ class Site:
         if elements is None:
             raise Refused(f"operand {k} is computed")
         return [*elements]
+
+    @contextmanager
+    def in_one_row(self) -> Iterator[None]:
+        """Give values with an axis for the rows the types of one row, for nodes emitted inside."""
+        own = [v for v in dict.fromkeys(self.binding.reads()) if self.layouts.get(v) == OWN]
+        types = [v.type for v in own]
+        for v in own:
+            v.type = TensorType(v.dtype, None if v.shape is None else v.shape[1:])
+        try:
+            yield
+        finally:
+            for v, type_ in zip(own, types, strict=True):
+                v.type = type_
 
     # ---- changing --------------------------------------------------------------------------------
 
@@ -198,7 +240,7 @@ class Site:
         `rows` (None: the number of rows).
         """
         if 0 in sizes:
-            raise Refused(f"'{v.name}' is empty")
+            return self._empty(v, sizes, rows)
         layout, before = self.layouts.get(v), self.in_file(v)
         own = -1 if layout is None else layout.axis
         # 0 copies a size of the operand
@@ -210,6 +252,18 @@ class Site:
         if not is_static(made.shape):  # a size could be 0, and 0 would copy another
             many = self.count if rows is None else rows
             made.type = TensorType(v.dtype, tuple(many if d == -1 else d for d in sizes))
+        return made
+
+    def _empty(self, v: Var, sizes: Sequence[Size], rows: Size | None) -> Var:
+        """Return a value without elements in another shape, in which nothing can be -1."""
+        if self.count > 1 or self.binding.block.opsets.get("", 0) < _ALLOWS_ZERO:
+            raise Refused(f"'{v.name}' is empty")
+        many = self.sizes_at.rows()
+        if rows not in (None, 1):
+            many = op.Mul(many, self.sizes_at.vector([known(rows)]))
+        made: Var = op.Reshape(
+            v, self.sizes_at.vector([many if d == -1 else d for d in sizes]), allowzero=1
+        )
         return made
 
     def placed(self, v: Var, sizes: Sequence[Size], layout: Layout) -> Var:
@@ -282,7 +336,9 @@ class Site:
         ones = [1] * ((len(sizes) if rank is None else rank) - len(sizes))
         wanted = [-1, *ones, *sizes]
         if layout.own:
-            return self.reshape(v, wanted) if ones else v
+            axes = np.arange(1, len(ones) + 1)
+            return op.Unsqueeze(v, axes) if ones else v
+        self.sizes_at.learn(v, layout)
         before = known(multiply(product(sizes[: layout.axis]), layout.outer))
         if before != 1:
             v = self.reshape(v, [before, -1, stride(sizes, layout)])
@@ -317,17 +373,21 @@ class Site:
         """
         results = made if isinstance(made, tuple) else (made,)
         self.replaced = [
-            self._joined(old, new)
+            self.joined(old, new)
             for old, new in zip(self.binding.outputs, results)
             if old is not None and new is not None
         ]
 
-    def _joined(self, old: Var, new: Var) -> Placed:
+    def joined(self, old: Var, new: Var) -> Placed:
+        """Return a value with the rows in front as the result `old`, in whose shape they join."""
         sizes = self.sizes_of(old)
         if not sizes:
             return new, OWN
         layout = joined(sizes)
         try:
+            vague = self.sizes_at.mapped and self.sizes_at.is_vague(sizes)
+            if vague or 0 in sizes or new.dtype in NARROW:
+                raise Refused("a Reshape is not for it")
             return self.placed(new, sizes, layout), layout
         except Refused:
             if not self.sizes_at.mapped:

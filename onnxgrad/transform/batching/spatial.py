@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.type_inference.symbolic_shapes import ML
 from onnxgrad.transform.batching.layout import FRONT, Layout, Refused
 from onnxgrad.transform.batching.registry import in_place
 from onnxgrad.transform.batching.site import Site
@@ -18,7 +19,9 @@ from onnxgrad.transform.batching.site import Site
 SAMPLES = (
     "Conv ConvTranspose MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool "
     "InstanceNormalization GroupNormalization LRN ConvInteger QLinearConv ms:FusedConv "
-    "DepthToSpace SpaceToDepth"
+    "DepthToSpace SpaceToDepth Col2Im STFT "
+    "ml:TreeEnsemble ml:TreeEnsembleRegressor ml:TreeEnsembleClassifier ml:LinearRegressor "
+    "ml:LinearClassifier ml:SVMRegressor ml:SVMClassifier ml:Normalizer ml:Scaler ml:Imputer"
 )
 
 _MAX_OF_INTS = 12  # opset whose Max has integers
@@ -26,8 +29,10 @@ _MAX_OF_INTS = 12  # opset whose Max has integers
 
 @in_place(SAMPLES)
 def samples(at: Site) -> Layout:
-    """Samples are independent: rows join the first axis."""
+    """Samples are independent: rows join the first axis of the data."""
     at.only_first()
+    if at.binding.domain == ML and at.rank(0) != 2:
+        raise Refused("its samples have no axis")
     if at.op == "MaxPool" and at.binding.result(1) is not None:
         raise Refused("its indices count through the batch")
     return at.leading(0)
@@ -155,3 +160,43 @@ def two_samples(at: Site) -> Layout:
         elif at.leading(k) != FRONT:
             raise Refused("its rows are not in front")
     return FRONT
+
+
+@in_place("DFT")
+def dft(at: Site) -> Layout:
+    """Samples are independent, unless they are transformed over."""
+    at.only_first()
+    rank = at.rank(0)
+    axis = (at.ints(2) or [-2])[0] if at.version >= 20 else int(at.attr("axis", 1))
+    if not axis % rank:
+        raise Refused("it transforms the rows")
+    return at.leading(0)
+
+
+@in_place("DeformConv")
+def deformed(at: Site) -> Layout:
+    """Samples are independent: each has its offsets and its mask."""
+    at.alone(2, 4)
+    for k in (0, 2, 4):
+        if at.operand(k) is None:
+            continue
+        if at.at(k) is None:
+            at.tile(k, FRONT)
+        else:
+            at.leading(k)
+    return FRONT
+
+
+@in_place("ReverseSequence")
+def reversed_sequences(at: Site) -> Layout:
+    """Each sequence of each row has its length."""
+    batch = int(at.attr("batch_axis", 1))
+    place = Layout(batch)
+    for k, there in ((0, place), (1, FRONT)):
+        if at.at(k) is None:
+            at.tile(k, there)
+        elif k == 0 and batch == 0:
+            at.leading(0)
+        elif not at.moved(k, there):
+            raise Refused("its rows are not those of its sequences")
+    return place
