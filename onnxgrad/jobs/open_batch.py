@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from onnx import ModelProto
@@ -10,6 +11,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.save import to_proto
+from onnxgrad.jobs.groups import Sizes
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, write_if_proved
 from onnxgrad.jobs.surgery_declarations import OpenBatchOptions, RowsProof, VmapOptions
@@ -19,6 +21,7 @@ from onnxgrad.transform.open_sizes import OpenedSizes, open_dimensions, other_si
 from onnxgrad.transform.vmap import as_inputs, map_inputs
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.feeds.dims import shape_of
+from onnxgrad.verify.feeds.proof_cases import Inputs
 from onnxgrad.verify.report import joined
 from onnxgrad.verify.rows.other_sizes import at_other_sizes
 from onnxgrad.verify.rows.proof import RowProof
@@ -34,9 +37,12 @@ class OpenedModel(Proved):
 
 @dataclass(frozen=True)
 class SizedModel(Proved):
-    """A model with other open dimensions, the report of its proof, and the changes."""
+    """A model with other open dimensions, the report of its proof, and the changes; `rows` if its
+    batch was opened too.
+    """
 
     opened: OpenedSizes
+    rows: Opened | None = None
 
 
 def open_batch(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> OpenedModel:
@@ -77,39 +83,76 @@ def _proved_rows(model: ModelLike, opened: Opened, options: RowsProof, hooks: Ho
     report = None
     if options.verify:
         hooks.on_stage("prove")
-        report = RowProof(
-            to_proto(load(model), weights=True), to_proto(opened.program, weights=True),
-            opened.rows, providers_of(options.provider), options.dims, options.seed,
-            options.feeds, several(options.allow_same, "allow_same"),
-        ).report()  # fmt: skip
+        original = to_proto(load(model), weights=True)
+        report = _row_proof(original, opened, options, options.dims, options.feeds)
     remarks = (*opened.warnings, *opened.notes)
     found = OpenedModel(opened.program, report, opened, notes=remarks)
     return write_if_proved(found, hooks)
 
 
+def _row_proof(
+    original: ModelProto, opened: Opened, options: RowsProof, dims: Sizes | None,
+    feeds: Inputs | None,
+) -> Report:  # fmt: skip
+    return RowProof(
+        original, to_proto(opened.program, weights=True), opened.rows,
+        providers_of(options.provider), dims, options.seed, feeds,
+        several(options.allow_same, "allow_same"),
+    ).report()  # fmt: skip
+
+
 def open_sizes(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> SizedModel:
-    """Open sizes other than the batch, prove the result at the sizes of the file and of references,
-    run it at others, and let the hooks write it. Raises InputError that names the node at which a
-    size cannot be followed with certainty.
+    """Open sizes other than the batch (with `inputs` or `batch` the batch too), prove the result at
+    the sizes of the file and of references, run it at others, and let the hooks write it. Raises
+    InputError that names the node at which a size cannot be followed with certainty.
     """
-    for name in ("inputs", "batch"):
-        if getattr(options, name) is not None:
-            raise InputError(
-                f"{option('--open', 'open')} leaves the batch as it is: open the batch of the "
-                f"result, without {option('--open', 'open')}"
-            )
     with hooks.limits(options.timeout, options.max_memory):
         model = settled(model)
         program = load_own(model)
         hooks.on_read(program)
         wanted = {name: places.split(",") for name, places in (options.open or {}).items()}
-        opened = open_dimensions(program, wanted, several(options.follow, "follow"))
+        references = [to_proto(load(m), weights=True) for m in several(options.reference, "")]
+        compared = _compared(program.proto, references, wanted) if options.verify else ()
+        opened = open_dimensions(program, wanted, several(options.follow, "follow"), compared)
+        rows = None
+        if options.inputs is not None or options.batch is not None:
+            names = None if options.inputs is None else several(options.inputs, "inputs")
+            rows = open_rows(
+                load_own(to_proto(opened.program, weights=True)), names, batch=options.batch,
+                symbol=options.symbol, along=options.along,
+            )  # fmt: skip
         report = None
         if options.verify:
             hooks.on_stage("prove")
-            report = _at_sizes(model, opened, options)
-        notes = opened.notes if options.reference else (*opened.notes, _unknown(opened))
-        return write_if_proved(SizedModel(opened.program, report, opened, notes=notes), hooks)
+            report = _at_sizes(
+                [to_proto(load(model), weights=True), *references], opened, rows, options
+            )
+        notes = opened.notes if references else (*opened.notes, _unknown(opened))
+        if rows is not None:
+            notes = (*notes, *rows.warnings, *rows.notes)
+        program = opened.program if rows is None else rows.program
+        return write_if_proved(SizedModel(program, report, opened, rows, notes=notes), hooks)
+
+
+def _compared(
+    model: ModelProto, references: Sequence[ModelProto], wanted: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Return the new sizes that a reference has with another number."""
+    places = {v.name: i for i, v in enumerate(model.graph.input)}
+    found = []
+    for name, axes in wanted.items():
+        for place, _, axis in (text.rpartition(".") for text in axes):
+            number = int(axis[:4]) if axis.isdecimal() else 0
+            sizes = [_size(m, places.get(place, 0), number) for m in (model, *references)]
+            if len({*sizes} - {None}) > 1:
+                found.append(name)
+    return found
+
+
+def _size(model: ModelProto, place: int, axis: int) -> object:
+    inputs = model.graph.input[place : place + 1]
+    shapes = [shape_of(v.name, v.type.tensor_type) or () for v in inputs]
+    return next((s[axis] for s in shapes if axis < len(s)), None)
 
 
 def _unknown(opened: OpenedSizes) -> str:
@@ -121,23 +164,38 @@ def _unknown(opened: OpenedSizes) -> str:
     )
 
 
-def _at_sizes(model: ModelLike, opened: OpenedSizes, options: OpenBatchOptions) -> Report:
-    """Prove the model at the sizes of the file and of each reference, and run it at other sizes."""
+def _at_sizes(
+    originals: Sequence[ModelProto], opened: OpenedSizes, rows: Opened | None,
+    options: OpenBatchOptions,
+) -> Report:  # fmt: skip
+    """Prove the model at the sizes of the file and of each reference, run it at other sizes, and
+    prove its rows.
+    """
     made = to_proto(opened.program, weights=True)
-    originals = [to_proto(load(m), weights=True) for m in (model, *several(options.reference, ""))]
     reports = [
         verify(
             original, made, provider=options.provider, seeds=(options.seed,), dims=options.dims,
-            inputs=None if i else options.feeds, map=_by_place(original, made),
+            inputs=None if i or rows else options.feeds, map=_by_place(original, made),
         )
         for i, original in enumerate(originals)
     ]  # fmt: skip
     at = [_sizes_of(original, made, opened) for original in originals]
     report = reports[0] if len(reports) == 1 else joined(reports, at, "at")
-    return at_other_sizes(
-        report, made, opened.sizes, list(other_sizes(opened)), dims=options.dims,
-        seed=options.seed, provider=providers_of(options.provider)[0],
+    others = list(other_sizes(opened))
+    report = at_other_sizes(
+        report, made, opened.sizes, others, dims=options.dims, seed=options.seed,
+        provider=providers_of(options.provider)[0],
     )  # fmt: skip
+    if rows is None or not report.ok:
+        return report
+    found = [
+        _row_proof(originals[0], rows, options, options.dims, options.feeds),
+        _row_proof(made, rows, options, {**(options.dims or {}), **others[0]}, None),
+    ]
+    at = [
+        ", ".join(f"{n}={size}" for n, size in plan.items()) for plan in (opened.sizes, others[0])
+    ]
+    return joined([report, *found], ["", *at], "by rows at")
 
 
 def _by_place(original: ModelProto, made: ModelProto) -> dict[str, str]:

@@ -149,13 +149,15 @@ class OpenBatchOptions(RowsProof):
         None, "batch size of MODEL (default: 1, or the size of the axes in --inputs)", metavar="N"
     )
     open: Places | None = option(
-        None, "open another dimension (length, height, width) in place of the batch: its axes in "
-        "the inputs; refused if a number in MODEL may or may not follow it; may repeat",
+        None, "open another dimension (length, height, width), and the batch only with --batch or "
+        "--inputs: its axes in the inputs; refused if a number in MODEL may or may not follow it; "
+        "may repeat",
         metavar="NAME=INPUT.AXIS,...",
     )  # fmt: skip
     follow: Names = option(
         (),
-        "with --open: a Resize whose fixed target follows the dimension; may repeat",
+        "with --open: a node whose fixed numbers follow the dimension where they may or may not "
+        "(*: all nodes); may repeat",
         metavar="NODE",
     )
     reference: Names = option(

@@ -16,7 +16,9 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import TensorType, type_to_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.pipeline import Pipeline
-from onnxgrad.transform.sizes.walk import Condition, Followed, follow_sizes
+from onnxgrad.transform.sizes.node import Readings
+from onnxgrad.transform.sizes.readings import other_reading
+from onnxgrad.transform.sizes.walk import EVERY, Condition, Followed, Stuck, follow_sizes, name_of
 from onnxgrad.wording import first_of, option, perhaps
 
 _PREPARE = "inline{names=*},open-if,remove-unused"
@@ -40,10 +42,12 @@ class OpenedSizes:
 
 
 def open_dimensions(
-    program: Program, wanted: Mapping[str, Sequence[str]], follow: Collection[str] = ()
-) -> OpenedSizes:
+    program: Program, wanted: Mapping[str, Sequence[str]], follow: Collection[str] = (),
+    compared: Collection[str] = (),
+) -> OpenedSizes:  # fmt: skip
     """Open axes of inputs: `wanted` lists INPUT.AXIS, one or more, by the name of the new size.
-    `follow`: nodes whose fixed targets depend on the size. `program` is changed.
+    `follow`: nodes whose fixed numbers depend on the size; `compared`: new sizes whose numbers will
+    be compared with another export. `program` is changed.
 
     Raises InputError, which names the node, if a dependence is not certain.
     """
@@ -52,13 +56,39 @@ def open_dimensions(
     Pipeline.of(passes=_PREPARE).run(program)
     _known_nodes(program, follow)
     opened = _declared(program, places)
+    proto = to_proto(opened)
     found = follow_sizes(opened, values, follow)
     steps = _steps(found, values)
+    if values.keys() - compared:
+
+        def goes(picked: Mapping[str, str]) -> bool:
+            trial = program_of(copy_of(proto), program.folder, digests=program.digests)
+            readings = Readings(picked, sizes={**found.readings.sizes})
+            _steps(follow_sizes(trial, values, follow, readings), values)
+            shapes = [{b.out.name: b.out.shape for b in p.main.walk()} for p in (opened, trial)]
+            return all(shapes[0][name] != shapes[1].get(name) for name in picked)
+
+        _one_reading(opened, found.readings, other_reading(found.readings, goes))
     most, remarks = _most(found)
     text = {n: _limits(n, steps[n], most) for n in values}
     notes = [*(f"{t}: {_cause(found, n)}" for n, t in text.items() if t), *found.remarks, *remarks]
     final = _final(opened, {n: [v for v, _, _ in p] for n, p in places.items()}, text)
     return OpenedSizes(final, values, steps, most, tuple(found.numbers), tuple(notes))
+
+
+def _one_reading(program: Program, readings: Readings, doubt: tuple[str, str, str] | None) -> None:
+    """Raises InputError if numbers of a node have two readings."""
+    if doubt is not None:
+        made, first, other = doubt
+        b = next(b for b in program.main.walk() if b.out.name == made)
+        name = b.node.name or made
+        follow = option(f"--follow {name}", f"follow=[{name!r}]")
+        reference = option("--reference FILE", "reference=FILE")
+        raise InputError(
+            f"{name_of(b)}: at other sizes it has {first} or {other}, and the model works with "
+            f"both: pass {follow} for {readings.follows[made]} ({EVERY!r}: all nodes), compare "
+            f"with another export ({reference}), or export with a size that no other axis has"
+        )
 
 
 def _places(
@@ -96,7 +126,7 @@ def _place(inputs: Mapping[str, Var], name: str, where: str) -> tuple[str, int, 
 def _known_nodes(program: Program, follow: Collection[str]) -> None:
     nodes = {name for b in program.main.bindings for name in (b.node.name, b.out.name)}
     for name in follow:
-        if name not in nodes:
+        if name not in nodes and name != EVERY:
             where = option(f"--follow {name}", f"follow={name!r}")
             raise InputError(f"{where}: no such node{perhaps(name, nodes)}")
 
@@ -135,10 +165,11 @@ def _steps(found: Followed, values: Mapping[str, int]) -> dict[str, int]:
         steps[name] = next(good, 0)
         if not steps[name]:
             c = next(c for c in about if not _holds(found, c, name, size, size))
-            raise InputError(
+            raise Stuck(
                 f"{c.node}: the size cannot be opened here: {c.left} and {c.right} must be equal, "
-                f"and are not at other sizes '{name}'"
-            )
+                f"and are not at other sizes '{name}'",
+                certain=True, doubts=found.readings.offered,
+            )  # fmt: skip
     return steps
 
 

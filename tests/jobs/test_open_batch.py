@@ -129,8 +129,27 @@ def test_another_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main([*command, "--reference", str(wrong)]) == 1 and not out.exists()
     assert main([*command[:-2], "--reference", str(other)]) == 2
     assert "--reference is for --open, which is missing" in capsys.readouterr().err
-    assert main([*command, "--batch", "1"]) == 2
-    assert "--open leaves the batch as it is" in capsys.readouterr().err
+
+
+def test_the_batch_and_another_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows of one run are those of the file, and of the opened model at another size."""
+    model, out, report = (tmp_path / f"{n}.onnx" for n in ("m", "o", "j"))
+    text = """g (float[1,5,4] x) => (float[1,5,4] y) <float[5] p = {0,1,2,3,4}, int64[4] heads = {1,5,2,2}, int64[3] back = {1,5,-1}>
+      { h = Reshape (x, heads)  t = Transpose <perm = [0,2,3,1]> (h)  a = Add (t, p)  s = Softmax (a)
+        b = Transpose <perm = [0,3,1,2]> (s)  y = Reshape (b, back) }"""
+    onnx.save(parse(text), model)
+    command = ["open-batch", str(model), "-o", str(out), "--open", "n=x.1", "--batch", "1"]
+    assert main([*command, "--json", str(report)]) == 0
+    printed = capsys.readouterr().out
+    assert "output y: f32[batch,n,4]" in printed and "with the batch in place" in printed
+    assert "onnxruntime by rows at n=5" in printed and "independence by rows at n=6" in printed
+    assert json.loads(report.read_text())["batch"]["inputs"] == {"x": 0}
+    x = np.sin(np.arange(3 * 7 * 4, dtype=np.float32)).reshape(3, 7, 4)
+    p = np.arange(7, dtype=np.float32)[None, :, None]
+    expected = np.exp(x + p) / np.exp(x + p).sum(1, keepdims=True)
+    np.testing.assert_allclose(np.asarray(run(onnx.load(out), {"x": x})["y"]), expected, rtol=1e-5)
+    assert main([*command[:-2], "--inputs", "x.2"]) == 2
+    assert "Reshape 'h': the batch cannot be opened" in capsys.readouterr().err
 
 
 def test_another_size_in_python() -> None:

@@ -122,11 +122,14 @@ OPENED: dict[str, tuple[Text, dict[str, list[str]], int, tuple[int, ...]]] = {
     "masked": (masked, {"n": ["mask.1", "x.1"]}, 6, (4, 9)),
 }
 
+# a result that is cut at its end, and meets nothing
+FOLLOW = {"parts": ["w"]}
+
 
 @pytest.mark.parametrize("name", OPENED)
 def test_the_same_model_written_for_other_sizes(name: str) -> None:
     text, wanted, size, others = OPENED[name]
-    done = open_dimensions(load_own(parse(text(size))), wanted)
+    done = open_dimensions(load_own(parse(text(size))), wanted, FOLLOW.get(name, ()))
     opened = to_proto(done.program, weights=True)
     onnx.checker.check_model(opened, full_check=True)
     for n in (size, *others):
@@ -185,6 +188,83 @@ def test_what_is_not_certain_is_refused(name: str) -> None:
     text, place, reason = REFUSED[name]
     with pytest.raises(InputError, match=reason):
         open_dimensions(load_own(parse(text)), {"n": [place]})
+
+
+# another number equals the size in the file: (text for a size, place, meanings at other sizes, follow or not)
+TWO_READINGS: dict[str, tuple[Text, str, str, str]] = {
+    "another axis": (
+        lambda n: f"g (float[1,{n},4] x) => (float[1,4,{n}] y) <int64[3] s = {{1, 4, {n}}}> {{ y = Reshape (x, s) }}",
+        "x.1", r"\[1, n, 4\] or \[1, 4, n\]", "",
+    ),
+    "a number of groups": (
+        lambda n: "g (float[1,N,8] x) => (float[4,M] y) <int64[2] s = {4, -1}> { y = Reshape (x, s) }".replace("N", str(n)),
+        "x.1", r"\[n, 8\] or \[4, 2\*n\]", "",
+    ),
+    "part of a product": (
+        lambda n: f"g (float[1,{n},8] x) => (float[8,{n}] y) <int64[2] s = {{8, {n}}}> {{ y = Reshape (x, s) }}",
+        "x.1", r"\[2\*n, 4\] or \[8, n\]", "",
+    ),
+    "two axes, far apart": (  # the second target is right with the other reading of the first alone
+        lambda n: f"""g (float[1,{n},4] x) => (float[1,{n},4] y) <int64[3] s = {{1, 4, {n}}}, int64[3] t = {{1, {n}, 4}}>
+            {{ a = Reshape (x, s)  b = Softmax (a)  y = Reshape (b, t) }}""",
+        "x.1", r"Reshape 'a'.*\[1, n, 4\] or \[1, 4, n\]", "",
+    ),
+    "beside -1": (
+        lambda n: f"g (float[1,{n},16] x) => (float[4,{n},M] y) <int64[3] s = {{4, {n}, -1}}> {{ y = Reshape (x, s) }}",
+        "x.1", r"\[n, 4, 4\] or \[4, 4, n\]", "",
+    ),
+    "the first four": (
+        lambda n: "g (float[1,N] x) => (float[1,4] y) <int64[1] a = {0}, int64[1] b = {4}, int64[1] c = {1}> { y = Slice (x, a, b, c) }".replace("N", str(n)),
+        "x.1", "Slice 'y'.*ends n or ends 4", "",
+    ),
+    "four indices": (
+        lambda n: "g (float[1,N] x) => (float[1,4] y) <int64[4] i = {0, 1, 2, 3}> { y = Gather <axis = 1> (x, i) }".replace("N", str(n)),
+        "x.1", "Gather 'y'.*n indices or 4 indices", "",
+    ),
+    "a fixed picture": (
+        lambda n: 'g (float[1,1,N,2] x) => (float[1,1,4,2] y) <int64[4] s = {1,1,4,2}> { y = Resize <mode = "nearest"> (x, , , s) }'.replace("N", str(n)),
+        "x.2", "Resize 'y'.*a target of 1, 1, n, 2 or a target of 1, 1, 4, 2", "",
+    ),
+    "as many as positions": (
+        lambda n: f"""g (float[1,{n}] x) => (float[1,{n}] y) <int64[1] s = {{{n}}}> {{ c = ConstantOfShape <value = float[1] {{2}}> (s)
+            k = ReduceSum <keepdims = 0> (c)  y = Div (x, k) }}""",
+        "x.1", r"ConstantOfShape 'c'.*\[4\] or \[n\]", "c",
+    ),
+    "copies": (
+        lambda n: f"g (float[1,{n}] x) => (float[{n},{n}] y) <int64[2] s = {{{n}, {n}}}> {{ y = Expand (x, s) }}",
+        "x.1", r"Expand 'y'.*\[4, n\] or \[n, n\]", "y",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TWO_READINGS)
+def test_numbers_with_two_readings(name: str) -> None:
+    """Refused, unless another export decides, or the user says which."""
+    text, place, reason, follows = TWO_READINGS[name]
+    with pytest.raises(InputError, match=f"{reason}, and the model works with both"):
+        open_dimensions(load_own(parse(text(4))), {"n": [place]})
+    open_dimensions(load_own(parse(text(4))), {"n": [place]}, compared=["n"])
+    done = open_dimensions(load_own(parse(text(4))), {"n": [place]}, ["*"])
+    if follows:
+        named = open_dimensions(load_own(parse(text(4))), {"n": [place]}, [follows])
+        feeds = feeds_for(parse(text(7)), seed=0)
+        expected = np.asarray(run(parse(text(7)), feeds)["y"])
+        for found in (done, named):
+            assert np.array_equal(np.asarray(run(to_proto(found.program), feeds)["y"]), expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # the product with a weight, and with positions, goes with one reading
+        "g (float[1,4,4] x) => (float[1,4,2] y) <int64[3] s = {1,4,-1}, float[4,2] w = {1,9,2,8,3,7,5,6}> { a = Reshape (x, s)  y = MatMul (a, w) }",
+        "g (float[1,4,16] x) => (float[1,4,2] y) <int64[3] s = {1,4,-1}, float[16,2] w = {1,9,2,8,3,7,5,6,4,4,4,4,0,1,0,1,9,9,8,7,6,5,4,3,2,1,1,1,1,1,2,3}> { a = Reshape (x, s)  y = MatMul (a, w) }",
+        "g (float[1,4] x) => (float[1,4] y) <int64[1] a = {0}, int64[1] b = {4}, int64[1] c = {1}> { s = Slice (x, a, b, c)  y = Add (s, x) }",
+    ],
+)
+def test_the_model_decides(text: str) -> None:
+    done = open_dimensions(load_own(parse(text)), {"n": ["x.1"]})
+    assert "n" in str(done.program.main.outputs[0].type)
 
 
 def test_a_target_that_follows_because_the_user_says_so() -> None:

@@ -40,6 +40,14 @@ def run(args: argparse.Namespace, out: Output) -> int:
     out.json({
         "model": args.model,
         "output": args.output,
+        **_rows_of(opened),
+        "proof": None if report is None else report.to_dict(),
+    })  # fmt: skip
+    return _proved(args, out, report)
+
+
+def _rows_of(opened: Opened) -> dict[str, object]:
+    return {
         "inputs": opened.inputs,
         "outputs": {name: vars_of(rows) for name, rows in opened.outputs.items()},
         "in_place": opened.in_place,
@@ -47,9 +55,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         "scanned": opened.scanned,
         "warnings": list(opened.warnings),
         "notes": list(opened.notes),
-        "proof": None if report is None else report.to_dict(),
-    })  # fmt: skip
-    return _proved(args, out, report)
+    }
 
 
 def _proved(args: argparse.Namespace, out: Output, report: Report | None) -> int:
@@ -67,6 +73,7 @@ def _sized(args: argparse.Namespace, out: Output, found: SizedModel) -> int:
         *(cell(f"output {v.name}: {v.type or '?'}") for v in main.outputs),
         f"numbers in the file that follow the sizes: {len(opened.numbers)}",
         *(cell(f"  {text}", "dim") for text in opened.numbers if out.verbose),
+        *(() if found.rows is None else _nodes(found.rows, out.verbose)),
         *(cell(f"note: {text}", "dim") for text in found.notes),
     ]
     out.show(heading(shown_model(args.model)), *shown)
@@ -77,6 +84,7 @@ def _sized(args: argparse.Namespace, out: Output, found: SizedModel) -> int:
         "multiples_of": dict(opened.steps),
         "at_most": dict(opened.most),
         "numbers": list(opened.numbers),
+        **({} if found.rows is None else {"batch": _rows_of(found.rows)}),
         "notes": list(found.notes),
         "proof": None if found.report is None else found.report.to_dict(),
     })  # fmt: skip
@@ -95,6 +103,13 @@ def _lines(opened: Opened, verbose: bool) -> Iterator[Part]:
             rows = v.name in opened.inputs or opened.outputs.get(v.name) is not None
             kind = "output" if v.name in opened.outputs else "input"
             yield cell(f"{kind} {v.name}: {v.type or '?'}", "" if rows else "dim")
+    yield from _nodes(opened, verbose)
+    yield from (cell(f"warning: {text}", "yellow") for text in opened.warnings)
+    yield from (cell(f"note: {text}", "dim") for text in opened.notes)
+
+
+def _nodes(opened: Opened, verbose: bool) -> Iterator[Part]:
+    """How many nodes hold the batch, and how."""
     shifted, scanned = sum(opened.shifted.values()), sum(opened.scanned.values())
     yield (
         f"{counted(opened.in_place, 'node')} with the batch in place, {shifted} with an axis of "
@@ -104,5 +119,3 @@ def _lines(opened: Opened, verbose: bool) -> Iterator[Part]:
         yield cell(f"  once per row, as slow as single runs: {count} x {reason}", "yellow")
     for reason, count in opened.shifted.items() if verbose else ():
         yield cell(f"  own axis: {count} x {reason}", "dim")
-    yield from (cell(f"warning: {text}", "yellow") for text in opened.warnings)
-    yield from (cell(f"note: {text}", "dim") for text in opened.notes)

@@ -13,6 +13,7 @@ from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.transform.batching.layout import Refused, Size
 from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
+from onnxgrad.transform.sizes.expressions import Fixed
 
 _FEWEST = 4  # fewer positions do not determine a formula
 
@@ -42,7 +43,8 @@ def for_any_size(v: Var, wanted: Mapping[int, Size], at: RunTimeSizes) -> tuple[
             one = np.zeros([1] * array.ndim)
             return _spread(made, one, alone, at), "is a triangle of two values"
     text = " and ".join(f"{array.shape[a]} on axis {a} for {d}" for a, d in rest.items())
-    raise Refused(
+    cause = Refused if all(_even(array, axis) for axis in rest) else Fixed
+    raise cause(
         f"constant '{v.name}' {v.type} holds one value for each position ({text}), and follows no "
         "rule that extends it: export with a dynamic axis"
     )
@@ -60,6 +62,12 @@ def _with_another(
         for other, count in enumerate(array.shape):
             if other not in wanted and count == array.shape[axis]:
                 yield {axis: size, other: size}
+
+
+def _even(array: Array, axis: int) -> bool:
+    """Whether numbers along an axis have one distance, so that they may go on."""
+    steps = np.diff(array.astype(np.float64), axis=axis)
+    return bool(np.allclose(np.diff(steps, axis=axis), 0))
 
 
 def _same(array: Array, axis: int) -> bool:

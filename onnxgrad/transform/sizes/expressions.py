@@ -15,6 +15,10 @@ _OF_TWO = {"//": algebra.divide, "max": algebra.maximum, "min": algebra.minimum}
 _OTHERS = (10007, 10009, 10037, 10039, 10061, 10067, 10069, 10079)
 
 
+class Fixed(Refused):
+    """A size cannot be open here, whichever other numbers follow it: something else fixes it."""
+
+
 class Expressions:
     """The open sizes of one program.
 
@@ -71,6 +75,13 @@ class Expressions:
     def split(self, size: Size) -> tuple[Size, ...]:
         """Return the sizes that an axis joins, in order."""
         return self._parts.get(size, (size,)) if isinstance(size, str) else (size,)
+
+    def parts(self, size: Size) -> list[str]:
+        """The open sizes whose product, with numbers, is a size."""
+        plain = self.plain(size)
+        products = [*terms(plain)] if isinstance(plain, str) else []
+        found = [*self.split(size), *(products[0] if len(products) == 1 else ())]
+        return [p for p in dict.fromkeys(found) if isinstance(p, str) and self.is_open(p)]
 
     def plain(self, size: Dim) -> Dim:
         """Return a size with the names of joined axes replaced by products."""

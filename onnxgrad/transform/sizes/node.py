@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
@@ -16,6 +16,20 @@ from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.transform.sizes.expressions import Expressions
 
 Shape: TypeAlias = tuple[Size, ...]
+_T = TypeVar("_T")
+
+
+@dataclass
+class Readings:
+    """Meanings of numbers that the file leaves open, as texts. `offered`: those of each node, by
+    the name of its first result, the likely one first; `picked`: other choices than the first.
+    `sizes`: the open sizes, which other axes may have by chance, with their values in the file.
+    """
+
+    picked: Mapping[str, str] = field(default_factory=dict)
+    offered: dict[str, dict[str, None]] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    follows: dict[str, str] = field(default_factory=dict)  # the reading that a user may ask for
 
 
 @dataclass
@@ -28,6 +42,7 @@ class Node:
     known: KnownElements
     numbers: dict[str, None]
     remarks: dict[str, None]
+    readings: Readings
     follows: bool = False  # whether the user named the node in `follow`
     conditions: list[tuple[Size, Size]] = field(default_factory=list)
 
@@ -69,6 +84,18 @@ class Node:
     def read(self, k: int, v: Var) -> None:
         """Replace operand `k`."""
         self.binding.block.set_operand(self.binding, k, v)
+
+    def choose(self, meanings: Mapping[str, _T], follows: int = 0) -> _T:
+        """One of several meanings of numbers, by their texts: the first, unless another is picked
+        or the user says that the numbers follow (then the one at the place `follows`).
+        """
+        texts, name = [*meanings], self.binding.out.name
+        if len(meanings) < 2 or self.follows:
+            return meanings[texts[follows if self.follows else 0]]
+        self.readings.offered.setdefault(name, {}).update(dict.fromkeys(meanings))
+        self.readings.follows.setdefault(name, texts[follows])
+        picked = self.readings.picked.get(name, texts[0])
+        return meanings.get(picked, meanings[texts[0]])
 
     def note(self, before: Sequence[Size], after: Sequence[Size]) -> None:
         """Record the numbers that turned out to be sizes."""

@@ -16,13 +16,21 @@ from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements, sizes
 from onnxgrad.ir.types import Dim, TensorType, TypeMismatch
 from onnxgrad.ir.var import Var
 from onnxgrad.transform.batching.layout import Refused, Size
+from onnxgrad.transform.batching.registry import names
 from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.transform.sizes.agreement import Meeting, Place, meetings
 from onnxgrad.transform.sizes.constants import for_any_size
-from onnxgrad.transform.sizes.expressions import Expressions
+from onnxgrad.transform.sizes.expressions import Expressions, Fixed
 from onnxgrad.wording import option
 
 _PROBE = "size_that_is_followed"
+# operators with other numbers that may follow a size
+_VAGUE = frozenset(
+    name
+    for _, name in names(
+        "TopK OneHot Pad Split Tile Slice Resize Upsample Expand Range If Loop Scan"
+    )
+)
 Wanted: TypeAlias = Mapping[int, Size]
 
 
@@ -51,7 +59,7 @@ class Origins:
             axis, size = next(iter(wanted.items()))
             name = next(iter(self.at.opened), "")
             flag = option(f"--open {name}=...,{v.name}.{axis}", f"'...,{v.name}.{axis}'")
-            raise Refused(
+            raise Fixed(
                 f"axis {axis} of input '{v.name}' {v.type} is fixed, but must equal "
                 f"{self.at.plain(size)}: open it as well ({flag})"
             )
@@ -68,9 +76,10 @@ class Origins:
             for k, a in places:
                 if not self.at.same(self._size(d, (k, a)), size):
                     before.setdefault(k, {})[a] = size
-            rule = None if places or d.domain else _NUMBERS.get(d.op)
+            rule = None if places or d.domain else NUMBERS.get(d.op)
             if not places and (rule is None or not rule(self, d, axis, size)):
-                raise Refused(
+                cause = Refused if d.op in _VAGUE else Fixed
+                raise cause(
                     f"axis {axis} of '{v.name}' {v.type} must equal {self.at.plain(size)}, but "
                     f"{d.op} '{d.node.name or d.out.name}' computes it for this size alone"
                 )
@@ -259,7 +268,7 @@ def _of_slice(o: Origins, d: Binding, axis: int, size: Size) -> bool:
     return True
 
 
-_NUMBERS: dict[str, Callable[[Origins, Binding, int, Size], bool]] = {
+NUMBERS: dict[str, Callable[[Origins, Binding, int, Size], bool]] = {
     "Expand": _of_expand,
     "ConstantOfShape": _of_shape,
     "Tile": _of_tile,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -21,14 +21,46 @@ def reshape(node: Node) -> Shape | None:
     own = _own(node, target, given)
     if own is not None and any(map(node.at.is_open, target)):  # computed from the size
         return _computed(node, own, given, wanted)
-    found = _placed(node, given, wanted)
-    if own is not None and all(map(node.at.same, own, found)):
+    placed = _placed(node, given, wanted)
+    found = node.choose(_meanings(node, wanted, placed, own))
+    if found is own or (found is placed and own and all(map(node.at.same, own, placed))):
         return found
     if node.binding.version < 5:
         raise Refused("Reshape of an old opset")
     node.note(wanted, found)
     node.read(1, node.vector(_target(found)))
     return found
+
+
+def _meanings(
+    node: Node, wanted: Sequence[int], found: Shape, own: Shape | None
+) -> dict[str, Shape]:
+    """Shapes that the target may mean, by their texts: open sizes at their place in memory, the
+    numbers as they are if they go with every size, and open sizes on other axes of their number.
+    """
+    total, count = (algebra.product(map(node.at.plain, s)) for s in (node.shape(), own or ()))
+    made = [] if own is None or total != count else [own]
+    for i, size in enumerate(found):
+        for part in node.at.parts(size) if node.at.is_open(size) else ():
+            rest = algebra.exactly(node.at.plain(size), part)
+            for k in (k for k, number in enumerate(wanted) if k != i):
+                if wanted[k] == wanted[i]:
+                    made.append(_with(node, found, {i: found[k], k: size}))
+                elif wanted[k] == node.number(part) and rest is not None:
+                    made.append(_with(node, found, {i: node.at.joined([found[k], rest]), k: part}))
+    meanings = {_text(node, found): found}
+    for shape in made:
+        meanings.setdefault(_text(node, shape), shape)
+    return meanings
+
+
+def _with(node: Node, shape: Shape, changes: Mapping[int, Size]) -> Shape:
+    moved = (changes.get(i, d) for i, d in enumerate(shape))
+    return tuple(p for d in moved if (p := node.at.plain(d)) is not None)
+
+
+def _text(node: Node, shape: Shape) -> str:
+    return f"[{', '.join(str(node.at.plain(d)) for d in shape)}]"
 
 
 def _target(found: Shape) -> list[Size]:

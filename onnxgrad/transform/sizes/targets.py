@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from typing import TypeAlias
 
 import numpy as np
@@ -14,9 +15,9 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.type_inference.per_binding import types_of
 from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements
 from onnxgrad.ir.types import TensorType
-from onnxgrad.ir.var import Var
 from onnxgrad.transform.batching.layout import Refused, Size
 from onnxgrad.transform.sizes.constants import for_any_size
+from onnxgrad.transform.sizes.expressions import Fixed
 from onnxgrad.transform.sizes.node import Node, Shape
 from onnxgrad.transform.sizes.reshape import expand, reshape
 
@@ -36,15 +37,16 @@ def slice_(node: Node) -> Shape | None:
     axes = node.elements(3, "axes") or list(range(len(starts)))
     steps = node.elements(4) or [1] * len(starts)
     changed, late = list(ends), dict[int, int]()
+    whole = _whole_ends(node, ends, axes)
     for i, axis in enumerate(axes):
         size = given[int(axis) % len(given)]
         if not node.at.is_open(size):
             continue
         number = node.number(size)
         _counts_from_the_start(starts[i], number, "start")
-        if ends[i] == number:
+        if whole.get(i):
             changed[i] = _FAR
-        elif _is_late(ends[i], number) and steps[i] == 1:
+        elif (i in whole or _is_late(ends[i], number)) and steps[i] == 1:
             late[int(axis) % len(given)] = node.number(ends[i]) - node.number(starts[i])
     if changed != ends:
         node.numbers.update({f"the end {e} of {b.op} is that of its axis": None
@@ -58,6 +60,19 @@ def slice_(node: Node) -> Shape | None:
                 raise Refused("its ends are computed")
             node.read(2, constant(np.array(numbers), dtype))
     return _cut(node, late) if late else None
+
+
+def _whole_ends(node: Node, ends: Sequence[Size], axes: Sequence[Size]) -> dict[int, bool]:
+    """Ends that are the size of an open axis in the file, and whether each follows it."""
+    given = node.shape()
+    sizes = {i: given[int(axis) % len(given)] for i, axis in enumerate(axes)}
+    whole = [i for i, d in sizes.items() if node.at.is_open(d) and ends[i] == node.number(d)]
+    meanings = {}
+    for follows in product((True, False), repeat=len(whole)):
+        meaning = dict(zip(whole, follows, strict=True))
+        text = [str(node.at.plain(sizes[i]) if f else ends[i]) for i, f in meaning.items()]
+        meanings[f"ends {', '.join(text)}"] = meaning
+    return node.choose(meanings)
 
 
 def _cut(node: Node, late: Mapping[int, int]) -> Shape:
@@ -108,6 +123,8 @@ def gather(node: Node) -> Shape | None:
     for axis, count in enumerate(array.shape):
         if count == number and not np.take(array, 0, axis).any():
             plain = node.at.plain(size)
+            if not node.choose({f"{plain} indices": True, f"{number} indices": False}):
+                return None
             if plain is not None:
                 made, how = for_any_size(indices, {axis: plain}, node.run_time)
                 node.numbers[f"constant '{indices.name}' {indices.type} {how}"] = None
@@ -124,37 +141,22 @@ def gather_nd(node: Node) -> Shape | None:
     if indices is None or indices.const is None:
         return None
     array, first = indices.const, int(node.binding.attr("batch_dims", 0))
-    parts: list[Var] = []
-    changed = False
+    wanted: dict[int, Size] = {}
     for i in range(array.shape[-1]):
-        part, size = array[..., i : i + 1], given[first + i]
-        column = constant(part, indices.dtype)
-        plain = node.at.plain(size)
-        if node.at.is_open(size) and plain is not None:
-            number = node.number(size)
-            axes = [a for a, count in enumerate(part.shape) if count == number]
-            if len(axes) != 1:
-                raise Refused(f"its indices into an axis of size {plain} are fixed")
-            column, how = for_any_size(column, {axes[0]: plain}, node.run_time)
-            node.numbers[f"constant '{indices.name}' {indices.type} {how}"] = None
-            changed = True
-        parts.append(column)
-    if changed:
-        made = parts[0] if len(parts) == 1 else _stacked(node, parts)
-        node.read(1, made)
+        size = node.at.plain(given[first + i])
+        if size is not None and node.at.is_open(size):
+            number, column = node.number(size), array[..., i]
+            axes = [a for a, count in enumerate(column.shape) if count == number]
+            if len(axes) != 1 or wanted.setdefault(axes[0], size) != size:
+                raise Refused(f"its indices into an axis of size {size} are fixed")
+    parts = [constant(array[..., i : i + 1], indices.dtype) for i in range(array.shape[-1])]
+    if not wanted:
+        return None
+    node.numbers[f"constant '{indices.name}' {indices.type} counts positions"] = None
+    parts = [for_any_size(part, wanted, node.run_time)[0] for part in parts]
+    target = node.vector([wanted.get(a, d) for a, d in enumerate((*array.shape[:-1], 1))])
+    node.read(1, op.Concat(*(op.Expand(part, target) for part in parts), axis=-1))
     return None
-
-
-def _stacked(node: Node, parts: Sequence[Var]) -> Var:
-    """Return components of indices side by side, each expanded to the largest shape."""
-    shapes = [v.shape or () for v in parts]
-    target = [
-        next((d for d in column if d != 1), 1)
-        for column in zip(*(s[:-1] for s in shapes), strict=True)
-    ]
-    wanted = node.vector([*(d for d in target if d is not None), 1])
-    made: Var = op.Concat(*(op.Expand(v, wanted) for v in parts), axis=-1)
-    return made
 
 
 def split(node: Node) -> Shape | None:
@@ -190,6 +192,8 @@ def resize(node: Node) -> Shape | None:
             wanted[i] = given[axis]
         elif node.at.is_open(given[axis]) and node.follows:
             wanted[i] = _symbol(node, given[axis], target[i])
+    text = f"a target of {', '.join(str(node.at.plain(d)) for d in wanted)}"
+    wanted = node.choose({text: wanted, f"a target of {', '.join(map(str, target))}": target})
     if wanted != target:
         node.note(target, wanted)
         node.read(3, node.vector(wanted))
@@ -210,9 +214,10 @@ def _symbol(node: Node, size: Size, target: Size) -> Size:
 
 def fixed_targets(node: Node) -> list[tuple[Size, Size]]:
     """Return the sizes that a Resize fixes, each with the open size of its operand."""
-    b, given = node.binding, node.shape()
+    b = node.binding
     if b.op != "Resize" or b.domain or b.operand(3) is None:
         return []
+    given = node.shape()
     axes = [int(a) % len(given) for a in b.attr("axes") or range(len(given))]
     pairs = zip(node.elements(3) or (), (given[a] for a in axes), strict=False)
     return [(t, d) for t, d in pairs if node.at.is_open(d) and not node.at.is_open(t)]
@@ -238,7 +243,7 @@ def windows(node: Node) -> Shape | None:
     of_weight = [d for d in ((weight and weight.shape) or ())[2:] if isinstance(d, int)]
     kernel: Sequence[int] = node.binding.attr("kernel_shape") or of_weight
     if node.at.is_open(given[1]) and "Conv" in node.binding.op:
-        raise Refused("its channels are fixed")
+        raise Fixed("its channels are fixed")
     for size, width in zip(given[2:], kernel):
         if node.at.is_open(size) and node.number(size) == width:
             name = node.binding.node.name or node.binding.out.name

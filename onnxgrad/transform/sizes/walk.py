@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 from onnx import TensorProto
 
@@ -20,12 +21,26 @@ from onnxgrad.ir.var import Var
 from onnxgrad.transform.batching.layout import Refused, Size
 from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.transform.sizes.agreement import Meeting, meetings
-from onnxgrad.transform.sizes.expressions import Expressions
-from onnxgrad.transform.sizes.node import Node
-from onnxgrad.transform.sizes.origins import Origins
+from onnxgrad.transform.sizes.expressions import Expressions, Fixed
+from onnxgrad.transform.sizes.node import Node, Readings
+from onnxgrad.transform.sizes.origins import NUMBERS, Origins
 from onnxgrad.transform.sizes.targets import TARGETS, fixed_end, fixed_targets
 from onnxgrad.wording import option
 
+
+class Stuck(InputError):
+    """The walk ends at a node. `certain`: no other reading of the numbers in it would help.
+    `doubts`: the readings of numbers in nodes before it.
+    """
+
+    def __init__(self, text: str, *, certain: bool, doubts: Mapping[str, Iterable[str]]) -> None:
+        super().__init__(text)
+        self.certain, self.doubts = certain, doubts
+
+
+EVERY = "*"  # all nodes, among those whose numbers follow
+_MAKERS = ("ConstantOfShape", "Expand", "Range", "Tile")  # of axes that no operand has
+_AXES = 3  # of one value whose sizes are compared with open ones
 _TURNS = 2000  # the most numbers that are made to follow a size
 
 
@@ -47,27 +62,31 @@ class Followed:
     numbers: dict[str, None] = field(default_factory=dict)
     remarks: dict[str, None] = field(default_factory=dict)
     most: dict[tuple[Size, int, str], None] = field(default_factory=dict)
+    readings: Readings = field(default_factory=Readings)
 
 
 def follow_sizes(
-    program: Program, values: Mapping[str, int], follow: Collection[str] = ()
-) -> Followed:
+    program: Program, values: Mapping[str, int], follow: Collection[str] = (),
+    readings: Readings | None = None,
+) -> Followed:  # fmt: skip
     """Follow the open sizes of the inputs through the main graph, and change the graph so that it
     computes the numbers that are sizes of the file.
 
     values: the size in the file of each open symbol.
-    follow: names of nodes whose fixed targets follow the sizes.
+    follow: names of nodes whose fixed numbers follow the sizes.
+    readings: other readings of numbers than the likely ones.
 
-    Raises InputError naming the node at which a size cannot be followed.
+    Raises Stuck naming the node at which a size cannot be followed.
     """
     main = program.main
     symbols = {s for v in main.inputs for d in v.shape or () for s in algebra.symbols(d)}
     others = sorted(symbols - values.keys())
-    walk = _Walk(Followed(Expressions(values, others)), RunTimeSizes({}, main.inputs), follow)
+    found = Followed(Expressions(values, others), readings=readings or Readings())
+    walk = _Walk(found, RunTimeSizes({}, main.inputs), follow)
     with emitting(main, made_by="open-batch"):
         for _ in range(_TURNS):
             main.schedule()
-            if not walk.changes(list(main.bindings)):
+            if not walk.changes(list(main.bindings)) and not walk.chances([*main.bindings]):
                 break
         emitter().discard()
     walk.check_targets(main.bindings)
@@ -89,21 +108,36 @@ class _Walk:
         self.origins = Origins(self.at, run_time, found.numbers, found.most)
 
     def changes(self, bindings: Sequence[Binding]) -> bool:
-        """Type every node in order. Return True as soon as a number before a node has changed."""
+        """Type every node in order. Return True if a node changed; stop if one had a type."""
         self._known = KnownElements()
         self.origins.done.clear()
+        changed = False
         for b in bindings:
-            key = self._key(b)
+            key, operands = self._key(b), [*b.inputs]
             if self._seen.get(b) == key:
                 continue
             try:
                 again = self._visit(b)
             except (Refused, TypeMismatch) as error:
-                raise InputError(f"{name_of(b)}: the size cannot be opened here: {error}") from None
+                text = f"{name_of(b)}: the size cannot be opened here: {error}"
+                certain = isinstance(error, (Fixed, TypeMismatch))
+                raise Stuck(text, certain=certain, doubts=self._doubts(b)) from None
             if again:
                 return True
             self._seen[b] = self._key(b)
-        return False
+            changed = changed or [*b.inputs] != operands
+        return changed
+
+    def _doubts(self, b: Binding) -> dict[str, Iterable[str]]:
+        """The readings of numbers in this node and in those before it."""
+        before, left = {b: None}, [b]
+        while left:
+            for v in left.pop().reads():
+                if v.definition is not None and v.definition not in before:
+                    before[v.definition] = None
+                    left.append(v.definition)
+        offered = self.found.readings.offered
+        return {name: offered[name] for d in before if (name := d.out.name) in offered}
 
     def _key(self, b: Binding) -> object:
         return [(v, None if v is None else v.type, self._elements(v)) for v in b.inputs]
@@ -128,7 +162,7 @@ class _Walk:
             return False
         if not touched:
             self._type(b, types_of(b, self._known), ())
-            return False
+            return self._as_large(b)
         wanted: dict[int, dict[int, Size]] = {}
         for meeting in self._meetings(b):
             self._meet(b, meeting, wanted)
@@ -143,7 +177,37 @@ class _Walk:
             self._condition(left, right, b)
         types = [shape] if shape is not None and len(b.outputs) == 1 else ()
         self._type(b, self._types(b), types)
-        return False
+        return self._as_large(b)
+
+    def chances(self, bindings: Sequence[Binding]) -> bool:
+        """Axes that are as large as an open size by chance, or not: make them follow if picked."""
+        shapes = [v.shape for b in bindings for v in b.inputs if v is not None]
+        opened = {
+            p: None for s in shapes for d in s or () if self.at.is_open(p := self.at.plain(d))
+        }
+        numbers = {str(size): n for size in opened if (n := self.at.at(size)) is not None}
+        self.found.readings.sizes.update(numbers)
+        changed = [self._as_large(b) for b in bindings]
+        return any(changed)
+
+    def _as_large(self, b: Binding) -> bool:
+        if b.domain or b.op not in NUMBERS or not self.found.readings.sizes:
+            return False
+        if b.op not in _MAKERS and any(self._touched(v) for v in b.reads()):
+            return False
+        shape, x = b.out.shape or (), b.inputs[0]
+        given = (x and x.shape) or () if b.op in ("Expand", "Tile") else ()
+        own = {len(shape) - len(given) + i: d for i, d in enumerate(given)}
+        meanings: dict[str, dict[int, str]] = {}
+        for symbol, number in self.found.readings.sizes.items():
+            axes = [a for a, size in enumerate(shape) if size == number and own.get(a) != size]
+            for follows in product((False, True), repeat=min(len(axes), _AXES)):
+                picked = {a: symbol for a, f in zip(axes, follows, strict=False) if f}
+                text = (str(picked.get(a, d)) for a, d in enumerate(shape))
+                meanings[f"[{', '.join(text)}]"] = picked
+        wanted = self._node(b).choose(meanings, follows=-1) if meanings else {}
+        done = [NUMBERS[b.op](self.origins, b, axis, symbol) for axis, symbol in wanted.items()]
+        return any(done)
 
     def _meetings(self, b: Binding) -> list[Meeting]:
         groups = meetings(b)
@@ -155,8 +219,12 @@ class _Walk:
         return groups
 
     def _node(self, b: Binding) -> Node:
-        found, follows = self.found, bool({b.node.name, b.out.name}.intersection(self._follow))
-        return Node(b, self.at, self.run_time, self._known, found.numbers, found.remarks, follows)
+        found, names = self.found, {b.node.name, b.out.name, EVERY}
+        follows = not names.isdisjoint(self._follow)
+        return Node(
+            b, self.at, self.run_time, self._known, found.numbers, found.remarks, found.readings,
+            follows,
+        )  # fmt: skip
 
     def check_targets(self, bindings: Iterable[Binding]) -> None:
         """Raise InputError for a Resize to a fixed size or a Slice to a late end that still does
@@ -166,17 +234,21 @@ class _Walk:
             late = fixed_end(self._node(b)) if b.op == "Slice" and not b.domain else None
             if late is not None:
                 end, number = late[0], self.at.at(late[1])
-                raise InputError(
+                raise self._unsure(
                     f"{name_of(b)}: its end {end} of {number} may count from the end (write "
                     f"{int(end) - (number or 0)}) or not"
                 )
-            for target, size in fixed_targets(self._node(b)) if b.op == "Resize" else ():
+            picked = b.out.name in self.found.readings.picked
+            for target, size in () if picked else fixed_targets(self._node(b)):
                 name = b.node.name or b.out.name
                 follow = option(f"--follow {name}", f"follow=[{name!r}]")
-                raise InputError(
+                raise self._unsure(
                     f"{name_of(b)}: its target {target} is fixed, but its operand has the open "
                     f"size {self.at.plain(size)}: if the target is an open size, pass {follow}"
                 )
+
+    def _unsure(self, text: str) -> Stuck:
+        return Stuck(text, certain=False, doubts=self.found.readings.offered)
 
     def _types(self, b: Binding) -> list[Type | None]:
         return types_of(b, KnownElements() if b.changed else self._known)
@@ -195,7 +267,7 @@ class _Walk:
             if self.at.same(size, best) or (meeting.broadcasts and size == 1):
                 continue
             if self.at.at(size) != number:
-                raise Refused(self._apart(b, k, axis, best))
+                raise Fixed(self._apart(b, k, axis, best))
             if (k, axis) not in opened:
                 wanted.setdefault(k, {})[axis] = best
                 continue
