@@ -20,6 +20,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -86,7 +87,25 @@ def read(source: str, parser: MarkdownIt) -> Page:
             anchor = f"{anchor}-{len(page.anchors)}"
         page.anchors[anchor] = words
         opening.attrSet("id", anchor)
+    label_cells(page.tokens)
     return page
+
+
+def label_cells(tokens: list[Token]) -> None:
+    """Give each cell of a wide table the heading of its column: a phone shows its rows as lists."""
+    heads: list[str] = []
+    for opening, inline in pairwise(tokens):
+        if opening.type == "table_open":
+            heads, table, column = [], opening, 0
+        elif opening.type == "tr_open":
+            column = 0
+        elif opening.type == "th_open":
+            heads.append(plain(inline))
+            if len(heads) == 3:
+                table.attrSet("class", "stack")
+        elif opening.type == "td_open":
+            opening.attrSet("data-label", heads[column])
+            column += 1
 
 
 def links(tokens: list[Token]) -> Iterator[tuple[Token, str]]:
@@ -180,9 +199,7 @@ def index(pages: dict[str, Page]) -> str:
 def rendered(page: Page, pages: dict[str, Page], parser: MarkdownIt) -> str:
     """The whole page as HTML."""
     body = parser.renderer.render(page.tokens, parser.options, {})
-    body = body.replace("<table>", '<div class="table"><table>').replace(
-        "</table>", "</table></div>"
-    )
+    body = re.sub(r"<table.*?</table>", r'<div class="table">\g<0></div>', body, flags=re.DOTALL)
     title = page.title if page.title == "onnxgrad" else f"{page.title} - onnxgrad"
     scripts = "".join(f'<script src="{name}" defer></script>' for name in ("index.js", "search.js"))
     return f"""<!doctype html>

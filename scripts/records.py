@@ -46,7 +46,9 @@ def column(record: str, name: str, table: int = 0) -> dict[str, float]:
         elif not head:
             head = cells
             found += [{}] if name in head else []
-        elif name in head and (number := re.match(r"-?[\d,]*\.?\d+", cells[head.index(name)])):
+        elif name in head and (
+            number := re.match(r"-?[\d,]*\.?\d+(?:e-?\d+)?", cells[head.index(name)])
+        ):
             found[-1].setdefault(cells[0], float(number[0].replace(",", "")))
     return found[table]
 

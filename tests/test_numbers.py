@@ -57,6 +57,42 @@ def latency() -> Iterator[str]:
     yield f"onnxscript reaches {of['onnxscript']:.2f}"
 
 
+def merging() -> Iterator[str]:
+    named = {
+        "unet": "UNet",
+        "t5": "T5",
+        "whisper": "Whisper",
+        "lstmcell": "LSTM cell",
+        "clip": "CLIP",
+    }
+    named |= {"googlenet": "GoogLeNet", "inception_v3": "Inception v3", "yolox": "YOLOX-like"}
+    file, ours, sim = (
+        column("merged_products.md", c) | column("merged_products.md", c, table=1)
+        for c in ("file", "onnxgrad", "onnxsim")
+    )
+    for name, count in file.items():
+        if ours[name] < count:
+            yield f"{ {**NAMES, **named}[name] } {count:.0f} → {ours[name]:.0f}"
+    assert ours["gpt2"] == file["gpt2"]
+    yield f"onnxsim reaches {sim['unet']:.0f} on the UNet, {sim['t5']:.0f} on T5 and {sim['whisper']:.0f} on Whisper"
+    for tool in ("onnxslim", "onnxoptimizer", "onnxscript"):
+        other = column("merged_products.md", tool) | column("merged_products.md", tool, table=1)
+        assert other.keys() == sim.keys() and all(other[m] >= sim[m] for m in sim)
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    best = ("unet", "bert", "llama")
+    said = ", ".join(f"{ {**NAMES, **named}[m] } {file[m]:.0f} → {ours[m]:.0f}" for m in best)
+    said = said.replace(", BERT", " products, BERT")
+    unet, bert, llama = (f"{sim[m]:.0f}" for m in best)
+    assert f"{said}. The best other tool, onnxsim, reaches {unet}, {bert} and {llama}." in readme
+
+
+def gradient_errors() -> Iterator[str]:
+    ours, torch = (column("gradient_errors.md", name) for name in ("error", "PyTorch float32"))
+    assert len(ours) == 11 == len(list((ROOT / "models/training").glob("*.onnx")))
+    yield f"worst error {max(ours.values()):.0e} of the largest".replace("e-0", "e-")
+    yield f"own float32 gradients is also {max(torch.values()):.0e}".replace("e-0", "e-")
+
+
 def composites() -> Iterator[str]:
     raised, exported = (column("composites.md", name) for name in ("18 raised", "23 / 18"))
     of = {name: next(k for k in raised if k.startswith(name)) for name in ("BERT", "ViT", "Llama")}
@@ -160,6 +196,8 @@ def building() -> Iterator[str]:
     "sentences",
     [
         latency,
+        merging,
+        gradient_errors,
         tuned,
         composites,
         exports,

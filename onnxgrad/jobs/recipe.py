@@ -161,7 +161,7 @@ class Recipe:
         missed = [one.why for one in held if not one.held]
         if missed:
             raise NotProved(
-                f"{self.where} requires otherwise: {'; '.join(missed)}; nothing was written"
+                f"requirement of {self.where} not met: {'; '.join(missed)}; nothing was written"
             )
 
 

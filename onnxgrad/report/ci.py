@@ -56,7 +56,7 @@ def models_table(report: CiReport, *, seconds: bool = True) -> Table:
     """A row for each model, the worst first; with the `seconds` that each took, or without."""
     ratios = {m.name: m.result.latency for m in report.models if m.result and m.result.latency}
     optional = {">latency": bool(ratios), ">time": seconds}
-    names = ["status", "model", ">nodes", ">size", ">worst", "legs"]
+    names = ["status", "model", ">nodes", ">size", ">worst", "checks"]
     made = table(*names, *(name for name, there in optional.items() if there))
     for name in () if report.updating else report.gone:
         made.add_row(cell("gone", _REFUSED), cell(name), *[""] * (len(made.columns) - 2))

@@ -193,8 +193,8 @@ def float64_check(
         names = ", ".join(sorted(TensorProto.DataType.Name(dtype).lower() for dtype in types))
         found.notes.append(
             f"weights were recomputed and rounded to their dtype ({names}), so the float64 check "
-            f"asks for {most:g} of max, or {ROUNDED_FACTOR:g} times what the original's own "
-            "arithmetic costs"
+            f"allows {most:g} of the largest value, or {ROUNDED_FACTOR:g} times the original's own "
+            "rounding error"
         )
     return found.leg("float64", count, oracle.why if count < len(trials) else "")
 

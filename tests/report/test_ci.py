@@ -24,7 +24,7 @@ def outcome(name: str, status: str, error: str = "") -> ModelOutcome:
 def test_a_case_per_model() -> None:
     models = (
         outcome("a.onnx", "passed"),
-        outcome("b.onnx", "failed", "onnxgrad.toml requires otherwise: 9 nodes, not <= 3"),
+        outcome("b.onnx", "failed", "requirement of onnxgrad.toml not met: 9 nodes, not <= 3"),
         outcome("c.onnx", "error", "not an ONNX model"),
         outcome("d.onnx", "skipped"),
         outcome("e.onnx", "different", "y differs"),

@@ -69,7 +69,7 @@ _FORMING = [o for o in options_of(GradOptions) if o.name in _FORMED]
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Write the graph once a sample of its derivatives agrees with differences."""
+    """Write the graph once a sample of its derivatives agrees with finite differences."""
     kind = "mark" if args.mark else args.of if args.function is None else "function"
     kind = _split_kind(args, kind) if args.split else kind
     if not args.split and args.output is None:

@@ -23,7 +23,7 @@ from onnxgrad.train.step_folder import MANIFEST, save_step, save_vectors, seal_s
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Write the step once a sample of its gradient agrees with differences."""
+    """Write the step once a sample of its gradient agrees with finite differences."""
     if args.seal is not None or args.vectors is not None:
         return _seal(args, out) if args.vectors is None else _vectors(args, out)
     if args.model is None or args.output is None:

@@ -126,7 +126,7 @@ class GradientReport(Plain):
     def __str__(self) -> str:
         if self.verdict == "not proved":
             return f"{self.what} not proved: {self.unproved}"
-        head = f"{self.what} {'agrees with' if self.ok else 'DIFFERS from'} differences"
+        head = f"{self.what} {'agrees with' if self.ok else 'DIFFERS from'} finite differences"
         worst = self.worst
         if worst is None:
             return f"{head}: no value was left to judge"

@@ -192,7 +192,7 @@ def _refused(job: Job, outcome: ModelOutcome) -> tuple[Status, str] | None:
         return "unproved", _UNPROVED.format(job.where)
     missed = [held.why for held in outcome.requirements if not held.held]
     if missed:
-        return "failed", f"{job.where} requires otherwise: {'; '.join(missed)}"
+        return "failed", f"requirement of {job.where} not met: {'; '.join(missed)}"
     if job.locked and job.baseline is None and not job.updating:
         return "unknown", _UNKNOWN
     return None

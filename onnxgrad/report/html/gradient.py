@@ -137,7 +137,9 @@ def gradient_page(
     ]
     count = len(made.gradient.adjoints)
     answer = _verdict(made.check)
-    targets = f"gradient of {', '.join(made.gradient.targets)} by {counted(count, 'value')}"
+    targets = (
+        f"gradient of {', '.join(made.gradient.targets)} with respect to {counted(count, 'value')}"
+    )
     noted(answer, [targets, *made.gradient.notes])
     *sizes_, _ = size_cards(before, after)
     adjoints = card("adjoints", number(count), f"opset {program.opset}")
@@ -149,7 +151,9 @@ def _verdict(check: GradientReport | None) -> dict[str, Any]:
     if check is None:
         return verdict("unsure", "not checked", "the numeric check was left out")
     tone = "good" if check.ok else "unsure" if check.verdict == "not proved" else "bad"
-    word = f"{check.verdict} with differences" if check.verdict == "agrees" else check.verdict
+    word = (
+        f"{check.verdict} with finite differences" if check.verdict == "agrees" else check.verdict
+    )
     return verdict(tone, word, shown(check.unproved) or f"in float64, on {check.provider}")
 
 

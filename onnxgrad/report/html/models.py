@@ -31,7 +31,7 @@ from onnxgrad.verify.bench import BenchReport
 from onnxgrad.wording import counted
 
 # the titles of a summary's tables, by the name of their first column
-_TABLES = {"facts": "About it", "": "Interface", "operator": "Operators"}
+_TABLES = {"facts": "Summary", "": "Interface", "operator": "Operators"}
 
 
 def diff_page(found: Diff) -> str:
@@ -39,7 +39,7 @@ def diff_page(found: Diff) -> str:
     accepts it.
     """
     if found.models is None:
-        raise InputError("this Diff has no models: only what onnxgrad.diff returns has a page")
+        raise InputError("this Diff has no models: only a Diff from onnxgrad.diff has a page")
     programs = [load(model) for model in found.models]
     before, after = (stats_of(to_proto(p)) for p in programs)
     groups = [
@@ -64,7 +64,7 @@ def summary_page(found: Summary) -> str:
     does not load.
     """
     if found.given is None:
-        raise InputError("this Summary has no model: only what onnxgrad.inspect returns has a page")
+        raise InputError("this Summary has no model: only one from onnxgrad.inspect has a page")
     cards = [
         card("nodes", number(found.stats.nodes)),
         card("file size", bytes_text(found.stats.bytes)),
@@ -98,7 +98,7 @@ def bench_page(
     cards = []
     for i, t in enumerate(found.timings):
         wall, cpu = t.wall_ratio.median, t.cpu_ratio.median
-        note = f"{wall:.3f} × of the first, in CPU time {cpu:.3f} ×"
+        note = f"{wall:.3f} times the first, CPU time {cpu:.3f} ×"
         first = f"{1000 * t.cpu.median:.3g} ms CPU"
         quick = "plain" if not i else "good" if wall <= 1 else "more"
         time = f"{1000 * t.wall.median:.3g} ms"

@@ -26,8 +26,8 @@ def differences(report: Report) -> Section | None:
     return section(
         "rows",
         "Differences",
-        note="The worst difference of each output, relative to its largest value, and what is "
-        "allowed there.",
+        note="The worst difference of each output, relative to its largest value, and the "
+        "allowed difference.",
         scale="log",
         unit="",
         rows=rows,

@@ -164,7 +164,7 @@ def test_a_step_is_a_folder_that_trains_like_the_model(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train-step", "model.onnx", "-o", "step", "--loss", "cross_entropy"]) == 0
-    assert "gradient agrees with differences" in capsys.readouterr().out
+    assert "gradient agrees with finite differences" in capsys.readouterr().out
     names = ["eval.onnx", "manifest.json", "predict.onnx", "state.safetensors", "train.onnx"]
     assert sorted(p.name for p in Path("step").iterdir()) == names
     run_of = ["--data", "data.npz", "--steps", "20", "--threads", "1"]
@@ -179,7 +179,7 @@ def test_a_value_of_the_model_is_the_target(
 ) -> None:
     loss = "mse{output=logits,target=p}"  # what the bias is added to
     assert main(["train-step", "model.onnx", "-o", "step", "--loss", loss]) == 0
-    assert "gradient agrees with differences" in capsys.readouterr().out
+    assert "gradient agrees with finite differences" in capsys.readouterr().out
     manifest = json.loads(Path("step/manifest.json").read_text())
     assert [fed["name"] for fed in manifest["inputs"]["batch"]] == ["x"]
 
@@ -207,7 +207,7 @@ def test_the_step_of_a_real_model(tmp_path: Path, capsys: pytest.CaptureFixture[
     words = ["train-step", source, "-o", str(tmp_path / "step"), "--optimizer", "sgd{momentum=0.9}"]
     assert main(words) == 0
     shown = capsys.readouterr().out
-    assert "sgd on 52 weights" in shown and "gradient agrees with differences" in shown
+    assert "sgd on 52 weights" in shown and "gradient agrees with finite differences" in shown
     manifest = json.loads((tmp_path / "step" / "manifest.json").read_text())
     assert manifest["optimizer"]["momentum"] == 0.9
 

@@ -42,7 +42,7 @@ def test_writes_a_graph_that_onnxruntime_runs(
 ) -> None:
     before, out, report = Path(model).read_bytes(), tmp_path / "grad.onnx", tmp_path / "report.json"
     assert main(["grad", model, "-o", str(out), "--json", str(report)]) == 0
-    assert "gradient agrees with differences" in capsys.readouterr().out
+    assert "gradient agrees with finite differences" in capsys.readouterr().out
     x = np.float32([[0.1, -0.5, 2.0]])
     found = run(out, {"x": x, "i": np.zeros(1, np.int64)})
     expected = np.tanh(x) + x * (1 - np.tanh(x) ** 2)
@@ -81,7 +81,7 @@ def test_weights_of_branches_that_are_called_alike(
         str(tmp_path / "g.onnx"),
     ]
     assert main(words) == 0, capsys.readouterr().err
-    assert "gradient agrees with differences: 2 values" in capsys.readouterr().out
+    assert "gradient agrees with finite differences: 2 values" in capsys.readouterr().out
 
 
 def test_stop_and_a_part_as_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,7 +250,7 @@ def test_a_file_that_onnxruntime_optimised(
         )
         == 0
     )
-    assert "gradient agrees with differences" in capsys.readouterr().out
+    assert "gradient agrees with finite differences" in capsys.readouterr().out
     onnx.checker.check_model(onnx.load(tmp_path / "grad.onnx"))
 
 

@@ -33,7 +33,7 @@ def test_what_is_right_agrees(wrt: list[str], target: str, options: dict[str, An
     report = check_product(parse(TEXT), wrt, target, **options)
     assert report.ok and [v.name for v in report.values] == wrt
     assert all(v.judged and v.gradient for v in report.values)
-    assert str(report).startswith(f"{options['of']} agrees with differences")
+    assert str(report).startswith(f"{options['of']} agrees with finite differences")
     given = {"x": np.ones((2, 3), np.float32), "t": np.zeros((2, 2), np.float32)}
     assert check_product(parse(TEXT), wrt, target, inputs=given, **options).ok
 

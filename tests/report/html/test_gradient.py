@@ -70,7 +70,7 @@ def test_new_nodes_stand_apart_and_the_memory_is_compared() -> None:
     assert [c["label"] for c in curves] == ["without checkpoints", "with checkpoints"]
     assert all(max(c["bytes"]) > 0 for c in curves)
     report = data_of(page)["reports"][0]
-    assert report["verdict"]["word"] == "agrees with differences"
+    assert report["verdict"]["word"] == "agrees with finite differences"
     rows = section_of(page, "rows")["rows"]
     assert {r["label"] for r in rows} == {v.name for v in check.values if v.judged}
 

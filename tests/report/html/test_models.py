@@ -53,7 +53,7 @@ def test_equal_models() -> None:
 
 
 def test_a_diff_without_models_has_no_page() -> None:
-    with pytest.raises(onnxgrad.InputError, match=r"only what onnxgrad\.diff returns"):
+    with pytest.raises(onnxgrad.InputError, match=r"only a Diff from onnxgrad\.diff"):
         onnxgrad.Diff().to_html()
 
 
@@ -62,7 +62,7 @@ def test_one_model() -> None:
     report = data_of(page)["reports"][0]
     assert [s["title"] for s in report["sections"]][:4] == [
         "Graph",
-        "About it",
+        "Summary",
         "Interface",
         "Operators",
     ]

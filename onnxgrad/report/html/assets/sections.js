@@ -24,8 +24,10 @@
     report.more(rows, ROWS, draw, body);
     const more = body.querySelector("button.more");
     const head = columns.length > 0 && h("thead", {}, h("tr", {}, columns.map(([name, right]) => h("th", { class: right ? "number" : "" }, name))));
-    const made = h("div", { class: "scroll" }, h("table", {}, head, body));
-    // a button is no row: it stands below
+    // a narrow window shows rows with text behind their first column as lists of labelled values
+    const stack = columns.length > 2 && columns.slice(1).some(([, right]) => !right);
+    const made = h("div", { class: "scroll" }, h("table", { class: stack ? "stack" : "" }, head, body));
+    // a button is not a row, so it is placed below the table
     return more ? rowsBelow(made, body, more) : made;
   };
   const rowsBelow = (made, body, more) => {
@@ -38,7 +40,7 @@
   };
 
   report.tableSection = ({ columns, rows }) => [table(columns, rows, (row) => h("tr", {}, row.map((value, i) =>
-    h("td", { class: columns[i]?.[1] ? "number" : "" }, cell(value)))))];
+    h("td", { class: columns[i]?.[1] ? "number" : "", "data-label": columns[i]?.[0] ?? "" }, cell(value)))))];
 
   report.passesSection = ({ rows, idle }) => {
     const said = ([rule, count]) => [code(rule), count > 1 ? ` ×${number(count)}` : ""];
