@@ -10,7 +10,7 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
 from onnxgrad.train.data import Batch
-from onnxgrad.train.engines.session import checked
+from onnxgrad.train.engines.session import checked, refusing
 from onnxgrad.train.manifest import one_size
 from onnxgrad.train.metrics import Metric, Score
 from onnxgrad.train.step import TrainingStep
@@ -39,7 +39,8 @@ def evaluated(
         more = {name: np.asarray(a) for name, a in beside.items()} if metrics else {}
         rows = getattr(batch, "rows", None)
         feeds = checked({k: v for k, v in batch.items() if k not in more}, inputs, rows)
-        outputs = dict(zip(names, session.run(names, {**feeds, **weights}), strict=True))
+        with refusing(feeds, rows):
+            outputs = dict(zip(names, session.run(names, {**feeds, **weights}), strict=True))
         size = len(next(iter(feeds.values()))) if next(iter(feeds.values())).ndim else 1
         found = {"loss": (float(outputs[step.manifest.loss]), size)}
         given = _Noting({**feeds, **more})
@@ -85,7 +86,9 @@ def predicted(
             given = {
                 k: np.concatenate([a, a[-1:].repeat(size - len(a), 0)]) for k, a in given.items()
             }
-        results = session.run(names, {**checked(given, read), **held})
+        feeds = checked(given, read)
+        with refusing(feeds, getattr(batch, "rows", None)):
+            results = session.run(names, {**feeds, **held})
         for name, result in zip(names, results, strict=True):
             found[name].append(result[: counts[-1]] if result.ndim else result)
     if not counts:

@@ -21,7 +21,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
 from onnxgrad.train.array_files import as_array, read_npz
 from onnxgrad.train.data import Arrays, scaled
-from onnxgrad.train.engines.session import checked, open_session
+from onnxgrad.train.engines.session import checked, open_session, refusing
 from onnxgrad.train.manifest import one_size
 from onnxgrad.train.update.emission import fed_of, prune
 from onnxgrad.wording import perhaps
@@ -174,7 +174,9 @@ def features(
     before = {name: by for name, by in (scale or {}).items() if name in read}
     for batch in scaled(Arrays(own, size), before, taken).epoch(0):
         count = len(next(iter(batch.values())))
-        found = session.run(names, checked(batch, taken))
+        feeds = checked(batch, taken)
+        with refusing(feeds, getattr(batch, "rows", None)):
+            found = session.run(names, feeds)
         for name, a in zip(names, found, strict=True):
             if not a.ndim or len(a) != count:
                 raise InputError(

@@ -25,7 +25,7 @@ from onnxgrad.train import array_math, safetensors_file
 from onnxgrad.train.engines.base import Engine, Result
 from onnxgrad.train.engines.flat_buffers import Region, aligned, laid_out, made_ready, slot_of
 from onnxgrad.train.engines.replay import Replay
-from onnxgrad.train.engines.session import checked, give_back, open_session, sizes_of
+from onnxgrad.train.engines.session import checked, give_back, open_session, refusing, sizes_of
 from onnxgrad.train.manifest import Fed
 from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.optimizers.base import Moment
@@ -187,7 +187,8 @@ class BlocksEngine(Engine):
         feeds = checked(batch, self._batch)
         for name, array in feeds.items():
             self._binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
-        self._session.run_with_iobinding(self._binding)
+        with refusing(feeds, getattr(batch, "rows", None)):
+            self._session.run_with_iobinding(self._binding)
         names = self.task.manifest.metrics  # they were bound last
         returned = self._binding.get_outputs()[-len(names) :] if names else []
         return {name: value.numpy() for name, value in zip(names, returned, strict=True)}

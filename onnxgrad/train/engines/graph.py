@@ -21,7 +21,7 @@ from onnxgrad.ir.types import Array, is_static, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.train import safetensors_file
 from onnxgrad.train.engines.base import Engine, Result
-from onnxgrad.train.engines.session import checked, dtype_of, open_session, sizes_of
+from onnxgrad.train.engines.session import checked, dtype_of, open_session, refusing, sizes_of
 from onnxgrad.train.manifest import Fed
 from onnxgrad.train.step import TrainingStep
 
@@ -215,7 +215,8 @@ class GraphEngine(Engine):
         for role, array in self._given.values():
             array[...] = given[role]
         self._last_run = []
-        metrics = self._run(0, feeds)
+        with refusing(feeds, getattr(batch, "rows", None)):
+            metrics = self._run(0, feeds)
         if len(self._files) > 1 and self.last and np.isfinite(self._loss):
             metrics |= self._run(1, {})
         return Result(float(self._loss), metrics)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Mapping
-from contextlib import suppress
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,11 @@ from onnxgrad.wording import NO_ONNXRUNTIME, option
 
 # weights from which on memory counts for more than the tenth of a second that giving back takes
 _LARGE = 1 << 20
+# what onnxruntime says of a node that cannot run, and of an index
+_FAILED = re.compile(
+    r"while running (?P<op>\S+) node\. Name:'(?P<name>.*?)' Status Message: (?P<why>.*)", re.DOTALL
+)
+_INDEX = re.compile(r"\b(?:idx|index)\b\D{0,20}?(-?\d+)", re.IGNORECASE)
 # where onnxruntime looks for the external data of a model that is given as bytes
 _FOLDER = "session.model_external_initializers_file_folder_path"
 
@@ -56,7 +62,7 @@ def open_session(program: Program, provider: str, threads: int | None) -> Any:
         except Exception as error:  # the loader's own class
             raise cannot_preload(" ".join(str(error).split())) from error
     options = ort.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # errors are raised
     # a planned block of memory comes beside what the first run took: half as much again, no faster
     options.enable_mem_pattern = False
     if threads is not None:
@@ -102,6 +108,41 @@ def _check_place(tensor: TensorProto, folder: Path | None) -> None:
     last = TensorProto(name=tensor.name, data_type=TensorProto.UINT8, dims=[1], raw_data=b"")
     set_external_data(last, place.get("location", ""), int(offset) + size - 1, 1)
     external_data.internalize(last, folder)
+
+
+@contextmanager
+def refusing(feeds: Mapping[str, Array], rows: Array | None = None) -> Iterator[None]:
+    """Raise InputError if a node cannot run with these arrays, such as a Gather with an index that
+    its table lacks. `rows` are the rows of the data.
+    """
+    try:
+        yield
+    except Exception as error:  # onnxruntime has a class for each status
+        found = _FAILED.search(str(error))
+        if found is None or "alloc" in found["why"]:
+            raise
+        index = _INDEX.search(found["why"])
+        where = "" if index is None else _place_of(int(index[1]), feeds, rows)
+        raise InputError(
+            f"the model cannot run this batch: {found['op']} '{found['name']}': "
+            f"{' '.join(found['why'].split())}{where}"
+        ) from error
+
+
+def _place_of(index: int, feeds: Mapping[str, Array], rows: Array | None) -> str:
+    """Return where an integer stands in the batch; an empty text if it is computed."""
+    for name, array in feeds.items():
+        if array.dtype.kind in "iu" and (array == index).any():
+            place, of = _in_data(np.argwhere(array == index)[0].tolist(), array, rows)
+            return f": '{name}' of the {of} is {index} at {place}"
+    return ""
+
+
+def _in_data(place: list[int], array: Array, rows: Array | None) -> tuple[list[int], str]:
+    """Return a place of a batch as a place of the data, if its rows are known."""
+    if rows is None or not array.ndim or len(rows) != len(array):
+        return place, "batch"
+    return [int(rows[place[0]]), *place[1:]], "data"
 
 
 def give_back(elements: int) -> None:
@@ -183,9 +224,8 @@ def _check_labels(array: Any, fed: Fed, classes: int, rows: Array | None) -> Non
         wrong &= array != fed.ignored
     if wrong.any():
         place = np.argwhere(wrong)[0].tolist()
-        label, of = array[tuple(place)], "batch"
-        if rows is not None and array.ndim and len(rows) == len(array):
-            place, of = [int(rows[place[0]]), *place[1:]], "data"
+        label = array[tuple(place)]
+        place, of = _in_data(place, array, rows)
         raise InputError(
             f"'{fed.name}' of the {of} has the label {label} at {place}: labels are "
             f"0 to {classes - 1}"

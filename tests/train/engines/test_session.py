@@ -8,12 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
 from onnxgrad import Trainer, training_step
 from onnxgrad.errors import InputError
+from onnxgrad.train import features
 from scripts.bench_training_memory import write_table
-from tests.helpers import ROOT
+from tests.helpers import ROOT, parse
 
 TRAIN = """
 import onnx, onnxruntime, numpy as np, resource, onnxgrad
@@ -63,3 +66,31 @@ def test_the_peaks_of_the_record(tmp_path: Path) -> None:
     assert {name for name, megabytes, bound in found if megabytes > bound} == {
         "training from the folder, beside the step"  # whose first values somebody holds
     }
+
+
+@pytest.mark.parametrize("engine", ["blocks", "graph"])
+def test_an_index_that_a_table_lacks_is_named_by_its_row(engine: Any) -> None:
+    """As a wrong label is; it was an internal error, beside a line of the runtime's own."""
+    model = parse("""g (int64[N, 2] x) => (float[N, 3] y, float[N, 3] m)
+        { e = Gather (table, x)  m = ReduceMean <keepdims = 0> (e, axis)  y = MatMul (m, w) }""")
+    for name, shape in (("table", (5, 3)), ("w", (3, 3))):
+        value = np.linspace(-1, 1, int(np.prod(shape)), dtype=np.float32).reshape(shape)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1]), "axis"))
+    good = {"x": np.arange(32).reshape(16, 2) % 5, "labels": np.arange(16) % 3}
+    bad = {**good, "x": np.array(good["x"])}
+    bad["x"][11, 1] = 7
+    own = Trainer(training_step(model, "cross_entropy{output=y}"), engine=engine, threads=1)
+    of_data = r"this batch: Gather '.*': .*idx=7 .*: 'x' of the data is 7 at \[11, 1\]$"
+    runs: list[Any] = [
+        lambda: own.fit(bad, batch_size=4),
+        lambda: own.evaluate(bad, batch_size=4),
+        lambda: own.predict(bad, batch_size=4),
+        lambda: features(model, "m", bad, batch_size=4),
+    ]
+    for run in runs:
+        with pytest.raises(InputError, match=of_data):
+            run()
+    with pytest.raises(InputError, match=r"'x' of the batch is 7 at \[3, 1\]$"):
+        own.step({name: a[8:12] for name, a in bad.items()})
+    own.fit(good)
