@@ -93,7 +93,7 @@ class Correlation:
         first of them `first`.
         """
         axes, strides = list(range(first, first + self.axes)), list(self.geo.strides)
-        pads = self._pads(first)
+        pads = self.pads(first)
         padded = pad(rows, pads) if isinstance(pads, Var) or any(pads) else rows
         span = self._span()
         for place in product(*map(range, self.kernel)):
@@ -108,7 +108,7 @@ class Correlation:
         one = np.array([1], np.int64)
         return op.Mul(op.Shape(self.short, start=2) - one, strides) + one
 
-    def _pads(self, first: int) -> Any:
+    def pads(self, first: int) -> Any:
         """Zeros before, and after as far as the last window reaches; none in front of `first` and
         on the last axis.
         """

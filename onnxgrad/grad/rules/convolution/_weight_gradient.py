@@ -32,6 +32,10 @@ _CHEAPER = 14
 _SOME = 8
 # elements of a window that stay in a cache between the bindings that read them
 _CACHED = 1 << 17
+# elements of both images, each unfolded along one axis, that are kept at a time
+_UNFOLDED = 1 << 22
+# axes of an image
+_PLANE = 2
 
 
 def weight_gradient(long: Var, short: Var, w: Var, geo: Geometry, group: int) -> Var:
@@ -60,10 +64,20 @@ def _form(c: Correlation) -> Form | None:
         return _depthwise(c)
     if c.channels < _FEW or c.taps > _MANY or (c.group > 1 and c.sizes is None):
         return None
-    if c.group > 1 or c.sizes is None or c.positions is None or c.positions > c.maps:
+    if c.group > 1 or c.sizes is None or c.positions is None:
         return by_offsets
+    if c.positions > c.maps:
+        return _by_axes(c, c.positions)
     # what is small, and not the result, is unfolded and transposed
     return by_unfolding if 4 * c.positions <= c.maps else by_gathered_rows
+
+
+def _by_axes(c: Correlation, positions: int) -> Form:
+    """Unfolding along one axis needs a third of the bindings; no more of it than memory allows."""
+    kept = positions * prod(c.geo.strides) * (c.channels * c.kernel[-1] + c.maps * c.kernel[0])
+    if c.axes != _PLANE or c.taps == 1 or kept > _UNFOLDED:
+        return by_offsets
+    return by_lines if c.geo.strides[0] > 1 else by_crossing
 
 
 def _is_pointwise(c: Correlation) -> bool:
@@ -115,6 +129,63 @@ def by_offsets(c: Correlation) -> Var:
         return op.Reshape(parts[0], c.shape)
     stack = op.Reshape(op.Concat(*parts, axis=0), [c.taps, c.maps, c.channels])
     return op.Reshape(op.Transpose(stack, perm=[1, 2, 0]), c.shape)
+
+
+def by_lines(c: Correlation) -> Var:
+    """One product for each of the kernel's lines: long is unfolded along its last axis."""
+    maps, step = c.maps_first(), c.geo.strides[0]
+    rows, last = _lines(c, padded=True), ((c.sizes or ((), (0,)))[1][0] - 1) * step + 1
+    parts = []
+    for place in range(c.kernel[0]):
+        start = place * c.geo.dilations[0]
+        line = op.Slice(rows, [start], [start + last], [1], [step])
+        parts.append(op.MatMul(maps, op.Reshape(line, [-1, c.kernel[1] * c.channels])))
+    return _channels_before_taps(op.Concat(*parts, axis=1), c)
+
+
+def by_crossing(c: Correlation) -> Var:
+    """Stride 1 along the first axis: one product of long, unfolded along its last axis, with short,
+    unfolded along its first.
+
+    short gets zeros around its lines, long none: line h meets the kernel's line k at h + begin -
+    k d of short.
+    """
+    (lines, _), (short_lines, width) = c.sizes or ((0, 0), (0, 0))
+    taps, dilation, begin = c.kernel[0], c.geo.dilations[0], c.geo.fixed_begin[0]
+    before = (taps - 1) * dilation - begin
+    after = lines + begin - short_lines
+    short = op.Transpose(c.short, perm=[1, 0, 2, 3])
+    if before or after:
+        short = pad(short, [0, 0, before, 0, 0, 0, after, 0])
+    # the lines of all images in a row
+    each = before + short_lines + after
+    images = np.arange((c.positions or 0) // (short_lines * width)).reshape(-1, 1) * each
+    first = np.arange(taps - 1, -1, -1).reshape(-1, 1, 1) * dilation
+    met = (first + images + np.arange(lines)).reshape(taps, -1)
+    short = op.Gather(op.Reshape(short, [c.maps, -1, width]), met, axis=1)
+    long = op.Reshape(_lines(c, padded=False), [-1, c.kernel[1] * c.channels])
+    return _channels_before_taps(op.MatMul(op.Reshape(short, [c.maps * taps, -1]), long), c)
+
+
+def _lines(c: Correlation, *, padded: bool) -> Var:
+    """long as (N, lines, |O| along the last axis, kernel along it times C); with the zeros before
+    and after the lines, or without.
+    """
+    _, (_, width) = c.sizes or ((0, 0), (0, 0))
+    pads = c.pads(1)
+    if not padded:
+        pads[1] = pads[5] = 0
+    rows = channels_last(c.long)
+    rows = pad(rows, pads) if any(pads) else rows
+    taps = np.arange(c.kernel[1]) * c.geo.dilations[1]
+    met = np.arange(width).reshape(-1, 1) * c.geo.strides[1] + taps
+    return op.Gather(rows, met, axis=2)
+
+
+def _channels_before_taps(product: Var, c: Correlation) -> Var:
+    """M rows of the kernel's pixels, C numbers each, in the shape of the result."""
+    rows = op.Reshape(product, [c.maps, c.taps, c.channels])
+    return op.Reshape(op.Transpose(rows, perm=[0, 2, 1]), c.shape)
 
 
 def by_gathered_rows(c: Correlation) -> Var:

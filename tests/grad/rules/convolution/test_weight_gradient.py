@@ -41,6 +41,9 @@ def applicable(c: Correlation) -> list[Any]:
     if c.group == 1 and c.sizes is not None:
         found += [forms.by_gathered_rows, forms.by_unfolding]
         found += [forms.by_images] if pointwise else []
+        if c.axes == 2:
+            found.append(forms.by_lines)
+            found += [forms.by_crossing] if c.positions and c.geo.strides[0] == 1 else []
     if c.group == 1 and pointwise and (unstrided or c.sizes is not None):
         found.append(forms.by_joined_images)
     if c.channels == 1 and c.maps == c.group:
@@ -65,7 +68,11 @@ def test_every_form_is_the_definition(make: Callable[[], Case]) -> None:
 
 # what is chosen -> (batch, group, channels, maps, axes), symbolic
 CHOSEN: list[tuple[Any, tuple[Any, ...], str]] = [
-    (forms.by_offsets, (2, 1, 8, 8, [axis(5), axis(6)]), ""),
+    (forms.by_crossing, (2, 1, 8, 8, [axis(5), axis(6)]), ""),
+    (forms.by_crossing, (1, 1, 9, 4, [axis(9, 3, 1, 3), axis(9, 2, 2, 0)]), ""),
+    (forms.by_lines, (2, 1, 8, 8, [axis(9, 3, 2), axis(6)]), ""),
+    (forms.by_offsets, (2, 1, 8, 8, [axis(5), axis(6)]), "n"),
+    (forms.by_offsets, (1, 1, 8, 8, [axis(5), axis(3), axis(3)]), ""),
     (forms.by_offsets, (2, 1, 8, 99, [axis(2), axis(2)]), "n"),  # positions are not known
     (forms.by_offsets, (2, 1, 8, 99, [axis(2), axis(2)]), "d"),
     (forms.by_offsets, (2, 2, 8, 99, [axis(2), axis(2)]), "n"),
@@ -99,6 +106,14 @@ def test_which_form_is_chosen(form: Any, sizes: tuple[Any, ...], symbolic: str) 
     check(case, chosen(case), case.by_weight())
 
 
+def test_large_images_are_not_unfolded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "_UNFOLDED", 2880)
+    (_, sizes, _), *_ = CHOSEN
+    assert _form(correlation(Case(*sizes))) is forms.by_crossing  # 60 positions, 48 numbers each
+    monkeypatch.setattr(forms, "_UNFOLDED", 2879)
+    assert _form(correlation(Case(*sizes))) is forms.by_offsets
+
+
 @pytest.mark.covering(2)
 @pytest.mark.parametrize(("form", "sizes", "symbolic"), CHOSEN)
 @pytest.mark.parametrize("optimize", [True, False])
@@ -116,14 +131,14 @@ def test_no_images(form: Any, sizes: tuple[Any, ...], symbolic: str, optimize: b
 
 @pytest.mark.covering
 @pytest.mark.parametrize("opset", [18, 20, 21, 23])
-@pytest.mark.parametrize(("form", "sizes", "symbolic"), CHOSEN[:1] + CHOSEN[10:21])
+@pytest.mark.parametrize(("form", "sizes", "symbolic"), CHOSEN[:4] + CHOSEN[14:25])
 def test_opsets(form: Any, sizes: tuple[Any, ...], symbolic: str, opset: int) -> None:
     case = Case(*sizes, symbolic=symbolic, opset=opset)
     check(case, chosen(case), case.by_weight())
 
 
 @pytest.mark.parametrize("dtype", ["float16", "double"])
-@pytest.mark.parametrize(("form", "sizes", "symbolic"), CHOSEN[:1] + CHOSEN[10:21])
+@pytest.mark.parametrize(("form", "sizes", "symbolic"), CHOSEN[:4] + CHOSEN[14:25])
 def test_dtypes(form: Any, sizes: tuple[Any, ...], symbolic: str, dtype: str) -> None:
     """These forms need no kernel that onnxruntime lacks for a dtype, as the Conv's is for double."""
     case = Case(*sizes, symbolic=symbolic, dtype=dtype)
