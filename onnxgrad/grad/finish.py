@@ -117,6 +117,7 @@ RULES = [
     shapes.reshape_back,
     shapes.reshape_around_product,
     axes.reshape_of_reshape,
+    axes.squeeze_of_squeeze,
     axes.squeeze_of_reduce,
     shapes.concat_of_reshapes,
     shapes.stack,

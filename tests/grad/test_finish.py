@@ -54,6 +54,7 @@ LAWS = {
     "reshape_around_product": (
         "p = Reshape (x, f) q = Exp (w) o = Reshape (q, f) r = Mul (o, p) y = Reshape (r, d)", {"Exp": 1, "Mul": 1}
     ),
+    "squeeze_of_squeeze": ("p = Unsqueeze (x, two_axes) q = Cos (p) r = Squeeze (q, at) y = Squeeze (r, at)", {"Unsqueeze": 1, "Cos": 1, "Squeeze": 1}),
     "squeeze_of_reduce": ("p = ReduceSum (x, at) y = Squeeze (p, at)", {"ReduceSum": 1}),
     "concat_of_reshapes": (
         "p = Reshape (k, joined) q = Reshape (l, joined) y = Concat <axis = 1> (p, q)", {"Concat": 1, "Reshape": 1}
@@ -69,6 +70,7 @@ m (float[3,4] x, float[3,4] w, float[3,4] v, float[1,4] u, float[2,4] t, float[2
    float[2,3,5,4] m4, float[2,3,5,6] n4) => (float y)
 <float s = {5}, int64[2] d = {3, 4}, float two = {2}, float three = {3}, float one = {1}, int64[1,1] i = {2},
  int64[4] after = {0, 0, 2, 0}, int64[4] before = {1, 0, 0, 0}, int64[1] f = {-1}, int64[1] at = {1},
+ int64[2] two_axes = {1, 2},
  int64[2] joined = {2, -1}>
 """
 

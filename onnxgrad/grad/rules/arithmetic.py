@@ -99,6 +99,10 @@ vjp(
 
 
 def _clip(g: Var, y: Var, x: Var, low: Var | None, high: Var | None) -> Var:
+    bounds = [v.const for v in (low, high) if v is not None]
+    known = [float(v.reshape(-1)[0]) for v in bounds if v is not None and v.size == 1]
+    if len(known) == 2 and known[0] <= known[1]:
+        return op.Where(op.Equal(x, y), g, 0.0)  # what is clipped moves, unless it is NaN
     masks = [] if low is None else [op.GreaterOrEqual(x, low)]
     masks += [] if high is None else [op.LessOrEqual(x, high)]
     return op.Where(reduce(op.And, masks), g, 0.0) if masks else g

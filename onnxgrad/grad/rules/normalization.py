@@ -21,8 +21,9 @@ from onnxgrad.grad.rules._common import (
     reduced_count,
 )
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.fill_and_reshape import zeros_like
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import element_count
+from onnxgrad.ir.types import element_count, is_static
 from onnxgrad.ir.var import Var
 
 
@@ -55,6 +56,7 @@ def _batch_norm(
     rank = rank_of(x, binding)
     axes = [0, *range(2, rank)]
     g0 = in_dtype_of(g[0], variance)
+    alike = g[0].dtype == x.dtype == scale.dtype == variance.dtype
     inverse = 1.0 / op.Sqrt(variance + epsilon)
     slope = in_dtype_of(scale, inverse) * inverse
     total = op.ReduceSum(g0, axes, keepdims=0) if wanted[2] or wanted[3] else None
@@ -62,8 +64,15 @@ def _batch_norm(
         along = op.ReduceSum(
             g0 * (in_dtype_of(x, mean) - per_channel(mean, rank)), axes, keepdims=0
         )
+    by_x: Var | None = None
+    if wanted[0] and alike and x.dtype in _WITH_PRODUCTS:
+        # the operator itself, moved by nothing: it multiplies by the slope
+        zeros = zeros_like(variance)
+        by_x = op.BatchNormalization(g0, scale, zeros, zeros, variance, epsilon=epsilon)
+    elif wanted[0]:
+        by_x = g0 * per_channel(slope, rank)
     return [
-        g0 * per_channel(slope, rank) if wanted[0] else None,
+        by_x,
         along * inverse if wanted[1] else None,
         total if wanted[2] else None,
         -(total * slope) if wanted[3] and total is not None else None,
@@ -136,12 +145,10 @@ vjp_all("BatchNormalization", _batch_norm)
 
 
 def _instance_parts(g: Var, x: Var, epsilon: float, axes: Sequence[int]) -> tuple[Var, Var, Var]:
-    """x - mean, 1 / sqrt(var + eps), and the mean of g times the normalized input, of each instance
-    and channel.
-    """
+    """x - mean, var + eps, and the mean of g times the first, of each instance and channel."""
     centred = x - op.ReduceMean(x, axes, keepdims=1)
-    inverse = op.Reciprocal(op.Sqrt(op.ReduceMean(centred * centred, axes, keepdims=1) + epsilon))
-    return centred, inverse, op.ReduceMean(g * centred, axes, keepdims=1) * inverse
+    variance = op.ReduceMean(centred * centred, axes, keepdims=1) + epsilon
+    return centred, variance, op.ReduceMean(g * centred, axes, keepdims=1)
 
 
 def _instance_norm_x(
@@ -152,17 +159,18 @@ def _instance_norm_x(
     """
     rank = rank_of(x, binding)
     axes = list(range(2, rank))
-    centred, inverse, along = _instance_parts(g, x, epsilon, axes)
+    centred, variance, along = _instance_parts(g, x, epsilon, axes)
     flat = g - op.ReduceMean(g, axes, keepdims=1)
-    return (flat - centred * (along * inverse)) * (per_channel(scale, rank) * inverse)
+    return (flat - centred * (along / variance)) * (per_channel(scale, rank) / op.Sqrt(variance))
 
 
 def _instance_norm_scale(
     g: Var, y: Var, x: Var, scale: Var, bias: Var, epsilon: float, binding: Binding
 ) -> Var:
     axes = list(range(2, rank_of(x, binding)))
-    _, _, along = _instance_parts(g, x, epsilon, axes)
-    return multiplied(op.ReduceSum(along, [0, *axes], keepdims=0), reduced_count(x, along, axes))
+    _, variance, along = _instance_parts(g, x, epsilon, axes)
+    total = op.ReduceSum(along / op.Sqrt(variance), [0, *axes], keepdims=0)
+    return multiplied(total, reduced_count(x, along, axes))
 
 
 vjp(
@@ -235,14 +243,15 @@ def _last(x: Var) -> int:
 
 
 def _from_products(g: Var, y: Sequence[Var], x: Var, scale: Var) -> Var:
-    """r (g s - mean(g s) - c r^2 mean(g s c)) with c = x - mean(x) and r = 1 / sqrt(var + eps): the
-    means are products with s / n, and g c serves the scale as well. 0.83 to 0.98 of the time, with
-    the forward part, that it takes with normalized values (`scripts/bench_forms.py`).
+    """r (t - mean(t)) with t = g s - h mean(g s h), where r = 1 / sqrt(var + eps) and h is the
+    normalized input, whose mean is 0: mean(g s h) is a product of g h, which serves the scale as
+    well, with s / n. 0.85 to 0.95 of the time, with the forward part, that it takes term by term
+    (`scripts/bench_forms.py`).
     """
-    centred, inverse = x - y[1], y[2]
+    hat = _normalized(y, x)
     over = op.Reshape(scale * (1.0 / _last(x)), [-1, 1])
-    along = centred * (((g * centred) @ over) * (inverse * inverse))
-    return (g * scale - g @ over - along) * inverse
+    tilted = g * scale - hat * ((g * hat) @ over)
+    return (tilted - op.ReduceMean(tilted, [-1], keepdims=1)) * y[2]
 
 
 def _layer_norm_scale(
@@ -250,8 +259,10 @@ def _layer_norm_scale(
 ) -> Var | None:
     if g[0] is None:
         return None
-    if not _by_products(x, scale, y, _layer_norm_axes(x, axis, binding)):
+    by_products = _by_products(x, scale, y, _layer_norm_axes(x, axis, binding))
+    if not by_products or is_static(x.shape):
         return in_dtype_of(g[0], y[2]) * _normalized(y, x)
+    # of how many rows is not known, so that the engine could not add them up as a product
     rows = op.Reshape(g[0] * (x - y[1]), [-1, _last(x)])
     return op.MatMul(op.Reshape(y[2], [-1]), rows)
 

@@ -127,8 +127,7 @@ def by_offsets(c: Correlation) -> Var:
     parts = [op.MatMul(maps, window) for window in c.windows()]
     if len(parts) == 1:
         return op.Reshape(parts[0], c.shape)
-    stack = op.Reshape(op.Concat(*parts, axis=0), [c.taps, c.maps, c.channels])
-    return op.Reshape(op.Transpose(stack, perm=[1, 2, 0]), c.shape)
+    return _channels_before_taps(op.Concat(*parts, axis=-1), c)
 
 
 def by_lines(c: Correlation) -> Var:
@@ -183,9 +182,9 @@ def _lines(c: Correlation, *, padded: bool) -> Var:
 
 
 def _channels_before_taps(product: Var, c: Correlation) -> Var:
-    """M rows of the kernel's pixels, C numbers each, in the shape of the result."""
-    rows = op.Reshape(product, [c.maps, c.taps, c.channels])
-    return op.Reshape(op.Transpose(rows, perm=[0, 2, 1]), c.shape)
+    """Rows of M maps with C numbers for each of the kernel's pixels, in the shape of the result."""
+    rows = op.Reshape(product, [c.maps, *c.kernel, c.channels])
+    return op.Transpose(rows, perm=[0, c.axes + 1, *range(1, c.axes + 1)])
 
 
 def by_gathered_rows(c: Correlation) -> Var:
