@@ -132,6 +132,10 @@ def weight_forms(case: Case) -> dict[str, Emit]:
         found |= {"rows": of(forms.by_gathered_rows), "unfolded": of(forms.by_unfolding)}
         if case.k == 1:
             found |= {"images": of(forms.by_images), "joined": of(forms.by_joined_images)}
+        elif case.axes == 2:
+            found["lines"] = of(forms.by_lines)
+            if case.stride == 1:
+                found["crossing"] = of(forms.by_crossing)
     if group == case.c == case.m:
         found["elements"] = of(forms.by_elements)
         if (case.size**case.axes) ** 2 * case.k**case.axes <= 1 << 18:
@@ -222,7 +226,8 @@ def line(
 
 def tables(rounds: int) -> Iterator[str]:
     """Three tables: by the weight, by the input with a constant weight and with one that is fed."""
-    columns = ["Conv", "offsets", "rows", "unfolded", "images", "joined", "elements", "pairs"]
+    columns = ["Conv", "offsets", "lines", "crossing", "rows", "unfolded"]
+    columns += ["images", "joined", "elements", "pairs"]
     yield from head("By the weight, relative to a Conv with swapped axes.", columns)
     for case in WEIGHT:
         yield line(case, weight_forms(case), columns, rounds, constant=False)
