@@ -280,7 +280,8 @@ COMMANDS: dict[str, Command] = {
         jobs.ConvertOpsetOptions,
     ),
     "float16": Command(
-        "convert float32 weights and computations to float16, proved within a bound",
+        "convert float32 weights and computations to float16 (half precision), proved within "
+        "a bound",
         (("float16 model.onnx -o out.onnx",
           "half the size; outputs may differ by 0.02 of their largest value"),
          ("float16 model.onnx -o out.onnx --keep 'Reduce*' --metric worst=0.01",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache, cached_property
 from importlib.resources import files
 
 from onnxgrad.errors import InputError
@@ -24,6 +25,59 @@ _LINK = re.compile(r"\[[^\]\n]+\]\(([\w-]+)\.md\)")
 _MARKUP = re.compile(r"\*\*|`|\[(?=[^\]]*\]\()|(?<=\w)\]\([^)]*\)|\\(?=\|)")
 _RULE = re.compile(r"[|\s-]*\n?")
 _IN_HEADING, _IN_TOPIC, _MOST = 10, 5, 3  # points of a word for its places; of its repetitions
+_SAME = 4  # a word counts as much as this many words of the same meaning
+# words of other tools and of the pages with one meaning: each finds the others
+_SYNONYMS = """
+accuracy difference differs tolerance
+backward gradient adjoint
+batchnorm batchnormalization bn
+bench benchmark latency speed
+bind constant
+bisect bad-rewrite first-bad
+browser on-device mobile phone web node.js
+chain combine concatenate join merge preprocessing postprocessing
+change edit overwrite replace set
+code nodes
+compare diff verify
+similarity metric
+count counts flops
+cse common-subexpression merge-equal
+data examples feed
+dead eliminate unused
+debug layers
+delete drop prune remove strip unset
+device provider cuda gpu
+dim dimension dims shape size axis
+downgrade upgrade convert-opset target-opset
+dump save store
+dynamic open symbolic variable
+embed fold
+failing fails failure wrong
+fine-tune finetune train tune
+fp16 float16 half half-precision
+freeze frozen wrt stop
+fuse fold merge
+identity no-op noops
+input inputs interface
+insert add
+layer layers weights
+lora adapter adapters
+memory oom ram
+optimise optimize reduce sanitize shrink simplify slim smaller
+print text show
+random generated seed
+reduce smallest
+rename renames
+resize fix-dim open-batch
+static fixed fix-dim
+subgraph part extract
+tensor tensors values
+"""
+# words that most questions have and that say nothing
+_NOISE = frozenset({
+    "a", "an", "and", "by", "do", "for", "from", "graph", "how", "i", "in", "is", "it", "me",
+    "model", "models", "my", "of", "on", "onnx", "or", "the", "to", "two", "using", "with",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -36,20 +90,28 @@ class Passage:
 
     def points(self, words: Iterable[str]) -> int:
         """Return the rank for a search; 0 if a word is missing. A word may be the beginning of
-        a word of the passage; `-` and `_` are equal.
+        a word of the passage, or have a synonym there; `-` and `_` are equal.
         """
         total = 0
-        places = ((self.topic, _IN_TOPIC, 1), (self.heading, _IN_HEADING, 1), (self.text, 1, _MOST))
         for word in words:
-            pattern = re.compile(rf"(?<![^\W_]){re.escape(_plain(word))}")
-            found = sum(
-                points * min(most, len(pattern.findall(_plain(place))))
-                for place, points, most in places
-            )
-            if not found:
+            if not (found := self._points(word)):
                 return 0
             total += found
         return total
+
+    def _points(self, word: str) -> int:
+        own, others = _patterns(_plain(word))
+        return self._found(own) * _SAME or self._found(others)
+
+    def _found(self, pattern: re.Pattern[str]) -> int:
+        return sum(
+            points * min(most, len(pattern.findall(place))) for place, points, most in self._places
+        )
+
+    @cached_property
+    def _places(self) -> list[tuple[str, int, int]]:
+        texts = map(_plain, (self.topic, self.heading, self.text))
+        return list(zip(texts, (_IN_TOPIC, _IN_HEADING, 1), (1, 1, _MOST)))
 
 
 def source(topic: str) -> str:
@@ -87,9 +149,28 @@ def passages(topic: str) -> Iterator[Passage]:
 
 
 def search(words: str, among: Iterable[Passage]) -> list[Passage]:
-    """Return the passages that contain every word, the best first."""
-    ranked = ((p.points(words.split()), p) for p in among)
-    return [p for points, p in sorted(ranked, key=lambda r: -r[0]) if points]
+    """Return the passages that contain every word, the best first. Words such as "the" or "model"
+    only change the order, unless there are no others. If no passage has every word, return those
+    with the most.
+    """
+    every = words.split()
+    needed = [word for word in every if word.lower() not in _NOISE] or every
+    among = list(among)
+    found = [(points + _SAME * p.points(every), p) for p in among if (points := p.points(needed))]
+    if not found:
+        kept = [([word for word in needed if p.points([word])], p) for p in among]
+        most = max(len(words) for words, _ in kept)
+        found = [(p.points(words), p) for words, p in kept if 0 < most == len(words)]
+    return [p for _, p in sorted(found, key=lambda one: -one[0])]
+
+
+@cache
+def _patterns(word: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return patterns of the word and of its synonyms, as beginnings of words."""
+    groups = (line.split() for line in _SYNONYMS.split("\n"))
+    others = sorted({w for group in groups if word in group for w in group} - {word})
+    one, any_of = re.escape(word), "|".join(map(re.escape, others)) or r"\b\B"
+    return re.compile(rf"(?<![^\W_]){one}"), re.compile(rf"(?<![^\W_])(?:{any_of})")
 
 
 def _plain(text: str) -> str:

@@ -10,6 +10,7 @@ from onnxgrad.cli.output import Output
 from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.errors import InputError
 from onnxgrad.help import TOPICS, Passage, headings, page, passages, search
+from onnxgrad.passes.pipeline import PASSES
 from onnxgrad.report.parts import cell, table
 from onnxgrad.wording import did_you_mean
 
@@ -41,7 +42,12 @@ def _show(words: str, found: list[Passage], out: Output) -> None:
     if not found:
         hint = did_you_mean(words, (*TOPICS, *COMMANDS), f"there are {', '.join(TOPICS)}")
         raise InputError(f"no topic '{words}', and no page has these words: {hint}")
-    out.json({"words": words, "found": [vars(passage) for passage in found]})
+    out.json(
+        {
+            "words": words,
+            "found": [{"topic": p.topic, "heading": p.heading, "text": p.text} for p in found],
+        }
+    )
     rows = (
         (
             cell(f"onnxgrad help {p.topic}", "bold cyan"),
@@ -56,7 +62,9 @@ def _show(words: str, found: list[Passage], out: Output) -> None:
 
 
 def _everything() -> Iterator[Passage]:
-    """Yield every passage of the commands, their options and the pages; equal options once."""
+    """Yield every passage of the commands, their options, the passes and the pages; equal options
+    once.
+    """
     seen = set()
     for name, command in COMMANDS.items():
         yield Passage(name, name, command.summary)
@@ -68,6 +76,8 @@ def _everything() -> Iterator[Passage]:
             if option.heading and (option.heading, option.text) not in seen:
                 seen.add((option.heading, option.text))
                 yield option
+    for name, each in PASSES.items():
+        yield Passage("passes", name, each.law())
     for topic in TOPICS:
         yield from passages(topic)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import onnxgrad
-from onnxgrad.help import TOPICS, Passage, headings, page, source
+from onnxgrad.cli.commands.help import _everything
+from onnxgrad.help import TOPICS, Passage, headings, page, search, source
 from tests.cli.conftest import Result
 from tests.helpers import ROOT
 
@@ -93,9 +94,98 @@ def test_words_are_searched(run: Run, tmp_path: Path, words: str, read: str, say
     assert any(s.startswith(f"{read}: ") and says in s for s in shown), shown
 
 
+# words that users of onnxsim, onnxslim, polygraphy, graphsurgeon and PyTorch type, and pages that answer
+QUERIES = {
+    "simplify model": "optimize coming-from start commands",
+    "constant folding": "optimize coming-from commands",
+    "resize input": "optimize edit open-batch commands",
+    "overwrite input shape": "optimize coming-from commands",
+    "fix batch size": "optimize coming-from commands",
+    "static shape": "optimize commands coming-from",
+    "dynamic shape": "open-batch commands",
+    "remove identity": "passes optimize passes commands laws",
+    "fuse batchnorm": "optimize passes commands laws coming-from",
+    "infer shapes": "optimize commands",
+    "skip optimization": "optimize coming-from",
+    "check result": "verify proof commands",
+    "external data": "coming-from optimize commands",
+    "large model": "coming-from optimize proof hostile",
+    "custom operator": "rules proof optimize faq",
+    "inline functions": "optimize coming-from commands",
+    "reduce model size": "optimize float16 commands",
+    "slim model": "start optimize coming-from",
+    "remove unused weights": "passes optimize commands",
+    "dead code": "passes optimize commands coming-from laws",
+    "convert to fp16": "float16 commands coming-from",
+    "half precision": "float16 commands",
+    "count flops": "inspect commands",
+    "model size": "inspect optimize commands",
+    "print graph": "inspect commands reports",
+    "compare two models": "diff verify commands",
+    "fold constants": "optimize commands coming-from",
+    "common subexpression": "passes optimize commands coming-from",
+    "extract subgraph": "extract commands",
+    "bisect wrong result": "optimize proof commands",
+    "debug accuracy": "verify proof",
+    "compare outputs": "verify proof commands",
+    "compare layer by layer": "verify proof",
+    "reduce failing model": "reduce commands",
+    "find failing node": "reduce verify proof commands",
+    "dump tensors": "verify commands proof",
+    "set tolerance": "verify optimize proof",
+    "random inputs": "proof verify",
+    "load input data": "verify optimize coming-from proof",
+    "benchmark model": "bench commands",
+    "measure latency": "bench commands numbers",
+    "cosine similarity": "verify float16 proof",
+    "sanitize model": "start optimize commands",
+    "rename input": "edit commands",
+    "rename node": "edit commands",
+    "remove node": "edit optimize laws commands",
+    "delete output": "edit commands",
+    "insert node": "edit laws join commands",
+    "replace pattern": "laws",
+    "merge two models": "join commands",
+    "concatenate models": "join commands",
+    "strip metadata": "metadata commands",
+    "change producer name": "metadata commands",
+    "upgrade opset": "convert-opset commands",
+    "downgrade opset": "convert-opset commands",
+    "embed lora": "training train-step lift coming-from",
+    "add preprocessing": "join edit commands",
+    "change batch dimension": "open-batch commands",
+    "remove dropout": "optimize training commands",
+    "split model in two": "lift extract commands",
+    "backward graph": "gradients grad commands",
+    "on-device training": "training step-format train-step coming-from",
+    "fine tune": "training fit",
+    "freeze layers": "training gradients train-step",
+    "web browser": "faq training step-format",
+}
+
+
+def test_words_of_other_tools_find_their_pages() -> None:
+    """Among the first five results."""
+    every = list(_everything())
+    found = {words: [p.topic for p in search(words, every)[:5]] for words in QUERIES}
+    missed = {w: f for w, f in found.items() if not {*f} & {*QUERIES[w].split()}}
+    assert missed == {} and len(QUERIES) >= 60
+
+
+def test_a_passage_that_has_most_of_the_words_is_found_when_none_has_all(run: Run) -> None:
+    among = [Passage("a", "", "weights of layers"), Passage("b", "", "weights and biases")]
+    assert [p.topic for p in search("weights biases zzz", among)] == ["b"]
+    assert search("qqq zzz", among) == [] and run("help", "qqq", "zzz").code == 2
+
+
+def test_a_synonym_counts_less_than_the_word() -> None:
+    among = [Passage("a", "", "drop it"), Passage("b", "", "remove it"), Passage("c", "", "keep")]
+    assert [p.topic for p in search("remove the", among)] == ["b", "a"]
+
+
 def test_a_word_is_the_beginning_of_a_word_and_all_must_stand_in_a_passage() -> None:
     passage = Passage("training", "A step", "properties of clip_norm and ties")
-    assert passage.points(["tie"]) == passage.points(["clip-norm"]) == 1
+    assert passage.points(["tie"]) == passage.points(["clip-norm"]) == 4
     assert passage.points(["ties", "step"]) > passage.points(["ties"])
     assert passage.points(["ties", "batch"]) == passage.points(["norms"]) == 0
 
