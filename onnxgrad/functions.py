@@ -261,6 +261,9 @@ def gradient(model: ModelLike, *, options: GradientOptions) -> Any:
     `onnxgrad.grad.checkpointing.choice`). None: the marks in the file, if any.
     `ste`: if true, QuantizeLinear and DequantizeLinear pass adjoints straight through, which is an
     estimate; the derivative of rounding is zero.
+    `per_sample`: the gradient of each sample of the batch, as that of the model at a batch of 1
+    (`vmap` of the gradient). Gradients of weights, scalars and values without a batch get a first
+    axis for the samples. The batch is the symbol that inputs share, or the first axes of size 1.
 
     Raises InputError for an unknown name, a value that is not floating-point, or no unique target.
     Warns if no requested value reaches the target, and if `wrt` holds a target with

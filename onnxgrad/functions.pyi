@@ -220,6 +220,7 @@ def gradient(
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
     checkpoint: Checkpoints | None = None,
+    per_sample: bool = False,
 ) -> Any: ...
 def jvp(
     model: ModelLike,

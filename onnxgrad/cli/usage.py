@@ -310,7 +310,7 @@ COMMANDS: dict[str, Command] = {
     "vmap": Command(
         "map a model over a new axis of inputs: all rows in one run, proved row by row",
         (("vmap model.onnx -o out.onnx", "a new first axis in every input and output"),
-         ("vmap model.onnx --map x=1,w -o out.onnx", "second in x, and one of the weight w")),
+         ("vmap model.onnx --map x=1,w1 -o out.onnx", "second in x, and one of the weight w1")),
         (MODEL, NEEDED, custom_ops("proof")),
         surgery.VmapOptions,
         module="open_batch",

@@ -16,8 +16,9 @@ from onnxgrad.errors import InputError
 
 # in the order of reading
 TOPICS = (
-    "start", "install", "commands", "recipes", "reports", "proof", "gradients", "training",
-    "step-format", "laws", "rules", "hostile", "cuda", "faq", "numbers", "coming-from",
+    "start", "install", "commands", "recipes", "reports", "proof", "gradients",
+    "transformations", "training", "step-format", "laws", "rules", "hostile", "cuda", "faq",
+    "numbers", "coming-from",
 )  # fmt: skip
 _FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)

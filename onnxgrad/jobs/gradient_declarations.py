@@ -116,8 +116,9 @@ class Request(Chosen, Checkpointing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientOptions(Request):
-    job: ClassVar[str] = "gradient"
+class GradientForm(Request):
+    """How the gradient is written."""
+
     title: ClassVar[str] = ""
 
     names: str = option("{}_grad", "names of the gradients (default: {}_grad)", metavar="PATTERN")
@@ -127,6 +128,24 @@ class GradientOptions(Request):
         "which finite differences cannot check",
     )
     simplify: bool = option(True, "do not simplify the gradient graph", flag="--no-simplify")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerSample(Declaration):
+    """The gradient of each sample."""
+
+    title: ClassVar[str] = "gradient"
+
+    per_sample: bool = option(
+        False,
+        "one gradient for each sample of the batch: those of weights get a first axis for it",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientOptions(GradientForm, PerSample):
+    job: ClassVar[str] = "gradient"
+    title: ClassVar[str] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +266,7 @@ class Tolerated(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckGradientOptions(GradientOptions, Tolerated):
+class CheckGradientOptions(GradientForm, Tolerated):
     job: ClassVar[str] = "check_gradient"
     title: ClassVar[str] = "check"
 
@@ -262,7 +281,7 @@ class CheckProductOptions(Chosen, Jacobians, Tolerated):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradOptions(GradientOptions, Jacobians, Splitting, Checked, Bounds):
+class GradOptions(GradientForm, PerSample, Jacobians, Splitting, Checked, Bounds):
     job: ClassVar[str] = "grad"
     title: ClassVar[str] = ""
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof", "Running": "proof"}

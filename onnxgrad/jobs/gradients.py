@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from onnx import ModelProto
 
 from onnxgrad.errors import NotProved
 from onnxgrad.grad.checking.check import check_gradient, refuse_strange
@@ -17,7 +19,7 @@ from onnxgrad.grad.checkpointing.marks import mark
 from onnxgrad.grad.derivatives.casadi import sibling
 from onnxgrad.grad.derivatives.jacobian import jacobians
 from onnxgrad.grad.derivatives.vector_products import hessian_products, tangents
-from onnxgrad.grad.differentiation import differentiate
+from onnxgrad.grad.differentiation import Gradient, differentiate
 from onnxgrad.grad.function_gradient import add_function_gradient, check_function
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.ir.load import ModelLike, collector_paused, load, load_own
@@ -37,12 +39,17 @@ from onnxgrad.jobs.gradient_declarations import (
     JvpOptions,
     LinearizeOptions,
     MarkOptions,
+    PerSample,
 )
 from onnxgrad.jobs.groups import Limits
 from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.options import providers_of
+from onnxgrad.transform.open_batch import Opened
+from onnxgrad.transform.per_sample import Samples, map_samples, one_sample, samples_of
 from onnxgrad.transform.split import Split, as_functions, linearize
-from onnxgrad.verify import verify
+from onnxgrad.verify import Report, verify
 from onnxgrad.verify.bounds import Bounds
+from onnxgrad.verify.rows.proof import RowProof
 
 _SAMPLE = 8  # values of a proof; a check looks at all
 
@@ -65,11 +72,12 @@ class Derived:
     found: Any
     seconds: float
     report: GradientReport | None = None
+    rows: Report | None = None  # the proof of each sample
 
     @property
     def ok(self) -> bool:
         """Whether the check found no difference."""
-        return self.report is None or self.report.ok
+        return all(report is None or report.ok for report in (self.report, self.rows))
 
 
 def _marked(program: Program, **options: Any) -> Changed:
@@ -99,19 +107,59 @@ def derive(
     """Form the derivative that the options describe, check a sample of it as `proof` says, and let
     the hooks write it if the check passes. Raises InputError as `onnxgrad.gradient`.
     """
-    hooks, started, report = hooks or Hooks(), time.perf_counter(), None
+    hooks, started, report, rows = hooks or Hooks(), time.perf_counter(), None, None
+    each = isinstance(options, GradientOptions) and options.per_sample
+    proves = proof is not None and proof.verify
     with hooks.limits(options.timeout, options.max_memory):
         with collector_paused():
             program = load_own(model)
             hooks.on_read(program)
+            if each:
+                samples = samples_of(program)
+                program = one_sample(program, samples)
+                model = to_proto(program, weights=True) if proves else model
             found = _FORMED[type(options)](program, **_forming(options))
+            if each:
+                one = to_proto(found.program, weights=True) if proves else None
+                found, opened = _of_samples(found, samples)
         seconds = time.perf_counter() - started
-        if proof is not None and proof.verify and not proof.ste:  # no differences of an estimate
+        if proof is not None and proves and each:
+            proof = _without(proof, samples)
+            hooks.on_stage("every sample against a batch of 1")
+            rows = _each_sample(one, found, opened, proof)
+        if proof is not None and proves and not proof.ste:  # no differences of an estimate
             report = _sample(model, found, options, hooks, proof)
-        made = Derived(found, seconds, report)
+        made = Derived(found, seconds, report, rows)
         if made.ok and hooks.write is not None:
             hooks.write(found.program)
     return made
+
+
+def _of_samples(found: Gradient, samples: Samples) -> tuple[Gradient, Opened]:
+    """Map a gradient at a batch of 1 over the samples."""
+    like = {name: value for value, name in found.adjoints.items()}
+    like |= {name: target for target, name in found.seeds.items()}
+    opened = map_samples(found.program, samples, like)
+    slow = [f"once per sample, as slow as single runs: {reason}" for reason in opened.scanned]
+    notes = (*found.notes, *slow, *opened.warnings)
+    return replace(found, program=opened.program, notes=notes), opened
+
+
+def _without(proof: GradOptions, samples: Samples) -> GradOptions:
+    """Return the options of a proof at a batch of 1, which is no size of a symbol."""
+    dims = {n: size for n, size in (proof.dims or {}).items() if n != samples.symbol}
+    return proof.having(dims=dims or None)
+
+
+def _each_sample(
+    one: ModelProto | None, found: Gradient, opened: Opened, proof: GradOptions
+) -> Report:
+    """Compare the gradients of several samples with those of each alone, which may be the same."""
+    made = to_proto(opened.program, weights=True)
+    return RowProof(
+        one or made, made, opened.rows, providers_of(proof.provider), proof.dims, proof.seed,
+        proof.inputs, [*found.adjoints.values()],
+    ).report()  # fmt: skip
 
 
 def check(
@@ -126,8 +174,8 @@ def check(
 
 
 def _forming(options: Declaration) -> dict[str, Any]:
-    """Return the options without the limits, by name."""
-    limits = {o.name for o in options_of(Limits)}
+    """Return the options that form a derivative, by name."""
+    limits = {o.name for cls in (Limits, PerSample) for o in options_of(cls)}
     return {name: value for name, value in options.settings().items() if name not in limits}
 
 

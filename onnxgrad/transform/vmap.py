@@ -45,21 +45,10 @@ def map_inputs(
     Pipeline.of(passes=PREPARE).run(program)
     main = program.main
     main.opsets.setdefault("", _OPSET)
-    inputs = _chosen(main, names, axis, symbol)
-    spare = copy_of(to_proto(program)) if _is_deep(program) else None
-    try:
-        done = _followed(program, inputs, spare is not None)
-    except InputError as error:
-        if spare is None:
-            raise
-        # nested graphs and bodies of operators once per row
-        program = program_of(spare, program.folder, digests=program.digests)
-        main = program.main
-        inputs = _chosen(main, names, axis, symbol)
-        try:
-            done = _followed(program, inputs, False)
-        except InputError:
-            raise error from None
+    chosen = _chosen(main, names, axis, symbol)
+    axes = {v.name: i for v, i in chosen.items()}
+    program, done = followed(program, {n: Layout(i, own=True) for n, i in axes.items()})
+    main = program.main
     notes = [
         f"output '{v.name}' does not depend on the inputs that are mapped, and repeats"
         for v in main.outputs
@@ -69,16 +58,15 @@ def map_inputs(
         for v in list(main.outputs):
             name = v.name
             if v.is_interface:
-                if v not in inputs:
+                if name not in axes:
                     raise InputError(f"output '{name}' is an input that is not mapped")
                 continue
             try:
-                main.return_instead(v, _in_front(v, done, axis))
+                main.return_instead(v, in_front(v, done, axis))
             except Refused as error:
                 raise InputError(f"output '{name}': {error}") from None
-    axes = {v.name: i for v, i in inputs.items()}
     places = {v.name: axes.get(v.name, axis) for v in main.outputs}
-    mapped = _declared(program, {**places, **axes}, symbol)
+    mapped = with_symbol(program, {**places, **axes}, symbol)
     outputs = {name: Rows(i, own=True) for name, i in places.items()}
     return Opened(
         mapped, axes, outputs, done.in_place, dict(done.shifted), dict(done.scanned),
@@ -99,13 +87,27 @@ def as_inputs(program: Program, names: Axes) -> bool:
     return found
 
 
-def _followed(program: Program, inputs: Mapping[Var, int], deep: bool) -> Batched:
-    rows = {v: Layout(i, own=True) for v, i in inputs.items()}
-    return follow_rows(program, rows, mapped=True, branches=deep)
+def followed(program: Program, rows: Mapping[str, Layout]) -> tuple[Program, Batched]:
+    """Follow the rows of inputs, each computed by itself. Returns the program, which is changed or
+    another: if a nested graph or the body of an operator stops the rows, it runs once per row.
+    """
+    deep = any(b.blocks or has_schema_body(b) for b in program.main.bindings)
+    spare = copy_of(to_proto(program)) if deep else None
+    try:
+        return program, _follow(program, rows, deep)
+    except InputError as error:
+        if spare is None:
+            raise
+        again = program_of(spare, program.folder, digests=program.digests)
+        try:
+            return again, _follow(again, rows, False)
+        except InputError:
+            raise error from None
 
 
-def _is_deep(program: Program) -> bool:
-    return any(b.blocks or has_schema_body(b) for b in program.main.bindings)
+def _follow(program: Program, rows: Mapping[str, Layout], deep: bool) -> Batched:
+    inputs = {v: rows[v.name] for v in program.main.inputs if v.name in rows}
+    return follow_rows(program, inputs, mapped=True, branches=deep)
 
 
 def _chosen(main: BindingBlock, names: Axes, axis: int, symbol: str) -> dict[Var, int]:
@@ -132,7 +134,7 @@ def _chosen(main: BindingBlock, names: Axes, axis: int, symbol: str) -> dict[Var
     return found
 
 
-def _in_front(v: Var, done: Batched, axis: int) -> Var:
+def in_front(v: Var, done: Batched, axis: int) -> Var:
     """An output with an axis of its own for the rows; a shared one repeats."""
     site = site_of(v, done.layouts, done.sizes)
     if (v.rank or 0) < axis:
@@ -149,8 +151,11 @@ def _in_front(v: Var, done: Batched, axis: int) -> Var:
     return made if made is not v else op.Identity(v)
 
 
-def _declared(program: Program, axes: Mapping[str, int], symbol: str) -> Program:
-    """The program read again with the new size in its interface."""
+def with_symbol(program: Program, axes: Mapping[str, int], symbol: str) -> Program:
+    """Return the program, read again with the size of rows in its interface, and without constants
+    that nothing reads.
+    """
+    Pipeline.of(passes="remove-unused").run(program)
     types: dict[str, TensorType] = {}
     for v in (*program.main.inputs, *program.main.outputs):
         axis = axes.get(v.name)

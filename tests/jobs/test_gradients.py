@@ -21,6 +21,7 @@ from onnxgrad.jobs import gradient_declarations as declared
 from onnxgrad.jobs.declared import Declaration, from_flags, from_keywords, option, options_of
 from onnxgrad.jobs.gradient_declarations import (
     CheckGradientOptions,
+    GradientForm,
     GradientOptions,
     GradOptions,
     JacobianOptions,
@@ -117,9 +118,9 @@ def test_positional_arguments() -> None:
 
 def test_the_commands_have_the_defaults_of_the_functions() -> None:
     """But for the adjoint, which a command chooses for you."""
-    for command in (GradOptions, CheckGradientOptions):
+    for command, form in ((GradOptions, GradientOptions), (CheckGradientOptions, GradientForm)):
         own = {o.name: o.default for o in options_of(command)}
-        for o in options_of(GradientOptions):
+        for o in options_of(form):
             assert own[o.name] == o.default or o.name == "adjoint"
     jacobian = {o.name: o.default for o in options_of(JacobianOptions)}
     assert all(jacobian[name] == own[name] for name in ("wrt", "target"))

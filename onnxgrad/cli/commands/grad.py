@@ -48,6 +48,7 @@ from onnxgrad.report.gradient import (
 )
 from onnxgrad.report.html.gradient import gradient_page
 from onnxgrad.report.parts import heading
+from onnxgrad.report.proof import proof_lines
 from onnxgrad.transform.split import Split, as_functions, save_split
 from onnxgrad.verify.running.process_limits import bounding_us
 
@@ -97,10 +98,14 @@ def run(args: argparse.Namespace, out: Output) -> int:
                 _write_parts(done.found, targets, out)
         made = shape(done.found, before[0], done.seconds, done.report)
         write_html(args, lambda: _page(args, made, model, options), out)
+    rows = done.rows
     out.show(heading(shown(args.model)), *made.parts(out.verbose))
-    out.json({"model": args.model, "output": args.split or args.output, **made.to_dict()})
+    out.show(*(() if rows is None else proof_lines(rows, out.verbose)))
+    more = {} if rows is None else {"samples": rows.to_dict()}
+    out.json({"model": args.model, "output": args.split or args.output, **made.to_dict(), **more})
     if not done.ok:
-        raise NotProved(f"{args.model}: {done.report}; nothing was written")
+        failed = rows.summary if rows is not None and not rows.ok else done.report
+        raise NotProved(f"{args.model}: {failed}; nothing was written")
     return 0
 
 

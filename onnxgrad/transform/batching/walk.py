@@ -73,14 +73,15 @@ def follow_rows(
     if count > 1:
         read_own_rows(main, count)
     sharpen(main)
-    for v, layout in inputs.items() if mapped else ():
+    new = {v: layout for v, layout in inputs.items() if mapped and layout.own}
+    for v, layout in new.items():
         shape, axis = v.shape or (), layout.axis
         v.type = TensorType(v.dtype, (*shape[:axis], 1, *shape[axis:]))
     done = Batched({**inputs}, RunTimeSizes(inputs, main.inputs, count), branches=branches)
     done.mapped = done.sizes.mapped = mapped
     bindings = list(main.bindings)
     with emitting(main, made_by="open-batch"):
-        for v, layout in inputs.items() if mapped else ():
+        for v, layout in new.items():
             join(v, layout, done)
         for b in bindings:
             _visit(b, done, along)

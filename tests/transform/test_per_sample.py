@@ -1,0 +1,109 @@
+"""Gradients of each sample: those of the model at a batch of 1, one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxgrad
+from onnxgrad.cli.app import main
+from onnxgrad.errors import InputError
+from onnxgrad.ir.load import load_own
+from onnxgrad.transform.per_sample import map_samples, one_sample, samples_of
+from onnxgrad.verify import feeds_for, run
+from tests.helpers import parse
+
+MLP = """g (float[N,3] x, float[N,2] t) => (float loss, float[N,2] y) <float[3,2] w = {1,-2, 0.5,0.3, -0.4,0.7}, float[2] b = {0.1, 0.2}> {
+  p = MatMul (x, w)  q = Add (p, b)  y = Tanh (q)  e = Sub (y, t)  s = Mul (e, e)  loss = ReduceMean <keepdims = 0> (s) }"""
+CNN = """g (float[N,2,5,5] x, int64[N] t) => (float loss) <float[2,2,3,3] w = {W}> {
+  c = Conv <strides = [2, 2]> (x, w)  r = Relu (c)  m = GlobalAveragePool (r)  f = Flatten (m)  z = Abs (t)  k = Constant <value_int = 2> ()
+  i = Mod (z, k)  loss = SoftmaxCrossEntropyLoss (f, i) }"""
+# the samples are on the second axis of the sequence
+RNN = """g (float[5,batch,2] x) => (float[1,batch,3] h, float l) <float[1,3,2] w = {1,2,3,-1,-2,0.5}, float[1,3,3] r = {0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9}> {
+  , h = RNN <hidden_size = 3> (x, w, r)  q = Mul (h, h)  l = ReduceSum <keepdims = 0> (q) }"""
+
+
+def weights(text: str) -> onnx.ModelProto:
+    numbers = np.linspace(-0.5, 0.5, 36).round(3)
+    return parse(text.replace("{W}", "{" + ", ".join(map(str, numbers)) + "}"))
+
+
+def judged(
+    model: onnx.ModelProto, axes: dict[str, int], wrt: list[str], target: str, **more: Any
+) -> onnx.ModelProto:
+    """The gradients of three samples, which are those of each sample alone."""
+    made = onnxgrad.gradient(model, wrt, target, per_sample=True, **more)
+    onnx.checker.check_model(made, full_check=True)
+    dims = {"N": 1, "batch": 1}
+    alone = onnxgrad.gradient(model, wrt, target, **more)
+    symbols = [d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim]
+    rows = [
+        feeds_for(alone, seed=seed, dims={n: 1 for n in dims if n in symbols}) for seed in range(3)
+    ]
+    rows = [{n: v if n in axes else rows[0][n] for n, v in row.items()} for row in rows]
+    feeds = {
+        n: np.concatenate([r[n] for r in rows], axes[n]) if n in axes else v
+        for n, v in rows[0].items()
+    }
+    found = run(made, feeds)
+    for name, values in run(alone, rows[0]).items():
+        each = [run(alone, row)[name] for row in rows]
+        axis = axes.get(name.removesuffix("_grad"))
+        expected = np.stack(each) if axis is None else np.concatenate(each, axis)
+        assert values.dtype == found[name].dtype
+        np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
+    return made
+
+
+def test_inputs_and_weights() -> None:
+    made = judged(parse(MLP), {"x": 0, "t": 0, "y": 0}, ["x", "w", "b", "y"], "loss")
+    types = {v.name: str(v.type) for v in load_own(made).main.outputs}
+    assert types == {
+        "loss": "f32[N]", "y": "f32[N,2]", "x_grad": "f32[N,3]", "w_grad": "f32[N,3,2]", "b_grad": "f32[N,2]", "y_grad": "f32[N,2]",
+    }  # fmt: skip
+
+
+def test_adjoints_as_inputs_have_samples() -> None:
+    judged(parse(MLP), {"x": 0, "t": 0, "y": 0}, ["w"], "y", adjoint="input")
+
+
+def test_a_batch_on_another_axis() -> None:
+    judged(parse(RNN), {"x": 1, "h": 1}, ["x", "w"], "l")
+
+
+def test_a_batch_of_one_becomes_any() -> None:
+    judged(parse(MLP.replace("[N,", "[1,")), {"x": 0, "t": 0, "y": 0}, ["w"], "loss")
+
+
+def test_convolutions_run_by_rule() -> None:
+    judged(weights(CNN), {"x": 0, "t": 0}, ["x", "w"], "loss")
+    program = load_own(weights(CNN))
+    samples = samples_of(program)
+    gradient = onnxgrad.gradient(one_sample(program, samples), "w", "loss")
+    assert not map_samples(load_own(gradient), samples, {}).scanned
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (MLP.replace("[N,", "[4,"), "no input has a batch of 1 or of any size"),
+        (MLP.replace("float[N,2] t", "float[batch,2] t"), "N and batch may be the batch"),
+    ],
+)
+def test_refused(text: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        onnxgrad.gradient(parse(text), "w", "loss", per_sample=True)
+
+
+def test_the_command(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
+    model, out = f"{tmp_path}/m.onnx", f"{tmp_path}/o.onnx"
+    onnx.save(parse(MLP), model)
+    arguments = ["grad", model, "--wrt", "w", "--target", "loss", "-o", out]
+    assert main([*arguments, "--per-sample", "--dim", "N=1"]) == 0
+    printed = capsys.readouterr().out
+    assert "f32[N,3,2]" in printed and "independence" in printed
+    assert main([*arguments, "--per-sample", "--jvp"]) == 2
+    assert "--per-sample says nothing of --jvp" in capsys.readouterr().err
