@@ -16,6 +16,7 @@ from onnxgrad.grad.chains import closed
 from onnxgrad.grad.formulas import partials
 from onnxgrad.grad.paths import influenced, paths_of, reaching
 from onnxgrad.grad.registry import GradientRule, missing, naming, rule_of
+from onnxgrad.grad.safe_forms import Guard, guards_of
 from onnxgrad.grad.sequences import add_up_sequences
 from onnxgrad.grad.unbroadcast import fit
 from onnxgrad.ir.binding import Binding
@@ -75,6 +76,7 @@ def backward(
     arrived: dict[Var, list[Any]] = {v: [g] for v, g in seeds.items() if v in needed}
     adjoints: dict[Var, Any] = {}
     at = emitter()
+    guards = guards_of(block)
     bindings = list(block.bindings)  # emission into the same block must not be walked
     for b in reversed(bindings):
         # nothing flows from a result without elements, and rules need not know of such
@@ -88,16 +90,17 @@ def backward(
         if not needing:
             continue
         # a chain that is recomputed has no bindings at hand
-        chained = closed(b, g[0], needed, wanted) if isinstance(view, AsKept) else None
-        if chained is not None:
-            arrived.setdefault(chained[0], []).append(chained[1])
+        chained = closed(b, g[0], needed, wanted) if isinstance(view, AsKept) else []
+        for v, partial in chained:
+            arrived.setdefault(v, []).append(partial)
+        if chained:
             continue
         rule = rule_of(b)
         if rule is None:
             raise missing(b)
         at.sources, at.made_by = (b,), f"gradient of {rule.name}"
         read = view(b, g)
-        for v, partial in _partials(rule, b, read, g, set(needing), view.originals):
+        for v, partial in _partials(rule, b, read, g, set(needing), view.originals, guards.get(b)):
             arrived.setdefault(v, []).append(partial)
     at.sources, at.made_by = (), "gradient"
     return {v: _total(v, arrived, adjoints) for v in wanted if v in arrived}
@@ -121,6 +124,7 @@ def _partials(
     g: Sequence[Any],
     needing: set[Var],
     originals: Mapping[Var, Var],
+    guard: Guard | None,
 ) -> list[tuple[Var, Any]]:
     """(value, its partial) for each operand slot that needs one; `read` is where the rule finds
     operands and outputs.
@@ -135,6 +139,8 @@ def _partials(
         for i, (v, partial) in enumerate(zip(forward.inputs, found, strict=True)):
             if v is None or partial is None or not wanted[i]:
                 continue
+            if guard is not None and isinstance(partial, Var):
+                partial = guard(partial, read)
             # behind an operator that onnx does not know a value has no type
             untyped = v.type is None and rule.broadcasts
             if isinstance(partial, Var) and (untyped or isinstance(v.type, TensorType)):

@@ -24,8 +24,8 @@ from onnxgrad.rewrite.pattern import Pattern
 
 @dataclass(frozen=True)
 class Chain:
-    """A pattern over a capture `x` and numbers, and the formula `f(g, y, captures by name ...)` of
-    the partial of `x`.
+    """A pattern over a capture `x`, or two, `x` and `z`, and numbers, and the formula `f(g, y,
+    captures by name ...)` of the partial of `x`, or of both.
     """
 
     name: str
@@ -49,37 +49,42 @@ def chain(pattern: Pattern) -> Callable[[Formula], Formula]:
 
 def closed(
     root: Binding, g: Var | None, needed: Collection[Var], wanted: Collection[Var]
-) -> tuple[Var, Var] | None:
-    """The operand of the chain that ends at `root`, and its partial; None if no chain does, or
-    if the adjoint of something else in it is needed.
+) -> list[tuple[Var, Var]]:
+    """The operands of the chain that ends at `root`, each with its partial; nothing if no chain
+    does, or if the adjoint of something else in it is needed.
 
     needed: the values between those whose adjoints are `wanted` and the targets.
     """
     for found in _CHAINS.get((root.domain, root.op), ()) if g is not None else ():
         for captured in match_binding(found.pattern, root):
-            x: Var = captured["x"]
-            between, beside = _around(root, x)
+            ends: list[Var] = [captured[name] for name in ("x", "z") if name in captured]
+            between, beside = _around(root, ends)
             inside_needed = any(v in wanted for v in between) or any(v in needed for v in beside)
-            if x not in needed or inside_needed:
+            if inside_needed or not any(v in needed for v in ends):
                 continue
             at = emitter()
             made = [v.definition for v in between if v.definition is not None]
             at.sources, at.made_by = (*reversed(made), root), f"gradient of {found.name}"
-            partial = found.formula(g, root.out, **call_arguments(found.formula, captured))
-            return x, fit(partial, x, found.name, True, root, 0)
-    return None
+            partials = found.formula(g, root.out, **call_arguments(found.formula, captured))
+            pairs = zip(ends, partials if isinstance(partials, tuple) else (partials,))
+            return [
+                (x, fit(partial, x, found.name, True, root, i))
+                for i, (x, partial) in enumerate(pairs)
+                if x in needed
+            ]
+    return []
 
 
-def _around(root: Binding, x: Var) -> tuple[list[Var], list[Var]]:
-    """The values between `x` and the result of `root`, and their other operands: the numbers of the
-    chain, and values that another block defines.
+def _around(root: Binding, ends: Collection[Var]) -> tuple[list[Var], list[Var]]:
+    """The values between `ends` and the result of `root`, and their other operands: the numbers of
+    the chain, and values that another block defines.
     """
     between: dict[Var, None] = {}
     beside: list[Var] = []
     work = [v for v in root.inputs if v is not None]
     while work:
         v = work.pop()
-        if v is x or v in between:
+        if v in ends or v in between:
             continue
         if v.definition is None or v.block is not root.block:
             beside.append(v)

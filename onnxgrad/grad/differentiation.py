@@ -14,6 +14,7 @@ import numpy as np
 from onnxgrad.grad.backward_walk import backward
 from onnxgrad.grad.finish import finish, variable
 from onnxgrad.grad.prepare import Adjoint, GradientRequest, Prepared, prepare
+from onnxgrad.grad.safe_forms import safe_forms
 from onnxgrad.grad.sequences import zeros_of
 from onnxgrad.grad.stops import cut_off
 from onnxgrad.grad.straight_through import why_zero
@@ -78,7 +79,9 @@ def _walk(task: Prepared) -> Gradient:
     with emitting(block, share=True, made_by="gradient"):
         named = zip(task.targets, task.seed_names, strict=True)
         seeds = {v: _seed(v, request.adjoint, request.names.format(name)) for v, name in named}
-        found = backward(block, seeds, task.requested, view=task.view)
+        with safe_forms(request.safe) as used:
+            found = backward(block, seeds, task.requested, view=task.view)
+        notes += used.notes()
         if not found:
             names = ", ".join(f"'{name}'" for name in task.target_names)
             which = "target" if len(task.target_names) == 1 else "targets"

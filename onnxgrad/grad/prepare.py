@@ -46,6 +46,7 @@ class GradientRequest(metaclass=Declared):
     """The options of a gradient: see `gradient`. Raises InputError for a wrong adjoint or `names`.
 
     excluded: names that `wrt` does not match, such as the constants of a loss.
+    safe: 0 in place of NaN at roots of squares and in branches of a Where.
     stop: values that are treated as constants (stop-gradient). detached: names among `excluded`
     that are treated likewise.
     intact: if true, no rule replaces an operator of the forward part, such as an LSTM by a Scan.
@@ -59,6 +60,7 @@ class GradientRequest(metaclass=Declared):
     checkpoint: Choice = None
     ste: bool = False
     simplify: bool = True
+    safe: bool = True
     names: str = "{}_grad"
     excluded: Collection[str] = ()
     stop: Stop = None

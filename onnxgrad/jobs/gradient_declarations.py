@@ -127,6 +127,12 @@ class GradientForm(Request):
         "pass gradients straight through QuantizeLinear-DequantizeLinear pairs: an estimate, "
         "which finite differences cannot check",
     )
+    safe: bool = option(
+        True,
+        "do not put 0 in place of NaN where an exporter wrote a function of PyTorch in parts: the "
+        "root of a sum of squares at 0, the branch that a Where does not select",
+        flag="--no-safe",
+    )
     simplify: bool = option(True, "do not simplify the gradient graph", flag="--no-simplify")
 
 

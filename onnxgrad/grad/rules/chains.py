@@ -1,5 +1,5 @@
 """Chains of nodes that exporters write for one function, each with its derivative in closed form:
-Gelu by tanh, SiLU, and a division by the root mean square.
+Gelu by tanh, SiLU, the logarithm of a sigmoid, an angle, and a division by the root mean square.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.laws.composites.conditions import near, scalar
 from onnxgrad.rewrite.pattern import Either, P, Pattern, capture
 
-x, t, h, s, q, w, r, d, eps, axes = capture("x t h s q w r d eps axes")
+x, z, t, h, s, q, w, r, d, eps, axes = capture("x z t h s q w r d eps axes")
 
 _CUBE = P.Pow(x, 3.0) | P.Mul(x, P.Mul(x, x)) | P.Mul(x, P.Pow(x, 2.0))
 _BENT = P.Add(x, q & P.Mul(_CUBE, near(0.044715, "third")))
@@ -39,6 +39,20 @@ def gelu_by_tanh(g: Var, y: Var, t: Var, h: Var, q: Var, w: Var, slope: Var) -> 
 def silu(g: Var, y: Var, s: Var) -> Var:
     """y = x s, s = sigmoid x: y' = s + y (1 - s)"""
     return g * (y * (1.0 - s) + s)
+
+
+@chain(P.Log(P.Sigmoid(x)))
+def log_sigmoid(g: Var, y: Var, x: Var) -> Var:
+    """y = log(sigmoid x): y' = sigmoid(-x), which holds where the sigmoid is 0 in its dtype"""
+    return g * op.Sigmoid(-x)
+
+
+@chain(P.Atan(P.Div(z, x)))
+def angle(g: Var, y: Var, x: Var, z: Var) -> tuple[Var, Var]:
+    """y = atan(z / x), the middle of atan2: -z and x over x x + z z; 0 at the origin"""
+    square = x * x + z * z
+    share = g / op.Where(op.Equal(square, 0.0), 1.0, square)
+    return -(share * z), share * x
 
 
 # RMSNormalization without its weight, and the second half of LayerNormalization
