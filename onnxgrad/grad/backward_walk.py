@@ -34,6 +34,9 @@ class View(Protocol):
     def originals(self) -> Mapping[Var, Var]:
         """The forward value that each operand of a stand-in replaces."""
 
+    def begin(self, arrived: Mapping[Var, Sequence[Any]]) -> None:
+        """Remember the partials of each value, to which the walk adds."""
+
     def __call__(self, b: Binding, g: Sequence[Any]) -> Binding:
         """The binding to read for `b`, at which the adjoints `g` have arrived."""
 
@@ -42,6 +45,9 @@ class AsKept:
     """Everything is kept: a rule reads the forward binding itself."""
 
     originals: Mapping[Var, Var] = MappingProxyType({})
+
+    def begin(self, arrived: Mapping[Var, Sequence[Any]]) -> None:
+        """Nothing waits for partials."""
 
     def __call__(self, b: Binding, g: Sequence[Any]) -> Binding:
         """`b`."""
@@ -75,6 +81,7 @@ def backward(
     needed = influenced(block, wanted, paths) & reaching(block, seeds, paths)
     arrived: dict[Var, list[Any]] = {v: [g] for v, g in seeds.items() if v in needed}
     adjoints: dict[Var, Any] = {}
+    view.begin(arrived)
     at = emitter()
     guards = guards_of(block)
     bindings = list(block.bindings)  # emission into the same block must not be walked

@@ -103,6 +103,12 @@ class Recomputation:
         self._conditions: dict[int, Var | None] = {}
         self._barriers: dict[tuple[int, Var], Var] = {}
         self._originals: dict[Var, Var] = {}
+        self._arrived: Mapping[Var, Sequence[Any]] = {}
+        self._awaited: set[Var] = set()
+
+    def begin(self, arrived: Mapping[Var, Sequence[Any]]) -> None:
+        """Remember the partials of weights, for which segments wait."""
+        self._arrived = arrived
 
     @property
     def originals(self) -> Mapping[Var, Var]:
@@ -171,11 +177,21 @@ class Recomputation:
             return self._value(v, g)
         return self._barrier(v, b, g) if (v, b) in self._marks.start else v
 
+    def _partials(self) -> list[Var]:
+        """Partials of weights that several bindings read, each once. Their sum comes last of all,
+        and onnxruntime would keep until then what each of them needs.
+        """
+        shared = [v for v in self._arrived if _is_shared(v)]
+        new = [p for v in shared for p in self._arrived[v] if isinstance(p, Var)]
+        new = [p for p in dict.fromkeys(new) if p not in self._awaited and p.definition is not None]
+        self._awaited.update(new)
+        return new
+
     def _barrier(self, v: Var, b: Binding, g: Sequence[Any]) -> Var:
         """`v` as the segment of `b` reads it: not before the adjoint has arrived there."""
         segment = self._segments[b]
         if segment not in self._conditions:
-            self._conditions[segment] = _condition(g)
+            self._conditions[segment] = _condition(g, self._partials())
         condition = self._conditions[segment]
         if condition is None or not isinstance(v.type, TensorType):
             return v
@@ -184,6 +200,13 @@ class Recomputation:
             self._barriers[key] = barrier = _held(v, condition)
             barrier.type = v.type
         return self._barriers[key]
+
+
+def _is_shared(v: Var) -> bool:
+    """Whether it is a weight that several bindings read, or the Identity of one."""
+    b = v.definition
+    weight = b.inputs[0] if b is not None and b.is_op("Identity") else v
+    return weight is not None and weight.initializer is not None and weight.use_count > 1
 
 
 # what stands for a dtype in a Where, which onnxruntime's CPU has for some only; every value comes
@@ -214,13 +237,15 @@ def _held(v: Var, condition: Var) -> Var:
     return op.Where(condition, v, v) if v.dtype in _SELECTED else v
 
 
-def _condition(g: Sequence[Any]) -> Var | None:
-    """A bool that can be computed only after the adjoint: whether its first element is NaN
-    (false if it has none).
+def _condition(g: Sequence[Any], partials: Sequence[Var]) -> Var | None:
+    """A bool that can be computed only after the adjoint and the partials: whether one of their
+    first elements is NaN (false if there are none).
     """
     for adjoint in g:
         if isinstance(adjoint, Var) and adjoint.dtype in FLOAT_DTYPES:
-            first = op.Slice(op.Reshape(adjoint, [-1]), [0], [1])
+            awaited = [adjoint, *(p for p in partials if p.dtype == adjoint.dtype)]
+            firsts = [op.Slice(op.Reshape(v, [-1]), [0], [1]) for v in awaited]
+            first = firsts[0] if len(firsts) == 1 else op.Concat(*firsts, axis=0)
             return op.IsNaN(op.ReduceSum(first, keepdims=0))
     return None
 

@@ -298,6 +298,9 @@ class Nearby:
 
     originals: Mapping[Var, Var] = {}
 
+    def begin(self, arrived: object) -> None:
+        pass
+
     def __call__(self, b: Binding, g: Sequence[object]) -> Binding:
         return (
             b
@@ -350,6 +353,26 @@ def test_the_rules_that_compare_operands_with_results(monkeypatch: pytest.Monkey
         ):
             moved.add(node.op_type)
     assert moved == compare
+
+
+def test_segments_wait_for_partials_of_weights_that_several_layers_read() -> None:
+    """Their sum comes last: onnxruntime kept the operands of all partials until then, half of a transformer's peak."""
+    layers = " ".join(
+        f"i{i} = Identity (w) m{i} = Mul (h{i}, i{i}) t{i} = Tanh (m{i}) h{i + 1} = Sin (t{i})"
+        for i in range(6)
+    )
+    model = scalar_model(
+        f'<ir_version: 10, opset_import: ["" : 20]> g (float[5,4] h0) => (float loss) {{ {layers} s = Mul (h6, h6) loss = ReduceSum <keepdims = 0> (s) }}',
+        w=normal(4),
+    )
+    graph, marked = grads(model, ["h2", "h4"], {"h0": normal(5, 4)}, ["h0", "w"])
+    _, plain = grads(model, None, {"h0": normal(5, 4)}, ["h0", "w"])
+    for name in ("h0_grad", "w_grad"):
+        np.testing.assert_allclose(marked[name], plain[name], rtol=1e-5)
+    made = {o: n for n in graph.graph.node for o in n.output}
+    conditions = [made[n.input[0]].input[0] for n in graph.graph.node if n.op_type == "IsNaN"]
+    # the segment beside the loss waits for nothing; the other for its adjoint and the partials of h5 and h4
+    assert [len(made[v].input) for v in conditions if v in made] == [1 + 2]
 
 
 LOOPED = """g (float[1000] x, int64 m) => (float loss) {{

@@ -194,8 +194,18 @@ def by_gathered_rows(c: Correlation) -> Var:
     flat = op.Reshape(rows, [c.area, -1, c.channels])
     met = op.Gather(_with_zeros(flat, 0, c, index), index.T, axis=0)
     maps = op.Reshape(op.Transpose(c.short, perm=[1, *range(2, n + 2), 0]), [c.maps, -1])
-    stack = op.MatMul(maps, op.Reshape(met, [c.taps, -1, c.channels]))
-    return op.Reshape(op.Transpose(stack, perm=[1, 2, 0]), c.shape)
+    return _kernel_last(op.MatMul(maps, op.Reshape(met, [c.taps, -1, c.channels])), c)
+
+
+def _kernel_last(stack: Var, c: Correlation) -> Var:
+    """The weight, from the product of each of the kernel's pixels.
+
+    No Reshape comes after the Transpose: onnxruntime would exchange the two for nodes that it
+    schedules before all others, and keep what the other weights need until the end.
+    """
+    n = c.axes
+    ahead = op.Reshape(stack, [*c.kernel, c.maps, c.channels])
+    return op.Transpose(ahead, perm=[n, n + 1, *range(n)])
 
 
 def by_unfolding(c: Correlation) -> Var:
@@ -246,8 +256,7 @@ def by_elements(c: Correlation) -> Var:
     ]
     if len(sums) == 1:
         return op.Reshape(sums[0], c.shape)
-    rows = op.Reshape(op.Concat(*sums, axis=0), [c.taps, c.maps])
-    return op.Reshape(op.Transpose(rows, perm=[1, 0]), c.shape)
+    return _kernel_last(op.Concat(*sums, axis=0), c)
 
 
 def by_pairs(c: Correlation) -> Var:

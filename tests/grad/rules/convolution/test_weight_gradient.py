@@ -184,3 +184,15 @@ def test_gradients_of_some_channels(node: str, x: tuple[int, ...], w: tuple[int,
 def test_older_and_newer_files(opset: int) -> None:
     feeds = {"x": normal(2, 8, 5, 5), "w": normal(9, 8, 3, 3)}
     check_op("y = Conv <pads = [1, 1, 1, 1]> (x, w)", feeds, symbolic=False, opset=opset)
+
+
+def test_a_weight_gradient_does_not_end_in_a_reshape_of_a_transpose() -> None:
+    """onnxruntime exchanged the two for nodes that it ran before all others, so that all activations stayed: the peak of
+    a ResNet was 76 MB in place of 51, of a MobileNet 88 in place of 65.
+    """
+    for form in (forms.by_offsets, forms.by_gathered_rows):
+        case = Case(2, 1, 8, 4, [axis(6), axis(6)])
+        graph = case.graph(lambda g, x, w, form=form, case=case: form(correlation(case))).graph
+        makers = {o: n for n in graph.node for o in n.output}
+        last = makers[graph.output[0].name]
+        assert last.op_type == "Transpose" and makers[last.input[0]].op_type == "Reshape"
