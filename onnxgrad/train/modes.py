@@ -1,4 +1,5 @@
-"""The modes of BatchNormalization and Dropout in a training step, by the options or the file.
+"""The modes of BatchNormalization, Dropout and products in a training step, by the options or the
+file.
 
 In the training graph, running statistics are states and Dropout has a seed; the evaluation graph is
 in inference mode. The original file, into which trained values are written, is not affected.
@@ -17,6 +18,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.train import batch_normalization, dropout
+from onnxgrad.train.autocast import PRODUCTS, Narrow, autocast
 from onnxgrad.train.batch_normalization import Running
 
 
@@ -40,11 +42,13 @@ class Modes:
 
     batch_norm: "frozen" (normalise by running statistics, which do not change), "train" (normalise
     by the batch and update the running statistics), None (as each node in the file). dropout:
-    "off", "train" with the ratios of the file, a ratio for all, None (as in the file).
+    "off", "train" with the ratios of the file, a ratio for all, None (as in the file). autocast:
+    the dtype of products, None for that of the file.
     """
 
     batch_norm: Literal["frozen", "train"] | None = None
     dropout: Literal["off", "train"] | float | None = None
+    autocast: Narrow | None = None
 
     def prepare(self, program: Program) -> Program:
         """Return the program at an opset that has the training forms, with BatchNormalization and
@@ -87,10 +91,12 @@ class Modes:
             _each(program, "Dropout", dropout.turn_off)
         left = [b for b in block.walk() if b.is_op("Dropout") and dropout.decided_by_caller(b)]
         unseeded = len(set(left).difference(drops))
+        narrow = [autocast(program, self.autocast)] if self.autocast else []
         statistics = batch_normalization.train(program, norms) if norms else []
         ratio = self.dropout if isinstance(self.dropout, (int, float)) else None
         seed = dropout.turn_on(block, drops, ratio).name if drops else None
-        return Applied(statistics, seed, self._notes(norms, drops, unseeded))
+        notes = (*narrow, *self._notes(norms, drops, unseeded))
+        return Applied(statistics, seed, notes)
 
     def _notes(
         self, norms: Sequence[Binding], drops: Sequence[Binding], unseeded: int
@@ -128,13 +134,17 @@ class Modes:
             return False
         return self.dropout is not None or dropout.in_training(b)
 
+    def _changes(self, b: Binding) -> bool:
+        product = self.autocast is not None and b.op in PRODUCTS
+        return product or self._trains(b) or _in_training(b)
+
     def _open_calls(self, program: Program) -> None:
-        """Inline calls of functions that contain nodes in training mode."""
+        """Inline calls of functions that contain nodes in training mode, or products to cast."""
         while True:
             with_modes = {
                 key
                 for key, body in program.functions.items()
-                if any(self._trains(b) or _in_training(b) for b in body.walk())
+                if any(map(self._changes, body.walk()))
             }
             _add_callers(program, with_modes)
             calls = [b for b in program.main.walk() if called(b) in with_modes]

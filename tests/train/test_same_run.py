@@ -89,6 +89,7 @@ SAID: Changes = {
     "clip_value": (1.0, {}),
     "accumulate": (2, {}),
     "dropout": (0.5, {}),
+    "autocast": ("bfloat16", {}),
     "stop": (["u"], {}),
     "epochs": (3, {}),
     "steps": (5, {}),

@@ -47,10 +47,11 @@ def make_step(model: ModelLike, options: StepOptions, *, in_place: bool = False)
         NORM in options.metrics or options.clip_norm is not None, options.accumulate, average,
         scale, _object(options.schedule, SCHEDULES, "schedule"),
     )  # fmt: skip
+    modes = Modes(options.batch_norm, options.dropout, options.autocast)
     step = build_step(
         model, options.loss, update, options.wrt, metrics=options.metrics, stop=options.stop,
-        checkpoint=options.checkpoint, modes=Modes(options.batch_norm, options.dropout),
-        inputs_at=options.inputs_at, ties=Ties(options.tie, options.untie),
+        checkpoint=options.checkpoint, modes=modes, inputs_at=options.inputs_at,
+        ties=Ties(options.tie, options.untie),
     )  # fmt: skip
     given = settled(model)
     if isinstance(given, (str, os.PathLike)) and not in_place:

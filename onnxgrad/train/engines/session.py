@@ -20,6 +20,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage import external_data
 from onnxgrad.ir.types import Array
+from onnxgrad.train.autocast import widened
 from onnxgrad.train.manifest import Fed
 from onnxgrad.verify.running.child_sessions import preload
 from onnxgrad.verify.running.session import (
@@ -71,7 +72,7 @@ def open_session(program: Program, provider: str, threads: int | None) -> Any:
     wanted: list[Any] = [(name, PROVIDER_OPTIONS[provider])]
     if provider != "cpu":
         wanted.append(PROVIDERS["cpu"])
-    model = _with_files(program, options)
+    model = _with_files(widened(program) if provider == "cpu" else program, options)
     session = ort.InferenceSession(model, options, wanted, enable_fallback=0)
     if name not in session.get_providers():  # onnxruntime goes on without it
         raise InputError(how_to_get(name, session.get_providers()))
