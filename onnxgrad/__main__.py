@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
-from onnxgrad.cli.app import main
+from onnxgrad.cli import app
+from onnxgrad.cli.process import leave
+from onnxgrad.startup import IS_PROGRAM
 
-__all__ = ["main"]
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; the program `onnxgrad` ends with it."""
+    code = app.main(argv)
+    if IS_PROGRAM and argv is None:
+        leave(code)
+    return code
+
 
 if __name__ == "__main__":
     sys.exit(main())

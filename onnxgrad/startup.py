@@ -6,7 +6,7 @@ import os
 import sys
 
 
-def _is_program() -> bool:
+def _starts_us() -> bool:
     """Whether Python was started as `onnxgrad` or `python -m onnxgrad`, not by a program that
     imports us.
     """
@@ -16,11 +16,15 @@ def _is_program() -> bool:
     return os.path.basename(sys.argv[0] if sys.argv else "") in ("onnxgrad", "onnxgrad.exe")
 
 
+# asked once: `python -m` changes sys.argv as soon as the package is imported
+IS_PROGRAM = _starts_us()
+
+
 def end_at_interrupt() -> None:
     """Let Ctrl-C end the program without a traceback until `cli.app.main` takes over, and after
     it.
     """
-    if _is_program() and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    if IS_PROGRAM and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 

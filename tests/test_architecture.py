@@ -62,6 +62,10 @@ SHORT_FILES = frozenset({
 LATE: frozenset[tuple[str, str]] = frozenset({
     # a child that runs onnxruntime is ready in 0.2 s, as it imports neither onnx nor the evaluator
     ("verify/running/child_main.py", "onnxgrad.verify.reference.server"),
+    # `optimize` neither opens dimensions nor writes a page, unless it is told to
+    ("jobs/edit.py", "onnxgrad.jobs.open_batch.open_batch"),
+    ("jobs/edit.py", "onnxgrad.jobs.open_batch.open_sizes"),
+    ("cli/commands/optimize.py", "onnxgrad.report.html.optimized.optimized_page"),
 })  # fmt: skip
 # classes that refer to each other by nature: the only circle that imports under TYPE_CHECKING may close
 CORE = [f"onnxgrad.ir.{name}" for name in ("binding", "block", "program", "var")]

@@ -57,6 +57,7 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
         if args.command == "completion":  # a shell that starts does not wait for the rest
             import_module("onnxgrad.cli.commands.completion").show(args.shell)
             return 0
+        _start_children(args)
         with importing():
             carry_out = import_module("onnxgrad.cli.command").carry_out
             command = import_module(f"onnxgrad.cli.commands.{module_of(args.command)}")
@@ -71,6 +72,17 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
     except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  # the last boundary: one line and a code for all
         foreseen = _foreseen(error)
         return _ours(error, args, verbose) if foreseen is None else _failed(*foreseen, verbose)
+
+
+def _start_children(args: argparse.Namespace) -> None:
+    """Start the processes in which models will run: they take as long as our imports, which come
+    next.
+    """
+    if getattr(args, "no_verify", True) or getattr(args, "provider", "") != "cpu":
+        return
+    pooled = import_module("onnxgrad.verify.running.child_process").pooled
+    pooled("cpu")
+    pooled("float64")
 
 
 def _understood(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from importlib import import_module
 
-from onnxgrad import surface  # noqa: F401  # every rule and pass is there before a plugin runs
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_reports
 from onnxgrad.passes.user_laws import run_plugins
@@ -21,6 +21,8 @@ def carry_out(args: argparse.Namespace, run: Callable[[argparse.Namespace, Outpu
         check_reports(args)
     for library in getattr(args, "custom_ops", ()):
         custom_ops(library)
+    if args.plugin:
+        import_module("onnxgrad.surface")  # every rule and pass is there before a plugin runs
     args.own_passes = run_plugins(args.plugin)
     out = Output(
         color=args.color,

@@ -7,12 +7,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.theme import Theme
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from onnxgrad.cli.parser import complaint, fitted
 from onnxgrad.errors import InputError
@@ -21,14 +18,27 @@ from onnxgrad.report.parts import Part
 from onnxgrad.report.rendering import WIDTH, rich_of
 from onnxgrad.wording import printable, printable_json, printable_lines
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 _LINE = 100  # columns of running text, on terminals that have more
 _FILES = 6  # that were written, by name without -v
 _PATIENCE = 1.0  # seconds of work before a progress bar appears
+# variables by which rich takes a stream for a terminal
+_TERMINALS = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "JUPYTER_COLUMNS")
 
 
 def _console(stream: Any, color: str) -> Console:
+    # slow to import, and a quiet command prints nothing
+    from rich.console import Console as RichConsole
+
+    class BrokenPipeRaises(RichConsole):
+        def on_broken_pipe(self) -> None:
+            """Raise, so that `main` reports that stdout is closed; rich would exit with 1."""
+            raise BrokenPipeError
+
     plain = color == "never" or (color == "auto" and bool(os.environ.get("NO_COLOR")))
-    console = _Console(
+    console = BrokenPipeRaises(
         file=stream,
         force_terminal=True if color == "always" else None,
         color_system=None if plain else "auto" if color == "auto" else "truecolor",
@@ -40,12 +50,6 @@ def _console(stream: Any, color: str) -> Console:
     if not stream.isatty() and "COLUMNS" not in os.environ:
         console.width = WIDTH
     return console
-
-
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Raise, so that `main` reports that stdout is closed; rich would exit with 1."""
-        raise BrokenPipeError
 
 
 def stdout_for_data(option: str) -> BinaryIO:
@@ -74,12 +78,30 @@ class Output:
         self.verbose = verbose
         self._json = json
         self._silent = quiet or json == "-"
-        self.errors = _console(sys.stderr, color)
-        self.results = self.errors if binary else _console(sys.stdout, color)
+        self._color, self._quiet = color, quiet
+        self._streams = sys.stderr, sys.stderr if binary else sys.stdout
         self._written: dict[str, None] = {}
-        self._bar = self.errors.is_terminal and not quiet
         if json == "-":
             stdout_for_data("--json -")
+
+    @cached_property
+    def errors(self) -> Console:
+        """The console of stderr."""
+        return _console(self._streams[0], self._color)
+
+    @cached_property
+    def results(self) -> Console:
+        """The console of the results."""
+        errors, results = self._streams
+        return self.errors if results is errors else _console(results, self._color)
+
+    @cached_property
+    def _bar(self) -> bool:
+        """Whether there may be a progress bar."""
+        asked = self._color == "always" or any(name in os.environ for name in _TERMINALS)
+        if self._quiet or not (asked or self._streams[0].isatty()):
+            return False
+        return self.errors.is_terminal
 
     def show(self, *parts: Part) -> None:
         """Print results."""
@@ -108,7 +130,7 @@ class Output:
     def text(self, text: str) -> None:
         """Print text unwrapped."""
         if not self._silent:
-            print(printable_lines(text), file=self.results.file)
+            print(printable_lines(text), file=self._streams[1])
 
     def markdown(self, text: str) -> None:
         """Print Markdown: rendered on a terminal, as source elsewhere."""
@@ -116,6 +138,7 @@ class Output:
             self.text(text.rstrip("\n"))
         elif not self._silent:
             from rich.markdown import Markdown  # slow to import, and few commands print any
+            from rich.theme import Theme
 
             # the terminal's own colours, on its own background
             rendered = Markdown(text, code_theme="ansi_dark", hyperlinks=False)
@@ -157,6 +180,11 @@ class Output:
 
         If stderr is no terminal there is no bar, and -v prints each stage on a line.
         """
+        if not self._bar:
+            yield lambda what, _: self._stage(title, what)
+            return
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
         bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
@@ -181,17 +209,17 @@ class Output:
                 completed=min(completed or 0, 0.99 * total),
             )
             bar.update(pulse, description=described, visible=not known)
-            if self.verbose and not self._bar:
-                self.note(described)
 
         timer = threading.Timer(_PATIENCE, bar.start)
         timer.daemon = True
-        if self._bar:
-            timer.start()
+        timer.start()
         try:
             yield advance
         finally:
             timer.cancel()
-            if self._bar:
-                timer.join()
-                bar.stop()
+            timer.join()
+            bar.stop()
+
+    def _stage(self, title: str, what: str) -> None:
+        if self.verbose:
+            self.note(f"{title}: {what}")

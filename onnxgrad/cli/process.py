@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import os
@@ -101,6 +102,20 @@ def open_streams() -> None:
         sys.stdout = _nowhere()
     if sys.stderr is None:
         sys.stderr = _nowhere()
+
+
+def leave(code: int) -> None:
+    """End this process with an exit code, at once: Python's own way takes a tenth of a second, for
+    memory that the system takes back anyway. Returns if another thread has work to finish.
+    """
+    threads = (t for t in threading.enumerate() if t is not threading.main_thread())
+    if any(not t.daemon for t in threads):
+        return
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _nowhere() -> TextIO:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from onnx import ModelProto, TensorProto
 
-from onnxgrad.errors import InternalError
+from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
@@ -157,6 +157,25 @@ class Program:
         if tensor.data_location == TensorProto.EXTERNAL:
             tensor = internalize(tensor, self.folder)
         return elements(tensor)
+
+
+def cut(program: Program, v: Var) -> Var:
+    """Replace a value by an input with its name. Raises InputError if its type is unknown."""
+    block = program.main
+    if v.is_input and v.initializer is None:
+        return v
+    if v.type is None:
+        raise InputError(f"the type of '{v.name}' is not known: it cannot be an input")
+    if v.initializer is not None:
+        block.ask_for(v)
+        return v
+    name = v.name
+    v.rename(program.names.fresh(f"{name}_computed"))
+    made = block.add_input(name, v.type)
+    for user in list(v.users):
+        for place in user.places(v):
+            user.block.set_operand(user, place, made)
+    return made
 
 
 def called(binding: Binding) -> FunctionKey | None:

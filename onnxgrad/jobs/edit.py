@@ -29,7 +29,6 @@ from onnxgrad.jobs.fixed_dims import fix
 from onnxgrad.jobs.groups import of_known
 from onnxgrad.jobs.join import join
 from onnxgrad.jobs.lift import lift, named_inputs, with_inputs
-from onnxgrad.jobs.open_batch import open_batch, open_sizes
 from onnxgrad.jobs.outcome import Change, Hooks, Outcome
 from onnxgrad.jobs.proving import Proved, original_of, proved, running, write_if_proved
 from onnxgrad.jobs.surgery_declarations import EditOptions, LiftOptions, OpenBatchOptions
@@ -350,6 +349,8 @@ def _opened(
     """Return the model with the dimensions open that the table names, or the model itself."""
     if table is None or "open_batch" not in table:
         return model
+    from onnxgrad.jobs.open_batch import open_batch, open_sizes
+
     known = roles(to_proto(model).graph)
     proof = {
         "provider": options.provider,

@@ -12,7 +12,7 @@ from onnx import ModelProto, ValueInfoProto
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.model_kinds import settled
-from onnxgrad.ir.program import Program
+from onnxgrad.ir.program import Program, cut
 from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.var import Var
@@ -22,7 +22,6 @@ from onnxgrad.jobs.surgery_declarations import ExtractOptions
 from onnxgrad.options import several
 from onnxgrad.passes.remove_unused import RemoveUnusedFunctions
 from onnxgrad.rewrite.trace import Trace
-from onnxgrad.transform.split import cut
 from onnxgrad.verify import Report, run
 from onnxgrad.verify import verify as prove
 from onnxgrad.verify.feeds.generate import feeds_for

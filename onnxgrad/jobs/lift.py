@@ -18,7 +18,7 @@ from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.model_kinds import settled
-from onnxgrad.ir.program import Program
+from onnxgrad.ir.program import Program, cut
 from onnxgrad.ir.types import TensorType, element_count
 from onnxgrad.ir.var import Var
 from onnxgrad.jobs.extract import extracted, remove_what_served
@@ -28,7 +28,6 @@ from onnxgrad.jobs.proving import Proved, proved, runnable, running, write_if_pr
 from onnxgrad.jobs.surgery_declarations import LiftOptions
 from onnxgrad.options import several
 from onnxgrad.passes.convert_opset import hide_weight_inputs
-from onnxgrad.transform.split import cut
 from onnxgrad.wording import option, perhaps
 
 # of other domains nothing is known: their operators may draw, or keep a state

@@ -10,6 +10,7 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, make_dataclass, replace
+from importlib import import_module
 from typing import Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar
 
 from onnxgrad.ir.binding import Binding
@@ -152,6 +153,15 @@ def roots(program: Program) -> list[BindingBlock]:
 
 
 PASSES: dict[str, type[Pass]] = {}
+
+
+def all_passes() -> dict[str, type[Pass]]:
+    """The registered passes, after all of onnxgrad is imported: some are registered above this
+    folder, as those of gradients are.
+    """
+    import_module("onnxgrad.surface")
+    return PASSES
+
 
 _P = TypeVar("_P", bound=type[Pass])
 

@@ -15,7 +15,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.storage.atomic_files import write_whole
 from onnxgrad.options import several
-from onnxgrad.passes.base import PASSES, Pass
+from onnxgrad.passes.base import PASSES, Pass, all_passes
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.wording import nearest, option
 
@@ -93,9 +93,12 @@ class PrintAfter:
 
 def _check(patterns: Iterable[str], passes: Iterable[Pass], own: str) -> None:
     """Raises InputError for a pattern that means no pass that there is."""
-    known = sorted({*PASSES, *(p.name for p in passes)})
+    own_passes = [p.name for p in passes]
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in known):
+        if not any(fnmatchcase(name, pattern) for name in (*PASSES, *own_passes)):
+            known = sorted({*all_passes(), *own_passes})
+            if any(fnmatchcase(name, pattern) for name in known):
+                continue
             begun = any(name.startswith(pattern) for name in known)
             near = [f"{pattern}*"] if begun else nearest(pattern, known)
             hint = f"did you mean '{near[0]}'?" if near else "`onnxgrad passes` lists them"

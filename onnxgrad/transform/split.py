@@ -27,7 +27,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.load import load_own, program_of
-from onnxgrad.ir.program import Program
+from onnxgrad.ir.program import Program, cut
 from onnxgrad.ir.save import Content, save_together, to_proto
 from onnxgrad.ir.types import TensorType, byte_count, dtype_name
 from onnxgrad.ir.var import Var
@@ -259,25 +259,6 @@ def _part(
     for v in [v for v in block.initializers.values() if not v.use_count and not v.is_input]:
         block.remove_initializer(v)
     RemoveUnusedFunctions().run(made, Trace())
-    return made
-
-
-def cut(program: Program, v: Var) -> Var:
-    """Replace a value by an input with its name. Raises InputError if its type is unknown."""
-    block = program.main
-    if v.is_input and v.initializer is None:
-        return v
-    if v.type is None:
-        raise InputError(f"the type of '{v.name}' is not known: it cannot be an input")
-    if v.initializer is not None:
-        block.ask_for(v)
-        return v
-    name = v.name
-    v.rename(program.names.fresh(f"{name}_computed"))
-    made = block.add_input(name, v.type)
-    for user in list(v.users):
-        for place in user.places(v):
-            user.block.set_operand(user, place, made)
     return made
 
 

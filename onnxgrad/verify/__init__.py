@@ -2,22 +2,52 @@
 
 Nothing here imports a pass, a rewrite rule or a gradient: the proof shares no code with what it
 proves.
+
+A name is imported when it is used (PEP 562): the children in which models run are started before
+anything else is imported.
 """
 
-from onnxgrad.errors import Unsupported
-from onnxgrad.verify.blame import bisect
-from onnxgrad.verify.compare import Difference, compare
-from onnxgrad.verify.feeds.dims import dim_plans
-from onnxgrad.verify.feeds.generate import feeds_for
-from onnxgrad.verify.feeds.input_files import load_inputs
-from onnxgrad.verify.proof import verify
-from onnxgrad.verify.report import Case, Leg, Report
-from onnxgrad.verify.running.child_process import RunFailed
-from onnxgrad.verify.running.installed import doctor_report, runtime_limits
-from onnxgrad.verify.running.session import Session, open_session, run, run_many
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onnxgrad.errors import Unsupported
+    from onnxgrad.verify.blame import bisect
+    from onnxgrad.verify.compare import Difference
+    from onnxgrad.verify.feeds.dims import dim_plans
+    from onnxgrad.verify.feeds.generate import feeds_for
+    from onnxgrad.verify.feeds.input_files import load_inputs
+    from onnxgrad.verify.proof import verify
+    from onnxgrad.verify.report import Case, Leg, Report
+    from onnxgrad.verify.running.child_process import RunFailed
+    from onnxgrad.verify.running.installed import doctor_report, runtime_limits
+    from onnxgrad.verify.running.session import Session, open_session, run, run_many
 
 __all__ = [
     "Case", "Difference", "Leg", "Report", "RunFailed", "Session", "Unsupported", "bisect",
-    "compare", "dim_plans", "doctor_report", "feeds_for", "load_inputs", "open_session", "run",
-    "run_many", "runtime_limits", "verify",
+    "dim_plans", "doctor_report", "feeds_for", "load_inputs", "open_session", "run", "run_many",
+    "runtime_limits", "verify",
 ]  # fmt: skip
+
+_HOMES = {
+    "errors": "Unsupported",
+    "verify.blame": "bisect",
+    "verify.compare": "Difference",
+    "verify.feeds.dims": "dim_plans",
+    "verify.feeds.generate": "feeds_for",
+    "verify.feeds.input_files": "load_inputs",
+    "verify.proof": "verify",
+    "verify.report": "Case Leg Report",
+    "verify.running.child_process": "RunFailed",
+    "verify.running.installed": "doctor_report runtime_limits",
+    "verify.running.session": "Session open_session run run_many",
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'onnxgrad.verify' has no attribute '{name}'")
+    found = globals()[name] = getattr(import_module(f"onnxgrad.{_HOME[name]}"), name)
+    return found

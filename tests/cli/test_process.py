@@ -172,3 +172,55 @@ def test_handlers_are_as_they_were(run: Run, branches: Path) -> None:
     assert run("inspect", branches).code == 0
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
     assert gc.isenabled()
+
+
+def test_the_program_ends_at_once_and_as_python_would() -> None:
+    """What is registered for the end runs, buffers are written, and a thread that works is waited for."""
+    code = (
+        "import atexit, sys, threading, time; from onnxgrad.cli.process import leave\n"
+        "atexit.register(print, 'registered'); sys.stdout.write('buffered ')\n"
+        "if sys.argv[1:]: threading.Thread(target=lambda: (time.sleep(0.2), print('worked'))).start()\n"
+        "leave(3); print('stayed')"
+    )
+    for words, rc, shown in (
+        ((), 3, "buffered registered"),
+        (("t",), 0, "buffered stayed worked registered"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True
+        )
+        assert (done.returncode, " ".join(done.stdout.split()), done.stderr) == (rc, shown, "")
+
+
+def test_optimize_imports_what_it_needs(tmp_path: Path) -> None:
+    """An import that nothing here needs costs every command its time."""
+    code = (
+        "import sys; from onnxgrad.__main__ import main\n"
+        "code = main(['optimize', 'models/resnet18.onnx', '-o', sys.argv[1], '--no-verify', '-q'])\n"
+        "unneeded = ('onnxgrad.grad', 'onnxgrad.train.', 'onnxgrad.transform', 'onnxgrad.report.html', 'onnxgrad.surface',\n"
+        "    'onnxruntime', 'rich', 'onnx.reference')\n"
+        "print(code, [m for m in sys.modules if m.startswith(unneeded)])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "o.onnx")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr) == ("0 []\n", "")
+
+
+def test_passes_of_other_parts_are_found_where_they_are_named(tmp_path: Path) -> None:
+    """`gradient` is registered above the passes, and imported when it is named."""
+    words = ["optimize", "models/resnet18.onnx", "-o", str(tmp_path / "o.onnx"), "--no-verify"]
+    named = [
+        ("--passes", "lower-training"),
+        ("--without", "lower-training"),
+        ("--without", "lower-trainin"),
+    ]
+    code = f"import sys; from onnxgrad.cli.app import main; print([main([*{words}, *w]) for w in {named}])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (
+        done.stdout.splitlines()[-1] == "[0, 0, 2]"
+        and "did you mean 'lower-trainin*'" in done.stderr
+    )

@@ -27,7 +27,6 @@ from onnxgrad.jobs.outcome import Hooks, Outcome
 from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.jobs.recipe import Recipe, find
 from onnxgrad.jobs.requirements import left_to_ci
-from onnxgrad.report.html.optimized import optimized_page
 from onnxgrad.report.optimized import optimized_parts, summary
 from onnxgrad.verify.running.process_limits import bounding_us
 
@@ -55,13 +54,19 @@ def run(args: argparse.Namespace, out: Output) -> int:
         elif outcome.error is not None:
             out.complain(str(outcome.error))
     code = max(o.exit_code for o in outcomes)
-    write_html(args, functools.partial(optimized_page, outcomes), out)
+    write_html(args, functools.partial(_page, outcomes), out)
     out.json({"models": [o.to_dict() for o in outcomes], "exit_code": code})
     if len(models) > 1:
         out.show(summary(outcomes))
     elif outcomes[0].error is not None:
         raise outcomes[0].error
     return code
+
+
+def _page(outcomes: list[Outcome]) -> str:
+    from onnxgrad.report.html.optimized import optimized_page
+
+    return optimized_page(outcomes)
 
 
 def _options(

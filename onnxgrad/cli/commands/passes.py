@@ -12,7 +12,7 @@ from typing import Any
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
 from onnxgrad.options import described, kinds_of
-from onnxgrad.passes.pipeline import PASSES, Pass
+from onnxgrad.passes.base import Pass, all_passes
 from onnxgrad.passes.presets import DESCRIBED, Preset
 from onnxgrad.report.parts import Part, cell, line, table
 from onnxgrad.wording import did_you_mean
@@ -20,12 +20,13 @@ from onnxgrad.wording import did_you_mean
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Always 0. Raises InputError for an unknown name."""
-    names = args.name or [*PASSES, *DESCRIBED]
+    known = all_passes()
+    names = args.name or [*known, *DESCRIBED]
     for name in names:
-        if name not in PASSES and name not in DESCRIBED:
-            hint = did_you_mean(name, (*PASSES, *DESCRIBED), "`onnxgrad passes` lists them")
+        if name not in known and name not in DESCRIBED:
+            hint = did_you_mean(name, (*known, *DESCRIBED), "`onnxgrad passes` lists them")
             raise InputError(f"unknown pass or preset '{name}': {hint}")
-    passes = {name: PASSES[name] for name in sorted(PASSES) if name in names}
+    passes = {name: known[name] for name in sorted(known) if name in names}
     presets = {name: preset for name, preset in DESCRIBED.items() if name in names}
     out.json(
         {

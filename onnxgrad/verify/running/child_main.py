@@ -6,7 +6,9 @@ in about 0.2 s. The child for float64 imports onnx and the evaluator, not the re
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import os
 import signal
 import sys
@@ -151,6 +153,11 @@ def main() -> None:
     ignore_interrupts()
     if pipe >= 0:
         _end_with_parent(pipe)
+    # while the parent does something else
     if sys.argv[1] == "float64":
-        _references()  # while the parent does something else
+        _references()
+    elif sys.argv[1] == "cpu":
+        with contextlib.suppress(Exception):  # the first request is told
+            import onnxruntime  # noqa: F401
+    gc.enable()
     serve(sys.stdin.buffer, answers)

@@ -50,6 +50,8 @@ def _start() -> str:
     verify = Path(__file__).resolve().parents[1]
     packages = {"onnxgrad": str(verify.parent), "onnxgrad.verify": str(verify)}
     return f"""
+import gc
+gc.disable()  # imports leave no garbage; `main` enables it
 from types import ModuleType
 for name, folder in {packages!a}.items():
     sys.modules[name] = ModuleType(name)
