@@ -264,6 +264,9 @@ def gradient(model: ModelLike, *, options: GradientOptions) -> Any:
     `per_sample`: the gradient of each sample of the batch, as that of the model at a batch of 1
     (`vmap` of the gradient). Gradients of weights, scalars and values without a batch get a first
     axis for the samples. The batch is the symbol that inputs share, or the first axes of size 1.
+    `form`: "fast": the fastest formulas of convolutions, normalizations and sums over a batch.
+    "small": those of the fewest nodes, with which gradients of convolutions take up to twice the
+    time.
 
     Raises InputError for an unknown name, a value that is not floating-point, or no unique target.
     Warns if no requested value reaches the target, and if `wrt` holds a target with

@@ -7,14 +7,15 @@ graph, and which share of the machine's GEMM peak they reach.
 Counts are of models/training. Times are of the full-size models, which `export_training.py
 --full` puts into the cache folder: CPU time (--wall: wall time), graphs in turns, medians of the
 ratios of neighbouring runs. --before also builds each gradient with the code of another checkout,
-and compares time and results. The products of a graph are its MatMul, Gemm, Conv and ConvTranspose
-nodes, two operations for each product of two numbers; the peak is that of a MatMul of 768 to 1,536
-rows.
+and compares time and results. `small` is --form small, its time over that of the other form. The
+products of a graph are its MatMul, Gemm, Conv and ConvTranspose nodes, two operations for each
+product of two numbers; the peak is that of a MatMul of 768 to 1,536 rows.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import subprocess
 import sys
@@ -46,21 +47,24 @@ COUNTED = {
 PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
 BUILD = """
 import sys
-checkout, model, folder, *names = sys.argv[1:]
+checkout, model, path, form, *names = sys.argv[1:]
 sys.path.insert(0, checkout)
 import onnx, onnxgrad
 assert onnxgrad.__file__.startswith(checkout), onnxgrad.__file__
-onnx.save(onnxgrad.gradient(onnx.load(model), names or "params", "loss"), folder)
+options = {"form": form} if form != "fast" else {}
+onnx.save(onnxgrad.gradient(onnx.load(model), names or "params", "loss", **options), path)
 """
 
 Feeds = Mapping[str, np.ndarray[Any, Any]]
 
 
-def build(checkout: Path, model: Path, names: Sequence[str] = ()) -> onnx.ModelProto:
+def build(
+    checkout: Path, model: Path, names: Sequence[str] = (), form: str = "fast"
+) -> onnx.ModelProto:
     """The gradient by `names` or all weights, as the package of a checkout builds it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "gradient.onnx"
-        command = [sys.executable, "-c", BUILD, str(checkout), str(model), str(path), *names]
+        command = [sys.executable, "-c", BUILD, str(checkout), str(model), str(path), form, *names]
         subprocess.run(command, check=True, cwd=folder)
         return onnx.load(path)
 
@@ -147,6 +151,29 @@ def _operations(n: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int
     return 2 * prod(y) * (a[0] if turned else a[-1])
 
 
+def by_operator(graph: bytes, feeds: Feeds) -> str:
+    """The operators' shares of the time in kernels, of each node the fastest of 11 runs."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    options.enable_profiling = True
+    with tempfile.TemporaryDirectory() as folder:
+        options.profile_file_prefix = str(Path(folder) / "profile")
+        ready = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        for _ in range(11):
+            ready.run(None, feeds)
+        events = json.loads(Path(ready.end_profiling()).read_text(encoding="utf-8"))
+    fastest: dict[tuple[str, str], int] = {}
+    for e in events:
+        if e.get("cat") == "Node" and e["name"].endswith("_kernel_time"):
+            node = e["args"]["op_name"], e["name"]
+            fastest[node] = min(e["dur"], fastest.get(node, e["dur"]))
+    times: Counter[str] = Counter()
+    for (operator, _), microseconds in fastest.items():
+        times[operator] += microseconds
+    return ", ".join(f"{op} {t / times.total():.0%}" for op, t in times.most_common(9))
+
+
 def row(name: str, arguments: argparse.Namespace, limit: float) -> str:
     """One line of the table of times."""
     clock = time.perf_counter if arguments.wall else time.process_time
@@ -155,7 +182,7 @@ def row(name: str, arguments: argparse.Namespace, limit: float) -> str:
         given = {k.removeprefix("in:"): record[k] for k in record.files if k.startswith("in:")}
         by = [k.removeprefix("grad:") for k in record.files if k.startswith("grad:")]
     names = [n for n in by if n not in given]
-    graphs = {"now": build(ROOT, path, names)}
+    graphs = {"now": build(ROOT, path, names), "small": build(ROOT, path, names, "small")}
     if arguments.before:
         graphs["before"] = build(arguments.before.resolve(), path, names)
     files = {k: g.SerializeToString() for k, g in graphs.items()} | {"forward": path.read_bytes()}
@@ -168,6 +195,7 @@ def row(name: str, arguments: argparse.Namespace, limit: float) -> str:
     ]
     seconds = statistics.median(t["now"] for t in turns)
     over = statistics.median(t["now"] / t["forward"] for t in turns)
+    small = statistics.median(t["small"] / t["now"] for t in turns)
     share = operations(graphs["now"], feeds["now"]) / seconds / limit
     cells = [
         name,
@@ -175,6 +203,9 @@ def row(name: str, arguments: argparse.Namespace, limit: float) -> str:
         f"{1000 * seconds:.1f}",
         f"{over:.2f}",
         f"{share:.0%}",
+        by_operator(files["now"], feeds["now"]),
+        nodes_of(graphs["small"]).total(),
+        f"{small:.2f}",
     ]
     if arguments.before:
         ratio = statistics.median(t["now"] / t["before"] for t in turns)
@@ -193,7 +224,8 @@ def times(arguments: argparse.Namespace) -> Iterator[str]:
     kind = "wall" if arguments.wall else "CPU"
     yield f"{kind} time, {arguments.threads} threads, GEMM peak {limit / 1e9:.0f} GFLOP/s."
     yield ""
-    columns = ["model", "nodes", "ms", "over forward", "share of peak"]
+    columns = ["model", "nodes", "ms", "over forward", "share of peak", "kernel times"]
+    columns += ["small: nodes", "small: time"]
     if arguments.before:
         columns += ["nodes before", "time over before", "fastest runs", "difference"]
     yield f"| {' | '.join(columns)} |"

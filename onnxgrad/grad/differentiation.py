@@ -14,6 +14,7 @@ import numpy as np
 from onnxgrad.grad.backward_walk import backward
 from onnxgrad.grad.finish import finish, variable
 from onnxgrad.grad.prepare import Adjoint, GradientRequest, Prepared, prepare
+from onnxgrad.grad.registry import FORM
 from onnxgrad.grad.safe_forms import safe_forms
 from onnxgrad.grad.sequences import zeros_of
 from onnxgrad.grad.stops import cut_off
@@ -65,9 +66,13 @@ def differentiate(
     """
     with collector_paused(), blaming(program.proto):
         task = prepare(program, GradientRequest(wrt, target, **options))
-        # rules may compute ahead of time from a weight only if it stays what it is
-        with variable(task.requested if task.request.replaced else ()):
-            answer = _walk(task)
+        before = FORM.set(task.request.form)
+        try:
+            # rules may compute ahead of time from a weight only if it stays what it is
+            with variable(task.requested if task.request.replaced else ()):
+                answer = _walk(task)
+        finally:
+            FORM.reset(before)
         finish(task)
         return answer
 

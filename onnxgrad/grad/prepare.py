@@ -26,6 +26,7 @@ from onnxgrad.grad.kernel_types import learn_types, share_dtypes
 from onnxgrad.grad.opening import open_calls
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.paths import influenced, reaching
+from onnxgrad.grad.registry import Form
 from onnxgrad.grad.stops import Stop, find_stops, stop_at
 from onnxgrad.grad.straight_through import open_rounding
 from onnxgrad.grad.targets import Target, cut, find_targets, part_of
@@ -61,6 +62,7 @@ class GradientRequest(metaclass=Declared):
     ste: bool = False
     simplify: bool = True
     safe: bool = True
+    form: Form = "fast"
     names: str = "{}_grad"
     excluded: Collection[str] = ()
     stop: Stop = None
@@ -71,6 +73,8 @@ class GradientRequest(metaclass=Declared):
     def __post_init__(self) -> None:
         if self.adjoint not in ("auto", "ones", "input"):
             raise InputError(f'adjoint must be "auto", "ones" or "input", not {self.adjoint!r}')
+        if self.form not in ("fast", "small"):
+            raise InputError(f'form must be "fast" or "small", not {self.form!r}')
         check_names(self.names)
 
 

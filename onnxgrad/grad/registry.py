@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, get_type_hints
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 Formula = Callable[..., Any]
 Kind = Literal["vjp", "vjp_all", "vjp_blocks", "zero", "body"]
+
+Form = Literal["fast", "small"]
+# which formula rules take that have several: the fastest, or that of the fewest bindings
+FORM: ContextVar[Form] = ContextVar("onnxgrad_form", default="fast")
 
 # the domain of operators that stand in a graph only while its gradient is formed
 INTERNAL = "onnxgrad"

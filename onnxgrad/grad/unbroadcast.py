@@ -9,6 +9,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.grad.registry import FORM
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.fill_and_reshape import fill, reshape_like, shape_of, with_type_of
 from onnxgrad.ir.ops import op
@@ -118,7 +119,7 @@ def _has_rows(v: Var, lead: int) -> bool:
     rows, columns = element_count(shape[:lead]), element_count(shape[lead:])
     if v.dtype != TensorProto.FLOAT or rows is None or not columns or len(shape) == lead:
         return False
-    return 1 < rows <= _MOST_ROWS
+    return FORM.get() == "fast" and 1 < rows <= _MOST_ROWS
 
 
 def _sum_of_rows(v: Var, lead: int) -> Var:

@@ -133,6 +133,11 @@ class GradientForm(Request):
         "root of a sum of squares at 0, the branch that a Where does not select",
         flag="--no-safe",
     )
+    form: Literal["fast", "small"] = option(
+        "fast",
+        "formulas of convolutions, normalizations and sums over a batch: fast (default), or small, "
+        "of the fewest nodes",
+    )
     simplify: bool = option(True, "do not simplify the gradient graph", flag="--no-simplify")
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -22,10 +23,15 @@ NODES = {
 @pytest.mark.parametrize("optimize", [True, False])
 @pytest.mark.parametrize("name", [p.stem for p in sorted(FOLDER.glob("*.onnx"))])
 def test_against_pytorch(name: str, optimize: bool) -> None:
+    compare(name, optimize=optimize)
+
+
+def compare(name: str, *, optimize: bool, form: Literal["fast", "small"] = "fast") -> int:
+    """The nodes of the gradient graph, once its results agree."""
     model = onnx.load(FOLDER / f"{name}.onnx")
     expected = np.load(FOLDER / f"{name}.npz")
     wrt = [k.removeprefix("grad:") for k in expected if k.startswith("grad:")]
-    graph = gradient(model, wrt)
+    graph = gradient(model, wrt, form=form)
     onnx.checker.check_model(graph)
     found = run(
         graph,
@@ -42,6 +48,12 @@ def test_against_pytorch(name: str, optimize: bool) -> None:
         f"{worst}: {errors[worst]:.2e} (PyTorch's float32: {pytorch:.2e})"
     )
     np.testing.assert_allclose(found[graph.graph.output[0].name], expected["loss64"], rtol=1e-5)
+    return sum(n.op_type not in ("Constant", "Identity") for n in graph.graph.node)
+
+
+@pytest.mark.parametrize(("name", "nodes"), [("cnn", 97), ("bert", 551), ("resnet18", 350)])
+def test_the_small_form(name: str, nodes: int) -> None:
+    assert compare(name, optimize=True, form="small") <= nodes
 
 
 @pytest.mark.parametrize("name", NODES)

@@ -133,6 +133,8 @@ SAME: list[tuple[str, Callable[[], Any]]] = [
      lambda: onnxgrad.gradient(
          MLP, "params", "loss", simplify=False, stop="relu", checkpoint="auto")),
     ("--wrt x --target linear_2", lambda: onnxgrad.gradient(MLP, "x", "linear_2", adjoint="auto")),
+    ("--wrt params --target loss --form small",
+     lambda: onnxgrad.gradient(MLP, "params", "loss", form="small")),
     ("--wrt x --target 0 --checkpoint start:linear@relu --checkpoint end:linear_1",
      lambda: onnxgrad.gradient(
          MLP, "x", 0, checkpoint=onnxgrad.Checkpoint([("linear", "relu")], ["linear_1"]))),

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.registry import vjp, vjp_all
+from onnxgrad.grad.registry import FORM, vjp, vjp_all
 from onnxgrad.grad.rules._common import (
     as_count,
     divided,
@@ -229,6 +229,8 @@ def _by_products(x: Var, scale: Var, y: Sequence[Var], axes: list[int]) -> bool:
     """Whether the sums are products with a vector: over the last axis, in a dtype with products
     of its own.
     """
+    if FORM.get() == "small":
+        return False
     alike = x.dtype == scale.dtype == y[2].dtype and x.dtype in _WITH_PRODUCTS
     return alike and len(axes) == 1 and _last(x) > 0 and scale.shape == (_last(x),)
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from onnxgrad.grad.registry import FORM
 from onnxgrad.grad.rules._geometry import Geometry, onto_long, spatial
 from onnxgrad.grad.rules.convolution._correlation import channels_last
 from onnxgrad.ir.ops import op
@@ -72,7 +73,7 @@ class _Sizes:
 
 def input_gradient(g: Var, w: Var, x: Var, geo: Geometry, group: int) -> Var:
     """sum over m and kernel of g[n, m, o] w[m, c, k] where o s + k d - begin is x's position."""
-    sizes = _sizes(g, w, x, geo, group)
+    sizes = None if FORM.get() == "small" else _sizes(g, w, x, geo, group)
     if sizes is not None:
         flipped = _can_be_flipped(geo) and _is_flipped_quickly(sizes)
         if _are_few(sizes, geo, flipped):

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from onnxgrad.grad.registry import FORM
 from onnxgrad.grad.rules._common import pad
 from onnxgrad.grad.rules._geometry import Geometry, padded_conv, spatial
 from onnxgrad.grad.rules.convolution._correlation import Correlation, channels_last
@@ -43,7 +44,7 @@ def weight_gradient(long: Var, short: Var, w: Var, geo: Geometry, group: int) ->
     group, kernel).
     """
     c = _correlation(long, short, w, geo, group)
-    form = None if c is None else _form(c)
+    form = None if c is None or FORM.get() == "small" else _form(c)
     return form(c) if c and form else by_swapped_conv(long, short, w, geo, group)
 
 
