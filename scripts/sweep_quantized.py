@@ -1,12 +1,13 @@
 """Files that onnxruntime.quantization makes of models/, through the commands a user tries first.
 
-    python scripts/sweep_quantized.py [MODEL ...] [--kinds LIST] [--jobs LIST]
+    python scripts/sweep_quantized.py [MODEL ...] [--kinds LIST] [--jobs LIST] [--write]
 
 Each model is optimised and quantised in eleven ways: static QDQ (8 bits, per channel, 16-bit
 activations, 4-bit weights), QOperator, dynamic, and MatMul with blocks of 4 bits. Each file is
 legalized (proved), differentiated straight through, converted to other opsets and to float16.
-A gradient must run, without NaN, and not be zero. Prints what became of each, and counts; exit
-code 1 if something is different or fails in another way than by a refusal in one line.
+A gradient must run, without NaN, and not be zero. Prints what became of each, and counts (--write:
+in results/quantized.md, after every model); exit code 1 if something is different or fails in
+another way than by a refusal in one line.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ sys.path.insert(0, str(ROOT))
 
 import onnxgrad  # noqa: E402  # runs from a checkout
 from onnxgrad.verify import feeds_for, run  # noqa: E402
+from scripts.records import write_record  # noqa: E402
 
 MODELS = ("resnet18", "bert", "gpt2", "vit", "yolox", "lstm_script")
 OPSETS = (13, 17, 21, 23)
@@ -157,18 +159,44 @@ def main() -> int:
     parser.add_argument("model", nargs="*", default=list(MODELS))
     parser.add_argument("--kinds", default=",".join([*STATIC, *DYNAMIC, *BLOCKS]))
     parser.add_argument("--jobs", default=",".join(JOBS))
+    parser.add_argument("--write", action="store_true", help="write results/quantized.md")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable()
-    counts: Counter[str] = Counter()
-    for name, kind, model in files(given.model, given.kinds.split(",")):
-        for job in given.jobs.split(","):
-            found = verdict(JOBS[job], model)
-            counts[found.partition(":")[0]] += 1
-            if found != "right":
-                print(f"{name} | {kind} | {job} | {found}", flush=True)
-    print(dict(counts))
-    return 1 if counts["WRONG"] else 0
+    kinds, jobs = given.kinds.split(","), given.jobs.split(",")
+    counts: Counter[tuple[str, str, str]] = Counter()
+    texts = dict[str, None]()
+    for name in given.model:
+        for _, kind, model in files([name], kinds):
+            for job in jobs:
+                found = verdict(JOBS[job], model)
+                counts[kind, job, found.partition(":")[0]] += 1
+                if found != "right":
+                    print(f"{name} | {kind} | {job} | {found}", flush=True)
+                    texts[f"- {name}, {kind}, {job}: {found}"] = None
+        if given.write:
+            done = given.model[: given.model.index(name) + 1]
+            write_record("quantized", [*table(counts, kinds, jobs, done), "", *texts])
+    print(dict(Counter({v: sum(n for (*_, w), n in counts.items() if w == v) for *_, v in counts})))
+    return 1 if any(verdict == "WRONG" for *_, verdict in counts) else 0
+
+
+def table(
+    counts: Counter[tuple[str, str, str]], kinds: list[str], jobs: list[str], models: list[str]
+) -> list[str]:
+    """How many files of each kind each job does right; the others by their verdict."""
+    rows = [f"| kind | {' | '.join(jobs)} |", "|---" * (len(jobs) + 1) + "|"]
+    for kind in kinds:
+        cells = []
+        for job in jobs:
+            found = {v: n for (k, j, v), n in counts.items() if (k, j) == (kind, job)}
+            cells.append(", ".join(f"{n} {v}" for v, n in sorted(found.items(), reverse=True)))
+        rows.append(f"| {kind} | {' | '.join(cells)} |")
+    totals = Counter[str]()
+    for (*_, verdict), n in counts.items():
+        totals[verdict] += n
+    total = ", ".join(f"{n} {verdict}" for verdict, n in totals.most_common())
+    return [f"Files of {', '.join(models)} ({total}).", "", *rows]
 
 
 if __name__ == "__main__":

@@ -164,8 +164,10 @@ def _called(b: Binding, operands: list[Any]) -> list[Any]:
     key = b.domain, b.op
     if key in OWN:
         return call_own(OWN[key], 0, operands, dict(b.attrs))
-    names = [tuple("" if v is None else v.name for v in side) for side in (b.inputs, b.outputs)]
-    found = KERNELS[key](Call(b.op, b.domain, b.version, dict(b.attrs), *names), *operands)
+    given, made = (
+        tuple("" if v is None else v.name for v in side) for side in (b.inputs, b.outputs)
+    )
+    found = KERNELS[key](Call(b.op, b.domain, b.version, dict(b.attrs), given, made), *operands)
     return list(found) if isinstance(found, tuple) else [found]
 
 

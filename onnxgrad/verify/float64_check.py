@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import NodeFailed, OnnxgradError, Unsupported
 from onnxgrad.ir.protobufs import every_node, weight_elements
@@ -26,6 +26,7 @@ from onnxgrad.verify.running.child_process import pooled
 from onnxgrad.verify.tolerance import (
     EXACT,
     EXACT_LIMIT,
+    ROUNDED,
     ROUNDED_FACTOR,
     Allowance,
     for_condition,
@@ -43,6 +44,8 @@ QUANTISES = frozenset({
     "QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger",
     "ConvInteger", "QGemm", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM",
 })  # fmt: skip
+_ROUND = ("Round", "Floor", "Ceil", "Cast", "CastLike", "ArgMax", "ArgMin", "TopK")
+_UNROUNDED = "without rounding"
 _counts = itertools.count(1)  # which proof of this process counts what its runs reach
 
 
@@ -74,6 +77,13 @@ class Oracle:
         """
         return self._run("original", feeds, jitter, seed)
 
+    def without_rounding(self, feeds: Results) -> tuple[Results | None, Results | None]:
+        """Both models' outputs if operators that quantise clip but do not round."""
+        names = self.demands.names
+        candidate = self._run("candidate", names.feeds(feeds), steps=False)
+        original = self._run("original", feeds, steps=False)
+        return original, None if candidate is None else names.results(candidate)
+
     def rounded(self, feeds: Results, seed: int) -> Results | None:
         """The original's outputs if every result is rounded otherwise, as float32 may be."""
         return self._run("original", feeds, _LAST_BITS, seed, everywhere=True)
@@ -92,15 +102,16 @@ class Oracle:
         seed: int = 0,
         *,
         everywhere: bool = False,
+        steps: bool = True,
     ) -> Results | None:
         if self.left <= 0:
             return None
         started, self.failed = time.monotonic(), False
         try:
-            count = None if jitter else (os.getpid(), self._count)
+            count = None if jitter or not steps else (os.getpid(), self._count)
             return self._evaluator(which).run(
                 feeds, seconds=self.left, jitter=jitter, seed=seed, count=count,
-                everywhere=everywhere,
+                everywhere=everywhere, steps=steps,
             )  # fmt: skip
         except LimitReached:
             raise
@@ -138,14 +149,21 @@ class Oracle:
         return self._made[which]
 
 
+def quantises(model: ModelProto) -> bool:
+    """Whether a model rounds floats to integers that it computes with."""
+    return any(
+        node.op_type in QUANTISES or node.op_type.startswith("QLinear")
+        for node in every_node(model.graph.node)
+    )
+
+
 def widen_by_rounding(oracle: Oracle, trials: Sequence[Trial]) -> None:
     """Count as noise what another rounding in float32 moves in a model that quantises.
 
     Its integers are computed exactly, so that it does not differ from itself; but where a float is
     rounded to integers, one bit of it moves a whole step, as it may in any other form of the model.
     """
-    graph = oracle.subjects["original"].proto.graph
-    if not any(node.op_type in QUANTISES for node in every_node(graph.node)):
+    if not quantises(oracle.subjects["original"].proto):
         return
     for trial in trials:
         for seed in range(_PERTURBED_RUNS if trial.exact is not None else 0):
@@ -197,6 +215,40 @@ def float64_check(
             "rounding error"
         )
     return found.leg("float64", count, oracle.why if count < len(trials) else "")
+
+
+def without_rounding(oracle: Oracle, trials: Sequence[Trial], found: Found) -> Leg | None:
+    """Compare both models without their roundings to integers, if the original computes on integers
+    and both have the same operators that round: nothing hides a small change of a factor then.
+    None if that does not run.
+    """
+    models = [subject.proto for subject in oracle.subjects.values()]
+    if not _on_integers(models[0]) or len({_rounding(m) for m in models}) > 1:
+        return None
+    count = 0
+    for trial in trials:
+        original, candidate = oracle.without_rounding(trial.feeds)
+        if original is None or candidate is None:
+            return None
+        limits = {name: Allowance(ROUNDED[TensorProto.FLOAT]) for name in original}
+        differences = trial.judge(trial.with_parts(original), candidate, limits, {})
+        found.add(_UNROUNDED, [d for d in differences if not d.part], original)
+        count += 1
+    return found.leg(_UNROUNDED, count) if count else None
+
+
+def _on_integers(model: ModelProto) -> bool:
+    """Whether integers of the file are operands, and no float of it is quantized in a run."""
+    weights = {t.name for t in model.graph.initializer}
+    nodes = list(every_node(model.graph.node))
+    return any("QLinear" in n.op_type or "QGemm" in n.op_type for n in nodes) and not any(
+        n.op_type == "QuantizeLinear" and n.input[0] in weights for n in nodes
+    )
+
+
+def _rounding(model: ModelProto) -> int:
+    """The number of operators beside those that quantise that may round to integers."""
+    return sum(n.op_type in _ROUND for n in every_node(model.graph.node))
 
 
 def _failed(oracle: Oracle, found: Found, count: int) -> Leg:

@@ -38,7 +38,13 @@ from onnxgrad.verify.custom_boundaries import (
 from onnxgrad.verify.declared_shapes import contradictions
 from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import Attempt, Chosen, Inputs, Results, choose_cases
-from onnxgrad.verify.float64_check import Oracle, float64_check, widen_by_rounding
+from onnxgrad.verify.float64_check import (
+    Oracle,
+    float64_check,
+    quantises,
+    widen_by_rounding,
+    without_rounding,
+)
 from onnxgrad.verify.interface import Demands, correspondence, interface_differences
 from onnxgrad.verify.layers.comparison import inside, interface_names, keep_run
 from onnxgrad.verify.onnxruntime_check import (
@@ -273,6 +279,8 @@ def _judged(
     if oracle is not None:
         computed = _recomputed(original, candidate, request.weights, demands.names.outputs)
         ran["float64"] = float64_check(oracle, trials, found, computed)
+        if quantises(original.proto) and ran["float64"].cases == len(trials):
+            ran |= _of_quantised(oracle, trials, found, ran)
     if not any(leg.ran for leg in ran.values()):
         found.unproved.append(f"the float64 check could not run ({ran['float64'].why})")
     empty = found.empty([value.name for value in original.proto.graph.output], request.allow_empty)
@@ -286,6 +294,17 @@ def _judged(
     if all(d.ok for d in found.differences.values()):
         found.unproved += _uncovered(coverage, request)
     return replace(_report(found, ran, trials, request.settings.provider), coverage=coverage)
+
+
+def _of_quantised(
+    oracle: Oracle, trials: Sequence[Trial], found: Found, ran: Mapping[str, Leg]
+) -> dict[str, Leg]:
+    """The checks of a model that quantises, after its float64 check ran on every case."""
+    found.accept_rounding()
+    unrounded = without_rounding(oracle, trials, found)
+    legs = [leg for leg in ran.values() if leg.name == "onnxruntime"]
+    again = {leg.name: found.leg(leg.name, leg.cases, leg.why) for leg in legs}
+    return again if unrounded is None else {**again, unrounded.name: unrounded}
 
 
 def _uncovered(coverage: Coverage, request: Request) -> list[str]:
@@ -405,7 +424,7 @@ def _report(found: Found, ran: Mapping[str, Leg], trials: Sequence[Trial], provi
     return Report(
         ok=all(difference.ok for difference in differences) and not found.reasons(),
         differences=differences,
-        legs={name: ran[name] for name in LEGS if name in ran},
+        legs={name: ran[name] for name in dict.fromkeys((*LEGS, *ran)) if name in ran},
         cases=tuple(trial.case for trial in trials),
         provider=found.ran_on(provider),
         idle=tuple(found.idle),

@@ -48,17 +48,20 @@ class Float64:
         seed: int = 0,
         count: object = None,
         moved: tuple[object, str] | None = None,
+        steps: bool = True,
     ) -> dict[str, Value]:
         """Output name -> value, as `Reference.run`; `outputs`: those wanted; `everywhere`: jitter
         all that rounds; `deployed`: that, as far as onnxruntime is off; `count`: whose `covered` it
-        adds to; `moved`: a mark, and the input in which alone the runs with it differ.
+        adds to; `moved`: a mark, and the input in which alone the runs with it differ; `steps`: as
+        `Reference.run`.
 
         Raises InputError for a missing input, NodeFailed for a node that fails on its operands,
         Unsupported for what the reference cannot do otherwise, or not within `seconds` and the
         memory, LimitReached when the deadline of all work has passed.
         """
         options = {"seconds": seconds, "jitter": jitter, "seed": seed, "everywhere": everywhere,
-                   "deployed": deployed, "count": count, "moved": moved}  # fmt: skip
+                   "deployed": deployed, "count": count, "moved": moved,
+                   "steps": steps}  # fmt: skip
         limit = float("inf") if seconds is None else seconds + _GRACE
         wanted = None if outputs is None else list(outputs)
         with held("float64") as child:

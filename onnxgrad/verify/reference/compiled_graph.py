@@ -37,6 +37,7 @@ class Clock:
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     jittered: Collection[str] = CONTRACTIONS
     counting: bool = False  # what the run reaches
+    steps: bool = True  # whether operators that quantise round
 
     @property
     def everywhere(self) -> bool:
@@ -247,6 +248,10 @@ def _apply(step: Step, env: Env, clock: Clock) -> Iterator[Any]:
     operands = [env[name] for name in call.inputs]
     if clock.jitter and clock.everywhere and call.op_type in CONTRACTIONS:
         operands = [clock.perturb(value) for value in operands]
+    if clock.jitter and clock.everywhere and "Q" in call.op_type:
+        call = replace(call, rounded=clock.perturb)
+    if not clock.steps and ("Q" in call.op_type or "Integer" in call.op_type):
+        call = replace(call, steps=False)
     where = f"{call.op_type} -> {call.outputs[0] if call.outputs else ''!r}"
     try:
         found = step.run(call, operands, clock)

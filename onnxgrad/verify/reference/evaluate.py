@@ -146,8 +146,10 @@ class Reference:
         count: object = None,
         outputs: Sequence[str] | None = None,
         moved: tuple[object, str] | None = None,
+        steps: bool = True,
     ) -> dict[str, Value]:
-        """Output name -> value; `outputs`: those wanted.
+        """Output name -> value; `outputs`: those wanted. Without `steps`, operators that quantise
+        clip and do not round.
 
         `moved`: a mark, and the input in which alone this run differs from all those with the same
         mark: what does not depend on it is computed once. With "" for the input, the run in which
@@ -180,6 +182,7 @@ class Reference:
                 np.random.default_rng(seed),
                 jittered,
                 count is not None,
+                steps,
             )
             wanted = graph.outputs if outputs is None else tuple(outputs)
             if moved is not None and moved[1]:

@@ -15,6 +15,7 @@ from onnxgrad.verify.reference.kernels import (  # noqa: F401  # they register t
     normalization,
     onnxruntime_attention,
     onnxruntime_operators,
+    quantized_operators,
     recurrent,
     vision,
 )

@@ -8,11 +8,9 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from onnxgrad.verify.reference.kernels.linear_and_quantization import saturated
 from onnxgrad.verify.reference.kernels.registry import Array, Call, kernel
 
 
@@ -188,7 +186,7 @@ def conv_integer(
     """Exact in float64 while the sum stays below 2**53."""
     centred = w.astype(np.float64) - (0 if w_zero is None else _per_map(w_zero, w.ndim))
     shifted = x.astype(np.float64) - (0 if x_zero is None else x_zero.astype(np.float64))
-    return np.asarray(conv(call, shifted, centred), np.int32)
+    return np.asarray(conv(call, shifted, centred), np.int32 if call.steps else np.float64)
 
 
 def _per_map(value: Array, rank: int) -> Array:
@@ -198,25 +196,6 @@ def _per_map(value: Array, rank: int) -> Array:
         if value.size > 1
         else value.astype(np.float64).reshape(())
     )
-
-
-@kernel("QLinearConv", why="speed")
-def qlinear_conv(call: Call, *operands: Any) -> Array:
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = (*operands, None)[:9]
-    total = conv(
-        call,
-        x.astype(np.float64) - x_zero.astype(np.float64),
-        w.astype(np.float64) - _per_map(w_zero, w.ndim),
-    )
-    shape = (1, -1, *[1] * (x.ndim - 2))
-    if bias is not None:
-        total = total + bias.astype(np.float64).reshape(shape)
-    scaled = np.rint(
-        total
-        * (x_scale * w_scale.reshape(shape) if w_scale.size > 1 else x_scale * w_scale.reshape(()))
-        / y_scale
-    )
-    return saturated(scaled + y_zero, y_zero.dtype)
 
 
 @kernel("MaxPool", why="speed")

@@ -45,7 +45,8 @@ def matmul_integer(
         )
     if b_zero is not None:
         right = right - b_zero.astype(np.float64)
-    return np.asarray(left @ right).astype(np.int32)
+    total = np.asarray(left @ right)
+    return total.astype(np.int32) if call.steps else total
 
 
 @kernel("QuantizeLinear", why="wrong")
@@ -61,16 +62,14 @@ def quantize_linear(call: Call, x: Array, scale: Array, zero: Array | None = Non
     y = x.astype(np.float64) / _spread(call, scale, x)
     if not _is_integer(dtype):
         return cast_to_type(call, y, dtype, code)
-    return np.asarray(
-        saturated(np.rint(y) + (0.0 if zero is None else _spread(call, zero, x)), dtype)
-    )
+    return stepped(call, y, 0.0 if zero is None else _spread(call, zero, x), dtype)
 
 
 @kernel("DequantizeLinear", why="opset")
 @kernel("DequantizeLinear", domain="com.microsoft", why="missing")
 def dequantize_linear(call: Call, x: Array, scale: Array, zero: Array | None = None) -> Array:
     """Operands as those of QuantizeLinear; a zero point of float8 is 0."""
-    shift = 0.0 if zero is None or not _is_integer(x.dtype) else _spread(call, zero, x)
+    shift = 0.0 if zero is None or not _is_integer(zero.dtype) else _spread(call, zero, x)
     return np.asarray((x.astype(np.float64) - shift) * _spread(call, scale, x))
 
 
@@ -97,11 +96,19 @@ def saturated(whole: Array, dtype: np.dtype[np.generic]) -> Array:
     return np.clip(whole, info.min, info.max).astype(dtype)
 
 
+def stepped(call: Call, y: Array, zero: Array | float, dtype: np.dtype[np.generic]) -> Array:
+    """saturate(round(y) + zero), or without the rounding, in float64."""
+    if call.steps:
+        return saturated(np.rint(y) + zero, dtype)
+    info = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
+    return np.asarray(np.clip(y + zero, float(info.min), float(info.max)))
+
+
 @kernel("DynamicQuantizeLinear", why="rounds")
 def dynamic_quantize(call: Call, x: Array) -> tuple[Array, Array, Array]:
     """onnx.reference computes the scale in float32."""
     low, high = min(0.0, float(x.min(initial=0.0))), max(0.0, float(x.max(initial=0.0)))
     scale = (high - low) / 255 or 1.0
-    zero = np.rint(np.clip(-low / scale, 0, 255))
-    quantized = saturated(np.rint(x / scale) + zero, np.dtype(np.uint8))
-    return quantized, np.asarray(scale), np.asarray(zero).astype(np.uint8)
+    zero = stepped(call, np.asarray(-low / scale), 0.0, np.dtype(np.uint8))
+    quantized = stepped(call, x / scale, zero.astype(np.float64), np.dtype(np.uint8))
+    return quantized, np.asarray(scale), zero

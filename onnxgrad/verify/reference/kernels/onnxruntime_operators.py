@@ -10,7 +10,7 @@ import numpy as np
 
 from onnxgrad.verify.reference.kernels.conv_and_pool import conv
 from onnxgrad.verify.reference.kernels.elementwise import ACTIVATIONS, gelu, sigmoid_of
-from onnxgrad.verify.reference.kernels.linear_and_quantization import gemm, matmul, saturated
+from onnxgrad.verify.reference.kernels.linear_and_quantization import gemm, matmul
 from onnxgrad.verify.reference.kernels.normalization import epsilon_of
 from onnxgrad.verify.reference.kernels.registry import Array, Call, Unsupported, kernel
 
@@ -132,16 +132,6 @@ def embed_layer_normalization(call: Call, *operands: Any) -> tuple[Array, Array,
         np.zeros(len(ids), np.int32) if mask is None else (mask == 1).sum(axis=1).astype(np.int32)
     )
     return y, count, total
-
-
-@kernel("QLinearAdd", "QLinearMul", domain=_MS, why="missing")
-def qlinear_binary(call: Call, *operands: Any) -> Array:
-    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (
-        0.0 if v is None else v.astype(np.float64) for v in (*operands, None)[:8]
-    )
-    left, right = (a - a_zero) * a_scale, (b - b_zero) * b_scale
-    value = left + right if call.op_type == "QLinearAdd" else left * right
-    return saturated(np.rint(value / y_scale) + y_zero, operands[0].dtype)
 
 
 # bitsandbytes' numbers of four bits: a sign, then FP4's magnitudes; NF4's quantiles

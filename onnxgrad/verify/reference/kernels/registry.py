@@ -28,6 +28,9 @@ class Call:
     attributes: dict[str, Any]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    # floats between a kernel's steps as another rounding may leave them, where a run wants that
+    rounded: Callable[[Array], Array] = np.asarray
+    steps: bool = True  # whether QuantizeLinear and the like round to whole numbers, or only clip
 
     def __getitem__(self, name: str) -> Any:
         return self.attributes.get(name)
