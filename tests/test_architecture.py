@@ -30,6 +30,7 @@ LAYERS = [
     "verify",
     "rewrite",
     "laws",
+    "batching",
     "passes",
     "grad",
     "transform",

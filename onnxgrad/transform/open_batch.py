@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from onnxgrad.batching.followed import Batched
+from onnxgrad.batching.layout import FRONT, Layout, joined
+from onnxgrad.batching.site import Site
+from onnxgrad.batching.walk import follow_rows
 from onnxgrad.errors import InputError
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
@@ -17,10 +21,6 @@ from onnxgrad.ir.sizes import exactly, multiply
 from onnxgrad.ir.types import Dim, TensorType, type_to_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.pipeline import Pipeline
-from onnxgrad.transform.batching.followed import Batched
-from onnxgrad.transform.batching.layout import FRONT, Layout, joined
-from onnxgrad.transform.batching.site import Site
-from onnxgrad.transform.batching.walk import follow_rows
 from onnxgrad.verify.rows.grouping import Grouping, Rows
 from onnxgrad.wording import option, what_there_is
 

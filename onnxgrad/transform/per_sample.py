@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from onnxgrad.batching.followed import Batched
+from onnxgrad.batching.layout import Layout, Refused
+from onnxgrad.batching.site import site_of
 from onnxgrad.errors import InputError
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.ops import op
@@ -16,9 +19,6 @@ from onnxgrad.ir.sizes import symbols
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.pipeline import Pipeline
-from onnxgrad.transform.batching.followed import Batched
-from onnxgrad.transform.batching.layout import Layout, Refused
-from onnxgrad.transform.batching.site import site_of
 from onnxgrad.transform.open_batch import PREPARE, Opened, declared
 from onnxgrad.transform.vmap import followed, in_front, with_symbol
 from onnxgrad.verify.feeds.dims import roles

@@ -7,6 +7,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from onnxgrad.batching.followed import Batched
+from onnxgrad.batching.layout import Layout, Refused
+from onnxgrad.batching.site import site_of
+from onnxgrad.batching.walk import follow_rows
 from onnxgrad.errors import InputError
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
@@ -20,10 +24,6 @@ from onnxgrad.ir.sizes import is_name, symbols
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.pipeline import Pipeline
-from onnxgrad.transform.batching.followed import Batched
-from onnxgrad.transform.batching.layout import Layout, Refused
-from onnxgrad.transform.batching.site import site_of
-from onnxgrad.transform.batching.walk import follow_rows
 from onnxgrad.transform.open_batch import PREPARE, Opened, declared
 from onnxgrad.verify.rows.grouping import Rows
 from onnxgrad.wording import option, what_there_is

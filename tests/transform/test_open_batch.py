@@ -9,8 +9,8 @@ import onnxgrad
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load_own
 from onnxgrad.transform.open_batch import open_rows
+from tests.batching.test_batching import opened
 from tests.helpers import parse
-from tests.transform.test_batching import opened
 
 BN = "float[2] s = {1, 2}, float[2] b = {0, 1}, float[2] m = {0.5, 0}, float[2] v = {1, 2}"
 # name: (model, the node that is to blame; empty: each row by itself is what was asked)

@@ -14,8 +14,8 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.transform.open_batch import Opened
 from onnxgrad.transform.vmap import map_inputs
 from onnxgrad.verify import feeds_for, run
+from tests.batching.test_batching import IFS, IN_PLACE, SCANNED, SHIFTED, W
 from tests.helpers import parse
-from tests.transform.test_batching import IFS, IN_PLACE, SCANNED, SHIFTED, W
 
 
 def mapped(model: onnx.ModelProto, names: list[str] | None = None, axis: int = 0) -> Opened:

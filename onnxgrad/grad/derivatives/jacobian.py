@@ -1,7 +1,8 @@
-"""Jacobians as one output: products with each unit vector in turn, in one Scan.
+"""Jacobians as one output: products with all unit vectors at once, by the batching rules of
+operators, or with each in turn, in one Scan, if values would be large or an operator has no rule.
 
-Bindings that depend on the unit vector are the body of the Scan; all others, the model among them,
-run once, outside. In reverse mode the unit vectors are those of the target and give J's rows,
+Bindings that depend on the unit vector are mapped, or the body of the Scan; all others, the model
+among them, run once. In reverse mode the unit vectors are those of the target and give J's rows,
 in forward mode those of a value and give its columns. With `batched` a unit vector stands in every
 sample at once, so that as many products as one sample has elements give the Jacobians of all.
 """
@@ -9,11 +10,13 @@ sample at once, so that as many products as one sample has elements give the Jac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from onnx import TensorProto
 
+from onnxgrad.batching.layout import OWN, Refused
+from onnxgrad.batching.walk import in_rows
 from onnxgrad.errors import InputError
 from onnxgrad.grad.derivatives.derivative import (
     Derivative,
@@ -33,17 +36,20 @@ from onnxgrad.grad.finish import drop_constants, simplify
 from onnxgrad.grad.prepare import check_names
 from onnxgrad.grad.targets import Target
 from onnxgrad.grad.wrt import Wrt
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.emission.emit import emit_with_blocks, emitting, nested_block
 from onnxgrad.ir.emission.fill_and_reshape import zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.type_inference.per_binding import types_of
 from onnxgrad.ir.types import TensorType, element_count
 from onnxgrad.ir.var import Var
 from onnxgrad.wording import option
 
 Mode = Literal["auto", "forward", "reverse"]
+_MOST = 1 << 26  # elements of the largest value, for all products at once
 
 
 def jacobians(
@@ -159,7 +165,7 @@ def _rows(
                     stack, joined([count_of(target, 1), sizes_of(x, 0, 1), count_of(x, 1)])
                 )
                 stack = op.Transpose(flat, perm=[1, 0, 2])
-            found[name] = op.Reshape(stack, _whole(target, x, batched))
+            found[name] = _whole(stack, target, x, batched)
     return found
 
 
@@ -178,7 +184,7 @@ def _columns(block: BindingBlock, moved: Derivative, result: str, batched: bool)
             sizes.append(count_of(target, int(batched)))
             perm = [*range(1, len(sizes)), 0]
             flat = op.Transpose(op.Reshape(stack, joined(sizes)), perm=perm)
-            found[name] = op.Reshape(flat, _whole(target, x, batched))
+            found[name] = _whole(flat, target, x, batched)
     return found
 
 
@@ -195,10 +201,15 @@ def _products(
     block.schedule()
     following = depending_on(block, inputs)
     like_ = inputs[unit]
-    count = op.Squeeze(joined([count_of(like_, 1 if batched else 0)]), [0])
-    steps = op.Range(np.int64(0), count, np.int64(1))
+    first = 1 if batched else 0
+    count = joined([count_of(like_, first)])
+    steps = op.Range(np.int64(0), op.Squeeze(count, [0]), np.int64(1))
+    others: dict[Var, Var | None] = {v: zeros_like(x) for v, x in inputs.items() if v is not unit}
+    if _is_small(following, like_, first):
+        found = _at_once(block, following, {unit: steps, **others}, unit, like_, results, batched)
+        if found is not None:
+            return found
     shape = op.Shape(like_)
-    others = {v: zeros_like(x) for v, x in inputs.items() if v is not unit}
     body = nested_block("unit_vectors")
     with emitting(body, made_by="gradient"):
         i = body.add_input(block.program.names.fresh("i"), TensorType(TensorProto.INT64, ()))
@@ -212,12 +223,80 @@ def _products(
     return emit_with_blocks("Scan", [steps], {"body": body}, types, num_scan_inputs=1)
 
 
+def _is_small(following: Sequence[Binding], like_: Var, first: int) -> bool:
+    """Whether all products at once take memory that is worth the time, as far as sizes are
+    known.
+    """
+    count = element_count((like_.shape or (None,))[first:]) or 1
+    sizes = [element_count(v.shape) or 1 for b in following for v in b.outputs if v is not None]
+    return count * max(sizes, default=1) <= _MOST
+
+
+def _at_once(
+    block: BindingBlock, following: Sequence[Binding], mapping: dict[Var, Var | None], unit: Var,
+    like_: Var, results: Mapping[Var, Var], batched: bool,
+) -> tuple[Var, ...] | None:  # fmt: skip
+    """All products, one after the other along a first axis, by the batching rules of operators;
+    None if one of them has no rule.
+    """
+    first = 1 if batched else 0
+    steps, before = mapping[unit], set(block.bindings)
+    hot = op.Cast(op.Equal(op.Unsqueeze(steps, [1]), op.Unsqueeze(steps, [0])), to=like_.dtype)
+    count, sizes = count_of(like_, first), sizes_of(like_, first, None)
+    every = op.Reshape(hot, joined([count, np.ones(first, np.int64), sizes]))
+    if batched:
+        every = op.Expand(every, joined([count, op.Shape(like_)]))
+    row = op.Identity(every)
+    row.type = like_.type
+    mapped = {**mapping, unit: row}
+    try:
+        copies = clone_bindings(following, block, mapped)
+        ends = [mapped.get(v) or v for v in results]
+        for end, value in zip(ends, results.values(), strict=True):
+            if end.rank is None:
+                end.type = value.type
+        row.type = TensorType(like_.dtype, None if like_.shape is None else (1, *like_.shape))
+        made = in_rows(copies, {row: OWN}, ends)
+    except (InputError, Refused):
+        block.remove_unused([b for b in block.bindings if b not in before])
+        return None
+    row.type = _stacked(like_, like_, batched)
+    kept = {v.definition for v in made}
+    block.remove_unused([b for b in block.bindings if b not in before and b not in kept])
+    block.schedule()
+    for b in block.bindings:
+        if b not in before:
+            _type_again(b)
+    return tuple(made)
+
+
+def _type_again(b: Binding) -> None:
+    """Type the results of a node for all unit vectors, whose operands were those of one."""
+    if b.blocks:
+        for v in b.outputs:
+            if v is not None and v.shape:
+                v.type = TensorType(v.dtype, (None, *v.shape[1:]))
+        return
+    for v, type_ in zip(b.outputs, types_of(b), strict=False):
+        if v is not None and type_ is not None:
+            v.type = type_
+
+
 def _stacked(v: Var, unit: Var, batched: bool) -> TensorType:
     """One product after the other."""
     count = element_count(unit.shape[1 if batched else 0 :]) if unit.shape is not None else None
     return TensorType(v.dtype, None if v.shape is None else (count, *v.shape))
 
 
-def _whole(target: Var, x: Var, batched: bool) -> Any:
-    """(samples,) *target, *value."""
-    return joined([sizes_of(target, 0, None), sizes_of(x, int(batched), None)])
+def _whole(flat: Var, target: Var, x: Var, batched: bool) -> Var:
+    """In the shape (samples,) *target, *value."""
+    first = int(batched)
+    known = target.shape is not None and x.shape is not None
+    wanted = (*(target.shape or ()), *(x.shape or ())[first:])
+    if batched and known and len(wanted) == len(flat.shape or ()):
+        made = flat
+    else:
+        made = op.Reshape(flat, joined([sizes_of(target, 0, None), sizes_of(x, first, None)]))
+    if known:
+        made.type = TensorType(flat.dtype, wanted)
+    return made

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from onnxgrad.batching.elementwise_and_products import UNARY
+from onnxgrad.batching.registry import names
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import BROADCASTING, REDUCTIONS
-from onnxgrad.transform.batching.elementwise_and_products import UNARY
-from onnxgrad.transform.batching.registry import names
 
 # the index of an operand and one of its axes
 Place: TypeAlias = tuple[int, int]

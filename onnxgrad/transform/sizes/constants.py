@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from onnx import TensorProto
 
+from onnxgrad.batching.layout import Refused, Size
+from onnxgrad.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
-from onnxgrad.transform.batching.layout import Refused, Size
-from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.transform.sizes.expressions import Fixed
 
 _FEWEST = 4  # fewer positions do not determine a formula

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from onnxgrad.batching.layout import Refused, Size
 from onnxgrad.ir import sizes as algebra
 from onnxgrad.ir.size_polynomials import compound, terms
 from onnxgrad.ir.types import Dim
-from onnxgrad.transform.batching.layout import Refused, Size
 from onnxgrad.verify.feeds.dims import evaluate
 
 _OF_TWO = {"//": algebra.divide, "max": algebra.maximum, "min": algebra.minimum}

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
+from onnxgrad.batching.layout import Refused, Size
+from onnxgrad.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements, sizes
 from onnxgrad.ir.types import Array, Dim
 from onnxgrad.ir.var import Var
-from onnxgrad.transform.batching.layout import Refused, Size
-from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.transform.sizes.expressions import Expressions
 
 Shape: TypeAlias = tuple[Size, ...]

@@ -7,6 +7,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from onnxgrad.batching.layout import Refused, Size
+from onnxgrad.batching.registry import names
+from onnxgrad.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.ir import sizes as algebra
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
@@ -15,9 +18,6 @@ from onnxgrad.ir.type_inference.per_binding import types_of
 from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements, sizes
 from onnxgrad.ir.types import Dim, TensorType, TypeMismatch
 from onnxgrad.ir.var import Var
-from onnxgrad.transform.batching.layout import Refused, Size
-from onnxgrad.transform.batching.registry import names
-from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.transform.sizes.agreement import Meeting, Place, meetings
 from onnxgrad.transform.sizes.constants import for_any_size
 from onnxgrad.transform.sizes.expressions import Expressions, Fixed

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from onnxgrad.batching.layout import Refused, Size
 from onnxgrad.ir import sizes as algebra
-from onnxgrad.transform.batching.layout import Refused, Size
 from onnxgrad.transform.sizes.node import Node, Shape
 
 

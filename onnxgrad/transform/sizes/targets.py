@@ -9,13 +9,13 @@ from typing import TypeAlias
 import numpy as np
 from onnx import TensorProto
 
+from onnxgrad.batching.layout import Refused, Size
 from onnxgrad.ir import sizes as algebra
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.type_inference.per_binding import types_of
 from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements
 from onnxgrad.ir.types import TensorType
-from onnxgrad.transform.batching.layout import Refused, Size
 from onnxgrad.transform.sizes.constants import for_any_size
 from onnxgrad.transform.sizes.expressions import Fixed
 from onnxgrad.transform.sizes.node import Node, Shape

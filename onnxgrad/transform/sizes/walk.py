@@ -8,6 +8,8 @@ from itertools import product
 
 from onnx import TensorProto
 
+from onnxgrad.batching.layout import Refused, Size
+from onnxgrad.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.errors import InputError
 from onnxgrad.ir import sizes as algebra
 from onnxgrad.ir.binding import Binding
@@ -18,8 +20,6 @@ from onnxgrad.ir.type_inference.per_binding import types_of
 from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements, sizes
 from onnxgrad.ir.types import Dim, TensorType, Type, TypeMismatch
 from onnxgrad.ir.var import Var
-from onnxgrad.transform.batching.layout import Refused, Size
-from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.transform.sizes.agreement import Meeting, meetings
 from onnxgrad.transform.sizes.expressions import Expressions, Fixed
 from onnxgrad.transform.sizes.node import Node, Readings

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from onnx import ValueInfoProto
 
+from onnxgrad.batching.layout import Dependent, Refused
+from onnxgrad.batching.site import Site
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.binding import draws
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.emission.emit import emit_with_blocks, nested_block
 from onnxgrad.ir.types import TensorType, type_to_proto
 from onnxgrad.ir.var import Var
-from onnxgrad.transform.batching.layout import Dependent, Refused
-from onnxgrad.transform.batching.site import Site
 
 _OLDEST = 9  # opset whose Scan has no batch axis of its own
 

@@ -6,16 +6,16 @@ import string
 
 import numpy as np
 
+from onnxgrad.batching.along_axes import OVER_AXES, axes_of, flattens
+from onnxgrad.batching.elementwise_and_products import UNARY, indices_of
+from onnxgrad.batching.layout import Refused, Size, known
+from onnxgrad.batching.registry import shifted
+from onnxgrad.batching.site import Site
 from onnxgrad.ir.domains import BROADCASTING
 from onnxgrad.ir.emission.emit import constant, emit
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.sizes import product
 from onnxgrad.ir.var import Var
-from onnxgrad.transform.batching.along_axes import OVER_AXES, axes_of, flattens
-from onnxgrad.transform.batching.elementwise_and_products import UNARY, indices_of
-from onnxgrad.transform.batching.layout import Refused, Size, known
-from onnxgrad.transform.batching.registry import shifted
-from onnxgrad.transform.batching.site import Site
 
 
 @shifted(f"{UNARY} Trilu Det")

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from onnxgrad.batching import (  # noqa: F401  # each file adds its rules to the tables
+    along_axes,
+    elementwise_and_products,
+    formulas,
+    indexed_rows,
+    moves,
+    sequences,
+    shifted,
+    spatial,
+)
+from onnxgrad.batching.control_flow import follow_blocks
+from onnxgrad.batching.followed import Batched, join, name_of, named
+from onnxgrad.batching.layout import Dependent, Layout, Refused
+from onnxgrad.batching.own_rows import read_own_rows
+from onnxgrad.batching.registry import IN_PLACE, OPENED, SHIFTED
+from onnxgrad.batching.run_time_sizes import RunTimeSizes
+from onnxgrad.batching.scan import by_rows
+from onnxgrad.batching.sharper_types import sharpen
+from onnxgrad.batching.site import Site, site_of, with_rows
 from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.emission.emit import emitting
@@ -21,25 +40,6 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import folded
-from onnxgrad.transform.batching import (  # noqa: F401  # each file adds its rules to the tables
-    along_axes,
-    elementwise_and_products,
-    formulas,
-    indexed_rows,
-    moves,
-    sequences,
-    shifted,
-    spatial,
-)
-from onnxgrad.transform.batching.control_flow import follow_blocks
-from onnxgrad.transform.batching.followed import Batched, join, name_of, named
-from onnxgrad.transform.batching.layout import Dependent, Layout, Refused
-from onnxgrad.transform.batching.own_rows import read_own_rows
-from onnxgrad.transform.batching.registry import IN_PLACE, OPENED, SHIFTED
-from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
-from onnxgrad.transform.batching.scan import by_rows
-from onnxgrad.transform.batching.sharper_types import sharpen
-from onnxgrad.transform.batching.site import Site
 from onnxgrad.wording import option
 
 # onnxruntime aborts the process if their batch is empty: older opsets have no guard against it
@@ -87,6 +87,30 @@ def follow_rows(
             _visit(b, done, along)
         emitter().discard()
     return done
+
+
+def in_rows(
+    bindings: Sequence[Binding], rows: Mapping[Var, Layout], results: Sequence[Var]
+) -> list[Var]:
+    """Compute bindings, which are emitted and typed for one row, for all rows of some values, each
+    by itself. Returns the results with the rows in front, and leaves the types of results to the
+    caller. Raises InputError, which names the node, if no rule applies.
+    """
+    block = bindings[0].block if bindings else next(iter(rows)).block
+    done = Batched({**rows}, RunTimeSizes(rows, block.inputs), branches=False)
+    done.mapped = done.sizes.mapped = True
+    start = len(block.outputs)
+    for v in results:  # rules may put others in their place
+        block.add_output(v)
+    try:
+        for b in bindings:
+            _visit(b, done, "auto")
+        found = block.outputs[start:]
+        return [with_rows(site_of(v, done.layouts, done.sizes), v) for v in found]
+    finally:
+        for v in block.outputs[start:]:
+            v.returned -= 1
+        del block.outputs[start:]
 
 
 def _visit(b: Binding, done: Batched, along: str) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from onnxgrad.batching.layout import NARROW, OWN, Layout, Refused, joined
+from onnxgrad.batching.run_time_sizes import RunTimeSizes
+from onnxgrad.batching.site import site_of
 from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.transform.batching.layout import NARROW, OWN, Layout, Refused, joined
-from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
-from onnxgrad.transform.batching.site import site_of
 
 
 @dataclass

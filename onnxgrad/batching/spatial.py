@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import TensorProto
 
+from onnxgrad.batching.layout import FRONT, Layout, Refused
+from onnxgrad.batching.registry import in_place
+from onnxgrad.batching.site import Site
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.type_inference.symbolic_shapes import ML
-from onnxgrad.transform.batching.layout import FRONT, Layout, Refused
-from onnxgrad.transform.batching.registry import in_place
-from onnxgrad.transform.batching.site import Site
 
 SAMPLES = (
     "Conv ConvTranspose MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool "

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import TensorProto
 
+from onnxgrad.batching.layout import Refused
+from onnxgrad.batching.registry import opened
+from onnxgrad.batching.site import Site
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
-from onnxgrad.transform.batching.layout import Refused
-from onnxgrad.transform.batching.registry import opened
-from onnxgrad.transform.batching.site import Site
 
 _COL2IM = 18  # opset
 _BYTES: dict[int, tuple[int, int]] = {TensorProto.UINT8: (0, 255), TensorProto.INT8: (-128, 127)}

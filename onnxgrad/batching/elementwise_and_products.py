@@ -7,11 +7,11 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 
+from onnxgrad.batching.layout import Dependent, Layout, Refused, Size
+from onnxgrad.batching.registry import in_place
+from onnxgrad.batching.site import Site
 from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE
 from onnxgrad.ir.ops import op
-from onnxgrad.transform.batching.layout import Dependent, Layout, Refused, Size
-from onnxgrad.transform.batching.registry import in_place
-from onnxgrad.transform.batching.site import Site
 
 UNARY = f"{' '.join(ELEMENTWISE)} Dropout ms:Gelu ms:FastGelu ms:QuickGelu ml:Binarizer"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from onnxgrad.batching.layout import Layout
+from onnxgrad.batching.site import Site
 from onnxgrad.ir.var import Var
-from onnxgrad.transform.batching.layout import Layout
-from onnxgrad.transform.batching.site import Site
 
 # returns the layout of each result, or one layout for all results
 InPlace: TypeAlias = Callable[[Site], "Layout | Sequence[Layout | None]"]

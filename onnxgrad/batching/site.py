@@ -9,15 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.errors import InternalError
-from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.emit import emit
-from onnxgrad.ir.ops import op
-from onnxgrad.ir.sizes import exactly, multiply, product
-from onnxgrad.ir.type_inference.shape_arithmetic import sizes
-from onnxgrad.ir.types import Array, Dim, TensorType, is_static
-from onnxgrad.ir.var import Var
-from onnxgrad.transform.batching.layout import (
+from onnxgrad.batching.layout import (
     FRONT,
     NARROW,
     OWN,
@@ -28,8 +20,16 @@ from onnxgrad.transform.batching.layout import (
     known,
     stride,
 )
-from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
-from onnxgrad.transform.batching.same_rows import one_row
+from onnxgrad.batching.run_time_sizes import RunTimeSizes
+from onnxgrad.batching.same_rows import one_row
+from onnxgrad.errors import InternalError
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.emit import emit
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.sizes import exactly, multiply, product
+from onnxgrad.ir.type_inference.shape_arithmetic import sizes
+from onnxgrad.ir.types import Array, Dim, TensorType, is_static
+from onnxgrad.ir.var import Var
 
 _ALLOWS_ZERO = 14  # opset whose Reshape does
 # a result under its layout: None: shared by all rows
@@ -395,3 +395,13 @@ class Site:
             shape = [None if isinstance(d, str) else d for d in sizes]
             new.type = TensorType(new.dtype, (self.count, *shape))
             return new, OWN
+
+
+def with_rows(site: Site, v: Var | None) -> Var:
+    """A value with its rows in front; a shared one repeats."""
+    if v is None:
+        raise Refused("a state is omitted")
+    if site.layouts.get(v) is not None:
+        return site.fronted(v)
+    made: Var = op.Tile(op.Unsqueeze(v, [0]), site.repeats(0, len(site.in_file(v))))
+    return made

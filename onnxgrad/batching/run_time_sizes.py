@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
+from onnxgrad.batching.layout import Layout, Refused, Size
 from onnxgrad.ir import sizes as algebra
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.size_polynomials import compound, terms
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
-from onnxgrad.transform.batching.layout import Layout, Refused, Size
 
 _OF_TWO = {"//": op.Div, "max": op.Max, "min": op.Min}
 _INTS = {"max": 12, "min": 12}  # the first opsets in which they accept integers

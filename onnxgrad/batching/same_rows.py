@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from onnxgrad.batching.layout import Refused
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.sizes import exactly
 from onnxgrad.ir.var import Var
-from onnxgrad.transform.batching.layout import Refused
 
 _DEPTH = 8  # the most nodes that are followed upwards
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from onnxgrad.batching.layout import Dependent, Layout, Refused
+from onnxgrad.batching.registry import in_place
+from onnxgrad.batching.site import Site
 from onnxgrad.ir.domains import REDUCTIONS
-from onnxgrad.transform.batching.layout import Dependent, Layout, Refused
-from onnxgrad.transform.batching.registry import in_place
-from onnxgrad.transform.batching.site import Site
 
 OVER_AXES = f"{' '.join(REDUCTIONS)} ArgMax ArgMin"
 

@@ -9,11 +9,11 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from onnxgrad.batching.layout import FRONT, Layout, Refused
+from onnxgrad.batching.registry import in_place
+from onnxgrad.batching.site import Site
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
-from onnxgrad.transform.batching.layout import FRONT, Layout, Refused
-from onnxgrad.transform.batching.registry import in_place
-from onnxgrad.transform.batching.site import Site
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 

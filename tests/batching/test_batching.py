@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxgrad.batching.layout import Layout, joined, places, stride
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load_own
 from onnxgrad.ir.save import to_proto
-from onnxgrad.transform.batching.layout import Layout, joined, places, stride
 from onnxgrad.transform.open_batch import Opened, open_rows
 from onnxgrad.verify import feeds_for, run
 from tests.helpers import parse

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from onnxgrad.ir.ops import op
+from onnxgrad.batching.layout import OWN, Refused
+from onnxgrad.batching.registry import shifted
+from onnxgrad.batching.site import Site, with_rows
 from onnxgrad.ir.types import SequenceType, TensorType
 from onnxgrad.ir.var import Var
-from onnxgrad.transform.batching.layout import OWN, Refused
-from onnxgrad.transform.batching.registry import shifted
-from onnxgrad.transform.batching.site import Site
 
 
 @shifted("SequenceConstruct")
 def construct(at: Site) -> None:
     """All tensors with rows, or none."""
-    _made(at, at.again(*(_with_rows(at, k) for k in at.present())))
+    _made(at, at.again(*(with_rows(at, at.operand(k)) for k in at.present())))
 
 
 @shifted("SequenceInsert")
@@ -28,7 +25,7 @@ def insert(at: Site) -> None:
         made = None if sequence is None else sequence.definition
         if made is None or made.op != "SequenceEmpty":
             raise Refused("its other tensors have no rows")
-    _made(at, at.again(sequence, _with_rows(at, 1), at.operand(2)))
+    _made(at, at.again(sequence, with_rows(at, at.operand(1)), at.operand(2)))
 
 
 @shifted("SequenceErase")
@@ -71,16 +68,6 @@ def join(at: Site) -> None:
     shape = at.binding.out.shape
     made.type = TensorType(at.binding.out.dtype, None if shape is None else (1, *shape))
     at.back(made)
-
-
-def _with_rows(at: Site, k: int) -> Var:
-    v = at.operand(k)
-    if v is None or v.rank is None:
-        raise Refused(f"the rank of operand {k} is not known")
-    if at.at(k) is not None:
-        return at.front(k)
-    made: Var = op.Tile(op.Unsqueeze(v, np.zeros(1, np.int64)), at.repeats(0, v.rank))
-    return made
 
 
 def _made(at: Site, made: Var) -> None:

@@ -9,6 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from onnx import ValueInfoProto, helper
 
+from onnxgrad.batching.followed import Batched, join
+from onnxgrad.batching.layout import OWN, Layout, Refused
+from onnxgrad.batching.run_time_sizes import RunTimeSizes
+from onnxgrad.batching.site import Site, site_of, with_rows
 from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
@@ -20,10 +24,6 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, TensorType, Type, type_to_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.open_if import take_branch
-from onnxgrad.transform.batching.followed import Batched, join
-from onnxgrad.transform.batching.layout import OWN, Layout, Refused
-from onnxgrad.transform.batching.run_time_sizes import RunTimeSizes
-from onnxgrad.transform.batching.site import Site, site_of
 
 Visit = Callable[[Binding, Batched], None]
 
@@ -189,7 +189,7 @@ def _follow_body(site: Site, done: Batched, visit: Visit) -> None:
         operands = list(b.inputs)
         for k in range(lead, len(operands)):
             if block.inputs[k] in body.moving:
-                operands[k] = rows = _with_rows(site, operands[k])
+                operands[k] = rows = with_rows(site, operands[k])
                 if k >= lead + states:
                     perm = [1, 0, *range(2, (rows.rank or 0))]
                     operands[k] = op.Transpose(rows, perm=perm)
@@ -243,7 +243,7 @@ def _inside(body: _Body, done: Batched, visit: Visit) -> Batched:
         block.outputs.clear()
         for i, v in enumerate(before, -body.ends):
             rows = i >= 0 and body.moves[i]
-            made = _with_rows(site_of(v, within.layouts, within.sizes), v) if rows else v
+            made = with_rows(site_of(v, within.layouts, within.sizes), v) if rows else v
             if made.definition is None or made.block is not block or made in kept:
                 made = op.Identity(made)
             kept.add(made)
@@ -255,16 +255,6 @@ def _inside(body: _Body, done: Batched, visit: Visit) -> Batched:
             v.type = TensorType(v.dtype, (None, *(v.shape or ())[1:]))
         emitter().discard()
     return within
-
-
-def _with_rows(site: Site, v: Var | None) -> Var:
-    """A value with its rows in front; a shared one repeats."""
-    if v is None:
-        raise Refused("a state is omitted")
-    if site.layouts.get(v) is not None:
-        return site.fronted(v)
-    made: Var = op.Tile(op.Unsqueeze(v, [0]), site.repeats(0, len(site.in_file(v))))
-    return made
 
 
 def _replace(site: Site, body: _Body, operands: Sequence[Var | None]) -> None:

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from onnx import TensorProto
 
+from onnxgrad.batching.indexed_rows import gather_of_rows
+from onnxgrad.batching.layout import Layout, Refused, Size, known, places, stride
+from onnxgrad.batching.registry import in_place
+from onnxgrad.batching.site import Site
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.sizes import at_least, multiply, product
 from onnxgrad.ir.var import Var
-from onnxgrad.transform.batching.indexed_rows import gather_of_rows
-from onnxgrad.transform.batching.layout import Layout, Refused, Size, known, places, stride
-from onnxgrad.transform.batching.registry import in_place
-from onnxgrad.transform.batching.site import Site
 
 FAR = 2**63 - 1
 
