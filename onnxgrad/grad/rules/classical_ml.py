@@ -1,11 +1,17 @@
-"""Classical machine learning (ai.onnx.ml): scaling, linear models, trees."""
+"""Classical machine learning (ai.onnx.ml): scaling, linear models, support vectors, trees."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
+from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.registry import body, vjp, zero
+from onnxgrad.grad.registry import body, vjp, vjp_all, zero
+from onnxgrad.grad.rules._common import in_dtype_of
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
@@ -52,3 +58,124 @@ def _linear_regressor(
 
 
 body(f"{_DOMAIN}::LinearRegressor", _linear_regressor, notes="without post_transform")
+
+
+# ---- classes, rows and columns -------------------------------------------------------------------
+
+
+def _declined(binding: Binding, what: str) -> InputError:
+    return InputError(f"no gradient of '{binding}': {what}")
+
+
+def _linear_classifier(
+    g: Sequence[Var | None],
+    y: Sequence[Var],
+    x: Var,
+    coefficients: tuple[float, ...],
+    post_transform: str,
+    binding: Binding,
+) -> Var | None:
+    """Scores of z = x @ coefficients.T + intercepts; the labels are steps.
+
+    One score for two classes gives 1 - p and p. SOFTMAX_ZERO is a softmax, but for scores of 0.
+    """
+    if g[1] is None:
+        return None
+    labels = binding.attr("classlabels_ints") or binding.attr("classlabels_strings") or ()
+    width = None if x.shape is None or len(x.shape) != 2 else x.shape[1]
+    if not isinstance(width, int):
+        raise _declined(binding, f"the number of columns of '{x.name}' is not known")
+    matrix = np.asarray(coefficients, np.float32).reshape(-1, width)
+    single = len(matrix) == 1 and len(labels) == 2
+    kinds = ("NONE", "LOGISTIC") if single else ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO")
+    if post_transform not in kinds:
+        of = "one score for two classes" if single else "scores"
+        raise _declined(binding, f"post_transform {post_transform} of {of} has no rule")
+    part, p = g[1], y[1]
+    if single:
+        first, p = op.Slice(part, [0], [1], [1]), op.Slice(p, [1], [2], [1])
+        part = op.Slice(part, [1], [2], [1]) - first
+    if post_transform == "LOGISTIC":
+        part = part * (p * (1.0 - p))
+    elif post_transform != "NONE":
+        part = (part - op.ReduceSum(part * p, [1], keepdims=1)) * p
+    return part @ constant(matrix)
+
+
+vjp(
+    f"{_DOMAIN}::LinearClassifier",
+    _linear_classifier,
+    notes="the scores, without PROBIT; one score for two classes without softmax",
+)
+
+
+def _normalizer(g: Var, y: Var, x: Var, norm: str) -> Var:
+    """Rows over their largest element, their sum of absolute values, or their length."""
+    x = in_dtype_of(x, g)
+    if norm == "L2":
+        size, way = op.ReduceL2(x, [-1], keepdims=1), y
+    elif norm == "L1":
+        size, way = op.ReduceL1(x, [-1], keepdims=1), op.Sign(x)
+    else:
+        size = op.ReduceMax(x, [-1], keepdims=1)
+        largest = in_dtype_of(op.Equal(x, size), g)
+        way = largest / op.ReduceSum(largest, [-1], keepdims=1)
+    is_zero = op.Equal(size, 0.0)
+    inner = g - way * op.ReduceSum(g * y, [-1], keepdims=1)
+    return op.Where(is_zero, 0.0, inner / op.Where(is_zero, 1.0, size))
+
+
+vjp(
+    f"{_DOMAIN}::Normalizer",
+    _normalizer,
+    notes="0 where the norm is 0; equal maxima share the adjoint evenly",
+)
+
+
+def _feature_vectorizer(
+    g: Var, y: Var, xs: Sequence[Var], inputdimensions: tuple[int, ...], binding: Binding
+) -> list[Any]:
+    """The columns of all operands side by side."""
+    widths = [None if x.shape is None or len(x.shape) != 2 else x.shape[1] for x in xs]
+    if widths != list(inputdimensions):
+        raise _declined(binding, "its operands are not of the widths in inputdimensions")
+    return [*op.Split(g, list(inputdimensions), axis=1, outputs=len(xs))]
+
+
+vjp_all(f"{_DOMAIN}::FeatureVectorizer", _feature_vectorizer, notes="operands of the widths given")
+
+
+def _svm_regressor(
+    x: Var,
+    *,
+    coefficients: tuple[float, ...] | None = None,
+    support_vectors: tuple[float, ...] | None = None,
+    kernel_params: tuple[float, ...] | None = None,
+    kernel_type: str = "LINEAR",
+    n_supports: int = 0,
+    rho: tuple[float, ...] | None = None,
+    one_class: int = 0,
+    post_transform: str = "NONE",
+    binding: Binding,
+) -> Var:
+    """kernel(x, support vectors) @ coefficients + rho; without support vectors x @ coefficients"""
+    if post_transform != "NONE" or one_class or coefficients is None:
+        raise _declined(binding, "post_transform, one_class, or no coefficients")
+    if x.dtype != TensorProto.FLOAT:
+        x = op.Cast(x, to=TensorProto.FLOAT)
+    gamma, shift, degree = (*(kernel_params or ()), 0.0, 0.0, 0.0)[:3]
+    if n_supports:
+        vectors = np.asarray(support_vectors, np.float32).reshape(n_supports, -1)
+        if kernel_type == "RBF":
+            apart = op.Unsqueeze(x, [1]) - constant(vectors)
+            x = op.Exp(op.ReduceSumSquare(apart, [2], keepdims=0) * -gamma)
+        else:
+            x = x @ constant(vectors.T.copy())
+            bent = x * gamma + shift
+            if kernel_type != "LINEAR":
+                x = op.Tanh(bent) if kernel_type == "SIGMOID" else op.Pow(bent, float(degree))
+    column = constant(np.asarray(coefficients, np.float32).reshape(-1, 1))
+    return x @ column + float(rho[0] if rho else 0.0)
+
+
+body(f"{_DOMAIN}::SVMRegressor", _svm_regressor, notes="without post_transform and one_class")

@@ -4,7 +4,7 @@ that it infers correctly, or not at all.
 
 from __future__ import annotations
 
-from onnx import NodeProto, helper
+from onnx import AttributeProto, NodeProto, helper
 
 from onnxgrad.ir import domains
 from onnxgrad.ir.attributes import values_of
@@ -43,7 +43,7 @@ def without_late_windows(node: NodeProto, x: Shape | None, y: Shape | None) -> S
 
 
 # operator: attributes whose default onnx's inference forgets
-_FORGOTTEN = {"STFT": {"onesided": 1}}
+_FORGOTTEN = {"STFT": {"onesided": 1}, "LinearClassifier": dict[str, int]()}
 
 # onnx 1.23 reads the type of the first operand of these although it may not know it, which ends the
 # process
@@ -61,6 +61,15 @@ def spell_out(node: NodeProto) -> None:
         for name, value in _FORGOTTEN.get(node.op_type, {}).items():
             if name not in written:
                 node.attribute.append(helper.make_attribute(name, value))
+    elif node.op_type == "LinearClassifier":
+        given = {a.name: a.ints or a.strings for a in node.attribute}
+        labels = given.get("classlabels_ints") or given.get("classlabels_strings") or ()
+        if "intercepts" not in given:  # onnx counts scores by these
+            node.attribute.append(
+                helper.make_attribute(
+                    "intercepts", [0.0] * len(labels), attr_type=AttributeProto.FLOATS
+                )
+            )
 
 
 def spelled_out(node: NodeProto) -> NodeProto:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 import onnxgrad
+from onnxgrad.errors import InputError
 from onnxgrad.verify import run
-from tests.grad.numeric import check_op, normal
+from onnxgrad.verify.reference.evaluate import reference
+from tests.grad.numeric import check_op, normal, op_model
 from tests.helpers import parse
 
 ML = {"ai.onnx.ml": 1}
@@ -25,6 +28,93 @@ def test_scaler(attributes: str) -> None:
 def test_linear_regressor(intercepts: str) -> None:
     attributes = f"coefficients = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], targets = 2{intercepts}"
     check_op(f"y = ai.onnx.ml.LinearRegressor <{attributes}> (x)", {"x": normal(4, 3)}, domains=ML)
+
+
+def numbers(*shape: int) -> str:
+    return ", ".join(f"{v:.4f}" for v in normal(*shape, seed=7).reshape(-1))
+
+
+CLASSIFIERS = [
+    (
+        f'coefficients = [{numbers(k, 4)}], intercepts = [{numbers(k)}], {classes}, post_transform = "{end}"'
+    )
+    for k, classes in (
+        (3, "classlabels_ints = [0, 1, 2]"),
+        (2, 'classlabels_strings = ["a", "b"]'),
+        (1, "classlabels_ints = [0, 1]"),
+    )
+    for end in ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO")
+    if k > 1 or "SOFT" not in end
+]
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize("attributes", CLASSIFIERS)
+def test_linear_classifier(attributes: str) -> None:
+    node, x = f"l, y = ai.onnx.ml.LinearClassifier <{attributes}> (x)", {"x": normal(3, 4)}
+    model = op_model(node, x, domains=ML, outputs=["y", "l"])
+    wanted, got = run(model, x), reference(model, x)
+    np.testing.assert_allclose(got["y"], wanted["y"], rtol=1e-5)
+    assert list(got["l"]) == list(wanted["l"])
+    check_op(node, x, domains=ML, outputs=["y"], symbolic=False, seeds=(0,))
+
+
+@pytest.mark.parametrize("norm", ["L1", "L2", "MAX"])
+def test_normalizer(norm: str) -> None:
+    node = f'y = ai.onnx.ml.Normalizer <norm = "{norm}"> (x)'
+    x = normal(5, 4)
+    x[0] = -np.abs(x[0])
+    model = op_model(node, {"x": x}, domains=ML)
+    np.testing.assert_allclose(
+        run(model, {"x": x})["y"], reference(model, {"x": x})["y"], rtol=1e-5
+    )
+    check_op(node, {"x": x}, domains=ML, symbolic=True, seeds=(0,))
+    graph = onnxgrad.gradient(model, "x", adjoint="input")
+    zeros = {"x": np.zeros_like(x), "y_grad": np.ones_like(x)}
+    assert (run(graph, zeros)["x_grad"] == 0).all()
+
+
+def test_feature_vectorizer() -> None:
+    node = "y = ai.onnx.ml.FeatureVectorizer <inputdimensions = [3, 1, 2]> (a, b, c)"
+    feeds = {"a": normal(4, 3), "b": normal(4, 1), "c": normal(4, 2)}
+    check_op(node, feeds, domains=ML, symbolic=False, seeds=(0,))
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize("count", [5, 0])
+@pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
+def test_svm_regressor(kernel: str, count: int) -> None:
+    supports = f"support_vectors = [{numbers(count, 4)}], n_supports = {count}, " if count else ""
+    attributes = (
+        f'coefficients = [{numbers(count or 4)}], {supports}kernel_type = "{kernel}", rho = [0.7], '
+        "kernel_params = [0.3, 0.5, 2.0]"
+    )
+    node = f"y = ai.onnx.ml.SVMRegressor <{attributes}> (x)"
+    x = {"x": normal(3, 4)}
+    if count:
+        model = op_model(node, x, domains=ML)
+        np.testing.assert_allclose(run(model, x)["y"], reference(model, x)["y"], rtol=1e-4)
+        check_op(node, x, domains=ML, symbolic=True, seeds=(0,))
+    elif kernel == "LINEAR":
+        check_op(node, x, domains=ML, symbolic=True, seeds=(0,))
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        ('l, y = ai.onnx.ml.LinearClassifier <coefficients = [1.0, 2.0, 3.0], intercepts = [0.5], classlabels_ints = [0],'
+         ' post_transform = "PROBIT"> (x)', "post_transform PROBIT of scores"),
+        ('l, y = ai.onnx.ml.LinearClassifier <coefficients = [1.0, 2.0, 3.0], classlabels_ints = [0, 1],'
+         ' post_transform = "SOFTMAX"> (x)', "post_transform SOFTMAX of one score for two classes"),
+        ("y = ai.onnx.ml.FeatureVectorizer <inputdimensions = [2]> (x)", "widths in inputdimensions"),
+        ("y = ai.onnx.ml.SVMRegressor <coefficients = [1.0, 2.0, 3.0], one_class = 1> (x)", "one_class"),
+    ],
+)  # fmt: skip
+def test_what_has_no_derivative_is_named(node: str, reason: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 18, "ai.onnx.ml" : 1]>
+        g (float[2,3] x) => (float[2,N] y) {{ {node} }}"""
+    with pytest.raises(InputError, match=reason):
+        onnxgrad.gradient(onnx.parser.parse_model(text), "x", "y", adjoint="input")
 
 
 TREE = """<ir_version: 8, opset_import: ["": 18, "ai.onnx.ml": 1]> g (float[N,2] x) => (float[N,1] z) {

@@ -28,6 +28,38 @@ def linear_regressor(call: Call, x: Array) -> Array:
     return np.asarray(found if call["intercepts"] is None else found + call["intercepts"])
 
 
+@kernel("LinearClassifier", domain=_ML, why="rounds")
+def linear_classifier(call: Call, x: Array) -> tuple[Array, Array]:
+    """Labels and scores. One score z for two classes gives 1 - z and z."""
+    labels = np.asarray(call["classlabels_ints"] or call["classlabels_strings"])
+    rows = np.atleast_2d(x).astype(np.float64)
+    z = rows @ np.asarray(call["coefficients"]).reshape(-1, rows.shape[1]).T
+    z = z if call["intercepts"] is None else z + call["intercepts"]
+    end, single = call["post_transform"] or "NONE", z.shape[1] == 1 and len(labels) == 2
+    if end == "PROBIT" or (single and end.startswith("SOFTMAX")):
+        raise Unsupported(f"LinearClassifier with post_transform={end} of {z.shape[1]} scores")
+    place = (z[:, 0] > 0).astype(int) if single else z.argmax(axis=1)
+    if end == "LOGISTIC":
+        z = 1.0 / (1.0 + np.exp(-z))
+    elif end != "NONE":
+        kept = z != 0 if end == "SOFTMAX_ZERO" else np.ones(z.shape, bool)
+        e = np.where(kept, np.exp(z - z.max(axis=1, keepdims=True)), 0.0)
+        z = e / e.sum(axis=1, keepdims=True)
+    return labels[place], np.hstack([1.0 - z, z]) if single else z
+
+
+@kernel("Normalizer", domain=_ML, why="wrong")
+def normalizer(call: Call, x: Array) -> Array:
+    """onnx.reference takes the largest absolute value for MAX; onnxruntime the largest."""
+    x = x.astype(np.float64)
+    size = {
+        "L1": lambda: np.abs(x).sum(axis=-1, keepdims=True),
+        "L2": lambda: np.sqrt((x * x).sum(axis=-1, keepdims=True)),
+        "MAX": lambda: x.max(axis=-1, keepdims=True),
+    }[call["norm"] or "MAX"]()
+    return np.asarray(x / np.where(size == 0, 1.0, size))
+
+
 @kernel("Adam", domain="ai.onnx.preview.training", why="rounds")
 def adam(call: Call, rate: Array, t: Array, *tensors: Array) -> tuple[Array, ...]:
     """Tensors come list by list (all x, all gradients, all v, all h), and so do results."""
