@@ -164,8 +164,8 @@ class _Gpt(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The logits."""
-        length = x.shape[1]
-        mask = torch.triu(torch.full((length, length), float("-inf")), 1)
+        length, dtype = x.shape[1], self.table.weight.dtype
+        mask = torch.triu(torch.full((length, length), float("-inf"), dtype=dtype), 1)
         h = self.table(x) + self.place(torch.arange(length))
         for block in self.blocks:
             h = block(h, mask)
@@ -282,6 +282,7 @@ CASES = {
     "vit_tiny": Case(_vit, train.CrossEntropy(), _cross_entropy, _digit_batches((1, 8, 8))),
     "vit": Case(lambda: _vit(0.1), train.CrossEntropy(), _cross_entropy, _digit_batches((1, 8, 8))),
     "vit_at_rest": Case(_vit, train.CrossEntropy(), _cross_entropy, _patterns),
+    "cnn_on_patterns": Case(_cnn, train.CrossEntropy(), _cross_entropy, _patterns),
     "gpt": Case(_Gpt, train.SequenceCrossEntropy(shift=0), _token_loss, _tokens),
     "gpt2_masked": Case(
         lambda: _gpt2(masked=True), train.SequenceCrossEntropy(shift=0), _token_loss, _tokens

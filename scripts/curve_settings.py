@@ -28,12 +28,14 @@ class Setting:
     accumulate: int = 1
     schedule: tuple[schedules.Schedule, Scheduler] | None = None
 
-    def step(self, model: Any, loss: train.Loss, weights: list[str] | str) -> train.TrainingStep:
+    def step(
+        self, model: Any, loss: train.Loss, weights: list[str] | str, **more: Any
+    ) -> train.TrainingStep:
         """Our training step; a schedule is in the graph."""
         return train.training_step(
             model, loss, getattr(train, self.name)(**self.hyper), weights,
             clip_value=self.clip_value, clip_norm=self.clip_norm, accumulate=self.accumulate,
-            schedule=self.schedule[0] if self.schedule else None,
+            schedule=self.schedule[0] if self.schedule else None, **more,
         )  # fmt: skip
 
     def optimizer(self, parameters: Iterable[Any]) -> torch.optim.Optimizer:

@@ -3,6 +3,7 @@ step by step.
 
     python scripts/training_curves.py [--only digits_mlp] [--settings adamw 'clip by norm']
         [--steps 200] [--float64] [--moved] [--exporter raw default torchscript]
+        [--autocast bfloat16]
 
 Needs PyTorch, transformers and scikit-learn beside onnxgrad. A model is exported once at its
 initial weights; then both train on the same batches. Two losses agree where they differ by less
@@ -11,7 +12,8 @@ two right computations part, `--float64` compares in double precision, to 1e-9: 
 PyTorch's with the few constants that an ONNX file holds as float32. And `--moved` shows how far
 PyTorch parts from itself: in our place trains PyTorch, from weights that are off by a rounding.
 `--exporter` chooses the file: of torch.export's exporter without its optimisations (raw), with its
-default options, or of TorchScript's with its default options.
+default options, or of TorchScript's with its default options. `--autocast` compares products in a
+narrow dtype, ours and those of torch.autocast on the CPU, with PyTorch in float64.
 """
 
 from __future__ import annotations
@@ -256,6 +258,45 @@ def accuracies(trainer: train.Trainer, model: nn.Module, case: Case) -> str:
     return f"{right} / {round(found['accuracy'] * len(y))} of {len(y)}"
 
 
+def under_autocast(name: str, case: Case, title: str, setting: Setting, args: Any) -> str:
+    """One row: the largest and the mean difference from PyTorch in float64, relative to the first
+    loss, of PyTorch in float32, of its autocast and of ours.
+    """
+    torch.manual_seed(0)
+    model, batches = case.build().eval(), case.batches(args.steps)
+    narrow = {"autocast": args.autocast}
+    scaling = {"loss_scale": "dynamic"} if args.autocast == "float16" else {}
+    proto = exported(model, batches[0]["x"], args.exporter[0])
+    trainer = train.Trainer(setting.step(proto, case.loss, "params", **narrow, **scaling))
+    exact = alone(model.double(), case, setting, [wide(b) for b in batches])
+    losses = {
+        "float32": alone(model.float(), case, setting, batches),
+        "autocast": alone(model, case, setting, batches, args.autocast),
+        "ours": np.array([trainer.step({k: v.numpy() for k, v in b.items()}) for b in batches]),
+    }
+    off = {key: np.abs(found - exact) / exact[0] for key, found in losses.items()}
+    cells = " | ".join(f"{a.max():.1e}, {a.mean():.1e}" for a in off.values())
+    return f"| {name} | {args.autocast} | {exact[0]:.4f} | {exact[-1]:.5f} | {cells} |"
+
+
+def alone(
+    model: nn.Module, case: Case, setting: Setting, batches: list[Batch], dtype: str = ""
+) -> Any:
+    """PyTorch's losses from these weights, which stay as they are, with products in a dtype."""
+    model = copy.deepcopy(model)
+    optimizer = setting.optimizer(model.parameters())
+    scaler, losses = torch.amp.GradScaler("cpu", enabled=dtype == "float16"), []
+    for batch in batches:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", getattr(torch, dtype or "bfloat16"), enabled=bool(dtype)):
+            loss = case.torch_loss(model(batch["x"]), batch)
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(float(loss.detach()))
+    return np.array(losses)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(
@@ -269,10 +310,15 @@ def main() -> None:
     parser.add_argument(
         "--exporter", nargs="*", choices=list(EXPORTERS), default=["raw"], help="of the file"
     )
+    parser.add_argument("--autocast", choices=["bfloat16", "float16"], help="dtype of products")
     args = parser.parse_args()
     torch.set_num_threads(1)
     way = f"{'moved' if args.moved else 'float'}{64 if args.float64 else 32}"
     known = {**OPTIMIZERS, **options(args.steps)}
+    if args.autocast:
+        for name, title in product(args.only, args.settings or ["adamw"]):
+            print(under_autocast(name, CASES[name], title, known[title], args), flush=True)
+        return
     print(
         "| model | setting | first loss | last loss | worst difference | agrees | right: "
         "PyTorch / ours |"
