@@ -12,7 +12,9 @@ import pytest
 
 from onnxgrad import gradient
 from onnxgrad.errors import InputError
+from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.session import run
+from tests.grad.numeric import check_model
 
 MODELS = Path(__file__).resolve().parent.parent.parent / "models"
 Level = onnxruntime.GraphOptimizationLevel
@@ -139,3 +141,131 @@ def test_files_in_the_layout_of_one_machine_are_refused_with_advice(tmp_path: Pa
         InputError, match=r"no gradient rule for com.microsoft.nchwc::.*ORT_ENABLE_EXTENDED"
     ):
         gradient(fused, "params")
+
+
+def decoder() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Two layers as onnxruntime-genai builds them: quantised tables and matrices, a cache, rotary embedding."""
+    rng, (width, heads, keys, size, vocabulary) = np.random.default_rng(0), (32, 2, 1, 16, 48)
+    nodes, weights, values = [], {}, []
+
+    def matrix(name: str, x: str, y: str, k: int, n: int) -> str:
+        weights[f"{name}.q"] = rng.integers(0, 256, (n, k // 16, 8)).astype(np.uint8)
+        weights[f"{name}.scale"] = rng.uniform(0.01, 0.03, n * k // 16).astype(np.float32)
+        return (
+            f'["{name}"] "{y}" = com.microsoft.MatMulNBits <K = {k}, N = {n}, bits = 4, block_size = 16> '
+            f'("{x}", "{name}.q", "{name}.scale")'
+        )
+
+    weights["table"] = rng.integers(0, 256, (vocabulary, width // 2)).astype(np.uint8)
+    weights["table.scale"] = rng.uniform(0.1, 0.2, (vocabulary, width // 16)).astype(np.float32)
+    angles = np.arange(16)[:, None] / 10000 ** (np.arange(size // 2) / (size // 2))
+    weights |= {n: f(angles).astype(np.float32) for n, f in (("cos", np.cos), ("sin", np.sin))}
+    nodes.append(
+        "h0 = com.microsoft.GatherBlockQuantized <bits = 4, block_size = 16, gather_axis = 0, quantize_axis = 1> "
+        '(table, ids, "table.scale")'
+    )
+    nodes.append("n0 = SimplifiedLayerNormalization <epsilon = 0.00001> (h0, norm)")
+    weights["norm"] = rng.uniform(0.5, 1.5, width).astype(np.float32)
+    for i in (0, 1):
+        values.append(f"float[B,{keys},P,{size}] pk{i}, float[B,{keys},P,{size}] pv{i}")
+        nodes.append(matrix(f"qkv{i}", f"n{i}", f"p{i}", width, (heads + 2 * keys) * size))
+        nodes.append(
+            f"a{i}, k{i}, v{i} = com.microsoft.GroupQueryAttention <num_heads = {heads}, kv_num_heads = {keys}, "
+            f"do_rotary = 1, local_window_size = 4> (p{i}, , , pk{i}, pv{i}, seqlens, total, cos, sin)"
+        )
+        nodes.append(matrix(f"o{i}", f"a{i}", f"r{i}", heads * size, width))
+        nodes.append(
+            f"m{i}, , , s{i} = com.microsoft.SkipSimplifiedLayerNormalization (h{i}, r{i}, norm)"
+        )
+        nodes.append(matrix(f"up{i}", f"m{i}", f"u{i}", width, 64))
+        nodes.append(f"f{i} = com.microsoft.QuickGelu <alpha = 1.0> (u{i})")
+        nodes.append(matrix(f"down{i}", f"f{i}", f"d{i}", 64, width))
+        nodes.append(
+            f"n{i + 1}, , , h{i + 1} = com.microsoft.SkipSimplifiedLayerNormalization (s{i}, d{i}, norm)"
+        )
+    nodes.append(matrix("head", "n2", "logits", width, vocabulary))
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+        decoder (int64[B,S] ids, int32[B] seqlens, int32 total, {", ".join(values)})
+        => (float[B,S,{vocabulary}] logits) {{ {" ".join(nodes)} }}"""
+    )
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(v, n) for n, v in weights.items())
+    feeds = {
+        "ids": np.array([[1, 40, 7]]),
+        "seqlens": np.array([4], np.int32),
+        "total": np.array(5, np.int32),
+    }
+    for name in ("pk0", "pv0", "pk1", "pv1"):
+        feeds[name] = rng.standard_normal((1, keys, 2, size)).astype(np.float32)
+    return model, feeds
+
+
+@pytest.mark.slow
+def test_a_decoder_with_a_cache_as_onnxruntime_genai_builds_it() -> None:
+    model, feeds = decoder()
+    wrt = ["norm", "table.scale", "qkv0.scale", "head.scale", "pk0", "pv1"]
+    # without the cache as a result onnxruntime's kernel reads what is not there
+    shown = onnx.ModelProto()
+    shown.CopyFrom(model)
+    shown.graph.output.extend(
+        onnx.helper.make_empty_tensor_value_info(n) for n in ("k0", "v0", "k1", "v1")
+    )
+    np.testing.assert_allclose(
+        run(shown, feeds)["logits"], reference(shown, feeds)["logits"], rtol=1e-3, atol=1e-5
+    )
+    check_model(model, feeds, wrt, seeds=(0,), rtol=3e-4)
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")
+def test_a_diffusion_model_that_onnxruntime_optimised_for_gpus(tmp_path: Path) -> None:
+    """The CPU has no kernels of most of its operators; their bodies give the gradients of the original."""
+    torch = pytest.importorskip("torch")
+    diffusers = pytest.importorskip("diffusers")
+    from diffusers.models.attention_processor import AttnProcessor
+    from onnxruntime.transformers import optimizer
+    from onnxruntime.transformers.fusion_options import FusionOptions
+
+    torch.manual_seed(0)
+    unet = diffusers.UNet2DConditionModel(
+        sample_size=8,
+        layers_per_block=1,
+        block_out_channels=(32, 64),
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+        cross_attention_dim=16,
+        norm_num_groups=8,
+    ).eval()
+    unet.set_attn_processor(AttnProcessor())
+
+    class Result(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.unet = unet
+
+        def forward(self, sample: object, timestep: object, text: object) -> object:
+            return self.unet(sample, timestep, text, return_dict=False)[0]
+
+    given = (torch.randn(1, 4, 8, 8), torch.tensor([3.0]), torch.randn(1, 7, 16))
+    names = ["sample", "timestep", "text"]
+    path = str(tmp_path / "unet.onnx")
+    torch.onnx.export(
+        Result(), given, path, dynamo=False, opset_version=17, input_names=names, output_names=["y"]
+    )
+    options = FusionOptions("unet")
+    options.enable_packed_kv = options.enable_packed_qkv = False
+    fused = optimizer.optimize_model(
+        path, "unet", num_heads=0, hidden_size=0, optimization_options=options, opt_level=0
+    ).model
+    assert {n.op_type for n in fused.graph.node if n.domain} >= {
+        "NhwcConv", "SkipGroupNorm", "GroupNorm", "MultiHeadAttention", "BiasSplitGelu", "BiasAdd",
+    }  # fmt: skip
+    original = onnx.load(path)
+    wrt = ["sample", "text", *weights_of_both(original, fused)]
+    assert len(wrt) > 100
+    feeds = {n: v.numpy() for n, v in zip(names, given)}
+    feeds["y_grad"] = np.random.default_rng(0).standard_normal((1, 4, 8, 8)).astype(np.float32)
+    wanted, got = (run(gradient(m, wrt, "y", adjoint="input"), feeds) for m in (original, fused))
+    scale = max(np.linalg.norm(wanted[f"{w}_grad"]) for w in wrt)
+    for w in wrt:
+        assert np.linalg.norm(got[f"{w}_grad"] - wanted[f"{w}_grad"]) <= 1e-5 * scale, w

@@ -237,6 +237,7 @@ class Graph:
                 env[name] = value
                 if kept is not None:
                     kept.add(name, value)
+            env[""] = None  # an operand that is left out is no result that is
             for name in step.dead:
                 env.pop(name, None)
         return tuple(env[name] for name in self.outputs)

@@ -103,3 +103,13 @@ def test_rounding_everywhere_moves_the_terms_of_sums_and_onnxruntimes_tanh_by_fo
     assert summed["s"] == 0.0 and 0 < abs(rounded["s"]) < 8e-8
     far = [float(np.abs(np.abs(run["t"]) - 1).max()) for run in (rounded, deployed)]
     assert 0 < far[0] < 2e-9 < far[1] < 5e-9
+
+
+def test_a_result_that_is_left_out_is_no_operand_that_is() -> None:
+    model = parse("""g (float[2,3] x, float[3] w) => (float[2,3] y, float[2,3] z) {
+        y, , t = LayerNormalization (x, w)  z = Clip (x, , )  }""")
+    feeds = {"x": np.arange(6.0).reshape(2, 3), "w": np.ones(3)}
+    assert (reference(model, feeds)["z"] == feeds["x"]).all()
+    shown = parse("""g (float[2,3] x, float[3] w) => (float[2,1] t, float[2,3] z) {
+        y, , t = LayerNormalization (x, w)  u, , = LayerNormalization (x, w)  z = Clip (x, , )  }""")
+    assert (reference(shown, feeds)["z"] == feeds["x"]).all()
