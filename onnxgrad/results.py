@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from importlib import import_module
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -72,21 +73,28 @@ def in_json(value: Any) -> Any:
 FORMS: dict[str, Callable[[Any], str]] = {}
 
 
+def in_form(form: str, result: Any) -> str:
+    """Returns the result in a form; a command imports `onnxgrad.functions` for it alone."""
+    if form not in FORMS:
+        import_module("onnxgrad.functions")
+    return FORMS[form](result)
+
+
 class Rendered(Plain):
     """A result that Python users can look at; `str` of it is the command's text without colour."""
 
     __slots__ = ()
 
     def __str__(self) -> str:
-        return FORMS["text"](self)
+        return in_form("text", self)
 
     def _repr_html_(self) -> str:
         """Returns the HTML that a notebook shows."""
-        return FORMS["notebook"](self)
+        return in_form("notebook", self)
 
     def to_markdown(self) -> str:
         """Returns the verbose text as Markdown, without a newline at the end."""
-        return FORMS["markdown"](self)
+        return in_form("markdown", self)
 
 
 class WithPage(Rendered):
@@ -98,4 +106,4 @@ class WithPage(Rendered):
         """Returns a page with the graphs, as one file that needs no network. Raises InputError if
         the result has no model, or one that does not load.
         """
-        return FORMS["page"](self)
+        return in_form("page", self)

@@ -224,3 +224,9 @@ def test_passes_of_other_parts_are_found_where_they_are_named(tmp_path: Path) ->
         done.stdout.splitlines()[-1] == "[0, 0, 2]"
         and "did you mean 'lower-trainin*'" in done.stderr
     )
+
+
+def test_results_are_shown_where_no_command_imported_their_forms() -> None:
+    code = "from onnxgrad.jobs.inspection.contents import weights; print(weights('models/resnet18.onnx').to_markdown()[:1])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("#\n", "")

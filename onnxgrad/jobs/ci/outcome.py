@@ -11,7 +11,7 @@ from onnxgrad.errors import NotProved
 from onnxgrad.jobs.ci.lock import Change
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.requirements import Facts, Held
-from onnxgrad.results import FORMS, Plain, WithPage
+from onnxgrad.results import Plain, WithPage, in_form
 from onnxgrad.verify import Report
 from onnxgrad.version import __version__
 from onnxgrad.wording import counted
@@ -168,4 +168,4 @@ class CiReport(WithPage):
 
     def to_junit(self) -> str:
         """Returns the report as JUnit XML."""
-        return FORMS["junit"](self)
+        return in_form("junit", self)
