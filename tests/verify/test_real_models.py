@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,11 +10,11 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxgrad.verify import feeds_for, run, verify
+from onnxgrad.verify import Report, feeds_for, run, verify
 from onnxgrad.verify.feeds.dims import dim_plans
 from onnxgrad.verify.reference.evaluate import Reference
 from scripts.fetch_models import NAMES
-from tests.helpers import MODELS_DIR
+from tests.helpers import MODELS_DIR, ROOT
 from tests.verify.test_proof import scaled
 
 COMMITTED = sorted(path.name for path in MODELS_DIR.glob("*.onnx"))
@@ -30,10 +31,20 @@ def test_committed_models_run_on_generated_feeds(name: str) -> None:
     )
 
 
+# how much each proof ran: a faster proof has to run as much
+SIZES = json.loads((ROOT / "tests/data/proof_sizes.json").read_text(encoding="utf-8"))
+
+
+def size_of(report: Report) -> dict[str, object]:
+    runs = {name: leg.cases for name, leg in report.legs.items()}
+    return {"provider": report.provider, "feeds": len(report.cases), "runs": runs}
+
+
 @pytest.mark.parametrize("name", ["bert.onnx", "t5.onnx", "vit.onnx"])
 def test_a_committed_model_equals_itself_in_both_legs(name: str) -> None:
     report = verify(MODELS_DIR / name, MODELS_DIR / name)
     assert report.ok and all(leg.ran and not leg.why for leg in report.legs.values())
+    assert size_of(report) == SIZES[name]
 
 
 @pytest.mark.slow
@@ -42,7 +53,7 @@ def test_every_committed_model_equals_itself_and_not_a_copy_off_by_a_percent(nam
     path = MODELS_DIR / name
     report = verify(path, path)
     assert report.ok and all(leg.ran and not leg.why for leg in report.legs.values()), str(report)
-    assert not report.unstable
+    assert not report.unstable and size_of(report) == SIZES[name]
     model = onnx.load(path)
     products = [
         n.output[0] for n in model.graph.node if n.op_type in ("MatMul", "Conv", "Gemm", "LSTM")
