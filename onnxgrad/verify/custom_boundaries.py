@@ -105,7 +105,7 @@ def around(original: ProofModel, candidate: ProofModel, unknown: Collection[Oper
         sides[0].cut(a, given, shown, inputs)
         sides[1].cut(b, given, shown, inputs)
     first, second = (side.finished() for side in sides)
-    operators = tuple(domains.full_name(a.domain, a.op_type) for a, _ in pairs)
+    operators = tuple(sides[0].label(a) for a, _ in pairs)
     return Around(first, second, operators, next((a.output[0] for a, b in pairs if b is None), ""))
 
 
@@ -168,6 +168,15 @@ class _Side:
             or (n.domain, n.op_type, n.overload) in self.opaque
             for n in every_node(nodes)
         )
+
+    def label(self, node: NodeProto) -> str:
+        """The operator of a custom node, or the one that it runs inside, with its own."""
+        operator = domains.full_name(node.domain, node.op_type)
+        bodies = [node, *(n for f in self.functions.values() for n in f.node)]
+        inside = [n for n in every_node(bodies) if (n.domain, n.op_type) in self.unknown]
+        if (node.domain, node.op_type) in self.unknown or not inside:
+            return operator
+        return f"{domains.full_name(inside[0].domain, inside[0].op_type)} in {operator}"
 
     def key(self, node: NodeProto) -> object:
         """All that has to be equal, beside the values of the operands."""
@@ -244,8 +253,10 @@ def _pairs(a: _Side, b: _Side) -> list[tuple[NodeProto, NodeProto | None]]:
                 del left[id(others[0])]
     if left:
         node = next(iter(left.values()))
-        operator = domains.full_name(node.domain, node.op_type)
-        raise CannotCut(f"only the second model has the {operator} of {node.output[0]!r}")
+        operator, name = b.label(node), node.output[0]
+        if " in " in operator and any(n.output[:1] == node.output[:1] for n in a.custom):
+            raise CannotCut(f"the bodies around {operator} ({name!r}) differ")
+        raise CannotCut(f"only the second model has the {operator} of {name!r}")
     return [(n, found.get(id(n))) for n in a.custom]
 
 

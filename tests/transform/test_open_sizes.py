@@ -109,6 +109,14 @@ def padded_and_causal(n: int) -> str:
       {{ a = And (t, mask)  y = Where (a, x, zero) }}"""
 
 
+def scattered(n: int) -> str:
+    """A cache that is written at every position, and at its first."""
+    indices = np.stack([np.zeros(n, int), np.arange(n)], -1)
+    return f"""g (float[1,{n},2] x, float[1,{n},2] cache) => (float[1,{n},2] y, float[1,{n},2] z)
+      <int64[1,{n},2] at = {numbers(indices)}, int64[1,2] first = {{0, 0}}, float[1,2] one = {{5, 6}}>
+      {{ y = ScatterND (cache, at, x)  z = ScatterND (x, first, one) }}"""
+
+
 # the text, what to open, the size in the file, other sizes
 OPENED: dict[str, tuple[Text, dict[str, list[str]], int, tuple[int, ...]]] = {
     "attention": (attention, {"n": ["ids.1"]}, 8, (5, 13, 30)),
@@ -119,6 +127,7 @@ OPENED: dict[str, tuple[Text, dict[str, list[str]], int, tuple[int, ...]]] = {
     "recurrent": (recurrent, {"n": ["x.2"]}, 6, (4, 9)),
     "cut to the size": (cut_to_the_size, {"n": ["x.2"]}, 8, (5, 13)),
     "padded and causal": (padded_and_causal, {"n": ["mask.3", "x.2", "x.3"]}, 6, (4, 9)),
+    "scattered": (scattered, {"n": ["x.1", "cache.1"]}, 6, (4, 9)),
     "masked": (masked, {"n": ["mask.1", "x.1"]}, 6, (4, 9)),
 }
 
@@ -166,6 +175,10 @@ REFUSED = {
         "g (float[1,8] x) => (float[1,7] y) <int64[1] a = {0}, int64[1] b = {7}, int64[1] c = {1}> { y = Slice (x, a, b, c) }",
         "x.1", r"its end 7 of 8 may count from the end \(write -1\)"),
     "an index near the end": ("g (float[1,8] x) => (float[1] y) <int64 i = {7}> { y = Gather <axis = 1> (x, i) }", "x.1", "its index 7 of 8"),
+    "an element near the end": (
+        "g (float[1,8] x) => (float[1,1] y) <int64[1,1] i = {7}> { y = GatherElements <axis = 1> (x, i) }", "x.1", "its index 7 of 8"),
+    "the last row": ("g (float[8,2] x) => (float[8,2] y) <int64[1,1] i = {7}, float[1,2] u = {1, 2}> { y = ScatterND (x, i, u) }", "x.0",
+                     "ScatterND.*its index 7 of 8"),
     "a fixed picture": (
         'g (float[1,1,4,4] x) => (float[1,1,9,4] y) <int64[4] s = {1,1,9,4}> { y = Resize <mode = "nearest"> (x, , , s) }',
         "x.2", "Resize.*its target 9 is fixed.*follow="),

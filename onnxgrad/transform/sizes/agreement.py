@@ -135,6 +135,19 @@ def _scattered(b: Binding) -> Iterator[Meeting]:
         yield Meeting(((1, axis), (2, axis)))
 
 
+def _scattered_slices(b: Binding) -> Iterator[Meeting]:
+    """Indices (*n, k) and updates (*n, *axes of the data behind the first k); constant indices are
+    read by their components first.
+    """
+    before = _rank(b, 1) - 1
+    indexed = _rank(b, 0) - _rank(b, 2) + before
+    indices = b.operand(1)
+    for axis in range(before) if indices is None or indices.const is None else ():
+        yield Meeting(((1, axis), (2, axis)))
+    for axis in range(indexed, _rank(b, 0)):
+        yield Meeting(((0, axis), (2, before + axis - indexed)))
+
+
 _ALONE = (
     f"{UNARY} {' '.join(REDUCTIONS)} Transpose Reshape Flatten Squeeze Unsqueeze Expand Tile Slice "
     "Gather GatherElements GatherND Split Pad Shape Size Range ConstantOfShape Constant OneHot "
@@ -159,4 +172,5 @@ _RULES: dict[tuple[str, str], _Rule] = {
     ("", "Attention"): _attention,
     **dict.fromkeys(names("QuantizeLinear DequantizeLinear"), _quantized),
     ("", "ScatterElements"): _scattered,
+    ("", "ScatterND"): _scattered_slices,
 }

@@ -135,6 +135,16 @@ def gather(node: Node) -> Shape | None:
     return None
 
 
+def elements(node: Node) -> Shape | None:
+    """Fixed indices in the first half of an open axis count from its start."""
+    given, indices = node.shape(), node.binding.operand(1)
+    size = given[int(node.binding.attr("axis", 0)) % max(len(given), 1)]
+    if indices is not None and indices.const is not None and node.at.is_open(size):
+        for index in np.unique(indices.const).tolist():
+            _counts_from_the_start(int(index), node.number(size), "index")
+    return None
+
+
 def gather_nd(node: Node) -> Shape | None:
     """Constant indices into an open axis must count positions along one axis of the indices."""
     given, indices = node.shape(), node.binding.operand(1)
@@ -147,7 +157,9 @@ def gather_nd(node: Node) -> Shape | None:
         if size is not None and node.at.is_open(size):
             number, column = node.number(size), array[..., i]
             axes = [a for a, count in enumerate(column.shape) if count == number]
-            if len(axes) != 1 or wanted.setdefault(axes[0], size) != size:
+            for index in () if axes else np.unique(column).tolist():
+                _counts_from_the_start(int(index), number, "index")
+            if axes and (len(axes) > 1 or wanted.setdefault(axes[0], size) != size):
                 raise Refused(f"its indices into an axis of size {size} are fixed")
     parts = [constant(array[..., i : i + 1], indices.dtype) for i in range(array.shape[-1])]
     if not wanted:
@@ -316,7 +328,8 @@ TARGETS: dict[str, _Rule] = {
     "Expand": expand,
     "Slice": slice_,
     "Gather": gather,
-    "GatherND": gather_nd,
+    **dict.fromkeys(("GatherND", "ScatterND"), gather_nd),
+    **dict.fromkeys(("GatherElements", "ScatterElements"), elements),
     "Split": split,
     "Resize": resize,
     "TopK": top_k,
