@@ -13,7 +13,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.laws.composites.conditions import near, scalar
 from onnxgrad.rewrite.pattern import Either, P, Pattern, capture
 
-x, z, t, h, s, q, w, r, d, eps, axes = capture("x z t h s q w r d eps axes")
+x, z, t, h, s, q, w, r, d, c, eps, axes = capture("x z t h s q w r d c eps axes")
 
 _CUBE = P.Pow(x, 3.0) | P.Mul(x, P.Mul(x, x)) | P.Mul(x, P.Pow(x, 2.0))
 _BENT = P.Add(x, q & P.Mul(_CUBE, near(0.044715, "third")))
@@ -53,6 +53,12 @@ def angle(g: Var, y: Var, x: Var, z: Var) -> tuple[Var, Var]:
     square = x * x + z * z
     share = g / op.Where(op.Equal(square, 0.0), 1.0, square)
     return -(share * z), share * x
+
+
+@chain(P.Where(c & P.Greater(x, q.const), x, P.Softplus(x)))
+def softplus_up_to(g: Var, y: Var, c: Var, x: Var) -> Var:
+    """y = x where c, x > q, as PyTorch writes softplus, else softplus x: y' = 1, or sigmoid x"""
+    return op.Where(c, g, g * op.Sigmoid(x))
 
 
 # RMSNormalization without its weight, and the second half of LayerNormalization

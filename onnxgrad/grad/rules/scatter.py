@@ -20,7 +20,7 @@ from onnxgrad.grad.rules._common import (
 )
 from onnxgrad.ir.emission.fill_and_reshape import fill, reshape_like, zeros_like
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import TensorType
+from onnxgrad.ir.types import TensorType, element_count
 from onnxgrad.ir.var import Var
 
 _HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
@@ -52,7 +52,8 @@ def add_at_numbers(g: Var, x: Var, numbers: Var) -> Var:
     """Zeros like `x`, with each element of `g` added to the element of `x` that `numbers` counts,
     row-major, in its place.
     """
-    flat = op.Reshape(zeros_like(x), [-1])
+    count = element_count(x.shape)
+    flat = op.Reshape(zeros_like(x), [-1]) if count is None else fill([count], 0.0, x.dtype)
     places, values = op.Reshape(numbers, [-1]), op.Reshape(g, [-1])
     return reshape_like(scatter_elements(flat, places, values, axis=0, reduction="add"), x)
 

@@ -73,6 +73,15 @@ def test_silu() -> None:
     assert emitted_by(SILU) == Counter(Mul=2, Add=1, Sub=1)
 
 
+def test_softplus_up_to_a_threshold() -> None:
+    text = (
+        "g (float[2,3] x) => (float[2,3] y) <float two = {2.0}> "
+        "{ c = Greater (x, two) s = Softplus (x) y = Where (c, x, s) }"
+    )
+    check_model(parse(text), {"x": normal(2, 3) * 3})
+    assert emitted_by(text) == Counter(Sigmoid=1, Mul=1, Where=1)
+
+
 @pytest.mark.parametrize("inverse", ROOTS)
 @pytest.mark.parametrize("square", ["p = Mul (x, x)", "p = Pow (x, two)"])
 def test_root_mean_square(inverse: str, square: str) -> None:
