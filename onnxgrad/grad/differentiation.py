@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from onnxgrad.errors import InputError
 from onnxgrad.grad.backward_walk import backward
+from onnxgrad.grad.checkpointing.choice import Choice, budget_of, plans
+from onnxgrad.grad.checkpointing.memory import peak_of
 from onnxgrad.grad.finish import finish, variable
 from onnxgrad.grad.prepare import Adjoint, GradientRequest, Prepared, prepare
 from onnxgrad.grad.registry import FORM
@@ -24,7 +27,7 @@ from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import constant, emitting
-from onnxgrad.ir.load import collector_paused
+from onnxgrad.ir.load import collector_paused, load_own
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.preflight.invalid_models import blaming
 from onnxgrad.ir.program import Program
@@ -64,17 +67,43 @@ def differentiate(
 
     options: the other fields of `GradientRequest`.
     """
+    request = GradientRequest(wrt, target, **options)
+    budget = budget_of(request.checkpoint)
     with collector_paused(), blaming(program.proto):
-        task = prepare(program, GradientRequest(wrt, target, **options))
-        before = FORM.set(task.request.form)
-        try:
-            # rules may compute ahead of time from a weight only if it stays what it is
-            with variable(task.requested if task.request.replaced else ()):
-                answer = _walk(task)
-        finally:
-            FORM.reset(before)
-        finish(task)
-        return answer
+        if budget is not None:
+            request = replace(request, checkpoint=within(program, request, budget))
+        return _differentiated(program, request)
+
+
+def within(program: Program, request: GradientRequest, budget: int) -> Choice:
+    """Return the choice that recomputes the least of those with which a run of the gradient takes
+    no more bytes than the budget. Raises InputError that names the least found.
+    """
+    least: int | None = None
+    for choice in plans(len(program.main.bindings)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they come with the gradient that is returned
+            found = _differentiated(load_own(program), replace(request, checkpoint=choice))
+        peak = peak_of(found.program.main)
+        if peak <= budget:
+            return choice
+        least = peak if least is None else min(least, peak)
+    raise InputError(
+        f"no choice of segments fits {budget} bytes; the least found needs about {least}"
+    )
+
+
+def _differentiated(program: Program, request: GradientRequest) -> Gradient:
+    task = prepare(program, request)
+    before = FORM.set(task.request.form)
+    try:
+        # rules may compute ahead of time from a weight only if it stays what it is
+        with variable(task.requested if task.request.replaced else ()):
+            answer = _walk(task)
+    finally:
+        FORM.reset(before)
+    finish(task)
+    return answer
 
 
 def _walk(task: Prepared) -> Gradient:
@@ -94,7 +123,7 @@ def _walk(task: Prepared) -> Gradient:
             if reason := why_zero(block, task.requested, task.targets, ste=request.ste):
                 text += f" ({reason})"
             notes.append(text)
-            warnings.warn(text, stacklevel=7)  # the caller of `onnxgrad.gradient`
+            warnings.warn(text, stacklevel=8)  # the caller of `onnxgrad.gradient`
         requested = dict(zip(task.requested_names, task.requested, strict=True))
         if found:
             notes += cut_off(

@@ -224,4 +224,4 @@ def _view(
     marks = choose(
         block, checkpoint, [b for b in block.bindings if any(v in passed for v in b.outputs)]
     )
-    return Recomputation(block, marks)
+    return Recomputation(block, marks) if marks.start or marks.end else AsKept()

@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from onnxgrad.grad.checkpointing.recomputation import Checkpoint
 
 
+_POLICIES = ("auto", "everything", "products", "nothing")
+
+
 class _Marks(Word):
-    """`auto`, a memory budget, or marks of values, which become a table."""
+    """A policy, a memory budget, or marks of values, which become a table."""
 
     def join(self, marks: Sequence[str], _: str) -> Any:
-        if len(marks) == 1 and (marks[0] == "auto" or marks[0][:1].isdigit()):
+        if len(marks) == 1 and (marks[0] in _POLICIES or marks[0][:1].isdigit()):
             return marks[0]
         found: dict[str, list[Any]] = {"start": [], "end": []}
         for mark in marks:
@@ -95,9 +98,10 @@ class Checkpointing(Declaration):
 
     checkpoint: Checkpoints | None = option(
         None,
-        "recompute values instead of keeping them: auto, up to a memory budget such as 512MB, or "
-        "at the marks [start:|end:]NAME[@READER]",
-        metavar="auto|SIZE|MARK",
+        "recompute values instead of keeping them: auto, as few as a memory budget such as 512MB "
+        "requires, all but products of matrices (products) or all (nothing), or at the marks "
+        "[start:|end:]NAME[@READER]",
+        metavar="POLICY|SIZE|MARK",
     )
 
 

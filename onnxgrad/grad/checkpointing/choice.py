@@ -8,34 +8,38 @@ segment is not recomputed.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
 from onnxgrad.errors import InputError
+from onnxgrad.grad.checkpointing.costs import is_product, size_of
+from onnxgrad.grad.checkpointing.keeping import POLICIES, bytes_of
 from onnxgrad.grad.checkpointing.recomputation import Checkpoint, Marks, Use, resolve
 from onnxgrad.grad.control_flow.loop import state_types, typed_step
-from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.types import TensorType, byte_count, is_static, numpy_dtype
+from onnxgrad.ir.types import byte_count, is_static
 from onnxgrad.ir.var import Var
 
-Choice: TypeAlias = "Checkpoint | Mapping[str, Sequence[Use]] | Sequence[str] | str | int | None"
 
-# sizes are compared, not measured: an open dimension counts as this many
-_OPEN = 64
+@dataclass(frozen=True)
+class Segments:
+    """About this many boundaries. Raises InputError where sizes are open."""
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    count: int
 
-_UNLIMITED = 1 << 62  # bytes that no machine has
+
+Choice: TypeAlias = (
+    "Checkpoint | Segments | Mapping[str, Sequence[Use]] | Sequence[str] | str | int | None"
+)
 
 
 def choose(block: BindingBlock, choice: Choice, needed: Iterable[Binding]) -> Marks:
     """The marks for `checkpoint=`: a Checkpoint or its fields by name, value names (each starts a
-    segment), "auto", or a budget.
+    segment), "auto", another policy of `keeping`, or a budget.
 
     A budget is a number of bytes, or text such as "512MB". `needed` are the forward bindings that
     the backward part passes. Raises InputError for a budget that no choice of segments meets, or
@@ -45,22 +49,61 @@ def choose(block: BindingBlock, choice: Choice, needed: Iterable[Binding]) -> Ma
         choice = Checkpoint(**choice)
     if isinstance(choice, Checkpoint):
         return resolve(block, choice)
+    if isinstance(choice, Segments):
+        return _segmented(block, list(needed), choice.count)
+    if isinstance(choice, str) and choice in POLICIES and choice != "auto":
+        return _by_policy(block, list(needed), choice)
     if isinstance(choice, str) and choice != "auto":
-        choice = _bytes(choice)
+        choice = budget_of(choice)
     if choice == "auto" or isinstance(choice, int):
         return _automatic(block, list(needed), choice if isinstance(choice, int) else None)
     return resolve(block, Checkpoint(start=list(choice or ())))
 
 
-def _bytes(text: str) -> int:
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)i?B?\s*", text, re.IGNORECASE)
-    if match is None:
+def budget_of(choice: Choice) -> int | None:
+    """Return the bytes that a budget allows, None for other choices. Raises InputError for a text
+    that is neither a policy nor a budget.
+    """
+    if not isinstance(choice, str) or choice in POLICIES:
+        return choice if isinstance(choice, int) else None
+    size = bytes_of(choice)
+    if size is None:
         raise InputError(
-            f"checkpoint '{text}' is neither \"auto\" nor a memory budget such as 512MB; list "
-            "names instead"
+            f"checkpoint '{choice}' is neither one of {', '.join(POLICIES)} nor a memory budget "
+            "such as 512MB; list names instead"
         )
-    # so many digits are infinity as a float
-    return int(min(float(match[1]) * _UNITS[match[2].upper()], _UNLIMITED))
+    return size
+
+
+def plans(bindings: int) -> list[Choice]:
+    """Return choices for so many bindings, those that recompute the least first."""
+    most, found = 4 * math.isqrt(bindings) + 1, [1, 2, 3]
+    while found[-1] < most:
+        found.append(min(most, 2 * found[-1]))
+    return [Segments(0), "products", *map(Segments, found), "auto"]
+
+
+def _segmented(block: BindingBlock, needed: list[Binding], count: int) -> Marks:
+    inside = {b: footprint(b) for b in needed if b.blocks}
+    forward = _forward(needed, inside)
+    _refuse_open(forward, inside)
+    return _marks(block, forward, _cuts(forward, count) if count else [])
+
+
+def _by_policy(block: BindingBlock, needed: list[Binding], policy: str) -> Marks:
+    """Marks by which results of products, or inputs alone, are kept; of "everything", none."""
+    if policy == "everything":
+        return Marks(frozenset(), frozenset())
+    kept = {v for b in needed for v in b.outputs if policy == "products" and is_product(b)}
+    known = {v for b in needed for v in b.outputs if v is not None}
+    lost = known - kept
+    start, end = set[tuple[Var, Binding]](), set[tuple[Var, Binding]]()
+    for b in needed:
+        if draws(b) or (policy == "products" and is_product(b)):
+            end.update((v, b) for v in b.reads() if v in lost)
+        else:
+            start.update((v, b) for v in b.reads() if v not in lost and not v.is_constant)
+    return Marks(frozenset(start), frozenset(end))
 
 
 @dataclass(frozen=True)
@@ -128,21 +171,12 @@ def _forward(needed: list[Binding], inside: Mapping[Binding, int | None]) -> _Fo
         for v in [v for v in now if last[v] <= i]:
             del now[v]
         alive.append(list(now))
-    bytes_ = [sum(map(_size, _results(b))) + (inside.get(b, 0) or 0) for b in order]
-    return _Forward(order, bytes_, alive, [sum(map(_size, values)) for values in alive])
+    bytes_ = [sum(map(size_of, _results(b))) + (inside.get(b, 0) or 0) for b in order]
+    return _Forward(order, bytes_, alive, [sum(map(size_of, values)) for values in alive])
 
 
 def _results(b: Binding) -> list[Var]:
     return [v for v in b.outputs if v is not None and v.users]
-
-
-def _size(v: Var) -> int:
-    if not isinstance(v.type, TensorType) or v.shape is None or not v.dtype:
-        return _OPEN
-    return (
-        math.prod(d if isinstance(d, int) else _OPEN for d in v.shape)
-        * numpy_dtype(v.dtype).itemsize
-    )
 
 
 def _cuts(forward: _Forward, count: int) -> list[int]:
@@ -162,7 +196,7 @@ def _cuts(forward: _Forward, count: int) -> list[int]:
 
 def _peak(forward: _Forward, cuts: Sequence[int]) -> int:
     """The bytes kept at the boundaries, plus the largest segment."""
-    kept = sum(map(_size, {v for c in cuts for v in forward.alive[c]}))
+    kept = sum(map(size_of, {v for c in cuts for v in forward.alive[c]}))
     edges = [-1, *cuts, len(forward.order) - 1]
     return kept + max(sum(forward.bytes[a + 1 : b + 1]) for a, b in pairwise(edges))
 

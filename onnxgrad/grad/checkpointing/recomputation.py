@@ -203,10 +203,10 @@ class Recomputation:
 
 
 def _is_shared(v: Var) -> bool:
-    """Whether it is a weight that several bindings read, or the Identity of one."""
+    """Whether it is a weight or input that several bindings read, or the Identity of one."""
     b = v.definition
     weight = b.inputs[0] if b is not None and b.is_op("Identity") else v
-    return weight is not None and weight.initializer is not None and weight.use_count > 1
+    return weight is not None and weight.definition is None and weight.use_count > 1
 
 
 # what stands for a dtype in a Where, which onnxruntime's CPU has for some only; every value comes

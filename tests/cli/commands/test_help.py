@@ -76,7 +76,7 @@ def test_an_unknown_topic(run: Run, word: str, answer: str) -> None:
         ("resume", "fit", "checkpoint"),
         ("freeze weights", "training", "wrt"),
         ("save memory", "gradients", "--checkpoint"),
-        ("residuals", "gradients", "--split"),
+        ("residuals", "transformations", "--split"),
         ("change opset", "convert-opset", "upgrade"),
         ("subgraph", "extract", "between given values"),
         ("new axis", "vmap", "rows"),

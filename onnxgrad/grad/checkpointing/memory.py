@@ -1,0 +1,289 @@
+"""The memory that a run of a graph takes in onnxruntime's CPU provider, at known sizes.
+
+It is computed as onnxruntime 1.32 plans a sequential run with its default options:
+
+- Bindings run depth-first from the graph's sinks, the last of them first.
+- A result takes over the buffer of an operand that ends there, if the operator works in place.
+- Else it takes a buffer that has become free, of the same number of bytes. That buffer is kept
+  until the last value in it ends, also while it is idle: of a network with values of many sizes,
+  such as a U-Net, this holds more than the values do. `SessionOptions.enable_mem_reuse = False`
+  turns that off.
+- All other buffers come from an arena, which grows by regions of doubling size and splits and
+  joins chunks of them. A page counts once it was written.
+- Transposed convolutions unfold one image at a time, convolutions copy their images into and out of
+  a layout of their own.
+
+Rewriting by onnxruntime is not known here, in which it exchanges nodes and copies values into the
+layout of its convolutions: margins and `KERNELS` allow for it (scripts/results/memory.txt).
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from onnxgrad.grad.checkpointing.costs import size_of
+from onnxgrad.ir.binding import Binding, draws
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.types import is_static
+from onnxgrad.ir.var import Var
+
+MARGIN, MARGIN_OF_CONVOLUTIONS = 1.08, 1.3  # of what is planned
+KERNELS = 9 << 20  # bytes: packed operands and other scratch of kernels
+
+# results in the memory of their first operand
+_VIEWS = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
+_IN_PLACE = frozenset((
+    "Abs", "Add", "Cast", "Clip", "Div", "Erf", "Exp", "Log", "Mul", "Neg", "Pow", "Reciprocal",
+    "Relu", "Sigmoid", "Softmax", "Sqrt", "Sub", "Sum", "Tanh", "Where",
+))  # fmt: skip
+_ROUNDED = 256  # bytes: the sizes of chunks are multiples
+_PAGE = 1024  # bytes; those of the system are larger, which tells only in small graphs
+_FIRST, _LARGEST = 1 << 20, 1 << 30  # bytes: regions
+_WASTED = 1 << 27  # bytes at the end of a chunk that is not split
+
+
+def peak_of(block: BindingBlock) -> int:
+    """Return the bytes that a run takes beyond its inputs and weights; results count."""
+    arena, chunks = _Arena(), dict[int, _Chunk]()
+    for step in _Plan(block).steps():
+        for number, size in step.begin:
+            chunks[number] = arena.take(size)
+        if step.scratch:
+            arena.give(arena.take(step.scratch))
+        for number in step.end:
+            arena.give(chunks.pop(number))
+    written = arena.touched * _PAGE
+    margin = MARGIN_OF_CONVOLUTIONS if any(b.is_op("Conv") for b in block.bindings) else MARGIN
+    return int(margin * written) + min(KERNELS, written // 2)
+
+
+# ---- which buffer each value has, and when ------------------------------------------------------
+
+
+@dataclass
+class _Step:
+    """The buffers that begin before a binding runs, with their sizes, and end after it."""
+
+    begin: list[tuple[int, int]] = field(default_factory=list)
+    end: list[int] = field(default_factory=list)
+    scratch: int = 0
+
+
+class _Plan:
+    """The buffers of a block's values."""
+
+    def __init__(self, block: BindingBlock) -> None:
+        self._constants = {v for v in block.vars() if v.is_constant}
+        self._order = [b for b in _in_order(block) if not self._folded(b)]
+        self._results = set(block.outputs)
+        self._reads: dict[Var, int] = {}
+        for b in self._order:
+            for v, count in _operands(b).items():
+                self._reads[v] = self._reads.get(v, 0) + count
+        self._buffers: dict[Var, int | None] = dict.fromkeys(block.inputs)
+        self._sizes: list[int] = []
+        self._left: list[int] = []  # reads of each buffer
+        self._last: list[int] = []  # the step of each buffer's last read
+        self._idle: list[int] = []
+
+    def _folded(self, b: Binding) -> bool:
+        """Whether onnxruntime computes it while it loads."""
+        if b.op == "Constant":
+            return True
+        found = not b.blocks and not draws(b) and all(v in self._constants for v in b.reads())
+        if found:
+            self._constants.update(v for v in b.outputs if v is not None)
+        return found
+
+    def steps(self) -> list[_Step]:
+        """Return the steps in the order of a run."""
+        steps = []
+        for i, b in enumerate(self._order):
+            step = _Step(scratch=_scratch(b))
+            for v in b.outputs:
+                if v is not None and (number := self._place(v, b)) is not None:
+                    step.begin.append((number, self._sizes[number]))
+            for v, count in _operands(b).items():
+                self._read(v, count, i)
+            for v in b.outputs:
+                if v is not None:
+                    self._read(v, 0, i)
+            steps.append(step)
+        kept = {self._buffers.get(v) for v in self._results}
+        for number, last in enumerate(self._last):
+            if number not in kept:
+                steps[last].end.append(number)
+        return steps
+
+    def _place(self, v: Var, b: Binding) -> int | None:
+        """Choose the buffer of a result; return its number if it is new."""
+        reads, first = self._reads.get(v, 0), b.operand(0)
+        if b.op in _VIEWS and not b.domain and first is not None:
+            number = self._buffers.get(first)
+            self._buffers[v] = number
+            if number is not None:
+                self._left[number] += reads
+            return None
+        taken = None if v in self._results else self._taken(v, b)
+        if taken is not None:
+            self._buffers[v] = taken
+            self._left[taken] += reads
+            return None
+        self._buffers[v] = number = len(self._sizes)
+        self._sizes.append(size_of(v))
+        self._left.append(reads)
+        self._last.append(0)
+        return number
+
+    def _taken(self, v: Var, b: Binding) -> int | None:
+        """Return the buffer of an operand that ends here, or one that is idle."""
+        if not is_static(v.shape):
+            return None
+        for w in b.inputs if b.op in _IN_PLACE and not b.domain else ():
+            number = None if w is None else self._buffers.get(w)
+            if w is None or number is None or self._left[number] != 1:
+                continue
+            if w.dtype == v.dtype and w.shape == v.shape:
+                return number
+        found = next((n for n in self._idle if self._sizes[n] == size_of(v)), None)
+        if found is not None:
+            self._idle.remove(found)
+        return found
+
+    def _read(self, v: Var, count: int, step: int) -> None:
+        number = self._buffers.get(v)
+        if number is None:
+            return
+        self._last[number] = step
+        self._left[number] -= count
+        if self._left[number] == 0 and number not in self._idle and v not in self._results:
+            self._idle.insert(0, number)
+
+
+def _operands(b: Binding) -> dict[Var, int]:
+    return {v: max(1, sum(w is v for w in b.inputs)) for v in b.reads()}
+
+
+def _in_order(block: BindingBlock) -> Iterator[Binding]:
+    """The bindings as onnxruntime runs them."""
+    block.schedule()
+    number = {b: i for i, b in enumerate(block.bindings)}
+    todo = [(b, False) for b in number if not any(v is not None and v.users for v in b.outputs)]
+    seen: set[Binding] = set()
+    while todo:
+        b, done = todo.pop()
+        if done:
+            yield b
+        elif b not in seen:
+            seen.add(b)
+            todo.append((b, True))
+            made = {v.definition for v in b.reads() if v.definition in number} - seen
+            todo += ((d, False) for d in sorted(made, key=number.__getitem__))
+
+
+def _scratch(b: Binding) -> int:
+    """Return the bytes that a kernel takes while it runs."""
+    x, w = b.operand(0), b.operand(1)
+    if x is None or w is None:
+        return 0
+    if b.is_op("Conv"):  # in and out of the kernel's own layout
+        return size_of(x) + size_of(b.out)
+    shape, kernel = x.shape, w.shape
+    if b.is_op("ConvTranspose") and is_static(shape) and is_static(kernel):
+        return 4 * math.prod(kernel[1:]) * math.prod(shape[2:])
+    return 0
+
+
+# ---- the arena ----------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _Chunk:
+    """A part of a region, and its neighbours there."""
+
+    pages: _Pages
+    start: int
+    size: int
+    used: bool = False
+    before: _Chunk | None = None
+    behind: _Chunk | None = None
+
+
+class _Pages:
+    """The pages of a region that were written, as a number with a bit for each."""
+
+    def __init__(self) -> None:
+        self._written = 0
+
+    def write(self, start: int, size: int) -> int:
+        """Return how many pages are written for the first time."""
+        first, last = start // _PAGE, (start + size + _PAGE - 1) // _PAGE
+        before = self._written.bit_count()
+        self._written |= ((1 << (last - first)) - 1) << first
+        return self._written.bit_count() - before
+
+
+class _Arena:
+    """Best fit with coalescing, as onnxruntime's BFCArena."""
+
+    def __init__(self) -> None:
+        self.touched = 0  # pages
+        self._grown = _FIRST
+        self._free: list[tuple[int, int, _Chunk]] = []
+        self._made = 0
+
+    def take(self, size: int) -> _Chunk:
+        """Return a chunk of at least so many bytes."""
+        rounded = max(_ROUNDED, -(-size // _ROUNDED) * _ROUNDED)
+        if not self._free or self._free[-1][0] < rounded:
+            self._put(_Chunk(_Pages(), 0, self._region(rounded)))
+        chunk = self._free.pop(bisect.bisect_left(self._free, (rounded, -1)))[2]
+        rest = chunk.size - rounded
+        if chunk.size >= 2 * rounded or rest >= _WASTED:
+            behind = _Chunk(chunk.pages, chunk.start + rounded, rest, False, chunk, chunk.behind)
+            if chunk.behind is not None:
+                chunk.behind.before = behind
+            chunk.behind, chunk.size = behind, rounded
+            self._put(behind)
+        chunk.used = True
+        self.touched += chunk.pages.write(chunk.start, size)
+        return chunk
+
+    def give(self, chunk: _Chunk) -> None:
+        """Take a chunk back and join it with its free neighbours."""
+        chunk.used = False
+        behind, before = chunk.behind, chunk.before
+        if behind is not None and not behind.used:
+            self._drop(behind)
+            self._join(chunk, behind)
+        if before is not None and not before.used:
+            self._drop(before)
+            self._join(before, chunk)
+            chunk = before
+        self._put(chunk)
+
+    def _region(self, size: int) -> int:
+        fits = size <= self._grown
+        while size > self._grown:
+            self._grown *= 2
+        found = self._grown
+        if fits:
+            self._grown = min(2 * self._grown, _LARGEST)
+        return found
+
+    def _put(self, chunk: _Chunk) -> None:
+        self._made += 1
+        bisect.insort(self._free, (chunk.size, self._made, chunk))
+
+    def _drop(self, chunk: _Chunk) -> None:
+        self._free = [entry for entry in self._free if entry[2] is not chunk]
+
+    @staticmethod
+    def _join(chunk: _Chunk, behind: _Chunk) -> None:
+        chunk.size += behind.size
+        chunk.behind = behind.behind
+        if behind.behind is not None:
+            behind.behind.before = chunk
