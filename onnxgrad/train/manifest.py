@@ -56,6 +56,7 @@ class Fed:
     gradient that the optimiser receives, in update.onnx if it exists, else in train.onnx. group:
     the index of a parameter's group. classes, ignored: labels of a loss are 0 to classes - 1, or
     `ignored`. unread: the number of labels at the beginning of a sequence that have no score.
+    weights: of the classes, by which a mean over labels divides.
     zeros: the first value is zeros and not stored. A seed differs in each run.
     """
 
@@ -72,6 +73,9 @@ class Fed:
     group: Size | None = None
     adjoint: str | None = None
     unread: int | None = None
+    weights: tuple[Annotated[float, Range(-sys.float_info.max, sys.float_info.max)], ...] | None = (
+        None
+    )
     zeros: bool = field(default=False, compare=False)
 
 

@@ -326,7 +326,8 @@ def _batch(v: Var, place: Place) -> Fed:
     """Return the entry of a part of the batch; for labels with their range."""
     classes, ignored = place.classes.get(v.name, (None, None))
     unread, of = place.unread.get(v.name), place.anchors.get(v.name)
-    return replace(fed_of(v, "batch"), classes=classes, ignored=ignored, unread=unread, of=of)
+    found = replace(fed_of(v, "batch"), classes=classes, ignored=ignored, unread=unread, of=of)
+    return replace(found, weights=place.weights.get(v.name))
 
 
 def forward(step: TrainingStep) -> Program:

@@ -98,7 +98,8 @@ def in_training() -> TrainingStep:
     one = np.ones(2, np.float32)
     for name, a in {"s": one, "b": one, "m": one, "v": one, "w": np.eye(3, dtype="f")}.items():
         model.graph.initializer.append(numpy_helper.from_array(a, name))
-    return training_step(model, "sequence_cross_entropy", batch_norm="train", dropout="train")
+    loss = "sequence_cross_entropy{weight=[1,2,5]}"
+    return training_step(model, loss, batch_norm="train", dropout="train")
 
 
 def test_the_schema_is_that_of_what_is_written(tmp_path: Path) -> None:

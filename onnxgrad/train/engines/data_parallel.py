@@ -63,18 +63,21 @@ class Shards:
         if over_batch == "sum":
             return np.asarray(counts > 0, np.float64)
         of_labels = [f for f in self.inputs if f.ignored is not None and f.name in self.split]
-        labels = [f for f in of_labels if (self.split[f.name] == f.ignored).any()]
+        labels = [f for f in of_labels if f.weights or (self.split[f.name] == f.ignored).any()]
         if labels and over_batch == "mixed":
             raise InputError(
-                f"'{labels[0].name}' has labels that are ignored, and the loss has other terms, "
-                "whose means count them: train in one process"
+                f"'{labels[0].name}' has labels that are ignored or have weights, and the loss has "
+                "other terms, whose means count all alike: train in one process"
             )
         if labels and over_batch == "labels":
             fed = labels[0]
             read: Any = self.split[fed.name]
             if read.ndim > 1:
                 read = read[..., fed.unread or 0 :]
-            counted = [float((read[bounds] != fed.ignored).sum()) for bounds in parts]
+            weight = (read != fed.ignored).astype(np.float64)
+            if fed.weights:
+                weight *= np.take(fed.weights, np.where(weight, read, 0), mode="clip")
+            counted = [float(weight[bounds].sum()) for bounds in parts]
             if sum(counted):  # the mean of nothing is the loss's own affair
                 counts = np.asarray(counted)
         return np.asarray(counts / counts.sum())
@@ -143,7 +146,7 @@ class DataParallel(BlocksEngine):
             )
             raise InputError(
                 "the loss does not say that it is a mean over the batch, of which each process has "
-                f"a part: without weights of classes declare it, as in {how}"
+                f"a part: declare it, as in {how}"
             )
         manifest = step.manifest.to_json()
         if any(other != manifest for other in self.ranks.all(manifest)):

@@ -134,12 +134,10 @@ class _OfClasses(Reduced):
 
     @property
     def over_batch(self) -> OverBatch | None:
-        """A mean over the labels that count; None with weights of classes."""
-        if self.reduction == "sum":
-            return "sum"
-        return "labels" if self.weight is None else None
+        """A mean over the labels that count, by the weights of their classes."""
+        return "sum" if self.reduction == "sum" else "labels"
 
-    def _weight(self, z: Var, classes: Dim) -> Var | None:
+    def _weight(self, place: Place, z: Var, classes: Dim) -> Var | None:
         """Return the weight of each class. Raises InputError unless there is one per class."""
         value = self.weight
         if value is None:
@@ -157,6 +155,7 @@ class _OfClasses(Reduced):
                 f"{self.name}: weight is one number per class, {classes or '?'} of them, not an "
                 f"array {shape}"
             )
+        place.weights[self.target] = tuple(np.asarray(value, np.float64).tolist())
         return known(value, z)
 
     def _labels(self, place: Place, classes: Dim, shape: Shape) -> Var:
@@ -211,7 +210,7 @@ class CrossEntropy(_OfClasses):
         """
         z = place.prediction(self.output)
         shape, axis = z.shape or (), self._axis(z)
-        weight = self._weight(z, shape[axis])
+        weight = self._weight(place, z, shape[axis])
         if self.probabilities:
             target = place.labels(self.target, z.dtype, shape, self.name)
             first = 0 if axis else -1
@@ -272,7 +271,7 @@ class SequenceCrossEntropy(_OfClasses):
         shape: Shape = z.shape or ()
         if len(shape) < 2:
             raise InputError(f"{self.name} of '{z.name}', {z.type}: it needs scores (B, S, V)")
-        weight = self._weight(z, shape[-1])
+        weight = self._weight(place, z, shape[-1])
         labels = self._labels(place, shape[-1], shape[:-1])
         examples = self._examples(place, labels, z)
         examples = None if examples is None else op.Reshape(examples, [-1])

@@ -33,7 +33,8 @@ class Place:
 
     own: the model's values by name, without those that losses add. classes: for each labels' input
     the number of classes (None if unknown) and the label that is ignored. unread: for each labels'
-    input the number of labels at the beginning of a sequence without a score. detached: names of
+    input the number of labels at the beginning of a sequence without a score. weights: for each
+    labels' input the weights of the classes. detached: names of
     values at which gradients stop; each is a copy of a value of the model that is a target.
     anchors: for each input with an earlier value of a weight the name of the weight.
     """
@@ -42,6 +43,7 @@ class Place:
     own: Mapping[str, Var] = field(init=False)
     classes: dict[str, tuple[int | None, int]] = field(init=False, default_factory=dict)
     unread: dict[str, int] = field(init=False, default_factory=dict)
+    weights: dict[str, tuple[float, ...]] = field(init=False, default_factory=dict)
     detached: list[str] = field(init=False, default_factory=list)
     anchors: dict[str, str] = field(init=False, default_factory=dict)
 

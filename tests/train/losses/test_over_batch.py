@@ -39,7 +39,10 @@ CASES: list[tuple[str, str | None, dict[str, Any], dict[str, Any]]] = [
     ("cross_entropy", "labels", ROWS, {"labels": LABELS}),
     ("cross_entropy{label_smoothing=0.2}", "labels", ROWS, {"labels": LABELS}),
     ("cross_entropy{reduction=sum," + WEIGHTED + "}", "sum", ROWS, {"labels": LABELS}),
-    ("cross_entropy{" + WEIGHTED + "}", None, ROWS, {"labels": LABELS}),
+    ("cross_entropy{" + WEIGHTED + "}", "labels", ROWS, {"labels": LABELS}),
+    ("cross_entropy{" + WEIGHTED + ",label_smoothing=0.2}", "labels", ROWS, {"labels": ALL}),
+    ("sequence_cross_entropy{" + WEIGHTED + "}", "labels", {"y": RNG.standard_normal((7, 5, 3))},
+     {"labels": TOKENS}),
     ("cross_entropy{probabilities=true," + WEIGHTED + "}", "mean", ROWS, {"labels": P}),
     ("sequence_cross_entropy", "labels", {"y": RNG.standard_normal((7, 5, 3))}, {"labels": TOKENS}),
     ("bce_with_logits{pos_weight=2}", "mean", ROWS, {"labels": P}),
@@ -85,6 +88,7 @@ def losses_of(
     for v in block.inputs:
         _, ignored = place.classes.get(v.name, (None, None))
         feds.append(replace(fed_of(v, "batch"), ignored=ignored, unread=place.unread.get(v.name)))
+        feds[-1] = replace(feds[-1], weights=place.weights.get(v.name))
     given = {**{f"{k}_in": v for k, v in values.items()}, **labels}
     cut, proto = shards(given, feds), to_proto(program)
     parts = [slice(0, 4), slice(4, 7)]
@@ -111,7 +115,10 @@ def test_what_a_loss_declares(
         assert parts == pytest.approx(whole, rel=1e-12)
 
 
-def test_labels_that_are_ignored_beside_another_mean() -> None:
+def test_labels_that_are_ignored_or_weighted_beside_another_mean() -> None:
+    loss = parse_loss("cross_entropy{" + WEIGHTED + "} + mse")
+    with pytest.raises(InputError, match="'labels' has labels that are ignored or have weights"):
+        losses_of(loss, ROWS, {"labels": ALL, "target": T}, loss.over_batch)
     loss = parse_loss("cross_entropy + mse")
     with pytest.raises(InputError, match="'labels' has labels that are ignored"):
         losses_of(loss, ROWS, {"labels": LABELS, "target": T}, loss.over_batch)
