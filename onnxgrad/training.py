@@ -86,8 +86,8 @@ def fit(
     given, into = settled(model), original
     if driver.is_folder(given) is (into is None):
         raise InputError(
-            "fit: original is the model of the training step whose folder is passed: give both, or "
-            "a model alone"
+            "fit: original is the model of the training step whose folder is passed: pass both, "
+            "or only a model"
         )
     kind = model if into is None else into
     into = given if into is None else settled(into)

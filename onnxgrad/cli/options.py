@@ -91,10 +91,12 @@ def tuning_of(args: argparse.Namespace) -> Path | float | None:
     """
     if args.tune_from is not None:
         if args.tune or args.tune_time is not None or args.tune_file is not None:
-            raise InputError("--tune-from decides as it was decided: give no other --tune option")
+            raise InputError(
+                "--tune-from repeats recorded decisions: remove the other --tune options"
+            )
         return Path(args.tune_from)
     if not args.tune and (args.tune_time is not None or args.tune_file is not None):
-        raise InputError("--tune-time and --tune-file are about --tune: give that as well")
+        raise InputError("--tune-time and --tune-file need --tune")
     return args.tune_time or TUNE_SECONDS if args.tune else None
 
 

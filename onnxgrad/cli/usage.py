@@ -221,8 +221,9 @@ COMMANDS: dict[str, Command] = {
                 "to -o: the model with the step as its TrainingInfoProto"),
             row("--from-training-info", either="form", action="store_true", help="write "
                 "the step that --training-info stored in MODEL; options of the step are ignored"),
-            row("--seal", either="form", metavar="FOLDER", help="accept the changed graphs of this "
-                "step: write their digests into its manifest, and nothing else"),
+            row("--seal", either="form", metavar="FOLDER",
+                help="accept the changed graphs of this step: only write their digests into its "
+                "manifest"),
             row("--vectors", either="form", metavar="FOLDER", help="write two small steps with "
                 "data and losses, for the tests of a client"),
             custom_ops("proof"),
@@ -239,7 +240,7 @@ COMMANDS: dict[str, Command] = {
             row("model", metavar="MODEL", help="an ONNX file, or the folder of a training step"),
             row("-o", "--output", metavar="OUT", help="the file for the trained model"),
             row("--original", metavar="FILE",
-                help="if MODEL is a folder: the model that the step was made of, for -o"),
+                help="if MODEL is a folder: the model from which the step was built, for -o"),
             custom_ops("run"),
         ),
         training.FitOptions,
@@ -389,7 +390,7 @@ COMMANDS: dict[str, Command] = {
         "measure the latency of models in turns, in wall and CPU time",
         (("bench model.onnx out.onnx", "run both in turns, print the ratio to the first"),
          ("bench model.onnx out.onnx --require 0.9 --threads 4",
-          "exit code 1 if the second takes more than 0.9 of the time")),
+          "exit with 1 if the second takes more than 0.9 of the time")),
         (
             row("model", nargs="+", metavar="MODEL",
                 help="ONNX files with equal inputs; ratios are to the first"),

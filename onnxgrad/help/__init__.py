@@ -152,7 +152,7 @@ def passages(topic: str) -> Iterator[Passage]:
 def search(words: str, among: Iterable[Passage]) -> list[Passage]:
     """Return the passages that contain every word, the best first. Words such as "the" or "model"
     only change the order, unless there are no others. If no passage has every word, return those
-    with the most.
+    with the most words, at least half.
     """
     every = words.split()
     needed = [word for word in every if word.lower() not in _NOISE] or every
@@ -161,7 +161,8 @@ def search(words: str, among: Iterable[Passage]) -> list[Passage]:
     if not found:
         kept = [([word for word in needed if p.points([word])], p) for p in among]
         most = max(len(words) for words, _ in kept)
-        found = [(p.points(words), p) for words, p in kept if 0 < most == len(words)]
+        if 2 * most >= len(needed):
+            found = [(p.points(words), p) for words, p in kept if 0 < len(words) == most]
     return [p for _, p in sorted(found, key=lambda one: -one[0])]
 
 

@@ -51,7 +51,7 @@ def edit(model: ModelLike, options: EditOptions, hooks: Hooks) -> Proved:
         hooks.on_read(program)
         if not (options.bind or options.rename or options.drop_output):
             flags = option("--bind, --rename and --drop-output", "bind, rename and drop_output")
-            raise InputError(f"there is nothing to change: see {flags}")
+            raise InputError(f"no change is requested: see {flags}")
         bound = values_of(program.proto, options.bind or {})
         names = of_known(options.rename, [v.name for v in program.main.vars()])
         made, notes = edited(program, bound, names, options.drop_output)
@@ -110,7 +110,9 @@ def values_of(model: ModelProto, given: Mapping[str, Any]) -> dict[str, Array]:
     for name, value in of_known(given, inputs).items():
         where = option(f"--bind {name}", f"bind={{{name!r}: ...}}")
         if name not in inputs:
-            raise InputError(f"{where}: the model has no such input{perhaps(name, inputs, 3)}")
+            raise InputError(
+                f"{where}: the model has no input of this name{perhaps(name, inputs, 3)}"
+            )
         if not inputs[name].type.HasField("tensor_type"):
             raise InputError(f"{where}: it is not a tensor, and only tensors can be constant")
         found[name] = _array(where, inputs[name], value)
@@ -131,7 +133,9 @@ def _array(where: str, declared: ValueInfoProto, value: Any) -> Array:
     texts = kind.elem_type == TensorProto.STRING and array.dtype.kind in "OUS"
     if array.dtype != dtype and not texts:
         wanted = dtype_name(kind.elem_type)
-        raise InputError(f"{where}: the model wants {wanted}, and the value is {array.dtype.name}")
+        raise InputError(
+            f"{where}: the model requires {wanted}, but the value is {array.dtype.name}"
+        )
     if shape is not None and (
         len(shape) != array.ndim
         or any(isinstance(d, int) and d != s for d, s in zip(shape, array.shape, strict=True))
@@ -254,10 +258,12 @@ def _drop(program: Program, names: Iterable[str]) -> None:
     for name in dict.fromkeys(names):
         if name not in outputs:
             where = option(f"--drop-output {name}", f"drop_output={name!r}")
-            raise InputError(f"{where}: the model has no such output{perhaps(name, outputs, 3)}")
+            raise InputError(
+                f"{where}: the model has no output of this name{perhaps(name, outputs, 3)}"
+            )
     dropped = [outputs[name] for name in dict.fromkeys(names)]
     if len(dropped) == len(outputs):
-        raise InputError("every output would be dropped, and a model without outputs is none")
+        raise InputError("every output would be dropped, but a model needs an output")
     with remove_what_served(program, dropped):
         for v in dropped:
             block.remove_output(v)

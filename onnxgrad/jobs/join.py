@@ -194,7 +194,7 @@ def _kept_outputs(graph: GraphProto, links: Mapping[str, str], wanted: Sequence[
     for name in several(wanted, "keep_output"):
         if name not in outputs:
             where = option(f"--keep-output {name}", f"keep_output={name!r}")
-            raise InputError(f"{where}: A has no such output{perhaps(name, outputs, 3)}")
+            raise InputError(f"{where}: A has no output of this name{perhaps(name, outputs, 3)}")
     return [name for name in outputs if name not in read or name in wanted]
 
 

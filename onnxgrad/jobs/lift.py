@@ -243,7 +243,7 @@ def _weights(program: Program, given: Sequence[str]) -> list[str]:
         if not met:
             where = option(f"--weights {name}", f"weights={name!r}")
             hint = perhaps(name, known, 3)
-            raise InputError(f"{where}: the model has no such input or initializer{hint}")
+            raise InputError(f"{where}: the model has no input or initializer of this name{hint}")
         found |= dict.fromkeys(met)
     return [n for n in known if n in found]
 

@@ -217,7 +217,7 @@ class Grown(NotProved):
         self.growth = growth
         super().__init__(
             f"merging always grows the file by {growth:,} bytes ({growth / max(size, 1):.0%}), "
-            "because weights that are merged have other readers: allow it with "
+            "because merged weights have other readers: allow it with "
             f"{option('--allow-growth', 'allow_growth=True')}, or merge auto; nothing was written"
         )
 

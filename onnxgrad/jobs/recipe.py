@@ -220,7 +220,7 @@ def parse(table: Any, where: str) -> Recipe:
         one = heading(where, 'models."*.onnx"')
         raise InputError(
             f"{where}: 'models' are tables of options, such as {one}; the list of models that "
-            f"`onnxgrad ci` takes stands in {heading(where, 'ci')}"
+            f"`onnxgrad ci` takes is in {heading(where, 'ci')}"
         )
     folder = Path(where).parent
     models = {

@@ -76,10 +76,7 @@ def _fails(
     if callable(check):
         asked = check
         if not asked(deepcopy(original[0])):
-            raise InputError(
-                f"{original[1]}: the check does not fail on it, so there is nothing to reduce: it "
-                "returns false"
-            )
+            raise InputError(f"{original[1]}: the check must fail on it: it returns false")
         return lambda candidate: bool(asked(deepcopy(candidate)))
     words = words_of(check) if isinstance(check, str) else list(check)
     command = Command(words, scratch, options.interesting_exit, options.says, options.check_timeout)

@@ -242,7 +242,7 @@ def _misfit(name: str, bound: Bound, match: re.Match[str]) -> str:
     if not bound.base and name != "latency" and bound.number != int(bound.number):
         return "a whole number is wanted"
     if bound.base == INPUT and bound.number < -1:
-        return "nothing is less than nothing"
+        return "an upper bound of 0 cannot be met"
     return ""
 
 
@@ -294,7 +294,7 @@ def hold(
         gaps += [leg.gap for leg in proof.legs_of(bound.names) if leg.gap]
         return replace(missing, held=not gaps, why="; ".join(gaps))
     if bound.base == BASELINE and baseline is None:
-        return replace(missing, why="there is no baseline of it: run `onnxgrad ci --update`")
+        return replace(missing, why="it has no baseline: run `onnxgrad ci --update`")
     if name == "interface":
         other = given if baseline is None or bound.base == INPUT else baseline
         same = _interface(result) == _interface(other)

@@ -123,7 +123,7 @@ def _target(shape: Shape | None) -> Array:
     decline_if(0 in shape, "a size is 0, which Reshape would copy")
     decline_if(
         sum(not isinstance(d, int) for d in shape) > 1,
-        "several sizes are unknown, and the count of elements decides one",
+        "several sizes are unknown, but the number of elements determines only one",
     )
     return np.array([d if isinstance(d, int) else -1 for d in shape], np.int64)
 

@@ -41,7 +41,7 @@ def gemm_of_rows(x: Var, w: Var, c: Var, root: Binding) -> Any:
     if w.shape is None or len(w.shape) != 2 or c.shape != w.shape[1:]:
         return decline("the weight is not a matrix (K, N), or the addend is not a row (N,)")
     if x.shape is None or len(x.shape) < 3 or root.version < 13:
-        return decline("there is no batch of matrices to make one of")
+        return decline("there is no batch of matrices")
     k, n = w.shape
     sizes = _target((*x.shape[:-1], n))
     if not (isinstance(k, int) and k > 0):

@@ -191,7 +191,7 @@ def _operands_as_attributes(b: Binding, schema: OpSchema) -> None:
     while kept and kept[-1] is None:
         kept.pop()
     if len(kept) > schema.max_input:
-        raise Refused(f"it takes {len(kept)} operands")
+        raise Refused(f"it has {len(kept)} operands")
     if len(kept) < len(b.inputs):
         before = [v.definition for v in b.inputs if v is not None and v.definition is not None]
         b.block.set_operands(b, kept)

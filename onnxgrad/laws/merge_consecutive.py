@@ -290,7 +290,7 @@ def pad_into_average(x: Var, pad: Binding, root: Binding) -> Any:
     pads = _pads_of_both(pad, root)
     decline_if(
         root.version < 7 or (any(root.attr("pads") or ()) and not root.attr("count_include_pad")),
-        "its own padding does not count, and that of the Pad does",
+        "its own padding is excluded, but that of the Pad is counted",
     )
     decline_if(
         root.attr("ceil_mode", 0), "a last window that begins in the padding would be left out"

@@ -108,7 +108,8 @@ def dtype_lost(b: Binding, version: int) -> str:
                 continue
             if name not in formals[min(i, len(formals) - 1)].types:
                 return (
-                    f"it takes no {v.type if v.dtype == 0 else dtype_name(v.dtype)} as '{v.name}'"
+                    f"it does not accept {v.type if v.dtype == 0 else dtype_name(v.dtype)} as "
+                    f"'{v.name}'"
                 )
     return ""
 

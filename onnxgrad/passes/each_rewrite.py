@@ -127,7 +127,7 @@ class EachTrace(Trace):
     ) -> None:
         (before, nodes_before), (after, nodes_after) = old, new
         types = _types(self.program) if self.program is not None else {}
-        context, why = False, "nothing that is read has changed"
+        context, why = False, "no value that is read has changed"
         ran = False
         for scope in scopes(
             before, after, lambda name: not nodes_before[name].isdisjoint(nodes_after[name])

@@ -163,8 +163,8 @@ def check_names(program: Program, names: Sequence[str]) -> None:
         known += [key[1] for key in program.functions]
         otherwise = f"it has {known[0]}, ..." if known else "it has no local functions"
         raise InputError(
-            f"{option('--inline', 'inline:')} {pattern} means no function of the model, and no "
-            f"operator in it that has a body; {did_you_mean(pattern, known, otherwise)}"
+            f"{option('--inline', 'inline:')} {pattern} matches no function of the model and no "
+            f"operator that has a body; {did_you_mean(pattern, known, otherwise)}"
         )
 
 
@@ -222,9 +222,7 @@ def _unbound(b: Binding, body: Body) -> str | None:
         if a.ref_attr_name and a.name in defaults and a.ref_attr_name not in always
     ]
     return (
-        f"attribute '{lost[0]}' is handed on by reference and has a default of its own"
-        if lost
-        else None
+        f"attribute '{lost[0]}' is passed on by reference and has its own default" if lost else None
     )
 
 

@@ -228,7 +228,7 @@ def _function(outlined: OutlinedPattern, group: Group, file: File, known: _Known
         decline_if(
             name != outlined.name and not outlined.body,
             "it differs from an earlier match under the same name: capture the attributes "
-            "that differ, or describe each form by a pattern of its own",
+            "that differ, or write a pattern for each form",
         )
         known[key] = define(group, file, name)
     return known[key][1]

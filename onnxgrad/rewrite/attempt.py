@@ -164,7 +164,8 @@ def replacements(answer: Mapping[Any, Any], captured: Captured) -> dict[Var, Var
             )
         if not _in_scope(new, old.block):
             raise InternalError(
-                f"it replaces {old.name} by {new.name}, which is not in reach where that is read"
+                f"it replaces {old.name} by {new.name}, which is not visible where the old value "
+                "is read"
             )
         if new is not old and old.use_count:
             found[old] = new

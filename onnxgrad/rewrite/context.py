@@ -68,7 +68,9 @@ class PatternContext:
 
     def __init__(self, *roots: Pattern) -> None:
         if not roots or not all(isinstance(root, Pattern) for root in roots):
-            raise InputError("PatternContext takes the roots, one or more patterns written with P")
+            raise InputError(
+                "PatternContext requires one or more roots, which are patterns written with P"
+            )
         self.roots = roots
         self._only: list[tuple[Pattern, Pattern]] = []
         self._tests: list[Callable[[Matched], bool]] = []
@@ -326,7 +328,7 @@ def _mapping(answer: Any, matched: Matched) -> Mapping[Var, Var]:
         )
     found = replacements(answer, {**matched.captured, **matched.values})
     if closes_cycle(found):
-        raise decline("the replacement needs a value that depends on what it replaces")
+        raise decline("the replacement reads a value that depends on the replaced value")
     return found
 
 

@@ -73,7 +73,7 @@ class OnnxscriptReplacement:
             if old.type is not None and new.type is not None and not fits(old.type, new.type):
                 raise decline(f"it replaces {old.name}: {old.type} by a value of type {new.type}")
         if closes_cycle(found):
-            raise decline("its replacement reads what it replaces")
+            raise decline("its replacement reads the replaced value")
         return found
 
     def settle(self, node: Any) -> bool:

@@ -269,8 +269,8 @@ class Fuel:
         self.left -= 1
         if self.left < 0:
             reason = (
-                f"it fired until the fuel of {self.amount} was spent: it does not terminate on "
-                "this graph"
+                f"it was applied until its fuel of {self.amount} was spent: it does not terminate "
+                "on this graph"
             )
             slip(trace, rule, program.main.name, program, InternalError(reason), author)
         return self.left >= 0

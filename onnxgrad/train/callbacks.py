@@ -192,7 +192,7 @@ def check_needs(
     )  # fmt: skip
     for flag, keyword, given, needed, what, missing in needs:
         if given and needed is None:
-            raise InputError(f"{option(flag, keyword)} {what}: give {missing}")
+            raise InputError(f"{option(flag, keyword)} {what}: pass {missing}")
 
 
 @dataclass

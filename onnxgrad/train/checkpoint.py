@@ -72,7 +72,7 @@ class Progress:
             return ""
         return (
             f"nothing was trained: {unit}={wanted} counts from the trainer's first step, and it "
-            f"has taken {done}; {unit}={done + wanted} goes on for as long again"
+            f"has taken {done}; {unit}={done + wanted} trains for as long again"
         )
 
     def check_trained(self, accumulate: int) -> None:
@@ -81,8 +81,8 @@ class Progress:
         """
         if self.micro:
             raise InputError(
-                f"nothing was trained: {accumulate} micro-batches make a step, and there were "
-                f"{self.micro}; take smaller ones, or more epochs"
+                f"nothing was trained: {accumulate} micro-batches make a step, but there were "
+                f"{self.micro}: use smaller batches or more epochs"
             )
 
     def words(self) -> dict[str, str]:

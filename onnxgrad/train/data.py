@@ -291,6 +291,6 @@ def without_unread(
     if leads:
         names = ", ".join(f"'{name}'" for name in extra)
         read = ", ".join(inputs)
-        words = f"{where}: nothing reads {names}; the step reads {read}"
+        words = f"{where}: the step does not read {names}; it reads {read}"
         warnings.warn(words, RunWarning, stacklevel=2)
     return {name: array for name, array in arrays.items() if name not in extra}

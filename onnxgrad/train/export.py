@@ -170,7 +170,7 @@ def _the_one(found: list[TensorProto], name: str) -> TensorProto:
     if len(found) > 1:
         raise InputError(
             f"'{name}' is a weight in {len(found)} graphs of the original model: "
-            "nothing says in which"
+            "and it is not known in which it was trained"
         )
     return found[0]
 

@@ -44,7 +44,7 @@ def cut(program: Program, at: At) -> set[str]:
         if not _ancestors([v]) & set(fed):
             block.remove_output(v)
     if not block.outputs:
-        raise InputError(f"nothing of the model comes behind {_listed(at)}: there is no loss")
+        raise InputError(f"no node of the model comes after {_listed(at)}, so there is no loss")
     prune(block, lambda v: v.use_count or v.returned)
     if unread := [v.name for v in fed if not v.use_count and not v.returned]:
         raise InputError(f"'{unread[0]}' is read only before the others: leave it out")
@@ -67,7 +67,7 @@ def check_apart(trained: Iterable[str], before: set[str], at: At) -> None:
         if name in before:
             raise InputError(
                 f"'{name}' is read before {_listed(at)} too, and what is kept of them would not "
-                f"follow it: leave it out of wrt (!{name})"
+                f"follow it: exclude it from wrt (!{name})"
             )
 
 

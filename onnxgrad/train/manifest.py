@@ -200,7 +200,7 @@ class Manifest:
             )
         version = checked(int, read.get("version"), f"{where}: 'version'")
         if version != VERSION:
-            what = "install a newer one" if version > VERSION else "make the step anew"
+            what = "install a newer one" if version > VERSION else "build the step again"
             raise InputError(
                 f"{where} is of version {version}, this onnxgrad reads version {VERSION}: {what}"
             )

@@ -384,7 +384,7 @@ def rate_of(manifest: Manifest, given: Rate | None) -> Rate:
         return schedule_of(manifest.schedule) or (lambda number: math.nan)
     if not manifest.of_role("learning_rate"):
         if given is not None:
-            raise InputError("the step takes no learning rate, as its graph has its own: pass none")
+            raise InputError("the step computes its own learning rate: do not pass one")
         return lambda number: math.nan
     if given is None:
         given = manifest.optimizer.get("lr")

@@ -284,12 +284,12 @@ def check_fits(step: TrainingStep, where: str) -> None:
     for key, name, names in named:
         if name is not None and name not in names:
             near = perhaps(name, names)
-            raise InputError(f"{where}: {key}: the step has no such value as '{name}'{near}")
+            raise InputError(f"{where}: {key}: the step has no value '{name}'{near}")
     groups = max(1, len(manifest.groups))
     for fed in manifest.inputs:
         _check_fed(fed, taken[fed.name], groups, f"{where}: {places[fed.name]}")
     for name in sorted(taken.keys() - {fed.name for fed in manifest.inputs}):
-        raise InputError(f"{where}: 'inputs' lacks '{name}', which the step takes")
+        raise InputError(f"{where}: 'inputs' lacks '{name}', which the step reads")
     _check_update(manifest, where)
 
 
@@ -301,8 +301,8 @@ def _check_prediction(model: ModelProto, manifest: Manifest, where: str) -> None
     if strange or not model.graph.output:
         name = strange[0] if strange else "no output"
         raise InputError(
-            f"{where}: 'predict': the graph must compute outputs from a batch and weights, and "
-            f"it has '{name}'"
+            f"{where}: 'predict': the graph must compute outputs from a batch and weights only, "
+            f"but reads '{name}'"
         )
 
 
@@ -328,7 +328,7 @@ def _check_update(manifest: Manifest, where: str) -> None:
     )
     for key, stated, found in parts:
         if stated and not found:
-            raise InputError(f"{where}: '{key}' is not what the graphs of this step do")
+            raise InputError(f"{where}: '{key}' disagrees with the graphs of this step")
     entries: list[tuple[str, Callable[[Any], Any], Mapping[str, Any] | None]] = [
         ("optimizer", _of, manifest.optimizer),
         *((f"groups[{i}]", _group, group) for i, group in enumerate(manifest.groups)),

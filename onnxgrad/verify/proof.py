@@ -122,7 +122,7 @@ def verify(
             request = replace(request, keep=keep)
         report = _on_all(a, a if b is None and expect is None else b, expect, request, providers)
     if save is not None and not keep.names:
-        report = replace(report, notes=(*report.notes, f"{save} was not written: nothing ran"))
+        report = replace(report, notes=(*report.notes, f"{save} was not written: no check ran"))
     return replace(report, bounds=str(bounds))
 
 
@@ -165,7 +165,7 @@ def _around(original: ProofModel, candidate: ProofModel, request: Request) -> Re
     except (CannotCut, CannotRun) as error:
         if first is None or not first.certain:
             raise first or error from None
-        instead = "" if isinstance(error, CannotCut) else "with values in the place of its results "
+        instead = "" if isinstance(error, CannotCut) else "with given values as its results "
         why = f"{instead}{error}"
     else:
         return replace(report, around=models.nodes, seconds=time.monotonic() - start)
@@ -287,7 +287,7 @@ def _judged(
     if empty:
         accept = option(" ".join(f"--allow-empty {n}" for n in empty), f"allow_empty={empty}")
         found.unproved.append(
-            f"nothing finite to compare in {', '.join(empty)} (give inputs with "
+            f"nothing finite to compare in {', '.join(empty)} (pass inputs with "
             f"{option('--input', 'inputs=')}, or accept it: {accept})"
         )
     coverage = search.coverage(found.not_at_zero, request.inputs is not None)
@@ -337,7 +337,7 @@ def _check_legs(legs: Sequence[str]) -> None:
     """Raises InputError for a check that there is not."""
     unknown = [leg for leg in legs if leg not in LEGS]
     if unknown:
-        raise InputError(f"unknown leg {unknown[0]!r}: choose from {', '.join(LEGS)}")
+        raise InputError(f"unknown check {unknown[0]!r}: choose from {', '.join(LEGS)}")
     if not legs:
         raise InputError("no check was chosen")
 

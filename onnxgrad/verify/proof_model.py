@@ -92,7 +92,9 @@ def proof_model(model: Any) -> ProofModel:
         and os.path.exists(model)
         and not (os.path.isfile(model) or os.path.isdir(model))
     ):
-        raise InputError(f"{model}: is a device or a pipe, which is not read twice: give its bytes")
+        raise InputError(
+            f"{model}: is a device or a pipe, which cannot be read twice: pass its bytes"
+        )
     name = "the model" if isinstance(model, bytes) else str(model)
     try:
         if isinstance(model, bytes):

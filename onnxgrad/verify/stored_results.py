@@ -214,8 +214,7 @@ def _demands(
                 )
             raise InputError(
                 f"{where} {name!r} was stored, but the model has no such output (outputs: "
-                f"{', '.join(sorted(theirs))}); {option('--map', 'map=')} says what it is called "
-                "there"
+                f"{', '.join(sorted(theirs))}); {option('--map', 'map=')} names the output there"
             )
     if not expected and alone:
         raise InputError(f"{where} nothing was stored")

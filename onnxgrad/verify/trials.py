@@ -70,7 +70,7 @@ class Trial:
             if shape[: rows.ndim] != rows.shape:
                 raise InputError(
                     f"{where}: {mask!r} is {list(rows.shape)}, and the sizes of {name!r}, "
-                    f"{list(shape)}, do not begin so"
+                    f"{list(shape)}, do not begin with it"
                 )
             wide = rows.reshape(rows.shape + (1,) * (len(shape) - rows.ndim))
             found[name] = np.broadcast_to(wide, shape)

@@ -173,8 +173,8 @@ def test_texts_and_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "nothing to change: see bind, rename and drop_output"),
-        ({"bind": {"kk": 1}}, "the model has no such input .did you mean 'k'"),
+        ({}, "no change is requested: see bind, rename and drop_output"),
+        ({"bind": {"kk": 1}}, "the model has no input of this name .did you mean 'k'"),
         (
             {"bind": {"k": K, "x": K[:1]}},
             "'k' is bound to a value whose N is 2, and it is 1 in another",
@@ -183,8 +183,8 @@ def test_texts_and_files(tmp_path: Path) -> None:
         ({"rename": {"x": "h"}}, "the name 'h' is taken: rename that value as well"),
         ({"rename": {"x": "p", "k": "p"}}, "the name 'p' is taken"),
         ({"rename": {"x": ""}}, "the new name is empty"),
-        ({"drop_output": "q"}, "the model has no such output"),
-        ({"drop_output": ["x", "y", "z"]}, "a model without outputs is none"),
+        ({"drop_output": "q"}, "the model has no output of this name"),
+        ({"drop_output": ["x", "y", "z"]}, "a model needs an output"),
     ],
 )
 def test_changes_that_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -326,12 +326,12 @@ def test_inputs_of_the_proof_follow_new_names() -> None:
     [
         ({"before": {"bnd": {}}}, "before: unknown key 'bnd'; did you mean 'bind'"),
         ({"before": {"rename": 3}}, "before: edit: rename must be a table, not 3"),
-        ({"before": {"bind": {"q": 1}}}, "before: bind q: the model has no such input"),
-        ({"after": {"drop_output": "q"}}, "after: drop_output q: the model has no such output"),
+        ({"before": {"bind": {"q": 1}}}, "before: bind q: the model has no input of this name"),
+        ({"after": {"drop_output": "q"}}, "after: drop_output q: the model has no output of this name"),
         ({"join": {"map": {}}}, "join: 'model' must name a file"),
         ({"join": {"model": "none.onnx"}}, "join: none.onnx: No such file"),
         ({"join": {"model": "models/training/mlp.onnx", "map": {"q": "x"}}}, "join: map q=x: A has no output or input 'q'"),
-        ({"lift": "q"}, "weights='q': the model has no such input or initializer"),
+        ({"lift": "q"}, "weights='q': the model has no input or initializer of this name"),
         ({"lift": True}, "nothing depends on weights alone"),
     ],
 )  # fmt: skip

@@ -35,7 +35,7 @@ def test_it_stays_in_float32() -> None:
     assert done.proof.verdict == "within bounds"
     why = {where.split(":")[0]: reason for _, where, reason in done.near_misses}
     assert why["b"] == why["r"] == "its values passed 65504 in a run"
-    assert why["d"] == "what it reads passed 65504 in a run" and "a" not in why
+    assert why["d"] == "a value that it reads exceeded 65504 in a run" and "a" not in why
     assert initializer(done.model, "w").dtype == np.float16
 
 

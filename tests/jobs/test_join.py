@@ -193,7 +193,7 @@ def test_types() -> None:
             {"map": {"y": "u"}},
             r"'m' is an input or output of A and of B: feed that of B with map=\{'m': 'm'\}",
         ),
-        ({"map": {"y": "u", "m": "m"}, "keep_output": "q"}, "A has no such output"),
+        ({"map": {"y": "u", "m": "m"}, "keep_output": "q"}, "A has no output of this name"),
     ],
 )
 def test_connections_that_are_refused(options: dict[str, Any], message: str) -> None:

@@ -39,7 +39,7 @@ def test_a_pyproject_without_our_table_is_none_of_our_business(
         ),
         ({"verify": {"tolerance": "small"}}, "must be a number, not 'small'"),
         ({"models": {"*": {"models": {}}}}, "unknown key 'models'"),
-        ({"models": []}, r"such as \[models.\"\*.onnx\"\]; the list .* stands in \[ci\]"),
+        ({"models": []}, r"such as \[models.\"\*.onnx\"\]; the list .* is in \[ci\]"),
         ([], "is a table"),
         ({"ci": {"models": "x.onnx"}}, "ci: 'models' must be a list, not 'x.onnx'"),
         ({"require": {"MatMul+bytes": 10}}, "'bytes' does not stand for operators"),

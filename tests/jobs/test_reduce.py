@@ -33,9 +33,9 @@ def test_a_function_and_a_command(check: object) -> None:
 
 
 def test_what_cannot_be_reduced() -> None:
-    with pytest.raises(InputError, match="nothing to reduce: it returns false"):
+    with pytest.raises(InputError, match="must fail on it: it returns false"):
         onnxgrad.reduce(parse(TEXT), lambda model: False)
-    with pytest.raises(InputError, match="nothing to reduce: it ends with 7"):
+    with pytest.raises(InputError, match="the check must fail on it, but it ends with 7"):
         onnxgrad.reduce(parse(TEXT), [sys.executable, "-c", CODE], interesting_exit=3)
     for words in ("", "'open"):
         with pytest.raises(InputError, match="the command"):

@@ -64,7 +64,7 @@ def test_a_weight_that_is_too_large_stays(masking: bool) -> None:
 def test_an_epsilon_does_not_become_nothing() -> None:
     made = halved(np.array(-1e-12, np.float32), masking=False)
     assert isinstance(made, Halved) and made.raised and made.array == -np.float16(2.0**-24)
-    assert made.array.shape == () and "in the place of 0" in made.notes[0]
+    assert made.array.shape == () and "instead of 0" in made.notes[0]
 
 
 def test_of_several_numbers_the_smallest_may() -> None:
@@ -141,7 +141,7 @@ def test_what_is_kept_keeps_its_weights(keep: str) -> None:
 
 
 def test_a_name_that_meets_nothing() -> None:
-    with pytest.raises(InputError, match=r"keep 'MatMull' meets nothing.*did you mean 'MatMul'"):
+    with pytest.raises(InputError, match=r"keep 'MatMull' matches nothing.*did you mean 'MatMul'"):
         half("g (float[2,2] x) => (float[2,2] y) { y = MatMul (x, x) }", keep="MatMull")
 
 
@@ -159,7 +159,7 @@ def test_what_has_no_form_or_no_type_stays() -> None:
     found = plan(load(onnx.parser.parse_model(text)), ())
     assert [b.op for b in found.forms] == ["Tanh"]
     assert list(found.staying.values()) == [
-        "no schema says whether it takes float16",
+        "no schema says whether it accepts float16",
         "not all that it reads and computes is known to be a tensor",
     ]
 

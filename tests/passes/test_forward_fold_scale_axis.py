@@ -141,11 +141,14 @@ def test_flatten_of_single_pixels_keeps_the_channels() -> None:
     [
         ("m = Mul(x, s)  d = Relu(m)  y = Conv(d, w)", "not positive"),
         ("m = Mul(x, s)  d = Sigmoid(m)  y = Conv(d, w)", "Sigmoid does not commute"),
-        ("m = Mul(x, s)  d = Add(m, x)  y = Conv(d, w)", "not scaled alike"),
-        ("m = Mul(x, s)  d = Add(m, m)  y = Conv(d, w)", "takes no scale"),
+        ("m = Mul(x, s)  d = Add(m, x)  y = Conv(d, w)", "with another scale"),
+        ("m = Mul(x, s)  d = Add(m, m)  y = Conv(d, w)", "cannot absorb the scale"),
         ("m = Mul(x, width)  y = Conv(m, w)", "axis 3 of Conv"),
         ("m = Mul(x, tiny)  d = Add(m, one)  y = Conv(d, w)", "lose digits"),
-        ("m = Mul(x, s)  d = Concat <axis = 2> (m, x)  y = Conv(d, w)", "not scaled"),
+        (
+            "m = Mul(x, s)  d = Concat <axis = 2> (m, x)  y = Conv(d, w)",
+            "operand without the scale",
+        ),
     ],
 )
 def test_what_keeps_a_scale_in_place(body: str, reason: str) -> None:

@@ -93,7 +93,7 @@ def test_a_match_that_would_close_a_cycle_is_refused() -> None:
     )
     trace = Trace(explain=True)
     assert rewrite_bindings(PatternContext(*TWO), merge_two, model, trace=trace) == model
-    assert any("depends on what it replaces" in reason for _, _, reason in trace.declined)
+    assert any("depends on the replaced value" in reason for _, _, reason in trace.declined)
 
 
 def test_tests_and_sole_readers() -> None:

@@ -145,7 +145,7 @@ def test_a_value_out_of_reach_is_refused() -> None:
         seen.append(root.out)
         return seen[0] if root.op == "Exp" and root.out is not seen[0] else None
 
-    with pytest.raises(RuleFailed, match="not in reach"):
+    with pytest.raises(RuleFailed, match="not visible"):
         for pattern in (P.Neg(a), P.Exp(a)):
             model = rewrite_call(
                 pattern, inside_out, load(model) if pattern.ops == {"Neg"} else model

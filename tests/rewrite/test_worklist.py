@@ -104,7 +104,9 @@ def test_fuel_ends_an_endless_rule_and_names_it() -> None:
     def forever(x: Var, y: Var) -> Var:
         return op.Add(y, x)
 
-    with pytest.raises(RuleFailed, match=r"rule forever failed at .* it fired until the fuel of"):
+    with pytest.raises(
+        RuleFailed, match=r"rule forever failed at .* it was applied until its fuel of"
+    ):
         apply_rules(block("o = Add(a, b)"), [forever], Trace())
 
 

@@ -1,4 +1,4 @@
-"""Where a run stands is what it says, and a run that goes on is the one that was begun."""
+"""Where a run stands is what it says, and a run that trains is the one that was begun."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_what_was_said_comes_back() -> None:
 
 def test_a_run_without_a_step() -> None:
     Progress().check_trained(3)
-    with pytest.raises(InputError, match="3 micro-batches make a step, and there were 2"):
+    with pytest.raises(InputError, match="3 micro-batches make a step, but there were 2"):
         Progress(micro=2).check_trained(3)
 
 
 def test_nothing_left() -> None:
     assert Progress(steps=4, epoch=2).nothing_left(3, None) == ""
-    assert "epochs=4 goes on" in Progress(steps=4, epoch=2).nothing_left(2, None)
-    assert "steps=7 goes on" in Progress(steps=4, epoch=2).nothing_left(9, 3)
+    assert "epochs=4 trains" in Progress(steps=4, epoch=2).nothing_left(2, None)
+    assert "steps=7 trains" in Progress(steps=4, epoch=2).nothing_left(9, 3)
 
 
 def mean(values: dict[str, Any]) -> Any:

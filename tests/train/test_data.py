@@ -84,7 +84,9 @@ def test_integers_are_scaled() -> None:
     scaled = trainer.fit(other, validation=other, scale=scale)
     assert scaled.losses == Trainer(step(), threads=1).fit(own, validation=own).losses
     assert scaled.evaluations[0]["loss"] == trainer.evaluate(own)["loss"]
-    with pytest.raises(InputError, match=r"uint8, the step takes float32: scale=\{'x': NUMBER\}"):
+    with pytest.raises(
+        InputError, match=r"uint8, but the step requires float32: scale=\{'x': NUMBER\}"
+    ):
         trainer.fit(other, epochs=2)
     with pytest.raises(InputError, match="scale: 'x' of the data is float32; integers alone"):
         trainer.fit(own, epochs=2, scale=scale)
@@ -100,14 +102,16 @@ def test_arrays_of_a_file_that_nothing_reads_are_left_out(tmp_path: Path) -> Non
     path = str(tmp_path / "data.npz")
     np.savez(path, **examples(40), more=np.zeros(40))
     with pytest.warns(
-        RunWarning, match=r"data.npz: nothing reads 'more'; the step reads x, labels"
+        RunWarning, match=r"data.npz: the step does not read 'more'; it reads x, labels"
     ):
         losses = Trainer(step(), threads=1).fit(path).losses
     assert losses == Trainer(step(), threads=1).fit(examples(40)).losses
-    with pytest.warns(RunWarning, match="nothing reads 'more'"):
+    with pytest.warns(RunWarning, match="the step does not read 'more'"):
         Trainer(step(), threads=1).evaluate(path)
     np.savez(path, x=examples(40)["x"], label=np.zeros(40))
-    with pytest.raises(InputError, match=r"has 'label', which is not an input: it takes x.*labels"):
+    with pytest.raises(
+        InputError, match=r"has 'label', which is not an input; the inputs are x.*labels"
+    ):
         Trainer(step(), threads=1).fit(path)
 
 

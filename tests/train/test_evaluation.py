@@ -86,7 +86,9 @@ def test_metrics_read_labels_that_the_loss_does_not_take() -> None:
     same = own.evaluate({**data, "y": y}, metrics={"accuracy": accuracy(target="y")})
     assert found == same and 0 < found["accuracy"] < 1
     for metrics in ({}, {"accuracy": accuracy(target="y")}):
-        with pytest.raises(InputError, match="has 'labels', which is not an input: it takes x"):
+        with pytest.raises(
+            InputError, match="has 'labels', which is not an input; the inputs are x"
+        ):
             own.evaluate({**data, "y": y, "labels": labels}, metrics=metrics)
 
 
@@ -109,9 +111,9 @@ def test_predictions_are_the_outputs_of_the_exported_model(tmp_path: Path) -> No
             assert list(found) == ["logits"]
             np.testing.assert_allclose(found["logits"], expected, rtol=1e-5, atol=1e-6)
     np.savez(tmp_path / "x.npz", x=rest["x"], aside=np.ones(50))
-    with pytest.warns(RunWarning, match="nothing reads 'aside'; the step reads x"):
+    with pytest.warns(RunWarning, match="the step does not read 'aside'; it reads x"):
         assert own.predict(tmp_path / "x.npz", batch_size=7)["logits"].shape == (50, 3)
-    with pytest.raises(InputError, match="has 'aside', which is not an input: it takes x: "):
+    with pytest.raises(InputError, match="has 'aside', which is not an input; the inputs are x: "):
         own.predict({"x": rest["x"], "aside": np.ones(50)})
     with pytest.raises(InputError, match="the batch lacks 'x'"):
         own.predict({"labels": rest["labels"]})
@@ -138,7 +140,7 @@ def test_what_cannot_be_predicted() -> None:
     ):
         own.predict({"x": x}, batch_size=2)
     del model.graph.output[0]
-    with pytest.raises(InputError, match="no output but the loss"):
+    with pytest.raises(InputError, match="only output of the model is the loss"):
         Trainer(training_step(model, "m", SGD(), "w"), threads=1).predict({"x": x})
 
 
@@ -160,7 +162,10 @@ def test_the_command_predicts_after_training(
         ("new.npz=new.npz", "new.npz"),
         ("new.npz=data.npz", "data.npz"),
         ("gone.npz=scores.npz", "gone.npz"),
-        ("other.npz=scores.npz", "other.npz: 'x' of the batch has shape [1, 7], the step takes"),
+        (
+            "other.npz=scores.npz",
+            "other.npz: 'x' of the batch has shape [1, 7], but the step requires",
+        ),
     ):
         before = Path("new.npz").read_bytes()
         assert main([*words, text, "--log", "log.jsonl"]) == 2 and not Path("log.jsonl").exists()

@@ -34,7 +34,7 @@ def test_both_parts_are_whole_programs() -> None:
 
 def test_a_weight_on_both_sides_is_not_trained_by_halves() -> None:
     text = TWO.replace("MatMul (mask, w3)", "MatMul (mask, w1)")
-    with pytest.raises(InputError, match=r"'w1' is read before 'h' too, .* leave it out of wrt"):
+    with pytest.raises(InputError, match=r"'w1' is read before 'h' too, .* exclude it from wrt"):
         training_step(two_paths(text), CrossEntropy("y"), SGD(), inputs_at="h")
     what = ["params", "!w1"]
     step = training_step(two_paths(text), CrossEntropy("y"), SGD(), what, inputs_at="h")
@@ -70,7 +70,7 @@ def test_what_a_branch_reads_comes_before_too() -> None:
         ("nothing", "inputs_at 'nothing' is not a value of the model"),
         ("x", "inputs_at 'x' is an input or weight: name a tensor that the model computes"),
         ("w1", "inputs_at 'w1' is an input or weight"),
-        ("y", "nothing of the model comes behind 'y': there is no loss"),
+        ("y", "no node of the model comes after 'y', so there is no loss"),
         (["t", "c", "s"], "'t' is read only before the others: leave it out"),
         ([], "inputs_at names no value"),
     ],

@@ -166,7 +166,7 @@ def test_the_command_measures_held_out_data(
     held = ["--validation", str(tmp_path / "held.npz"), "--accuracy", "logits=labels"]
     measures = ["--measure", "f1{average=micro}", "--measure", "accuracy{target=aside}"]
     assert main([*order, *held, *measures]) == 0
-    assert "nothing reads 'aside'" in capsys.readouterr().err  # but as a label
+    assert "does not read 'aside'" in capsys.readouterr().err  # but as a label
     (evaluation,) = json.loads(report.read_text())["evaluations"]
     assert list(evaluation) == ["loss", "accuracy", "f1{average=micro}", "accuracy{target=aside}"]
     assert evaluation["f1{average=micro}"] == pytest.approx(evaluation["accuracy"])

@@ -66,7 +66,7 @@ def test_the_manifest_says_what_feeds_what(tmp_path: Path) -> None:
     ("change", "words"),
     [
         ({"version": 3}, "of version 3, this onnxgrad reads version 2: install a newer one"),
-        ({"version": 1}, "of version 1, this onnxgrad reads version 2: make the step anew"),
+        ({"version": 1}, "of version 1, this onnxgrad reads version 2: build the step again"),
         ({"format": "cake"}, "not the manifest of a training step"),
         ({"inputs": {"batch": [{"name": "x"}]}}, "damaged"),
         ({"inputs": {"bach": []}}, "'bach' is unknown"),
@@ -159,7 +159,7 @@ def test_another_graph_does_not_predict(tmp_path: Path) -> None:
     (tmp_path / "predict.onnx").write_bytes((tmp_path / "train.onnx").read_bytes())
     with pytest.raises(InputError, match=r"predict\.onnx is not the file"):
         read_step(tmp_path)
-    with pytest.raises(InputError, match=r"'predict': .* it has 'learning_rate'"):
+    with pytest.raises(InputError, match=r"'predict': .* but reads 'learning_rate'"):
         seal_step(tmp_path)
 
 

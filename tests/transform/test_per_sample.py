@@ -106,4 +106,4 @@ def test_the_command(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> No
     printed = capsys.readouterr().out
     assert "f32[N,3,2]" in printed and "independence" in printed
     assert main([*arguments, "--per-sample", "--jvp"]) == 2
-    assert "--per-sample says nothing of --jvp" in capsys.readouterr().err
+    assert "--per-sample does not apply to --jvp" in capsys.readouterr().err

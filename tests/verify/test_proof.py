@@ -329,7 +329,7 @@ def test_an_unstable_output_is_named() -> None:
 
 def test_bad_usage() -> None:
     model = parse(TINY % "Neg(x)")
-    with pytest.raises(InputError, match="unknown leg"):
+    with pytest.raises(InputError, match="unknown check"):
         verify(model, model, legs=["float128"])
     with pytest.raises(InputError, match="unknown provider"):
         verify(model, model, provider="tpu")

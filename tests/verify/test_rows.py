@@ -103,7 +103,7 @@ def test_rows_of_the_user() -> None:
     assert report({"x": x}) == "equal"
     assert report([{"x": x[:1]}, {"x": x[1:2]}]) == "equal"
     assert report({"x": np.repeat(x[:1], 4, 0)}) == "not proved"
-    with pytest.raises(InputError, match="one row of its sizes"):
+    with pytest.raises(InputError, match="one row cannot show that rows are independent"):
         report({"x": x[:1]})
     with pytest.raises(InputError, match="rows of 'x' are missing"):
         report({})

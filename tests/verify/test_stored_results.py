@@ -106,7 +106,7 @@ def test_a_lone_array_is_the_lone_output(tmp_path: Path) -> None:
         ({"inputs": {}}, "'x' is not among"),
         ({"inputs": X, "expect": {}}, "nothing was stored"),
         ({"inputs": X, "b": parse(TEXT)}, "two were given"),
-        ({"inputs": X, "legs": ["float32"]}, "unknown leg"),
+        ({"inputs": X, "legs": ["float32"]}, "unknown check"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(options: dict[str, Any], message: str) -> None:

@@ -41,7 +41,7 @@ def _tables(report: dict[str, Any]) -> Iterator[Part]:
     )
     if report["max_ir"] is not None:
         yield cell(
-            f"onnxruntime takes models up to IR version {report['max_ir']} and opset "
+            f"onnxruntime loads models up to IR version {report['max_ir']} and opset "
             f"{report['max_opset']}"
         )
     yield ""

@@ -64,7 +64,7 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
     )
     out.show(heading(shown(args.model)), *fitted_parts(fitted, out.verbose))
     if args.output is None and args.folder is None and not predict:
-        out.show("note: nothing was kept: -o writes the trained model, --folder saves as it goes")
+        out.show("note: nothing was saved: -o writes the trained model, --folder saves checkpoints")
     out.json({"model": args.model, "output": args.output, **fitted.to_dict()})
     return 0
 

@@ -116,7 +116,7 @@ def _split_kind(args: argparse.Namespace, other: str | None) -> str:
         raise InputError(f"--split writes two parts to its own files: leave {flag} out")
     if len(args.split) > _PARTS:
         raise InputError(
-            "--split takes the files FORWARD and BACKWARD, or one file for both; MODEL comes before"
+            "--split needs two files, FORWARD and BACKWARD, or one file for both, after MODEL"
         )
     if STDIN in args.split:
         raise InputError("--split writes files, and none of them to stdout")
@@ -136,12 +136,12 @@ def _options(args: argparse.Namespace, kind: str | None) -> Limits:
     options, job = args.options, _JOBS[kind][0]
     if kind == "mark" and options.checkpoint is None:
         raise InputError(
-            "--mark writes the marks of --checkpoint: give --checkpoint auto, a size or marks"
+            "--mark writes the marks of --checkpoint: pass --checkpoint auto, a size or marks"
         )
     if kind == "function" and options.given & {"wrt", "target", "stop", "checkpoint"}:
         raise InputError(
-            "--function is by all operands, of all results: --wrt, --target, --stop and "
-            "--checkpoint say nothing"
+            "--function differentiates all results with respect to all operands: remove --wrt, "
+            "--target, --stop and --checkpoint"
         )
     settings = options.settings()
     known = {o.name for o in options_of(job)} - ({"stop"} if kind == "hvp" else set())
@@ -149,7 +149,9 @@ def _options(args: argparse.Namespace, kind: str | None) -> Limits:
         if o.name not in known and settings[o.name] != o.default:
             of = f"casadi {kind}" if job is CasadiOptions else kind
             only = {"mode": "--jacobian", "batched": "--jacobian", "keep": "--split"}.get(o.name)
-            raise InputError(f"{o.flag} {f'is for {only}' if only else f'says nothing of --{of}'}")
+            raise InputError(
+                f"{o.flag} {f'is for {only}' if only else f'does not apply to --{of}'}"
+            )
     given = {k: settings[k] for k in known & {*(options.given if kind else settings)}}
     own = {CasadiOptions: {"kind": kind}, FunctionGradientOptions: {"name": args.function}}
     return job.from_settings({**given, **own.get(job, {})})

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         out.json({"topics": titles})
         rows = ((cell(topic, "bold cyan"), title) for topic, title in titles.items())
         hint = "`onnxgrad help TOPIC` prints a page, `onnxgrad help WORDS` searches all of them"
-        out.show(table("topic", "what it is about", rows=rows), "", cell(hint, "dim"))
+        out.show(table("topic", "content", rows=rows), "", cell(hint, "dim"))
     elif words in TOPICS:
         text = page(words)
         out.json({"topic": words, "title": headings(words)[0], "text": text})

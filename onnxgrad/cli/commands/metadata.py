@@ -25,9 +25,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
     header = args.options.header()
     changes = bool(values or args.unset or header)
     if changes and args.output is None:
-        raise InputError("say with -o where the changed model goes: the input is never changed")
+        raise InputError("name the changed model with -o: the input file is never changed")
     if args.output is not None and not changes:
-        raise InputError("-o, but nothing to change: see --set, --unset and the header's options")
+        raise InputError("-o without a change: pass --set, --unset or an option of the header")
     target = target_of(args.output, [args.model]) if changes else None
     with naming(args.model), within_limits(args):
         program = load(source(args.model))

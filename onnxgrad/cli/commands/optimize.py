@@ -92,7 +92,7 @@ def _complain(recipe: Recipe, jobs: list[Job], args: argparse.Namespace, out: Ou
         name for model in models for name in left_to_ci(recipe.of(model).get("require", {}))
     )
     if left:
-        out.note(f"{recipe.where}: {', '.join(left)}: only `onnxgrad ci` holds what is required")
+        out.note(f"{recipe.where}: {', '.join(left)}: only `onnxgrad ci` checks these requirements")
     for pattern in recipe.unmet(models):
         out.complain(f'{recipe.where}: models."{pattern}" means none of the models given')
 
@@ -174,7 +174,7 @@ def _lifting(args: argparse.Namespace) -> OptimizeOptions:
     options: OptimizeOptions = args.options
     if args.lift is None:
         if args.weights:
-            raise InputError("--weights names what --lift FILE may prepare: give that as well")
+            raise InputError("--weights needs --lift FILE")
         return options
     if args.output is None and not args.dry_run:
         raise InputError(f"--lift {args.lift}: is for one model, with -o OUT")
@@ -188,7 +188,7 @@ def _prepare(job: Job, target: Path | None, args: argparse.Namespace) -> Path:
     if args.lift is not None or job.options.lift is False or args.dry_run:
         return Path(args.lift or "")
     if target is None:
-        raise InputError("the recipe lifts: say with --lift FILE where the preparation goes")
+        raise InputError("the recipe has 'lift': name the file of the preparation with --lift FILE")
     check_output(prepare_path(target), [*args.model, *files_read(args)])
     return prepare_path(target)
 

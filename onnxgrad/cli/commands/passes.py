@@ -78,7 +78,7 @@ def _parts(
             yield line(", ".join(step.item for step in preset.steps), "dim", indent=4)
     if presets and not with_reasons:
         yield ""
-        yield line("`onnxgrad passes PRESET` says why each pass stands where it does", "dim")
+        yield line("`onnxgrad passes PRESET` explains the position of each pass", "dim")
 
 
 def _shown(value: object) -> str:

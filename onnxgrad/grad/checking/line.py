@@ -44,7 +44,7 @@ class Slope:
     def why(self) -> str:
         """The cause of the doubt."""
         if not np.isfinite(self.value):
-            return "the differences are not finite: nothing to compare"
+            return "the differences are not finite"
         if self.rounding >= self.doubt / 4:
             return TOO_SMALL
         return f"a kink within {self.step:.0e}"

@@ -104,7 +104,7 @@ class GradientReport(Plain):
             )
         name = judged[0].name
         return (
-            f"every gradient and every difference is 0 ({_listed(judged)}): give other values with "
+            f"every gradient and every difference is 0 ({_listed(judged)}): pass other values with "
             f"{option('--input or --seed', 'inputs= or seed=')}, or accept it with "
             f"{option(f'--allow-empty {name}', f'allow_empty=[{name!r}]')}"
         )

@@ -123,7 +123,7 @@ def _decide(c: _Constant, exported: str) -> Decision:
             _yes(_TRAINED.get(by.binding.op, f"operand of {by.binding.op} that looks trained")),
         )
         for by in readers(c.v, c.fixed, _ENDS)
-    ] or [_no("nothing that reads it passes a gradient")]
+    ] or [_no("none of its readers passes a gradient")]
     found = next((a for a in answers if a.is_weight), answers[0])
     if exported and found.is_weight != (exported == "PARAMETER"):
         return Decision(not found.is_weight, f"{exported.lower()} of the module that was exported")
@@ -168,7 +168,7 @@ def _idle_normalisation(c: _Constant, by: Reader) -> Decision | None:
     idle = {NORM[1]: 1.0, NORM[2]: 0.0}[operand(by)]
     if is_uniform(c.array) and c.array.flat[0] == idle:
         if scaled_again(by.binding.out, c.fixed):
-            return _no(f"all {idle:g} in a normalisation whose scale comes behind it")
+            return _no(f"all {idle:g} in a normalisation that is followed by a scale")
         if c.name == "constant":
             return _no(f"all {idle:g} in a normalisation without a {'scale' if idle else 'bias'}")
     return None

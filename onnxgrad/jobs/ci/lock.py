@@ -22,7 +22,7 @@ from onnxgrad.wording import printable_json
 
 VERSION = 1
 _FORMAT = "onnxgrad lock"
-_AGAIN = "mend it, or write it anew with `onnxgrad ci --update`"
+_AGAIN = "repair it, or write a new lock with `onnxgrad ci --update`"
 
 
 @dataclass(frozen=True)

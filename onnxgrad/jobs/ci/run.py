@@ -91,7 +91,7 @@ def _plan(options: CiOptions, hooks: CiHooks) -> Plan:
     """Return the plan. Raises InputError for everything that can be refused before the work."""
     if options.dask is not None and options.jobs > 1:
         jobs, dask = option("--jobs", "jobs"), option("--dask", "dask")
-        raise InputError(f"{jobs} says nothing of {dask}: the cluster has its workers")
+        raise InputError(f"{jobs} does not apply with {dask}: the cluster has its own workers")
     recipe = find(None if options.recipe is None else os.fspath(options.recipe))
     if recipe is None:
         raise InputError(

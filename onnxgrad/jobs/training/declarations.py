@@ -259,7 +259,7 @@ class Batched(Declaration):
     )
     constants: Mapping[str, Array] | None = option(
         None,
-        "arrays that every batch has beside its own, such as the anchors of the trainer",
+        "arrays added to every batch, such as the anchors of the trainer",
         flag=None,
     )
     scale: ScaleLike | None = option(

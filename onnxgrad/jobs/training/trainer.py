@@ -322,7 +322,7 @@ class TrainingLoop(HeldValues):
         if self._prediction is None:
             if self.task.manifest.predict is None:
                 raise InputError(
-                    "the model has no output but the loss: there is nothing to predict"
+                    "the only output of the model is the loss: nothing can be predicted"
                 )
             program = prediction(self.task)
             self._prediction = [v.name for v in program.main.inputs], self._open(program)

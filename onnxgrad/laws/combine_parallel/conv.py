@@ -126,7 +126,7 @@ def reason_to_stay_apart(
             "merging saves"
         )
     if any(user.op in ("Add", "Sum") for b in convs for user in b.out.users):
-        return "onnxruntime fuses a branch's Conv with the Add behind it"
+        return "onnxruntime fuses the Conv of a branch with the Add after it"
     return None
 
 

@@ -29,7 +29,7 @@ def require(root: Binding, needed: tuple[str, int], x: Var, dtypes: frozenset[in
     )
     if x.dtype not in dtypes:
         dtype = dtype_name(x.dtype) if x.dtype else "unknown dtypes"
-        raise decline(f"onnxruntime has no {op} for {dtype}, or one that rounds otherwise")
+        raise decline(f"onnxruntime has no {op} for {dtype}, or its kernel rounds differently")
 
 
 def scalar(v: Var | None) -> float | None:

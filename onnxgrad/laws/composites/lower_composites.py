@@ -36,7 +36,7 @@ def group_normalization(x: Var, scale: Var, bias: Var, root: Binding) -> Any:
     )
     decline_if(
         x.dtype != TensorProto.FLOAT or scale.dtype != x.dtype or bias.dtype != x.dtype,
-        "it computes in float32, and its operands are another dtype",
+        "it computes in float32, but its operands have another dtype",
     )
     if x.rank is None or x.rank < 3:
         return decline("the input's rank is unknown, or below 3")
@@ -107,7 +107,7 @@ def _sum(x: Var, skip: Var, bias: Var | None, root: Binding) -> Var:
     )
     decline_if(
         x.rank == 0 or not all(v is None or _fits(v, x) for v in (skip, bias)),
-        "what is added does not have the sizes of its input",
+        "the addend and the input differ in size",
     )
     return op.Sum(x, skip) if bias is None else op.Sum(x, skip, bias)
 

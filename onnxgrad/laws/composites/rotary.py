@@ -43,7 +43,7 @@ def rotary_embedding(x: Var, cos: Var, sin: Var, turned: Binding, root: Binding)
     half = shape[3] // 2
     decline_if(
         not _is_turned(turned, half),
-        "what the sine is multiplied by is not the second half and the first",
+        "the sine does not multiply the two halves in swapped order",
     )
     return op.RotaryEmbedding(x, _table(cos, x, half), _table(sin, x, half))
 
@@ -97,7 +97,7 @@ def _table(v: Var, x: Var, half: int) -> Var:
     rows = rows if len(shape) == 4 else op.Unsqueeze(rows, [0]) if len(shape) == 2 else rows
     if same_dim(batch, own[0]):
         return rows
-    decline_if(batch != 1, f"{rows.name} has another batch than what it rotates")
+    decline_if(batch != 1, f"{rows.name} has another batch size than the value that it rotates")
     return op.Expand(rows, op.Concat(op.Shape(x, start=0, end=1), [1, half], axis=0))
 
 
@@ -108,7 +108,7 @@ def _constant_table(v: Var, own: Any, batch: Dim, half: int) -> Var:
     rows = array.reshape(-1, *array.shape[-2:])[..., :half]
     if not same_dim(batch, own[0]):
         if batch != 1 or not isinstance(own[0], int):
-            raise decline(f"{v.name} has another batch than what it rotates")
+            raise decline(f"{v.name} has another batch size than the value that it rotates")
         rows = np.repeat(rows, own[0], axis=0)
     return constant(np.ascontiguousarray(rows), name=f"{v.name}_half")
 

@@ -41,7 +41,7 @@ class Halved:
         if self.far:
             found.append(f"{self.far:,} of {size:,} numbers stood for infinity and became ±65504")
         if self.raised:
-            found.append("became the smallest number, 6e-08, in the place of 0")
+            found.append("became the smallest number, 6e-08, instead of 0")
         if self.lost:
             found.append(f"{self.lost:,} of {size:,} numbers are below 3e-08 and became 0")
         return found
@@ -108,7 +108,7 @@ def form_of(b: Binding) -> Form | str:
     """How a binding with floats is written in float16, or why it cannot be."""
     schema = attributes.schema(b.op, b.version, b.domain)
     if schema is None:
-        return "no schema says whether it takes float16"
+        return "no schema says whether it accepts float16"
     if any(v is not None and not isinstance(v.type, TensorType) for v in (*b.inputs, *b.outputs)):
         return "not all that it reads and computes is known to be a tensor"
     formals = signature.formals(b.op, b.domain, schema.since_version)

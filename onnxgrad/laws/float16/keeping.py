@@ -173,7 +173,7 @@ def _why(b: Binding, found: Float16Plan, large: Collection[str], wanted: bool) -
     if any(v is not None and v.name in large for v in b.outputs):
         return "its values passed 65504 in a run"
     if any(v is not None and v.name in large for v in b.inputs):
-        return "what it reads passed 65504 in a run"
+        return "a value that it reads exceeded 65504 in a run"
     return listed or (_why_cast(b) if b.is_op("Cast") else "") or _goes_on(b, found)
 
 
@@ -286,5 +286,5 @@ def _check(program: Program, option: str, strange: Sequence[str]) -> None:
         return
     known = dict.fromkeys(name for b in program.main.walk() for name in _names(b))
     near = difflib.get_close_matches(strange[0], known, 1)
-    hint = f"did you mean '{near[0]}'?" if near else "give a node, a value or an operator"
-    raise InputError(f"{option} '{strange[0]}' meets nothing in the model; {hint}")
+    hint = f"did you mean '{near[0]}'?" if near else "name a node, a value or an operator"
+    raise InputError(f"{option} '{strange[0]}' matches nothing in the model; {hint}")

@@ -41,7 +41,7 @@ class _Ascent:
         """
         b = v.definition
         if b is None:
-            raise decline(f"{v.name} is an input: there is no product to take the scale")
+            raise decline(f"{v.name} is an input: no product can absorb the scale")
         if v.block is not self.block or v.sole_user() is None:
             raise decline(f"{v.name} is read elsewhere as well, or is an output")
         decline_if(
@@ -90,7 +90,7 @@ def _sum(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
 def _multiply(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
     """(a * c) * s = a * (c * s), c constant"""
     constants = [i for i, u in enumerate(b.inputs) if u is not None and u.is_constant]
-    decline_if(not constants, "a product of two activations takes no scale")
+    decline_if(not constants, "a product of two activations cannot absorb a scale")
     inputs = list(b.inputs)
     scaled = ascent.operand(inputs[constants[0]], scale, b.out)
     factor = fixed_value(scaled)

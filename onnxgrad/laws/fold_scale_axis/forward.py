@@ -42,10 +42,10 @@ class _Descent:
                 or user in self.seen
                 or user.blocks
                 or user.has_refs,
-                f"{old.name} is read by {user.op} in a way that takes no scale",
+                f"{old.name} is read by {user.op} in a way that cannot absorb the scale",
             )
             decline_if(
-                len(self.seen) >= REACH, "the products that would take the scale are too far away"
+                len(self.seen) >= REACH, "the products that could absorb the scale are too far away"
             )
             self.seen.add(user)
             self._into(user, old, new, scale)
@@ -76,7 +76,7 @@ class _Descent:
         """x * s + c = (x + c / s) * s, c constant, if no factor of s is far smaller than another"""
         other = user.inputs[1 - index]
         if other is None or not other.is_constant or other.rank is None or new.rank is None:
-            raise decline(f"{user.op} adds what is not scaled alike")
+            raise decline(f"{user.op} adds an operand with another scale")
         decline_if(
             scale.loses_digits,
             "a factor is so small that dividing the addend by it would lose digits",
@@ -102,7 +102,7 @@ class _Descent:
         values = [v for v in user.inputs if v is not None]
         rank = new.rank
         if not rank or scale.axis is None or user.attr("axis", 0) % rank != scale.axis:
-            raise decline("Concat joins it to what is not scaled")
+            raise decline("Concat joins it to an operand without the scale")
         sizes = [None if v.shape is None else v.shape[scale.axis] for v in values]
         known = [n for n in sizes if isinstance(n, int)]
         decline_if(len(known) < len(values), "the sizes at Concat are unknown")
@@ -126,7 +126,7 @@ def scale_in_front_of_product(scalars: bool, runtime: bool) -> Rule:
         descent.push(root.out, x, scale)
         decline_if(
             closes_cycle(descent.done),
-            "one of the products that would take the scale feeds another",
+            "one of the products that could absorb the scale feeds another",
         )
         return descent.done
 

@@ -187,7 +187,7 @@ def weight(v: Var | None, result: Var) -> Var:
     size, scaled = element_count(v.shape), element_count(result.shape)
     decline_if(
         size is None or scaled is None or size >= scaled,
-        f"the weight {v.name} is not constant and not smaller than what is scaled now",
+        f"the weight {v.name} is not constant and not smaller than the scaled value",
     )
     return v
 
@@ -377,7 +377,7 @@ def _at_run_time(root: Binding, y: Var, s: Var, scalars: bool, runtime: bool) ->
     )
     decline_if(
         root.op == "Div",
-        f"{s.name} is computed at run time and may be zero, so nothing is divided by it beforehand",
+        f"{s.name} is computed at run time and may be zero, so the weight cannot be divided by it",
     )
     if not isinstance(n, int):
         raise decline(f"{s.name} is computed at run time and has an unknown number of channels")

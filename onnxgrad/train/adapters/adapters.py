@@ -87,7 +87,7 @@ def of_words(words: Any, values: Mapping[str, Array], where: str) -> Adapters:
         modules = {str(k): str(v) for k, v in words.get("modules", {}).items()}
         return Adapters(rank, alpha, targets, str(words["base"]), values, modules)
     except (TypeError, KeyError, ValueError, OverflowError, AttributeError) as error:
-        raise InputError(f"{where} does not say what its adapters are: {error!r}") from None
+        raise InputError(f"{where} does not describe its adapters: {error!r}") from None
 
 
 def with_note(program: Program, note: Mapping[str, Any]) -> Program:
@@ -129,7 +129,7 @@ def adapters_of(model: ModelLike, values: Mapping[str, Array] | None = None) -> 
     if "names" in note:
         raise InputError(
             f"the model holds {len(note['names'])} adapters to choose from by an input: take one "
-            "from where it came from"
+            "adapter from its original model"
         )
     held = {
         v.name: program.array(v.initializer)

@@ -74,7 +74,7 @@ def lora(
         if rank > min(site.sides):
             raise InputError(
                 f"rank {rank} is larger than the smaller side of '{site.name}', {site.inputs} to "
-                f"{site.outputs}: choose at most {min(site.sides)}, or take it away with "
+                f"{site.outputs}: choose at most {min(site.sides)}, or exclude it with "
                 f"'!{site.name}'"
             )
     added: list[str] = []
@@ -106,7 +106,7 @@ def add_adapter(site: Site, a: Var, b: Var, scale: float) -> list[str]:
         for block in y.blocks_returning():
             block.return_instead(y, new)
         if new.definition is None:
-            raise InternalError(f"the adapter of '{site.name}' adds nothing")
+            raise InternalError(f"the adapter of '{site.name}' has no effect")
         added.append(new.definition.node.name)
     return added
 

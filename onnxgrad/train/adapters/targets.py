@@ -156,7 +156,7 @@ def _of_conv(read: Read, shape: tuple[int, ...]) -> Use:
 
 def _of_gather(read: Read) -> Use:
     if read.binding.attr("axis", 0) % 2 != 0:
-        raise Declined(f"{read.where} takes columns: adapters are for rows, axis 0")
+        raise Declined(f"{read.where} reads columns: adapters apply to rows, axis 0")
     return Use(read.binding, "rows", 1, read.transposed)
 
 
@@ -284,7 +284,9 @@ def _packed(b: Binding) -> tuple[int, int] | None:
 def _check_outputs(uses: Sequence[Use]) -> None:
     dtypes = {u.binding.out.dtype for u in uses}
     if len(dtypes) > 1 or not dtypes <= FLOAT_DTYPES:
-        raise Declined("its readers give values of several dtypes, or of none that trains")
+        raise Declined(
+            "the results of its readers have several dtypes, or a dtype that cannot be trained"
+        )
 
 
 def choose(program: Program, targets: str | Sequence[str]) -> list[Site]:
@@ -317,7 +319,9 @@ def choose(program: Program, targets: str | Sequence[str]) -> list[Site]:
 def _take_away(found: dict[str, Site], glob: str) -> None:
     meant = [name for name, s in found.items() if s.answers(glob)]
     if not meant:
-        raise InputError(f"targets '!{glob}' takes nothing away: no entry before it named that")
+        raise InputError(
+            f"targets '!{glob}' excludes nothing: no entry before it matches the same names"
+        )
     for name in meant:
         del found[name]
 
@@ -339,6 +343,6 @@ def _check(chosen: Iterable[Site]) -> None:
     if bad:
         more = f" (nor can {len(bad) - 1} more)" if len(bad) > 1 else ""
         raise InputError(
-            f"'{bad[0].name}' cannot have an adapter{more}: {bad[0].reason}: take it away with "
+            f"'{bad[0].name}' cannot have an adapter{more}: {bad[0].reason}: exclude it with "
             f"'!{bad[0].name}'"
         )

@@ -102,8 +102,8 @@ def shards(batch: Batch, inputs: Sequence[Fed]) -> Shards:
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{name}: {n}" for name, n in counts.items())
         raise InputError(
-            f"the first axes of the batch differ ({listed}): nothing says which are the examples "
-            "that processes share out"
+            f"the first axes of the batch differ ({listed}): it is not known which arrays hold the "
+            "examples to distribute"
         )
     if not split:
         listed = ", ".join(f"{fed.name}: {list(fed.shape or ())}" for fed in inputs)

@@ -48,7 +48,7 @@ def optimizer_of(entry: Mapping[str, Any]) -> Optimizer:
     given = dict(entry)
     name = given.pop("name", None)
     if name not in OPTIMIZERS:
-        raise InputError(f"the step's optimiser '{name}' is none of {', '.join(OPTIMIZERS)}")
+        raise InputError(f"the step's optimiser '{name}' is not one of {', '.join(OPTIMIZERS)}")
     lists = {k: tuple(v) for k, v in given.items() if isinstance(v, list)}
     return OPTIMIZERS[name](**{**given, **lists})
 

@@ -169,14 +169,14 @@ def checked(
     unknown = [name for name in batch if name not in {fed.name for fed in inputs}]
     if unknown:
         raise InputError(
-            f"the batch has '{unknown[0]}', which is not an input: it takes {_listed(inputs)}"
+            f"the batch has '{unknown[0]}', which is not an input; the inputs are {_listed(inputs)}"
         )
     found: dict[str, Array] = {}
     sizes: dict[str, tuple[int, str]] = {}
     for fed in inputs:
         if fed.name not in batch:
             how = ", with constants=trainer.anchors" if fed.of else ""
-            raise InputError(f"the batch lacks '{fed.name}': it takes {_listed(inputs)}{how}")
+            raise InputError(f"the batch lacks '{fed.name}': the inputs are {_listed(inputs)}{how}")
         found[fed.name] = _fitting(np.asarray(batch[fed.name]), fed, sizes, rows)
     return found
 
@@ -190,7 +190,7 @@ def _fitting(
             number = array.dtype.kind in "ui" and "float" in fed.dtype
             how = option(f"--scale {fed.name}=NUMBER", f"scale={{'{fed.name}': NUMBER}}")
             raise InputError(
-                f"'{fed.name}' of the batch is {array.dtype}, the step takes {fed.dtype}"
+                f"'{fed.name}' of the batch is {array.dtype}, but the step requires {fed.dtype}"
                 + (f": {how} multiplies integers, such as 1/255 for images" if number else "")
             )
         array = array.astype(wanted)
@@ -201,8 +201,8 @@ def _fitting(
         )
         if not fits:
             raise InputError(
-                f"'{fed.name}' of the batch has shape {list(array.shape)}, the step "
-                f"takes {list(shape)}"
+                f"'{fed.name}' of the batch has shape {list(array.shape)}, but the step requires "
+                f"{list(shape)}"
             )
         for d, n in zip(shape, array.shape):
             if isinstance(d, str) and sizes.setdefault(d, (n, fed.name))[0] != n:

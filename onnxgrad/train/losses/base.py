@@ -213,7 +213,7 @@ class _Values(dict[str, Var]):
     def __missing__(self, name: str) -> Var:
         raise InputError(
             f"the loss function reads '{name}', which is not a value of the model"
-            f"{perhaps(name, self)}: for labels of its own give it a second parameter, such as "
+            f"{perhaps(name, self)}: for its own labels, give it a second parameter, such as "
             f"place, and read place.labels('{name}', dtype, shape)"
         )
 
@@ -252,7 +252,7 @@ class OfExamples(Loss):
             return None
         if not -rank <= axis < rank:
             raise InputError(
-                f"{self.name}: sample_weight needs several examples, and there is one alone"
+                f"{self.name}: sample_weight needs several examples, but there is only one"
             )
         weights = place.labels(self.sample_weight, dtype, (shape[axis],), self.name)
         return op.Reshape(weights, [-1 if i == axis % rank else 1 for i in range(rank)])

@@ -46,10 +46,10 @@ def class_weights(
 def _counted(labels: Array, ignore_index: int) -> Balanced:
     found = np.asarray(labels)
     if found.dtype.kind not in "iu":
-        raise InputError(f"weights of classes need labels that are indices, not {found.dtype}")
+        raise InputError(f"class weights need labels that are indices, not {found.dtype}")
     found = found[found != ignore_index]
     if not found.size or found.min() < 0:
-        raise InputError("weights of classes need labels from 0 on, and there are none or others")
+        raise InputError("class weights need labels that are integers of at least 0")
     return Balanced(tuple(map(int, np.bincount(found.ravel()))))
 
 

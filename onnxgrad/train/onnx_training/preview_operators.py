@@ -254,5 +254,5 @@ for _name in ("Adagrad", "Adam", "Momentum"):
     body(
         f"{DOMAIN}::{_name}",
         lambda *, binding: tuple(_LOWER[binding.op](binding)),
-        notes="through what its definition says",
+        notes="through its definition",
     )

@@ -96,7 +96,7 @@ def _updates(
     ):
         raise InputError(
             "the model's training_info was changed since onnxgrad wrote it: its variables are not "
-            f"those of {_WHERE}; make the step anew with training_step"
+            f"those of {_WHERE}; build the step again with training_step"
         )
     return dict(entries)
 

@@ -74,8 +74,8 @@ def program_with_training_info(original: ModelLike, step: TrainingStep) -> Progr
     """Return the result of `with_training_info` as a Program. Raises the same errors."""
     if step.update is not None:
         raise InputError(
-            "TrainingInfoProto has one graph for a step, and this one adds up micro-batches in "
-            "another: make it with accumulate=1"
+            "TrainingInfoProto has one graph for a step, but this one accumulates micro-batches "
+            "in another: build it with accumulate=1"
         )
     if step.manifest.running() or step.manifest.of_role("seed"):
         raise InputError(

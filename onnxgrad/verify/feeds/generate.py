@@ -79,7 +79,8 @@ class Feeder:
         for name, value in feeds.items():
             if name not in inputs:
                 raise InputError(
-                    f"{_given(name)}: the model has no such input (inputs: {', '.join(inputs)})"
+                    f"{_given(name)}: the model has no input of this name (inputs: "
+                    f"{', '.join(inputs)})"
                 )
             _check_given(inputs[name], value)
         sizes = self._sizes | dict(dims or {}) | bound_by(self.model, feeds)

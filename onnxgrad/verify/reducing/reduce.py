@@ -227,7 +227,7 @@ class Command:
         last = " ".join(printed.split()[-40:]) if code else ""  # a success needs no words
         ended = f"took longer than {self.timeout:g} s" if code is None else f"ends with {code}"
         raise InputError(
-            f"{name}: the check does not fail on it, so there is nothing to reduce: it {ended}"
+            f"{name}: the check must fail on it, but it {ended}"
             + (f" and says: {last[-300:]}" if last else "")
         )
 

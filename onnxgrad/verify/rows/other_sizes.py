@@ -22,7 +22,7 @@ from onnxgrad.verify.report import Case, Leg, Report
 from onnxgrad.verify.running.child_process import RunFailed
 
 _STAGE = "other sizes"
-_SHAPES = "shapes alone: nothing to compare numbers with"
+_SHAPES = "only shapes: there are no numbers to compare with"
 
 
 def at_other_sizes(

@@ -211,7 +211,7 @@ class RowProof:
         rows, groups = self.rows.rows_in(feeds), self.rows.apart(feeds)
         if rows < 2:
             raise InputError(
-                f"{where}: one row of its sizes tells nothing about others: pass two or more"
+                f"{where}: one row cannot show that rows are independent: pass two or more"
             )
         try:
             results = [session.run(g) for g in groups]

@@ -84,7 +84,7 @@ def test_an_array_that_nothing_reads_is_a_warning_and_labels_are_shown(
     assert re.search(r"labels +int64\[N\] +labels, 0 to 2 or -100 \(ignored\)", shown)
     assert re.search(r"x +float32\[N, 8\] +input", shown)
     assert said.splitlines() == [
-        f"note: more.npz: nothing reads {unread}; the step reads x, labels"
+        f"note: more.npz: the step does not read {unread}; it reads x, labels"
         for unread in ("'weight', 'y'", "'weight'")
     ]
     np.savez("same.npz", **examples(64))
@@ -140,7 +140,7 @@ def test_trained_and_frozen_weights_are_shown_before_training(
 
 def test_what_nobody_keeps_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "model.onnx", *BASE, "--data", "data.npz", "--steps", "1"]) == 0
-    assert "note: nothing was kept: -o writes the trained model" in capsys.readouterr().out
+    assert "note: nothing was saved: -o writes the trained model" in capsys.readouterr().out
 
 
 def test_a_limit_of_time_ends_training_and_says_where(
@@ -263,10 +263,14 @@ def arrays(**changes: Any) -> dict[str, Any]:
         (["--loss", "cross_entropyy"], {}, "did you mean 'cross_entropy'?"),
         (["--loss", "mse"], {}, "'labels', which is not an input"),
         (BASE, {"labels": np.full(64, 7)}, "the label 7 at"),
-        (BASE, {"labels": np.zeros(64, np.float32)}, "is float32, the step takes int64"),
+        (BASE, {"labels": np.zeros(64, np.float32)}, "is float32, but the step requires int64"),
         (BASE, {"labels": None}, "lacks 'labels'"),
         (BASE, {"labels": np.zeros(10, np.int64)}, "x: 64, labels: 10"),
-        (BASE, {"x": np.zeros((64, 5), np.float32)}, "has shape [32, 5], the step takes ['N', 8]"),
+        (
+            BASE,
+            {"x": np.zeros((64, 5), np.float32)},
+            "has shape [32, 5], but the step requires ['N', 8]",
+        ),
         (BASE, {"x": np.zeros((0, 8)), "labels": np.zeros(0)}, "0 examples"),
         ([*BASE, "--rate", "nan"], {}, "must be finite"),
         ([*BASE, "--rate", "cosinus{lr=1}"], {}, "unknown schedule 'cosinus'"),

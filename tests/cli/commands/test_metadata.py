@@ -78,8 +78,8 @@ def test_external_weights_come_along(run: Run, file: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--set", "k=v"], "say with -o"),
-        (["-o", "OUT"], "nothing to change"),
+        (["--set", "k=v"], "name the changed model with -o"),
+        (["-o", "OUT"], "-o without a change"),
         (["--set", "k", "-o", "OUT"], "write KEY=VALUE"),
         (["--unset", "c", "-o", "OUT"], "'c' is not there to be unset (there is: a, b)"),
         (["--unset", "a", "--set", "a=1", "-o", "OUT"], "to be set and unset"),

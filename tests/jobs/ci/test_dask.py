@@ -109,7 +109,10 @@ def test_the_command(
     assert "accepted: 2 models\n2 passed" in capsys.readouterr().out
     assert (tmp_path / "onnxgrad.lock.json").read_bytes() == lock
     assert main(["ci", "--dask", cluster, "--jobs", "2"]) == 2
-    assert "--jobs says nothing of --dask: the cluster has its workers" in capsys.readouterr().err
+    assert (
+        "--jobs does not apply with --dask: the cluster has its own workers"
+        in capsys.readouterr().err
+    )
 
 
 def test_workers_that_see_other_files_are_refused(cluster: str, jobs: list[Job]) -> None:

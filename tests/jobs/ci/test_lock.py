@@ -57,7 +57,7 @@ Edit = Callable[[dict[str, Any]], object]
     [
         (
             lambda d: d.pop("format"),
-            "is not a lock file of onnxgrad; mend it, or write it anew with",
+            "is not a lock file of onnxgrad; repair it, or write a new lock with",
         ),
         (lambda d: d.update(version="1"), "'version' is '1'"),
         (lambda d: d.update(version=True), "'version' is True"),

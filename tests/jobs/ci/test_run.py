@@ -79,7 +79,10 @@ def test_the_caller_wins_over_the_recipe_and_hears_of_everything(folder: Path) -
     [
         ({}, r"or name it: ci\(recipe\)$"),
         ({"recipe": "r.toml", "plugins": "no.py"}, r"^plugins: .*/no\.py: no such file"),
-        ({"recipe": "r.toml", "jobs": 2, "dask": "tcp://x"}, r"^jobs says nothing of dask: the"),
+        (
+            {"recipe": "r.toml", "jobs": 2, "dask": "tcp://x"},
+            r"^jobs does not apply with dask: the",
+        ),
         ({"recipe": "r.toml", "jobs": 0}, r"^ci: jobs must be at least 1|^ci: jobs must be from 1"),
         ({"recipe": "r.toml", "models": ["no*"]}, r"^r\.toml: no file matches 'no\*'"),
     ],

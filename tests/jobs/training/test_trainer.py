@@ -79,7 +79,7 @@ def test_the_rate_falls_on_a_plateau_also_after_a_break(tmp_path: Path) -> None:
         own = Trainer(step(SGD()), ReduceOnPlateau(0.125), threads=1)
         own.fit(data, epochs=9, validation=held_out, folder=tmp_path / "broken")
     assert own.rate_at(1) == 0.125
-    with pytest.raises(InputError, match=r"^ReduceOnPlateau looks at held-out data: give val"):
+    with pytest.raises(InputError, match=r"^ReduceOnPlateau looks at held-out data: pass val"):
         Trainer(step(SGD()), rate).fit(data)
     with pytest.raises(InputError, match="metric 'f1' is not evaluated: there is loss"):
         Trainer(step(SGD()), ReduceOnPlateau(1.0, metric="f1")).fit(data, validation=data)
@@ -89,7 +89,7 @@ def test_the_rate_falls_on_a_plateau_also_after_a_break(tmp_path: Path) -> None:
 def test_what_would_do_nothing_is_refused(option: str) -> None:
     value = {"accuracy": accuracy("logits", "labels")} if option == "metrics" else 2
     name, value = ("keep", "best") if "best" in option else (option, value)
-    with pytest.raises(InputError, match=rf"^{option} .*: give (validation|folder)$"):
+    with pytest.raises(InputError, match=rf"^{option} .*: pass (validation|folder)$"):
         trainer().fit(examples(64), **{name: value})
 
 
@@ -97,12 +97,12 @@ def test_epochs_count_from_the_first_and_a_call_that_does_nothing_says_so(tmp_pa
     own, data = trainer(), examples(64)
     assert repr(own.fit(data, epochs=2)).startswith("History(4 steps, loss ")
     with pytest.warns(
-        UserWarning, match=r"epochs=2 counts from .*, and it has taken 2; epochs=4 goes"
+        UserWarning, match=r"epochs=2 counts from .*, and it has taken 2; epochs=4 trains"
     ) as caught:
         assert own.fit(data, epochs=2).losses == []
     assert [warning.filename for warning in caught] == [__file__]
     with pytest.warns(
-        UserWarning, match="steps=3 counts from .*, and it has taken 4; steps=7 goes"
+        UserWarning, match="steps=3 counts from .*, and it has taken 4; steps=7 trains"
     ):
         assert repr(own.fit(data, steps=3)) == "History(0 steps)"
     assert len(own.fit(data, epochs=3).losses) == 2
@@ -121,7 +121,7 @@ def test_a_model_of_one_batch_size_is_given_batches_of_it() -> None:
     assert len(own.fit(examples(10)).losses) == 2  # what fills no batch is left out
     eight = {name: a[:8] for name, a in examples(10).items()}
     assert own.evaluate(examples(10)) == own.evaluate(eight)
-    with pytest.raises(InputError, match=r"has shape \[5, 8\], the step takes \[4, 8\]"):
+    with pytest.raises(InputError, match=r"has shape \[5, 8\], but the step requires \[4, 8\]"):
         own.fit(examples(10), epochs=2, batch_size=5)
     at = features(model, "h2", examples(8))["h2"]
     assert at.shape == (8, 16)

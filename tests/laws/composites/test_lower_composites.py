@@ -84,7 +84,7 @@ STAY = {
     "an older opset": (SKIP.format("", SKIPS["all"][1]), 16, "needs opset 17"),
     "an older opset, simplified": (SKIP.format("", SKIPS["simplified"][1]), 22, "needs opset 23"),
     "a bias that is a matrix": (SKIP.replace("float[8] c", "float[2,8] c").format("", SKIPS["all"][1]), 23, "not a vector"),
-    "a wider skip": (SKIP.replace("float[2,S,8] r", "float[3,2,S,8] r").format("", SKIPS["all"][1]), 23, "the sizes of its input"),
+    "a wider skip": (SKIP.replace("float[2,S,8] r", "float[3,2,S,8] r").format("", SKIPS["all"][1]), 23, "the addend and the input differ in size"),
     "its mean": (SKIP.format(", float[2,S,1] m", "y, m = com.microsoft.SkipLayerNormalization (x, r, g, b)"), 23, "its mean or its deviation is read"),
 }  # fmt: skip
 

@@ -65,7 +65,7 @@ STAY = {
     "halves that differ": (GRAPH, BODY, tables(1, 1, same=False), "two equal halves"),
     "a table for each head": (GRAPH, BODY, tables(1, 2), "from head to head"),
     "the first half turned": (GRAPH, BODY.replace("(n, a)", "(a, n)"), tables(1, 1), None),
-    "another split": (GRAPH, BODY.replace("start, half", "start, step").replace("x, half, end", "x, step, end"), tables(1, 1), "second half and the first"),
+    "another split": (GRAPH, BODY.replace("start, half", "start, step").replace("x, half, end", "x, step, end"), tables(1, 1), "two halves in swapped order"),
     "unknown tables": (GRAPH.replace("x)", "x, float[1,1,5,4] c, float[1,1,5,4] s)", 1), BODY, {}, "not known to have two equal halves"),
     "angles that differ": ("g (float[1,2,S,4] x, float[1,S,2] f, float[1,S,2] h) => (float[1,2,S,4] y)", ANGLES.replace("(f, f)", "(f, h)") + BODY, {}, "not known to have two equal halves"),
     "three axes": (GRAPH.replace("3,2,5", "3,5"), BODY.replace("last", "at2"), tables(), "does not have the axes"),

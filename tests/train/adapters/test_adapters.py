@@ -162,7 +162,7 @@ def test_files_that_are_no_adapters(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no adapters"):
         read_adapters(path)
     safetensors_file.write(path, {}, {"lora": '{"rank": 0}'})
-    with pytest.raises(InputError, match="does not say what its adapters are"):
+    with pytest.raises(InputError, match="does not describe its adapters"):
         read_adapters(path)
     with pytest.raises(InputError, match="the model has no adapters"):
         save_adapters(classifier(), path)
@@ -207,7 +207,7 @@ def test_adapters_that_another_tool_folded() -> None:
 
 def test_a_note_that_is_damaged() -> None:
     model = lora(classifier(), "w1", rank=2)
-    for text, words in (("{", "is damaged"), ("{}", "does not say what its adapters are")):
+    for text, words in (("{", "is damaged"), ("{}", "does not describe its adapters")):
         model.metadata_props[-1].value = text
         with pytest.raises(InputError, match=words):
             adapters_of(model)

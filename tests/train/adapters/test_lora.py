@@ -301,7 +301,7 @@ def test_gradients_pass_packed_weights() -> None:
         ({"targets": "attn*"}, "'attn*' meets no matrix .*; there are w1"),
         ({"targets": "w11"}, "'w11' meets no matrix of the main graph.* (did you mean 'w1'?)"),
         ({"targets": "b1"}, "'b1' meets no matrix"),
-        ({"targets": "w1,!w2"}, "'!w2' takes nothing away"),
+        ({"targets": "w1,!w2"}, "'!w2' excludes nothing"),
         ({"targets": "w1,!w*"}, "leave no weight"),
         ({"targets": []}, "leave no weight"),
     ],

@@ -52,7 +52,7 @@ def test_names_with_commas() -> None:
         ("{ y = MatMul (x, W) }", (3, 4, 4, 4), "MatMul 'y' reads 4 axes of it"),
         ("{ y = MatMul (W, W) }", (4, 4), "MatMul 'y' multiplies it with itself"),
         ("{ i = Constant <value = int64[2] {0, 1}> () z = Gather <axis = 1> (W, i) y = MatMul (x, z) }", (4, 4),
-         "takes columns: adapters are for rows, axis 0"),
+         "reads columns: adapters apply to rows, axis 0"),
         ("{ z = Add (x, W) y = MatMul (z, W) }", (4, 4), "Add 'z' reads it, beside which no adapter goes"),
         ("{ z = MatMul (x, x) t = Neg (z) y = Gemm (z, t, W) }", (4, 4), "it is the bias of Gemm 'y'"),
         ("{ z = Mul (x, W) y = Gemm (z, z, W) }", (4, 4), "Mul 'z' reads it"),
@@ -69,7 +69,7 @@ def test_what_cannot_be_adapted_and_why(graph: str, shape: Any, reason: str) -> 
     assert str(error.value).startswith("'W' cannot have an adapter: ") and reason in str(
         error.value
     )
-    assert str(error.value).endswith("take it away with '!W'")
+    assert str(error.value).endswith("exclude it with '!W'")
 
 
 def test_a_glob_that_meets_something_impossible_says_so_and_how_many() -> None:

@@ -36,5 +36,5 @@ def test_a_gradient_is_averaged_clipped_and_measured() -> None:
 
 
 def test_an_optimiser_of_nobody() -> None:
-    with pytest.raises(InputError, match="optimiser 'steam' is none of"):
+    with pytest.raises(InputError, match="optimiser 'steam' is not one of"):
         optimizer_of({"name": "steam"})

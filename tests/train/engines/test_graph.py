@@ -82,9 +82,12 @@ def test_metrics_are_of_this_step() -> None:
     [
         ({"labels": None}, "the batch lacks 'labels'"),
         ({"more": np.zeros(2)}, "'more', which is not an input"),
-        ({"x": np.zeros((4, 7), np.float32)}, r"has shape \[4, 7\], the step takes \['N', 8\]"),
+        (
+            {"x": np.zeros((4, 7), np.float32)},
+            r"has shape \[4, 7\], but the step requires \['N', 8\]",
+        ),
         ({"x": np.zeros((5, 8), np.float32)}, "has 4 for N, 'x' of the same batch 5"),
-        ({"x": np.zeros((4, 8), np.int64)}, "is int64, the step takes float32"),
+        ({"x": np.zeros((4, 8), np.int64)}, "is int64, but the step requires float32"),
         ({"x": np.zeros((0, 8), np.float32), "labels": np.zeros(0, np.int64)}, "is empty"),
         (
             {"labels": np.array([0, 1, 3, -100])},

@@ -174,7 +174,7 @@ def test_classes_count_alike() -> None:
     assert class_weights(labels, 5) == pytest.approx([7 / 25, 7 / 5, 1, 7 / 5, 1])
     assert class_weights(labels[:1], ignore_index=0) == [1.0, 0.5]
     for wrong in (labels * 1.0, np.array([-1, 0]), np.array([-100])):
-        with pytest.raises(InputError, match="weights of classes need labels"):
+        with pytest.raises(InputError, match="class weights need labels"):
             class_weights(wrong)
 
 
@@ -213,7 +213,7 @@ def test_fit_counts_the_classes_and_reads_weights(
         (
             "cross_entropy{sample_weight=v}",
             "data.npz",
-            "it takes x: float32['N', 8], labels: int64['N'], v: float32",
+            "the inputs are x: float32['N', 8], labels: int64['N'], v: float32",
         ),
     ):
         assert main([*order, loss_text, "--data", file]) == 2

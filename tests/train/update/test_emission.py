@@ -148,7 +148,7 @@ def test_an_input_of_the_model_may_be_called_as_one_of_the_update() -> None:
 
 def test_fewer_micro_batches_than_a_step_takes_train_nothing_and_say_so(tmp_path: Path) -> None:
     task = step(accumulate=3)
-    with pytest.raises(InputError, match="3 micro-batches make a step, and there were 2"):
+    with pytest.raises(InputError, match="3 micro-batches make a step, but there were 2"):
         Trainer(task).fit(examples(8), batch_size=4)
     # a folder keeps them for the next run
     Trainer(task).fit(examples(8), batch_size=4, folder=tmp_path)

@@ -202,7 +202,7 @@ def test_given_values_win_and_fix_their_symbols() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"q": np.zeros(2)}, "no such input"),
+        ({"q": np.zeros(2)}, "no input of this name"),
         ({"x": np.zeros((2, 3))}, "wants float, it holds float64"),
         ({"x": np.zeros((3, 3), np.float32)}, "wants shape"),
         ({"x": np.zeros(3, np.float32)}, "wants shape"),

@@ -250,10 +250,10 @@ def test_the_failure_of_the_original_is_what_is_asked_for(tmp_path: Path) -> Non
     assert command(tmp_path, status=7).on_original(MODEL, "m", (1, 3)).status == 7
     with pytest.raises(
         InputError,
-        match=r"^m: the check does not fail on it, so there is nothing to reduce: it ends with 7 and says: sees it",
+        match=r"^m: the check must fail on it, but it ends with 7 and says: sees it",
     ):
         check.on_original(MODEL, "m", (1, 3))
-    with pytest.raises(InputError, match="nothing to reduce: it ends with 0"):
+    with pytest.raises(InputError, match="the check must fail on it, but it ends with 0"):
         check.on_original(OTHER, "m")
 
 

@@ -41,7 +41,7 @@ def _checked(binding: Binding, x: Var, w: Var, axis: int, times: int) -> tuple[i
     given, taken = (v.shape[a] if v.shape else None for v, a in ((x, 1), (w, axis)))
     if isinstance(given, int) and isinstance(taken, int) and given != times * taken:
         raise InputError(
-            f"no gradient of '{binding}': {x.name} has {given} channels, and {w.name} takes "
+            f"no gradient of '{binding}': {x.name} has {given} channels, but {w.name} accepts "
             f"{times * taken}"
         )
     return kernel_of(w, binding)
