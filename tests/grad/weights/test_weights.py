@@ -88,8 +88,8 @@ LEFT_OUT = {
     "gpt2": {"where": "a mask"},
     "llama": {"where": "a mask", "unsqueeze_14": "rotary", "unsqueeze_15": "rotary"},
     "unet": {
-        "val_8": "a normalisation whose scale comes behind",
-        "val_11": "a normalisation whose scale comes behind",
+        "val_8": "a normalisation that is followed by a scale",
+        "val_11": "a normalisation that is followed by a scale",
     },
     "lstm_tagger": {
         "/model/both/Expand_output_0": "initial state",
