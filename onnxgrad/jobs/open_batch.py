@@ -137,16 +137,19 @@ def open_sizes(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> Siz
 def _compared(
     model: ModelProto, references: Sequence[ModelProto], wanted: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Return the new sizes that a reference has with another number."""
+    """Return the new sizes that a reference has with a number of their own, not the file's."""
     places = {v.name: i for i, v in enumerate(model.graph.input)}
-    found = []
-    for name, axes in wanted.items():
-        for place, _, axis in (text.rpartition(".") for text in axes):
-            number = int(axis[:4]) if axis.isdecimal() else 0
-            sizes = [_size(m, places.get(place, 0), number) for m in (model, *references)]
-            if len({*sizes} - {None}) > 1:
-                found.append(name)
-    return found
+    axes = {
+        name: (places.get(place, 0), int(axis[:4]) if axis.isdecimal() else 0)
+        for name, texts in wanted.items()
+        for place, _, axis in (texts[0].rpartition("."),)
+    }
+    file, *others = [{n: _size(m, *at) for n, at in axes.items()} for m in (model, *references)]
+    return [
+        name
+        for name in axes
+        if any(s[name] != file[name] and [*s.values()].count(s[name]) == 1 for s in others)
+    ]
 
 
 def _size(model: ModelProto, place: int, axis: int) -> object:

@@ -152,6 +152,23 @@ def test_the_batch_and_another_size(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "Reshape 'h': the batch cannot be opened" in capsys.readouterr().err
 
 
+def test_a_reference_decides_if_its_sizes_differ(tmp_path: Path) -> None:
+    """Height and width are equal in the file; a reference whose sizes are equal again tells nothing."""
+
+    def text(h: int, w: int) -> str:
+        return f"""g (float[1,{h},{w}] x) => (float[1,{h},{w}] y) <int64[2] flat = {{1, {h * w}}}, int64[3] s = {{1, {h}, {w}}}>
+          {{ f = Reshape (x, flat)  a = Softmax (f)  y = Reshape (a, s) }}"""
+
+    sizes = {"h": "x.1", "w": "x.2"}
+    for h, w, decides in ((6, 6, False), (4, 6, False), (6, 9, True)):
+        onnx.save(parse(text(h, w)), tmp_path / "r.onnx")
+        if decides:
+            onnxgrad.open_batch(parse(text(4, 4)), open=sizes, reference=str(tmp_path / "r.onnx"))
+            continue
+        with pytest.raises(InputError, match=r"\[1, h, w\] or \[1, w, h\]"):
+            onnxgrad.open_batch(parse(text(4, 4)), open=sizes, reference=str(tmp_path / "r.onnx"))
+
+
 def test_another_size_in_python() -> None:
     model = onnxgrad.open_batch(sized(5), open={"n": "x.1"})
     assert np.array_equal(np.ravel(run(model, {"x": np.zeros((1, 3), np.float32)})["y"]), [0, 1, 2])
