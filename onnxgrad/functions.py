@@ -416,8 +416,9 @@ def check_gradient(model: ModelLike, *, options: CheckGradientOptions) -> Gradie
 
 @from_keywords(CheckProductOptions)
 def check_product(model: ModelLike, *, options: CheckProductOptions) -> GradientReport:
-    """Check the result of `jvp`, `hessian_vector_product`, `jacobian` or `casadi_derivative` (`of`:
-    "jvp", "hvp", "jacobian", or "adj" and "fwd") for a model, numerically in random directions.
+    """Check the result of `jvp`, `hessian_vector_product`, `jacobian`, `hessian` or
+    `casadi_derivative` (`of`: "jvp", "hvp", "jacobian", "hessian", or "adj" and "fwd") for a model,
+    numerically in random directions.
 
     `mode` and `batched` as for `jacobian`; all other options, and errors, as for `check_gradient`.
 

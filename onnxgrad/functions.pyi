@@ -308,7 +308,7 @@ def check_product(
     wrt: Names | None = None,
     target: Targets | None = None,
     *,
-    of: Literal['jvp', 'hvp', 'jacobian', 'adj', 'fwd'],
+    of: Literal['jvp', 'hvp', 'jacobian', 'hessian', 'adj', 'fwd'],
     mode: Literal['auto', 'forward', 'reverse'] = 'auto',
     batched: bool = False,
     tolerance: Positive | None = None,

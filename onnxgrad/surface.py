@@ -68,6 +68,7 @@ from onnxgrad.rewrite.worklist import rewrite
 from onnxgrad.surgery import (
     edit,
     extract,
+    hessian,
     join,
     lift,
     linearize,
@@ -142,6 +143,7 @@ __all__ = [
     "float16",
     "function_gradient",
     "gradient",
+    "hessian",
     "hessian_vector_product",
     "inspect",
     "jacobian",

@@ -17,7 +17,7 @@ from onnxgrad.jobs import open_batch as opening
 from onnxgrad.jobs import place as placing
 from onnxgrad.jobs.declarations import PlaceOptions
 from onnxgrad.jobs.declared import from_keywords
-from onnxgrad.jobs.gradient_declarations import LinearizeOptions
+from onnxgrad.jobs.gradient_declarations import HessianOptions, LinearizeOptions
 from onnxgrad.jobs.lift import Lifted
 from onnxgrad.jobs.metadata import change
 from onnxgrad.jobs.outcome import with_room
@@ -83,6 +83,28 @@ def linearize(model: ModelLike, *, options: LinearizeOptions) -> Linearized:
     return Linearized(
         to_kind_of(found.forward, model), to_kind_of(found.backward, model), found.manifest
     )
+
+
+@from_keywords(HessianOptions)
+def hessian(model: ModelLike, *, options: HessianOptions) -> Any:
+    """Returns the model with two kinds of outputs more: the gradient of the target by each value in
+    `wrt`, and for each pair of values the second derivatives, of the first value's shape followed
+    by the second's.
+
+    `wrt`, `target`, a scalar, and `stop` as for `hessian_vector_product`, of which this is the
+    `vmap` over all directions. The result has the type of `model`. Raises InputError as `gradient`
+    does.
+
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[3] x) => (float y) { c = Mul (x, x)  d = Mul (c, x)
+    ...   y = ReduceSum <keepdims = 0> (d) }''')
+    >>> str(onnxgrad.load(onnxgrad.hessian(model)).main.outputs[2].type)
+    'f32[3,3]'
+    """
+    found = deriving.derive(model, options, with_room(model)).found
+    for note in found.notes:
+        _log.info(note)
+    return to_kind_of(found.program, model)
 
 
 @from_keywords(OpenBatchOptions)

@@ -59,6 +59,16 @@ def linearize(
     max_memory: Memory | None = None,
     keep: Keeps = 'auto',
 ) -> Linearized: ...
+def hessian(
+    model: ModelLike,
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    stop: Names | None = None,
+    names: str = '{}_{}_hessian',
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> Any: ...
 def open_batch(
     model: ModelLike,
     inputs: NamesByCommas | None = None,

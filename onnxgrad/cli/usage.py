@@ -104,6 +104,12 @@ itself.
 """
 _CI = "reports"
 
+_PRODUCTS = {
+    "jvp": "forward mode: J v; v are new inputs {}_tangent, J v outputs {}_tangent",
+    "hvp": "the gradient, and H v as {}_hvp, for the Hessian H of a scalar target",
+    "jacobian": "the Jacobian by each value, as TARGET_by_VALUE",
+    "hessian": "the gradient, and Hessians as VALUE_VALUE_hessian",
+}
 COMMANDS: dict[str, Command] = {
     "optimize": Command(
         "rewrite a model into a smaller, faster one and prove that both compute the same",
@@ -182,17 +188,11 @@ COMMANDS: dict[str, Command] = {
                 "marks of --checkpoint; grad reads them if --checkpoint is not given"),
             row("--function", metavar="NAME", help="add the gradient of this local function, with "
                 "respect to all its operands, as another function of the model"),
-            row("--jvp", title=PRODUCTS, either="of", dest="of", action="store_const", const="jvp",
-                help="forward mode: J v; v are new inputs {}_tangent, J v outputs {}_tangent"),
-            row("--hvp", title=PRODUCTS, either="of", dest="of", action="store_const", const="hvp",
-                help="the gradient, and H v as {}_hvp, for the Hessian H of a scalar target"),
-            row("--jacobian", title=PRODUCTS, either="of", dest="of", action="store_const",
-                const="jacobian",
-                help="the Jacobian of one target with respect to each value, as TARGET_by_VALUE"),
+            *(row(f"--{kind}", title=PRODUCTS, either="of", dest="of", action="store_const",
+                  const=kind, help=text) for kind, text in _PRODUCTS.items()),
             row("--casadi", title=PRODUCTS, either="of", dest="of", choices=("adj", "fwd"),
-                help="a derivative file for CasADi, in its names and layout: adj writes adj_f.onnx "
-                "(reverse mode) of f.onnx, fwd writes fwd_f.onnx (forward mode), fwd of adj_f.onnx "
-                "writes fwd_adj_f.onnx"),
+                help="a derivative file for CasADi, in its layout: adj writes adj_f.onnx (reverse "
+                "mode), fwd fwd_f.onnx (forward mode), fwd of adj_f.onnx fwd_adj_f.onnx"),
             custom_ops("proof"),
         ),
         gradients.GradOptions,

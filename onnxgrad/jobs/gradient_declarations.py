@@ -226,6 +226,14 @@ class HessianProductOptions(Chosen):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HessianOptions(Chosen):
+    job: ClassVar[str] = "hessian"
+
+    stop: Names | None = option(None, "treat these computed values as constants")
+    names: str = option("{}_{}_hessian", "names of the Hessians, by both values")
+
+
+@dataclass(frozen=True, kw_only=True)
 class CasadiOptions(Chosen):
     job: ClassVar[str] = "casadi_derivative"
 
@@ -292,7 +300,9 @@ class CheckGradientOptions(GradientForm, Tolerated):
 class CheckProductOptions(Chosen, Jacobians, Tolerated):
     job: ClassVar[str] = "check_product"
 
-    of: Literal["jvp", "hvp", "jacobian", "adj", "fwd"] = option(REQUIRED, "what is checked")
+    of: Literal["jvp", "hvp", "jacobian", "hessian", "adj", "fwd"] = option(
+        REQUIRED, "what is checked"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from onnxgrad.grad.checking.derivatives import check_product
 from onnxgrad.grad.checking.report import GradientReport, bounded
 from onnxgrad.grad.checkpointing.marks import mark
 from onnxgrad.grad.derivatives.casadi import sibling
+from onnxgrad.grad.derivatives.hessian import hessians
 from onnxgrad.grad.derivatives.jacobian import jacobians
 from onnxgrad.grad.derivatives.vector_products import hessian_products, tangents
 from onnxgrad.grad.differentiation import Gradient, differentiate
@@ -34,6 +35,7 @@ from onnxgrad.jobs.gradient_declarations import (
     FunctionGradientOptions,
     GradientOptions,
     GradOptions,
+    HessianOptions,
     HessianProductOptions,
     JacobianOptions,
     JvpOptions,
@@ -94,6 +96,7 @@ _FORMED: dict[type[Declaration], Callable[..., Any]] = {
     JvpOptions: tangents,
     HessianProductOptions: hessian_products,
     JacobianOptions: jacobians,
+    HessianOptions: hessians,
     CasadiOptions: sibling,
     MarkOptions: _marked,
     FunctionGradientOptions: _with_function,

@@ -97,7 +97,8 @@ def _row_proof(
     return RowProof(
         original, to_proto(opened.program, weights=True), opened.rows,
         providers_of(options.provider), dims, options.seed, feeds,
-        several(options.allow_same, "allow_same"),
+
+            (*several(options.allow_same, "allow_same"), *opened.repeated),
     ).report()  # fmt: skip
 
 

@@ -46,6 +46,7 @@ class Opened:
     notes: tuple[str, ...] = ()
     count: int = 1
     own: bool = False  # whether the original lacks the axes of the inputs
+    repeated: tuple[str, ...] = ()  # outputs that depend on no row, and repeat
 
     @property
     def rows(self) -> Grouping:

@@ -49,10 +49,10 @@ def map_inputs(
     axes = {v.name: i for v, i in chosen.items()}
     program, done = followed(program, {n: Layout(i, own=True) for n, i in axes.items()})
     main = program.main
+    repeated = tuple(v.name for v in main.outputs if done.layouts.get(v) is None)
     notes = [
-        f"output '{v.name}' does not depend on the inputs that are mapped, and repeats"
-        for v in main.outputs
-        if done.layouts.get(v) is None
+        f"output '{name}' does not depend on the inputs that are mapped, and repeats"
+        for name in repeated
     ]
     with emitting(main, made_by="vmap"):
         for v in list(main.outputs):
@@ -71,6 +71,7 @@ def map_inputs(
     return Opened(
         mapped, axes, outputs, done.in_place, dict(done.shifted), dict(done.scanned),
         tuple(done.warnings), notes=tuple(notes), own=True,
+        repeated=repeated if len(repeated) < len(main.outputs) else (),
     )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from onnxgrad.jobs.gradient_declarations import (
     FunctionGradientOptions,
     GradientOptions,
     GradOptions,
+    HessianOptions,
     HessianProductOptions,
     JacobianOptions,
     Jacobians,
@@ -57,6 +58,7 @@ _JOBS: dict[str | None, tuple[type[Limits], type[GradientMade]]] = {
     "jvp": (JvpOptions, ProductMade),
     "hvp": (HessianProductOptions, ProductMade),
     "jacobian": (JacobianOptions, ProductMade),
+    "hessian": (HessianOptions, ProductMade),
     "adj": (CasadiOptions, ProductMade),
     "fwd": (CasadiOptions, ProductMade),
     "mark": (MarkOptions, MarksMade),
@@ -144,7 +146,7 @@ def _options(args: argparse.Namespace, kind: str | None) -> Limits:
             "--target, --stop and --checkpoint"
         )
     settings = options.settings()
-    known = {o.name for o in options_of(job)} - ({"stop"} if kind == "hvp" else set())
+    known = {o.name for o in options_of(job)} - ({"stop"} if kind in ("hvp", "hessian") else set())
     for o in _FORMING if kind not in ("mark", "function") else ():
         if o.name not in known and settings[o.name] != o.default:
             of = f"casadi {kind}" if job is CasadiOptions else kind

@@ -30,6 +30,7 @@ from onnxgrad.grad.checking.report import TOO_SMALL, GradientReport, ValueCheck
 from onnxgrad.grad.checking.vectors import Flat, flat, middle, side_by_side
 from onnxgrad.grad.derivatives.casadi import sibling
 from onnxgrad.grad.derivatives.derivative import Derivative, Kind
+from onnxgrad.grad.derivatives.hessian import hessians
 from onnxgrad.grad.derivatives.jacobian import Mode, jacobians
 from onnxgrad.grad.derivatives.vector_products import hessian_products, tangents
 from onnxgrad.grad.differentiation import differentiate
@@ -57,17 +58,19 @@ def check_product(
     """Check products with a derivative, or a Jacobian, numerically in random directions;
     `onnxgrad.check_product` says how. conditions: the fields of `Conditions`.
     """
-    if of == "hvp":  # differences of a wrong gradient would agree with it
+    second = of in ("hvp", "hessian")
+    if second:  # differences of a wrong gradient would agree with it
         first = check_gradient(model, wrt, target, **conditions)
         if not first.ok:
             return first
     source, target, _ = with_parts(in_memory(model), target)
     forward = source
-    if of == "hvp":
+    if second:
         forward = to_proto(differentiate(load(source), wrt, target).program, weights=True)
     forming: dict[str, Callable[..., Derivative]] = {
         "jvp": tangents,
         "hvp": hessian_products,
+        "hessian": hessians,
         "jacobian": partial(jacobians, mode=mode, batched=batched),
     }
     made = forming.get(of, partial(sibling, kind=of))(load(source), wrt, target)
@@ -174,6 +177,16 @@ class _ProductCheck(Check):
             (target,) = made.targets
             return {
                 n: {target: _contracted(flat(found[made.results[n]]), v, made.batched)}
+                for n, v in directions.items()
+            }
+        if made.kind == "hessian":
+            found = self.run(self.graph, feeds, outputs=list(made.results.values()))
+            rows = list(zip(made.values, made.targets, strict=True))
+            return {
+                n: {
+                    t: _contracted(flat(found[made.results[f"{row} by {n}"]]), v, False)
+                    for row, t in rows
+                }
                 for n, v in directions.items()
             }
         packed = made.kind == "fwd"

@@ -18,7 +18,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 
-Kind = Literal["jvp", "hvp", "jacobian", "adj", "fwd"]
+Kind = Literal["jvp", "hvp", "jacobian", "hessian", "adj", "fwd"]
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,13 @@ class Derivative:
     tangents: Mapping[str, str] = field(default_factory=dict)
     seeds: Mapping[str, str] = field(default_factory=dict)
     batched: bool = False
+    by: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def values(self) -> list[str]:
         """The values that it was formed by."""
-        return list(self.tangents or self.results)
+        return list(self.by or self.tangents or self.results)
 
 
 def with_target(program: Program, target: Target) -> tuple[Program, Target, list[str]]:

@@ -156,7 +156,7 @@ def _rows(
     """J e for unit vectors e of the target: [rows, (samples,) *value] put in order."""
     with emitting(block, made_by="gradient"):
         shaped = {adjoint: values[name] for name, adjoint in adjoints.items()}
-        stacks = _products(block, {seed: target}, seed, shaped, batched)
+        stacks = products(block, {seed: target}, seed, shaped, batched)
         found = {}
         for (name, _), stack in zip(adjoints.items(), stacks, strict=True):
             x = values[name]
@@ -179,7 +179,7 @@ def _columns(block: BindingBlock, moved: Derivative, result: str, batched: bool)
         for name, given in inputs.items():
             x = values[name]
             moving = {values[moved.results[result]]: target}
-            (stack,) = _products(block, zeros, given, moving, batched)
+            (stack,) = products(block, zeros, given, moving, batched)
             sizes = [count_of(x, int(batched)), *([sizes_of(target, 0, 1)] if batched else [])]
             sizes.append(count_of(target, int(batched)))
             perm = [*range(1, len(sizes)), 0]
@@ -188,7 +188,7 @@ def _columns(block: BindingBlock, moved: Derivative, result: str, batched: bool)
     return found
 
 
-def _products(
+def products(
     block: BindingBlock,
     inputs: Mapping[Var, Var],
     unit: Var,

@@ -101,7 +101,7 @@ def test_nothing_against_nothing_is_not_proved() -> None:
 
 def test_what_cannot_be_asked_is_refused() -> None:
     with pytest.raises(
-        InputError, match="of must be one of jvp, hvp, jacobian, adj, fwd, not 'vjp'"
+        InputError, match="of must be one of jvp, hvp, jacobian, hessian, adj, fwd, not 'vjp'"
     ):
         check_product(parse(TEXT), of="vjp")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="allow_empty: q: no derivative by it was formed"):
