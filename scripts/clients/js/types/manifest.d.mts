@@ -4,7 +4,7 @@
  */
 export function parse(bytes: Uint8Array): Manifest;
 /**
- * Throws where the loss is no finite number, or the norm of the gradients; loss scaling leaves out
+ * Throws if the loss or the norm of the gradients is not finite; loss scaling leaves out
  * an update with such gradients by itself.
  *
  * @param {Manifest} manifest

@@ -21,7 +21,7 @@ export class Training {
     /** The learning rate of steps that are given none: the optimiser's own. */
     rate: number;
     /**
-     * One step: the loss before it, the mean of several batches. When it is no finite number, nothing
+     * One step: the loss before it, the mean of several batches. If it is not finite, nothing
      * changes. Steps must not overlap: wait for one before the next.
      *
      * @param {Batch | Batch[]} batch as many as `manifest.accumulate` says
