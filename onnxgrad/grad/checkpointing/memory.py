@@ -14,7 +14,7 @@ It is computed as onnxruntime 1.32 plans a sequential run with its default optio
   a layout of their own.
 
 Rewriting by onnxruntime is not known here, in which it exchanges nodes and copies values into the
-layout of its convolutions: margins and `KERNELS` allow for it (scripts/results/memory.txt).
+layout of its convolutions: margins and `KERNELS` allow for it (scripts/results/checkpoint.md).
 """
 
 from __future__ import annotations
