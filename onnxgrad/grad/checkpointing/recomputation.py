@@ -104,6 +104,8 @@ class Recomputation:
         self._barriers: dict[tuple[int, Var], Var] = {}
         self._originals: dict[Var, Var] = {}
         self._arrived: Mapping[Var, Sequence[Any]] = {}
+        # before the backward part reads them as well
+        self._shared = {v for v in block.vars() if _is_shared(v)}
         self._awaited: set[Var] = set()
 
     def begin(self, arrived: Mapping[Var, Sequence[Any]]) -> None:
@@ -181,7 +183,7 @@ class Recomputation:
         """Partials of weights that several bindings read, each once. Their sum comes last of all,
         and onnxruntime would keep until then what each of them needs.
         """
-        shared = [v for v in self._arrived if _is_shared(v)]
+        shared = [v for v in self._arrived if v in self._shared]
         new = [p for v in shared for p in self._arrived[v] if isinstance(p, Var)]
         new = [p for p in dict.fromkeys(new) if p not in self._awaited and p.definition is not None]
         self._awaited.update(new)
@@ -206,7 +208,7 @@ def _is_shared(v: Var) -> bool:
     """Whether it is a weight or input that several bindings read, or the Identity of one."""
     b = v.definition
     weight = b.inputs[0] if b is not None and b.is_op("Identity") else v
-    return weight is not None and weight.definition is None and weight.use_count > 1
+    return weight is not None and weight.definition is None and len(weight.users) > 1
 
 
 # what stands for a dtype in a Where, which onnxruntime's CPU has for some only; every value comes
