@@ -13,10 +13,12 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp, vjp_all
 from onnxgrad.grad.rules._common import in_dtype_of, rank_of, scaled, widened
+from onnxgrad.grad.sequences import nested
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.emission.emit import constant, emit_with_blocks
 from onnxgrad.ir.emission.fill_and_reshape import expand_like, reshape_like, shape_of
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 
 
@@ -223,9 +225,28 @@ def _det(g: Var, y: Var, x: Var, binding: Binding) -> Var:
     if n == 1:
         return expand_like(adjoint, x)
     rows, signs = _minor_indices(x, n)
+    if n is None or n > _MOST_AT_ONCE:
+        return adjoint * (_row_by_row(x, rows, lead) * signs)
     minors = op.Gather(op.Gather(x, rows, axis=lead), rows, axis=lead + 2)
     minors = op.Transpose(minors, perm=[*range(lead), lead, lead + 2, lead + 1, lead + 3])
     return adjoint * (op.Det(minors) * signs)
+
+
+# all minors of a larger matrix, n^4 numbers, are not formed at once
+_MOST_AT_ONCE = 6
+
+
+def _row_by_row(x: Var, rows: Var, lead: int) -> Var:
+    """The minors of x (*B, n, n) by a Scan over the rows that go: n^3 numbers at a time."""
+    with nested("minors") as block:
+        kept = block.add_input(block.program.names.fresh("rows"), TensorType(rows.dtype, (None,)))
+        minors = op.Gather(op.Gather(x, kept, axis=lead), rows, axis=lead + 1)
+        order = [*range(lead), lead + 1, lead, lead + 2]
+        block.add_output(op.Det(op.Transpose(minors, perm=order)))
+    sizes = (None,) * (lead + 2) if x.shape is None else x.shape
+    result = TensorType(x.dtype, (sizes[-1], *sizes[:lead], sizes[-1]))
+    [stacked] = emit_with_blocks("Scan", [rows], {"body": block}, [result], num_scan_inputs=1)
+    return op.Transpose(stacked, perm=[*range(1, lead + 1), 0, lead + 1])
 
 
 def _minor_indices(x: Var, n: int | None) -> tuple[Var, Var]:
@@ -243,4 +264,4 @@ def _minor_indices(x: Var, n: int | None) -> tuple[Var, Var]:
     return left, 1.0 - 2.0 * op.Cast(odd, to=x.dtype)
 
 
-vjp("Det", _det, notes="the cofactors, so singular matrices too")
+vjp("Det", _det, notes="the cofactors, so singular matrices too; n^3 numbers at a time")

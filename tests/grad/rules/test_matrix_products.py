@@ -107,6 +107,20 @@ def test_singular_matrices_have_cofactors() -> None:
     np.testing.assert_array_equal(run(graph, {"x": np.zeros((3, 3), np.float32)})["x_grad"], 0)
 
 
+def test_minors_of_larger_matrices_are_formed_row_by_row() -> None:
+    """n^3 numbers at a time; a Scan, which has derivatives of its own, and no n^4 of them."""
+    check_op("y = Det (x)", {"x": normal(2, 7, 7)}, seeds=(0,), symbolic=False)
+    x = normal(7, 7)
+    x[3] = x[2]
+    model = op_model("y = Det (x)", {"x": x})
+    first = gradient(model, adjoint="input")
+    (scan,) = [n for n in first.graph.node if n.op_type == "Scan"]
+    (body,) = [a.g for a in scan.attribute if a.name == "body"]
+    assert [n.op_type for n in body.node if n.op_type == "Det"] == ["Det"]
+    feeds = {"x": x, "y_grad": np.float32(1.3)}
+    check_model(first, feeds, ["x"], target="x_grad", seeds=(0,))
+
+
 def test_second_derivative_of_det() -> None:
     x = normal(2, 3, 3)
     first = gradient(op_model("y = Det (x)", {"x": x}), adjoint="input")
