@@ -54,9 +54,9 @@ def export(names: list[str]) -> None:
 
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
     warnings.simplefilter("ignore")
-    from exporting.open_sizes import NETWORKS, export_open
+    from exporting.open_sizes import export_open, networks
 
-    assert tuple(NETWORKS) == NAMES
+    assert tuple(networks()) == NAMES
     folder = folder_of_exports()
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:

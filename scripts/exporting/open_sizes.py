@@ -1,9 +1,10 @@
 """Ten transformers whose batch and length stay open, exported through TorchScript: two layers each,
-hidden 256.
+hidden 256, or of the sizes that a caller asks for.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,22 +19,35 @@ from torch import Tensor, nn
 from exporting.common import Spec, flat, numpy_of, randomise, to_onnx_by_script
 from exporting.hf import EncoderDecoder, IdsMask, Outputs
 
-WIDTH = 256
-HEADS = 4
 VOCABULARY = 1000
 # of the sample that is traced, and of those whose results PyTorch gives; (batch, length)
 CHECKED = ((2, 6), (1, 5), (3, 9))
 MEASURED = ((1, 128), (8, 128))
 OPSET = 17
 
-_SIZES = {
-    "hidden_size": WIDTH,
-    "num_attention_heads": HEADS,
-    "num_hidden_layers": 2,
-    "intermediate_size": 4 * WIDTH,
-    "vocab_size": VOCABULARY,
-    "max_position_embeddings": 160,
-}
+
+@dataclass(frozen=True)
+class Size:
+    """What the networks have in common. `rows`: the longest sequence."""
+
+    width: int = 256
+    heads: int = 4
+    layers: int = 2
+    rows: int = 160
+
+    @property
+    def named(self) -> dict[str, int]:
+        """As configurations of the transformers library call them."""
+        return {
+            "hidden_size": self.width,
+            "num_attention_heads": self.heads,
+            "num_hidden_layers": self.layers,
+            "intermediate_size": 4 * self.width,
+            "vocab_size": VOCABULARY,
+            "max_position_embeddings": self.rows,
+        }
+
+
 _VISION = {"image_size": 64, "patch_size": 8}
 _BATCH_LENGTH = {0: "batch", 1: "length"}
 
@@ -101,11 +115,11 @@ def _two_texts(batch: int, length: int) -> dict[str, Tensor]:
     return {"input_ids": _ids(batch, length), "decoder_input_ids": _ids(batch, length)}
 
 
-def _latents(batch: int, length: int) -> dict[str, Tensor]:
+def _latents(width: int, batch: int, length: int) -> dict[str, Tensor]:
     return {
         "x": torch.randn(batch, 4, 32, 32),
-        "context": torch.randn(batch, length, WIDTH),
-        "pooled": torch.randn(batch, WIDTH),
+        "context": torch.randn(batch, length, width),
+        "pooled": torch.randn(batch, width),
         "time": torch.full((batch,), 7.0),
     }
 
@@ -133,59 +147,69 @@ def _hf(
     return Network(build, inputs, axes)
 
 
-def _decoder(name: str, **more: Any) -> Network:
+def _decoder(name: str, size: Size, **more: Any) -> Network:
     return _hf(
         name, "ForCausalLM", inputs=_left_padded, fixed={"use_cache": False},
-        **{**_SIZES, "num_key_value_heads": 2, **more},
+        **{**size.named, "num_key_value_heads": 2, **more},
     )  # fmt: skip
 
 
-def _sd3() -> nn.Module:
+def _sd3(size: Size) -> nn.Module:
     from diffusers import SD3Transformer2DModel
 
     return Denoiser(
         SD3Transformer2DModel(
-            sample_size=32, patch_size=2, in_channels=4, num_layers=2, attention_head_dim=64,
-            num_attention_heads=HEADS, joint_attention_dim=WIDTH, caption_projection_dim=WIDTH,
-            pooled_projection_dim=WIDTH, out_channels=4, pos_embed_max_size=32,
+            sample_size=32, patch_size=2, in_channels=4, num_layers=size.layers,
+            attention_head_dim=size.width // size.heads, num_attention_heads=size.heads,
+            joint_attention_dim=size.width, caption_projection_dim=size.width,
+            pooled_projection_dim=size.width, out_channels=4, pos_embed_max_size=32,
         )
     )  # fmt: skip
 
 
 _LAST = ("last_hidden_state",)
-NETWORKS: dict[str, Network] = {
-    "bert_eager": _hf("Bert", "Model", "eager", outputs=_LAST, **_SIZES),
-    "bert_sdpa": _hf("Bert", "Model", outputs=_LAST, **_SIZES),
-    "roberta": _hf("Roberta", "ForSequenceClassification", **_SIZES),
-    "llama": _decoder("Llama"),
-    "mistral": _decoder("Mistral", sliding_window=4),
-    "qwen3": _decoder("Qwen3", head_dim=WIDTH // HEADS),
-    "gpt2": _hf(
-        "GPT2", "LMHeadModel", "eager", _left_padded, fixed={"use_cache": False}, n_embd=WIDTH,
-        n_layer=2, n_head=HEADS, vocab_size=VOCABULARY, n_positions=160,
-    ),
-    "clip": _hf(
-        "CLIP", "Model", inputs=_two_towers, wrapper=TextAndPixels, outputs=("logits_per_image",),
-        text_config={**_SIZES, "eos_token_id": 2}, vision_config={**_SIZES, **_VISION},
-        projection_dim=WIDTH // 2,
-    ),
-    "t5": _hf(
-        "T5", "ForConditionalGeneration", "eager", _two_texts, EncoderDecoder,
-        fixed={"use_cache": False}, d_model=WIDTH, d_kv=WIDTH // HEADS, d_ff=4 * WIDTH,
-        num_layers=2, num_heads=HEADS, vocab_size=VOCABULARY, decoder_start_token_id=0,
-    ),
-    "sd3": Network(
-        _sd3,
-        _latents,
-        {"x": {0: "batch"}, "context": _BATCH_LENGTH, "pooled": {0: "batch"}, "time": {0: "batch"}},
-    ),
-}  # fmt: skip
+
+
+def networks(size: Size = Size()) -> dict[str, Network]:
+    """The ten by name."""
+    width, heads, layers = size.width, size.heads, size.layers
+    return {
+        "bert_eager": _hf("Bert", "Model", "eager", outputs=_LAST, **size.named),
+        "bert_sdpa": _hf("Bert", "Model", outputs=_LAST, **size.named),
+        "roberta": _hf("Roberta", "ForSequenceClassification", **size.named),
+        "llama": _decoder("Llama", size),
+        "mistral": _decoder("Mistral", size, sliding_window=4),
+        "qwen3": _decoder("Qwen3", size, head_dim=width // heads),
+        "gpt2": _hf(
+            "GPT2", "LMHeadModel", "eager", _left_padded, fixed={"use_cache": False},
+            n_embd=width, n_layer=layers, n_head=heads, vocab_size=VOCABULARY,
+            n_positions=size.rows,
+        ),
+        "clip": _hf(
+            "CLIP", "Model", inputs=_two_towers, wrapper=TextAndPixels,
+            outputs=("logits_per_image",), text_config={**size.named, "eos_token_id": 2},
+            vision_config={**size.named, **_VISION}, projection_dim=width // 2,
+        ),
+        "t5": _hf(
+            "T5", "ForConditionalGeneration", "eager", _two_texts, EncoderDecoder,
+            fixed={"use_cache": False}, d_model=width, d_kv=width // heads, d_ff=4 * width,
+            num_layers=layers, num_heads=heads, vocab_size=VOCABULARY, decoder_start_token_id=0,
+        ),
+        "sd3": Network(
+            lambda: _sd3(size),
+            functools.partial(_latents, width),
+            {
+                "x": {0: "batch"}, "context": _BATCH_LENGTH, "pooled": {0: "batch"},
+                "time": {0: "batch"},
+            },
+        ),
+    }  # fmt: skip
 
 
 def export_open(name: str, folder: Path) -> Path:
     """Write NAME.onnx and NAME.npz: inputs at each size, with PyTorch's results at `CHECKED`."""
     torch.manual_seed(1)
-    network = NETWORKS[name]
+    network = networks()[name]
     module = network.build().eval()
     randomise(module)
     arrays: dict[str, np.ndarray] = {}

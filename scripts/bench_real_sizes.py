@@ -1,0 +1,176 @@
+"""Latency of exported transformers at the sizes that people deploy: hidden 384 to 1,024, length 128
+and 512, batch 1 and 8, by both of PyTorch's exporters.
+
+`python scripts/bench_real_sizes.py --export [NAME ...]` writes them below `$ONNXGRAD_CACHE` (it
+needs torch, transformers, diffusers and onnxscript): through TorchScript at opset 17 with open
+sizes, and by the newer exporter, as it does by default, with fixed sizes. `python
+scripts/bench_real_sizes.py [NAME ...] [--tune SECONDS] [--write]` measures them and needs none of
+these.
+
+CPU time over the export's, one thread, all files in turns, at onnxruntime's default level on both
+sides; `again` is a copy of the export, whose ratio shows the noise. Results are compared with the
+export's, onnxruntime's graph optimisations off, and these with PyTorch's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+
+from scripts.bench_exports import (  # noqa: E402  # the script runs from a checkout
+    AGAIN,
+    SLOWER,
+    cases,
+    counted,
+    is_slower,
+    ratios,
+    worst_difference,
+)
+from scripts.fetch_models import cache_folder  # noqa: E402
+from scripts.records import write_record  # noqa: E402
+
+# hidden size and heads of each network of exporting/open_sizes.py
+WIDTHS = {
+    "bert_sdpa": (384, 12), "bert_eager": (768, 12), "roberta": (1024, 16), "gpt2": (768, 12),
+    "llama": (1024, 16), "qwen3": (768, 12), "clip": (512, 8), "t5": (512, 8),
+}  # fmt: skip
+LENGTHS = ((1, 128), (8, 128), (1, 512))
+WORST = 1e-4
+
+
+def export(names: list[str]) -> None:
+    """Write NAME-script.onnx, NAME-dynamo-BxL.onnx and the inputs of each."""
+    import torch
+    from exporting.common import Spec, flat, numpy_of, randomise, to_onnx, to_onnx_by_script
+    from exporting.open_sizes import Size, networks
+
+    folder = cache_folder("real_sizes")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        width, heads = WIDTHS[name]
+        network = networks(Size(width, heads, layers=2, rows=516))[name]
+        torch.manual_seed(1)
+        module = network.build().eval()
+        randomise(module)
+        feeds = {size: network.inputs(*size) for size in LENGTHS}
+        arrays = {}
+        for (batch, length), found in feeds.items():
+            with torch.no_grad():
+                results = enumerate(flat(module(*found.values())))
+            named = {f"in:{k}": v for k, v in found.items()} | {f"out:{i}": v for i, v in results}
+            arrays |= {f"{batch}x{length}:{key}": numpy_of(v) for key, v in named.items()}
+        np.savez(folder / f"{name}.npz", allow_pickle=False, **arrays)
+        opened = Spec(name, lambda: None, name, ("y",), dynamic=network.open)  # type: ignore[arg-type,return-value]
+        files = {
+            f"{name}-script": to_onnx_by_script(opened, module, network.inputs(2, 6), fold=True)
+        }
+        fixed = Spec(name, lambda: None, name, ("y",))  # type: ignore[arg-type,return-value]
+        for (batch, length), found in feeds.items():
+            files[f"{name}-dynamo-{batch}x{length}"] = to_onnx(fixed, module, found, optimize=True)
+        for file, proto in files.items():
+            onnx.save(proto, folder / f"{file}.onnx")
+            print(f"{file}.onnx: opset {proto.opset_import[0].version}", flush=True)
+
+
+def files_of(name: str) -> Iterator[tuple[str, Path, dict[str, Any]]]:
+    """The exporter, the file and the feeds of each size."""
+    folder = cache_folder("real_sizes")
+    for size, case in cases(folder / f"{name}.npz").items():
+        yield "script", folder / f"{name}-script.onnx", {size: case}
+        yield "dynamo", folder / f"{name}-dynamo-{size}.onnx", {size: case}
+
+
+def made(path: Path, folder: Path, tune: float) -> dict[str, Path]:
+    """The files that are compared, by label."""
+    import onnxgrad
+
+    found = {"export": path, AGAIN: folder / f"{AGAIN}.onnx"}
+    found[AGAIN].write_bytes(path.read_bytes())
+    ways: dict[str, dict[str, Any]] = {"opset 23": {"target_opset": 23}}
+    if tune:
+        ways["tuned"] = {"target_opset": 23, "tune": True, "tune_time": tune}
+    for label, options in ways.items():
+        found[label] = folder / f"{label}.onnx"
+        onnx.save(onnxgrad.optimize(path, verify=False, **options), found[label])
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", default=[*WIDTHS], metavar="NAME")
+    parser.add_argument("--export", action="store_true", help="write the networks with PyTorch")
+    parser.add_argument("--tune", type=float, default=0, help="seconds for each file; 0: not tuned")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.6, help="for each file and repeat")
+    parser.add_argument("--write", action="store_true", help="write results/real_sizes.md")
+    args = parser.parse_args()
+    logging.disable(logging.WARNING)
+    if args.export:
+        os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
+        export(args.names)
+    else:
+        measure(args)
+
+
+def measure(args: argparse.Namespace) -> None:
+    """Print the table, and record it."""
+    labels = ["opset 23", *(["tuned"] if args.tune else []), AGAIN]
+    lines = [
+        f"| network | hidden | exporter | size | nodes | export, ms | {' | '.join(labels)} | "
+        "worst difference |",
+        "|---" * (len(labels) + 7) + "|",
+    ]
+    print(*lines, sep="\n", flush=True)
+    every: dict[str, list[float]] = {label: [] for label in labels}
+    slower: list[str] = []
+    for name in args.names:
+        for exporter, path, case in files_of(name):
+            ((size, only),) = case.items()
+            with tempfile.TemporaryDirectory() as folder:
+                files = made(path, Path(folder), args.tune)
+                off = worst_difference(files, case)
+                milliseconds, found = ratios(files, only["in"], args)
+                nodes = " to ".join(str(counted(files[k])[0]) for k in ("export", "opset 23"))
+            if max(off.values()) > WORST:
+                sys.exit(f"{path.name}: the results differ: {off}")
+            for label in labels:
+                every[label].append(statistics.median(found[label]))
+                if label != AGAIN and is_slower(found[label]):
+                    slower.append(f"{name} by {exporter} at {size} ({label})")
+            cells = " | ".join(f"{statistics.median(found[label]):.3f}" for label in labels)
+            lines.append(
+                f"| {name} | {WIDTHS[name][0]} | {exporter} | {size} | {nodes} | "
+                f"{milliseconds:.1f} | {cells} | {max(off.values()):.1e} |"
+            )
+            print(lines[-1], flush=True)
+    means = " | ".join(f"{statistics.geometric_mean(every[label]):.3f}" for label in labels)
+    lines.append(f"| geometric mean | | | | | | {means} | |")
+    text = [
+        "Exports of two layers (`scripts/bench_real_sizes.py`); size: batch x length. "
+        f"CPU time over the export's, one thread, in turns, median of {args.repeats} repeats.",
+        "", *lines, "",
+        f"Slower than the export by more than {SLOWER - 1:.0%} in most repeats: "
+        f"{', '.join(slower) or 'none'}.",
+        f"Load of the machine at the end: {os.getloadavg()[0]:.1f}.",
+    ]  # fmt: skip
+    print("\n".join(text[-4:]))
+    if args.write:
+        print(write_record("real_sizes", text))
+
+
+if __name__ == "__main__":
+    main()
