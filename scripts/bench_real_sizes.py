@@ -143,6 +143,7 @@ def measure(args: argparse.Namespace) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 files = made(path, Path(folder), args.tune)
                 off = worst_difference(files, case)
+                assert only["out"], f"{path.name}: no results of PyTorch to compare with"
                 milliseconds, found = ratios(files, only["in"], args)
                 nodes = " to ".join(str(counted(files[k])[0]) for k in ("export", "opset 23"))
             if max(off.values()) > WORST:
