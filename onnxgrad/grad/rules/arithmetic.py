@@ -122,7 +122,14 @@ def _clip_high(g: Var, y: Var, x: Var, low: Var | None, high: Var) -> Var:
     return sum_like(op.Where(above, g, 0.0), high)
 
 
-vjp("Clip", _clip, _clip_low, _clip_high, notes="at a bound the adjoint goes to the input")
+vjp(
+    "Clip",
+    _clip,
+    _clip_low,
+    _clip_high,
+    notes="at a bound the adjoint goes to the input",
+    compares=True,
+)
 
 # ---- functions -----------------------------------------------------------------------------------
 
