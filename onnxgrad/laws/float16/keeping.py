@@ -87,7 +87,7 @@ def plan(
     globs of nodes, results and operators, `convert` such that become float16 where they would stay
     and are not in `keep`, `large` the values that were seen to pass 65504, `stay` the results of
     further bindings that stay, with the reasons. Raises InputError for
-    one of `keep` or `convert` that meets nothing.
+    one of `keep` or `convert` that matches nothing.
     """
     found, met = Float16Plan(), set[tuple[str, str]]()
     for b in program.main.walk():

@@ -111,7 +111,7 @@ def test_what_usually_stays_is_converted_where_it_is_named(run: Run, tmp_path: P
     assert run("float16", given, "-o", out, *words).code == 0
     assert "ReduceSum" in of_float16() and "Exp" not in of_float16()
     wrong = run("float16", given, "-o", out, "--convert", "ReduceSun")
-    assert wrong.code == 2 and "convert 'ReduceSun' meets nothing" in wrong.err
+    assert wrong.code == 2 and "convert 'ReduceSun' matches nothing" in wrong.err
 
 
 def test_what_cannot_be_converted_stays() -> None:
