@@ -234,7 +234,7 @@ def test_every_result_survives_pickling(
         "inspect m.onnx", "inspect m.onnx --weights", "diff m.onnx m.onnx", "optimize m.onnx --dry-run --verify each",
         "grad m.onnx -o g.onnx --target loss", "grad m.onnx -o g.onnx --target loss --jvp --no-verify",
         "grad m.onnx -o g.onnx --target loss --mark --checkpoint auto",
-        "grad f.onnx -o g.onnx --function f --no-verify", "train-step m.onnx -o step --loss loss", "ci",
+        "grad f.onnx -o g.onnx --function f --no-verify", "grad m.onnx --split s.onnx t.onnx --target loss --no-verify", "train-step m.onnx -o step --loss loss", "ci",
         f"fit step --data {data} --original m.onnx -o t.onnx",
     )  # fmt: skip
     for call in calls:

@@ -27,9 +27,7 @@ QUICK = {
 NO_FLOAT64 = {"sklearn/text.onnx": "com.microsoft::Tokenizer is not known"}
 # the operator without derivative, which one line names
 NO_RULE = {
-    "sklearn/columns.onnx": "no gradient rule for ai.onnx.ml::LinearClassifier",
     "sklearn/svm_classifier.onnx": "no gradient rule for ai.onnx.ml::SVMClassifier",
-    "sklearn/svm_regressor.onnx": "no gradient rule for ai.onnx.ml::SVMRegressor",
 }
 # constant between the thresholds of its trees
 STEPS = {"sklearn/gradient_boosting.onnx", *(f for f in FILES if f.startswith("onnxmltools/"))}

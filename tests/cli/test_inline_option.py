@@ -39,5 +39,5 @@ def test_a_name_of_nothing_is_refused(run: Callable, tmp_path: Path, name: str, 
     out = tmp_path / "out.onnx"
     done = run("optimize", tmp_path / "m.onnx", "--inline", "local::*", "--inline", name, "-o", out)
     assert done.code == 2 and len(done.lines) == 1 and not out.exists()
-    assert f"--inline {name} means no function" in done.err and said in done.err
+    assert f"--inline {name} matches no function" in done.err and said in done.err
     assert run("optimize", tmp_path / "m.onnx", "--inline", "*", "--no-verify", "-o", out).code == 0

@@ -210,5 +210,5 @@ def test_channels_that_contradict_each_other(node: str, wrt: str) -> None:
     model = parse(
         f"g (float[1,2,6,6] x, float[63,63,3,3] w) => (float y) {{ c = {node} y = ReduceSum <keepdims = 0> (c) }}"
     )
-    with pytest.raises(InputError, match="x has 2 channels, and w takes 63"):
+    with pytest.raises(InputError, match="x has 2 channels, but w accepts 63"):
         differentiate(load(model.SerializeToString()), [wrt])

@@ -132,6 +132,16 @@ vjp(
 )
 
 
+def _imputer(g: Var, y: Var, x: Var, replaced_value_float: float = 0.0) -> Var:
+    """x, or a constant where x is the value that stands for a missing one"""
+    if np.isnan(replaced_value_float):
+        return op.Where(op.IsNaN(x), 0.0, g)
+    return op.Where(op.Equal(x, replaced_value_float), 0.0, g)
+
+
+vjp(f"{_DOMAIN}::Imputer", _imputer, notes="0 where a value is imputed")
+
+
 def _feature_vectorizer(
     g: Var, y: Var, xs: Sequence[Var], inputdimensions: tuple[int, ...], binding: Binding
 ) -> list[Any]:

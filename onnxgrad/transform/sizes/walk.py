@@ -33,9 +33,11 @@ class Stuck(InputError):
     `doubts`: the readings of numbers in nodes before it.
     """
 
-    def __init__(self, text: str, *, certain: bool, doubts: Mapping[str, Iterable[str]]) -> None:
+    def __init__(
+        self, text: str, *, certain: bool = False, doubts: Mapping[str, Iterable[str]] | None = None
+    ) -> None:
         super().__init__(text)
-        self.certain, self.doubts = certain, doubts
+        self.certain, self.doubts = certain, dict(doubts or {})
 
 
 EVERY = "*"  # all nodes, among those whose numbers follow

@@ -74,6 +74,20 @@ def test_normalizer(norm: str) -> None:
     assert (run(graph, zeros)["x_grad"] == 0).all()
 
 
+@pytest.mark.parametrize("missing", [np.nan, -9.0])
+def test_imputer(missing: float) -> None:
+    attributes = f"imputed_value_floats = [1.0, 2.0, 3.0], replaced_value_float = {missing}"
+    x = normal(4, 3)
+    model = op_model(f"y = ai.onnx.ml.Imputer <{attributes}> (x)", {"x": x}, domains=ML)
+    x[1, 1] = missing
+    graph = onnxgrad.gradient(model, "x", adjoint="input")
+    g = normal(4, 3, seed=1)
+    found = run(graph, {"x": x, "y_grad": g})
+    wanted = g.copy()
+    wanted[1, 1] = 0
+    assert found["y"][1, 1] == 2 and (found["x_grad"] == wanted).all()
+
+
 def test_feature_vectorizer() -> None:
     node = "y = ai.onnx.ml.FeatureVectorizer <inputdimensions = [3, 1, 2]> (a, b, c)"
     feeds = {"a": normal(4, 3), "b": normal(4, 1), "c": normal(4, 2)}
