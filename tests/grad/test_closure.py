@@ -51,6 +51,7 @@ SINGLE: dict[str, dict[str, Any]] = {
     'l, y = ai.onnx.ml.LinearClassifier <coefficients = [1.0, 2.0, 3.0, 4.0, 4.0, 3.0, 2.0, 1.0], '
     'classlabels_ints = [0, 1], post_transform = "SOFTMAX"> (x)': {"x": S[0]},
     'y = ai.onnx.ml.Normalizer <norm = "L2"> (x)': {"x": S[0]},
+    'y = ai.onnx.ml.Imputer <imputed_value_floats = [1.0], replaced_value_float = 0.5> (x)': {"x": S[0]},
     "y = ai.onnx.ml.FeatureVectorizer <inputdimensions = [4, 4]> (x, s)": {"x": X[0], "s": S[0]},
     'y = ai.onnx.ml.SVMRegressor <coefficients = [2.0], n_supports = 1, kernel_type = "RBF", '
     "support_vectors = [1.0, 2.0, 3.0, 4.0], kernel_params = [0.5, 0.0, 3.0], rho = [0.5]> (x)": {"x": S[0]},
