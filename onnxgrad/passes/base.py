@@ -33,7 +33,7 @@ class Pass(metaclass=Declared):
     pass's options, each checked against its declared type. Raises InputError.
 
     `run(program, trace)` rewrites the program in place and calls `trace.fired(law, place)` for each
-    rewrite. A `register`ed one has a name in `passes="..."`; any runs from a list.
+    rewrite. A list of passes accepts any Pass; `passes="..."` accepts the names of registered ones.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class Pass(metaclass=Declared):
         return model
 
     def proved(self, program: Program) -> None:  # most passes need nothing here
-        """Remove parts that only the proof of the result needed. Called after the proof, or without
-        one.
+        """Remove parts that only the proof of the result needed. Called once the result is proved,
+        and also if there is no proof.
         """
 
     @classmethod
@@ -79,7 +79,7 @@ class Pass(metaclass=Declared):
 
 @dataclass(frozen=True)
 class RulePass(Pass):
-    """Laws, everywhere until none applies.
+    """Applies rewrite rules in every block until none matches.
 
     >>> from dataclasses import dataclass
     >>> from onnxgrad import P, capture, op, register, rewrite
@@ -101,16 +101,16 @@ class RulePass(Pass):
     ['abs_of_neg']
     """
 
-    # its laws compute floating-point constants anew
+    # whether the rules compute new floating-point constants, which are rounded
     rounds: ClassVar[bool] = False
 
     @property
     @abstractmethod
     def laws(self) -> Sequence[Rule]:
-        """In the order in which they are tried at a binding."""
+        """The rules, in the order in which they are tried at a binding."""
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Apply the laws in every block until none matches."""
+        """Apply the rules in every block until none matches."""
         trace.rounding = self.rounds
         try:
             for block in roots(program):
@@ -125,8 +125,8 @@ Check = Callable[[list[Branch]], bool]
 
 @dataclass(frozen=True)
 class FamilyPass(Pass):
-    """A law over families of parallel branches: groups of at least `min_branches` that `check`
-    accepts.
+    """Combines families of parallel branches: groups of at least `min_branches` branches that
+    `check` accepts.
     """
 
     min_branches: Annotated[int, Range(2)] = 2
@@ -135,10 +135,10 @@ class FamilyPass(Pass):
     @property
     @abstractmethod
     def family(self) -> Family:
-        """The law, with this pass's options."""
+        """The family, with this pass's options."""
 
     def follow(self, emitted: Sequence[Binding], trace: Trace) -> None:
-        """Move more after the bindings of a block were combined into those `emitted`."""
+        """Continue from the `emitted` bindings, into which those of a block were combined."""
 
     def run(self, program: Program, trace: Trace) -> None:
         """Combine every group in every block."""
@@ -156,8 +156,8 @@ PASSES: dict[str, type[Pass]] = {}
 
 
 def all_passes() -> dict[str, type[Pass]]:
-    """The registered passes, after all of onnxgrad is imported: some are registered above this
-    folder, as those of gradients are.
+    """Return the registered passes. Imports all of onnxgrad first, because some passes, such as
+    those of gradients, are registered outside of this folder.
     """
     import_module("onnxgrad.surface")
     return PASSES
@@ -168,7 +168,7 @@ _P = TypeVar("_P", bound=type[Pass])
 
 @known_keywords
 def register(cls: _P) -> _P:
-    """Make a pass available by its name."""
+    """Register a pass, so that `passes="..."` accepts its name."""
     PASSES[cls.name] = cls
     return cls
 
@@ -181,8 +181,8 @@ def rule_pass(
 ) -> Callable[[Callable[_O, Sequence[Rule]]], Callable[_O, RulePass]]:
     """Declare a `RulePass` by a function from its options to its rules.
 
-    The function's name is the pass's, its keywords are the options, its docstring is the law.
-    `rounds`: the rules compute floating-point constants anew.
+    The pass takes its name, its options and its law from the function's name, keywords and
+    docstring. `rounds`: the rules compute new floating-point constants, which are rounded.
     """
     return lambda choose: _declared(choose, RulePass, "laws", rounds=rounds)
 
@@ -192,15 +192,15 @@ def family_pass(
 ) -> Callable[[Callable[_O, Family]], Callable[_O, FamilyPass]]:
     """Declare a `FamilyPass` by a function from its options to its family, as `rule_pass` does.
 
-    `follow` runs on the bindings that were emitted for a block.
+    `follow` is called with the bindings that were emitted for a block.
     """
     more = {"follow": lambda self, emitted, trace: follow(emitted, trace)} if follow else {}
     return lambda choose: _declared(choose, FamilyPass, "family", **more)
 
 
 def _declared(choose: Callable[..., Any], base: type[Any], answers: str, **members: Any) -> Any:
-    """The registered dataclass whose fields are the keywords of `choose`, and whose property
-    `answers` is what `choose` returns for them.
+    """Return a registered dataclass. Its fields are the keywords of `choose`, and its property
+    `answers` returns the result of `choose` for them.
     """
     options = [
         (p.name, p.annotation, field(default=p.default))

@@ -20,7 +20,7 @@ from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.trace import Trace
 
 _RULE = "convert_layout"
-# orders that are tried of one block, the most frequent first
+# the most orders that are tried in one block; frequent orders come first
 _ORDERS = 8
 
 
@@ -38,7 +38,7 @@ class ConvertLayout(Pass):
     name: ClassVar[str] = "convert-layout"
 
     def run(self, program: Program, trace: Trace) -> None:
-        """In every block, as long as some order pays; one rewrite for each region."""
+        """Move regions of each block while some order pays; one rewrite for each region."""
         for root in roots(program):
             for block in blocks_in(root):
                 for _ in range(1 + sum(b.is_op("Transpose") for b in block.bindings)):
@@ -47,7 +47,7 @@ class ConvertLayout(Pass):
 
 
 def _once(block: BindingBlock, trace: Trace) -> bool:
-    """Move the region that saves most."""
+    """Move the region that saves most. Returns whether there was one."""
     found = [r for perm in _orders(block) if (r := Choice(block, perm).region()) is not None]
     trace.of(_RULE).tried += 1
     if not found:
@@ -76,13 +76,14 @@ def _orders(block: BindingBlock) -> list[Perm]:
 
 
 class _Move:
-    """A region computed in its order. Transposes are read before anything changes."""
+    """Rewrites a region in its new order. Transposes are read before anything changes."""
 
     def __init__(self, block: BindingBlock, region: Region) -> None:
         choice = Choice(block, region.perm)
         self.block, self.region = block, region
         self.members = [b for b in block.bindings if b in region.members]
-        # transposes whose results are values in the order, and values that others are in it
+        # wanting: transposes into the new order, and their operands
+        # moved: values, and the same values in the new order
         self.wanting = {
             b: v for b in block.bindings if choice.wants_other(b) and (v := b.inputs[0]) is not None
         }
@@ -106,7 +107,7 @@ class _Move:
             emitter.discard()
 
     def _turned(self) -> dict[Binding, None]:
-        """Reuse values that are in the order already. Returns the transposes that this replaces."""
+        """Reuse values that exist in the new order already. Returns the transposes replaced."""
         handed: dict[Var, Var] = {}
         for b, v in self.wanting.items():
             if v in self.moved:
@@ -126,7 +127,7 @@ class _Move:
                 self.block.replace(old, new)
 
     def _other(self, v: Var | None) -> Var | None:
-        """The value in the order of the region."""
+        """The value in the new order of the region, transposed if necessary."""
         if v is not None and v not in self.moved:
             perm = self.region.perm
             made = transposed_constant(v, perm) if is_free(v, perm) else None

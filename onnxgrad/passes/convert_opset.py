@@ -1,9 +1,9 @@
 """Converts a program to another opset of the default domain, step by step, in place.
 
 Each step changes the operators that are new in that version, by `laws.raise_opset` and
-`laws.lower_opset`. If an operator has no form there, `laws.opened_operators` replaces it by its
-function body, which is converted in turn. An operator without a body is refused. Nested graphs have
-the opset of their graph. Functions have their own, which is converted as well.
+`laws.lower_opset`. If an operator has no form in that version, `laws.opened_operators` replaces it
+by its function body, which is converted in turn. An operator without a body is refused. Nested
+graphs have the opset of their graph. Functions have their own opset, which is converted as well.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _DTYPES: dict[int, str] = {
 
 @lru_cache(maxsize=1024)
 def since(op: str, version: int) -> int:
-    """The version of the default domain since which `op` is what it is at `version`; 0: unknown."""
+    """The version that introduced the form of `op` that is valid at `version`; 0 if unknown."""
     schema = attributes.schema(op, version, "")
     return 0 if schema is None else int(schema.since_version)
 
 
 @lru_cache(maxsize=1024)
 def form_changes(op: str, old: int, new: int) -> str:
-    """The first difference that makes a form of version `old` invalid at `new`: a name or an option
-    of an operand, an attribute. Empty if every valid form stays valid.
+    """The first difference between the schemas that makes a valid form of version `old` invalid at
+    `new`: in an operand, a result or an attribute. Empty if there is none.
     """
     before, after = attributes.schema(op, old, ""), attributes.schema(op, new, "")
     if before is None and after is not None and is_of_onnxruntime(op, old):
@@ -87,7 +87,7 @@ def _formal_changes(kind: str, old: list[Formal], new: list[Formal]) -> Iterator
 
 
 def _type_name(type_: Type | None) -> str:
-    """A type as schemas name it; "" if it is not known."""
+    """The name of a type in schemas; "" if the type is unknown."""
     if isinstance(type_, TensorType):
         return _DTYPES.get(type_.dtype, "") if type_.dtype else ""
     if isinstance(type_, SequenceType):
@@ -97,7 +97,9 @@ def _type_name(type_: Type | None) -> str:
 
 
 def dtype_lost(b: Binding, version: int) -> str:
-    """The first operand or result of a dtype that the operator has no more at `version`."""
+    """The first operand or result whose dtype the operator does not accept at `version`; "" if
+    there is none.
+    """
     schema = attributes.schema(b.op, version, "")
     if schema is None:
         return ""
@@ -114,10 +116,10 @@ def dtype_lost(b: Binding, version: int) -> str:
     return ""
 
 
-# from which opset on operators are known to be converted: those before broadcast in another way
+# the oldest opset that can be converted: operators of older ones broadcast in another way
 OLDEST = 7
-# the newest opset that a released runtime guarantees to know (onnxruntime 1.32; 1.31 knows 26), and
-# the newest IR version it reads
+# the newest opset that a released runtime guarantees to support (onnxruntime 1.32; 1.31 supports
+# 26), and the newest IR version that it reads
 NEWEST, NEWEST_IR = 28, 14
 _WEIGHTS_ARE_NO_INPUTS = 4
 # the IR version that is written for models below IR 4
@@ -126,13 +128,13 @@ _COMMON_IR = 8
 
 @dataclass
 class Done:
-    """The remarks on the conversion, and how often each operator was opened."""
+    """The conversions made, in words, and how often each operator was replaced by its body."""
 
     rewritten: list[str] = field(default_factory=list)
     opened: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Done) -> None:
-        """Add what was done elsewhere."""
+        """Add the conversions of another graph or function."""
         self.rewritten += other.rewritten
         self.opened += other.opened
 
@@ -140,18 +142,18 @@ class Done:
 def convert(program: Program, to: int) -> Done:
     """Bring the program, its nested graphs and its functions to opset `to`.
 
-    Raises InputError for an operator that can be neither what it was nor its body, and for opsets
-    that are not between 7 and 28. The program is not to be used after that.
+    Raises InputError if an operator has neither a form nor a body at the new opset, and if an opset
+    is not between 7 and 28. Do not use the program after an error.
     """
     if not OLDEST <= to <= NEWEST:
         raise InputError(
-            f"opset {to} is not between {OLDEST} and {NEWEST}: the versions that operators can be "
-            "converted between, and that runtimes know"
+            f"opset {to} is not between {OLDEST} and {NEWEST}: onnxgrad converts between these "
+            "versions only, and runtimes support no newer one"
         )
     if 0 < program.opset < OLDEST and program.opset != to:
         raise InputError(
-            f"the model's opset {program.opset} is below {OLDEST}, from where on operators are "
-            "converted: export it again at a newer opset"
+            f"the model's opset {program.opset} is below {OLDEST}, the oldest that can be "
+            "converted: export the model again at a newer opset"
         )
     done = Done()
     if to > program.opset:
@@ -161,21 +163,21 @@ def convert(program: Program, to: int) -> Done:
     done.add(_convert_block(program.main, to))
     for function in program.functions.values():
         own = function.opsets.get("")
-        # one that is beyond already stays there
+        # a function whose opset is beyond `to` already keeps it
         if own is not None and (own < to if start < to else own > to):
             done.add(_convert_block(function, to))
     return done
 
 
 def ir_version_of(opset: int) -> int:
-    """The IR version that came with an opset, not above what runtimes read."""
+    """The IR version that came with an opset, but none newer than runtimes read."""
     found = helper.find_min_ir_version_for([helper.make_opsetid("", opset)], ignore_unknown=True)
     return min(int(found), NEWEST_IR)
 
 
 def hide_weight_inputs(program: Program) -> None:
-    """Below IR 4 a weight had to be listed as an input, which nobody could feed; from IR 4 on
-    anybody could.
+    """Remove weights from the inputs. Below IR 4 a weight had to be listed there, and callers could
+    not feed it; from IR 4 on they could.
     """
     if program.ir_version >= _WEIGHTS_ARE_NO_INPUTS:
         return
@@ -188,7 +190,7 @@ def hide_weight_inputs(program: Program) -> None:
 
 
 def _convert_block(root: BindingBlock, to: int) -> Done:
-    """One graph or function with all that is nested in it."""
+    """Convert one graph or function and the graphs nested in it."""
     done = Done()
     start = root.opsets.get("", to)
     set_opset(root, start)
@@ -202,7 +204,7 @@ def _convert_block(root: BindingBlock, to: int) -> Done:
     return done
 
 
-# bindings of the default domain by operator: a step looks at operators that changed
+# bindings of the default domain by operator: a step visits only operators that changed
 _Waiting = dict[str, list[Binding]]
 
 
@@ -220,7 +222,7 @@ def _convert_step(waiting: _Waiting, before: int, after: int, done: Done) -> Non
             continue
         name, opened = b.op, _at(b, before, after, done)
         done.opened.update([name] if opened else [])
-        if b.is_live:  # it may have another name now
+        if b.is_live:  # its operator may have changed
             _wait(b, waiting)
         for inner in opened:
             if _changes(inner.op, changed):
@@ -234,8 +236,8 @@ def _changes(op: str, version: int) -> bool:
 
 
 def _at(b: Binding, before: int, after: int, done: Done) -> list[Binding]:
-    """Make `b` what it was, or else the operators that it stands for, which are returned: they are
-    of opset `before`. Raises InputError.
+    """Convert `b`, or replace it by the bindings of its body if it cannot be converted. Returns
+    these bindings, which are of opset `before`. Raises InputError if neither is possible.
     """
     name, node, operands = b.op, b.node, list(b.inputs)
     opened: list[Binding] | None = None
@@ -244,13 +246,13 @@ def _at(b: Binding, before: int, after: int, done: Done) -> list[Binding]:
             changed = _rewritten(b, before, after)
         except (Refused, UnknownDtype):
             if not b.is_live or b.node is not node or b.inputs != operands:
-                raise  # it is neither what it was nor what it is to be
+                raise  # it was partly converted, so its body no longer applies
             opened = open_operator(b, before)
             if opened is None:
                 raise
             changed = True
             lost = next((x for inner in opened if (x := dtype_lost(inner, before))), "")
-            refuse_if(lost, f"its body cannot stand for it: {lost}")
+            refuse_if(lost, f"its body cannot replace it: {lost}")
     except (Refused, UnknownDtype) as reason:
         raise InputError(
             f"'{b}' of opset {before} cannot be converted to {after}: {reason}"
@@ -261,7 +263,7 @@ def _at(b: Binding, before: int, after: int, done: Done) -> list[Binding]:
 
 
 def _rewritten(b: Binding, before: int, after: int) -> bool:
-    """Make `b` what it was; whether it is written otherwise. Raises Refused."""
+    """Convert `b` in place. Returns whether its node changed. Raises Refused."""
     if after > before:
         changed = _raise(b, before, after)
     else:
@@ -277,7 +279,7 @@ def _raise(b: Binding, before: int, after: int) -> bool:
     found = ADAPTERS.get((b.op, after))
     if found is None:
         reason = form_changes(b.op, before, after)
-        refuse_if(reason, f"{reason}, and how that is written since is not known")
+        refuse_if(reason, f"{reason}, and onnxgrad does not know the new form")
         return False
     was = _Was({**attributes.schema_defaults(b.op, before, ""), **b.attrs})
     node = b.node
@@ -289,8 +291,8 @@ def _raise(b: Binding, before: int, after: int) -> bool:
 
 
 class _Was(dict[str, Any]):
-    """Attributes as the old version understood them. Reading one that calls give raises Refused:
-    the conversion depends on its value.
+    """Attributes as the old version understood them. Reading an attribute whose value comes from
+    the calls of a function raises Refused, because the conversion depends on the value.
     """
 
     def __getitem__(self, name: str) -> Any:
@@ -308,7 +310,7 @@ class _Was(dict[str, Any]):
 
 
 def _refuse_moved_references(b: Binding, before: int, after: int) -> None:
-    """Raises Refused where an attribute that calls give is none any more."""
+    """Raises Refused if the new version lacks an attribute whose value comes from the calls."""
     old, new = (attributes.schema(b.op, v, "") for v in (before, after))
     names = set() if new is None else set(new.attributes)
     gone = [n for n, v in b.attrs.items() if isinstance(v, RefAttr) and n not in names]
@@ -317,7 +319,7 @@ def _refuse_moved_references(b: Binding, before: int, after: int) -> None:
 
 
 def set_opset(root: BindingBlock, version: int) -> None:
-    """Write the opset of a graph or a function."""
+    """Set the opset of a graph or a function."""
     if not isinstance(root.opsets, MutableMapping):
         raise InternalError(f"the opset imports of '{root.name}' cannot be changed")
     root.opsets[""] = version
@@ -354,7 +356,7 @@ class ConvertOpset(Pass):
             return
         trace.of("convert_opset").matched += 1
         done = convert(program, self.to)
-        # bodies have constants of their own, in the dtype of the operands
+        # bodies contain constants that are rounded to the dtype of the operands
         trace.rounded |= bool(done.opened)
         opened = ", ".join(f"{n} {op}" for op, n in done.opened.items())
         where = f"opset {before} -> {self.to}"

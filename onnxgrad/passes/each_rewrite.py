@@ -1,10 +1,11 @@
-"""`--verify each`: cuts every rewrite out of the graph and runs both forms on its boundary.
+"""`--verify each`: cuts every rewrite out of the graph, and runs the old and the new form on the
+same feeds.
 
-The proof of a whole model sees only what reaches an output on its feeds: a branch that is not
-taken, a factor of 0 or an ArgMax can hide a wrong law. Here the operands of each law are fed. A
-rewrite may depend on the nodes that compute its operands (a value is never negative, two sizes are
-equal). So if the forms of a region differ, the region is extended upwards, step by step, before its
-rewrite is reported as wrong. The report counts the regions that were extended.
+The proof of a whole model sees only differences that reach an output: a branch that is not taken, a
+factor of 0 or an ArgMax can hide a wrong rule. Here the operands of each rewrite are fed directly.
+A rewrite may depend on the nodes that compute its operands (a value is never negative, two sizes
+are equal). So if the two forms of a region differ, the region is extended upwards, step by step,
+before its rewrite is reported as wrong. The report counts the regions that were extended.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from onnxgrad.verify.compare import DIFFERENT
 from onnxgrad.wording import counted
 
 _Nodes: TypeAlias = "defaultdict[str, set[Binding]]"
-# how many steps up a region grows each time that its two forms differ or do not run
+# how many steps upwards a region grows each time that its two forms differ or do not run
 _STEPS = (1, 1, 2, 4, 8, 16, 1 << 20)
 
 
 @dataclass
 class EachReport(Plain):
-    """Counts of the rewrites: those `alone` agree on their own operands, those `in_context` with
-    the bindings that compute these.
+    """Counts of the rewrites. Rewrites `alone` agree on their operands; rewrites `in_context` agree
+    if the bindings that compute these operands are included.
     """
 
     json_keys = "alone in_context skipped=reasons"
@@ -55,7 +56,7 @@ class EachReport(Plain):
     def __str__(self) -> str:
         checked = self.alone + self.in_context
         context = (
-            f", {self.in_context} of them with what computes their operands"
+            f", {self.in_context} of them with the nodes that compute their operands"
             if self.in_context
             else ""
         )
@@ -65,7 +66,7 @@ class EachReport(Plain):
 
 
 class FiringDiffers(NotProved):
-    """Both forms of a rewrite ran on its boundary and differ; never leaves `optimize_program`."""
+    """The old and the new form of a rewrite differ. `optimize_program` always catches it."""
 
     def __init__(self, rewrite: Rewrite, report: Report) -> None:
         super().__init__(rewrite, report)
@@ -75,10 +76,10 @@ class FiringDiffers(NotProved):
 
 @dataclass
 class EachTrace(Trace):
-    """A trace that proves each rewrite as soon as the next may come.
+    """A trace that proves each rewrite before the next one.
 
-    Every pass asks `stopped` between two rewrites, when the program is complete; both
-    forms are taken there.
+    Every pass reads `stopped` between two rewrites. The program is complete at that time, so both
+    forms are recorded there.
     """
 
     program: Program | None = None
@@ -89,8 +90,8 @@ class EachTrace(Trace):
     _rounded_before: bool = False
 
     def watch(self, program: Program, options: Mapping[str, Any]) -> None:
-        """Begin with this program; `options` are those of `verify` that say where and how to
-        run.
+        """Begin with this program; `options` are the options of `verify` for the runtime and its
+        provider.
         """
         self.program, self.options = program, options
         self._before = _snapshot(program)
@@ -102,7 +103,7 @@ class EachTrace(Trace):
         return super().stopped
 
     def settle(self) -> None:
-        """Prove the rewrites since the last time."""
+        """Prove the rewrites since the last call."""
         if self.program is None or self._before is None or len(self.rewrites) == self._settled:
             return
         fired, self._settled = self.rewrites[self._settled :], len(self.rewrites)
@@ -113,7 +114,7 @@ class EachTrace(Trace):
         self._rounded_before = self._rounded_before or rounded
 
     def finish(self) -> None:
-        """Prove the last rewrite; `rounded` then is that of a plain trace."""
+        """Prove the last rewrite, and set `rounded` as a plain trace does."""
         self.settle()
         self.rounded = self.rounded or self._rounded_before
 
@@ -146,9 +147,11 @@ class EachTrace(Trace):
             self.report.alone += len(fired)
 
     def _one(self, region: Region, fired: list[Rewrite], exact: bool) -> bool:
-        """Whether the region had to be widened until its forms agree."""
+        """Compare the two forms of a region, which grows until they agree. Returns whether it
+        grew.
+        """
         report, why, program = None, "", self.program
-        # where the weights of the program lie, and what they were
+        # the folder and the digests of the program's weights
         weights = (None, None) if program is None else (program.folder, program.digests)
         for i, levels in enumerate((0, *_STEPS)):
             if i and not region.widen(levels):
@@ -158,7 +161,7 @@ class EachTrace(Trace):
                 for model in (a, b):
                     load_weights(model, *weights)
                 report = self._compare(a, b, exact)
-            except InputError as error:  # these operands do not go together
+            except InputError as error:  # no feeds satisfy these operands together
                 why = str(error)
                 continue
             if report.ok:
@@ -170,8 +173,8 @@ class EachTrace(Trace):
         raise FiringDiffers(fired[0], report)
 
     def _compare(self, a: ModelProto, b: ModelProto, exact: bool) -> Report:
-        """In float64 where that is possible, for it is quick and sees the least; else in
-        onnxruntime.
+        """Compare in float64 if possible, because that is fast and finds the smallest differences;
+        else in onnxruntime.
         """
         weights = "same" if exact else "rounded"
         if "legs" in self.options:
@@ -183,11 +186,9 @@ class EachTrace(Trace):
 
 
 def _snapshot(program: Program) -> tuple[ModelProto, _Nodes]:
-    """The program as it stands between two rewrites, and its bindings by the name of their first
-    result.
+    """The program between two rewrites, and its bindings by the name of their first result.
 
-    The order of the bindings, which writing the protobuf settles, is left alone for the pass that
-    runs.
+    Writing the protobuf would sort the bindings. Their order is restored for the running pass.
     """
     before = {block: block.bindings for block in program.blocks()}
     proto = to_proto(program)
@@ -201,7 +202,7 @@ def _snapshot(program: Program) -> tuple[ModelProto, _Nodes]:
 
 
 def _types(program: Program) -> dict[str, TypeProto]:
-    """The known types of values by name; none for a name that two values share."""
+    """The known types of values by name, without names that two values share."""
     found: dict[str, TypeProto | None] = {}
     for block in program.blocks():
         if block.is_function:

@@ -47,7 +47,7 @@ class FakeQuantizationToInteger(Pass):
     exact: bool = True
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Values first, then products, then what the products left between two of them."""
+        """Convert moves and comparisons, then products, then the operators left between these."""
         for root in roots(program):
             apply_rules(root, THROUGH, trace)
             for b in list(root.walk()):
@@ -60,7 +60,7 @@ class FakeQuantizationToInteger(Pass):
 
 
 def _to_integers(root: Binding, exact: bool, trace: Trace) -> None:
-    """A product in front of a QuantizeLinear, a Relu or Clip between them or not."""
+    """Convert a product and its QuantizeLinear, with or without a Relu or Clip between them."""
     between = _made(root)
     held_by = between if between is not None and between.op in _BOUNDS else None
     product = between if held_by is None else _made(held_by)
@@ -91,7 +91,7 @@ def _made(b: Binding) -> Binding | None:
 
 
 def _check_place(root: Binding, chain: list[Binding]) -> None:
-    """Raises Decline where something else reads what would go."""
+    """Raises Decline if anything else reads a value that would be removed."""
     decline_if(
         root.version < _SINCE or any(b.has_refs for b in (root, *chain)),
         "an attribute is that of the enclosing function, or the opset below 10",
@@ -104,7 +104,7 @@ def _check_place(root: Binding, chain: list[Binding]) -> None:
 
 
 def _to_float(b: Binding, trace: Trace) -> None:
-    """A product of dequantized values whose result stays float."""
+    """Convert a product of dequantized values whose result stays float."""
 
     def build() -> dict[Var, Var]:
         decline_if(

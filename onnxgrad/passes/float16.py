@@ -40,8 +40,8 @@ class Float16(Pass):
     stay: tuple[tuple[str, str], ...] = ()
 
     def run(self, program: Program, trace: Trace) -> None:
-        """One rewrite for each binding. InputError for a name in `keep` or `convert` that meets
-        nothing.
+        """Convert the program, one rewrite for each binding. Raises InputError for a name in `keep`
+        or `convert` that matches nothing.
         """
         if not program.opset:  # without the default domain there is no Cast
             return
@@ -68,7 +68,7 @@ class Float16(Pass):
             _interface(program, conversion, trace)
 
     def _open_functions(self, program: Program, trace: Trace) -> None:
-        """Put the bodies of functions with floats in the place of their calls."""
+        """Inline the functions that compute with floats."""
         work = [
             key for b in program.main.walk() if (key := called(b)) is not None and has_floats(b)
         ]
@@ -89,7 +89,7 @@ def _fire(trace: Trace, where: str, *results: str) -> None:
 
 
 def _interface(program: Program, conversion: Conversion, trace: Trace) -> None:
-    """Inputs and outputs in float16."""
+    """Convert inputs and outputs to float16."""
     block = program.main
     for v in list(block.outputs):
         if v.dtype == TensorProto.FLOAT and not v.is_input and not trace.stopped:

@@ -47,8 +47,8 @@ from onnxgrad.passes.folding import (
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.running.session import RuntimeMissing
 
-# evaluated once it may differ from what a run would give, or it hides a structure that the runtime
-# looks for
+# operators that are never folded: their value may differ from run to run, or a runtime looks for
+# the structure that folding would hide
 _NEVER = {
     "Constant",
     "DequantizeLinear",
@@ -64,9 +64,9 @@ _NEVER = {
 # dtypes of sizes, and of comparisons of them
 _SIZES = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
 
-# no step on the way to a result that onnxruntime computes for us may be larger than this many bytes
+# the largest intermediate result, in bytes, of a folding that onnxruntime computes
 _LARGEST_STEP = 1 << 26
-# for all that onnxruntime computes in one run of the pass, retries included
+# time for all foldings by onnxruntime in one run of the pass, retries included
 _SECONDS = 30.0
 
 
@@ -88,8 +88,8 @@ class FoldConstant(Pass):
 
     def run(self, program: Program, trace: Trace) -> None:
         """Fold everywhere. A binding that onnxruntime cannot evaluate stays."""
-        # external data may be folded below; the bytes of the file itself take a while to count,
-        # and most foldings make it no larger
+        # external data may be folded below. The bytes of the file itself are counted only when
+        # needed: that takes a while, and most foldings make the file no larger
         outside = outside_bytes(program)
         budget = _Budget(
             lambda: min(self.max_growth, int(self.max_share * (program.proto_bytes + outside))),
@@ -103,7 +103,7 @@ class FoldConstant(Pass):
 
 
 class _Budget:
-    """The bytes that the foldings of a run may still add, over all passes and rounds."""
+    """The bytes that foldings may still add, over all passes and rounds of a run."""
 
     def __init__(self, limit: Callable[[], int], floats: bool, trace: Trace) -> None:
         self._limit = limit
@@ -113,19 +113,19 @@ class _Budget:
 
     @cached_property
     def limit(self) -> int:
-        """Bytes that may be added, whatever was added before."""
+        """The bytes that all foldings together may add."""
         return self._limit()
 
     def has(self, growth: int) -> bool:
-        """Whether that many bytes are left; what makes the file no larger is never too much."""
+        """Whether that many bytes are left. Always true if the file becomes no larger."""
         return growth <= 0 or growth <= self.limit - self.trace.grown
 
     def takes(self, v: Var) -> bool:
-        """Whether constants of this dtype may be made at all."""
+        """Whether constants of this dtype may be created at all."""
         return self.floats or v.dtype not in FLOAT_DTYPES
 
     def pays(self, growth: int) -> bool:
-        """Whether a folding that adds `growth` bytes is allowed; if so it is charged."""
+        """Whether a folding that adds `growth` bytes is allowed. If so, deducts them."""
         if not self.has(growth):
             return False
         self.trace.grown += growth
@@ -142,7 +142,7 @@ def _fold_exactly(block: BindingBlock, budget: _Budget, trace: Trace) -> None:
         constant = reads_constants(b)
         if b.is_op("Reshape") and b in block.bindings:
             _copy_sizes(b, known, trace)
-        # the cheap questions first: this loop sees every binding of the model
+        # cheap checks first: this loop visits every binding of the model
         if not (constant or _may_hold_sizes(b)) or b not in block.bindings or not _foldable(b):
             continue
         if constant and _size(b) is None:
@@ -160,8 +160,8 @@ def _fold_exactly(block: BindingBlock, budget: _Budget, trace: Trace) -> None:
 
 
 def _paid_together(block: BindingBlock, budget: _Budget) -> set[Binding]:
-    """The bindings that are folded whatever each adds alone, because their group as a whole is
-    paid for here.
+    """The bindings whose groups fit into the budget as a whole, however much each binding adds
+    alone. Deducts the bytes of these groups.
     """
 
     def foldable(b: Binding) -> bool:
@@ -180,8 +180,8 @@ def _bytes(v: Var) -> int:
 
 
 def _type_again(b: Binding) -> None:
-    """Its type was found when its operands (the sizes of an Expand) were not constant yet, or
-    (in a function) never.
+    """Infer the type again: it was inferred before the operands (such as the sizes of an Expand)
+    were constant, or never, as in a function.
     """
     try:
         found = per_binding.types_of(b)[0]
@@ -197,8 +197,8 @@ def _may_hold_sizes(b: Binding) -> bool:
 
 
 def _known_sizes(out: Var, known: KnownElements) -> Array | None:
-    """The value of shape arithmetic whose sizes are all known, though the tensor they belong to
-    is not.
+    """The value of shape arithmetic if all its sizes are known, although the tensor is computed at
+    run time.
     """
     if out.dtype not in _SIZES or out.rank not in (0, 1):
         return None
@@ -219,7 +219,7 @@ def _copy_sizes(b: Binding, known: KnownElements, trace: Trace) -> None:
     if wanted is None or not _may_copy(x.shape, wanted):
         return
     if -1 in wanted and b.attr("allowzero", 0) and any(least(d) == 0 for d in wanted):
-        return  # its result is not typed; models have very many such
+        return  # the result has no type; models have very many of these
     found = refine(b.node, b.inputs, known)
     if found is None or None in found[0]:
         return
@@ -236,17 +236,17 @@ def _copy_sizes(b: Binding, known: KnownElements, trace: Trace) -> None:
 
 
 def _may_copy(source: Shape | None, wanted: Shape) -> bool:
-    """Whether at most one size is open beside those that the operand has at the same place."""
+    """Whether at most one size is open, besides sizes that the operand has on the same axis."""
     opens = [i for i, d in enumerate(wanted) if not isinstance(d, int) or d <= 0]
     kept = [i for i in opens if source is not None and source[i : i + 1] == wanted[i : i + 1]]
     return len(opens) - len(kept) - sum(wanted[i] in (0, -1) for i in opens) < 2
 
 
 def _copies(source: Shape | None, result: Shape, wanted: Shape) -> list[int] | None:
-    """A constant target of Reshape: -1 for the only open size; of several, 0 where the operand's
-    stays and -1 where it stands in the target `wanted`.
+    """A constant target of Reshape. A single open size becomes -1. Of several, those that the
+    operand has on the same axis become 0, and -1 stays where the target `wanted` has it.
 
-    A -1 fails if another size is 0, so that no other may become one.
+    No other size may become -1, because a -1 fails if another size is 0.
     """
     target = [d if isinstance(d, int) and d > 0 else -1 for d in result]
     if target.count(-1) < 2:
@@ -276,7 +276,7 @@ def _fold_in_onnxruntime(block: BindingBlock, budget: _Budget, trace: Trace) -> 
     if wanted and not trace.stopped:
         try:
             values = values_of(block, list(folded), wanted, budget.deadline)
-        # a model can be rewritten without it; what numpy cannot fold stays
+        # onnxruntime is optional: bindings that numpy cannot fold stay
         except RuntimeMissing as missing:
             trace.notes[f"some constants stay as they are: {missing}"] = None
             return

@@ -1,5 +1,5 @@
-"""Folding of bindings over constants: their groups, their values by onnxruntime in a child process,
-and the size of constants in a file.
+"""Helpers of constant folding: groups of bindings, their values computed by onnxruntime in a child
+process, and the size of constants in a file.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from onnxgrad.verify.values import Value
 
 
 def reads_constants(b: Binding, made: Container[Binding | None] = ()) -> bool:
-    """Whether it reads nothing but constants and results of `made`."""
-    for v in b.inputs:  # no `all`: every binding comes here, and most fail at once
+    """Whether `b` reads nothing but constants and results of `made`."""
+    for v in b.inputs:  # faster than `all`: every binding comes here, and most fail at once
         if v is not None and not v.is_constant and v.definition not in made:
             return False
     return True
@@ -61,8 +61,8 @@ def sharing_constants(
 
 
 def growth(group: list[Binding], size: Callable[[Var], int]) -> int:
-    """Bytes the file gains when all of `group` is folded: results that others read, less
-    constants they do not.
+    """Bytes that the file gains if all of `group` is folded: the results that others read, less the
+    constants that nothing else reads.
     """
     inside = set(group)
     ends = [
@@ -87,11 +87,11 @@ _IR = 10
 def values_of(
     block: BindingBlock, folded: list[Binding], wanted: list[Binding], deadline: float
 ) -> list[tuple[Binding, Value]]:
-    """The wanted results, by `deadline` (of time.monotonic); without those that make onnxruntime
-    fail, hang or die.
+    """The results of the `wanted` bindings, except those on which onnxruntime fails, hangs or
+    crashes. `deadline`: latest time, by time.monotonic.
 
-    `folded`: the wanted bindings of `block` and what they depend on. Raises RuntimeMissing without
-    onnxruntime.
+    `folded`: the wanted bindings of `block` and their dependencies. Raises RuntimeMissing if
+    onnxruntime is not installed.
     """
     known = {
         b.out.name: array
@@ -111,7 +111,7 @@ def values_of(
         return [(b, values[b.out.name]) for b in wanted]
     except RunFailed:
         if len(wanted) == 1:
-            return []  # it would fail for the user as well; folding is not the place to say so
+            return []  # the model fails at this binding anyway; folding does not report it
     half = len(wanted) // 2
     return [
         *values_of(block, folded, wanted[:half], deadline),
@@ -122,7 +122,7 @@ def values_of(
 def _model_of(
     block: BindingBlock, bindings: list[Binding], wanted: list[Binding]
 ) -> onnx.ModelProto:
-    """The wanted bindings and what they need, as a model without inputs."""
+    """The wanted bindings and their dependencies, as a model without inputs."""
     graph = onnx.GraphProto(name="constants")
     bindings = _needed(bindings, wanted)
     constants: dict[Var, None] = {}
@@ -141,7 +141,7 @@ def _model_of(
 
 
 def _needed(bindings: list[Binding], wanted: list[Binding]) -> list[Binding]:
-    """The `bindings`, in their order, that `wanted` depend on, and these themselves."""
+    """The `wanted` bindings and those of `bindings` that they depend on, in order."""
     needed = set(wanted)
     for b in reversed(bindings):
         if b in needed:
@@ -152,8 +152,8 @@ def _needed(bindings: list[Binding], wanted: list[Binding]) -> list[Binding]:
 
 
 def constant_bytes(program: Program) -> int:
-    """The bytes of all constants that something reads: initializers and Constants, wherever
-    their data lies.
+    """The bytes of all constants that something reads: initializers and Constant nodes, external
+    data included.
     """
     total = 0
     for block in program.blocks():
@@ -171,12 +171,12 @@ def constant_bytes(program: Program) -> int:
 
 
 def file_bytes(program: Program) -> int:
-    """The bytes of the file that was read, with what it has outside."""
+    """The bytes of the file that was read, its external data included."""
     return program.proto_bytes + outside_bytes(program)
 
 
 def outside_bytes(program: Program) -> int:
-    """The bytes of the constants whose data lies outside of the file."""
+    """The bytes of the constants with external data."""
     outside = [
         t
         for block in program.blocks()

@@ -83,7 +83,7 @@ class Inline(Pass):
         for block in [*(program.functions[key] for key in order), *others, program.main]:
             self._open_all(block, inlined, trace)
         left = reachable(program)
-        # functions that nothing called before stay
+        # functions that had no calls before stay
         gone = [key for key in order if key in before and key not in left]
         for key in gone:
             del program.functions[key]
@@ -128,7 +128,7 @@ class Inline(Pass):
             opened: dict[Binding, list[Binding]] = {}
             before = list(block.bindings)
             pending = list(before)
-            for b in pending:  # grows: a body may hold operators that are named as well
+            for b in pending:  # grows: a body may contain operators that `names` matches
                 key = called(b)
                 if not ((key in inlined) if key is not None else _is_named(b, patterns)):
                     continue
@@ -151,8 +151,8 @@ class Inline(Pass):
 
 
 def check_names(program: Program, names: Sequence[str]) -> None:
-    """Raises InputError for a name or pattern that means no function of the program and no operator
-    in it that has a body; `*` means whatever there is.
+    """Raises InputError for a name or pattern that matches no function of the program and no
+    operator with a body. `*` is always accepted.
     """
     for pattern in " ".join(names).split():
         named = any(names_function(pattern, key) for key in program.functions)
@@ -176,8 +176,8 @@ def _is_named(b: Binding, patterns: list[str]) -> bool:
 
 
 def _open(b: Binding, trace: Trace) -> tuple[list[Binding], set[Var]] | None:
-    """The copies of the body in the call's place and the values that stand for its results; None
-    when it stays.
+    """Replace a call by a copy of its body. Returns the copied bindings and the values that replace
+    the call's results; None if the call stays.
     """
     where = str(b)
     trace.of(_RULE).tried += 1
@@ -196,7 +196,7 @@ def _open(b: Binding, trace: Trace) -> tuple[list[Binding], set[Var]] | None:
     except InputError as e:
         trace.missed(_RULE, where, str(e))
         return None
-    # a schema's body writes its constants (sqrt(2/pi), ...) in the operand's dtype
+    # the body of a schema rounds its constants (sqrt(2/pi), ...) to the operand's dtype
     trace.rounded |= body.key is None
     declare_copies(body.block, opened)
     trace.fired(_RULE, where)
@@ -204,9 +204,9 @@ def _open(b: Binding, trace: Trace) -> tuple[list[Binding], set[Var]] | None:
 
 
 def _unbound(b: Binding, body: Body) -> str | None:
-    """A call that hands on an attribute of the enclosing function, which may be absent there: then
-    the default of the function called counts, and a node of its body, once inlined, could not say
-    so."""
+    """Why a call cannot be inlined, or None. It may pass on an attribute of the enclosing function
+    that is absent there. Then the default of the called function applies, and a node of the inlined
+    body cannot express that."""
     callee, caller = body.block.proto, b.block.root.proto
     if (
         not b.has_refs
@@ -229,8 +229,8 @@ def _unbound(b: Binding, body: Body) -> str | None:
 def put_in_place(
     block: BindingBlock, before: list[Binding], opened: dict[Binding, list[Binding]]
 ) -> None:
-    """Order `block` as `before`, with what stands for a binding in its place; what else is new
-    comes last.
+    """Restore the order `before` of a block: the bindings of a body take the place of their call,
+    and other new bindings come last.
     """
     placed: dict[Binding, None] = {}
     work = before[::-1]
@@ -244,8 +244,8 @@ def put_in_place(
 
 
 def _drop_import(program: Program, domain: str) -> None:
-    """The import of a removed function's domain goes with its last use; domains with operators
-    of their own stay.
+    """Remove the import of a removed function's domain if nothing else uses the domain and it has
+    no operators of its own.
     """
     used = {key[0] for key in program.functions}
     used.update(b.domain for block in program.blocks() for b in block.bindings)

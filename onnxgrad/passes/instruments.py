@@ -21,7 +21,7 @@ from onnxgrad.wording import nearest, option
 
 
 def leave_out(pipeline: Pipeline, patterns: Sequence[str]) -> Pipeline:
-    """The pipeline without the passes that a pattern means, `inline` of `--inline` among them.
+    """The pipeline without the passes that match a pattern, which may match `inline` too.
 
     Raises InputError if a pattern matches no pass, or if no pass is left to run.
     """
@@ -36,7 +36,7 @@ def leave_out(pipeline: Pipeline, patterns: Sequence[str]) -> Pipeline:
 
 
 def to_stderr(text: str) -> None:
-    """Print text where messages go."""
+    """Print text to stderr."""
     print(text, file=sys.stderr)
 
 
@@ -54,10 +54,10 @@ class PrintAfter:
     def of(
         texts: Sequence[str], pipeline: Pipeline, show: Callable[[str], None] = to_stderr
     ) -> PrintAfter | None:
-        """From `PASS` or `PASS=DIR` each; None where there are none.
+        """Return the instrument for texts `PASS` and `PASS=DIR`; None if there are none.
 
-        Raises InputError for a pass that does not exist, one that `pipeline` does not run, and a
-        folder that cannot be made.
+        Raises InputError if a pass does not exist, if `pipeline` does not run it, or if a folder
+        cannot be created.
         """
         own = option("--print-after", "print_after")
         parts = [text.partition("=") for text in several(texts, own)]
@@ -71,7 +71,7 @@ class PrintAfter:
         return PrintAfter(wanted, show) if wanted else None
 
     def __call__(self, name: str, program: Program) -> None:
-        """A pass of this name has just changed `program`."""
+        """Print `program`, which the pass `name` has just changed."""
         for pattern, folder in self.wanted:
             if fnmatchcase(name, pattern):
                 self._print(name, program, folder)
@@ -92,7 +92,7 @@ class PrintAfter:
 
 
 def _check(patterns: Iterable[str], passes: Iterable[Pass], own: str) -> None:
-    """Raises InputError for a pattern that means no pass that there is."""
+    """Raises InputError for a pattern that matches no registered pass and none of `passes`."""
     own_passes = [p.name for p in passes]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in (*PASSES, *own_passes)):

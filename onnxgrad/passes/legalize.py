@@ -60,7 +60,7 @@ class Legalize(Pass):
                     and not b.blocks
                     and any(v is not None and v.type is None for v in b.outputs)
                 ):
-                    # its operands may be typed now, behind an operator that no schema types
+                    # its operands may have types now that the operator before them is rewritten
                     type_again(b)
                 if key in LAWS and not (self.to == "qdq" and key in _QDQ):
                     _rewrite(b, trace, partial(_definition, b, form))
@@ -71,7 +71,9 @@ def _table(b: Binding, form: Form, note: Note) -> dict[Var, Var]:
 
 
 def _definition(b: Binding, form: Form, note: Note) -> dict[Var, Var]:
-    """The results by other operators, or that of the chain that scales a product of integers."""
+    """Emit the operator, or a scaled product of integers, in terms of other operators. Returns the
+    new results.
+    """
     decline_if(b.has_refs, "its attributes are the enclosing function's")
     if (b.domain, b.op) in _PRODUCTS and isinstance(form, QdqForm):
         chain = scaled_product(b, form)

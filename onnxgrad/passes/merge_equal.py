@@ -37,8 +37,8 @@ class MergeEqual(Pass):
     floats: bool = True
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Merge within each block; nested blocks see what enclosing ones define but keep their
-        own bindings.
+        """Merge within each block. A binding of a nested block is never merged with one of an
+        enclosing block.
         """
         for root in roots(program):
             for block in blocks_in(root):
@@ -70,7 +70,7 @@ def _merge_initializers(block: BindingBlock, floats: bool, trace: Trace) -> None
 
 
 def _content(tensor: TensorProto | None) -> bytes:
-    """The bytes that tell two tensors of one dtype and shape apart, whichever field holds them."""
+    """The bytes of a tensor's elements, whichever field holds them."""
     if tensor is None:
         return b""
     if tensor.HasField("raw_data"):
@@ -89,12 +89,12 @@ def merge_bindings(
     floats: bool = True,
     where: Callable[[Binding], bool] = lambda b: True,
 ) -> None:
-    """Let one binding stand for all that are equal, of those that `where` admits."""
+    """Merge equal bindings among those for which `where` returns true."""
     block.schedule()
     first: dict[Hashable, Binding] = {}
     known: dict[Hashable, Binding] = {}
     merged: dict[Binding, list[Binding]] = {}
-    call = cache(_call)  # only of bindings that share operator and operands: that is rare
+    call = cache(_call)  # rarely called: only for bindings with equal operators and operands
     for b in list(block.bindings):
         if (
             not where(b)
@@ -116,7 +116,7 @@ def merge_bindings(
             if old is not None and new is not None:
                 block.replace(old, new)
         block.remove(b)
-    # at the end, because one that stands for many would read its own again for each of them
+    # at the end: otherwise a binding that replaces many would read its metadata again for each
     for kept, others in merged.items():
         metadata = merged_metadata([kept, *others])
         if metadata != {entry.key: entry.value for entry in kept.node.metadata_props}:
@@ -124,25 +124,25 @@ def merge_bindings(
 
 
 def _both_returned(b: Binding, kept: Binding) -> bool:
-    """Two outputs of the graph cannot become one value under two names."""
+    """Whether both bindings return graph outputs: two outputs cannot become one value."""
     pairs = zip(b.outputs, kept.outputs, strict=True)
     return any(p is not None and q is not None and p.returned and q.returned for p, q in pairs)
 
 
 def _pure(b: Binding) -> bool:
-    """Known to give the same results for the same operands."""
+    """Whether the binding is known to return equal results for equal operands."""
     return b.domain in ("", "ai.onnx.ml") and not draws(b) and not b.blocks and not b.has_refs
 
 
 def _call(b: Binding) -> Hashable:
-    """The difference between bindings of one operator and equal operands: attributes, and which
-    results there are.
+    """A key that distinguishes bindings of one operator with equal operands: the attributes, and
+    which results are present.
     """
     return tuple(o is not None for o in b.outputs), _attributes(b)
 
 
 def _operands(b: Binding) -> Hashable:
-    """The operands, as a set if their order does not matter, without those left out at the end."""
+    """The operands without trailing absent ones; as a set if their order does not matter."""
     if b.op in _SYMMETRIC and b.domain == "" and len(b.inputs) == 2:
         return frozenset(b.inputs)
     operands = tuple(b.inputs)
@@ -151,14 +151,14 @@ def _operands(b: Binding) -> Hashable:
     return operands
 
 
-# bit for bit: Max(0, -0) is either of them
+# operators that commute bit for bit; Max and Min do not, because Max(0, -0) may be either zero
 _SYMMETRIC = frozenset(
     {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
 )
 
 
 def _attributes(b: Binding) -> Hashable:
-    """The attributes that say more than the defaults."""
+    """The attributes whose values differ from the defaults."""
     if b.is_op("Transpose"):
         return tuple(b.attr("perm") or ())
     return frozenset(map(_content_of, b.node.attribute)) - _defaults(b.op, b.version, b.domain)

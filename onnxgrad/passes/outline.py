@@ -37,7 +37,7 @@ from onnxgrad.rewrite.trace import Trace
 
 
 class Kind(IntEnum):
-    """A later kind fuses less; two on one path count as the later."""
+    """Kinds of operators. A higher kind fuses less; a path has the highest kind on it."""
 
     ELEMENTWISE = 0  # one element from the elements at the same place
     BROADCAST = 1  # the same, along axes that some operand repeats
@@ -69,8 +69,8 @@ _KINDS: dict[str, Kind] = {
 
 
 def kind_of(binding: Binding) -> Kind:
-    """The kind of a binding. One with nested graphs or not exactly one result is opaque, and so
-    is every call.
+    """The kind of a binding. Opaque are calls, bindings with nested graphs, and bindings without
+    exactly one result.
     """
     if binding.domain != "" or binding.blocks or sum(v is not None for v in binding.outputs) != 1:
         return Kind.OPAQUE
@@ -78,8 +78,8 @@ def kind_of(binding: Binding) -> Kind:
 
 
 def edge_kind(value: Var, reader: Binding) -> Kind:
-    """How `reader` looks at `value`: what broadcasts takes an operand of its result's shape
-    element by element.
+    """The kind of `reader` with respect to one operand. A broadcasting operator reads an operand of
+    its result's shape element by element.
     """
     kind = kind_of(reader)
     if (
@@ -96,8 +96,8 @@ _Device = tuple[str, ...]
 
 
 def fusion_groups(block: BindingBlock, max_size: int) -> list[list[Binding]]:
-    """The groups of `block`, which must be in order, each in the block's order; opaque bindings
-    are in none.
+    """The groups of `block`, each in the block's order. The block must be in order. Opaque bindings
+    belong to no group.
     """
     partition = _Partition(block, max_size)
     for phase in (0, 1):
@@ -128,8 +128,8 @@ class _Partition:
             self._dominate(b, block)
 
     def _dominate(self, b: Binding, block: BindingBlock) -> None:
-        """Find the nearest binding that every path from `b` passes, and the kind of the paths up
-        to it.
+        """Find the nearest binding that every path from `b` passes through, and the kind of these
+        paths.
         """
         outs = [v for v in b.outputs if v is not None]
         seen_outside = any(v.returned or any(u.block is not block for u in v.users) for v in outs)
@@ -148,7 +148,9 @@ class _Partition:
     def _common(
         self, a: Binding | None, b: Binding | None, kind: Kind
     ) -> tuple[Binding | None, Kind]:
-        """The nearest common ancestor in the tree, and `kind` joined with the paths up to it."""
+        """The nearest common ancestor in the tree, and the highest of `kind` and the kinds of the
+        paths up to it.
+        """
         while a is not b:
             if a is None or b is None:
                 return None, kind
@@ -159,7 +161,7 @@ class _Partition:
         return a, kind
 
     def root(self, b: Binding) -> Binding:
-        """The binding that stands for the group of `b`."""
+        """The representative of the group of `b`."""
         path = []
         while b in self.parent:
             path.append(b)
@@ -169,8 +171,8 @@ class _Partition:
         return b
 
     def visit(self, b: Binding, phase: int) -> None:
-        """Join `b` with its post-dominator where the kinds allow it; injective bindings only
-        join in phase 1.
+        """Join `b` with its post-dominator if the kinds allow it. Injective bindings join in phase
+        1 only.
         """
         sink = self.dominator[b]
         group = self.group_kind[self.root(b)]
@@ -180,8 +182,7 @@ class _Partition:
             or self.root(sink) is self.root(b)
         ):
             return
-        # the kinds between b and its post-dominator; the post-dominator's own is looked at on the
-        # way
+        # the kinds between b and its post-dominator, whose own kind is checked below
         path = self.path_kind[b]
         if group is Kind.COMPLEX:
             if phase == 0 and path is Kind.ELEMENTWISE:
@@ -195,8 +196,8 @@ class _Partition:
             self._join(b, sink, lambda k, last: k <= Kind.INJECTIVE)
 
     def _join(self, b: Binding, sink: Binding, allowed: Callable[[Kind, bool], bool]) -> None:
-        """Put `b` and all that lies between into the group of `sink`, if every kind met is
-        allowed.
+        """Add `b` and all bindings between it and `sink` to the group of `sink`, if every kind on
+        the way is allowed.
         """
         path = [b, *self._between(b, sink)]
         if not all(allowed(self.group_kind[self.root(p)], False) for p in path[1:]):
@@ -217,7 +218,7 @@ class _Partition:
                 self.group_kind[target] = max(self.group_kind[target], self.group_kind[r])
 
     def _between(self, b: Binding, sink: Binding) -> Iterator[Binding]:
-        """Every binding on a path from `b` to `sink`, both left out."""
+        """Yield every binding on a path from `b` to `sink`, without these two."""
         seen = {b, sink}
         work = [b]
         while work:
@@ -230,7 +231,7 @@ class _Partition:
 
 
 def _device(b: Binding) -> _Device:
-    """The device marks of a binding: bindings of different devices share no group."""
+    """The device annotations of a binding. Bindings of different devices share no group."""
     marks = tuple(e.value for e in b.node.metadata_props if e.key == "layer_ann")
     return (
         *marks,

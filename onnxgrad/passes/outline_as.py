@@ -40,14 +40,14 @@ from onnxgrad.rewrite.match import match_binding
 from onnxgrad.rewrite.pattern import Call, Capture, Pattern, names_in
 from onnxgrad.rewrite.trace import Decline, Trace, decline_if
 
-# elements of a constant that the pattern itself names, up to which it becomes part of the body
+# a constant that the pattern itself contains becomes part of the body up to this many elements
 _HELD = 64
 
 
 @dataclass(frozen=True, eq=False)
 class OutlinedPattern:
-    """What matches `pattern` becomes a call of `domain::name`. `body`: the file keeps the function;
-    without, the operator is the runtime's. `check` may refuse a match.
+    """A pattern whose matches become calls of `domain::name`. `body`: the file keeps the function;
+    otherwise the runtime has the operator. `check` may refuse a match.
     """
 
     name: str
@@ -65,15 +65,15 @@ def outline_as(
     body: bool = True,
     check: Callable[[Mapping[str, Any]], bool] | None = None,
 ) -> OutlinedPattern:
-    """Among passes, or at the top of a plugin: every match of `pattern` becomes a call of the local
-    function `name` ("Operator", or "domain::Operator").
+    """Replace every match of `pattern` by a call of the local function `name` ("Operator" or
+    "domain::Operator"). Use the result in a list of passes or at the top level of a plugin.
 
-    Operands are the captures in the pattern's order, then what else the matched operators read; an
-    attribute that is captured becomes an attribute of the call. A match is left alone where
-    something else reads what is inside, and where `check`, given the captures by name, says no.
-    With `body=False` the function is proved and then left out of the file: the operator is one
-    that the runtime has. Raises InputError for a name of ONNX's own, and a pattern that is not
-    that of an operator.
+    The operands of the call are the captures in the pattern's order, then the other values that the
+    matched operators read. Captured attributes become attributes of the call. A match is left alone
+    if anything else reads a value inside it, or if `check`, called with the captures by name,
+    returns false. With `body=False` the function is proved and then left out of the file: the
+    runtime must have the operator. Raises InputError if `name` is in a domain of ONNX, or if the
+    pattern's root is not an operator.
     """
     domain, _, operator = name.rpartition("::")
     if not operator.isidentifier():
@@ -89,8 +89,8 @@ def outline_as(
 def group_at(
     outlined: OutlinedPattern, root: Binding, position: Mapping[Binding, int]
 ) -> Group | None:
-    """The group that ends at `root`; None where the pattern does not match. Raises Decline where it
-    does, and cannot be cut out.
+    """The group that ends at `root`; None if the pattern does not match. Raises Decline if the
+    match cannot become a function.
     """
     declined: Decline | None = None
     for captured in match_binding(outlined.pattern, root):
@@ -128,7 +128,7 @@ def _group(
 
 
 def _calls(captured: Mapping[Any, Any]) -> Iterator[tuple[Call, Var]]:
-    """The operators of the pattern and the values that they stand for."""
+    """Yield the operators of the pattern and the values that they matched."""
     for key, value in captured.items():
         if isinstance(key, Call):
             yield from ((key, v) for v in _values([value]))
@@ -143,8 +143,8 @@ def _values(found: Any) -> Iterator[Var]:
 
 
 def _check_inside(root: Binding, members: Sequence[Binding]) -> None:
-    """Raises Decline where something outside reads a result inside, or the root has more than
-    one.
+    """Raises Decline if anything outside reads an inner result, or if the root has several
+    results.
     """
     own = set(members)
     for b in members:
@@ -157,7 +157,7 @@ def _check_inside(root: Binding, members: Sequence[Binding]) -> None:
 
 
 def _held(v: Var) -> Array | None:
-    """The value of a small constant that no capture names."""
+    """The value of a small constant, which becomes part of the body; None for any other value."""
     array = v.const if v.is_constant else None
     return None if array is None or array.size > _HELD else array
 
@@ -171,16 +171,16 @@ def _parameters(calls: Mapping[Binding, Call]) -> dict[tuple[Binding, str], str]
     }
 
 
-# the functions that a program has of an outlined pattern, by their structure; rounds of passes add
-# to them
+# the functions of each outlined pattern in a program, by their structure; every round of passes
+# adds to them
 _Known = dict[tuple[OutlinedPattern, Any], FunctionKey]
 _KNOWN: WeakKeyDictionary[Program, _Known] = WeakKeyDictionary()
 
 
 def outline(outlined: OutlinedPattern, program: Program, trace: Trace) -> None:
-    """Every match in the main graph and its nested graphs becomes a call; one rewrite each.
+    """Replace every match in the main graph and its nested graphs by a call; one rewrite each.
 
-    Bodies of functions are left alone, as by the pass `outline`.
+    Like the pass `outline`, it leaves the bodies of functions alone.
     """
     rule = f"outline_as {outlined.name}"
     if program.ir_version < FUNCTIONS_SINCE:
@@ -197,7 +197,7 @@ def _outline(
     block.schedule()
     before, file = list(block.bindings), File.of(block)
     calls: dict[Binding, list[Binding]] = {}
-    for root in reversed(before):  # from the end, so that of a chain the longest part is taken
+    for root in reversed(before):  # from the end, so that the longest part of a chain matches
         if trace.stopped or not root.is_live or root in calls:
             continue
         trace.of(rule).tried += 1
@@ -218,8 +218,8 @@ def _outline(
 
 
 def _function(outlined: OutlinedPattern, group: Group, file: File, known: _Known) -> str:
-    """The name of the function for a group. Raises Decline where another has the name already and
-    there will be no body to tell them apart.
+    """The name of the function for a group. Raises Decline if a different function already has the
+    name and the file keeps no bodies that would distinguish the two.
     """
     program = group.block.program
     key = (outlined, structure(group, file))
@@ -240,8 +240,8 @@ def _free(program: Program, domain: str, name: str) -> str:
 
 
 def leave_out_body(outlined: OutlinedPattern, program: Program) -> None:
-    """After the proof: calls of an operator that the runtime has, their results' types declared,
-    and no function.
+    """Remove the functions after the proof, because the runtime has the operator. Declares the
+    types of the calls' results.
     """
     mine = {k for (c, _), k in _KNOWN.get(program, {}).items() if c is outlined}
     for block in program.blocks():
@@ -257,7 +257,7 @@ def leave_out_body(outlined: OutlinedPattern, program: Program) -> None:
 
 _RULE = "merge_composites"
 _NAME = "region"
-# regions stand in a domain of their own, beside that of their calls
+# the functions of regions are in the domain of their calls with this suffix
 _REGIONS = ".regions"
 
 
@@ -293,7 +293,7 @@ class MergeComposites(Pass):
             if trace.stopped:
                 break
             where = str(members[-1])
-            for b in members:  # several callers share the function, and it has no place of its own
+            for b in members:  # several calls share the function, so it keeps no positions
                 kept = {e.key: e.value for e in b.node.metadata_props if e.key != KEY}
                 b.set_metadata(kept)
             group = Group(
@@ -310,12 +310,12 @@ class MergeComposites(Pass):
             trace.fired(_RULE, f"{len(members)} calls up to {where}")
         if calls:
             put_in_place(block, before, calls)
-            block.schedule()  # a region may stand behind a reader of its first results
+            block.schedule()  # a region may come after a reader of its first results
 
 
 def regions(block: BindingBlock, domain: str) -> list[list[Binding]]:
-    """The regions of `block`, which must be in order: calls of local functions of one domain, each
-    joined to a neighbour above it unless that makes a cycle.
+    """The regions of `block`: calls of local functions of one domain, each joined to a neighbour
+    above it unless that makes a cycle. The block must be in order.
     """
     position = {b: i for i, b in enumerate(block.bindings)}
     root = dict(position)  # of each binding, its region: the position of the first member

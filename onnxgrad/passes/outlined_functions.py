@@ -33,8 +33,8 @@ RULE = "outline_group"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """One member of a group: its position in the block, its node's name (None: not set), its
-    results' names.
+    """The origin of a group's member: its position in the block, its node's name (None if not set)
+    and its results' names.
     """
 
     position: int
@@ -56,8 +56,8 @@ def remember(group: Sequence[Binding], position: Mapping[Binding, int]) -> str:
 
 
 def origins(node: NodeProto) -> list[Origin] | None:
-    """The members that `node` remembers, in the order of the body; None if it is not a call of
-    `outline`'s, or was edited.
+    """The origins in the metadata of `node`, in the order of the body; None if `outline` did not
+    make this call, or if it was edited.
     """
     text = next((e.value for e in node.metadata_props if e.key == KEY), None)
     if text is None:
@@ -81,8 +81,8 @@ def declarations(block: BindingBlock) -> dict[Var, ValueInfoProto]:
 
 
 def declare_copies(body: BindingBlock, copies: Iterable[Binding]) -> None:
-    """Let copies of an outlined body be declared as their originals were, and where these were
-    not, not at all.
+    """Declare the copies of an outlined body as their originals were declared, or not at all if
+    these had no declaration.
     """
     proto = body.proto
     made_by = next((e.value for e in proto.metadata_props if e.key == MADE_BY), None)
@@ -96,8 +96,8 @@ def declare_copies(body: BindingBlock, copies: Iterable[Binding]) -> None:
 
 
 def restore_names(root: BindingBlock, found: Mapping[Binding, Origin], results: set[Var]) -> None:
-    """Give inlined bindings their old names where these are free; `results` have the names that
-    readers know.
+    """Restore the names of inlined bindings if these are free. `results` keep the names that their
+    readers use.
     """
     nodes = {b.node.name for b in root.walk() if b not in found}
     inner = [
@@ -126,11 +126,11 @@ def restore_names(root: BindingBlock, found: Mapping[Binding, Origin], results: 
 
 
 def restore_order(block: BindingBlock, found: Mapping[Binding, Origin]) -> None:
-    """Put bindings where they stood; the others fill the places between. `schedule` repairs what
-    no longer fits.
+    """Put bindings back at their old positions; the others fill the places between. `schedule`
+    repairs an order that is no longer valid.
     """
     if any(origins(b.node) is not None for b in block.bindings):
-        return  # a group that stays takes one place where it had several: positions mean nothing
+        return  # a group that stays takes one position instead of several, so none is right
     at = {found[b].position: b for b in block.bindings if b in found}
     rest = [b for b in block.bindings if at.get(found[b].position if b in found else -1) is not b]
     placed: dict[Binding, None] = {}
@@ -145,35 +145,34 @@ def restore_order(block: BindingBlock, found: Mapping[Binding, Origin]) -> None:
 
 DOMAIN = "onnxgrad"
 _VERSION = 1
-# models hold local functions from this IR version on, and metadata on functions and nodes from that
-# one
+# the first IR version with local functions, and the first with metadata on functions and nodes
 FUNCTIONS_SINCE = 8
 _METADATA_SINCE = 10
-# operators spelled out in a function's name
+# the most operators that are spelled out in a function's name
 _NAMED = 6
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """The file's order of a block, and its declared types."""
+    """The order of a block in the file, and the types that the file declares."""
 
     position: Mapping[Binding, int]
     declared: Mapping[Var, ValueInfoProto]
 
     @staticmethod
     def of(block: BindingBlock) -> File:
-        """For a block in order."""
+        """Read both from a block in order."""
         return File({b: i for i, b in enumerate(block.bindings)}, declarations(block))
 
 
 @dataclass(frozen=True)
 class Group:
-    """Bindings in order and what they read from outside. `several`: the results that others read;
-    without, that of the last binding.
+    """Bindings in order, and the values that they read from outside. `several`: the results that
+    others read; by default the result of the last binding.
 
-    `name`: of the function, None: after its operators. `inside`: constants that become part of the
-    body. `parameters`: attributes that the caller says, by binding and name, as the function calls
-    them. `commutes`: the order of the operands of a commutative operator makes no other group.
+    `name`: the function's name; None derives it from the operators. `inside`: constants that become
+    part of the body. `parameters`: the function's names of attributes that the call sets, by
+    binding and attribute. `commutes`: ignore the order of the operands of commutative operators.
     """
 
     members: Sequence[Binding]
@@ -187,12 +186,12 @@ class Group:
 
     @staticmethod
     def of(members: Sequence[Binding]) -> Group:
-        """With everything as an operand, in the order in which it is read."""
+        """The group of `members`, whose operands are all outer values in reading order."""
         return Group(members, outer(members))
 
     @property
     def block(self) -> BindingBlock:
-        """Where they stand."""
+        """The block of the members."""
         return self.members[0].block
 
     @property
@@ -215,7 +214,7 @@ def outer(members: Sequence[Binding]) -> list[Var]:
 
 
 def call_of(group: Group, function: str, file: File) -> Binding:
-    """Replace the group by a call of `function`, which has its structure. Returns the call."""
+    """Replace the group by a call of `function`, which has the same structure. Returns the call."""
     block, results = group.block, group.results
     program = block.program
     import_opset(block, group.domain, _VERSION)
@@ -234,7 +233,7 @@ def call_of(group: Group, function: str, file: File) -> Binding:
         block.replace(result, out)
         if result in block.declared:
             block.declared[out] = block.declared.pop(result)
-        if not out.returned:  # the name stays with the value that readers see
+        if not out.returned:  # readers keep the name of the value
             result.swap_names(out)
     for b in reversed(group.members):
         block.remove(b)
@@ -242,7 +241,7 @@ def call_of(group: Group, function: str, file: File) -> Binding:
 
 
 def _attribute_values(group: Group) -> list[AttributeProto]:
-    """The values of the function's parameters, each once."""
+    """The attributes of the call: the values of the function's parameters, each once."""
     found: dict[str, AttributeProto] = {}
     for (b, attribute), parameter in group.parameters.items():
         value = b.attr(attribute)
@@ -252,7 +251,7 @@ def _attribute_values(group: Group) -> list[AttributeProto]:
 
 
 def _mark(node: NodeProto, group: Sequence[Binding], position: Mapping[Binding, int]) -> None:
-    """Where the group runs, which all its members agree on, and what made the call."""
+    """Mark a call with the device of its group, which all members share, and with their origins."""
     if group[0].block.program.ir_version >= _METADATA_SINCE:
         node.metadata_props.extend(e for e in group[-1].node.metadata_props if e.key == "layer_ann")
         node.metadata_props.add(key=MADE_BY, value=RULE)
@@ -261,8 +260,8 @@ def _mark(node: NodeProto, group: Sequence[Binding], position: Mapping[Binding, 
 
 
 def define(group: Group, file: File, name: str | None = None) -> FunctionKey:
-    """A new function with the group's bindings, called `name` or as the group says; values keep
-    their names inside.
+    """Define a function with the group's bindings. Its name is `name`, by default that of the
+    group. The values inside keep their names.
     """
     members, block = group.members, group.block
     program: Program = block.program
@@ -303,8 +302,8 @@ def define(group: Group, file: File, name: str | None = None) -> FunctionKey:
 
 
 def _plain(group: Group, b: Binding) -> NodeProto:
-    """A copy of the binding's node in the one spelling of the default domain that loads in
-    functions, with references to the function's parameters.
+    """A copy of the binding's node, with references to the function's parameters. The default
+    domain is spelled "", the only spelling that loads in functions.
     """
     node = copy_of(b.node)
     domains.respell(node)
@@ -321,8 +320,8 @@ def _plain(group: Group, b: Binding) -> NodeProto:
 
 
 def structure(group: Group, file: File) -> Any:
-    """Equal for groups that are the same, declared types included, up to the names of values and
-    nodes, and what the caller says.
+    """A key that is equal for equal groups. It includes declared types. It ignores the names of
+    values and nodes, and the attributes that the call sets.
     """
     number = {v: i for i, v in enumerate((*group.operands, *group.inside))}
     rows = []

@@ -30,21 +30,21 @@ from onnxgrad.wording import did_you_mean, perhaps
 
 
 def types_of_a_fresh_reading(program: Program) -> bool:
-    """Give every result the type that reading the written file would find; whether that says more
-    than was known.
+    """Replace every type by the one that reading the written file would infer. Returns whether any
+    type says more than before.
 
-    Rewriting types what it emits and nothing behind it: a constant in the place of computed sizes
-    tells more about all that follows. All types are taken, not only better ones: symbols of two
-    readings must not be mixed.
+    A rewrite infers types only for the bindings that it emits. A constant in place of computed
+    sizes may tell more about all later values. All types are replaced, not only the less precise
+    ones, because symbols of two readings must not be mixed.
     """
-    # a size that an input names is what it is: no reading makes a number of it
+    # a size that an input names stays a symbol in every reading
     named = {d for v in program.main.inputs for d in v.shape or () if isinstance(d, str)}
     if not _may_learn(program, named):
         return False
     try:
         fresh = load(to_proto(program))
     except InputError:
-        return False  # the file that was read was no better, or its weights lie elsewhere
+        return False  # the file cannot be read: it was invalid before, or lacks its weights
     learned = False
     for block, other in zip(program.blocks(), fresh.blocks(), strict=True):
         found = {v.name: v for v in other.vars()}
@@ -59,11 +59,11 @@ def types_of_a_fresh_reading(program: Program) -> bool:
 
 
 def _may_learn(program: Program, named: Set[str]) -> bool:
-    """Whether a result has an open type that its operands tell otherwise, or that depends on
-    graphs: without one a fresh reading finds what is known.
+    """Whether a fresh reading may find more than is known: a result has an open type, and its
+    operands say more, or the type depends on nested graphs.
     """
     elements = KnownElements()
-    known: dict[Type | None, bool] = {}  # many values, few types
+    known: dict[Type | None, bool] = {}  # cached: many values have few types
     for block in program.blocks():
         for b in block.bindings:
             types = [v.type for v in b.outputs if v is not None]
@@ -76,7 +76,7 @@ def _may_learn(program: Program, named: Set[str]) -> bool:
 
 
 def _is_told_otherwise(b: Binding, elements: KnownElements) -> bool:
-    """Whether the operands of a binding give a result a dtype, a rank or a size that it has not."""
+    """Whether the operands determine a dtype, a rank or a size that a result lacks."""
     try:
         types = types_of(b, elements)
     except TypeMismatch:
@@ -94,13 +94,13 @@ def _is_known(type_: object, named: Set[str]) -> bool:
 
 
 def _is_named(dim: str | None, named: Set[str]) -> bool:
-    """Whether it is one of the sizes, or an expression of them alone."""
+    """Whether the size is one of `named`, or an expression of these alone."""
     return dim in named or (dim is not None and named >= symbols(dim))
 
 
 def _says_more(new: object, old: object, *, renamed: bool = False) -> bool:
-    """Whether a dtype, a rank or a size became known, or a size got a name. `renamed`: a size that
-    differs in any way counts as well.
+    """Whether a dtype, a rank or a size became known, or a size got a name. `renamed`: any change
+    of a size counts as well.
     """
     if not isinstance(new, TensorType):
         return False
@@ -120,20 +120,20 @@ def _says_more(new: object, old: object, *, renamed: bool = False) -> bool:
 
 __all__ = ["PASSES", "PRESETS", "Pass", "PassResult", "Pipeline", "parse_passes"]
 
-# passes for the operators of one runtime come behind this pass
+# passes for the operators of one runtime come after this pass
 _BEHIND = "raise-composites"
 
 # called with the name of a pass that changed a program
 Fired = Callable[[str, Program], None]
 
-# a pass may open the way for an earlier one, and the backstop is the fuel of each: no model we know
-# takes more than 6
+# the most rounds: a pass may enable an earlier one; no model that we know takes more than 6, and
+# each pass is limited by its fuel as well
 _ROUNDS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """One pass over all rounds: rewrites, bindings before and after, seconds."""
+    """The result of one pass over all rounds: rewrites, bindings before and after, seconds."""
 
     name: str
     rewrites: int
@@ -158,10 +158,10 @@ class Pipeline:
         target_opset: int | None = None,
         for_: str | None = None,
     ) -> Pipeline:
-        """A preset's passes, or those listed; a rule, family or outlined pattern is a pass of its
-        own. `merge` and `provider` reach every pass that has these options. With `target_opset` the
-        model is brought to that opset first, so that all of them may use its operators; with `for_`
-        a runtime's own operators are used where they pay.
+        """Return the pipeline of a preset, or of the listed passes. Each rule, family or outlined
+        pattern in the list becomes a pass. `merge` and `provider` apply to every pass that has
+        these options. `target_opset`: convert the model to that opset first, so that the passes may
+        use its operators. `for_`: use the operators of this runtime if they are faster.
 
         Raises InputError for an unknown preset, pass, option, merge rule or runtime.
         """
@@ -197,8 +197,8 @@ class Pipeline:
         on_stage: Callable[[str], None] | None = None,
         on_fired: Fired | None = None,
     ) -> list[PassResult]:
-        """Run the passes in order, again until a round changes nothing, nor would in a fresh
-        reading of the result. The program is changed in place.
+        """Run the passes in order, and repeat them until a round changes nothing, even with types
+        as a fresh reading of the result infers them. Changes the program in place.
 
         `on_stage` is called with the name of each pass before it runs, `on_fired` after it changed
         something.
@@ -218,11 +218,11 @@ class Pipeline:
         on_fired: Fired,
     ) -> list[PassResult]:
         done: dict[str, PassResult] = {}
-        # how many rewrites there were when a pass last found nothing: if there are no more now, it
-        # finds nothing again
+        # by pass: the number of rewrites when it last found nothing; it finds nothing again unless
+        # the number has grown
         idle: dict[Pass, int] = {}
         bindings = _bindings(program)
-        # how many there were when types were last those of a fresh reading
+        # the number of rewrites when the types were last replaced by those of a fresh reading
         read = len(trace.rewrites)
         for _ in range(_ROUNDS):
             fired = len(trace.rewrites)
@@ -249,8 +249,8 @@ class Pipeline:
 
 
 def with_rules(passes: Sequence[Pass], more: Sequence[Pass]) -> list[Pass]:
-    """`more` behind `passes`, but rules of the user in front of those that choose a form for
-    onnxruntime: a pattern finds MatMul and Add, and finds the Gemm in the next round.
+    """Return `passes` followed by `more`. The user's rules come before the passes that choose forms
+    for onnxruntime, so that a pattern sees MatMul and Add first, and the Gemm in the next round.
     """
     rules = [p for p in more if isinstance(p, UserLaws)]
     at = next((i for i, p in enumerate(passes) if p.name == FIRST_OF_FORMS), len(passes))
@@ -258,8 +258,8 @@ def with_rules(passes: Sequence[Pass], more: Sequence[Pass]) -> list[Pass]:
 
 
 def _for_runtime(passes: list[Pass], runtime: str, provider: str) -> list[Pass]:
-    """With the pass for a runtime, unless it is there: behind the one that finds ONNX's own
-    operators for the same chains, else last. Raises InputError for an unknown runtime.
+    """Add the pass for a runtime unless it is listed already. It comes after the pass that raises
+    the same chains to ONNX operators, else last. Raises InputError for an unknown runtime.
     """
     if runtime not in RUNTIMES:
         raise InputError(f"unknown runtime '{runtime}': choose one of {', '.join(RUNTIMES)}")
@@ -291,10 +291,10 @@ def _sum(a: PassResult, b: PassResult) -> PassResult:
 
 
 def parse_passes(text: str, **common: Any) -> list[Pass]:
-    """Passes from `name,name{option=value,option=value}`; the name of a preset stands for its
-    passes. `common` options go to each pass that has them.
+    """Parse passes from `name,name{option=value,option=value}`. The name of a preset means its
+    passes. `common` options apply to each pass that has them.
 
-    Raises InputError that names what is unknown and lists what there is.
+    Raises InputError for an unknown name or option.
     """
     found: list[Pass] = []
     for name, options in split(text, "list of passes"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One position of a preset: a pass as `parse_passes` reads it, and the reason for the
+    """One position of a preset: a pass in the syntax of `parse_passes`, and the reason for its
     position.
     """
 

@@ -44,21 +44,21 @@ class RemoveUnused(Pass):
                 if trace.stopped:
                     return
                 bindings = block.remove_unused()
-                # below IR 4 an initializer that is an input is its default, so it is part of the
-                # interface as well
+                # below IR 4 an initializer that is an input is the input's default value, and so
+                # part of the interface
                 unused = [v for v in block.initializers.values() if not (v.use_count or v.is_input)]
                 for v in unused:
                     block.remove_initializer(v)
                 for kind, removed in (("binding", bindings), ("initializer", len(unused))):
                     if removed:
                         trace.fired(f"unused_{kind}", f"{removed} in {block.name}", count=removed)
-                # a law meets a constant at its readers; only a branch is looked at as a whole
+                # rules see a constant at its readers only, but a nested block as a whole
                 trace.unseen += bool(unused) and block.owner is None
 
 
 def names_function(pattern: str, key: FunctionKey) -> bool:
-    """Whether `name`, `domain::name` or `domain::name::overload`, with `*` and `?`, means this
-    function.
+    """Whether a pattern matches this function: `name`, `domain::name` or `domain::name::overload`,
+    with `*` and `?`.
     """
     domain, name, overload = key
     return any(
@@ -97,7 +97,7 @@ class RemoveUnusedFunctions(Pass):
     keep: str = ""
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Mark from the roots, delete the rest; one rewrite for each function."""
+        """Remove the functions that no root reaches; one rewrite for each function."""
         if not program.functions:
             return
         patterns = self.keep.split()
@@ -127,7 +127,7 @@ class RemoveUnusedParameters(Pass):
     keep: str = ""
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Until nothing changes; one rewrite for each operand, attribute and result."""
+        """Remove until nothing changes; one rewrite for each operand, attribute and result."""
         patterns = self.keep.split()
         fixed = _called_in_training(program)
         own = [
@@ -144,7 +144,7 @@ class RemoveUnusedParameters(Pass):
                 for b in block.bindings:
                     if (key := called(b)) is not None:
                         calls.setdefault(key, []).append(b)
-            # a result goes before what computes it, an operand after what reads it
+            # results from the callers inwards, operands from the innermost function outwards
             for work, order in ((_drop_results, own[::-1]), (_drop_operands, own)):
                 for key in order:
                     live = [b for b in calls.get(key, ()) if b.is_live]
@@ -214,7 +214,7 @@ def _drop_attributes(body: BindingBlock, calls: list[Binding], name: str, trace:
 
 
 def _called_in_training(program: Program) -> set[FunctionKey]:
-    """The functions that training_info calls itself, as protobufs."""
+    """The functions that training_info calls directly. It is kept as protobufs."""
     infos = program.proto.training_info
     nodes = [n for i in infos for g in (i.initialization, i.algorithm) for n in every_node(g.node)]
     named = {

@@ -57,7 +57,7 @@ class SimplifySizes(Pass):
     name: ClassVar[str] = "simplify-sizes"
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Simplify the sizes of each block, with what enclosing blocks define."""
+        """Simplify the sizes of each block, reusing values of enclosing blocks."""
         known = KnownElements()
         for root in roots(program):
             for block in blocks_in(root):
@@ -115,7 +115,7 @@ class _Sizes:
             self._replace(b, made, "size_of_input")
 
     def _fix(self, b: Binding, found: tuple[Dim, ...]) -> None:
-        """An output of known value is a Constant; `fold-constant` makes initializers of others."""
+        """Replace an output of known value by a Constant. `fold-constant` folds the others."""
         if not b.out.returned or b.op == "Constant" or self.block.opsets.get("", 0) < _INTEGERS:
             return
         array = np.array(found, numpy_dtype(b.out.dtype)).reshape([len(found)] * (b.out.rank or 0))
@@ -161,7 +161,7 @@ class _Sizes:
         return None
 
     def _frees_shape(self, b: Binding) -> bool:
-        """Whether nothing would read the Shape that a Gather reads, if all its readers read an
+        """Whether the Shape that a Gather reads would become unused if all its readers read an
         input's shape.
         """
         shape = None if b.op != "Gather" or b.inputs[0] is None else b.inputs[0].definition
@@ -184,7 +184,7 @@ def _is_vector(v: Var | None) -> bool:
 
 
 def _reads_input(b: Binding) -> bool:
-    """Whether it is a Shape of a graph input, or an element of one that could not be shorter."""
+    """Whether `b` is a Shape of a graph input, or an element of one, in the shortest form."""
     source = b.inputs[0]
     if b.op == "Gather" and source is not None and source.definition is not None:
         if b.out.rank == 1 and source.sole_user() is not None:
@@ -195,7 +195,7 @@ def _reads_input(b: Binding) -> bool:
 
 
 def _unchanged(v: Var | None) -> Var | None:
-    """The first value on the way to `v` that has the same shape."""
+    """The first value in the chain that computes `v` which has the same shape."""
     while v is not None and v.definition is not None:
         b = v.definition
         if b.domain or b.outputs[0] is not v or not b.inputs:
@@ -215,10 +215,10 @@ def _is_as_large(u: Var, v: Var) -> bool:
 
 
 def _open_sizes(block: BindingBlock, trace: Trace) -> None:
-    """Declare the open sizes of which the file declares numbers.
+    """Declare open sizes as expressions where the file declares numbers.
 
-    TorchScript declares those of its trace. onnxruntime computes with them as soon as a node's own
-    sizes are constants.
+    TorchScript declares the sizes of its trace. onnxruntime trusts these numbers once the sizes in
+    a node are constants.
     """
     computed = {v.name: v for b in block.bindings for v in b.outputs if v is not None}
     between, returned = block.file_types
@@ -249,7 +249,9 @@ def _open_sizes(block: BindingBlock, trace: Trace) -> None:
 
 @lru_cache(maxsize=4096)
 def _opened(said: Type, known: Type | None) -> tuple[tuple[int, str], ...]:
-    """The axes of open size, with that, which may be declared as numbers: -1 is read as unknown."""
+    """The axes whose sizes are open but declared as numbers, with these sizes. A declared -1 means
+    unknown.
+    """
     if not isinstance(said, TensorType) or not isinstance(known, TensorType):
         return ()
     if said.shape is None or known.shape is None or len(said.shape) != len(known.shape):
@@ -293,8 +295,8 @@ class InferShapes(Pass):
 
 
 def _declaration(v: Var, before: ValueInfoProto | None) -> ValueInfoProto | None:
-    """The value as a file declares it: unknown sizes as `before` says; None if not even its rank is
-    known.
+    """The declaration of a value, with the sizes of `before` where they are unknown; None if its
+    rank is unknown.
     """
     type_ = v.type
     if not isinstance(type_, TensorType) or not type_.dtype or type_.shape is None:
@@ -309,5 +311,5 @@ def _declaration(v: Var, before: ValueInfoProto | None) -> ValueInfoProto | None
 
 
 def _is_invented(d: Dim) -> bool:
-    """Whether onnx made up a name in it, which says nothing to a reader."""
+    """Whether the size contains a name that onnx invented, which means nothing to a reader."""
     return any(map(is_invented, symbols(d)))

@@ -16,9 +16,9 @@ from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.trace import Trace
 
-# below it an initializer of a nested graph cannot be without being an input
+# below this IR version an initializer of a nested graph must be an input as well
 _NESTED_WEIGHTS = 4
-# an operator that reads a larger one takes longer by far than handing it over
+# an operator that reads a larger constant takes much longer than passing the constant on
 _LARGEST = 1 << 20
 
 
@@ -56,8 +56,8 @@ def _sink(v: Var, branch: BindingBlock, trace: Trace) -> None:
 
 
 def _branch_of(v: Var) -> BindingBlock | None:
-    """The branch of an If in the block of `v` that alone reads it; None where there is none, or
-    the constant is large or part of an interface.
+    """The only branch of an If in the block of `v` that reads `v`; None if there is no such branch,
+    or if the constant is large or part of an interface.
     """
     tensor = v.initializer
     if tensor is None or v.is_input or v.returned or not v.users:
@@ -73,8 +73,8 @@ def _branch_of(v: Var) -> BindingBlock | None:
 
 
 def _nested_in(user: Binding, block: BindingBlock) -> BindingBlock | None:
-    """The graph of a binding of `block` that `user` stands in, at any depth; None for `block`
-    itself.
+    """The graph nested directly in `block` that contains `user` at any depth; None if `user` is in
+    `block` itself.
     """
     found: BindingBlock | None = None
     at = user.block

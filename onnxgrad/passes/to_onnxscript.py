@@ -14,15 +14,14 @@ from onnxgrad.rewrite.worklist import Rule
 
 @known_keywords
 def to_onnxscript_rules(*laws: Rule | RulePass | str) -> Any:
-    """Laws as a RewriteRuleSet of onnxscript: rules of yours, and the laws of passes, given as
-    objects or by name, as to `optimize`.
+    """Convert laws to a RewriteRuleSet of onnxscript. Accepts your own rules, and passes as objects
+    or by name, as `optimize` does.
 
-    They go where onnxscript's own rules go. Each is one law, and sees of the onnx_ir model its
-    pattern and a few nodes above it, with the types that the model says: infer shapes before.
-    Nothing is proved, and nothing stops laws that undo each other. Raises InputError where
-    onnxscript is not installed, and for what is not a law with one root: a family of branches, an
-    outlined pattern, a pass that is a program. For those there is `optimize`, which accepts the
-    model too.
+    Use the result wherever onnxscript accepts rules. Each law becomes one rule. It sees its pattern
+    and a few nodes above it, with the types of the onnx_ir model: infer shapes first. Nothing is
+    proved, and nothing stops laws that undo each other. Raises InputError if onnxscript is not
+    installed, and for anything but laws with one root: a family of branches, an outlined pattern, a
+    pass that is a program. Call `optimize` for those; it accepts an onnx_ir model too.
 
     >>> from onnxscript import rewriter
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>

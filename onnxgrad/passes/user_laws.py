@@ -30,25 +30,23 @@ Law = Rule | Family | OutlinedPattern | OnnxscriptRule
 
 
 def laws_of(given: Any, name: str = "onnxscript-rule") -> tuple[Law, ...]:
-    """A rule, family or outlined pattern; or the rules of onnxscript's RewriteRule or
-    RewriteRuleSet, where `name` is for rules that have none. None of anything else. Raises
-    InputError for a rule of onnxscript's that cannot be applied here.
+    """Return the laws in `given`: a rule, family or outlined pattern, or the rules of onnxscript's
+    RewriteRule or RewriteRuleSet. `name` is used for rules without a name. Returns nothing for any
+    other object. Raises InputError if a rule of onnxscript cannot be applied.
     """
     return (given,) if isinstance(given, Law) else onnxscript_rules(given, name)
 
 
 @dataclass(frozen=True)
 class UserLaws(Pass):
-    """Rules, everywhere until none applies; then each family, and each outlined pattern; then the
-    rules of onnxscript.
-    """
+    """Applies rules until none matches, then families, outlined patterns and onnxscript's rules."""
 
     name: ClassVar[str] = "own-laws"
     laws: tuple[Law, ...] = ()
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Apply the rules in every block, combine every group of each family, outline the
-        patterns, then apply onnxscript's rules.
+        """Apply the rules in every block, combine every group of each family, outline the patterns,
+        then apply onnxscript's rules.
         """
         rules = [law for law in self.laws if isinstance(law, Rule)]
         for block in roots(program):
@@ -64,18 +62,18 @@ class UserLaws(Pass):
             apply_onnxscript_rules(program, others, trace)
 
     def proved(self, program: Program) -> None:
-        """Leave out the bodies of operators that the runtime has."""
+        """Remove the bodies of operators that the runtime has."""
         for law in self.laws:
             if isinstance(law, OutlinedPattern) and not law.body:
                 leave_out_body(law, program)
 
 
 def run_plugins(files: Iterable[str]) -> list[Pass]:
-    """Run Python files that register gradient rules, passes and the like; the rules, families and
-    outlined patterns that each of them leaves at its top level, onnxscript's rules too, as a pass
-    named as the file.
+    """Run Python files that may register gradient rules, passes and the like. Returns one pass for
+    each file with laws at its top level: rules (onnxscript's too), families, outlined patterns. The
+    pass has the name of the file.
 
-    Raises InputError that names file and line, and what the file raised.
+    Raises InputError with the file, the line and the exception if a file fails.
     """
     found: list[Pass] = []
     for name in files:
@@ -98,7 +96,7 @@ def _run(name: str) -> dict[str, Any]:
             return runpy.run_path(name)
     except OnnxgradError as error:
         raise InputError(f"{plugin}: {error}") from error
-    # it is the user's program: whatever it raises is theirs to see
+    # the file is the user's program: every exception is reported
     except (Exception, SystemExit) as error:
         line = traceback.extract_tb(error.__traceback__)[-1].lineno
         raise InputError(f"{plugin}, line {line}: {type(error).__name__}: {error}") from error
@@ -106,19 +104,19 @@ def _run(name: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _searched(folder: str) -> Iterator[None]:
-    """Modules that are found nowhere else are searched in the folder of a plugin while it loads."""
+    """Search modules in the folder of a plugin, after all other folders, while it loads."""
     sys.path.append(folder)
     try:
         yield
     finally:
-        # the last one: it may be on the path of the user's program anyway
+        # the last occurrence: the user's program may have this folder on its path already
         del sys.path[len(sys.path) - 1 - sys.path[::-1].index(folder)]
 
 
 def _called(name: str, laws: Sequence[Law]) -> Pass:
-    """A pass of this name, which `--passes` knows too."""
+    """Register a pass of this name for the laws, so that `--passes` accepts it too."""
     if name in PASSES and not issubclass(PASSES[name], UserLaws):
-        raise InputError(f"{_shown(name)}: there is a pass of this name: call the file otherwise")
+        raise InputError(f"{_shown(name)}: a pass already has this name: rename the file")
     made = tuple(laws)
     namespace = {"name": name, "__doc__": "; ".join(_law(law) for law in made)}
     cls = make_dataclass(
@@ -131,7 +129,7 @@ def _called(name: str, laws: Sequence[Law]) -> Pass:
 
 def _law(law: Law) -> str:
     if isinstance(law, OutlinedPattern):
-        return f"what matches is a call of {law.domain}::{law.name}"
+        return f"every match becomes a call of {law.domain}::{law.name}"
     if isinstance(law, OnnxscriptRule):
         return f"{law.name}, a rule of onnxscript"
     return (law.build.__doc__ or law.name).strip().split("\n")[0]

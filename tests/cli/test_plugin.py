@@ -110,7 +110,7 @@ def test_what_a_plugin_may_do_wrong(run: Run, given: tuple[Path, Path, Path]) ->
     own = plugin.with_name("fold_bias.py")
     own.write_text(OWN)
     assert (
-        "there is a pass of this name"
+        "a pass already has this name"
         in run("optimize", model, "-o", out, "--plugin", own).lines[-1]
     )
 

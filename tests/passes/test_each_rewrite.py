@@ -181,7 +181,7 @@ def test_the_bytes_are_those_without_it() -> None:
 def test_words() -> None:
     report = EachReport(3, 2, {4: "it draws random numbers", 5: "it draws random numbers"})
     assert str(report) == (
-        "5 rewrites equal on their own, 2 of them with what computes their operands; 2 skipped (2 it draws random numbers)"
+        "5 rewrites equal on their own, 2 of them with the nodes that compute their operands; 2 skipped (2 it draws random numbers)"
     )
 
 
