@@ -4,9 +4,9 @@
     python scripts/bench_against.py ../other-checkout [--rounds 7] [--only bert] [--work load
     optimize gradient]
 
-Both run in turns, each in a process of its own, so that what else the machine does meets both
-alike; one line says the medians in milliseconds and their ratio, the last line the geometric mean
-of the ratios for each kind of work.
+Both run in turns, each in its own process, so that other load of the machine affects both alike.
+Each line has the medians in milliseconds and their ratio; the last line has the geometric mean of
+the ratios for each kind of work.
 """
 
 import argparse
@@ -22,7 +22,7 @@ KINDS = ("load", "optimize", "gradient")
 
 
 def work(kind: str, path: str) -> float:
-    """CPU seconds of one piece of work, or -1 where this model has no such thing."""
+    """Return the CPU seconds of one piece of work, or -1 if it fails for this model."""
     import onnxgrad
 
     began = time.process_time()
@@ -39,7 +39,7 @@ def work(kind: str, path: str) -> float:
 
 
 def serve() -> None:
-    """Answers each line `kind path` with its seconds, until there are no more."""
+    """Answer each line `kind path` with its seconds, until the input ends."""
     answers, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:
         kind, path = line.rstrip("\n").split(" ", 1)
@@ -47,7 +47,7 @@ def serve() -> None:
 
 
 class Checkout:
-    """A process that works with the package of one checkout."""
+    """A process that imports the package of one checkout."""
 
     def __init__(self, top: Path) -> None:
         environment = dict(os.environ, PYTHONPATH=str(top))

@@ -1,5 +1,5 @@
-"""Peak memory of gradients by all weights under memory budgets and checkpoint policies, in stock
-onnxruntime at default options on one thread: whether a budget is kept or refused.
+"""Peak memory of gradients by all weights, with memory budgets and checkpoint policies, in stock
+onnxruntime with default options on one thread. Shows whether each budget is kept or refused.
 
     python scripts/bench_budgets.py [NETWORK ...]
 
@@ -146,7 +146,7 @@ NETWORKS: dict[str, Any] = {
 
 
 def measured(graph: onnx.ModelProto, folder: Path, how: str = "reuse") -> tuple[float, float]:
-    """MB and seconds of a run in a fresh process."""
+    """Return the MB and seconds of a run in a fresh process."""
     onnx.save(graph, folder / "graph.onnx")
     words = [sys.executable, "-c", CHILD, folder / "graph.onnx", folder / "x.npy", how]
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=True)

@@ -1,9 +1,9 @@
 """Peak memory and time of gradient graphs with and without checkpointing, in stock onnxruntime at
 default options.
 
-Each run is a fresh process, plain and checkpointed in turn; medians. `python
-scripts/bench_checkpoint.py [MODEL.onnx]`: without a model, the chain of 64 tanh layers of 4M floats
-from the specification; with one, `checkpoint="auto"`.
+Each run is a fresh process; plain and checkpointed runs alternate, and medians are printed. `python
+scripts/bench_checkpoint.py [MODEL.onnx]` uses `checkpoint="auto"` for a model. Without a model, it
+measures the chain of 64 tanh layers of 4M floats from the specification.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def chain(layers: int, size: int) -> onnx.ModelProto:
 
 
 def measure(path: Path, feeds: Path, outputs: list[str]) -> dict:
-    """One fresh process: peak above the session's own, seconds of a run, checksums."""
+    """Return the peak above the session's, seconds and checksums of a run in a fresh process."""
     run = subprocess.run(
         [sys.executable, "-c", CHILD, str(path), str(feeds), json.dumps(outputs)],
         capture_output=True,

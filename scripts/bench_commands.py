@@ -3,9 +3,9 @@
 
 `onnxgrad optimize` with its proof and with --no-verify, onnxsim and onnxslim without a check, and
 onnxscript's optimizer between reading and writing. The commands take turns; the numbers are medians
-of wall time and of CPU time, children included. Options name the commands that do not lie beside
-this Python; `--before` is another onnxgrad, whose CPU time is compared. A command that fails has no
-time.
+of wall time and of CPU time, children included. Options set the paths of commands that are not
+beside this Python; `--before` is another onnxgrad whose CPU time is compared. A command that fails
+has no time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Taken = tuple[float, float]  # wall and CPU seconds
 
 
 def commands(options: argparse.Namespace) -> dict[str, list[str]]:
-    """The words of every command before its model and its result."""
+    """Return each command's words, without its model and its result."""
     ours = [*shlex.split(options.onnxgrad), "optimize", "-q"]
     found = {
         PROVED: ours,
@@ -54,7 +54,7 @@ def commands(options: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def run(name: str, words: Sequence[str], model: Path, result: Path) -> Taken | None:
-    """One command; None if it fails."""
+    """Run a command and return its times, or None if it fails."""
     more = [str(result), "0"] if name == "onnxsim" else [str(result)]  # 0: it checks nothing
     if name in (PROVED, UNPROVED, BEFORE):
         more = ["-o", str(result)]
@@ -68,7 +68,7 @@ def run(name: str, words: Sequence[str], model: Path, result: Path) -> Taken | N
 def measured(
     model: Path, found: Mapping[str, Sequence[str]], rounds: int
 ) -> dict[str, Taken | None]:
-    """Medians of every command, in turns."""
+    """Return the median times of every command; the commands run in turns."""
     taken: dict[str, list[Taken]] = {name: [] for name in found}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
@@ -87,7 +87,7 @@ def _medians(taken: Sequence[Taken]) -> Taken:
 
 
 def ratios(rows: Mapping[str, Mapping[str, Taken | None]], name: str, kind: int) -> list[float]:
-    """A command's time over that of the fastest peer, for every model; `kind`: 0 wall, 1 CPU."""
+    """Return a command's time over the fastest peer's, per model; `kind`: 0 wall, 1 CPU."""
     found = []
     for row in rows.values():
         peers = [t[kind] for n, t in row.items() if t and n not in (PROVED, UNPROVED, BEFORE)]
@@ -98,7 +98,7 @@ def ratios(rows: Mapping[str, Mapping[str, Taken | None]], name: str, kind: int)
 
 
 def report(rows: Mapping[str, Mapping[str, Taken | None]], rounds: int) -> list[str]:
-    """The record: a table, and the ratios that count."""
+    """Return the record: a table and the geometric means of the ratios."""
     names = list(next(iter(rows.values())))
     lines = [
         f"Whole commands (`scripts/bench_commands.py`): wall (CPU) seconds, medians of {rounds} "

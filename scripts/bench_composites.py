@@ -1,13 +1,13 @@
 # ruff: noqa: E501  # graphs as text, one to a line
-"""What raising chains to operators of opset 23 is worth, and to onnxruntime's own: whole models,
-and operator by operator.
+"""The gain of raising chains to operators of opset 23 and to onnxruntime's own operators, for whole
+models and for single operators.
 
 `python scripts/bench_composites.py [vit bert llama] [--seconds S]` needs torch and transformers
-beside onnxruntime; with `--only operators` or `--only onnxruntime` it measures one table, needs
-neither, and records nothing. The same PyTorch model is exported at opset 18 and at 23, with its
-attention written out ("eager") and as one call ("sdpa"); that of 18 is optimised as it is, with
-`target_opset=23`, and with `for_="onnxruntime"`. All files of a model run in turns, one thread, CPU
-time; the record is scripts/results/composites.md.
+beside onnxruntime. With `--only operators` or `--only onnxruntime` it measures one table, needs
+neither package, and records nothing. The same PyTorch model is exported at opsets 18 and 23, with
+attention as separate operations ("eager") and as one call ("sdpa"). The file of opset 18 is
+optimised without options, with `target_opset=23`, and with `for_="onnxruntime"`. All files of a
+model run in turns on one thread; times are CPU time. The record is scripts/results/composites.md.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FILES = (
 
 
 def build(name: str, attention: str) -> tuple[Any, dict[str, Any], Any]:
-    """A module, its inputs, and which of their sizes are symbols."""
+    """Return a module, its inputs, and the sizes that are symbols."""
     import torch
     import transformers as hf
     from exporting.common import randomise
@@ -78,7 +78,7 @@ def build(name: str, attention: str) -> tuple[Any, dict[str, Any], Any]:
 
 
 def export(name: str, attention: str, folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
-    """The files to compare, and what to run them on."""
+    """Return the files to compare and their inputs."""
     import torch
 
     files: dict[str, Path] = {}
@@ -106,7 +106,7 @@ def export(name: str, attention: str, folder: Path) -> tuple[dict[str, Path], di
     return files, feeds
 
 
-# operator -> its chain, the operator, extra inputs; each over x (1, 128, 512)
+# operator -> its chain, the operator, extra inputs; x is (1, 128, 512)
 NUMBERS = """<int64[1] ax = {-1}, float two = {2}, float eps = {0.00001}, float one = {1}, float half = {0.5},
  float r2 = {1.4142135}, float k = {0.044715}, float s = {0.7978845608}, float three = {3}, float six = {6}, float zero = {0}, float a17 = {1.702}>"""
 MEAN = "p = Pow(x, two) m = ReduceMean<keepdims = 1>(p, ax) a = Add(m, eps) q = Sqrt(a)"
@@ -133,7 +133,7 @@ OPERATORS = {
 INPUTS = "float[1,128,512] x, float[1,128,512] r, float[512] w, float[512] b, float[8] ones, float[8] none, float[128,1] gw, float[128,1] gb, float[128] gs, float[128] go"
 
 
-# form -> inputs, the chain, onnxruntime's form, and the operator of opset 23 where there is one.
+# form -> inputs, the chain, onnxruntime's operator, and the operator of opset 23 if there is one.
 # R rows of D numbers, N heads of W
 ROWS = "float[1,R,D] x, float[1,R,D] k, float[1,R,D] v"
 SPLIT = " ".join(
@@ -182,7 +182,7 @@ AT_HIDDEN = (384, 768)
 
 
 def fused_models(form: str, rows: int, hidden: int, folder: Path) -> tuple[dict[str, Path], Any]:
-    """The files of one form at one size, and what to run them on."""
+    """Return the files of one form at one size and their inputs."""
     inputs, *bodies = FUSED[form]
     sizes = {"R": rows, "D": hidden, "N": 12, "W": hidden // 12, "E": hidden // 24, "H": rows // 8}
     files = {}
@@ -213,7 +213,7 @@ def fused_models(form: str, rows: int, hidden: int, folder: Path) -> tuple[dict[
 
 
 def fused(args: argparse.Namespace) -> list[str]:
-    """The table of onnxruntime's own forms."""
+    """Return the table of onnxruntime's own operators."""
     lines = [
         "",
         "Forms of com.microsoft against what onnxruntime makes of the chain by itself, 12 heads; "
@@ -236,7 +236,7 @@ def fused(args: argparse.Namespace) -> list[str]:
 
 
 def operator_models(chain: str, operator: str, folder: Path) -> dict[str, Path]:
-    """The two files of one row."""
+    """Return the two files of one row."""
     found = {}
     for label, body in (("chain", chain), ("operator", operator)):
         numbers = NUMBERS.replace("<", "<int64[3] rows = {0, 8, -1}, ", 1)
@@ -247,7 +247,7 @@ def operator_models(chain: str, operator: str, folder: Path) -> dict[str, Path]:
 
 
 def ratios(files: dict[str, Path], feeds: Any, args: argparse.Namespace) -> dict[str, float]:
-    """CPU time by file, the first's in ms and the others' over it."""
+    """Return the CPU time by file: the first in ms, the others relative to it."""
     report = bench(
         {label: str(path) for label, path in files.items()},
         inputs=feeds, seconds=args.seconds, rounds=args.rounds, threads=1,
@@ -260,7 +260,7 @@ def ratios(files: dict[str, Path], feeds: Any, args: argparse.Namespace) -> dict
 
 
 def wholes(args: argparse.Namespace) -> list[str]:
-    """The table of whole models."""
+    """Return the table of whole models."""
     lines = [
         "| model | attention | 18, ms | "
         + " | ".join(FILES[1:]).replace("23 |", "23 / 18 |", 1)
@@ -279,7 +279,7 @@ def wholes(args: argparse.Namespace) -> list[str]:
 
 
 def operators(args: argparse.Namespace) -> list[str]:
-    """The table of single operators of ONNX."""
+    """Return the table of single operators of ONNX."""
     lines = ["", "| operator | chain, ms | operator / chain |", "|---|---|---|"]
     rng = np.random.default_rng(0)
     shapes = {part.split()[1]: part.split()[0] for part in INPUTS.split(", ")}

@@ -1,8 +1,8 @@
-"""Every form of a convolution's gradients over a grid of sizes, in onnxruntime: what the choice in
-`onnxgrad/grad/rules/convolution` rests on.
+"""Times of every form of a convolution's gradients over a grid of sizes, in onnxruntime. The choice
+of form in `onnxgrad/grad/rules/convolution` is based on these times.
 
 `python scripts/bench_conv_gradient.py [--rounds 9] [--write]`: CPU time of one thread, forms in
-turns, medians, relative to the first column; the one that the rules choose stands in bold.
+turns, medians, relative to the first column. The form that the rules choose is in bold.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Emit = Callable[[Var, Var, Var], Var]
 
 @dataclass(frozen=True)
 class Case:
-    """N images of C channels of one size along every axis, to M maps by a kernel of k."""
+    """A convolution of N images of equal sides from C to M channels, with kernel size k."""
 
     n: int
     c: int
@@ -63,18 +63,18 @@ class Case:
 
     @property
     def pad(self) -> int:
-        """Half the kernel, and none of patches."""
+        """Half the kernel size, or 0 for patches."""
         return 0 if self.k == self.stride else self.k // 2
 
     @property
     def geometry(self) -> Geometry:
-        """As the rules see it."""
+        """The convolution as the rules describe it."""
         n = self.axes
         pads = (self.pad,) * n
         return Geometry((self.k,) * n, (self.stride,) * n, (1,) * n, pads, pads)
 
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of x, of y's adjoint, of w."""
+        """The shapes of x, of the adjoint of y, and of w."""
         out = (self.size + 2 * self.pad - self.k) // self.stride + 1
         weight = (self.m, self.c // self.group, *(self.k,) * self.axes)
         return (
@@ -113,7 +113,7 @@ INPUT = [case for case in WEIGHT if case.c > 1]
 
 
 def weight_forms(case: Case) -> dict[str, Emit]:
-    """Name -> what emits it; the first is what the others are measured by."""
+    """Return the function that emits each form, by name. The first form is the baseline."""
     geo, group = case.geometry, case.group
 
     def of(form: Callable[[Correlation], Var]) -> Emit:
@@ -166,7 +166,7 @@ def input_forms(case: Case) -> dict[str, Emit]:
 
 
 def graph(case: Case, emit: Emit, weight: np.ndarray[Any, Any] | None) -> onnx.ModelProto:
-    """The graph of one form; the weight a constant, or fed."""
+    """Return the graph of one form; the weight is a constant or an input."""
     values = [
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
         for name, shape in zip(("x", "g", "w"), case.shapes(), strict=True)
@@ -185,7 +185,7 @@ def graph(case: Case, emit: Emit, weight: np.ndarray[Any, Any] | None) -> onnx.M
 
 
 def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """One thread."""
+    """A session on one thread."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
@@ -198,7 +198,7 @@ def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 def line(
     case: Case, every: Mapping[str, Emit], columns: list[str], rounds: int, *, constant: bool
 ) -> str:
-    """One row of a table. ValueError if a form gives another result than the first."""
+    """Return one row of a table. Raises ValueError if the results of forms differ."""
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(s).astype(np.float32) for s in case.shapes()]
     feeds = dict(zip(("x", "g", "w"), arrays, strict=True))
@@ -225,7 +225,7 @@ def line(
 
 
 def tables(rounds: int) -> Iterator[str]:
-    """Three tables: by the weight, by the input with a constant weight and with one that is fed."""
+    """Return three tables: by the weight, and by the input with a constant and a fed weight."""
     columns = ["Conv", "offsets", "lines", "crossing", "rows", "unfolded"]
     columns += ["images", "joined", "elements", "pairs"]
     yield from head("By the weight, relative to a Conv with swapped axes.", columns)
@@ -240,7 +240,7 @@ def tables(rounds: int) -> Iterator[str]:
 
 
 def head(title: str, columns: list[str]) -> list[str]:
-    """A table's beginning."""
+    """Return the head of a table."""
     return [
         "",
         title,

@@ -3,11 +3,11 @@ onnxruntime beside PyTorch eager and torch.compile, in turns.
 
     python scripts/bench_cuda.py NAME ... [--precision float32|tf32|float16] [--record FILE]
 
-Needs PyTorch alone: the networks are written here, in the sizes of BERT-base, GPT-2-small, ViT-B/16
-and ResNet-50, with weights drawn at random, and exported by the TorchScript exporter. What runs on
-a device stays there: feeds and results are bound, and every measurement ends in a
-synchronisation. `--device cpu --tiny` checks the script where there is no GPU. A precision of
-float16 is a network of float16 throughout, in both.
+Needs only PyTorch: the networks are defined here, in the sizes of BERT-base, GPT-2-small, ViT-B/16
+and ResNet-50, with random weights, and exported by the TorchScript exporter. Feeds and results are
+bound and stay on the device, and every measurement ends with a synchronisation. `--device cpu
+--tiny` checks the script without a GPU. With `--precision float16`, the whole network is float16 on
+both sides.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Size:
-    """A transformer's: its own, and one that a test can afford."""
+    """The sizes of a transformer: the original ones, and tiny ones for tests."""
 
     width: int = 768
     layers: int = 12
@@ -121,7 +121,7 @@ class Patches(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Three convolutions around which the input goes."""
+    """Three convolutions with a shortcut."""
 
     def __init__(self, inside: int, width: int, stride: int) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ def built(name: str, *, tiny: bool) -> tuple[nn.Module, dict[str, Tensor]]:
     """The network in evaluation mode, drawn from seed 0, and its inputs."""
     torch.manual_seed(0)
     model, inputs = _network(name, tiny=tiny)
-    for p in model.parameters():  # the exporter merges those that are equal
+    for p in model.parameters():  # the exporter merges equal parameters
         p.data += 0.01 * torch.randn_like(p)
     return model.eval(), inputs
 
@@ -208,8 +208,8 @@ def exported(model: nn.Module, inputs: dict[str, Tensor]) -> onnx.ModelProto:
 def bound_run(
     graph: onnx.ModelProto, feeds: dict[str, np.ndarray], device: str, *, tf32: bool
 ) -> tuple[Callable[[], None], Callable[[], dict[str, np.ndarray]]]:
-    """One run of the graph, whose feeds lie on the device and whose results stay there, and what
-    reads these results.
+    """Return a function that runs the graph with feeds and results on the device, and a function
+    that reads the results.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -240,7 +240,7 @@ def bound_run(
 
 
 def difference(found: dict[str, np.ndarray], model: nn.Module) -> float:
-    """The largest difference of a gradient from PyTorch's, relative to its largest number."""
+    """Return the largest difference of a gradient from PyTorch's, relative to its maximum."""
     worst = 0.0
     for name, p in model.named_parameters():
         wanted = p.grad.float().cpu().numpy() if p.grad is not None else np.zeros(p.shape)
@@ -250,7 +250,7 @@ def difference(found: dict[str, np.ndarray], model: nn.Module) -> float:
 
 
 def medians(ways: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, float]:
-    """Milliseconds of each way, run in turns after two warm-ups."""
+    """Return the milliseconds of each variant; variants run in turns after two warm-ups."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(rounds + 2):
         for name, work in ways.items():
@@ -264,7 +264,7 @@ def medians(ways: dict[str, Callable[[], object]], device: str, rounds: int) -> 
 
 
 def measured(name: str, precision: str, device: str, rounds: int, *, tiny: bool) -> list[str]:
-    """One row of the table."""
+    """Return one row of the table."""
     tf32 = precision == "tf32"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     model, inputs = built(name, tiny=tiny)
@@ -324,7 +324,7 @@ def measured(name: str, precision: str, device: str, rounds: int, *, tiny: bool)
 
 
 def rows(arguments: argparse.Namespace) -> Iterator[str]:
-    """The table: ratios are onnxgrad's time over the other's."""
+    """Return the table; ratios are onnxgrad's time over the other's."""
     for name in arguments.names or NAMES:
         found = measured(
             name, arguments.precision, arguments.device, arguments.rounds, tiny=arguments.tiny

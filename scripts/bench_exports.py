@@ -2,13 +2,13 @@
 
 `python scripts/bench_exports.py --export [NAME ...]` writes the ten networks of
 `scripts/exporting/open_sizes.py` below `$ONNXGRAD_CACHE` (it needs torch, transformers, diffusers
-and onnx); `python scripts/bench_exports.py [NAME ...] [--peers-python PYTHON] [--write]` measures
-them and needs none of these. `PYTHON` has onnxslim and onnxsim installed.
+and onnx). `python scripts/bench_exports.py [NAME ...] [--peers-python PYTHON] [--write]` measures
+them and needs none of these packages. `PYTHON` has onnxslim and onnxsim installed.
 
-Nodes are counted without Constants. A result is compared with the export's, onnxruntime's graph
-optimisations off, at three sizes. Latency is CPU time at onnxruntime's default level on both sides,
-one thread, all files in turns; `basic` and `extended` are the files that onnxruntime writes at
-these levels, `again` is a copy of the export, whose ratio shows the noise.
+Nodes are counted without Constants. Each result is compared with the export's at three sizes, with
+onnxruntime's graph optimisations off. Latency is CPU time at onnxruntime's default level on both
+sides, one thread, all files in turns. `basic` and `extended` are the files that onnxruntime writes
+at these levels; `again` is a copy of the export, whose ratio shows the noise.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import onnx
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-# those of exporting/open_sizes.py, which this script imports for --export alone
+# those of exporting/open_sizes.py, which this script imports only for --export
 NAMES = (
     *("bert_eager", "bert_sdpa", "roberta", "llama", "mistral", "qwen3", "gpt2", "clip", "t5"),
     "sd3",
@@ -37,12 +37,12 @@ PEERS = ("onnxslim", "onnxsim")
 LEVELS = ("basic", "extended")
 OURS = {"optimize": {}, "opset 23": {"target_opset": 23}}
 AGAIN = "again"
-# a file that is slower than its input by more, in most repeats
+# a file is slower if its ratio exceeds this in most repeats
 SLOWER = 1.03
 
 
 def folder_of_exports() -> Path:
-    """Where the exports lie, outside the repository."""
+    """Return the folder of the exports, outside the repository."""
     from scripts.fetch_models import cache_folder
 
     return cache_folder("open_sizes")
@@ -65,7 +65,7 @@ def export(names: list[str]) -> None:
 
 
 def cases(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """By size (`2x6`): the inputs (`in`) and PyTorch's results (`out`), by name or number."""
+    """Return the inputs (`in`) and PyTorch's results (`out`) for each size, such as `2x6`."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     with np.load(path) as arrays:
         for key in arrays.files:
@@ -75,7 +75,7 @@ def cases(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def made(path: Path, folder: Path, python: str) -> dict[str, Path]:
-    """The file of each tool, by label; those that failed are left out, with a line on stderr."""
+    """Return the file of each tool, by label. A tool that fails is reported on stderr."""
     import onnxgrad
     from scripts.bench_latency_peers import peer
 
@@ -95,7 +95,7 @@ def made(path: Path, folder: Path, python: str) -> dict[str, Path]:
 
 
 def session(path: Path, level: str, target: Path | None = None) -> Any:
-    """A session of one thread; onnxruntime writes what it made of the model to `target`."""
+    """Return a session of one thread; onnxruntime writes the optimised model to `target`."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -111,8 +111,9 @@ def session(path: Path, level: str, target: Path | None = None) -> Any:
 def worst_difference(
     files: dict[str, Path], sizes: dict[str, dict[str, dict[str, Any]]]
 ) -> dict[str, float]:
-    """The largest difference of each file's results, as deployed, from the export's, over the
-    export's largest value; `torch` is the export's own from PyTorch's.
+    """Return the largest difference of each file's results, as deployed, from the export's.
+
+    It is relative to the export's largest value. `torch` compares the export with PyTorch.
     """
     worst = dict.fromkeys(("torch", *files), 0.0)
     plain = session(files["export"], "DISABLE_ALL")
@@ -137,13 +138,13 @@ def _of(opened: Any, feeds: dict[str, Any]) -> dict[str, Any]:
 
 
 def counted(path: Path) -> tuple[int, int]:
-    """Nodes without Constants, and Attentions."""
+    """Return the numbers of nodes without Constants, and of Attention nodes."""
     operators = [n.op_type for n in onnx.load(path).graph.node if n.op_type != "Constant"]
     return len(operators), operators.count("Attention")
 
 
 def ratios(files: dict[str, Path], feeds: dict[str, Any], args: argparse.Namespace) -> list[Any]:
-    """CPU milliseconds of the export, and the ratio of each file in each repeat."""
+    """Return the CPU milliseconds of the export, and the ratio of each file in each repeat."""
     from onnxgrad import bench
 
     milliseconds, found = [], {label: list[float]() for label in files}

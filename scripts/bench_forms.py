@@ -1,9 +1,8 @@
-"""Ways of writing the parts of a gradient, in turns in stock onnxruntime: which form the rules
-take, and by how much.
+"""Times of several forms of parts of a gradient in stock onnxruntime, from which the rules choose.
 
-`python scripts/bench_forms.py [--rounds N] [--write]`: one thread without spinning, medians of CPU
-time; a form's time over that of the first is the median of the ratios of neighbouring runs. What
-all forms of a row share (making the operand, returning the result) counts in each.
+`python scripts/bench_forms.py [--rounds N] [--write]`: one thread without spinning, forms in turns,
+medians of CPU time. A ratio is the median of the ratios of neighbouring runs to the first form. The
+work that all forms of a row share (making the operand, returning the result) is included in each.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ RNG = np.random.default_rng(0)
 
 
 def runner(graph: str, feeds: Feeds) -> Callable[[], float]:
-    """What runs a graph ten times and gives the CPU seconds of one."""
+    """Return a function that runs a graph ten times and returns the CPU seconds of one run."""
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> {graph}')
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -51,7 +50,7 @@ def runner(graph: str, feeds: Feeds) -> Callable[[], float]:
 
 
 def row(what: str, forms: Mapping[str, str], feeds: Feeds, rounds: int) -> str:
-    """One line of the table: the first form in milliseconds, the others over it."""
+    """Return one line of the table: the first form in ms, the others relative to it."""
     runs = {name: runner(graph, feeds) for name, graph in forms.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
@@ -84,7 +83,7 @@ def sums(rounds: int) -> list[str]:
 
 
 def embeddings(rounds: int) -> list[str]:
-    """Rows added up at places that may repeat."""
+    """Rows added at indices that may repeat."""
     lines = []
     for v, r, c in [(65, 512, 256), (200, 512, 256), (500, 512, 256), (2000, 256, 256)]:
         head = f"g (float[{r},{c}] g, int64[{r}] i) => (float[{v},{c}] y)"
@@ -135,7 +134,7 @@ def gelu(rounds: int) -> list[str]:
 
 
 def layer_norms(rounds: int) -> list[str]:
-    """LayerNormalization, forward and backward by everything."""
+    """LayerNormalization, forward, and backward by all operands."""
     lines = []
     for b, s, c in [(4, 64, 256), (8, 64, 256), (8, 65, 192), (2, 128, 768)]:
         x = f"float[{b},{s},{c}]"

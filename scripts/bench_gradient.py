@@ -2,7 +2,7 @@
 nodes.
 
 `python scripts/bench_gradient.py [--rounds N] [--write]`: medians of wall and CPU time in one
-process; the chains in turns, with the median of the ratios of neighbouring runs.
+process. The chains run in turns; their ratio is the median of the ratios of neighbouring runs.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def built(model: ModelProto) -> tuple[float, float, int]:
 
 
 def table(rounds: int) -> list[str]:
-    """Markdown lines: one per model."""
+    """Return Markdown lines, one per model."""
     lines = [
         "| model | forward nodes | gradient nodes | wall ms | CPU ms | fastest ms |",
         "|---|---|---|---|---|---|",

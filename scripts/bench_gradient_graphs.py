@@ -1,15 +1,15 @@
-"""Gradient graphs by all weights: how many nodes they have, what they take over their forward
-graph, and which share of the machine's GEMM peak they reach.
+"""Gradient graphs by all weights: their nodes, their time relative to the forward graph, and the
+share of the machine's GEMM peak that they reach.
 
     python scripts/bench_gradient_graphs.py [NAME ...] [--before CHECKOUT] [--rounds 15]
         [--threads 1] [--wall] [--write]
 
-Counts are of models/training. Times are of the full-size models, which `export_training.py
---full` puts into the cache folder: CPU time (--wall: wall time), graphs in turns, medians of the
-ratios of neighbouring runs. --before also builds each gradient with the code of another checkout,
-and compares time and results. `small` is --form small, its time over that of the other form. The
-products of a graph are its MatMul, Gemm, Conv and ConvTranspose nodes, two operations for each
-product of two numbers; the peak is that of a MatMul of 768 to 1,536 rows.
+Nodes are counted in models/training. Times are those of the full-size models, which
+`export_training.py --full` writes to the cache folder: CPU time (--wall: wall time), graphs in
+turns, medians of the ratios of neighbouring runs. --before also builds each gradient with the code
+of another checkout, and compares time and results. `small` is the time of --form small relative to
+the default form. The products of a graph are its MatMul, Gemm, Conv and ConvTranspose nodes, with
+two operations for each product of two numbers. The peak is that of a MatMul of 768 to 1,536 rows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from scripts.fetch_models import cache_folder  # noqa: E402  # the script runs f
 from scripts.records import write_record  # noqa: E402
 
 SMALL = ROOT / "models" / "training"
-# the nodes that issue 13 counted
+# the numbers of nodes that issue 13 lists
 COUNTED = {
     "mlp": 30, "cnn": 197, "bert": 596, "gpt2": 514, "llama": 665, "vit": 759, "resnet18": 664,
     "unet": 467,
@@ -61,7 +61,7 @@ Feeds = Mapping[str, np.ndarray[Any, Any]]
 def build(
     checkout: Path, model: Path, names: Sequence[str] = (), form: str = "fast"
 ) -> onnx.ModelProto:
-    """The gradient by `names` or all weights, as the package of a checkout builds it."""
+    """Return the gradient by `names` or all weights, built by the package of a checkout."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "gradient.onnx"
         command = [sys.executable, "-c", BUILD, str(checkout), str(model), str(path), form, *names]
@@ -70,7 +70,7 @@ def build(
 
 
 def nodes_of(graph: onnx.ModelProto) -> Counter[str]:
-    """The nodes by operator, without those that compute nothing."""
+    """Return the number of nodes per operator, without nodes that compute nothing."""
     return Counter(n.op_type for n in graph.graph.node if n.op_type not in ("Constant", "Identity"))
 
 
@@ -127,7 +127,7 @@ def peak(threads: int, clock: Callable[[], float]) -> float:
 
 
 def operations(model: onnx.ModelProto, feeds: Feeds) -> int:
-    """The operations of its products, by the shapes of a run."""
+    """Return the number of operations in the products, for the shapes of a run."""
     watched = onnx.ModelProto()
     watched.CopyFrom(model)
     products = [n for n in model.graph.node if n.op_type in PRODUCTS]
@@ -152,7 +152,7 @@ def _operations(n: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int
 
 
 def by_operator(graph: bytes, feeds: Feeds) -> str:
-    """The operators' shares of the time in kernels, of each node the fastest of 11 runs."""
+    """Return each operator's share of the kernel time: the fastest of 11 runs for each node."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3

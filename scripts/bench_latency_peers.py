@@ -1,14 +1,14 @@
 """Latency of optimised models against their inputs: onnxgrad's presets and onnxsim, onnxslim,
-onnxoptimizer, onnxscript
+onnxoptimizer, onnxscript.
 
 `python scripts/bench_latency_peers.py [MODEL.onnx ...] [--peers-python PYTHON] [--out FILE.json]`;
-without models, those of models/ and those fetched before. Each peer runs in a process of its own
-with its defaults (`PYTHON` has the four installed; default: this one). Then all results of one
-model are measured in one run of `onnxgrad.verify.bench`: sessions in turns, CPU time beside wall
-time, ratios to the input. A result that computes something else is marked.
+without models, it takes models/ and the models fetched before. Each peer runs in its own process
+with its defaults (`PYTHON` has the four installed; default: this Python). Then all results of one
+model are measured in one run of `onnxgrad.verify.bench`: sessions in turns, CPU time and wall time,
+ratios to the input. A result that differs from the input's is marked.
 
-`--tune 60 --target-opset 23 --out scripts/results/latency_tuned.json` measures `default` tuned for
-a minute too, at the opset that the file has and where it may use opset 23.
+`--tune 60 --target-opset 23 --out scripts/results/latency_tuned.json` also measures `default` tuned
+for a minute, at the opset of the file and at opset 23.
 
 The same transformers at realistic widths, where overheads no longer dominate: export them with
 `scripts/export_models.py bert gpt2 llama vit clip t5 whisper --wider 16 --out FOLDER`, then
@@ -62,7 +62,7 @@ print("seconds", seconds)
 
 
 def peer(python: str, name: str, model: Path, target: Path, timeout: float) -> str:
-    """Run one tool; what went wrong, or nothing."""
+    """Run one tool. Returns the error, or an empty text."""
     try:
         done = subprocess.run(
             [python, "-W", "ignore", "-c", CHILD.format(call=PEERS[name]), str(model), str(target)],
@@ -77,7 +77,7 @@ def peer(python: str, name: str, model: Path, target: Path, timeout: float) -> s
 
 
 def wanted(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """The options of each of our results, by label."""
+    """Return the options of each onnxgrad result, by label."""
     found: dict[str, dict[str, Any]] = {f"onnxgrad {p}": {"preset": p} for p in PRESETS}
     if args.tune:
         tuned = {"tune": args.tune, "timeout": 600 + args.tune}
@@ -92,7 +92,7 @@ def wanted(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 def ours(
     path: Path, folder: Path, args: argparse.Namespace
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Our results by label, and what went wrong by label."""
+    """Return the onnxgrad results and the errors, by label."""
     models, failed = {}, {}
     for label, options in wanted(args).items():
         target = folder / f"{label}.onnx"
@@ -105,8 +105,8 @@ def ours(
 
 
 def measure(path: Path, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """One model under every tool; `input again` is a copy of the input, whose ratio shows the
-    noise.
+    """Measure one model with every tool. `input again` is a copy of the input, whose ratio shows
+    the noise.
     """
     copy = folder / f"{CONTROL}.onnx"
     shutil.copy(path, copy)
@@ -147,13 +147,13 @@ def measure(path: Path, folder: Path, args: argparse.Namespace) -> dict[str, Any
 
 
 def columns(args: argparse.Namespace) -> list[str]:
-    """The labels of the table's columns after the first two."""
+    """Return the labels of the table's columns after the first two."""
     return [CONTROL, *wanted(args), *PEERS]
 
 
 def line(row: dict[str, Any], args: argparse.Namespace) -> str:
-    """One row of the table: wall ratio (CPU ratio) per tool; ! where the result differs, - where
-    the tool failed.
+    """Return one row of the table: wall ratio (CPU ratio) per tool. A result that differs has a !,
+    a tool that failed a -.
     """
     ratios = {t["name"]: t for t in row.get("timings", ())}
     cells = []
@@ -202,7 +202,7 @@ def main() -> None:
 
 
 def write(args: argparse.Namespace, rows: list[dict[str, Any]], table: list[str]) -> None:
-    """Both files, after every model, so that an interrupted run leaves what it found."""
+    """Write both files. Called after every model, so that an interrupted run keeps its rows."""
     code = (
         "import importlib.metadata as m; print(', '.join(p + ' ' + m.version(p) for p in "
         f"{tuple(PEERS)}))"

@@ -1,11 +1,11 @@
-"""How fast a model is once what depends on weights alone has run: `python scripts/bench_lift.py
-[--write] [--rounds N] [MODEL=GLOB ...]`.
+"""Latency of models whose work on weights alone runs once, in a second model (`--lift`):
+`python scripts/bench_lift.py [--write] [--rounds N] [MODEL=GLOB ...]`.
 
 Three uses of models/: LoRA as inputs (each matrix W is W + k B@A, as PyTorch exports a merged
 adapter), weights in int8 (DequantizeLinear by column), and the gradient of training models whose
-weights are inputs. Each is optimised as it is (A) and with --lift (B), both proved. CPU time of a
-run, one thread, in turns, with arrays passed to each run, and with inputs that are bound once, as
-those that are set at load can be; `once` is the time of the preparation.
+weights are inputs. Each is optimised without --lift (A) and with it (B); both are proved. Times are
+CPU time of a run, one thread, in turns, once with arrays passed to each run and once with inputs
+that are bound beforehand. `once` is the time of the preparation.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OTHER = 16  # of symbolic dimensions beside the batch
 
 
 def matrices(model: ModelProto) -> Iterator[tuple[NodeProto, int, TensorProto]]:
-    """The matrices that products read, with the node and the place."""
+    """Return the matrices that products read, with the node and the operand index."""
     held = {t.name: t for t in model.graph.initializer}
     for node in list(model.graph.node):
         for i in (1, 0) if node.op_type in ("MatMul", "Gemm") else ():
@@ -48,7 +48,7 @@ def matrices(model: ModelProto) -> Iterator[tuple[NodeProto, int, TensorProto]]:
 
 
 def with_lora(model: ModelProto) -> tuple[ModelProto, Sequence[str]]:
-    """Each matrix W as W + k B@A, A and B inputs."""
+    """Replace each matrix W by W + k B@A with inputs A and B."""
     graph, done = model.graph, dict[str, str]()
     made = list[NodeProto]()
     graph.initializer.append(numpy_helper.from_array(np.float32(SCALE), "lora_scale"))
@@ -72,7 +72,7 @@ def with_lora(model: ModelProto) -> tuple[ModelProto, Sequence[str]]:
 
 
 def in_int8(model: ModelProto) -> tuple[ModelProto, Sequence[str]]:
-    """Each matrix as int8 with a scale for each column."""
+    """Replace each matrix by int8 with a scale for each column."""
     graph, made, done = model.graph, list[NodeProto](), dict[str, str]()
     for node, i, t in matrices(model):
         if t.name not in done:
@@ -93,7 +93,7 @@ def in_int8(model: ModelProto) -> tuple[ModelProto, Sequence[str]]:
 
 
 def with_gradient(model: ModelProto) -> tuple[ModelProto, Sequence[str]]:
-    """The gradient of the loss by every weight, each of which is an input with a default."""
+    """Return the gradient of the loss by every weight; weights are inputs with defaults."""
     keys = any(t.name.endswith("key.bias") for t in model.graph.initializer)  # gradients of 0
     made = onnxgrad.gradient(model, "params,!*key.bias" if keys else "params", "loss")
     ends = {v.name for v in made.graph.output}
@@ -121,7 +121,7 @@ USES = {
 
 
 def read(path: Path) -> ModelProto:
-    """A model with its symbolic sizes set."""
+    """Return a model with its symbolic sizes set."""
     model = to_proto(load(path), weights=True)
     sizes = {n: 1 if role == "batch" else OTHER for n, role in roles(model.graph).items()}
     return fixed(model, sizes) if sizes else model
@@ -138,7 +138,7 @@ def cases(named: Sequence[str]) -> Iterator[tuple[str, str, ModelProto, Sequence
 
 
 def measured(model: ModelProto, weights: Sequence[str], rounds: int) -> list[str]:
-    """Nodes of A, of B's two parts, milliseconds of A, of B and once, and the ratio of B to A."""
+    """Return nodes of A and of both parts of B, ms of A, B and once, and the ratio of B to A."""
     feeds = feeds_for(model, seed=0)
     feeds |= {n: 0.1 * v for n, v in feeds.items() if n.startswith("lora_")}  # as small as trained
     a = onnxgrad.optimize(model, inputs=feeds)
@@ -172,7 +172,7 @@ def measured(model: ModelProto, weights: Sequence[str], rounds: int) -> list[str
 
 
 def ratio(times: Sequence[Sequence[float]]) -> str:
-    """The times of B over those of A, with quartiles."""
+    """Return the ratio of B's time to A's, with quartiles."""
     low, middle, high = np.quantile(np.array(times[1]) / np.array(times[0]), (0.25, 0.5, 0.75))
     return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 

@@ -1,9 +1,9 @@
-"""What the passes known from TVM's neighbours gain: each on small graphs, before and after, in
+"""The gain of passes that other compilers have too: small graphs before and after each pass, in
 onnxruntime.
 
-`python scripts/bench_neighbours.py [CASE ...] [--seconds S] [--threads N] [--record]`: a case is
-named by the start of its name. Times are CPU time, medians, sessions in turns; `after / before` is
-below 1 where the pass pays. Each result is proved first. `unchanged`: the pass declined.
+`python scripts/bench_neighbours.py [CASE ...] [--seconds S] [--threads N] [--record]`: CASE is the
+start of a name. Times are CPU time, medians, sessions in turns; `after / before` is below 1 if the
+pass makes the graph faster. Each result is proved first. `unchanged`: the pass declined.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Case:
     passes: str | list[Any]
     weights: dict[str, tuple[int, ...]] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
-    # a model in place of a text; and whether onnxruntime rewrites both sides itself
+    # a model in place of a text; whether onnxruntime's own rewrites are on
     made: Callable[[], ModelProto] | None = None
     optimize: bool = True
 
     def model(self) -> ModelProto:
-        """The graph before."""
+        """Return the graph before the passes."""
         if self.made is not None:
             return self.made()
         head = '<ir_version: 10, opset_import: ["": 20]>\n'
@@ -187,7 +187,7 @@ def _layouts() -> Iterator[Case]:
 
 
 def _batched() -> Iterator[Case]:
-    """Why `auto` joins no weights that are not constant."""
+    """Cases that show why `auto` merges only constant weights."""
     always = "combine-parallel-matmul{merge=always},remove-unused"
     for m in (1, 128):
         x, y = f"float[8,{m},64] x", ", ".join(f"float[8,{m},64] y{i}" for i in range(3))
@@ -200,7 +200,7 @@ def _batched() -> Iterator[Case]:
 
 
 def _composites() -> Iterator[Case]:
-    """What a call costs: onnxruntime puts the body in its place."""
+    """The cost of a call, which onnxruntime replaces by the function body."""
     x, w, c = capture("x w c")
     linear = outline_as("bench::Linear", P.Add(P.MatMul(x, w), c))
     block = outline_as("bench::ConvRelu", P.Relu(P.Conv(x, w, c.maybe)))

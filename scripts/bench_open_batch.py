@@ -1,11 +1,11 @@
-"""How many models of batch 1 open, how, and how fast: `python scripts/bench_open_batch.py [--write]
-[--rounds N] [--dynamic] [--batch N] [MODEL ...]`.
+"""How many models of batch 1 `open-batch` opens, by which rules, and their speed: `python
+scripts/bench_open_batch.py [--write] [--rounds N] [--dynamic] [--batch N] [MODEL ...]`.
 
-Each model (by default those of models/, symbolic batches set to 1, other symbols to 16, or left
-with --dynamic) is opened and proved row by row. With --batch the models have that batch, and every
-input whose first axis has its size is named.
-Then one run of the opened model at batch 8 is measured against eight runs of the model: CPU time,
-one thread, in turns, the fastest of each.
+Each model (default: those of models/) is opened and proved row by row. Symbolic batches are set to
+1; other symbols are set to 16, or stay symbolic with --dynamic. With --batch, the models have that
+batch, and every input whose first axis has that size is opened. Then one run of the opened model at
+batch 8 is compared with eight runs of the model: CPU time, one thread, in turns, the fastest of
+each.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ OTHER = 16  # of other symbolic sizes
 def models(
     names: list[str], dynamic: bool, batch: int = 1
 ) -> Iterator[tuple[str, onnx.ModelProto]]:
-    """Each model with a batch of 1; other symbolic sizes are set unless `dynamic`. As it is if
-    `batch` says that it has another.
+    """Yield each model with a batch of 1; other symbolic sizes are set unless `dynamic`.
+
+    With another `batch`, models are not changed.
     """
     paths = [Path(n) for n in names] or sorted((ROOT / "models").glob("*.onnx"))
     for path in paths:
@@ -54,7 +55,7 @@ def models(
 
 
 def speed(model: onnx.ModelProto, done: OpenedModel, rounds: int) -> float:
-    """CPU time of the model's runs for eight rows over that of one run of eight rows."""
+    """Return the CPU time of eight runs of one row over that of one run of eight rows."""
     original, opened = to_proto(load(model)), to_proto(done.program, weights=True)
     dims = dict.fromkeys(roles(original.graph), OTHER)
     runs = BATCH // done.opened.count

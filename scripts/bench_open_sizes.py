@@ -1,12 +1,13 @@
-"""How many exports of a fixed size open, and whether they equal the export of another size.
+"""How many exports of fixed sizes `open-batch --open` opens, and whether each equals the export of
+another size.
 
 `python scripts/bench_open_sizes.py --export [NAME ...]` writes the networks of
 `scripts/exporting/sized.py` at two sizes through both of PyTorch's exporters, below
-`$ONNXGRAD_CACHE` (it needs torch and transformers); `python scripts/bench_open_sizes.py [NAME ...]
-[--write]` opens the first size of each and compares with both exports, onnxruntime's graph
-optimisations off. A network that is refused for a number with two readings, or for a Resize to a
-fixed size, is opened again with `--follow '*'`, which the table says. Models of models/ whose
-length is symbolic are fixed at 13 and compared with themselves.
+`$ONNXGRAD_CACHE` (it needs torch and transformers). `python scripts/bench_open_sizes.py [NAME ...]
+[--write]` opens the first size of each and compares the result with both exports, with
+onnxruntime's graph optimisations off. If a network is refused because of an ambiguous number or a
+Resize to a fixed size, it is opened again with `--follow '*'`, and the table says so. Models of
+models/ whose length is symbolic are fixed at 13 and compared with themselves.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ LENGTHS = (13, 21)  # of models/
 
 
 def folder_of_exports() -> Path:
-    """Where the exports lie, outside the repository."""
+    """Return the folder of the exports, outside the repository."""
     cache = os.environ.get("ONNXGRAD_CACHE") or Path.home() / ".cache" / "onnxgrad"
     return Path(cache) / "sized"
 
 
 def exports(names: list[str]) -> Iterator[tuple[str, list[onnx.ModelProto], dict[str, list[str]]]]:
-    """Name, the model at each size, and what to open."""
+    """Yield the name, the model at each size, and the axes to open."""
     folder = folder_of_exports()
     known = json.loads((folder / "sized.json").read_text()) if folder.is_dir() else {}
     for name, (wanted, sizes) in known.items():
@@ -60,7 +61,7 @@ def exports(names: list[str]) -> Iterator[tuple[str, list[onnx.ModelProto], dict
 def lengths_of(
     model: onnx.ModelProto,
 ) -> tuple[list[onnx.ModelProto], dict[str, list[str]]] | None:
-    """A model with symbolic lengths, fixed at two sizes; its batch is 1."""
+    """Return a model with symbolic lengths, fixed at two sizes; its batch is 1."""
     known = roles(model.graph)
     wanted: dict[str, list[str]] = {}
     for v in model.graph.input:
@@ -76,7 +77,7 @@ def lengths_of(
 
 
 def opened(model: onnx.ModelProto, wanted: Mapping[str, list[str]]) -> tuple[OpenedSizes, str]:
-    """The opened model, and by what. Raises InputError."""
+    """Return the opened model and the options that opened it. Raises InputError."""
     try:
         return open_dimensions(load_own(model), wanted), "by itself"
     except InputError as error:
@@ -86,7 +87,7 @@ def opened(model: onnx.ModelProto, wanted: Mapping[str, list[str]]) -> tuple[Ope
 
 
 def differs(made: onnx.ModelProto, export: onnx.ModelProto) -> str:
-    """How the opened model's results differ from those of an export of the network."""
+    """Return a description of the differences from the results of an export of the network."""
     feeds = feeds_for(export, seed=0)
     names = {a.name: b.name for a, b in zip(export.graph.input, made.graph.input, strict=True)}
     expected = [*open_session(export, optimize=False).run(feeds).values()]
@@ -102,7 +103,7 @@ def differs(made: onnx.ModelProto, export: onnx.ModelProto) -> str:
 
 
 def main() -> int:
-    """1 if an opened model computes something else."""
+    """Return 1 if the results of an opened model differ."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("names", nargs="*")
     parser.add_argument("--export", action="store_true", help="write the exports")

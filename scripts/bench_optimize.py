@@ -1,10 +1,10 @@
-"""How long optimising takes, against other tools: `python scripts/bench_optimize.py [--runs N]
-[--write] [MODEL ...]`.
+"""Optimising time beside other tools: `python scripts/bench_optimize.py [--runs N] [--write]
+[MODEL ...]`.
 
-In one process, warm, the proof off: model in memory in, model in memory out. The tools take turns,
-so that a slow minute of the machine hits all of them. onnxsim, onnxslim, onnxoptimizer and
-onnxscript take part if they are installed (`pip install .[peers]`). Then a chain of 10 000 and of
-100 000 nodes, ours alone.
+All tools run in one warm process, from model in memory to model in memory, without proof. They take
+turns, so that a slow minute of the machine affects all of them. onnxsim, onnxslim, onnxoptimizer
+and onnxscript are measured if they are installed (`pip install .[peers]`). Chains of 10 000 and of
+100 000 nodes are measured with onnxgrad only.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ PEERS: dict[str, Callable[[], Tool]] = {
 
 
 def tools() -> tuple[dict[str, Tool], list[str]]:
-    """The tools that are there (name and version), and the names of those that are not."""
+    """Return the installed tools (name and version), and the names of the missing ones."""
     found: dict[str, Tool] = {OURS: ours}
     missing = []
     for name, make in PEERS.items():
@@ -101,7 +101,7 @@ def tools() -> tuple[dict[str, Tool], list[str]]:
 
 
 def timed(tool: Tool, model: ModelProto) -> float | None:
-    """Seconds for a fresh copy of the model; None when the tool fails on it."""
+    """Return the seconds for a fresh copy of the model, or None if the tool fails."""
     copy = ModelProto()
     copy.CopyFrom(model)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -122,8 +122,9 @@ def timed(tool: Tool, model: ModelProto) -> float | None:
 
 
 def fastest(model: ModelProto, found: dict[str, Tool], runs: int) -> dict[str, float | None]:
-    """Seconds of every tool's fastest run, interleaved, after one run that does not count: other
-    work only ever makes a run slower.
+    """Return the seconds of every tool's fastest run; runs are interleaved, after one warm-up.
+
+    The fastest run counts because other load can only make a run slower.
     """
     taken: dict[str, list[float]] = {name: [] for name in found}
     for turn in range(runs + 1):
@@ -156,7 +157,7 @@ def version(name: str) -> str:
 
 
 def table(models: list[str], runs: int) -> list[str]:
-    """Markdown lines: milliseconds per tool and the ratio of each to ours."""
+    """Return Markdown lines: milliseconds per tool, and the ratio of each to onnxgrad."""
     found, missing = tools()
     lines = [
         f"Not installed: {', '.join(missing)}." if missing else "All four peers are installed.",
@@ -182,7 +183,7 @@ def table(models: list[str], runs: int) -> list[str]:
 
 
 def chains() -> list[str]:
-    """Markdown lines for the two chains."""
+    """Return Markdown lines for the two chains."""
     small, large = chain(10_000), chain(100_000)
     ours(small)
     few, many = (

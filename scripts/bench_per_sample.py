@@ -2,8 +2,8 @@
 
 Fifteen networks with their loss, exported by both of PyTorch's exporters in turn with a dynamic
 batch. `gradient(..., "params", per_sample=True)` at a batch of 5 is compared with
-`torch.func.vmap(torch.func.grad(...))`: the worst difference over the largest element of each
-gradient, and the CPU time over PyTorch's, one thread. Needs PyTorch.
+`torch.func.vmap(torch.func.grad(...))`: the worst difference relative to the largest element of
+each gradient, and the CPU time relative to PyTorch's, one thread. Needs PyTorch.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Words(nn.Module):
 
 
 def networks() -> Iterator[tuple[str, Loss]]:
-    """Each with the sizes of one sample of x, and a loss of 4 numbers or classes."""
+    """Return each network with the sizes of one sample of x, and a loss of 4 numbers or classes."""
     cross, square = functional.cross_entropy, functional.mse_loss
     flat, pool = nn.Flatten(), nn.AdaptiveAvgPool2d(1)
 
@@ -169,7 +169,7 @@ def exported(module: Loss, x: torch.Tensor, target: torch.Tensor, dynamo: bool) 
 
 
 def compared(name: str, module: Loss, dynamo: bool) -> tuple[str, float]:
-    """One line of the table, and the worst difference."""
+    """Return one line of the table, and the worst difference."""
     module.eval()
     x = torch.randn(BATCH, *module.sizes)
     square = module.loss is functional.mse_loss
@@ -211,7 +211,7 @@ def compared(name: str, module: Loss, dynamo: bool) -> tuple[str, float]:
 
 
 def differ(got: Any, value: Any) -> float:
-    """The largest difference, whichever way round the exporter stores a matrix."""
+    """Return the largest difference; the exporter may store a matrix transposed."""
     if got.size != value.size:
         return float("inf")
     found = [got.reshape(value.shape)]
@@ -221,7 +221,7 @@ def differ(got: Any, value: Any) -> float:
 
 
 def spent(call: Callable[[], Any]) -> float:
-    """The median CPU time."""
+    """Return the median CPU time."""
     times = []
     for _ in range(9):
         start = time.process_time()
@@ -231,7 +231,7 @@ def spent(call: Callable[[], Any]) -> float:
 
 
 def scans(model: onnx.ModelProto) -> int:
-    """The number of nodes that run once per sample."""
+    """Return the number of nodes that run once per sample."""
     program = load_own(model)
     samples = samples_of(program)
     gradient = onnxgrad.gradient(one_sample(program, samples), "params", "loss")

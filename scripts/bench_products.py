@@ -1,9 +1,9 @@
-"""Products that could be fewer bindings: where one form is faster than the other in onnxruntime.
+"""Sizes at which merged products are faster than separate ones in onnxruntime.
 
-`python scripts/bench_products.py [--provider cuda] [--seconds N] [--write]`: the time of the form
-that a law makes over that of the form it finds, one thread, fastest of interleaved runs. The two
-tables are what `laws.combine_parallel.merging.is_narrow` and `laws.accumulate_gemms` rest on. On
-CUDA inputs and results stay on the device, and the sizes are larger.
+`python scripts/bench_products.py [--provider cuda] [--seconds N] [--write]`: the time after a law
+relative to the time before, one thread, fastest of interleaved runs. The thresholds in
+`laws.combine_parallel.merging.is_narrow` and `laws.accumulate_gemms` come from the two tables. On
+CUDA, inputs and results stay on the device, and the sizes are larger.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Bench:
-    """Where two forms are compared, and for how many seconds."""
+    """The provider on which two forms are compared, and the seconds for each pair."""
 
     provider: str
     seconds: float
@@ -76,8 +76,9 @@ class Bench:
         return made
 
     def runs(self, session: onnxruntime.InferenceSession, feeds: Arrays) -> Callable[[int], None]:
-        """What runs a graph so many times; on CUDA feeds and results stay there, and the runs
-        have ended when it returns.
+        """Return a function that runs a graph a given number of times.
+
+        On CUDA, feeds and results stay on the device; the function returns when all runs are done.
         """
         binding = session.io_binding()
         for name, value in feeds.items():
@@ -102,8 +103,8 @@ class Bench:
         after: onnxruntime.InferenceSession,
         feeds: Arrays,
     ) -> float:
-        """The fastest run of `after` over the fastest of `before`; a run lasts a millisecond or
-        so.
+        """Return the fastest run of `after` over the fastest of `before`. A run takes about a
+        millisecond.
         """
         both = [self.runs(session, feeds) for session in (before, after)]
         both[0](1)  # the first one on CUDA chooses algorithms

@@ -1,5 +1,5 @@
-"""Latency of exported transformers at the sizes that people deploy: hidden 384 to 1,024, length 128
-and 512, batch 1 and 8, by both of PyTorch's exporters.
+"""Latency of exported transformers at realistic sizes: hidden 384 to 1,024, length 128 and 512,
+batch 1 and 8, through both of PyTorch's exporters.
 
 `python scripts/bench_real_sizes.py --export [NAME ...]` writes them below `$ONNXGRAD_CACHE` (it
 needs torch, transformers, diffusers and onnxscript): through TorchScript at opset 17 with open
@@ -7,9 +7,10 @@ sizes, and by the newer exporter, as it does by default, with fixed sizes. `pyth
 scripts/bench_real_sizes.py [NAME ...] [--tune SECONDS] [--write]` measures them and needs none of
 these.
 
-CPU time over the export's, one thread, all files in turns, at onnxruntime's default level on both
-sides; `again` is a copy of the export, whose ratio shows the noise. Results are compared with the
-export's, onnxruntime's graph optimisations off, and these with PyTorch's.
+Times are CPU time relative to the export's, one thread, all files in turns, at onnxruntime's
+default level on both sides. `again` is a copy of the export, whose ratio shows the noise. Results
+are compared with the export's, with onnxruntime's graph optimisations off; the export's are
+compared with PyTorch's.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def export(names: list[str]) -> None:
 
 
 def files_of(name: str) -> Iterator[tuple[str, Path, dict[str, Any]]]:
-    """The exporter, the file and the feeds of each size."""
+    """Yield the exporter, the file and the feeds of each size."""
     folder = cache_folder("real_sizes")
     for size, case in cases(folder / f"{name}.npz").items():
         yield "script", folder / f"{name}-script.onnx", {size: case}
@@ -94,7 +95,7 @@ def files_of(name: str) -> Iterator[tuple[str, Path, dict[str, Any]]]:
 
 
 def made(path: Path, folder: Path, tune: float) -> dict[str, Path]:
-    """The files that are compared, by label."""
+    """Return the files to compare, by label."""
     import onnxgrad
 
     found = {"export": path, AGAIN: folder / f"{AGAIN}.onnx"}

@@ -2,11 +2,11 @@
 
     python scripts/bench_step_memory.py [NAME ...] [--cold]
 
-Resident memory at its peak over five steps, less what it was before them; parameters, states and
-both buffer sets are in it. Before them all is imported and one step of the model's small version
-was run, so that what libraries load late counts for none; with --cold nothing was run before. The
-step is made beforehand, as a folder. Needs PyTorch and the full-size models that
-export_training.py writes.
+The result is the peak of resident memory over five steps, minus the resident memory before them. It
+includes parameters, states and both buffer sets. Before the five steps, everything is imported and
+one step of the model's small version runs, so that libraries that load late do not count; with
+--cold no step runs before. The step is written to a folder beforehand. Needs PyTorch and the
+full-size models that export_training.py writes.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ SMALL = Path(__file__).resolve().parent.parent / "models" / "training"
 
 
 def small_of(name: str) -> str:
-    """The model whose small version is run before."""
+    """Return the model whose small version runs before the measurement."""
     return name.removesuffix("_deep")
 
 
 def inputs_of(path: Path) -> dict[str, Any]:
-    """The batch recorded beside a model."""
+    """Return the batch recorded beside a model."""
     with np.load(path.with_suffix(".npz")) as record:
         return {k.removeprefix("in:"): record[k] for k in record.files if k.startswith("in:")}
 
 
 def resident() -> int:
-    """Bytes of this process in memory now."""
+    """Return the bytes of this process in memory now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
 
 def peak() -> int:
-    """The most bytes that this process ever had in memory.
+    """Return the peak of this process's resident memory in bytes.
 
-    Not getrusage's: that begins with what the parent had when it started this process.
+    getrusage is not used, because its peak includes the parent's memory at the fork.
     """
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
 
 
 def torch_steps(name: str, cold: bool) -> int:
-    """Run PyTorch's steps; the bytes before."""
+    """Run PyTorch's steps. Returns the bytes in memory before them."""
     import torch
     from exporting.losses import MODELS
     from reference_gradients import build
@@ -77,7 +77,7 @@ def torch_steps(name: str, cold: bool) -> int:
 
 
 def our_steps(name: str, folder: Path, form: str, cold: bool) -> int:
-    """Run our trainer's steps; the bytes before."""
+    """Run our trainer's steps. Returns the bytes in memory before them."""
     import onnxruntime  # noqa: F401  # part of the imports
 
     from onnxgrad import train
@@ -99,7 +99,7 @@ def our_steps(name: str, folder: Path, form: str, cold: bool) -> int:
 
 
 def measured(name: str, form: str, folder: str, cold: bool) -> float:
-    """Megabytes of one form."""
+    """Return the megabytes of one form."""
     command = [sys.executable, __file__, name, "--form", form, "--folder", folder]
     command += ["--cold"] if cold else []
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -107,7 +107,7 @@ def measured(name: str, form: str, folder: str, cold: bool) -> float:
 
 
 def make(name: str, folder: Path) -> None:
-    """The steps as folders, plain, with checkpoints, and of the small version."""
+    """Write the step folders: plain, with checkpoints, and of the small version."""
     from onnxgrad import train
 
     full, small = cache_folder("training") / name, SMALL / small_of(name)

@@ -1,8 +1,8 @@
-"""The size of a training step's files: states of zeros and exporters' notes are left out of them.
+"""The size of a training step's files, which omit states of zeros and exporters' metadata.
 
     python scripts/bench_step_size.py
 
-Records scripts/results/step_size.md. Needs PyTorch, whose default export of a U-Net brings notes.
+Records scripts/results/step_size.md. Needs PyTorch: its export of a U-Net has such metadata.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@ AdamW, in turns.
 
     python scripts/bench_steps.py [NAME ...] [--threads 1] [--rounds 9] [--turn 4] [--wall]
 
-CPU time of one process with that many threads, medians over turns of several steps: the first half
-of a turn, which finds the caches as the other forms left them, does not count. Needs PyTorch and
-the full-size models that export_training.py writes. Neither side's threads spin while they wait.
+Times are CPU time of one process with that many threads, medians over turns of several steps. The
+first half of a turn does not count, because the other forms have filled the caches. Needs PyTorch
+and the full-size models that export_training.py writes. Threads do not spin on either side.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SIX = ("mlp", "bert", "gpt2", "llama", "vit", "resnet18")
 
 
 def ours(name: str, batch: dict[str, Any], threads: int, engine: Any) -> Callable[[], float]:
-    """One step of a trainer, as a function that returns its CPU seconds."""
+    """Return a function that runs one step of a trainer and returns its CPU seconds."""
     path = cache_folder("training") / f"{name}.onnx"
     with np.load(path.with_suffix(".npz")) as record:
         requested = [key.removeprefix("grad:") for key in record.files if key.startswith("grad:")]
@@ -44,7 +44,7 @@ def ours(name: str, batch: dict[str, Any], threads: int, engine: Any) -> Callabl
 
 
 def theirs(model: Any, inputs: dict[str, torch.Tensor], fused: bool) -> Callable[[], float]:
-    """One step of PyTorch."""
+    """Return a function that runs one step of PyTorch and returns its CPU seconds."""
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=fused)
 
     def step() -> None:
@@ -62,7 +62,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 class Waiting(onnxruntime.SessionOptions):  # type: ignore[misc]  # it has no types
-    """Options of sessions whose threads do not spin."""
+    """Return options of sessions whose threads do not spin."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Waiting(onnxruntime.SessionOptions):  # type: ignore[misc]  # it has no ty
 
 
 def compare(name: str, rounds: int, turn: int, threads: int) -> str:
-    """One line: medians, and the ratios of neighbouring turns."""
+    """Return one line: medians, and the ratios of neighbouring turns."""
     torch.manual_seed(0)
     forms: dict[str, Callable[[], float]] = {}
     for fused in (False, True):

@@ -1,10 +1,10 @@
-"""Forward plus all weight gradients: onnxgrad's graph in stock onnxruntime against PyTorch eager
-and against the forward graph alone, in turns.
+"""Time of forward plus all weight gradients: onnxgrad's graph in stock onnxruntime beside PyTorch
+eager and beside the forward graph alone, in turns.
 
 Needs PyTorch with what the model needs (see export_training.py), and the full-size models exported
-there. PyTorch with OMP_WAIT_POLICY=PASSIVE and onnxruntime without spinning, or each would wait for
-the other's cores. The ratio to PyTorch is one of wall times, or with --cpu of CPU times, which a
-loaded machine disturbs less; the ratio to the forward graph always is of CPU times.
+there. PyTorch runs with OMP_WAIT_POLICY=PASSIVE and onnxruntime without spinning; otherwise each
+would wait for the other's cores. The ratio to PyTorch uses wall times, or with --cpu CPU times,
+which other load disturbs less. The ratio to the forward graph always uses CPU times.
 
     python scripts/bench_training.py [NAME ...] [--threads 2] [--rounds 15] [--cpu]
 """
@@ -52,7 +52,7 @@ def timed(work: Callable[[], object]) -> tuple[float, float]:
 
 
 def compare(name: str, rounds: int, threads: int, clock: int) -> str:
-    """One line: medians of both and of the ratios of neighbouring runs."""
+    """Return one line: medians of both and of the ratios of neighbouring runs."""
     model, inputs = build(MODELS[name], full=True)
     path = cache_folder("training") / f"{name}.onnx"
     with np.load(path.with_suffix(".npz")) as record:

@@ -1,12 +1,12 @@
-"""Peak memory of training over the imports: weights inside the model file, a table of 2.2 GB beside
-it, and what saving, restoring and writing a step add.
+"""Peak memory of training above the imports: with weights inside the model file, with a table of
+2.2 GB beside it, and while saving, restoring and writing a step.
 
     python scripts/bench_training_memory.py [--megabytes 235] [--table 2200]
 
-Each row is a process of its own. `over` is its peak of resident memory less that after the imports,
-`bound` 1.1 times (all weights once, and the trained ones once more for the gradient and for each
-state of the optimiser), and 2.6 GB for the table. Saving, restoring and exporting are compared with
-training in the same process. Writes scripts/results/training_memory.md.
+Each row is measured in its own process. `over` is the peak of resident memory minus the memory
+after the imports. `bound` is 1.1 times (all weights once, and the trained ones once more for the
+gradient and for each state of the optimiser), and 2.6 GB for the table. Saving, restoring and
+exporting are compared with training in the same process. Writes scripts/results/training_memory.md.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ note("training from the folder")
 
 
 def write_inline(folder: Path, megabytes: int) -> float:
-    """A network of square products whose weights are in its file; their megabytes."""
+    """Write a network of square products with its weights inside. Returns their megabytes."""
     rng = np.random.default_rng(0)
     layers = max(1, round(megabytes * 1e6 / (4 * WIDTH * WIDTH)))
     lines, last = [], "x"
@@ -99,8 +99,8 @@ def write_inline(folder: Path, megabytes: int) -> float:
 
 
 def write_table(folder: Path, rows: int) -> None:
-    """A frozen table of 4 kB a row in a sparse file beside the model, a head of 3,003 numbers, and
-    data.
+    """Write a model with a frozen table (4 kB a row, in a sparse file beside it) and a head of
+    3,003 numbers, and its data.
     """
     model = parsed(
         "g (int64[N,4] x) => (float[N,3] logits) "
@@ -120,12 +120,12 @@ def write_table(folder: Path, rows: int) -> None:
 
 
 def parsed(text: str) -> onnx.ModelProto:
-    """A model of ONNX's text."""
+    """Return the model of a text in ONNX's syntax."""
     return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {text}')
 
 
 def measured(folder: Path, code: str) -> dict[str, float]:
-    """Megabytes over the imports by name."""
+    """Return megabytes above the imports, by name."""
     done = subprocess.run(
         [sys.executable, "-c", f"{PRELUDE}{code}\nprint(json.dumps(found))"],
         cwd=folder, capture_output=True, text=True, check=True,
@@ -135,7 +135,7 @@ def measured(folder: Path, code: str) -> dict[str, float]:
 
 
 def rows(megabytes: int, table: int) -> list[Row]:
-    """Names, megabytes over the imports, and their bounds."""
+    """Return names, megabytes above the imports, and their bounds."""
     found: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

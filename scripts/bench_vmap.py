@@ -1,11 +1,11 @@
-"""How many models map over a new axis, how, and how fast: `python scripts/bench_vmap.py [--write]
-[--no-suite] [--only TEXT] [--rounds N] [MODEL ...]`.
+"""How many models `vmap` maps over a new axis, by which rules, and their speed: `python
+scripts/bench_vmap.py [--write] [--no-suite] [--only TEXT] [--rounds N] [MODEL ...]`.
 
-First the cases of ONNX's backend suite that onnxruntime runs and that have float outputs: their
-float inputs are mapped (without any: every tensor input), and each of three rows must be what the
-model computes of that row. Then models (by default those of models/), each proved row by row, and
-one run of 16 rows against one run of the model at batch 16 (opened by `open-batch` if it is fixed):
-CPU time, one thread, in turns, medians.
+The first part takes the cases of ONNX's backend suite that onnxruntime runs and that have float
+outputs. Their float inputs are mapped (or all tensor inputs if none is float), and each of three
+rows must equal the model's result for that row. The second part takes models (default: models/).
+Each is proved row by row, and one run of 16 rows is compared with one run of the model at batch 16
+(opened by `open-batch` if it is fixed): CPU time, one thread, in turns, medians.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def is_float(value: onnx.ValueInfoProto) -> bool:
 
 
 def chosen(case: Case) -> list[str]:
-    """The names of the inputs to map."""
+    """Return the names of the inputs to map."""
     weights = {t.name for t in case.model.graph.initializer}
     given = [
         v
@@ -67,7 +67,7 @@ def chosen(case: Case) -> list[str]:
 
 
 def rows_of(case: Case, names: list[str]) -> list[dict[str, Any]]:
-    """The case's feeds, and two more on which onnxruntime runs it with results of one shape."""
+    """Return the case's feeds, and two more feeds with results of the same shape."""
     for change in _ROWS:
         rows = [case.inputs]
         for i in range(2):
@@ -99,7 +99,7 @@ def close(got: Any, want: Any) -> bool:
 
 
 def judged(case: Case) -> tuple[str, str]:
-    """(rule, scan, refused, wrong or no case) and why."""
+    """Return the outcome (rule, scan, refused, wrong or no case) and the reason."""
     if not any(map(is_float, case.model.graph.output)):
         return "no case", "no float output"
     names = chosen(case)
@@ -129,7 +129,7 @@ def judged(case: Case) -> tuple[str, str]:
 
 
 def counted(only: str = "") -> tuple[Counter[str], dict[str, list[str]]]:
-    """The number of cases of each outcome, and the cases of each with the reason."""
+    """Return the number of cases of each outcome, and the cases of each with the reason."""
     counts, cases = Counter[str](), defaultdict[str, list[str]](list)
     with any_opset():
         for case in usable():
@@ -141,7 +141,7 @@ def counted(only: str = "") -> tuple[Counter[str], dict[str, list[str]]]:
 
 
 def suite(only: str) -> list[str]:
-    """Lines of the record about the backend suite."""
+    """Return the lines of the record about the backend suite."""
     counts, cases = counted(only)
     for kind in ("scan", "refused", "wrong"):
         for text in cases[kind]:
@@ -163,8 +163,8 @@ def suite(only: str) -> list[str]:
 
 
 def speed(path: Path, rounds: int) -> str:
-    """One line of the table: the proof, how nodes were mapped, and the CPU time of one run of 16
-    rows over that of the model at batch 16, and over 16 runs of the model.
+    """Return one line of the table: the proof, the numbers of nodes by rule, the CPU time of 16
+    rows over that of the model at batch 16, and 16 runs of the model over the mapped one.
     """
     model = to_proto(load(path), weights=True)
     symbols = roles(model.graph)

@@ -1,1 +1,1 @@
-"""Transformations of a program: a batch axis that reaches every value (`open_batch`)."""
+"""Transformations of a whole program: open batches and sizes, vmap, per-sample, and split."""

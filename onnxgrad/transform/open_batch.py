@@ -26,14 +26,15 @@ from onnxgrad.wording import option, what_there_is
 
 # sizes become literals, so that every shape is known
 PREPARE = "inline{names=*},fold-constant{floats=false},open-if,remove-unused"
-# what is the same in several rows is a constant, of which one row is kept
+# a value that is equal in all rows is a constant, of which one row is kept
 _FOLD_MORE = "fold-constant{max_share=10}"
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A program whose inputs have a dynamic batch on these axes, and the changes. `count`: the
-    number of rows of the original.
+    """A program whose inputs have a dynamic batch on these axes, and the changes.
+
+    `count` is the number of rows of the original.
     """
 
     program: Program
@@ -58,8 +59,9 @@ def chosen_inputs(
     program: Program, names: Sequence[str] | None, batch: int | None = None
 ) -> tuple[dict[Var, Layout], int]:
     """Return the inputs to open, with the axis of their rows, and the number of rows in the file.
-    These are the named inputs (NAME, or NAME.AXIS), else every input whose first axis has the size
-    of the `batch` (None: 1) and that has another axis. Raises InputError.
+
+    The inputs are those in `names` (NAME or NAME.AXIS). If `names` is None, they are the inputs of
+    rank 2 or more whose first axis has the size `batch` (default: 1). Raises InputError.
     """
     inputs = [v for v in program.main.inputs if v.initializer is None]
     if names is not None:
@@ -103,11 +105,11 @@ def open_rows(
     program: Program, names: Sequence[str] | None = None, *, batch: int | None = None,
     symbol: str = "batch", along: str = "auto", branches: bool = True,
 ) -> Opened:  # fmt: skip
-    """Open the batch of inputs, which has a fixed size; `program` is changed.
+    """Make the fixed batch of inputs dynamic. `program` is changed.
 
-    `names`: the inputs (None: every input whose first axis has the size `batch`, 1 by default).
-    `symbol`: the name of the new size. `along`, `branches`: as `follow_rows`. Raises InputError,
-    which names the node, if rows depend on each other or no rule applies.
+    `names` and `batch` choose the inputs, as in `chosen_inputs`. `symbol` names the new size.
+    `along` and `branches` are those of `follow_rows`. Raises InputError, which names the node, if
+    rows depend on each other or no rule applies.
     """
     inputs, count = chosen_inputs(program, names, batch)
     taken = {d for v in program.main.inputs for d in v.shape or () if isinstance(d, str)}
@@ -142,7 +144,7 @@ def open_rows(
 
 
 def _outputs(main: BindingBlock, done: Batched) -> dict[str, Rows]:
-    """Return the axis of the rows of each output, an axis of their own if one is free."""
+    """Return the axis of the rows of each output: an axis without other entries if one is free."""
     found = {}
     with emitting(main, made_by="open-batch"):
         for v in list(main.outputs):
@@ -161,8 +163,9 @@ def _outputs(main: BindingBlock, done: Batched) -> dict[str, Rows]:
 
 
 def _settled(v: Var, layout: Layout, done: Batched) -> tuple[Var, Layout]:
-    """Return an output whose rows share an axis with others, with the rows on an axis of size 1 or
-    in front.
+    """Return an output and the layout of its rows.
+
+    If the rows share an axis with other entries, they move to an axis of size 1 or to the front.
     """
     if layout.own or v.definition is None or done.sizes.count > 1:
         return v, layout
@@ -230,8 +233,8 @@ def _declared(
 def declared(
     program: Program, types: Mapping[str, TensorType], limited: Collection[str] = (), doc: str = ""
 ) -> Program:
-    """The program read again with these types in its interface, and no declaration between. `doc`
-    is added to the documentation of the `limited` inputs.
+    """Return the program, read again with these types in its interface and without other declared
+    shapes. `doc` is added to the documentation of the `limited` inputs.
     """
     made = copy_of(to_proto(program))
     del made.graph.value_info[:]

@@ -28,9 +28,10 @@ _FEWEST = 2  # a size of 1 broadcasts, and stands anywhere in a shape
 
 @dataclass(frozen=True)
 class OpenedSizes:
-    """A program with dynamic dimensions. `sizes`: those of the file; `steps`: new sizes must be
-    multiples of these; `most`: the largest possible sizes; `numbers`: numbers of the file that now
-    depend on the sizes.
+    """A program with dynamic dimensions.
+
+    `sizes`: the sizes in the file. `steps`: the numbers of which new sizes must be multiples.
+    `most`: the largest possible sizes. `numbers`: numbers of the file that now depend on the sizes.
     """
 
     program: Program
@@ -45,11 +46,11 @@ def open_dimensions(
     program: Program, wanted: Mapping[str, Sequence[str]], follow: Collection[str] = (),
     compared: Collection[str] = (),
 ) -> OpenedSizes:  # fmt: skip
-    """Open axes of inputs: `wanted` lists INPUT.AXIS, one or more, by the name of the new size.
-    `follow`: nodes whose fixed numbers depend on the size; `compared`: new sizes whose numbers will
-    be compared with another export. `program` is changed.
+    """Make axes of inputs dynamic. `program` is changed.
 
-    Raises InputError, which names the node, if a dependence is not certain.
+    `wanted` maps the name of each new size to its axes (INPUT.AXIS). `follow` lists nodes whose
+    fixed numbers depend on the size, `compared` new sizes that will be compared with another
+    export. Raises InputError, which names the node, if a dependence is not certain.
     """
     places = _places(program, wanted)
     values = {name: found[0][2] for name, found in places.items()}
@@ -77,7 +78,7 @@ def open_dimensions(
 
 
 def _one_reading(program: Program, readings: Readings, doubt: tuple[str, str, str] | None) -> None:
-    """Raises InputError if numbers of a node have two readings."""
+    """Raise InputError if numbers of a node have two readings."""
     if doubt is not None:
         made, first, other = doubt
         b = next(b for b in program.main.walk() if b.out.name == made)
@@ -151,8 +152,9 @@ def _without_sizes(model: ModelProto) -> None:
 
 
 def _steps(found: Followed, values: Mapping[str, int]) -> dict[str, int]:
-    """Return the number of which each size must be a multiple. Raises InputError if no other size
-    meets the conditions.
+    """Return the number of which each size must be a multiple.
+
+    Raises Stuck if no size other than the file's meets the conditions.
     """
     steps = {}
     for name, size in values.items():

@@ -1,4 +1,4 @@
-"""Derivatives of each sample: those of the model at a batch of 1, mapped over the samples."""
+"""Per-sample derivatives: the derivatives at a batch of 1, mapped over the samples."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from onnxgrad.wording import option
 
 @dataclass(frozen=True)
 class Samples:
-    """The symbol of the batch (None: it is 1), and the axis of the samples of each input and
-    output.
+    """The symbol of the batch, or None if the batch is 1, and the axis of the samples of each input
+    and output.
     """
 
     symbol: str | None
@@ -38,8 +38,8 @@ class Samples:
 
 
 def samples_of(program: Program) -> Samples:
-    """Return the axes of the samples: those of the only symbolic batch, else the first axes of size
-    1. Raises InputError if there are none, or several symbols.
+    """Return the axes of the samples: those with the symbol of the batch, or the first axes of size
+    1 if the batch has no symbol. Raises InputError for no such axis and for several symbols.
     """
     inputs = [v for v in program.main.inputs if v.initializer is None]
     found = [n for n, role in roles(to_proto(program).graph).items() if role == "batch"]
@@ -89,8 +89,8 @@ def one_sample(program: Program, samples: Samples) -> Program:
 def map_samples(program: Program, samples: Samples, like: Mapping[str, str]) -> Opened:
     """Map a program at a batch of 1 over the samples. `program` is changed.
 
-    `like`: the inputs and outputs that have the samples where another input or output has them.
-    Other results get a first axis for the samples. Raises InputError that names the node.
+    `like` maps inputs and outputs to the input or output whose axis of samples they share. Other
+    results get a first axis for the samples. Raises InputError, which names the node.
     """
     Pipeline.of(passes=PREPARE).run(program)
     places = {**samples.axes, **samples.outputs}

@@ -1,9 +1,9 @@
-"""A model and its gradient as two models: forward, which also returns residuals, and backward, from
-residuals and adjoints to gradients.
+"""Splits a gradient in two models: forward, which also returns residuals, and backward, which
+computes gradients from residuals and adjoints.
 
-Residuals are values of the model, under their names there. Those that are its inputs or outputs are
-returned no second time: the caller has them. All else that the backward part needs is in its own
-graph: values that are computed again, and what gradient rules add.
+Residuals are values of the model under their own names. The forward part does not return inputs and
+outputs of the model a second time, because the caller has them. The backward part recomputes all
+other values that it needs.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _FUNCTIONS_SINCE = 8  # IR version
 
 @dataclass(frozen=True)
 class Entry:
-    """An input or output of a graph, with its dtype as in `onnxgrad.load` and its shape; sizes are
-    numbers, names, or None if they are unknown.
+    """An input or output of a graph, with its dtype as in `onnxgrad.load` and its shape.
 
-    of: the value whose adjoint this is. origin: for residuals, whether it is a further output of
-    the forward part, or an input or output of the model.
+    Sizes are numbers or names, or None if unknown. of: the value whose adjoint or gradient this is.
+    origin: for residuals, whether it is a further output of the forward part, or an input or output
+    of the model.
     """
 
     name: str
@@ -63,8 +63,8 @@ class Entry:
 class Manifest:
     """The interface of a forward and a backward part.
 
-    keep: how residuals were chosen. bytes: those of residuals that are further outputs of the
-    forward part, None if a size is open.
+    keep: how residuals were chosen. bytes: the total size of the residuals that are further outputs
+    of the forward part, or None if a size is open.
     """
 
     inputs: tuple[Entry, ...]
@@ -76,7 +76,7 @@ class Manifest:
     bytes: int | None
 
     def to_json(self, **files: Any) -> str:
-        """Return the text of the file; `files` are further keys, such as names and digests."""
+        """Return the manifest as JSON. `files` are further keys, such as names and digests."""
         data = {"format": FORMAT, "version": VERSION, **files, **asdict(self)}
         for key in ("inputs", "outputs", "residuals", "adjoints", "gradients"):
             data[key] = [
@@ -108,12 +108,12 @@ class Split:
 
     @property
     def program(self) -> Program:
-        """The gradient in one graph, of which the parts were cut."""
+        """The gradient in one graph, before the split."""
         return self.gradient.program
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Those of the gradient."""
+        """The notes of the gradient."""
         return self.gradient.notes
 
     @property
@@ -132,8 +132,8 @@ def linearize(
     stop: Stop = None,
     names: str = "{}_grad",
 ) -> Split:
-    """Split the gradient of a Program, which is changed or replaced; `onnxgrad.linearize` says
-    how.
+    """Split the gradient of `program`, which is changed; `onnxgrad.linearize` documents the
+    parameters.
     """
     outputs = [v.name for v in program.main.outputs]
     if target is None:
@@ -149,7 +149,7 @@ def linearize(
 def _split(
     gradient: Gradient, outputs: Sequence[str], keep: Keep, dims: Mapping[str, int]
 ) -> Split:
-    """Cut the gradient graph between the model with these outputs and all else."""
+    """Split the gradient graph into the model with these outputs and the rest."""
     block = gradient.program.main
     _part_pools(block, outputs)
     values = {v.name: v for v in block.vars()}
@@ -194,8 +194,9 @@ def _split(
 
 
 def _part_pools(block: BindingBlock, outputs: Collection[str]) -> None:
-    """Let the backward part compute the indices of maxima in a pool of its own: onnxruntime's
-    kernel with indices takes many times as long.
+    """Move the indices of each MaxPool to a copy in the backward part.
+
+    onnxruntime's kernel with indices takes many times as long as the one without.
     """
     forward = _ancestors(block, [v for v in block.outputs if v.name in outputs])
     for b in [b for b in forward if b.is_op("MaxPool") and len(b.outputs) == _WITH_INDICES]:
@@ -211,8 +212,9 @@ def _part_pools(block: BindingBlock, outputs: Collection[str]) -> None:
 
 
 def _is_fused(v: Var, forward: Collection[Binding]) -> bool:
-    """Whether onnxruntime computes a value of the forward part inside of the product that reads it,
-    unless it is returned: a scaled operand.
+    """Whether onnxruntime fuses a value of the forward part into the MatMul that reads it.
+
+    It fuses a scaled operand, unless the graph returns that operand.
     """
     b, users = v.definition, [u for u in v.users if u in forward]
     if b is None or b.op not in ("Mul", "Div") or len(users) != 1 or not users[0].is_op("MatMul"):
@@ -221,7 +223,7 @@ def _is_fused(v: Var, forward: Collection[Binding]) -> bool:
 
 
 def _ancestors(block: BindingBlock, ends: Iterable[Var]) -> set[Binding]:
-    """The bindings that these values need."""
+    """Return the bindings on which these values depend."""
     block.schedule()
     needed, found = set(ends), set[Binding]()
     for b in reversed(block.bindings):
@@ -243,7 +245,7 @@ def _entry(v: Var, *, of: str | None = None, origin: Origin | None = None) -> En
 def _part(
     program: Program, inputs: Iterable[str], outputs: Iterable[str], given: Iterable[str]
 ) -> Program:
-    """A copy of the program with these inputs and outputs; values in `given` become inputs."""
+    """Return a copy with these inputs and outputs. Values in `given` become inputs."""
     made = load_own(program)
     block = made.main
     values = {v.name: v for v in block.vars()}
@@ -263,8 +265,9 @@ def _part(
 
 
 def save_split(split: Split, forward: Path, backward: Path) -> Path:
-    """Write both parts and, beside them, the manifest, all or none; returns its path. Raises
-    InputError for files in two folders and if one cannot be written.
+    """Write both parts and the manifest beside them, or nothing. Returns the manifest's path.
+
+    Raises InputError for paths in different folders and if a file cannot be written.
     """
     if forward.resolve().parent != backward.resolve().parent:
         raise InputError(f"{forward} and {backward}: both parts belong into one folder")
@@ -282,13 +285,14 @@ def save_split(split: Split, forward: Path, backward: Path) -> Path:
 
 
 def manifest_of(backward: Path) -> Path:
-    """The path of the manifest beside this file."""
+    """Return the path of the manifest beside this file."""
     return backward.with_suffix(".json")
 
 
 def as_functions(split: Split) -> Program:
-    """Both parts as the functions `forward` and `backward` of one model, which calls them in turn:
-    it returns the outputs and the gradients. Weights are operands of both.
+    """Return one model that calls both parts as its functions `forward` and `backward`.
+
+    It returns the outputs and the gradients. Weights are operands of both functions.
     """
     parts = {"forward": split.forward, "backward": split.backward}
     protos = {name: to_proto(part) for name, part in parts.items()}

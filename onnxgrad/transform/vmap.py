@@ -1,4 +1,4 @@
-"""A model mapped over a new axis of some inputs: what it computes for each element, at once."""
+"""Maps a model over a new axis of inputs: one run computes the results of every element."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from onnxgrad.verify.rows.grouping import Rows
 from onnxgrad.wording import option, what_there_is
 
 _OPSET = 18  # of onnx's own operators in a model that imports none
-# axes of inputs by name; None: the axis of all; names alone; None: every input
+# inputs to map, optionally with their axes; an axis of None: the common axis; None: every input
 Axes: TypeAlias = "str | Sequence[str] | Mapping[str, int | None] | None"
 
 
@@ -38,9 +38,10 @@ def map_inputs(
 ) -> Opened:
     """Add an axis to inputs (None: to all) and to every output. `program` is changed.
 
-    `names` may also name initializers (`as_inputs`), and give each input a place of the new axis of
-    its own. Each element along the axis is computed by itself; other inputs are shared. Raises
-    InputError that names the node if no rule applies.
+    `names` may be a mapping that sets the place of the new axis for each input. It may name
+    initializers that `as_inputs` made inputs. The elements along the axis are computed
+    independently; other inputs are shared. Raises InputError, which names the node, if no rule
+    applies.
     """
     Pipeline.of(passes=PREPARE).run(program)
     main = program.main
@@ -76,8 +77,8 @@ def map_inputs(
 
 
 def as_inputs(program: Program, names: Axes) -> bool:
-    """Make inputs without a default of the initializers among the names; returns whether there are
-    any.
+    """Turn the initializers among the names into inputs without a default. Returns whether there
+    were any.
     """
     found = False
     for name in () if names is None else [names] if isinstance(names, str) else names:
@@ -89,8 +90,10 @@ def as_inputs(program: Program, names: Axes) -> bool:
 
 
 def followed(program: Program, rows: Mapping[str, Layout]) -> tuple[Program, Batched]:
-    """Follow the rows of inputs, each computed by itself. Returns the program, which is changed or
-    another: if a nested graph or the body of an operator stops the rows, it runs once per row.
+    """Follow the rows of inputs, which are computed independently.
+
+    Returns the program and its rows. The program is changed, or read again if rows cannot be
+    followed into a nested graph or the body of an operator: that then runs once per row.
     """
     deep = any(b.blocks or has_schema_body(b) for b in program.main.bindings)
     spare = copy_of(to_proto(program)) if deep else None
@@ -112,7 +115,7 @@ def _follow(program: Program, rows: Mapping[str, Layout], deep: bool) -> Batched
 
 
 def _chosen(main: BindingBlock, names: Axes, axis: int, symbol: str) -> dict[Var, int]:
-    """The inputs, each with the place of its new axis."""
+    """Return the inputs to map, each with the place of its new axis."""
     known = {v.name: v for v in main.inputs if v.initializer is None}
     places = names if isinstance(names, Mapping) else {}
     found: dict[Var, int] = {}
@@ -136,7 +139,7 @@ def _chosen(main: BindingBlock, names: Axes, axis: int, symbol: str) -> dict[Var
 
 
 def in_front(v: Var, done: Batched, axis: int) -> Var:
-    """An output with an axis of its own for the rows; a shared one repeats."""
+    """Return an output with a new axis for the rows; an output without rows is repeated."""
     site = site_of(v, done.layouts, done.sizes)
     if (v.rank or 0) < axis:
         raise Refused(f"it has no axis {axis}")

@@ -1,4 +1,4 @@
-"""Axes of a node's operands that must have equal sizes: a table by operator."""
+"""Axes of a node's operands that must have equal sizes, by operator."""
 
 from __future__ import annotations
 
@@ -136,8 +136,9 @@ def _scattered(b: Binding) -> Iterator[Meeting]:
 
 
 def _scattered_slices(b: Binding) -> Iterator[Meeting]:
-    """Indices (*n, k) and updates (*n, *axes of the data behind the first k); constant indices are
-    read by their components first.
+    """Indices are (*n, k), updates (*n, *axes of the data after the first k).
+
+    Constant indices are left to the rule in `targets.py`.
     """
     before = _rank(b, 1) - 1
     indexed = _rank(b, 0) - _rank(b, 2) + before

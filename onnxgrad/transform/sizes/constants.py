@@ -65,7 +65,7 @@ def _with_another(
 
 
 def _even(array: Array, axis: int) -> bool:
-    """Whether numbers along an axis have one distance, so that they may go on."""
+    """Whether the numbers along an axis are evenly spaced, so that they may continue."""
     steps = np.diff(array.astype(np.float64), axis=axis)
     return bool(np.allclose(np.diff(steps, axis=axis), 0))
 

@@ -11,12 +11,12 @@ from onnxgrad.ir.types import Dim
 from onnxgrad.verify.feeds.dims import evaluate
 
 _OF_TWO = {"//": algebra.divide, "max": algebra.maximum, "min": algebra.minimum}
-# values of the file's own symbols when an expression is evaluated; primes do not agree by chance
+# values of the file's own symbols for evaluation; primes are seldom equal by chance
 _OTHERS = (10007, 10009, 10037, 10039, 10061, 10067, 10069, 10079)
 
 
 class Fixed(Refused):
-    """A size cannot be open here, whichever other numbers follow it: something else fixes it."""
+    """A size cannot be open here, even if other numbers follow it."""
 
 
 class Expressions:
@@ -35,8 +35,9 @@ class Expressions:
         self._parts: dict[str, tuple[Size, ...]] = {}
 
     def at(self, size: Dim, values: Mapping[str, int] | None = None) -> int | None:
-        """Return the size in the file, or for the given values of symbols; None if it has no
-        formula.
+        """Return the value of a size in the file, or for the given values of symbols.
+
+        Returns None if the size has no formula.
         """
         if isinstance(size, int) or size is None:
             return size
@@ -59,7 +60,7 @@ class Expressions:
     # ---- axes that join several open sizes -------------------------------------------------------
 
     def joined(self, parts: Iterable[Size]) -> Size:
-        """Return the size of an axis that joins other sizes; `split` returns them again."""
+        """Return the size of an axis that joins other sizes; `split` undoes this."""
         several = tuple(p for p in parts if p != 1)
         if sum(isinstance(p, str) for p in several) < 2:
             found = algebra.product(several)
@@ -77,7 +78,7 @@ class Expressions:
         return self._parts.get(size, (size,)) if isinstance(size, str) else (size,)
 
     def parts(self, size: Size) -> list[str]:
-        """The open sizes whose product, with numbers, is a size."""
+        """Return the open sizes that are factors of a size."""
         plain = self.plain(size)
         products = [*terms(plain)] if isinstance(plain, str) else []
         found = [*self.split(size), *(products[0] if len(products) == 1 else ())]

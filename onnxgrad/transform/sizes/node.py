@@ -1,4 +1,4 @@
-"""A node whose operands have open sizes, as rules read and change it."""
+"""A node whose operands have open sizes: the view on which rules read and change it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ _T = TypeVar("_T")
 
 @dataclass
 class Readings:
-    """Meanings of numbers that the file leaves open, as texts. `offered`: those of each node, by
-    the name of its first result, the likely one first; `picked`: other choices than the first.
-    `sizes`: the open sizes, which other axes may have by chance, with their values in the file.
+    """Possible meanings of ambiguous numbers in nodes, as texts. Nodes are named by their first
+    result.
+
+    `offered`: the meanings for each node, the likeliest first. `picked`: the meanings to use in
+    place of the first. `sizes`: the open sizes and their values in the file, which other axes may
+    have by chance.
     """
 
     picked: Mapping[str, str] = field(default_factory=dict)
@@ -76,7 +79,7 @@ class Node:
         return found
 
     def vector(self, wanted: Sequence[Size]) -> Var:
-        """Return sizes as one value that a node can read."""
+        """Return sizes as a vector that a node can read."""
         plain = [p for d in wanted if (p := self.at.plain(d)) is not None]
         made: Array | Var = self.run_time.vector(plain)
         return made if isinstance(made, Var) else constant(made)
@@ -86,8 +89,10 @@ class Node:
         self.binding.block.set_operand(self.binding, k, v)
 
     def choose(self, meanings: Mapping[str, _T], follows: int = 0) -> _T:
-        """One of several meanings of numbers, by their texts: the first, unless another is picked
-        or the user says that the numbers follow (then the one at the place `follows`).
+        """Return one of several meanings of numbers, which are keyed by their texts.
+
+        This is the meaning at index `follows` if the user listed the node in `follow`, else the
+        picked meaning, else the first.
         """
         texts, name = [*meanings], self.binding.out.name
         if len(meanings) < 2 or self.follows:

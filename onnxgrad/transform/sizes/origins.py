@@ -43,10 +43,10 @@ class Origins:
     ) -> None:  # fmt: skip
         self.at, self.run_time, self.numbers, self.most = at, run_time, numbers, most
         self._made: dict[object, Var] = {}
-        self.done: set[object] = set()  # values that were changed in this turn
+        self.done: set[object] = set()  # values that this turn has changed
 
     def follow(self, b: Binding, k: int, wanted: Wanted) -> None:
-        """Give axes of operand `k` the `wanted` sizes. Raises Refused naming what fixes them."""
+        """Set axes of operand `k` to the `wanted` sizes. Raises Refused, naming what fixes them."""
         v = b.inputs[k]
         if v is None or v.shape is None:
             raise Refused(f"operand {k} has no shape")
@@ -69,7 +69,7 @@ class Origins:
             self._back(d, v, wanted)
 
     def _back(self, d: Binding, v: Var, wanted: Wanted) -> None:
-        """Give axes of a node's result the `wanted` sizes."""
+        """Set axes of a node's result to the `wanted` sizes."""
         before: dict[int, dict[int, Size]] = {}
         for axis, size in wanted.items():
             places = self._sources(d, v, axis)
@@ -177,7 +177,7 @@ class Origins:
     # ---- numbers in nodes ------------------------------------------------------------------------
 
     def element(self, d: Binding, k: int, index: int, size: Size) -> bool:
-        """Replace one element of an operand that holds sizes. Return whether that was possible."""
+        """Replace one element of an operand that holds sizes. Returns whether that was possible."""
         v = d.inputs[k]
         found = None if v is None else sizes(v)
         if v is None or found is None:

@@ -1,5 +1,6 @@
-"""Numbers that may follow an open size or not, because another number equals the size in the file:
-every other reading is followed through the model, until something in it contradicts the reading.
+"""Ambiguous numbers: a number that equals an open size in the file may follow it or stay fixed.
+
+Each alternative reading is followed through the model until a node contradicts it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ _MOST = 100  # walks through a model
 class _Search:
     walk: Callable[[Mapping[str, str]], bool]
     left: int = _MOST
-    settled: set[str] = field(default_factory=set)  # nodes whose first reading alone goes
+    settled: set[str] = field(default_factory=set)  # nodes for which only the first reading works
     tried: set[frozenset[tuple[str, str]]] = field(default_factory=set)
 
     def goes(self, picked: Mapping[str, str]) -> bool:
-        """Whether nothing contradicts these readings, alone or with others of nodes before the
-        contradiction.
+        """Whether these readings lead to no contradiction, alone or with other readings of nodes
+        before the contradiction.
         """
         key = frozenset(picked.items())
         if key in self.tried:
@@ -45,9 +46,10 @@ class _Search:
 def other_reading(
     found: Readings, walk: Callable[[Mapping[str, str]], bool]
 ) -> tuple[str, str, str] | None:
-    """Return the first node whose numbers have another reading with which the model works at other
-    sizes too, with the texts of the likely and of the other reading; None if there is none. `walk`
-    follows sizes with other readings; it returns whether shapes differ, or raises Stuck.
+    """Return the first node with a second reading that also works at other sizes.
+
+    The result is the node's name and the texts of the likely and of the other reading, or None.
+    `walk` follows sizes with the given readings: it returns whether shapes differ, or raises Stuck.
     """
     search = _Search(walk)
     for name, texts in found.offered.items():

@@ -35,8 +35,10 @@ def reshape(node: Node) -> Shape | None:
 def _meanings(
     node: Node, wanted: Sequence[int], found: Shape, own: Shape | None
 ) -> dict[str, Shape]:
-    """Shapes that the target may mean, by their texts: open sizes at their place in memory, the
-    numbers as they are if they go with every size, and open sizes on other axes of their number.
+    """Return the shapes that the target may mean, by their texts.
+
+    They are `found`, the unchanged numbers if they fit every size, and open sizes moved to other
+    axes that have the same number in the file.
     """
     total, count = (algebra.product(map(node.at.plain, s)) for s in (node.shape(), own or ()))
     made = [] if own is None or total != count else [own]
@@ -93,8 +95,9 @@ def _own(node: Node, target: Sequence[Size], given: Shape) -> Shape | None:
 
 
 def _computed(node: Node, own: Shape, given: Shape, wanted: Sequence[int]) -> Shape:
-    """Return the shape for a target that the model computes from an open size. Axes that join
-    several sizes can be split again.
+    """Return the shape for a target that the model computes from an open size.
+
+    Axes that join several sizes remember them, so that a later Reshape can split them.
     """
     total, count = (algebra.product(map(node.at.plain, shape)) for shape in (given, own))
     if total is None or count is None:

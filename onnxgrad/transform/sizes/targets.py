@@ -1,4 +1,4 @@
-"""Numbers in nodes that follow an open size of their operand: a table of rules by operator."""
+"""Rules for numbers in nodes that follow an open size of their operand, by operator."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _Rule: TypeAlias = Callable[[Node], Shape | None]
 
 
 def slice_(node: Node) -> Shape | None:
-    """An end at the end of the axis follows it. Bounds in the first half of the axis count from its
-    start. A later end stays until the result meets an open size.
+    """An end that equals the size of the axis follows it. Bounds in the first half of the axis
+    count from its start. A later end stays fixed until the result meets an open size.
     """
     b, given = node.binding, node.shape()
     starts, ends = node.elements(1, "starts") or [], node.elements(2, "ends") or []
@@ -63,7 +63,7 @@ def slice_(node: Node) -> Shape | None:
 
 
 def _whole_ends(node: Node, ends: Sequence[Size], axes: Sequence[Size]) -> dict[int, bool]:
-    """Ends that are the size of an open axis in the file, and whether each follows it."""
+    """Return whether each end that equals the size of an open axis follows that size."""
     given = node.shape()
     sizes = {i: given[int(axis) % len(given)] for i, axis in enumerate(axes)}
     whole = [i for i, d in sizes.items() if node.at.is_open(d) and ends[i] == node.number(d)]
@@ -112,8 +112,8 @@ def _counts_from_the_start(bound: Size, number: int, what: str) -> None:
 
 
 def gather(node: Node) -> Shape | None:
-    """Indices of all positions of an axis follow it; others must be in the first half of the axis
-    and count from its start.
+    """Indices of all positions of an axis follow it. Other indices must be in the first half of the
+    axis, and count from its start.
     """
     given, indices = node.shape(), node.binding.operand(1)
     size = given[int(node.binding.attr("axis", 0)) % max(len(given), 1)]
@@ -213,8 +213,9 @@ def resize(node: Node) -> Shape | None:
 
 
 def _symbol(node: Node, size: Size, target: Size) -> Size:
-    """Return the open symbol whose value in the file is the target, one in `size` first; the target
-    itself if none or several have that value.
+    """Return the only open symbol whose value in the file is the target, preferably one in `size`.
+
+    Returns the target itself if no symbol or several have that value.
     """
     own = [s for s in node.at.opened if s in algebra.symbols(node.at.plain(size))]
     for symbols in (own, list(node.at.opened)):
@@ -283,9 +284,7 @@ def _rounded_up(node: Node, given: Shape, kernel: Sequence[int]) -> Shape | None
 
 
 def summed(node: Node) -> Shape | None:
-    """If a sum is divided by the number of its terms as a constant, a remark says that the constant
-    stays.
-    """
+    """Add a remark if a constant divides the sum by the number of its terms: it stays fixed."""
     b, given = node.binding, node.shape()
     axes = node.elements(1, "axes") or range(len(given))
     sizes = [given[int(a) % len(given)] for a in axes]

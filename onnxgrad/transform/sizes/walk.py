@@ -1,4 +1,4 @@
-"""The walk through a program that finds the size of every axis from the inputs' open sizes."""
+"""Walks through a program to find the size of every axis from the inputs' open sizes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from onnxgrad.wording import option
 
 
 class Stuck(InputError):
-    """The walk ends at a node. `certain`: no other reading of the numbers in it would help.
-    `doubts`: the readings of numbers in nodes before it.
+    """The walk cannot continue at a node. `certain`: no other reading of its numbers would help.
+    `doubts`: the readings of numbers in the nodes before it.
     """
 
     def __init__(
@@ -40,10 +40,11 @@ class Stuck(InputError):
         self.certain, self.doubts = certain, dict(doubts or {})
 
 
-EVERY = "*"  # all nodes, among those whose numbers follow
-_MAKERS = ("ConstantOfShape", "Expand", "Range", "Tile")  # of axes that no operand has
-_AXES = 3  # of one value whose sizes are compared with open ones
-_TURNS = 2000  # the most numbers that are made to follow a size
+EVERY = "*"  # in `follow`: all nodes
+# operators whose results have axes that no operand has
+_MAKERS = ("ConstantOfShape", "Expand", "Range", "Tile")
+_AXES = 3  # the most axes of a value that are compared with open sizes
+_TURNS = 2000  # the most numbers that can follow a size
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,13 @@ def follow_sizes(
     readings: Readings | None = None,
 ) -> Followed:  # fmt: skip
     """Follow the open sizes of the inputs through the main graph, and change the graph so that it
-    computes the numbers that are sizes of the file.
+    computes the numbers that were fixed sizes.
 
     values: the size in the file of each open symbol.
     follow: names of nodes whose fixed numbers follow the sizes.
-    readings: other readings of numbers than the likely ones.
+    readings: readings of numbers to use in place of the likeliest ones.
 
-    Raises Stuck naming the node at which a size cannot be followed.
+    Raises Stuck, which names the node, if a size cannot be followed.
     """
     main = program.main
     symbols = {s for v in main.inputs for d in v.shape or () for s in algebra.symbols(d)}
@@ -110,7 +111,7 @@ class _Walk:
         self.origins = Origins(self.at, run_time, found.numbers, found.most)
 
     def changes(self, bindings: Sequence[Binding]) -> bool:
-        """Type every node in order. Return True if a node changed; stop if one had a type."""
+        """Infer the types of every node in order. Returns whether a node changed."""
         self._known = KnownElements()
         self.origins.done.clear()
         changed = False
@@ -131,7 +132,7 @@ class _Walk:
         return changed
 
     def _doubts(self, b: Binding) -> dict[str, Iterable[str]]:
-        """The readings of numbers in this node and in those before it."""
+        """Return the readings of numbers in this node and in the nodes before it."""
         before, left = {b: None}, [b]
         while left:
             for v in left.pop().reads():
@@ -182,7 +183,10 @@ class _Walk:
         return self._as_large(b)
 
     def chances(self, bindings: Sequence[Binding]) -> bool:
-        """Axes that are as large as an open size by chance, or not: make them follow if picked."""
+        """Make axes follow an open size that they equal in the file, if that reading is picked.
+
+        Returns whether a node changed.
+        """
         shapes = [v.shape for b in bindings for v in b.inputs if v is not None]
         opened = {
             p: None for s in shapes for d in s or () if self.at.is_open(p := self.at.plain(d))
@@ -229,8 +233,8 @@ class _Walk:
         )  # fmt: skip
 
     def check_targets(self, bindings: Iterable[Binding]) -> None:
-        """Raise InputError for a Resize to a fixed size or a Slice to a late end that still does
-        not follow an open size.
+        """Raise Stuck if a Resize has a fixed target, or a Slice a late end, that still does not
+        follow an open size.
         """
         for b in bindings:
             late = fixed_end(self._node(b)) if b.op == "Slice" and not b.domain else None
@@ -256,7 +260,7 @@ class _Walk:
         return types_of(b, KnownElements() if b.changed else self._known)
 
     def _meet(self, b: Binding, meeting: Meeting, wanted: dict[int, dict[int, Size]]) -> None:
-        """Add the axes of operands that must become open to `wanted`, and conditions if several
+        """Add the axes of operands that must become open to `wanted`. Adds conditions if several
         axes are open.
         """
         sizes_at = {place: self._size(b, place) for place in meeting.places}
