@@ -1,1 +1,1 @@
-"""Gradients of If, Loop and Scan: bodies run again in blocks of their own."""
+"""Gradients of If, Loop and Scan."""

@@ -1,11 +1,10 @@
-"""Gradients through control flow: If here, and what Loop and Scan share. Bodies run again in blocks
-of their own.
+"""Copying, walking back and recording the bodies of If, Loop and Scan.
 
-The forward Loop or Scan gets one more result per state, the state before each step, and nothing
-else changes in it. The backward one starts at the last step, reads what was recorded, computes the
-body again and walks it backwards. Captured values accumulate their adjoints over the steps.
-(Griewank & Walther, Evaluating Derivatives, ch. 3: the reverse sweep of an iteration with its
-states on tape.)
+The forward Loop or Scan gets one more result per state: the state before each step. Nothing else
+changes in it. The backward Loop or Scan starts at the last step, reads the recorded states,
+computes the body again and walks it backwards. Captured values accumulate their adjoints over the
+steps. (Griewank & Walther, Evaluating Derivatives, ch. 3: the reverse sweep of an iteration with
+its states on tape.)
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ Answer = Mapping[Var, Any]
 
 
 def body_again(source: BindingBlock) -> AbstractContextManager[BindingBlock]:
-    """A new block to emit into, for a body that runs `source` again."""
+    """Returns a context that emits into a new block, for a second run of the body `source`."""
     return nested(f"{source.name or 'body'}_gradient")
 
 
 @dataclass(frozen=True)
 class Body:
-    """A nested block as it stands before states are recorded in it."""
+    """A nested block, as it was before its states were recorded."""
 
     source: BindingBlock
     inputs: list[Var]
@@ -48,13 +47,14 @@ class Body:
 
     @staticmethod
     def of(source: BindingBlock) -> Body:
-        """The body now, its bindings in order."""
+        """Returns the body with its current bindings, in order."""
         source.schedule()
         return Body(source, list(source.inputs), list(source.bindings), list(source.outputs))
 
     def copy(self, block: BindingBlock, values: Sequence[Var] = ()) -> list[Var]:
-        """Run it again in `block` on `values` for its inputs, constants and bindings copied; its
-        outputs there.
+        """Copies the body's constants and bindings into `block`, with `values` as its inputs.
+
+        Returns the outputs of the copy.
         """
         mapping: dict[Var, Var | None] = dict(zip(self.inputs, values, strict=True))
         for v in self.source.initializers.values():
@@ -73,8 +73,9 @@ class Body:
 def walk_back(
     block: BindingBlock, outs: Sequence[Var], g: Sequence[Any], wanted: Sequence[Var]
 ) -> dict[Var, Any]:
-    """The adjoints of `wanted` in a copied body, given those of its outputs; several on one
-    value add up.
+    """Returns the adjoints of `wanted` in a copied body, given the adjoints `g` of its outputs.
+
+    Several adjoints of one value are added up.
     """
     arrived: dict[Var, list[Any]] = {}
     for out, adjoint in zip(outs, g, strict=True):
@@ -88,8 +89,9 @@ def walk_back(
 
 
 def return_adjoint(block: BindingBlock, adjoint: Any, like: Var | None) -> None:
-    """Return an adjoint from a body, zeros when there is none; a body returns only what it
-    computes itself.
+    """Returns an adjoint from a body, or zeros if it is None.
+
+    A body returns only values that it computes itself, so others pass through an Identity.
     """
     if adjoint is None and like is not None:
         adjoint = zeros_of(like)
@@ -103,19 +105,20 @@ def return_adjoint(block: BindingBlock, adjoint: Any, like: Var | None) -> None:
 
 
 def given(adjoint: Any, initial: Var, final: Var | None) -> Var:
-    """The adjoint of a final state; zeros of its own shape when none arrived."""
+    """Returns the adjoint of a final state, or zeros of the state's shape if none arrived."""
     return adjoint if adjoint is not None else zeros_of(initial if final is None else final)
 
 
 def captured_by(body: BindingBlock, wanted: Sequence[Var]) -> list[Var]:
-    """Those of `wanted` that the body reads from outside."""
+    """Returns the members of `wanted` that the body reads from outside."""
     outside = set(body.captures())
     return [v for v in wanted if v in outside]
 
 
 def answer_of(values: Sequence[Var], results: Sequence[Var], wanted: Sequence[Var]) -> Answer:
-    """One partial per value; an operand that is also captured, or that feeds two states, has
-    several.
+    """Returns one partial per value.
+
+    An operand has several results if it is also captured or feeds two states; they are added up.
     """
     parts: dict[Var, list[Any]] = {}
     for v, partial in zip(values, results, strict=True):
@@ -128,24 +131,24 @@ def answer_of(values: Sequence[Var], results: Sequence[Var], wanted: Sequence[Va
 
 
 def present(v: Var | None, b: Binding | None) -> Var:
-    """`v`, an operand of `b`. Raises InputError when it is left out."""
+    """Returns `v`, an operand of `b`. Raises InputError if the operand is left out."""
     if v is None:
-        raise InputError(f"an operand of control flow is left out, so it has no gradient: {b}")
+        raise InputError(f"no gradient of '{b}': one of its operands is left out")
     return v
 
 
 def refuse_random(b: Binding, body: BindingBlock) -> None:
-    """Raises InputError when the body draws random numbers."""
+    """Raises InputError if the body draws random numbers."""
     drawn = next((inner for inner in body.walk() if draws(inner)), None)
     if drawn is not None:
         raise InputError(
-            f"the body of '{b}' draws random numbers ({drawn.op}); its gradient runs the body "
-            "again, which would draw others: draw outside and pass the numbers in"
+            f"the body of '{b}' draws random numbers ({drawn.op}), and its gradient would run the "
+            "body again with different ones: draw them outside the body and pass them in"
         )
 
 
 def record(b: Binding, body: BindingBlock, v: Var, type_: Type) -> Var:
-    """One more scan output: `v` of each step, stacked."""
+    """Adds a scan output to `b` that stacks the value of `v` at each step."""
     with emitting(body, sources=(b,), made_by="gradient"):
         body.add_output(op.Identity(v))
     stacked = (

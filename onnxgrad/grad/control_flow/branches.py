@@ -1,4 +1,4 @@
-"""The gradient of If, and Ifs whose branch is decided before a run."""
+"""The gradient of If. Ifs whose condition is known beforehand are replaced by their branch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from onnxgrad.laws.open_if import take_branch
 
 
 def if_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
-    """If(c, f, h): each branch's adjoints, where that branch was taken."""
+    """If(c, f, h): an If over the same condition whose branches return the adjoints of f and h."""
     branches = {}
     for name in ("then_branch", "else_branch"):
         source = b.blocks[name]
@@ -51,11 +51,10 @@ vjp_blocks("If", if_gradient, notes="the branch that was taken; the condition re
 
 
 def _possible(adjoint: Any, out: Var) -> Any:
-    """The adjoint of a branch's result; zeros if its shape cannot be the result's.
+    """Returns the adjoint of a branch's result, or zeros if its shape cannot be the result's.
 
-    Readers of the If that take one shape only prove that a branch with another is never taken
-    (exporters write both ways out of a question about ranks), but its body has to be of one piece
-    all the same.
+    Exporters write both outcomes of a test of ranks. Readers of the If accept one shape only, so
+    the branch with the other shape is never taken, but its body must still be valid.
     """
     here, there = out.shape, None if adjoint is None else adjoint.shape
     if here is None or there is None:
@@ -64,22 +63,23 @@ def _possible(adjoint: Any, out: Var) -> Any:
     return adjoint if len(here) == len(there) and all(a == b for a, b in sizes) else zeros_like(out)
 
 
-# ---- Ifs that sizes and constants decide, opened before the walk ---------------------------------
+# ---- Ifs with a known condition, replaced before the walk ----------------------------------------
 #
-# The classic exporter of PyTorch leaves such Ifs around scatters and squeezes, and declares for
-# their results the shape of the branch that is never taken. Opened, what follows has its own types.
+# PyTorch's TorchScript exporter leaves such Ifs around scatters and squeezes. It declares the shape
+# of the branch that is never taken for their results. After the replacement the types are right.
 
-
-# bindings behind a condition: shape arithmetic is short
+# bindings searched behind a condition: shape arithmetic is short
 _DEPTH = 16
 
 
 def open_decided(
     block: BindingBlock, targets: Collection[Var], requested: Collection[Var], others: Iterable[Var]
 ) -> list[Binding]:
-    """Replace each If between `requested` and `targets` that always takes one branch by that
-    branch. If it defined one of these values, or of `others`, an Identity does afterwards;
-    returns these.
+    """Replaces each If between `requested` and `targets` by its branch, if sizes and constants
+    decide the condition.
+
+    A value of these, or of `others`, that such an If defined is defined by an Identity afterwards.
+    Returns these Identities.
     """
     kept, anchors, left = {*targets, *requested, *others}, list[Binding](), set[Binding]()
     while True:
@@ -112,14 +112,14 @@ def _open(b: Binding, branch: BindingBlock, kept: Collection[Var]) -> list[Bindi
 
 
 def _retype(block: BindingBlock, changed: set[Var]) -> None:
-    """Infer the types of values computed from `changed` anew; types that the file declares go."""
+    """Infers the types of values computed from `changed` again and drops their declared types."""
     for b in block.bindings:
         if b.blocks or changed.isdisjoint(b.inputs):
             continue
         try:
             types = types_of(b)
         except TypeMismatch:
-            continue  # what the file declares may be wrong further on as well
+            continue  # later declarations of the file may be wrong as well
         for out, found in zip(b.outputs, types):
             if out is not None and found is not None:
                 out.type = found
@@ -127,7 +127,9 @@ def _retype(block: BindingBlock, changed: set[Var]) -> None:
 
 
 def _value(v: Var | None, depth: int = _DEPTH) -> Array | None:
-    """The value of a condition, or of one of its operands, if sizes and constants decide it."""
+    """Returns the value of a condition or of one of its operands, or None unless sizes and
+    constants decide it.
+    """
     if v is None or depth == 0:
         return None
     if v.const is not None or v.definition is None:

@@ -1,4 +1,4 @@
-"""The gradient of Loop: its steps run again backwards, from the states on tape."""
+"""The gradient of Loop: its steps run again in reverse order, from the states on tape."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ from onnxgrad.ir.var import Var
 
 
 def loop_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
-    """Loop: the steps backwards, with the adjoints of the states and of what the body captures
-    as states.
+    """Returns the partials of a Loop: its steps in reverse order.
+
+    The states of the backward Loop are the adjoints of the states and of the captured values.
     """
     body = b.blocks["body"]
     initial = [present(v, b) for v in b.inputs[2:]]
@@ -81,10 +82,10 @@ vjp_blocks(
 
 
 def state_types(body: BindingBlock, initial: Sequence[Var]) -> list[Type | None]:
-    """The type that each Loop state has before and after every step, by induction over the body.
+    """Returns the type that each Loop state has before and after every step.
 
-    Suppose each state keeps its initial type; leave open what the body then changes, until it
-    changes nothing.
+    The search begins with the initial type of each state. It widens the types that the body
+    changes, until the body changes none.
     """
     types: list[Type | None] = [v.type for v in initial]
     while True:
@@ -100,7 +101,10 @@ def state_types(body: BindingBlock, initial: Sequence[Var]) -> list[Type | None]
 
 
 def typed_step(body: BindingBlock, types: Sequence[Type | None]) -> tuple[BindingBlock, list[Var]]:
-    """A copy of a Loop's body whose states have these types, and its outputs; to be released."""
+    """Returns a copy of a Loop's body whose states have these types, and the copy's outputs.
+
+    The caller releases the copy.
+    """
     with body_again(body) as scratch:
         known = [TensorType(TensorProto.INT64, ()), TensorType(TensorProto.BOOL, ()), *types]
         guesses = [
@@ -111,8 +115,9 @@ def typed_step(body: BindingBlock, types: Sequence[Type | None]) -> tuple[Bindin
 
 
 def _wider(type_: Type, after: Type | None) -> Type:
-    """The common type of the state before a step and after it: at least kind and dtype, which never
-    change.
+    """Returns the common type of the state before a step and after it.
+
+    The kind and the dtype never change, so the result has at least these.
     """
     if isinstance(type_, SequenceType):
         inner = after.elem if isinstance(after, SequenceType) else None
@@ -123,8 +128,9 @@ def _wider(type_: Type, after: Type | None) -> Type:
 
 
 def type_states(block: BindingBlock, wanted: Iterable[Var]) -> None:
-    """Shapes for the final states of Loops, which onnx leaves open, as far as no step changes them;
-    and what follows from them and from declared outputs for the values in `wanted`.
+    """Infers shapes of final Loop states that no step changes; onnx leaves them open.
+
+    Infers the types of the values in `wanted` from these shapes and from declared outputs.
     """
     for b in [b for b in block.walk() if b.is_op("Loop")]:
         initial = b.inputs[2:]
@@ -142,20 +148,21 @@ def type_states(block: BindingBlock, wanted: Iterable[Var]) -> None:
         retype(block)
 
 
-# ---- tapes: every value that a state had before a step, recorded by the forward Loop -------------
+# ---- tapes: the values of a state before each step, recorded by the forward Loop -----------------
 
 
-# step -> the state's value before it, emitted where it is called
+# maps a step to the state's value before it; emits where it is called
 Tape = Callable[[Var], Var]
 
 _COUNT = TensorType(TensorProto.INT64, ())
 
 
 def tape_of(b: Binding, state: int, type_: Type | None) -> Tape:
-    """Record state number `state` of the Loop `b`, which has `type_` before and after every step.
+    """Records state number `state` of the Loop `b`, which has type `type_` at every step.
 
-    Stacked if its shape is the same at every step; else a sequence; of a sequence, the elements
-    of all steps in one sequence, and how many there were at each.
+    A tensor is stacked if its shape is the same at every step, and recorded in a sequence
+    otherwise. For a state that is a sequence, one sequence holds the elements of all steps, and a
+    tensor holds the number of elements at each step.
     """
     initial = b.inputs[2 + state]
     v = b.blocks["body"].inputs[2 + state]
@@ -179,8 +186,9 @@ def _typed(state: Var, type_: Type | None) -> Var:
 
 
 def _longer(b: Binding, v: Var, element: TensorType, longer: Callable[[Var], Any]) -> Var:
-    """One more state of the Loop: a sequence, empty at first, that each step makes longer; its
-    final value.
+    """Adds a sequence as a state of the Loop, initially empty, that each step extends.
+
+    Returns its final value.
     """
     body, program, kind = (
         b.blocks["body"],
@@ -228,7 +236,7 @@ def _sequences(b: Binding, v: Var, type_: SequenceType) -> Tape:
 
 
 def extend(sequence: Var, source: Var, begin: Var, count: Var) -> Var:
-    """`sequence` with `count` elements of `source` behind it, from position `begin` on."""
+    """Appends `count` elements of `source`, from position `begin` on, to `sequence`."""
     kind = sequence.type
     with nested("extend") as block:
         i = block.add_input(block.program.names.fresh("place"), _COUNT)

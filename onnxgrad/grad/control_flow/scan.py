@@ -30,14 +30,13 @@ from onnxgrad.laws.sums import add_up
 
 
 def scan_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
-    """s_t, y_t = body(s_before, x_t), with c captured: the steps from the last to the first, each
-    walked back.
+    """The Scan s_t, y_t = body(s_before, x_t) captures c. Its gradient is a Scan in reverse order:
 
         ds_before, dx_t, dc_t = (ds_t, dy_t) walked back through body(s_before, x_t),  dc = sum of
         dc_t
 
-    The states of the new Scan are ds and the sums dc, its scanned operands s_before (on tape), x
-    and dy, its scanned results dx.
+    The states of the new Scan are ds and the sums dc. It scans s_before (on tape), x and dy, and
+    returns dx for each step.
     """
     body = b.blocks["body"]
     refuse_random(b, body)
@@ -98,7 +97,7 @@ def scan_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer
 
 
 class _Scanned(NamedTuple):
-    """An operand or a result that steps go along: its axis, and 1 where they start at its end."""
+    """A scanned operand or result: its axis, and 1 if the steps start at the end of the axis."""
 
     value: Any
     axis: int
@@ -106,7 +105,7 @@ class _Scanned(NamedTuple):
 
     @property
     def element(self) -> TensorType:
-        """The type of one step's part."""
+        """The type of one step's slice."""
         shape = self.value.shape
         if shape is None:
             return TensorType(self.value.dtype, None)
@@ -115,8 +114,8 @@ class _Scanned(NamedTuple):
 
 
 def _backwards(b: Binding, kind: str, values: Sequence[Any]) -> list[_Scanned]:
-    """Scanned operands (kind "input") or results ("output"), in the direction in which the Scan
-    `b` does not go.
+    """Returns scanned operands (kind "input") or results ("output") in reverse direction of the
+    Scan `b`.
     """
     axes = b.attr(f"scan_{kind}_axes") or [0] * len(values)
     directions = b.attr(f"scan_{kind}_directions") or [0] * len(values)
@@ -124,10 +123,10 @@ def _backwards(b: Binding, kind: str, values: Sequence[Any]) -> list[_Scanned]:
 
 
 def _record_scan(b: Binding, body: BindingBlock, state: int, initial: Var) -> Var:
-    """One more result of the Scan: the state before each step."""
+    """Adds a result to the Scan: the state before each step."""
     tape = record(b, body, body.inputs[state], initial.type or TensorType(initial.dtype, None))
     for name in ("scan_output_axes", "scan_output_directions"):
-        if name in b.attrs:  # absent: all zeros, however many there are
+        if name in b.attrs:  # an absent attribute means zeros for every operand
             b.set_attribute(name, [*b.attrs[name], 0])
     return tape
 

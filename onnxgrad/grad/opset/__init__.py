@@ -1,1 +1,1 @@
-"""Older models are raised to the opset whose operators the gradient rules emit."""
+"""Raising older models to the opset whose operators the gradient rules emit."""

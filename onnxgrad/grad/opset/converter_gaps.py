@@ -22,17 +22,16 @@ from onnxgrad.ir.protobufs import every_graph, graphs_of
 
 # ---- Scans of opset 8, which run once for each member of a batch ---------------------------------
 #
-# onnx.version_converter drops the batch axis, from declared inputs and outputs too: its result
-# for such a Scan is the body of a Scan along the first axis of all operands, and the declarations
-# are put back.
-
+# onnx.version_converter drops the batch axis, also from declared inputs and outputs. Its result for
+# such a Scan becomes the body of a Scan along the first axis of all operands. The declarations are
+# restored.
 
 BATCHES_UNTIL = 8  # the last opset whose Scan has a batch axis
 
 
 def refuse_batched_scans(program: Program) -> None:
-    """Raises InputError for a Scan with lengths for its sequences, and for one inside another
-    graph or function.
+    """Raises InputError if a Scan has lengths for its sequences, or stands in a nested graph or
+    function.
     """
     for block in program.blocks():
         for b in [b for b in block.bindings if b.is_op("Scan")]:
@@ -49,7 +48,7 @@ def refuse_batched_scans(program: Program) -> None:
 
 
 def restore_batches(source: ModelProto, converted: ModelProto) -> None:
-    """Put the batches back that the conversion of `source` dropped."""
+    """Restores the batch axes that the conversion of `source` dropped."""
     before = {node.output[0]: node for node in source.graph.node if node.op_type == "Scan"}
     if not before:
         return
@@ -98,7 +97,7 @@ def _over_batch(node: NodeProto, old: NodeProto) -> NodeProto:
 
 
 def _series(element: TypeProto) -> TypeProto:
-    """The type of what is scanned: one axis of unknown size more."""
+    """Returns the type of a scanned value: `element` with one more axis of unknown size."""
     shape = element.tensor_type.shape if element.tensor_type.HasField("shape") else None
     dims = (
         None if shape is None else [None, *(d.dim_value or d.dim_param or None for d in shape.dim)]
@@ -110,25 +109,25 @@ def _values(names: list[str], types: list[TypeProto]) -> list[ValueInfoProto]:
     return [ValueInfoProto(name=n, type=t) for n, t in zip(names, types, strict=True)]
 
 
-# ---- sparse tensors: onnx.version_converter knows none, and no version changed them --------------
+# ---- sparse tensors: onnx.version_converter does not know them; no opset changed them ------------
 
 
-# what was taken by its number, which the operator that stands for it bears
+# sparse parts by number; the operator that stands for a part bears its number
 Taken = dict[str, NodeProto | SparseTensorProto]
 
 _SPARSE = (AttributeProto.SPARSE_TENSOR, AttributeProto.SPARSE_TENSORS)
 
 
 def take_sparse(graph: GraphProto, domain: str) -> Taken:
-    """Take the sparse initializers, Constants and attributes out of the graph and those nested in
-    it.
+    """Removes the sparse initializers, Constants and attributes from the graph and from nested
+    graphs. `put_back_sparse` is the inverse.
 
-    In the place of each stands an operator of `domain` without operands, whose result has the dense
-    type; in that of an initializer that is an input as well, the input; in that of a call's
-    attributes, one that numbers them.
+    An operator of `domain` without operands replaces each initializer or Constant; its result has
+    the dense type. An initializer that is also an input leaves only the input. A numbered attribute
+    replaces the sparse attributes of a call.
     """
     taken: Taken = {}
-    # a nested one before the node that holds it is copied
+    # nested graphs first: the node that holds them is copied later
     for inner in reversed(list(every_graph(graph))):
         declared = {v.name for v in (*inner.input, *inner.output, *inner.value_info)}
         inputs = {v.name for v in inner.input}
@@ -160,8 +159,8 @@ def take_sparse(graph: GraphProto, domain: str) -> Taken:
 
 
 def put_back_sparse(taken: Taken, graph: GraphProto, domain: str) -> None:
-    """The inverse of `take_sparse`, in the converted graph, under the names that values have
-    there.
+    """Restores in the converted graph what `take_sparse` removed, under the names that the values
+    have there.
     """
     waiting = dict(taken)
     for inner in reversed(list(every_graph(graph))):
@@ -195,8 +194,9 @@ def _stand(
     domain: str,
     declared: set[str],
 ) -> NodeProto:
-    """The operator that stands for `tensor`, which `graph` calls `name`; its type is declared
-    there.
+    """Returns the operator that stands for `tensor`, and declares its type in `graph`.
+
+    `name` is the tensor's name in `graph`.
     """
     if name not in declared:
         graph.value_info.append(
@@ -205,13 +205,11 @@ def _stand(
     return helper.make_node(number, [], [name], domain=domain)
 
 
-# ---- names: one that a nested graph makes may be one outside, which onnxruntime refuses ----------
+# ---- names: onnxruntime refuses a nested graph that defines a name of an outer graph -------------
 
 
 def separate_names(graph: GraphProto) -> None:
-    """Rename what a nested graph defines under a name that a graph around it has; renamed in
-    place.
-    """
+    """Renames values of nested graphs in place if an outer graph has a value of the same name."""
     taken = {name for g in every_graph(graph) for name in _defined(g)}
     work = [(graph, _defined(graph))]
     while work:

@@ -1,4 +1,4 @@
-"""Older models are raised to an opset whose operators the rules emit."""
+"""Raising older models to the opset whose operators the gradient rules emit."""
 
 from __future__ import annotations
 
@@ -37,29 +37,28 @@ from onnxgrad.ir.storage.external_data import load_weights
 from onnxgrad.ir.types import numpy_dtype, type_to_proto
 from onnxgrad.passes.convert_opset import OLDEST, convert, hide_weight_inputs
 
-# axes of reductions are operands from here on, ScatterND and ScatterElements add since 16
+# from 18 on, axes of reductions are operands; since 16, ScatterND and ScatterElements can add
 OPSET = 18
-# the oldest IR version that allows it in onnxruntime's eyes is older; metadata of nodes needs 10,
-# which is optional
+# onnxruntime accepts opset 18 with an older IR version; node metadata needs 10, but is optional
 _IR_VERSION = 8
-# what onnx.version_converter passes over: PRelu's slopes were one per channel
+# onnx.version_converter does not convert PRelu's slopes, which were one per channel before
 _SLOPES_BROADCAST = 7
-# where operators that onnx.version_converter does not know, and that no version changed, wait
+# domain that hides operators which onnx.version_converter does not know and no opset changed
 _HIDDEN = "onnxgrad.hidden"
-# elements of a weight in an external file from which on it stays there; what decides a conversion
-# is smaller
+# external weights of at least this many elements stay in their file; conversions depend on smaller
+# tensors only
 _LARGE = 1 << 16
 
 
 def raise_opset(program: Program) -> tuple[Program, str]:
-    """The program at opset 18 or above, and a note when it had to be converted ("" otherwise).
+    """Returns the program at opset 18 or above, and a note if it was converted, else "".
 
     Nodes from opset 7 on are raised in place by `laws.raise_opset`. onnx.version_converter raises
-    older ones and Scans with a batch axis; names, metadata and doc strings are carried over if its
-    result still has the node. Raises InputError when the model cannot be converted.
+    older ones and Scans with a batch axis. Names, metadata and doc strings of nodes that its result
+    still has are carried over. Raises InputError if the model cannot be converted.
     """
     hide_weight_inputs(program)
-    # without an operator of the default domain any version will do
+    # without an operator of the default domain any opset will do
     program.opsets.setdefault("", OPSET)
     before = program.opset
     if before >= OPSET:
@@ -72,13 +71,13 @@ def raise_opset(program: Program) -> tuple[Program, str]:
         convert(program, OPSET)
     note = f"opset raised from {before} to {OPSET}: the gradient needs its operators"
     if opened:
-        note += f"; the calls of {', '.join(opened)} are opened, whose operators changed in between"
+        note += f"; calls of {', '.join(opened)} are inlined, because their operators changed"
     return raised, note
 
 
 def _by_onnx(program: Program) -> tuple[Program, list[str]]:
-    """The program as onnx.version_converter raises it, and the functions whose calls were opened
-    for that.
+    """Returns the program as onnx.version_converter raises it, and the names of the functions
+    whose calls were inlined before.
     """
     batched = program.opset <= BATCHES_UNTIL
     if batched:
@@ -103,7 +102,7 @@ def _by_onnx(program: Program) -> tuple[Program, list[str]]:
 
 
 def _converted(program: Program, source: ModelProto) -> ModelProto:
-    """`source` converted by onnx.version_converter, without functions and hidden operators.
+    """Converts `source` by onnx.version_converter, without functions and hidden operators.
 
     Loads the weights of `source`, and leaves the operators of onnxruntime hidden in it. Raises
     InputError if the converter fails.
@@ -132,9 +131,10 @@ def _converted(program: Program, source: ModelProto) -> ModelProto:
 
 
 def _take_large_weights(model: ModelProto) -> list[tuple[TensorProto, bool]]:
-    """Take the large weights that lie in external files out of the main graph: no conversion looks
-    at them, and they need not fit into memory. With each, whether an input stands for it that was
-    none before.
+    """Removes large external weights from the main graph, so that they need not fit into memory.
+
+    No conversion depends on them. The bool of each weight is true if an input stands for it that
+    the graph did not have before.
     """
     graph, large = model.graph, []
     inputs = {i.name for i in graph.input}
@@ -152,7 +152,7 @@ def _take_large_weights(model: ModelProto) -> list[tuple[TensorProto, bool]]:
 
 
 def _put_back_weights(large: list[tuple[TensorProto, bool]], model: ModelProto) -> None:
-    """The inverse of `_take_large_weights`, in the converted model."""
+    """Restores the weights that `_take_large_weights` removed in the converted model."""
     stand = {t.name for t, stands in large if stands}
     for i in reversed(range(len(model.graph.input))):
         if model.graph.input[i].name in stand:
@@ -161,8 +161,8 @@ def _put_back_weights(large: list[tuple[TensorProto, bool]], model: ModelProto) 
 
 
 def _align_slopes(program: Program) -> None:
-    """PRelu(x, slope): a slope per channel lies along axis 1 of x, where the newer operator
-    broadcasts from the last.
+    """PRelu(x, slope): reshapes one slope per channel along axis 1 of x, because the newer operator
+    broadcasts from the last axis.
 
     Raises InputError if the ranks are not known.
     """
@@ -180,13 +180,13 @@ def _align_slopes(program: Program) -> None:
                     block.set_operand(b, 1, op.Unsqueeze(slope, list(range(1, x.rank - 1))))
 
 
-# operands that were attributes, which onnx.version_converter writes in float32 whatever the model's
-# dtype
+# operands that were attributes; onnx.version_converter writes them in float32 whatever the dtype of
+# the model
 _NUMBERS = {"Clip": (1, 2), "Pad": (2,)}
 
 
 def _type_numbers(program: Program) -> None:
-    """Bounds and fills in the dtype of what they bound and fill."""
+    """Casts bounds and fill values to the dtype of the tensor that they bound or fill."""
     for block in program.blocks():
         for b in [b for b in block.bindings if b.domain == "" and b.op in _NUMBERS]:
             x = b.inputs[0]
@@ -229,17 +229,16 @@ def _carry_over(source: ModelProto, converted: ModelProto) -> None:
 
 # ---- local functions: onnx.version_converter drops them all --------------------------------------
 #
-# A function whose operators mean the same at the newer opset stays as it is, and imports that. One
-# with an operator that changed is opened at its calls first, where the types are known that
+# A function whose operators mean the same at the newer opset stays unchanged and imports that
+# opset. A function with an operator that changed is inlined first: its calls have the types that
 # conversion depends on.
 
 
 def open_changed(program: Program, opset: int) -> list[str]:
-    """Open the calls of functions that `opset` would give another meaning; returns the names of
-    these functions.
+    """Inlines the calls of functions whose meaning would change at `opset`.
 
-    Raises InputError for one that has a gradient rule of its own, which the opened call would not
-    meet, and for calls that double the graph too often.
+    Returns the names of these functions. Raises InputError if one has a gradient rule, which the
+    inlined call would not use, and if calls double the graph too often.
     """
     changed: set[FunctionKey] = set()
     for key in functions_callees_first(program):
@@ -261,7 +260,7 @@ def open_changed(program: Program, opset: int) -> list[str]:
 
 
 def _open(b: Binding, given: set[str], opset: int) -> None:
-    """Open one call; its results keep the names that were `given`."""
+    """Inlines one call. Its results keep their names if these are in `given`."""
     rule = rule_of(b)
     if rule is not None and rule.kind != "body":
         raise InputError(
@@ -281,8 +280,9 @@ def _open(b: Binding, given: set[str], opset: int) -> None:
 
 
 def without_functions(program: Program, source: ModelProto) -> ModelProto:
-    """`source` without functions, through which onnx would infer call by call, but with the types
-    of their results.
+    """Returns `source` without functions, but with the types of their results.
+
+    onnx would infer the types of functions anew for each call.
     """
     bare = copy_of(source)
     del bare.functions[:]
@@ -295,8 +295,8 @@ def without_functions(program: Program, source: ModelProto) -> ModelProto:
 
 
 def carry_functions(source: ModelProto, converted: ModelProto, opset: int) -> None:
-    """The functions that are left, importing `opset`; and what conversion drops of nodes that
-    are not onnx's own.
+    """Copies the remaining functions to `converted`, importing `opset`, and restores the parts of
+    non-ONNX nodes that conversion drops.
     """
     for f in source.functions:
         raised = copy_of(f)

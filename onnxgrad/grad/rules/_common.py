@@ -1,4 +1,4 @@
-"""Helpers of several families of rules: axes restored after a reduction, counts, one-hot masks as
+"""Helpers that several families of rules share: restored axes after a reduction, counts, masks as
 numbers.
 """
 
@@ -20,7 +20,7 @@ from onnxgrad.ir.var import Var
 
 V = TypeVar("V", bound="Var | None")
 Axes = Sequence[int] | Var | None
-# of rules that use `beside_zeros`
+# the note of rules that use `beside_zeros`
 ZEROS = (
     "zeros: the exact product of the others; derivatives of every order where two factors are 0, "
     "of the first two where more are"
@@ -28,24 +28,25 @@ ZEROS = (
 
 
 def as_number(mask: Var, like: Var) -> Var:
-    """A bool tensor as 0 and 1 of the dtype of `like`."""
+    """Returns a bool tensor as 0 and 1 in the dtype of `like`."""
     return op.Cast(mask, to=like.dtype)
 
 
 def widened(v: Var) -> Var:
-    """`v`, in float32 if it is bfloat16: onnxruntime's CPU has kernels for few operators there,
-    and hardly any arithmetic.
+    """Returns `v`, cast to float32 if it is bfloat16.
+
+    onnxruntime's CPU has few kernels for bfloat16 and hardly any arithmetic.
     """
     return op.Cast(v, to=TensorProto.FLOAT) if v.dtype == TensorProto.BFLOAT16 else v
 
 
 def in_dtype_of(v: Var, like: Var) -> Var:
-    """`v`, cast if its dtype is not that of `like`."""
+    """Returns `v`, cast to the dtype of `like` if the dtypes differ."""
     return v if v.dtype == like.dtype else op.Cast(v, to=like.dtype)
 
 
 def rank_of(v: Var, binding: Binding) -> int:
-    """The rank of `v`. Raises InputError if it is not known."""
+    """Returns the rank of `v`. Raises InputError if the rank is not known."""
     if v.rank is None:
         raise InputError(
             f"the gradient of '{binding}' needs the rank of '{v.name}', which shape inference does "
@@ -55,51 +56,53 @@ def rank_of(v: Var, binding: Binding) -> int:
 
 
 def scaled(v: Var, factor: float) -> Var:
-    """v times a number, nothing for 1."""
+    """Returns v times a number, without a Mul if the number is 1."""
     return v if factor == 1.0 else v * factor
 
 
 def beside_zeros(product: Var, zeros: Var) -> tuple[Var, Var]:
-    """a, b such that the product of all factors but the zero x is a (b - x).
+    """Returns a, b such that the product of all factors except the zero x is a (b - x).
 
-    product: of the factors that are not 0; zeros: their number less their sum, which is 0 but for
-    its derivative. One zero: zeros = 1 - x, so b - x is 1. Two: zeros = 2 - x - z, so b - x is the
-    other zero z. More: nothing, which holds up to second derivatives.
+    `product` is the product of the factors that are not 0. `zeros` is the number of zero factors
+    less their sum: the sum is 0, but its derivative is not. With one zero, zeros = 1 - x, so b - x
+    is 1. With two, zeros = 2 - x - z, so b - x is the other zero z. With more, the product is 0,
+    which holds up to second derivatives.
     """
     return op.Where(op.LessOrEqual(zeros, 2.0), product, 0.0), 2.0 - zeros
 
 
 def axes_operand(axes: Axes) -> Any:
-    """Axes as an operand again."""
+    """Returns axes as an operand for an emitted node."""
     return axes if axes is None or isinstance(axes, Var) else list(axes)
 
 
 def counting(v: Var) -> Var:
-    """`v` in a dtype that holds counts: float16 ends at 65504, and is not exact beyond 2048."""
+    """Returns `v` in a dtype for counts: float16 ends at 65504 and is not exact above 2048."""
     return op.Cast(v, to=TensorProto.FLOAT) if v.dtype == TensorProto.FLOAT16 else v
 
 
 def as_count(sizes: Var, like: Var) -> Var:
-    """An integer as a number of the dtype of `counting(like)`."""
+    """Returns an integer as a number of the dtype of `counting(like)`."""
     narrow = like.dtype == TensorProto.FLOAT16
     return op.Cast(sizes, to=TensorProto.FLOAT if narrow else like.dtype)
 
 
 def divided(g: Var, count: float | Array | Var) -> Var:
-    """g / count, although the dtype of g may be too narrow for the count (a number, an array, or a
-    value of the dtype of `counting(g)`).
+    """Returns g / count, even if the dtype of g is too narrow for the count.
+
+    count: a number, an array, or a value of the dtype of `counting(g)`.
     """
     if g.dtype != TensorProto.FLOAT16:
         return g / count
     if isinstance(count, Var):
         return in_dtype_of(counting(g) / count, g)
-    # g first by a number in (0.5, 1], then by powers of two, so that nothing is rounded twice
+    # first divide by a number in (0.5, 1], then by powers of two, so nothing is rounded twice
     power = int(np.floor(np.log2(np.max(count, initial=1.0))))
     return _shifted(g * np.asarray(2.0**power / np.asarray(count), np.float16), -power)
 
 
 def multiplied(v: Var, count: float | Var) -> Var:
-    """v count, as `divided`."""
+    """Returns v count, with the same care for narrow dtypes as `divided`."""
     if v.dtype != TensorProto.FLOAT16:
         return v * count
     if isinstance(count, Var):
@@ -109,20 +112,21 @@ def multiplied(v: Var, count: float | Var) -> Var:
 
 
 def _shifted(v: Var, power: int) -> Var:
-    """v 2^power, by factors that float16 has."""
+    """Returns v 2^power, by factors that float16 can represent."""
     while power:
         step = max(-_FLOAT16_POWER, min(power, _FLOAT16_POWER))
         v, power = v * np.float16(2.0**step), power - step
     return v
 
 
-# 2 to the power of minus as much is float16's least number in full precision
+# 2^-14 is the smallest float16 number in full precision
 _FLOAT16_POWER = 14
 
 
 def reduced_count(x: Var, y: Var, axes: Axes) -> int | Var:
-    """How many elements of `x` went into each of `y`: an int when the sizes are known, else a
-    scalar of the dtype of `counting(x)`.
+    """Returns how many elements of `x` each element of `y` combines.
+
+    The count is an int if the sizes are known, else a scalar of the dtype of `counting(x)`.
     """
     if x.shape is not None and not isinstance(axes, Var):
         count = element_count(tuple(x.shape[a] for a in axes or range(len(x.shape))))
@@ -132,35 +136,36 @@ def reduced_count(x: Var, y: Var, axes: Axes) -> int | Var:
 
 
 def mean_share(g: Var, count: int | Var) -> Var:
-    """The part of a mean's adjoint that each of `count` elements gets."""
+    """Returns the part of a mean's adjoint for each of `count` elements."""
     if isinstance(count, Var) or g.dtype == TensorProto.FLOAT16:
         return divided(g, count if isinstance(count, Var) else max(count, 1))
     return g * (1.0 / max(count, 1))
 
 
 def from_front(axis: int, rank: int) -> int:
-    """A non-negative axis."""
+    """Returns the axis as a non-negative number."""
     return axis + rank if axis < 0 else axis
 
 
 def plus(first: V, *others: Var | None) -> V:
-    """The sum of the operands that are not None; None if all are."""
+    """Returns the sum of the operands that are not None; None if all are."""
     given = [v for v in (first, *others) if v is not None]
     return cast(V, reduce(lambda a, b: a + b, given) if given else None)
 
 
 def sum_like(v: Var, scalar: Var) -> Var:
-    """The sum of all elements of `v` in the shape of `scalar`, which has one element."""
+    """Returns the sum of all elements of `v` in the shape of `scalar`, which has one element."""
     total = op.ReduceSum(v, keepdims=0)
     return total if scalar.shape == () else op.Reshape(total, op.Shape(scalar))
 
 
 def pad(v: Var, pads: Any, axes: Any = None, value: Any = None) -> Var:
-    """Zeros, or `value`, around `v` (negative pads crop), along `axes` or all.
+    """Pads `v` with zeros, or with `value`, along `axes` or all axes (negative pads crop).
 
-    Pads of all axes, and all axes, are always written. onnxruntime 1.31 moves a Transpose through a
-    Pad of some axes as if it were one of all, and fuses a Pad without axes into the Conv or MaxPool
-    behind it even where it pads the Conv's weight; neither then runs.
+    The Pad always names all axes, with pads for all. onnxruntime 1.31 moves a Transpose through a
+    Pad of some axes as if the Pad were one of all axes. It also fuses a Pad without axes into the
+    following Conv or MaxPool, even if the Pad is that of the Conv's weight. Neither graph then
+    runs.
     """
     if v.rank is not None:
         pads = pads if axes is None else _pads_of_all(pads, axes, v.rank)
@@ -185,7 +190,7 @@ def _pads_of_all(pads: Any, axes: Any, rank: int) -> Any:
 
 
 def size_along(v: Var, axis: int) -> Any:
-    """The size of one axis as a vector of length 1: a constant when it is known."""
+    """Returns the size of one axis as a vector of length 1, a constant if the size is known."""
     d = None if v.shape is None else v.shape[axis]
     if isinstance(d, int):
         return np.array([d], np.int64)

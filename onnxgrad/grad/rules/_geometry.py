@@ -1,9 +1,9 @@
-"""Sliding windows: what pads, strides and dilations mean, and the two products behind Conv,
-ConvTranspose and pooling.
+"""Sliding windows: pads, strides and dilations, and the two products behind Conv, ConvTranspose and
+pooling.
 
 A window operator relates long axes (D) and short axes (O): the long position is o s + k d - begin.
-Known sizes give exact attributes; sizes known at run time only are handled by computing a little
-more and slicing.
+Known sizes give exact attributes. If sizes are known only at run time, the graph computes slightly
+more and slices the result.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ Zeros: TypeAlias = "tuple[int, ...] | Var"
 
 @dataclass(frozen=True)
 class Geometry:
-    """Per spatial axis: kernel size, stride, dilation, zeros before and after; `begin` and `end`
-    may be int64 Vars.
+    """Per spatial axis: kernel size, stride, dilation, zeros before and after.
 
-    `kernel` is None if the size is known at run time only.
+    `kernel` is None if the size is known at run time only. `begin` and `end` may be int64 Vars.
     """
 
     kernel: tuple[int, ...] | None
@@ -39,48 +38,49 @@ class Geometry:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """The dilated kernel, which must be known."""
+        """The dilated kernel sizes; the kernel must be known."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel or (), self.dilations))
 
     def around(self, small: Zeros, large: Zeros, auto: str) -> Geometry:
-        """The same with zeros around as auto_pad places them."""
+        """Returns a copy with `small` and `large` zeros placed as auto_pad places them."""
         begin, end = (small, large) if auto == "SAME_UPPER" else (large, small)
         return replace(self, begin=begin, end=end)
 
     def missing(self, long: Sequence[int], short: Sequence[int]) -> list[int]:
-        """By how many positions the last window reaches past the end of each long axis; negative
-        if it leaves some unread.
+        """Returns by how many positions the last window reaches past the end of each long axis.
+
+        A number is negative if the windows leave some positions unread.
         """
         parts = zip(short, self.strides, self.extent, self.fixed_begin, long)
         return [(a - 1) * s + e - b - size for a, s, e, b, size in parts]
 
     @property
     def is_fixed(self) -> bool:
-        """Kernel and the zeros before are known."""
+        """Whether the kernel and the zeros before are known."""
         return self.kernel is not None and not isinstance(self.begin, Var)
 
     @property
     def fixed_begin(self) -> tuple[int, ...]:
-        """The zeros before, or none if they are known at run time only."""
+        """The zeros before each axis; 0 if they are known at run time only."""
         return (0,) * len(self.strides) if isinstance(self.begin, Var) else self.begin
 
     @property
     def fixed_end(self) -> tuple[int, ...]:
-        """The zeros after, likewise."""
+        """The zeros after each axis; 0 if they are known at run time only."""
         return (0,) * len(self.strides) if isinstance(self.end, Var) else self.end
 
 
 def spatial(v: Var) -> tuple[int, ...] | None:
-    """The sizes after batch and channel, when all are known."""
+    """Returns the sizes after batch and channel, or None unless all are known."""
     if v.shape is None or not all(isinstance(d, int) for d in v.shape[2:]):
         return None
     return tuple(d for d in v.shape[2:] if isinstance(d, int))
 
 
 def geometry(binding: Binding, kernel: Sequence[int] | None, long: Var, short: Var) -> Geometry:
-    """The geometry of a Conv or pooling binding from `long` to `short`; auto_pad resolved.
+    """Returns the geometry of a Conv or pooling binding from `long` to `short`, auto_pad resolved.
 
-    Raises InputError when the rank is not known, or with auto_pad SAME the kernel's size.
+    Raises InputError if the rank is not known, or if auto_pad is SAME and the kernel is not known.
     """
     geo = of_attributes(binding, kernel, spatial_rank(kernel, long, binding))
     auto = binding.attr("auto_pad", "NOTSET")
@@ -105,7 +105,7 @@ def geometry(binding: Binding, kernel: Sequence[int] | None, long: Var, short: V
 
 
 def of_attributes(binding: Binding, kernel: Sequence[int] | None, n: int) -> Geometry:
-    """The geometry of `n` spatial axes by the attributes; auto_pad counts as no zeros around."""
+    """Returns the geometry of `n` spatial axes by the attributes; auto_pad counts as no padding."""
     pads: tuple[int, ...] = (0,) * (2 * n)
     if binding.attr("auto_pad", "NOTSET") == "NOTSET":
         pads = tuple(binding.attr("pads") or pads)
@@ -116,7 +116,7 @@ def of_attributes(binding: Binding, kernel: Sequence[int] | None, n: int) -> Geo
 
 
 def known_extent(geo: Geometry, binding: Binding) -> tuple[int, ...]:
-    """The dilated kernel. Raises InputError if its size is not known."""
+    """Returns the dilated kernel sizes. Raises InputError if they are not known."""
     if geo.kernel is None:
         raise InputError(
             f"the gradient of '{binding}' needs the kernel's size, which shape "
@@ -126,25 +126,25 @@ def known_extent(geo: Geometry, binding: Binding) -> tuple[int, ...]:
 
 
 def spatial_rank(kernel: Sequence[int] | None, x: Var, binding: Binding) -> int:
-    """The number of spatial axes. Raises InputError if they are unknown."""
+    """Returns the number of spatial axes. Raises InputError if the number is not known."""
     return rank_of(x, binding) - 2 if kernel is None else len(kernel)
 
 
 def kernel_of(w: Var, binding: Binding) -> tuple[int, ...] | None:
-    """The spatial kernel size: the attribute, or the weight's shape; None if both are unknown."""
+    """Returns the kernel sizes by the attribute or the weight's shape; None if both are unknown."""
     kernel = binding.attr("kernel_shape")
     return tuple(kernel) if kernel else spatial(w)
 
 
 def onto_long(short: Var, w: Var, like: Var, geo: Geometry, group: int) -> Var:
-    """ConvTranspose of `short` by `w` (rows, columns per group, kernel) with the spatial sizes
-    of `like`.
+    """Returns ConvTranspose of `short` by `w` (rows, columns per group, kernel), with the spatial
+    sizes of `like`.
     """
     o, d = spatial(short), spatial(like)
     n = len(geo.strides)
     options: dict[str, Any] = {"group": group, "strides": geo.strides, "dilations": geo.dilations}
     if o is not None and d is not None and geo.is_fixed and not isinstance(geo.begin, Var):
-        # what reaches past the end is cropped; what no window reaches is zero
+        # positions past the end are cropped; positions that no window reaches are zero
         cropped = geo.missing(d, o)
         extra = [max(-c, 0) for c in cropped]
         fits = all(x < max(s, dil) for x, s, dil in zip(extra, geo.strides, geo.dilations))
@@ -170,7 +170,7 @@ def onto_long(short: Var, w: Var, like: Var, geo: Geometry, group: int) -> Var:
 
 
 def onto_short(long: Var, w: Var, like: Var, geo: Geometry, group: int) -> Var:
-    """Conv of `long` by `w` with the spatial sizes of `like`: the transpose of `onto_long`."""
+    """Returns Conv of `long` by `w` with the spatial sizes of `like`: transpose of `onto_long`."""
     d, o = spatial(long), spatial(like)
     n = len(geo.strides)
     options: dict[str, Any] = {"group": group, "strides": geo.strides, "dilations": geo.dilations}

@@ -93,8 +93,9 @@ def _softmax(g: Var, y: Var, x: Var, axis: int) -> Var:
 
 
 def _is_selected(y: Var) -> bool:
-    """Whether a Where picks from `y`: a row of -inf alone is NaN, and Attention's body puts
-    zeros in its place.
+    """Whether a Where selects from `y`.
+
+    A row with only -inf is NaN, and the body of Attention replaces it by zeros.
     """
     return any(
         user.op in ("Where", "IsNaN")

@@ -32,8 +32,9 @@ vjp("CastLike", lambda g, y, x, t: g)
 
 
 def _pow_base(g: Var, y: Var, x: Var, e: Var) -> Var:
-    """e x^(e-1); the usual constant exponents without a Pow, and 0 where e is 0 (x may be 0,
-    infinite or NaN).
+    """Returns e x^(e-1), without a Pow for common constant exponents.
+
+    The result is 0 where e is 0, even if x is 0, infinite or NaN.
     """
     value = e.const
     if value is not None and value.size == 1:
@@ -49,7 +50,7 @@ def _pow_base(g: Var, y: Var, x: Var, e: Var) -> Var:
     exponent = op.CastLike(e, x) if e.dtype != x.dtype else e
     less = exponent - 1.0
     if value is None:
-        # 0 x^-1 is 0 at any x: in place of 0 or NaN the base is 1
+        # 0 x^-1 is 0 at any x, so a base of 0 or NaN becomes 1
         x = op.Where(op.Greater(op.Abs(x), 0.0), x, op.Where(op.Equal(exponent, 0.0), 1.0, x))
     elif (value == 0).any():
         less = constant(np.where(value == 0, 0.0, value.astype(np.float64) - 1.0), x.dtype)
@@ -70,7 +71,7 @@ vjp(
 vjp(
     "Mod",
     lambda g, y, a, b: g,
-    # the quotient, cut off or rounded down
+    # the quotient, truncated (fmod) or rounded down
     lambda g, y, a, b, fmod: (
         -(g * (op.Sign(a / b) * op.Floor(op.Abs(a / b)) if fmod else op.Floor(a / b)))
     ),
@@ -102,7 +103,7 @@ def _clip(g: Var, y: Var, x: Var, low: Var | None, high: Var | None) -> Var:
     bounds = [v.const for v in (low, high) if v is not None]
     known = [float(v.reshape(-1)[0]) for v in bounds if v is not None and v.size == 1]
     if len(known) == 2 and known[0] <= known[1]:
-        return op.Where(op.Equal(x, y), g, 0.0)  # what is clipped moves, unless it is NaN
+        return op.Where(op.Equal(x, y), g, 0.0)  # clipped elements differ from x, unless NaN
     masks = [] if low is None else [op.GreaterOrEqual(x, low)]
     masks += [] if high is None else [op.LessOrEqual(x, high)]
     return op.Where(reduce(op.And, masks), g, 0.0) if masks else g
@@ -111,7 +112,7 @@ def _clip(g: Var, y: Var, x: Var, low: Var | None, high: Var | None) -> Var:
 def _clip_low(g: Var, y: Var, x: Var, low: Var, high: Var | None) -> Var:
     below = op.Less(x, low)
     if high is not None:
-        below = op.And(below, op.LessOrEqual(low, high))  # with low > high everything is high
+        below = op.And(below, op.LessOrEqual(low, high))  # if low > high, every result is high
     return sum_like(op.Where(below, g, 0.0), low)
 
 
@@ -183,9 +184,9 @@ vjp(
 def _cum_prod(
     g: Var, y: Var, x: Var, axis: Any, exclusive: int, reverse: int, binding: Binding
 ) -> Var:
-    """dx_j = sum over the products that hold x_j of g_i times the product of the others.
+    """Returns dx_j: the sum over the products with x_j of g_i times the product of the others.
 
-    That is y_i / x_j, and at a zero the product of the rest.
+    That product is y_i / x_j, and the product of the remaining factors if x_j is 0.
     """
     along = binding.inputs[1]
     is_zero = op.Equal(x, 0.0)

@@ -21,14 +21,14 @@ _TANH = t & P.Tanh(w & P.Mul(_BENT, near(math.sqrt(2 / math.pi), "slope")))
 
 
 def _of_three(a: Pattern, b: Pattern | float, c: Pattern) -> Either:
-    """a b c, in whatever order they are multiplied."""
+    """Matches the product a b c in any order of multiplication."""
     orders: Either = P.Mul(a, P.Mul(b, c)) | P.Mul(b, P.Mul(a, c)) | P.Mul(c, P.Mul(a, b))
     return orders
 
 
 @chain(_of_three(x, 0.5, h & P.Add(_TANH, 1.0)))
 def gelu_by_tanh(g: Var, y: Var, t: Var, h: Var, q: Var, w: Var, slope: Var) -> Var:
-    """y = x h / 2, h = 1 + t, t = tanh w, w = k (x + q), q = c x^3, with the k and c of the file:
+    """y = x h / 2, h = 1 + t, t = tanh w, w = k (x + q), q = c x^3, with k and c from the model:
     since x w' = k (x + 3 q) = w + 2 k q, y' = h (1 + (1 - t) (w + 2 k q)) / 2
     """
     bend = w + q * (2.0 * (scalar(slope) or 0.0))
@@ -43,13 +43,13 @@ def silu(g: Var, y: Var, s: Var) -> Var:
 
 @chain(P.Log(P.Sigmoid(x)))
 def log_sigmoid(g: Var, y: Var, x: Var) -> Var:
-    """y = log(sigmoid x): y' = sigmoid(-x), which holds where the sigmoid is 0 in its dtype"""
+    """y = log(sigmoid x): y' = sigmoid(-x), which holds even if the sigmoid underflows to 0"""
     return g * op.Sigmoid(-x)
 
 
 @chain(P.Atan(P.Div(z, x)))
 def angle(g: Var, y: Var, x: Var, z: Var) -> tuple[Var, Var]:
-    """y = atan(z / x), the middle of atan2: -z and x over x x + z z; 0 at the origin"""
+    """y = atan(z / x), the middle of atan2: -z and x, each divided by x x + z z; 0 at the origin"""
     square = x * x + z * z
     share = g / op.Where(op.Equal(square, 0.0), 1.0, square)
     return -(share * z), share * x
@@ -57,7 +57,7 @@ def angle(g: Var, y: Var, x: Var, z: Var) -> tuple[Var, Var]:
 
 @chain(P.Where(c & P.Greater(x, q.const), x, P.Softplus(x)))
 def softplus_up_to(g: Var, y: Var, c: Var, x: Var) -> Var:
-    """y = x where c, x > q, as PyTorch writes softplus, else softplus x: y' = 1, or sigmoid x"""
+    """y = x if c, x > q, as PyTorch writes softplus, else softplus x: y' = 1, or sigmoid x"""
     return op.Where(c, g, g * op.Sigmoid(x))
 
 

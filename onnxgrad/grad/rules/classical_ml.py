@@ -28,7 +28,7 @@ zero(
 
 
 def _scaler(g: Var, y: Var, x: Var, scale: tuple[float, ...] | None = None) -> Var:
-    """(x - offset) * scale, one scale or one for each column."""
+    """(x - offset) * scale, with one scale or one per column."""
     each = g if scale is None else g * constant(np.asarray(scale, np.float32))
     return each if x.dtype == each.dtype else op.CastLike(each, x)
 
@@ -75,9 +75,10 @@ def _linear_classifier(
     post_transform: str,
     binding: Binding,
 ) -> Var | None:
-    """Scores of z = x @ coefficients.T + intercepts; the labels are steps.
+    """Returns the adjoint through the scores of z = x @ coefficients.T + intercepts.
 
-    One score for two classes gives 1 - p and p. SOFTMAX_ZERO is a softmax, but for scores of 0.
+    The labels are piecewise constant. One score for two classes yields 1 - p and p. SOFTMAX_ZERO is
+    a softmax, except for scores of 0.
     """
     if g[1] is None:
         return None
@@ -110,7 +111,7 @@ vjp(
 
 
 def _normalizer(g: Var, y: Var, x: Var, norm: str) -> Var:
-    """Rows over their largest element, their sum of absolute values, or their length."""
+    """Rows divided by their largest element, their sum of absolute values, or their length."""
     x = in_dtype_of(x, g)
     if norm == "L2":
         size, way = op.ReduceL2(x, [-1], keepdims=1), y
@@ -133,7 +134,7 @@ vjp(
 
 
 def _imputer(g: Var, y: Var, x: Var, replaced_value_float: float = 0.0) -> Var:
-    """x, or a constant where x is the value that stands for a missing one"""
+    """x, or a constant where x equals the value that marks a missing one"""
     if np.isnan(replaced_value_float):
         return op.Where(op.IsNaN(x), 0.0, g)
     return op.Where(op.Equal(x, replaced_value_float), 0.0, g)
@@ -145,10 +146,10 @@ vjp(f"{_DOMAIN}::Imputer", _imputer, notes="0 where a value is imputed")
 def _feature_vectorizer(
     g: Var, y: Var, xs: Sequence[Var], inputdimensions: tuple[int, ...], binding: Binding
 ) -> list[Any]:
-    """The columns of all operands side by side."""
+    """Returns the columns of g for each operand: the forward result joins all columns."""
     widths = [None if x.shape is None or len(x.shape) != 2 else x.shape[1] for x in xs]
     if widths != list(inputdimensions):
-        raise _declined(binding, "its operands are not of the widths in inputdimensions")
+        raise _declined(binding, "the widths of its operands differ from inputdimensions")
     return [*op.Split(g, list(inputdimensions), axis=1, outputs=len(xs))]
 
 

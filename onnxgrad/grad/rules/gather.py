@@ -1,4 +1,4 @@
-"""Gather and its kin, Compress, OneHot, TopK: rows are read, and added up where they were read."""
+"""Gather and related operators, Compress, OneHot, TopK: adjoints are added to the rows read."""
 
 from __future__ import annotations
 
@@ -17,25 +17,24 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import element_count, is_static
 from onnxgrad.ir.var import Var
 
-# operators whose result holds elements of their first operand only
+# operators whose result holds only elements of their first operand
 _KEEP_A_FILL = frozenset(
     {"Cast", "Expand", "Gather", "GatherElements", "Reshape", "Slice", "Squeeze", "Unsqueeze"}
 )
-# a line of indices longer than this is counted at run time instead of stored
+# longer vectors of indices are computed at run time instead of stored
 _STORED = 1 << 12
 
 
 def add_rows(data: Var, rows: Var, g: Var, *, distinct: bool = False) -> Var:
-    """Zeros like `data` [R, *rest], with each g[i] added to its row rows[i]; rows [*places], g
-    [*places, *rest].
+    """Returns zeros like `data` [R, *rest], with each g[i] added to row rows[i].
 
-    Rows may be negative. `distinct`: no row occurs twice.
+    rows: [*places], may be negative; g: [*places, *rest]; distinct: no row occurs twice.
     """
     if rows.dtype != TensorProto.INT64:
         rows = op.Cast(rows, to=TensorProto.INT64)
     row = _only_row(rows)
     if row is not None and rows.rank and element_count(rows.shape) != 1:
-        # the leading axes first: a table of positions has that sum too
+        # sum the leading axes first: a table of positions needs that sum as well
         summed = op.ReduceSum(g, list(range(rows.rank - 1)), keepdims=0) if rows.rank > 1 else g
         return add_rows(data, constant(np.array([row])), op.ReduceSum(summed, [0], keepdims=1))
     start = _run(rows, data)
@@ -59,8 +58,9 @@ def add_rows(data: Var, rows: Var, g: Var, *, distinct: bool = False) -> Var:
 
 
 def _only_row(rows: Var) -> int | None:
-    """The one row that is meant every time: a table of token types, of which a model uses the
-    first.
+    """Returns the row if all `rows` are the same one, else None.
+
+    An example is a table of token types if the model uses only the first type.
     """
     while (
         (source := rows.definition) is not None
@@ -76,8 +76,9 @@ def _only_row(rows: Var) -> int | None:
 
 
 def _run(rows: Var, data: Var) -> int | None:
-    """The first of known rows that follow each other; None when they do not, or sizes are not
-    known.
+    """Returns the first of constant rows that are consecutive.
+
+    Returns None if they are not, or if sizes are not known.
     """
     places, count = rows.const, data.shape[0] if data.shape else None
     if places is None or not isinstance(count, int) or not places.size:
@@ -87,7 +88,7 @@ def _run(rows: Var, data: Var) -> int | None:
 
 
 def _placed(data: Var, start: int, rows: Var, g: Var) -> Var:
-    """The rows of g as they are, with zeros around them."""
+    """Returns the rows of g unchanged, with zeros before and after."""
     flat = g if rows.rank == 1 else _as_rows(g, data)
     count = data.shape[0] if data.shape else None
     behind = count - start - (element_count(rows.shape) or 0) if isinstance(count, int) else 0
@@ -95,7 +96,7 @@ def _placed(data: Var, start: int, rows: Var, g: Var) -> Var:
 
 
 def _as_rows(g: Var, data: Var) -> Var:
-    """g [*places, *rest] as [rows, *rest]."""
+    """Reshapes g [*places, *rest] to [rows, *rest]."""
     rest = data.shape[1:] if data.shape is not None else ()
     places = (g.shape or ())[: len(g.shape or ()) - len(rest)]
     if places[:-1] and all(d == 1 for d in places[:-1]):
@@ -106,7 +107,7 @@ def _as_rows(g: Var, data: Var) -> Var:
 
 
 def _line(data: Var) -> tuple[Any, Var]:
-    """How many elements a row has, and their numbers within it."""
+    """Returns the number of elements in a row, and their numbers 0, 1, ... within the row."""
     width = element_count(None if data.shape is None else data.shape[1:])
     if width is not None and width <= _STORED:
         return np.int64(width), constant(np.arange(width, dtype=np.int64))
@@ -117,7 +118,7 @@ def _line(data: Var) -> tuple[Any, Var]:
 
 
 def _all_differ(rows: Var, data: Var) -> bool:
-    """No row occurs twice, counted from either end."""
+    """Whether no row occurs twice, counted from either end."""
     places, count = rows.const, data.shape[0] if data.shape else None
     if places is None:
         return False
@@ -129,7 +130,7 @@ def _all_differ(rows: Var, data: Var) -> bool:
 
 
 def gather(g: Var, y: Var, data: Var, indices: Var, axis: int) -> Var:
-    """Add up along the first axis, where rows lie together; one Pad for one constant place."""
+    """Adds up along the first axis, whose rows are contiguous; one Pad for one constant place."""
     rank = data.rank
     if rank is None or indices.rank is None:
         raise InputError("the ranks of data and indices are not known")
@@ -143,7 +144,7 @@ def gather(g: Var, y: Var, data: Var, indices: Var, axis: int) -> Var:
         return pad(op.Unsqueeze(g, [axis]), [*before, *after])
     if axis == 0:
         return add_rows(data, indices, g)
-    # the gathered axis, and the axes of the indices in g, come first
+    # move the gathered axis and the axes of the indices to the front of g
     k = indices.rank
     to_front = [axis, *(i for i in range(rank) if i != axis)]
     g_first = [*range(axis, axis + k), *range(axis), *range(axis + k, rank + k - 1)]
@@ -162,7 +163,7 @@ vjp(
 
 vjp(
     "ai.onnx.ml::ArrayFeatureExtractor",
-    # along the last axis, by any number of places in any shape; a vector counts as one row
+    # along the last axis, for places of any number and shape; a vector counts as one row
     lambda g, y, data, at: gather(
         op.Reshape(g, [-1]) if data.rank == 1 else g, y, data, op.Reshape(at, [-1]), -1
     ),
@@ -170,7 +171,7 @@ vjp(
 
 
 def _gather_nd(g: Var, y: Var, data: Var, indices: Var, batch_dims: int) -> Var:
-    """Gathering the numbers of data's elements shows the place of each element of g."""
+    """Gathers the numbers of data's elements to find the place of each element of g."""
     count = op.Range(np.int64(0), op.Size(data), np.int64(1))
     places = op.GatherND(reshape_like(count, data), indices, batch_dims=batch_dims)
     return reshape_like(
@@ -182,7 +183,7 @@ vjp("GatherND", _gather_nd)
 
 
 def _picked(g: Var, y: Var, x: Var, places: Var, axis: int | None) -> Var:
-    """The gradient of x[places] along an axis, or of x.reshape(-1)[places]; all places differ."""
+    """The gradient of x[places] along an axis, or of x.reshape(-1)[places], for distinct places."""
     if axis is None:
         return reshape_like(add_rows(op.Reshape(x, [-1]), places, g, distinct=True), x)
     return gather(g, y, x, places, axis)
@@ -204,7 +205,7 @@ vjp(
 
 
 def _one_hot_values(g: Var, y: Var, indices: Var, depth: Var, values: Var, axis: int) -> Var:
-    """(off, on): g summed where the result is off, and where it is on."""
+    """Returns the sums of g as (off, on): over the elements that are off, and over those on."""
     on = op.OneHot(indices, depth, np.array([0, 1], np.float32), axis=axis)
     mask = op.Cast(on, to=TensorProto.BOOL)
     parts = [

@@ -1,5 +1,5 @@
-"""Operators that move elements: reshapes, Concat and Split, Slice, Pad, Tile, SpaceToDepth and the
-like.
+"""Operators that move elements: reshapes, Concat and Split, Slice, Pad, Tile, SpaceToDepth and
+others.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ vjp(
         g, perm=None if perm is None else [int(i) for i in np.argsort(perm)]
     ),
 )
-# the engine sums over what was broadcast
+# the engine sums over broadcast axes
 vjp("Expand", lambda g, y, x: g, broadcasts=True)
 
 
 def _concat(g: Var, y: Var, xs: Sequence[Var], axis: int, wanted: Sequence[bool]) -> list[Any]:
-    """One Split; one Slice if a single partial is wanted."""
+    """Returns the parts by one Split, or by one Slice if a single partial is wanted."""
     if len(xs) == 1:
         return [g]
     lengths: Any = [v.shape[axis] for v in xs if v.shape and isinstance(v.shape[axis], int)]
@@ -73,14 +73,14 @@ vjp("Split", lambda g, y, x, axis: g[0] if len(g) == 1 else op.Concat(*g, axis=a
 def _slice(
     g: Var, y: Var, data: Var, starts: Any, ends: Any, axes: Any, steps: Any, binding: Binding
 ) -> Var:
-    """y = data[starts : ends : steps] along axes: with steps of 1 zeros lie around g, else g is put
-    where y came from.
+    """y = data[starts : ends : steps] along axes. If all steps are 1, zeros are padded around g;
+    otherwise g is scattered to the places that y came from.
 
     d data = Pad(g, before, after), where before = starts and after = size of data - size of y -
     before, axis by axis
     """
     turned = isinstance(steps, Sequence) and all(abs(s) == 1 for s in steps)
-    if turned and same_shape(data.shape, y.shape):  # as it was taken it is put back
+    if turned and same_shape(data.shape, y.shape):  # the same Slice reverses the axes back
         return op.Slice(g, *binding.inputs[1:])
     plain = steps is None or (not isinstance(steps, Var) and all(s == 1 for s in steps))
     known = not isinstance(starts, Var) and not isinstance(axes, Var)
@@ -100,10 +100,9 @@ def _slice(
 
 
 def _before_and_after(start: int | None, size: Dim, taken: Dim) -> tuple[int, int] | None:
-    """How many elements of an axis come before and after those taken; None if that shows at run
-    time only.
+    """Returns how many elements of an axis come before and after the slice.
 
-    start: None if the axis is not sliced.
+    Returns None if this is known at run time only. start: None if the axis is not sliced.
     """
     if start and not isinstance(size, int):
         return None
@@ -118,7 +117,7 @@ def _before_and_after(start: int | None, size: Dim, taken: Dim) -> tuple[int, in
 
 
 def _pad_at_run_time(g: Var, x: Var, y: Var, starts: Sequence[int]) -> Var:
-    """The same with sizes that only the run knows."""
+    """Pads g as `_slice` does, for sizes that are known at run time only."""
     size = op.Shape(x)
     start: Any = np.array(starts, np.int64)
     if (start < 0).any():
@@ -129,7 +128,7 @@ def _pad_at_run_time(g: Var, x: Var, y: Var, starts: Sequence[int]) -> Var:
 
 
 def _scatter_slice(g: Var, x: Var, binding: Binding) -> Var:
-    """Slice the numbers of the elements like the elements, and put each part of g at its number."""
+    """Slices the numbers of the elements like the elements, and puts each part of g there."""
     numbers = op.Reshape(op.Range(np.int64(0), op.Size(x), np.int64(1)), op.Shape(x))
     taken = op.Slice(numbers, *binding.inputs[1:])
     flat_zeros = op.Reshape(zeros_like(x), [-1])
@@ -143,13 +142,14 @@ vjp("Slice", _slice)
 def _pad(
     g: Var, y: Var, x: Var, pads: Any, value: Var | None, axes: Any, mode: str, binding: Binding
 ) -> Var:
-    """constant: Pad(g, -pads), negative pads being crops; the others copy elements, so their
-    adjoints are summed.
+    """In mode constant returns Pad(g, -pads), where negative pads crop.
+
+    The other modes copy elements, so their adjoints are summed.
     """
     if mode == "constant":
         opposite = op.Neg(pads) if isinstance(pads, Var) else [-p for p in pads]
         return pad(g, opposite, binding.operand(3))
-    # pad the elements' numbers like the elements: each part of g then knows where it came from
+    # pad the elements' numbers like the elements, to find where each part of g came from
     numbers = op.Reshape(op.Range(np.int64(0), op.Size(x), np.int64(1)), op.Shape(x))
     source = op.Pad(numbers, binding.inputs[1], None, binding.operand(3), mode=mode)
     return add_at_numbers(g, x, source)
@@ -158,7 +158,7 @@ def _pad(
 def _pad_value(
     g: Var, y: Var, x: Var, pads: Any, value: Var, axes: Any, mode: str, binding: Binding
 ) -> Any:
-    """The sum of g over what was padded."""
+    """Returns the sum of g over the padding."""
     if mode != "constant":
         return None
     inside = pad(fill(shape_of(x), 1.0, TensorProto.FLOAT), binding.inputs[1], binding.operand(3))
@@ -171,7 +171,7 @@ vjp("Pad", _pad, None, _pad_value)
 
 
 def _tile(g: Var, y: Var, x: Var, repeats: Any) -> Var:
-    """The sum over the copies: g as (r0, d0, r1, d1, ...), summed over the r's."""
+    """Returns the sum over the copies: g as (r0, d0, r1, d1, ...), summed over the r's."""
     counts = repeats if isinstance(repeats, Var) else np.array(repeats, np.int64)
     shape = op.Shape(x)
     pairs = op.Reshape(op.Concat(op.Unsqueeze(counts, [1]), op.Unsqueeze(shape, [1]), axis=1), [-1])
@@ -187,7 +187,7 @@ vjp("Tile", _tile)
 
 vjp(
     "Trilu",
-    # k arrives as a tuple of one constant, or as a value
+    # k is a tuple of one int if constant, else a value
     lambda g, y, x, k, upper: op.Trilu(
         g, np.array(k, np.int64).reshape(()) if isinstance(k, tuple) else k, upper=upper
     ),
@@ -211,8 +211,8 @@ def _depth_to_space(g: Var, y: Var, x: Var, blocksize: int, mode: str) -> Var:
     packed = op.SpaceToDepth(g, blocksize=blocksize)
     if mode == "DCR":
         return packed
-    # packed channels are (block row, block column, channel), CRD wants (channel, block row, block
-    # column)
+    # packed channels are (block row, block column, channel), but CRD needs (channel, block row,
+    # block column)
     n, h, w = (op.Shape(packed, start=i, end=i + 1) for i in (0, 2, 3))
     split = op.Reshape(
         packed, op.Concat(n, np.array([blocksize * blocksize, -1], np.int64), h, w, axis=0)

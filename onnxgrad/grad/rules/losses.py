@@ -16,7 +16,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import element_count, is_static, numpy_dtype
 from onnxgrad.ir.var import Var
 
-# a constant of more elements than this is not worth its place in the file
+# larger constants would take too much space in the file
 _KEPT = 4096
 _NORMALISED = (TensorProto.FLOAT, TensorProto.DOUBLE)
 _NOTES = "0 where the label is ignored, also where all are and the mean itself is NaN"
@@ -31,8 +31,9 @@ def _cross_entropy(
     reduction: str,
     ignore_index: int | None,
 ) -> Var | None:
-    """(softmax - onehot) times each sample's share; the adjoint of log_prob, when there is one,
-    as for LogSoftmax.
+    """Returns (softmax - onehot) times each sample's share.
+
+    An adjoint of log_prob adds the gradient of LogSoftmax.
     """
     probability = op.Exp(y[1])
     total: Var | None = None
@@ -57,8 +58,8 @@ def _cross_entropy(
 
 
 def safe_places(labels: Var, ignore_index: int | None, scores: Var) -> tuple[Var, Var | None]:
-    """The labels as (N, 1, d1, ...), safe to index the scores' classes with, and which of them
-    are ignored.
+    """Returns the labels as (N, 1, d1, ...), safe as indices of classes, and the mask of ignored
+    labels.
     """
     places = op.Unsqueeze(labels, [1])
     if ignore_index is None:
@@ -73,10 +74,10 @@ def safe_places(labels: Var, ignore_index: int | None, scores: Var) -> tuple[Var
 def sample_share(
     g: Var, scores: Var, labels: Var, weights: Var | None, reduction: str, ignore_index: int | None
 ) -> tuple[Var, Var]:
-    """The adjoint of each sample's loss and its label, safe to index with: both (N, 1, d1, ...).
+    """Returns the adjoint of each sample's loss and its label, safe as an index: (N, 1, d1, ...).
 
-    An ignored sample gets 0 even if all are ignored, and the mean itself is NaN. (Labelled samples
-    that weigh nothing get 0/0, as in PyTorch.)
+    An ignored sample receives 0, even if all are ignored and the mean itself is NaN. Labelled
+    samples receive 0/0 if all have weight 0, as in PyTorch.
     """
     places, ignored = safe_places(labels, ignore_index, scores)
     weight = None if weights is None else op.Gather(weights, places)
@@ -89,10 +90,10 @@ def sample_share(
     if reduction == "none":
         share = op.Unsqueeze(g, [1])
         return share if weight is None else share * weight, places
-    # onnxruntime normalises columns of these types
+    # dtypes for which onnxruntime has LpNormalization of columns
     column = weight is not None and weight.rank == 2 and weight.dtype in _NORMALISED
     if reduction == "mean" and weights is None and column:
-        # one over how many count; nothing if none does, although the mean itself is NaN
+        # 1 / the number of counted samples; 0 if there are none, although the mean itself is NaN
         return op.LpNormalization(weight, p=1, axis=0) * g, places
     if reduction == "mean":
         total = (
@@ -115,8 +116,9 @@ def _weights(
     reduction: str,
     ignore_index: int | None,
 ) -> Var:
-    """Each class gets its samples' -log p, in a mean less the loss itself and over the total
-    weight.
+    """Returns each class's sum of its samples' -log p.
+
+    For a mean, the loss itself is subtracted and the result is divided by the total weight.
     """
     places, ignored = safe_places(labels, ignore_index, log_prob)
     part = -op.GatherElements(log_prob, places, axis=1)
@@ -144,13 +146,13 @@ def _likelihood(
     reduction: str,
     ignore_index: int | None,
 ) -> Var:
-    """Each sample's share, negative, at its label."""
+    """Puts each sample's negative share at its label."""
     share, places = sample_share(g, log_prob, labels, weights, reduction, ignore_index)
     return op.ScatterElements(zeros_like(log_prob), places, -share, axis=1)
 
 
 def labels_literal(value: int, labels: Var) -> np.generic:
-    """An integer of the labels' dtype."""
+    """Returns an integer as a scalar of the labels' dtype."""
     return np.int32(value) if labels.dtype == 6 else np.int64(value)
 
 

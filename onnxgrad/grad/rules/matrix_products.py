@@ -25,8 +25,9 @@ from onnxgrad.ir.var import Var
 def _matmul(
     g: Var, y: Var, xs: tuple[Var, Var], binding: Binding, wanted: tuple[bool, bool]
 ) -> list[Any]:
-    """g b' and a' g; a rank-1 operand is promoted to a matrix first, and its partial comes back
-    to rank 1.
+    """Returns g b' and a' g.
+
+    A rank-1 operand is promoted to a matrix first, and its partial is reduced to rank 1 again.
     """
     a, b = xs
     if None in (a.rank, b.rank) and 2 in (a.rank, b.rank):
@@ -51,8 +52,10 @@ def _matmul(
 def _beside_a_matrix(
     g: Var, a: Var, b: Var, binding: Binding, wanted: tuple[bool, bool]
 ) -> list[Any]:
-    """The partials where one operand is a matrix and the rank of the other is not known: forms
-    that hold for every rank. Raises InputError for a left matrix, whose partial has none.
+    """Returns the partials if one operand is a matrix and the rank of the other is not known.
+
+    The forms hold for every rank. Raises InputError for a left matrix, whose partial has no such
+    form.
     """
     if b.rank == 2:
         rows = [
@@ -68,12 +71,12 @@ def _beside_a_matrix(
 
 def _left(g: Var, a: Var, b: Var) -> Var:
     if a.rank == 2 and b.rank is not None and b.rank > 2:
-        # a' = b g': the batch axes are summed over, which one product over the joined axes does
+        # a' = b g' summed over the batch axes: one product over the joined axes does both
         return op.Gemm(_columns(g), _columns(b), transB=1)
     transposed = b.definition is not None and b.definition.is_op("Transpose")
     if b.rank == 2 and a.rank is not None and a.rank > 2 and not transposed:
-        # the flat adjoint is there for the weight's gradient as well, and Gemm reads the weight as
-        # it lies
+        # the weight's gradient needs the flat adjoint as well, and Gemm reads the weight without a
+        # transposition
         return reshape_like(op.Gemm(_rows(g), b, transB=1), a)
     return g @ b.mT
 
@@ -87,7 +90,7 @@ def _right(g: Var, a: Var, b: Var) -> Var:
 
 
 def _rows(v: Var) -> Var:
-    """(..., M, K) as (... M, K)."""
+    """Reshapes (..., M, K) to (... M, K)."""
     if v.rank is None:
         raise InputError(f"the rank of '{v.name}' is not known, and its gradient depends on it")
     last = v.shape[-1] if v.shape else None
@@ -97,7 +100,7 @@ def _rows(v: Var) -> Var:
 
 
 def _columns(v: Var) -> Var:
-    """(..., K, N) as (K, ... N)."""
+    """Reshapes (..., K, N) to (K, ... N)."""
     rank = v.rank or 0
     moved = op.Transpose(v, perm=[rank - 2, *range(rank - 2), rank - 1])
     return op.Flatten(moved, axis=1)
@@ -137,9 +140,10 @@ def _einsum(
 
 
 def explicit(equation: str, xs: Sequence[Var], binding: Binding) -> tuple[list[str], str]:
-    """The letters of every operand and of the result, ellipses and implied results spelled out.
+    """Returns the letters of every operand and of the result.
 
-    Raises InputError if an ellipsis stands for an unknown number of axes.
+    Ellipses and an implied result are spelled out. Raises InputError if an ellipsis stands for an
+    unknown number of axes.
     """
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
@@ -174,8 +178,9 @@ def _partial(g: Var, result: str, xs: Sequence[Var], terms: Sequence[str], k: in
 
 
 def _contract(factors: Sequence[tuple[str, Var]], kept: str) -> Var:
-    """The Einsum of the factors; scalars multiply, and a lone factor that stays as it is needs
-    none.
+    """Returns the Einsum of the factors.
+
+    Scalars multiply the result, and a single factor that stays unchanged needs no Einsum.
     """
     scalars = [v for t, v in factors if not t]
     tensors = [(t, v) for t, v in factors if t]
@@ -193,7 +198,7 @@ def _contract(factors: Sequence[tuple[str, Var]], kept: str) -> Var:
 
 
 def _on_diagonals(v: Var, own: str, x: Var) -> Var:
-    """Axes for the repetitions of an index: `v` where all its positions agree, 0 elsewhere."""
+    """Adds axes for the repetitions of an index: `v` on the diagonal of these axes, 0 elsewhere."""
     rank = len(own)
     repeats = [(own.index(c), i) for i, c in enumerate(own) if own.index(c) != i]
     v = op.Unsqueeze(v, [i for _, i in repeats])
@@ -204,7 +209,7 @@ def _on_diagonals(v: Var, own: str, x: Var) -> Var:
 
 
 def _positions(x: Var, size_of: int, axis: int, rank: int) -> Var:
-    """0, 1, ... along `axis`, as many as `x` has along `size_of`."""
+    """Returns 0, 1, ... along `axis`; their number is the size of `x` along `size_of`."""
     size = x.shape[size_of] if x.shape is not None else None
     others = [i for i in range(rank) if i != axis]
     if isinstance(size, int):
@@ -232,12 +237,12 @@ def _det(g: Var, y: Var, x: Var, binding: Binding) -> Var:
     return adjoint * (op.Det(minors) * signs)
 
 
-# all minors of a larger matrix, n^4 numbers, are not formed at once
+# minors of larger matrices take n^4 numbers, so they are formed row by row
 _MOST_AT_ONCE = 6
 
 
 def _row_by_row(x: Var, rows: Var, lead: int) -> Var:
-    """The minors of x (*B, n, n) by a Scan over the rows that go: n^3 numbers at a time."""
+    """Returns the minors of x (*B, n, n) by a Scan over the removed rows: n^3 numbers at a time."""
     with nested("minors") as block:
         kept = block.add_input(block.program.names.fresh("rows"), TensorType(rows.dtype, (None,)))
         minors = op.Gather(op.Gather(x, kept, axis=lead), rows, axis=lead + 1)
@@ -250,7 +255,7 @@ def _row_by_row(x: Var, rows: Var, lead: int) -> Var:
 
 
 def _minor_indices(x: Var, n: int | None) -> tuple[Var, Var]:
-    """(n, n - 1): the rows left when row i goes; (n, n): the checkerboard of signs."""
+    """Returns (n, n - 1): the rows left without row i, and (n, n): the checkerboard of signs."""
     if n is not None:
         i, k = np.arange(n)[:, None], np.arange(n - 1)[None, :]
         signs = np.where((np.arange(n)[:, None] + np.arange(n)) % 2, -1.0, 1.0)

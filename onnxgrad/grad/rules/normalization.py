@@ -28,13 +28,13 @@ from onnxgrad.ir.var import Var
 
 
 def spread(part: Var, like: Var, axes: Sequence[int]) -> Var:
-    """`part` divided evenly over the elements along `axes`."""
+    """Divides `part` evenly over the elements along `axes`."""
     ones = op.Sign(op.Abs(like) + 1.0)
     return part * (ones / op.ReduceSum(ones, list(axes), keepdims=1))
 
 
 def per_channel(v: Var, rank: int) -> Var:
-    """(C,) as (C, 1, ...), to broadcast against (N, C, ...)."""
+    """Reshapes (C,) to (C, 1, ...), to broadcast against (N, C, ...)."""
     return op.Unsqueeze(v, list(range(1, rank - 1))) if rank > 2 else v
 
 
@@ -66,7 +66,7 @@ def _batch_norm(
         )
     by_x: Var | None = None
     if wanted[0] and alike and x.dtype in _WITH_PRODUCTS:
-        # the operator itself, moved by nothing: it multiplies by the slope
+        # the operator itself with mean and bias 0: it multiplies by the slope
         zeros = zeros_like(variance)
         by_x = op.BatchNormalization(g0, scale, zeros, zeros, variance, epsilon=epsilon)
     elif wanted[0]:
@@ -92,8 +92,8 @@ def _batch_norm_training(
 
         x: scale r (g - sum(g) / n - c r^2 sum(g c) / n),  scale: r sum(g c),  bias: sum(g)
 
-    Batch statistics are not outputs and are calculated again; the running ones receive momentum's
-    share. Source: Ioffe and Szegedy, 2015.
+    Batch statistics are not outputs and are computed again. The adjoints of the running statistics
+    are multiplied by momentum's share. Source: Ioffe and Szegedy, 2015.
     """
     x, scale, _, mean_in, _ = xs
     rank = rank_of(x, binding)
@@ -109,7 +109,7 @@ def _batch_norm_training(
         total = op.ReduceSum(g0, axes, keepdims=0)
         along = op.ReduceSum(g0 * centred, axes, keepdims=0)
         if wanted[0]:
-            # the numbers of a channel are brought together first: four passes over all elements
+            # combine the numbers per channel first: four passes over all elements remain
             slope = in_dtype_of(scale, inverse) * inverse
             mean = divided(slope * total, count)
             tilt = divided(slope * inverse * inverse * along, count)
@@ -134,7 +134,7 @@ def _batch_norm_training(
 
 
 def _count(x: Var, statistic: Var, axes: Sequence[int]) -> Var | float:
-    """How many elements a channel has."""
+    """Returns the number of elements per channel."""
     count = element_count(tuple((x.shape or ())[i] for i in axes))
     if count is not None:
         return float(count)
@@ -145,7 +145,7 @@ vjp_all("BatchNormalization", _batch_norm)
 
 
 def _instance_parts(g: Var, x: Var, epsilon: float, axes: Sequence[int]) -> tuple[Var, Var, Var]:
-    """x - mean, var + eps, and the mean of g times the first, of each instance and channel."""
+    """Returns x - mean, var + eps, and mean(g (x - mean)), each per instance and channel."""
     centred = x - op.ReduceMean(x, axes, keepdims=1)
     variance = op.ReduceMean(centred * centred, axes, keepdims=1) + epsilon
     return centred, variance, op.ReduceMean(g * centred, axes, keepdims=1)
@@ -154,8 +154,9 @@ def _instance_parts(g: Var, x: Var, epsilon: float, axes: Sequence[int]) -> tupl
 def _instance_norm_x(
     g: Var, y: Var, x: Var, scale: Var, bias: Var, epsilon: float, binding: Binding
 ) -> Var:
-    """(g - mean(g) - hat mean(g hat)) scale / sqrt(var + eps), where hat is the normalized input,
-    which is not written out: what multiplies the elements is made of one number per channel.
+    """Returns (g - mean(g) - hat mean(g hat)) scale / sqrt(var + eps); hat is the normalized input.
+
+    hat is not stored: one factor per channel multiplies the elements instead.
     """
     rank = rank_of(x, binding)
     axes = list(range(2, rank))
@@ -212,7 +213,7 @@ def _layer_norm_x(
         h = in_dtype_of(g[0], inverse) * in_dtype_of(scale, inverse)
         along = hat * op.ReduceMean(h * hat, axes, keepdims=1)
         total = (h - op.ReduceMean(h, axes, keepdims=1) - along) * inverse
-    if len(g) > 1 and g[1] is not None:  # of the mean
+    if len(g) > 1 and g[1] is not None:  # the adjoint of the mean
         hat = _normalized(y, x)
         part = g[1] * op.ReduceMean(op.Sign(hat) * 0.0 + 1.0, axes, keepdims=1)
         total = plus(total, spread(part, hat, axes))
@@ -226,8 +227,9 @@ def _layer_norm_x(
 
 
 def _by_products(x: Var, scale: Var, y: Sequence[Var], axes: list[int]) -> bool:
-    """Whether the sums are products with a vector: over the last axis, in a dtype with products
-    of its own.
+    """Whether sums are computed as products with a vector.
+
+    This applies to the last axis, in a dtype that has kernels for products.
     """
     if FORM.get() == "small":
         return False
@@ -239,16 +241,17 @@ _WITH_PRODUCTS = (TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
 def _last(x: Var) -> int:
-    """The size of the last axis; 0 if it is not known."""
+    """Returns the size of the last axis, or 0 if the size is not known."""
     size = x.shape[-1] if x.shape else None
     return size if isinstance(size, int) else 0
 
 
 def _from_products(g: Var, y: Sequence[Var], x: Var, scale: Var) -> Var:
-    """r (t - mean(t)) with t = g s - h mean(g s h), where r = 1 / sqrt(var + eps) and h is the
-    normalized input, whose mean is 0: mean(g s h) is a product of g h, which serves the scale as
-    well, with s / n. 0.85 to 0.95 of the time, with the forward part, that it takes term by term
-    (`scripts/bench_forms.py`).
+    """Returns r (t - mean(t)) with t = g s - h mean(g s h), where r = 1 / sqrt(var + eps) and h is
+    the normalized input, whose mean is 0.
+
+    mean(g s h) is a product of g h and s / n. The gradient by the scale uses g h as well. Forward
+    and backward take 0.85 to 0.95 of the time of the term-by-term form (`scripts/bench_forms.py`).
     """
     hat = _normalized(y, x)
     over = op.Reshape(scale * (1.0 / _last(x)), [-1, 1])
@@ -264,7 +267,7 @@ def _layer_norm_scale(
     by_products = _by_products(x, scale, y, _layer_norm_axes(x, axis, binding))
     if not by_products or is_static(x.shape):
         return in_dtype_of(g[0], y[2]) * _normalized(y, x)
-    # of how many rows is not known, so that the engine could not add them up as a product
+    # the number of rows is not known, so the engine could not add them up as a product
     rows = op.Reshape(g[0] * (x - y[1]), [-1, _last(x)])
     return op.MatMul(op.Reshape(y[2], [-1]), rows)
 
@@ -279,7 +282,7 @@ vjp(
 
 
 def _lp_normalization(g: Var, y: Var, x: Var, axis: int, p: int) -> Var:
-    """y = x / |x|: what points along y goes, measured by the norm's own gradient (y for 2,
+    """y = x / |x|: removes the component of g along y, by the gradient of the norm (y for 2,
     sign(x) for 1).
     """
     norm = (op.ReduceL1 if p == 1 else op.ReduceL2)(x, [axis], keepdims=1)
@@ -292,7 +295,7 @@ vjp("LpNormalization", _lp_normalization, notes="0 where the norm is 0; sign(0) 
 
 
 def _window_sum(v: Var, before: int, after: int) -> Var:
-    """Along the channels: the sum from `before` channels ahead to `after` behind."""
+    """Returns sums over channels, each from `before` channels ahead to `after` channels behind."""
     others = [0] * ((v.rank or 0) - 2)
     padded = pad(v, [0, before, *others, 0, after, *others])
     channels = op.Shape(v, start=1, end=2)

@@ -28,7 +28,7 @@ def _max_pool(g: Sequence[Var | None], y: Sequence[Var], x: Var, storage_order: 
 
 
 def _row_major(indices: Var, x: Var) -> Var:
-    """Column-major places within each channel of (N, C, H, W) as row-major ones."""
+    """Converts column-major places within each channel of (N, C, H, W) to row-major ones."""
     height, width = op.Shape(x, start=2, end=3), op.Shape(x, start=3, end=4)
     within = op.Mod(indices, height * width)
     return indices - within + op.Mod(within, height) * width + op.Div(within, height)
@@ -50,7 +50,7 @@ vjp("GlobalMaxPool", _global_max, notes="equal maxima: the first")
 
 vjp(
     "MaxUnpool",
-    # each value's adjoint is read where the value was put
+    # read each value's adjoint at the place where the value was put
     lambda g, y, x, places: op.Gather(op.Reshape(g, [-1]), places, axis=0),
     notes="indices count in the output, as in onnxruntime, also where output_shape makes it larger",
 )
@@ -76,7 +76,7 @@ def _average_pool(
 
 
 def _one_channel_each(y: Var) -> Any:
-    """The shape of `y` with each channel as an image of its own."""
+    """Returns the shape of `y` with each channel as a separate image."""
     sizes = spatial(y)
     if sizes is not None:
         return [-1, 1, *sizes]
@@ -86,8 +86,9 @@ def _one_channel_each(y: Var) -> Any:
 def _window_sizes(
     x: Var, y: Var, geo: Geometry, kernel: Sequence[int], include_pad: bool, ceil: bool
 ) -> Any:
-    """The divisor of each window's sum: a number if it is the same everywhere, else (1, 1, short
-    sizes).
+    """Returns the divisor of each window's sum.
+
+    The divisor is a number if all windows have the same, else a tensor of (1, 1, short sizes).
     """
     padded = (
         isinstance(geo.begin, Var) or isinstance(geo.end, Var) or any(geo.begin) or any(geo.end)
@@ -110,14 +111,14 @@ def _window_sizes(
 def _window_sizes_at_run_time(
     x: Var, y: Var, geo: Geometry, kernel: Sequence[int], include_pad: bool, ceil: bool
 ) -> Var:
-    """The same sum over ones."""
+    """Returns the divisors by summing ones, for sizes that are known at run time only."""
     one = counting(constant(np.ones((1,) * (len(kernel) + 2), numpy_dtype(x.dtype))))
     sizes = op.Shape(x, start=2)
     if include_pad:
         added = _vector(geo.begin), _vector(geo.end)
         sizes = sizes + added[0] + added[1]
         geo = replace(geo, begin=(0,) * len(kernel), end=(0,) * len(kernel))
-    if ceil:  # windows may reach past the end
+    if ceil:  # windows may extend past the end
         geo = replace(geo, end=_vector(geo.end) + np.array([s - 1 for s in geo.strides], np.int64))
     ones = op.Expand(one, op.Concat(np.array([1, 1], np.int64), sizes, axis=0))
     weights = counting(constant(np.ones((1, 1, *kernel), numpy_dtype(x.dtype))))
@@ -132,14 +133,14 @@ vjp("AveragePool", _average_pool)
 
 
 def _lp_slope(share: Var, y: Var, x: Var, p: int) -> Var:
-    """share sign(x) |x|^(p-1), where share is g y^(1-p) brought to x."""
+    """Returns share sign(x) |x|^(p-1), where share is g y^(1-p) in the shape of x."""
     if p == 1:
         return share * op.Sign(x)
     return share * x if p == 2 else share * op.Sign(x) * op.Pow(op.Abs(x), float(p - 1))
 
 
 def _lp_share(g: Var, y: Var, p: int) -> Var:
-    """g y^(1-p), and 0 where the norm is 0."""
+    """Returns g y^(1-p), and 0 where the norm is 0."""
     if p == 1:
         return g
     empty = op.Equal(y, 0.0)

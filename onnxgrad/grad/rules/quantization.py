@@ -24,7 +24,7 @@ def _dequantize_scale(
     block_size: int | None,
     binding: Binding,
 ) -> Var:
-    """y = (x - zero_point) * scale: the sum of g * (x - zero_point) over what shares a scale."""
+    """y = (x - zero_point) * scale: sums g * (x - zero_point) over the elements of each scale."""
     rank_of(scale, binding)
     rank = rank_of(x, binding)
     ones = op.Expand(constant(1.0, scale.dtype), op.Shape(scale))
@@ -36,7 +36,7 @@ def _dequantize_scale(
 
 
 def _sum_blocks(each: Var, x: Var, axis: int, block: int, binding: Binding) -> Var:
-    """Sums of `block` neighbours along `axis`; the last block may be short."""
+    """Returns sums of `block` neighbours along `axis`; the last block may be shorter."""
     size = x.shape[axis] if x.shape is not None else None
     if not isinstance(size, int):
         raise InputError(
@@ -51,7 +51,7 @@ def _sum_blocks(each: Var, x: Var, axis: int, block: int, binding: Binding) -> V
 
 
 def _rest(x: Var, axis: int) -> list[int]:
-    """The sizes behind `axis` for a Reshape; one of them may be open."""
+    """Returns the sizes after `axis` for a Reshape; at most one of them may be unknown."""
     after = list(x.shape or ())[axis + 1 :]
     if sum(not isinstance(d, int) for d in after) > 1:
         raise InputError(
@@ -67,6 +67,6 @@ vjp(
     notes="the scale; nothing flows into the integers, so nothing through a QuantizeLinear before "
     "it",
 )
-# DynamicQuantizeLinear goes through its body: y_scale and the range it comes from have a derivative
+# DynamicQuantizeLinear uses its body: y_scale, and the range behind it, have a derivative
 zero("QuantizeLinear", notes="rounding: zero almost everywhere; no straight-through estimate")
 zero("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", notes="integers")

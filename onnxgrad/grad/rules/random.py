@@ -14,7 +14,7 @@ from onnxgrad.ir.var import Var
 
 
 def _kept_scale(x: Var, ratio: Var | None, training_mode: Var | None) -> Var | None:
-    """The factor of a kept element in training, 1 / (1 - ratio); None if none is ever dropped."""
+    """Returns the factor of kept elements in training, 1 / (1 - ratio), or None without dropout."""
     if training_mode is None or (training_mode.const is not None and not training_mode.const.any()):
         return None
     if ratio is None or ratio.const is not None:
@@ -23,7 +23,7 @@ def _kept_scale(x: Var, ratio: Var | None, training_mode: Var | None) -> Var | N
         scale = constant(1.0 / (1.0 - rate) if rate < 1.0 else 0.0, x.dtype)
     else:
         share = op.Cast(ratio, to=x.dtype)
-        # everything dropped: the output is 0 whatever the input
+        # with ratio 1 every element is dropped, so the output is 0 for any input
         scale = op.Where(op.Less(share, 1.0), 1.0 / (1.0 - share), 0.0)
     return scale if training_mode.const is not None else op.Where(training_mode, scale, 1.0)
 
@@ -40,7 +40,7 @@ def _dropout(
 def _dropout_ratio(
     g: Sequence[Var | None], y: Sequence[Var], x: Var, ratio: Var, training_mode: Var | None
 ) -> Var | None:
-    """The scale's derivative, 1 / (1 - ratio)^2, with the mask as drawn."""
+    """Returns the derivative of the scale, 1 / (1 - ratio)^2, with the mask of the forward run."""
     scale = _kept_scale(x, ratio, training_mode)
     if g[0] is None or scale is None or training_mode is None:
         return None

@@ -1,4 +1,4 @@
-"""Reductions. Axes are an operand: constant, at run time, or absent (all axes)."""
+"""Reductions. Axes are an operand: constant, known at run time, or absent (all axes)."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class _Reduction:
     noop: int
 
     def back(self, v: Var) -> Var:
-        """Returns a result with its reduced axes as ones, to broadcast against the operand."""
+        """Restores the reduced axes with size 1, so that `v` broadcasts against the operand."""
         is_empty = not isinstance(self.axes, Var) and not self.axes
         if self.keepdims or v.shape == () or is_empty:
-            return v  # nothing was dropped, or everything was and a scalar broadcasts
+            return v  # no axis was dropped, or all were and a scalar broadcasts
         return op.Unsqueeze(v, axes_operand(self.axes))
 
     def again(self, reduce: Any, v: Var) -> Var:
-        """Another reduction over the same axes."""
+        """Applies another reduction over the same axes."""
         axes, noop = axes_operand(self.axes), self.noop or None
         result: Var = reduce(v, axes, keepdims=self.keepdims, noop_with_empty_axes=noop)
         return result
@@ -54,8 +54,9 @@ def _reduction(
     untouched: Callable[[Var, Var], Var] = lambda g, x: g,
     **options: Unpack[Convention],
 ) -> None:
-    """Register a formula of the adjoint, the result, the operand and the attributes; `untouched`
-    holds if empty axes mean that nothing is reduced.
+    """Registers a formula of the adjoint, the result, the operand and the attributes.
+
+    `untouched` is the formula if empty axes mean that no axis is reduced.
     """
 
     def partial(
@@ -74,7 +75,7 @@ def _extremum(g: Var, y: Var, x: Var, r: _Reduction) -> Var:
 
 
 def _prod(g: Var, y: Var, x: Var, r: _Reduction) -> Var:
-    """g times the product of the others: y / x, and at a zero the product of the rest."""
+    """g times the product of the others: y / x, or the product of the rest where x is 0."""
     is_zero = op.Equal(x, 0.0)
     nonzero = op.Where(is_zero, 1.0, x)
     product = r.again(op.ReduceProd, nonzero)

@@ -1,4 +1,4 @@
-"""ScatterElements, ScatterND and TensorScatter, and what emits them."""
+"""ScatterElements, ScatterND and TensorScatter, and helpers that emit them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 
 
 def zeros(shape: Var, like: Var) -> Var:
-    """Zeros of that shape and the dtype of `like`, to scatter into."""
+    """Returns zeros of the given shape in the dtype of `like`, to scatter into."""
     return fill(shape, 0.0, like.dtype)
 
 
 def scatter_elements(data: Var, indices: Var, updates: Var, *, axis: int, reduction: str) -> Var:
-    """ScatterElements; the result has the dtype of `data`."""
+    """Emits ScatterElements; the result has the dtype of `data`."""
     if data.dtype not in _HALF or reduction == "none":
         return op.ScatterElements(data, indices, updates, axis=axis, reduction=reduction)
     wide = op.ScatterElements(_wide(data), indices, _wide(updates), axis=axis, reduction=reduction)
@@ -40,7 +40,7 @@ def scatter_elements(data: Var, indices: Var, updates: Var, *, axis: int, reduct
 
 
 def scatter_nd(data: Var, indices: Var, updates: Var, *, reduction: str) -> Var:
-    """ScatterND; the result has the dtype of `data`."""
+    """Emits ScatterND; the result has the dtype of `data`."""
     if data.dtype not in _HALF or reduction == "none":
         return op.ScatterND(data, indices, updates, reduction=reduction)
     return in_dtype_of(
@@ -49,8 +49,9 @@ def scatter_nd(data: Var, indices: Var, updates: Var, *, reduction: str) -> Var:
 
 
 def add_at_numbers(g: Var, x: Var, numbers: Var) -> Var:
-    """Zeros like `x`, with each element of `g` added to the element of `x` that `numbers` counts,
-    row-major, in its place.
+    """Returns zeros like `x`, with each element of `g` added to one element.
+
+    numbers: the row-major number of that element, for each element of `g`.
     """
     count = element_count(x.shape)
     flat = op.Reshape(zeros_like(x), [-1]) if count is None else fill([count], 0.0, x.dtype)
@@ -59,7 +60,7 @@ def add_at_numbers(g: Var, x: Var, numbers: Var) -> Var:
 
 
 def _wide(v: Var) -> Var:
-    """`v` in float32; what is a fill, reshaped or not, is filled in float32 at once."""
+    """Returns `v` in float32; a constant fill, reshaped or not, is filled in float32 directly."""
     made = v.definition
     source = None if made is None or not made.inputs else made.inputs[0]
     result: Var
@@ -91,7 +92,7 @@ def _is_fill(v: Var) -> bool:
 
 @dataclass(frozen=True)
 class _Places:
-    """The places that a scatter writes: how to write there (with a reduction) and how to read
+    """The places that a scatter writes: functions that write there (with a reduction) and read
     there.
     """
 
@@ -116,8 +117,10 @@ def _elements(indices: Var, axis: int) -> _Places:
 
 
 def _d_data(g: Var, y: Var, data: Var, updates: Var, at: _Places, reduction: str) -> Var:
-    """none: g, zero where written; add: g; mul: g times what was multiplied in; max, min: an
-    even share of ties.
+    """Returns the partial of the data.
+
+    none: g, zero where written; add: g; mul: g times the factors of the updates; max, min: an even
+    share among equal values.
     """
     if reduction == "none":
         return at.write(g, zeros_like(updates), "none")
@@ -129,8 +132,10 @@ def _d_data(g: Var, y: Var, data: Var, updates: Var, at: _Places, reduction: str
 
 
 def _d_updates(g: Var, y: Var, data: Var, updates: Var, at: _Places, reduction: str) -> Var:
-    """none, add: g there; mul: g times the product of the others; max, min: an
-    even share of ties.
+    """Returns the partial of the updates.
+
+    none, add: g at the places written; mul: g times the product of the others; max, min: an even
+    share among equal values.
     """
     if reduction in ("none", "add"):
         return at.read(g)
@@ -145,7 +150,7 @@ def _d_updates(g: Var, y: Var, data: Var, updates: Var, at: _Places, reduction: 
 
 
 def _winners(y: Var, data: Var, updates: Var, at: _Places) -> Var:
-    """How many of the datum and its updates equal the result."""
+    """Returns how many of the datum and its updates equal the result."""
     own = as_number(op.Equal(data, y), y)
     return at.write(own, as_number(op.Equal(updates, at.read(y)), y), "add")
 
@@ -179,7 +184,7 @@ vjp(
 
 
 def _written(past: Var, update: Var, start: Var | None, axis: int, mode: str) -> Var:
-    """For each element of `update`, the place along `axis` where it was written."""
+    """Returns the place along `axis` where each element of `update` was written."""
     rank = update.rank
     if rank is None:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Sequences and optionals. `g` of a sequence is a sequence of its elements' adjoints."""
+"""Sequences and optionals. The adjoint `g` of a sequence is a sequence of elements' adjoints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ vjp_all("SequenceConstruct", lambda g, y, xs: [op.SequenceAt(g, i) for i in rang
 
 
 def _at(g: Var, y: Var, s: Var, i: Var) -> Var:
-    """Zeros, but `g` at position i."""
+    """Returns zeros like s, with `g` at position i."""
     place = position(i, op.SequenceLength(s))
     return op.SequenceInsert(op.SequenceErase(zero_sequence(s), place), g, place)
 
@@ -49,7 +49,7 @@ vjp(
 vjp("SequenceErase", _erase)
 vjp(
     "ConcatFromSequence",
-    # each element's stretch of the result
+    # the slice of the result that belongs to each element
     lambda g, y, s, axis, new_axis: (
         op.SplitToSequence(g, axis=axis, keepdims=0)
         if new_axis
@@ -58,7 +58,7 @@ vjp(
 )
 vjp(
     "SplitToSequence",
-    # the pieces put together again; keepdims counts only if no split is given
+    # join the pieces again; keepdims matters only if no split is given
     lambda g, y, x, parts=None, *, axis, keepdims: op.ConcatFromSequence(
         g, axis=axis, new_axis=int(parts is None and not keepdims)
     ),
@@ -68,10 +68,11 @@ vjp("OptionalGetElement", lambda g, y, x: g)
 
 
 def _map(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Mapping[Var, Any]:
-    """y_t = body(x_t), with x_t an element or a tensor, c captured: SequenceMap over the
-    operands and dy.
+    """y_t = body(x_t), where x_t is an element or a tensor, captures c. Its gradient is a
+    SequenceMap over the operands and dy:
 
-    dx_t, dc_t = dy_t walked back through body(x_t); what all steps read gets the sum over the steps
+    dx_t, dc_t = dy_t walked back through body(x_t). A value that all steps read gets the sum over
+    the steps.
     """
     body = b.blocks["body"]
     xs, dys = [v for v in b.inputs if v is not None], [v for v in g if v is not None]
@@ -98,13 +99,14 @@ def _map(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Mapping[Var, An
 
 
 def _element(v: Var) -> Type | None:
-    """The type in one step: that of an element of a sequence, or of the tensor."""
+    """Returns the type of `v` in one step: of an element of the sequence, or of the tensor."""
     return element_type(v) if isinstance(v.type, SequenceType) else v.type
 
 
 def _sum_of(sequence: Var, like: Var) -> Var:
-    """The sum of equal-shaped elements; zeros first, because an empty sequence cannot be
-    concatenated.
+    """Returns the sum of equal-shaped elements.
+
+    Zeros come first, because an empty sequence cannot be concatenated.
     """
     stacked = op.ConcatFromSequence(
         op.SequenceInsert(sequence, zeros_like(like)), axis=0, new_axis=1

@@ -1,5 +1,5 @@
-"""DFT and STFT: linear, so the adjoint is the conjugate transpose, which is the inverse without
-its 1 / n.
+"""DFT and STFT. Both are linear: the adjoint is the conjugate transpose, which is the inverse
+without the factor 1 / n.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from onnxgrad.ir.var import Var
 
 
 def _size(v: Var, axis: Any) -> Any:
-    """The size along `axis` (an int, or at run time a vector of one): an int, or at run time a
-    vector of one int64.
+    """Returns the size along `axis`: an int if known, else an int64 vector with one element.
+
+    `axis` is an int, or a vector with one element if known at run time only.
     """
     if isinstance(axis, Var):
         return op.Gather(op.Shape(v), axis, axis=0)
@@ -35,7 +36,7 @@ def _number(n: Any, like: Var) -> Any:
 
 
 def _fitted(v: Var, axis: Any, n: Any) -> Var:
-    """`v` cut off or filled up with zeros to length `n` along `axis`."""
+    """Crops `v`, or pads it with zeros, to length `n` along `axis`."""
     own = _size(v, axis)
     if isinstance(own, int) and isinstance(n, int):
         return v if own == n else _padded(v, axis, [n - own])
@@ -52,12 +53,12 @@ def _padded(v: Var, axis: Any, after: Any) -> Var:
 
 
 def _real(v: Var, parts: Any) -> Var:
-    """The real part if the forward operand was real."""
+    """Returns the real part if the forward operand was real."""
     return v if parts == 2 else op.Slice(v, [0], [1], [-1])
 
 
 def _complex(v: Var) -> Var:
-    """Real numbers (..., 1) as complex ones (..., 2)."""
+    """Returns real numbers (..., 1) as complex ones (..., 2)."""
     return v if v.shape is not None and v.shape[-1] == 2 else _padded(v, (v.rank or 0) - 1, [1])
 
 
@@ -90,7 +91,7 @@ def _dft(
         else (usual if axis is None else int(axis[0])) % rank
     )
     if inverse and onesided:
-        # y = irfft(x): bin k stands for itself and its mirror image, but for 0 and n / 2
+        # y = irfft(x): each bin except 0 and n / 2 also represents its mirror image
         n = _size(y, a)
         bins = _transform(_real(g, 1), a, onesided=1)
         return _fitted(bins * _mirror_weights(bins, n, a) / _number(n, g), a, _size(x, a))
@@ -118,7 +119,7 @@ def _length(given: Any, x: Var, axis: Any) -> Any:
 
 
 def _mirror_weights(bins: Var, n: Any, axis: Any) -> Var:
-    """How often each bin of the one-sided spectrum counts: twice, at 0 and n / 2 once."""
+    """Returns how often each bin of the one-sided spectrum counts: 1 at 0 and n / 2, else 2."""
     rank = bins.rank or 0
     if isinstance(n, int) and isinstance(axis, int):
         bins_ = np.arange(n // 2 + 1)
@@ -141,11 +142,11 @@ def _vector(n: Any) -> Var:
 vjp("DFT", _dft)
 
 
-# ---- STFT: overlapping frames, times the window, transformed -------------------------------------
+# ---- STFT: overlapping frames, multiplied by the window and transformed --------------------------
 
 
 class _Frames:
-    """Where the frames of an STFT lie; (B, F, n, parts) is a stack of them."""
+    """The positions of the frames of an STFT. Stacked frames have the shape (B, F, n, parts)."""
 
     def __init__(
         self,
@@ -177,7 +178,7 @@ class _Frames:
         self.places = op.Reshape(op.Add(op.Unsqueeze(starts, [1]), _count(self.n)), [-1])
 
     def adjoint(self, g: Var) -> Var:
-        """The adjoint of the windowed frames, from that of the spectra."""
+        """Returns the adjoint of the windowed frames, given that of the spectra."""
         full = op.DFT(_fitted(g, 2, self.n), None, np.int64(2), inverse=1) * _number(self.n, g)
         return _real(full, self.parts)
 
@@ -202,7 +203,7 @@ def _stft_signal(
     if at.window is not None:
         v = v * op.Unsqueeze(at.window, [1])
     flat = op.Reshape(v, [0, -1, at.parts])
-    # frames overlap: they add up, by the first axis, where rows lie together
+    # frames overlap, so they are added up along the first axis, whose rows are contiguous
     summed = add_rows(
         op.Transpose(at.signal, perm=[1, 0, 2]), at.places, op.Transpose(flat, perm=[1, 0, 2])
     )

@@ -120,7 +120,7 @@ def test_svm_regressor(kernel: str, count: int) -> None:
          ' post_transform = "PROBIT"> (x)', "post_transform PROBIT of scores"),
         ('l, y = ai.onnx.ml.LinearClassifier <coefficients = [1.0, 2.0, 3.0], classlabels_ints = [0, 1],'
          ' post_transform = "SOFTMAX"> (x)', "post_transform SOFTMAX of one score for two classes"),
-        ("y = ai.onnx.ml.FeatureVectorizer <inputdimensions = [2]> (x)", "widths in inputdimensions"),
+        ("y = ai.onnx.ml.FeatureVectorizer <inputdimensions = [2]> (x)", "differ from inputdimensions"),
         ("y = ai.onnx.ml.SVMRegressor <coefficients = [1.0, 2.0, 3.0], one_class = 1> (x)", "one_class"),
     ],
 )  # fmt: skip

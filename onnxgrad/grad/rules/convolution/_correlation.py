@@ -1,5 +1,5 @@
-"""The weight gradient of a convolution as a correlation of two images, and the views of them that
-its forms share.
+"""The weight gradient of a convolution as a correlation of two images, and the views of the images
+that its forms share.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Correlation:
     """sum over batch and positions of long[n, c, o s + k d - begin] short[n, m, o], as
     (M, C / group, kernel).
 
-    long is (N, C, *D), short (N, M, *O). `maps` is M, `channels` C / group, both known as the
-    kernel is; D, O and N need not be.
+    long is (N, C, *D), short (N, M, *O). `maps` is M and `channels` is C / group. Both and the
+    kernel are known; D, O and N need not be.
     """
 
     long: Var
@@ -43,12 +43,12 @@ class Correlation:
 
     @property
     def taps(self) -> int:
-        """The number of the kernel's pixels."""
+        """The number of kernel elements."""
         return prod(self.kernel)
 
     @property
     def shape(self) -> list[int]:
-        """The result's."""
+        """The shape of the result."""
         return [self.maps, self.channels, *self.kernel]
 
     @property
@@ -64,19 +64,20 @@ class Correlation:
 
     @property
     def positions(self) -> int | None:
-        """N |O|, if it is known."""
+        """N |O|, or None if it is not known."""
         batch, o = None if self.short.shape is None else self.short.shape[0], spatial(self.short)
         return batch * prod(o) if isinstance(batch, int) and o is not None else None
 
     def maps_first(self) -> Var:
-        """short as (M, N |O|), which moves whole images; grouped as (group, M / group, N |O|)."""
+        """Returns short as (M, N |O|); grouped as (group, M / group, N |O|). Moves whole images."""
         rows = op.Transpose(self.short, perm=[1, 0, *range(2, self.axes + 2)])
         lead = [] if self.group == 1 else [self.group]
         return op.Reshape(rows, [*lead, self.maps // self.group, -1])
 
     def windows(self) -> Iterator[Var]:
-        """For each of the kernel's pixels what it meets: (N |O|, C); grouped (group, N |O|, C /
-        group).
+        """Yields for each kernel element the pixels that it meets.
+
+        They are (N |O|, C), or (group, N |O|, C / group) if grouped.
         """
         if self.group == 1:
             rows, lead = channels_last(self.long), []
@@ -89,8 +90,9 @@ class Correlation:
             yield op.Reshape(window, [*lead, -1, self.channels])
 
     def slices(self, rows: Var, first: int) -> Iterator[Var]:
-        """Windows of O positions into `rows`, which has one axis behind its spatial ones, the
-        first of them `first`.
+        """Yields windows of O positions into `rows`.
+
+        `first` is the first spatial axis of `rows`; one axis follows the spatial axes.
         """
         axes, strides = list(range(first, first + self.axes)), list(self.geo.strides)
         pads = self.pads(first)
@@ -101,7 +103,7 @@ class Correlation:
             yield op.Slice(padded, start, span + start, axes, strides)
 
     def _span(self) -> Any:
-        """From the first to behind the last position."""
+        """Returns the distance from the first position to the end of the last."""
         strides = np.array(self.geo.strides, np.int64)
         if self.sizes is not None:
             return (np.array(self.sizes[1], np.int64) - 1) * strides + 1
@@ -109,8 +111,9 @@ class Correlation:
         return op.Mul(op.Shape(self.short, start=2) - one, strides) + one
 
     def pads(self, first: int) -> Any:
-        """Zeros before, and after as far as the last window reaches; none in front of `first` and
-        on the last axis.
+        """Returns the pads: zeros before, and after as far as the last window reaches.
+
+        The axes before `first` and the last axis get none.
         """
         ahead, behind = np.zeros(first, np.int64), np.zeros(1, np.int64)
         begin: Any = self.geo.begin
@@ -122,7 +125,7 @@ class Correlation:
         return [*ahead.tolist(), *begin, 0, *ahead.tolist(), *end, 0]
 
     def index(self) -> Array:
-        """(|O|, taps): which of the |D| positions each pixel meets, |D| where it meets a zero."""
+        """Returns (|O|, taps): the position among |D| that each element meets; |D| means a zero."""
         long, short = self.sizes or ((), ())
         rank = self.axes
         flat = np.zeros((1,) * (2 * rank), np.int64)
@@ -142,5 +145,5 @@ class Correlation:
 
 
 def channels_last(v: Var) -> Var:
-    """(N, C, *D) as (N, *D, C)."""
+    """Transposes (N, C, *D) to (N, *D, C)."""
     return op.Transpose(v, perm=[0, *range(2, v.rank or 0), 1])

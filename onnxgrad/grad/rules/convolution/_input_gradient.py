@@ -1,10 +1,9 @@
-"""The gradient of a convolution by its input, in the form that is quickest for its sizes.
+"""The gradient of a convolution by its input, in the form that is fastest for its sizes.
 
 `scripts/bench_conv_gradient.py` measures all forms over a grid: scripts/results/conv_gradient.md.
-Some of these, in onnxruntime 1.31 on one thread, relative to ConvTranspose, the chosen form in
-brackets (N images, C -> M channels, the image, 3x3 unless noted). The weight is constant, or fed:
-then onnxruntime can't pack, fold or lay it out in blocks before the run.
-
+The table has some of these times, in onnxruntime 1.31 on one thread, relative to ConvTranspose. The
+chosen form is in brackets (N images, C -> M channels, the image, 3x3 unless noted). The weight is
+constant or fed. If it is fed, onnxruntime can't pack, fold or block it before the run.
 | | flipped Conv | products | fed: flipped | fed: products |
 |---|---|---|---|---|
 | N4 64 -> 64, 56x56 | [0.60] | 2.49 | [0.86] | 2.20 |
@@ -19,8 +18,8 @@ then onnxruntime can't pack, fold or lay it out in blocks before the run.
 | N8 144, 16x16, depthwise | [0.40] | | [0.91] | |
 | N8 384, 4x4, 7x7, depthwise | [0.11] | | 1.39 | |
 
-Zeros between the positions and phases with DepthToSpace, which make a strided one a flipped Conv,
-took 1.1 to 3 times as long as ConvTranspose; gathered rows and one product 0.7 to 7.
+Zeros between the positions, and phases with DepthToSpace, turn a strided convolution into a flipped
+Conv. They took 1.1 to 3 times as long as ConvTranspose; gathered rows and one product 0.7 to 7.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import is_static
 from onnxgrad.ir.var import Var
 
-# so few channels per group make a slow Conv
+# with fewer channels per group a Conv is slow
 _FEW = 16
 # onnxruntime 1.31's Col2Im is wrong for dilations unless the image has two axes
 _PLANE = 2
-# a kernel of three times three
+# the size of a 3x3 kernel
 _SMALL = 9
-# positions over which the flipping of a weight that is fed is soon forgotten
+# with this many positions, the time to flip a fed weight does not matter
 _LARGE = 512
 
 
@@ -62,12 +61,12 @@ class _Sizes:
 
     @property
     def taps(self) -> int:
-        """The number of the kernel's pixels."""
+        """The number of kernel elements."""
         return prod(self.kernel)
 
     @property
     def is_depthwise(self) -> bool:
-        """A channel and a map in each group."""
+        """Whether each group has one channel and one map."""
         return self.maps == self.channels == 1
 
 
@@ -84,7 +83,7 @@ def input_gradient(g: Var, w: Var, x: Var, geo: Geometry, group: int) -> Var:
 
 
 def _sizes(g: Var, w: Var, x: Var, geo: Geometry, group: int) -> _Sizes | None:
-    """None if channels or kernel are not known."""
+    """Returns the sizes, or None if the channels or the kernel are not known."""
     lead = None if w.shape is None else w.shape[:2]
     if not is_static(lead) or geo.kernel is None or not all(lead) or g.shape is None:
         return None
@@ -102,8 +101,9 @@ def _sizes(g: Var, w: Var, x: Var, geo: Geometry, group: int) -> _Sizes | None:
 
 
 def _are_few(sizes: _Sizes, geo: Geometry, flipped: bool) -> bool:
-    """Whether images are so small that ConvTranspose, which takes them one by one, mostly reads
-    weights; a flipped Conv does so later.
+    """Whether the images are so small that ConvTranspose spends most of its time on the weights.
+
+    ConvTranspose processes images one by one. For a flipped Conv the limit is lower.
     """
     if sizes.short is None or sizes.long is None or not geo.is_fixed:
         return False
@@ -113,7 +113,7 @@ def _are_few(sizes: _Sizes, geo: Geometry, flipped: bool) -> bool:
 
 
 def _can_be_flipped(geo: Geometry) -> bool:
-    """Stride 1, and no window lies in zeros only."""
+    """Whether the stride is 1 and no window lies entirely in zeros."""
     begin, end = geo.begin, geo.end
     if isinstance(begin, Var) or isinstance(end, Var) or any(s > 1 for s in geo.strides):
         return False
@@ -121,7 +121,7 @@ def _can_be_flipped(geo: Geometry) -> bool:
 
 
 def _is_flipped_quickly(sizes: _Sizes) -> bool:
-    """onnxruntime folds the flip of a constant, and lays the Conv out in blocks of channels."""
+    """Whether onnxruntime folds the flip of a constant and lays out the Conv in channel blocks."""
     if sizes.taps == 1 or (sizes.channels < _FEW and not sizes.is_depthwise):
         return False
     if not sizes.weight_is_fed:
@@ -133,7 +133,7 @@ def _is_flipped_quickly(sizes: _Sizes) -> bool:
 
 
 def _by_flipped_conv(g: Var, w: Var, sizes: _Sizes, geo: Geometry) -> Var:
-    """Stride 1: a Conv of g by the flipped weight, its channels and maps swapped."""
+    """Stride 1: a Conv of g by the flipped weight with channels and maps swapped."""
     n, kernel = len(sizes.kernel), sizes.kernel
     if sizes.group == 1:
         w = op.Transpose(w, perm=[1, 0, *range(2, n + 2)])
@@ -156,7 +156,7 @@ def _by_flipped_conv(g: Var, w: Var, sizes: _Sizes, geo: Geometry) -> Var:
 
 
 def _by_products(g: Var, w: Var, sizes: _Sizes, geo: Geometry) -> Var:
-    """One product over batch and positions with the weight as it stands, then Col2Im."""
+    """One product over batch and positions with the unchanged weight, then Col2Im."""
     long, short = sizes.long or (), sizes.short or ()
     columns = sizes.channels * sizes.taps
     rows = op.Reshape(channels_last(g), [-1, sizes.maps])

@@ -1,4 +1,4 @@
-"""The gradient of a convolution by its filter: its forms, and which of them runs fastest."""
+"""The gradient of a convolution by its filter: its forms, and the choice of the fastest."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from onnxgrad.ir.var import Var
 
 Form: TypeAlias = Callable[[Correlation], Var]
 
-# so few channels per group make the products too narrow
+# with fewer channels per group the products are too narrow
 _FEW = 8
-# so many pixels in a kernel would be as many bindings
+# larger kernels would need too many bindings, one per element
 _MANY = 64
-# a kernel of three times three
+# the size of a 3x3 kernel
 _SMALL = 9
-# elements of the matrix that adds up pairs
+# the largest matrix that adds up pairs, in elements
 _PAIRS = 1 << 18
-# how many products of a Gemm cost what one of the elementwise does
+# how many multiplications of a Gemm cost as much as one elementwise multiplication
 _CHEAPER = 14
-# a batch of unknown size
+# the assumed size of an unknown batch
 _SOME = 8
-# elements of a window that stay in a cache between the bindings that read them
+# the largest window, in elements, that stays in a cache between the bindings that read it
 _CACHED = 1 << 17
-# elements of both images, each unfolded along one axis, that are kept at a time
+# the most elements of both images, each unfolded along one axis, that are kept at a time
 _UNFOLDED = 1 << 22
-# axes of an image
+# the number of spatial axes of an image
 _PLANE = 2
 
 
@@ -49,7 +49,7 @@ def weight_gradient(long: Var, short: Var, w: Var, geo: Geometry, group: int) ->
 
 
 def _correlation(long: Var, short: Var, w: Var, geo: Geometry, group: int) -> Correlation | None:
-    """None if channels or kernel are not known, or there is nothing to sum."""
+    """Returns None if channels or kernel are not known, or if there is nothing to sum."""
     lead = None if w.shape is None else w.shape[:2]
     if not is_static(lead) or geo.kernel is None:
         return None
@@ -58,7 +58,7 @@ def _correlation(long: Var, short: Var, w: Var, geo: Geometry, group: int) -> Co
 
 
 def _form(c: Correlation) -> Form | None:
-    """The quickest form; None is the Conv with swapped axes."""
+    """Returns the fastest form, or None for the Conv with swapped axes."""
     if c.group == 1 and _is_pointwise(c):
         return _pointwise(c)
     if c.channels == 1 and c.maps == c.group:
@@ -69,12 +69,12 @@ def _form(c: Correlation) -> Form | None:
         return by_offsets
     if c.positions > c.maps:
         return _by_axes(c, c.positions)
-    # what is small, and not the result, is unfolded and transposed
+    # unfold and transpose small images rather than the result
     return by_unfolding if 4 * c.positions <= c.maps else by_gathered_rows
 
 
 def _by_axes(c: Correlation, positions: int) -> Form:
-    """Unfolding along one axis needs a third of the bindings; no more of it than memory allows."""
+    """Unfolds along one axis, with a third of the bindings, if memory allows."""
     kept = positions * prod(c.geo.strides) * (c.channels * c.kernel[-1] + c.maps * c.kernel[0])
     if c.axes != _PLANE or c.taps == 1 or kept > _UNFOLDED:
         return by_offsets
@@ -82,7 +82,7 @@ def _by_axes(c: Correlation, positions: int) -> Form:
 
 
 def _is_pointwise(c: Correlation) -> bool:
-    """A kernel of one pixel without padding; with strides, of known sizes."""
+    """Whether the kernel is one element without padding; if strided, sizes must be known."""
     begin, end = c.geo.begin, c.geo.end
     padded = isinstance(begin, Var) or isinstance(end, Var) or any(begin) or any(end)
     strided = any(s > 1 for s in c.geo.strides)
@@ -90,13 +90,13 @@ def _is_pointwise(c: Correlation) -> bool:
 
 
 def _pointwise(c: Correlation) -> Form:
-    """A sum of products pays if they are smaller than what joining the images would move."""
+    """A sum of products pays if it moves less data than joining the images would."""
     o = prod(c.sizes[1]) if c.sizes is not None else 0
     return by_images if c.maps * c.channels < o * (c.maps + c.channels) else by_joined_images
 
 
 def _depthwise(c: Correlation) -> Form | None:
-    """Elementwise products, unless their windows leave the cache too often."""
+    """Returns elementwise products, unless their windows leave the cache too often."""
     if _pairs_are_few(c):
         return by_pairs
     if c.taps > _MANY:
@@ -109,8 +109,10 @@ def _depthwise(c: Correlation) -> Form | None:
 
 
 def _pairs_are_few(c: Correlation) -> bool:
-    """|D| (1 / N + 1 / taps) compares the |D| |O| (N + taps) products of pairs with the N |O| taps
-    elements, each of which costs several times as much.
+    """Whether products of all pairs of positions cost less than elementwise products.
+
+    The test |D| (1 / N + 1 / taps) compares the |D| |O| (N + taps) products of pairs with the
+    N |O| taps elementwise ones. Each elementwise one costs several times as much.
     """
     if c.sizes is None:
         return False
@@ -120,9 +122,9 @@ def _pairs_are_few(c: Correlation) -> bool:
 
 
 def by_offsets(c: Correlation) -> Var:
-    """One product for each of the kernel's pixels: short^T times a window of long, channels last.
+    """One product for each kernel element: short^T times a window of long, channels last.
 
-    Nothing larger than long is in memory; batch, stride, dilation and padding lie in the Slice.
+    No temporary is larger than long; the Slice handles batch, stride, dilation and padding.
     """
     maps = c.maps_first()
     parts = [op.MatMul(maps, window) for window in c.windows()]
@@ -132,7 +134,7 @@ def by_offsets(c: Correlation) -> Var:
 
 
 def by_lines(c: Correlation) -> Var:
-    """One product for each of the kernel's lines: long is unfolded along its last axis."""
+    """One product for each line of the kernel; long is unfolded along its last axis."""
     maps, step = c.maps_first(), c.geo.strides[0]
     rows, last = _lines(c, padded=True), ((c.sizes or ((), (0,)))[1][0] - 1) * step + 1
     parts = []
@@ -147,8 +149,8 @@ def by_crossing(c: Correlation) -> Var:
     """Stride 1 along the first axis: one product of long, unfolded along its last axis, with short,
     unfolded along its first.
 
-    short gets zeros around its lines, long none: line h meets the kernel's line k at h + begin -
-    k d of short.
+    short is padded with lines of zeros, long is not. Line h meets the kernel's line k at
+    h + begin - k d of short.
     """
     (lines, _), (short_lines, width) = c.sizes or ((0, 0), (0, 0))
     taps, dilation, begin = c.kernel[0], c.geo.dilations[0], c.geo.fixed_begin[0]
@@ -157,7 +159,7 @@ def by_crossing(c: Correlation) -> Var:
     short = op.Transpose(c.short, perm=[1, 0, 2, 3])
     if before or after:
         short = pad(short, [0, 0, before, 0, 0, 0, after, 0])
-    # the lines of all images in a row
+    # concatenate the lines of all images
     each = before + short_lines + after
     images = np.arange((c.positions or 0) // (short_lines * width)).reshape(-1, 1) * each
     first = np.arange(taps - 1, -1, -1).reshape(-1, 1, 1) * dilation
@@ -168,8 +170,9 @@ def by_crossing(c: Correlation) -> Var:
 
 
 def _lines(c: Correlation, *, padded: bool) -> Var:
-    """long as (N, lines, |O| along the last axis, kernel along it times C); with the zeros before
-    and after the lines, or without.
+    """Returns long as (N, lines, |O| along the last axis, kernel along it times C).
+
+    padded: include the zeros before and after the lines.
     """
     _, (_, width) = c.sizes or ((0, 0), (0, 0))
     pads = c.pads(1)
@@ -183,13 +186,13 @@ def _lines(c: Correlation, *, padded: bool) -> Var:
 
 
 def _channels_before_taps(product: Var, c: Correlation) -> Var:
-    """Rows of M maps with C numbers for each of the kernel's pixels, in the shape of the result."""
+    """Reshapes rows of M maps with C numbers per kernel element to the shape of the result."""
     rows = op.Reshape(product, [c.maps, *c.kernel, c.channels])
     return op.Transpose(rows, perm=[0, c.axes + 1, *range(1, c.axes + 1)])
 
 
 def by_gathered_rows(c: Correlation) -> Var:
-    """The same products as one of stacks: a Gather of whole rows (N, C) by a constant index."""
+    """The products of `by_offsets` as stacks: a Gather of whole rows (N, C) by constant indices."""
     n, index = c.axes, c.index()
     rows = op.Transpose(c.long, perm=[*range(2, n + 2), 0, 1])
     flat = op.Reshape(rows, [c.area, -1, c.channels])
@@ -199,10 +202,10 @@ def by_gathered_rows(c: Correlation) -> Var:
 
 
 def _kernel_last(stack: Var, c: Correlation) -> Var:
-    """The weight, from the product of each of the kernel's pixels.
+    """Returns the weight gradient, given the product of each kernel element.
 
-    No Reshape comes after the Transpose: onnxruntime would exchange the two for nodes that it
-    schedules before all others, and keep what the other weights need until the end.
+    No Reshape follows the Transpose: onnxruntime would swap the two. It schedules the resulting
+    nodes before all others and keeps the operands of other weights' gradients until the end.
     """
     n = c.axes
     ahead = op.Reshape(stack, [*c.kernel, c.maps, c.channels])
@@ -210,7 +213,7 @@ def _kernel_last(stack: Var, c: Correlation) -> Var:
 
 
 def by_unfolding(c: Correlation) -> Var:
-    """One product with long unfolded to (N |O|, C taps), which are the result's own columns."""
+    """One product with long unfolded to (N |O|, C taps), the columns of the result."""
     index = c.index()
     flat = op.Reshape(channels_last(c.long), [-1, c.area, c.channels])
     met = op.Gather(_with_zeros(flat, 1, c, index), index, axis=1)
@@ -219,28 +222,28 @@ def by_unfolding(c: Correlation) -> Var:
 
 
 def _with_zeros(rows: Var, axis: int, c: Correlation, index: Array) -> Var:
-    """One more row of zeros behind the |D| along `axis`, where a window meets them."""
+    """Adds a row of zeros after the |D| rows along `axis` if some window meets padding."""
     if not (index == c.area).any():
         return rows
     return pad(rows, [0, 0, 0, *(int(i == axis) for i in range(3))])
 
 
 def by_images(c: Correlation) -> Var:
-    """A kernel of one pixel: a product for each image, which moves nothing, and their sum."""
+    """A kernel of one element: one product per image, which moves no data, and their sum."""
     o = prod((c.sizes or ((), ()))[1])
     short, read = op.Reshape(c.short, [-1, c.maps, o]), op.Reshape(_read(c), [-1, c.channels, o])
     return op.Reshape(op.ReduceSum(short @ read.mT, [0], keepdims=0), c.shape)
 
 
 def by_joined_images(c: Correlation) -> Var:
-    """A kernel of one pixel: one product over batch and positions."""
+    """A kernel of one element: one product over batch and positions."""
     rows = op.Transpose(_read(c), perm=[1, 0, *range(2, c.axes + 2)])
     joined = op.Reshape(rows, [c.channels, -1])
     return op.Reshape(op.Gemm(c.maps_first(), joined, transB=1), c.shape)
 
 
 def _read(c: Correlation) -> Var:
-    """The part of long that a kernel of one pixel without padding meets."""
+    """Returns the part of long that a kernel of one element without padding meets."""
     n, known = c.axes, c.sizes
     if known is None or all(s == 1 for s in c.geo.strides):
         return c.long
@@ -261,8 +264,9 @@ def by_elements(c: Correlation) -> Var:
 
 
 def by_pairs(c: Correlation) -> Var:
-    """One channel per group: products of all pairs of positions, and a matrix of zeros and ones
-    that adds up each pixel's. onnxruntime folds that; the file holds where the ones are.
+    """One channel per group: products of all pairs of positions. A matrix of zeros and ones adds up
+    the pairs of each kernel element. onnxruntime folds the matrix; the file holds the places of
+    the ones.
     """
     n, index = c.axes, c.index()
     d, o = c.area, index.shape[0]
@@ -275,10 +279,10 @@ def by_pairs(c: Correlation) -> Var:
 
 
 def by_swapped_conv(long: Var, short: Var, w: Var, geo: Geometry, group: int) -> Var:
-    """A Conv of `long` by `short` with batch and channel axes swapped, stride and dilation
+    """A Conv of `long` by `short` with batch and channel axes swapped, and stride and dilation
     swapped.
 
-    The only form that needs no known size: the others are read from `w` at run time.
+    This is the only form that needs no known size: sizes are read from `w` at run time.
     """
     n = len(geo.strides)
     kernels = _batch_second(short, n)
@@ -300,12 +304,12 @@ def by_swapped_conv(long: Var, short: Var, w: Var, geo: Geometry, group: int) ->
 
 
 def _batch_second(v: Var, n: int) -> Var:
-    """Batch and channel swapped; `n` spatial axes."""
+    """Swaps batch and channel; `n` is the number of spatial axes."""
     return op.Transpose(v, perm=[1, 0, *range(2, n + 2)])
 
 
 def _batch_per_group(v: Var, group: int, n: int) -> Var:
-    """(N, C, D) as (C / group, group N, D)."""
+    """Rearranges (N, C, D) to (C / group, group N, D)."""
     shape: Any = shape_of(v)
     if isinstance(shape, np.ndarray):
         batch, channels, *sizes = (int(d) for d in shape)

@@ -29,14 +29,16 @@ from onnxgrad.ir.var import Var
 
 
 def bias(g: Var, y: Var, x: Var, w: Var, binding: Binding) -> Var:
-    """The sum over images and positions."""
+    """Sums g over images and positions."""
     n = spatial_rank(kernel_of(w, binding), x, binding)
     return op.ReduceSum(g, [0, *range(2, n + 2)], keepdims=0)
 
 
 def _checked(binding: Binding, x: Var, w: Var, axis: int, times: int) -> tuple[int, ...] | None:
-    """The kernel's size. Raises InputError unless x has the channels that w takes, `times` its axis
-    `axis`, as far as both are known: shape inference lets such models pass.
+    """Returns the kernel's sizes after a check of the channels, which shape inference omits.
+
+    Raises InputError unless the channels of x are `times` the size of axis `axis` of w, if both are
+    known.
     """
     given, taken = (v.shape[a] if v.shape else None for v, a in ((x, 1), (w, axis)))
     if isinstance(given, int) and isinstance(taken, int) and given != times * taken:
@@ -64,7 +66,7 @@ vjp(
 
 
 def _transposed_geometry(binding: Binding, x: Var, w: Var) -> Geometry:
-    """ConvTranspose's own rules: SAME makes D s long, `output_shape` derives the pads."""
+    """ConvTranspose's special rules: SAME makes D s long, `output_shape` determines the pads."""
     kernel = _checked(binding, x, w, 0, 1)
     n = spatial_rank(kernel, x, binding)
     geo, wanted = of_attributes(binding, kernel, n), binding.attr("output_shape")
@@ -104,8 +106,9 @@ vjp(
 def _col2im(
     g: Var, y: Var, x: Var, image: Any, block: tuple[int, ...] | Var, binding: Binding
 ) -> Var:
-    """The patches of g: for each place in the block, a strided slice, or elements by number
-    if the block is not known.
+    """Returns the patches of g: a strided slice for each place in the block.
+
+    If the block is not known, elements are gathered by number.
     """
     rank = g.rank if isinstance(block, Var) else len(block) + 2
     if rank is None:
@@ -130,8 +133,9 @@ def _col2im(
 
 
 def _patches(padded: Var, block: Var, geo: Geometry) -> Var:
-    """padded (N, C, *image) as (N, C, places in the block, positions): Gather by the sum of two
-    row-major numbers.
+    """Returns padded (N, C, *image) as (N, C, places in the block, positions).
+
+    Gathers by the sum of two row-major numbers.
     """
     sizes = op.Shape(padded, start=2)
     place: Any = np.int64(0)

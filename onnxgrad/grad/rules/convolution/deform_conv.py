@@ -1,7 +1,7 @@
-"""DeformConv: a convolution over columns that are read between the pixels (see `_sampling`).
+"""DeformConv: a convolution over columns that are read between the pixels (see `grid_sample`).
 
 The columns v (N, parts, C/parts, |K| |O|) are samples of x at regular positions plus offsets; y = W
-(mask v). With the columns' adjoint W^T g everything else is sampling.
+(mask v). The columns' adjoint is W^T g; the rest is sampling.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from onnxgrad.ir.var import Var
 
 
 class _Forward:
-    """The forward binding: its operands in one number type, its sizes (see `_sampling`), what
-    its columns read.
+    """The forward binding: its operands in one number type, its sizes, and the pixels that its
+    columns read.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class _Forward:
         return sampling(positions, self.lead, self.image, self.count, "linear", "zeros", False)
 
     def _line(self, size: Any, behind: int, start: int, step: int) -> Any:
-        """start, start + step, ...: `size` numbers along one axis with `behind` axes behind it."""
+        """Returns `size` numbers start, start + step, ... along an axis before `behind` axes."""
         if not isinstance(size, Var):
             numbers: Any = np.arange(int(size[0])) * step + start
             return numbers.astype(numpy_dtype(self.dtype)).reshape(-1, *[1] * behind)
@@ -112,17 +112,17 @@ class _Forward:
 
     @property
     def maps(self) -> Any:
-        """M."""
+        """M, the number of output channels."""
         return size_along(self.w, 0)
 
     @property
     def inner(self) -> Any:
-        """C/G |K|."""
+        """C/G |K|, the number of products per output element."""
         return product([divided(self.channels, self.group), *self.kernel])
 
 
 def _w(f: _Forward) -> Var:
-    """g times the masked columns."""
+    """Returns g times the masked columns."""
     read = f.masked(f.sampling().read(f.images(), f.share))
     columns = reshaped(read, [f.batch, np.array([f.group]), f.inner, product(f.out)])
     return op.ReduceSum(f.cotangents() @ columns.mT, [0], keepdims=0)
@@ -147,7 +147,7 @@ def _mask(f: _Forward) -> Var:
 
 
 def _by(index: int, partial: Callable[[_Forward], Var]) -> Formula:
-    """The formula of operand `index`."""
+    """Returns the formula of operand `index`."""
     return lambda g, y, x, w, offset, b, mask, binding: reshape_like(
         partial(_Forward(g, x, w, offset, mask, binding)), binding.operand(index)
     )

@@ -1,4 +1,4 @@
-"""Regions of interest: the places that are sampled in them, and the candidates of their maxima."""
+"""Regions of interest: their sample positions, and the candidates of their maxima."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onnxgrad.ir.var import Var
 
 
 def counting(count: Any, dtype: int) -> Var:
-    """0, 1, ... count - 1 as numbers; `count` is a vector of length 1."""
+    """Returns 0, 1, ... count - 1 as numbers; `count` is a vector of length 1."""
     if not isinstance(count, Var):
         return op.Cast(constant(np.arange(int(count[0]))), to=dtype)
     return op.Cast(op.Range(np.int64(0), op.Squeeze(count, [0]), np.int64(1)), to=dtype)
@@ -27,13 +27,14 @@ def counting(count: Any, dtype: int) -> Var:
 
 @dataclass(frozen=True)
 class Samples:
-    """Where the samples of R regions lie along one axis; (R, bins, S) unless noted.
+    """The positions of the samples of R regions along one axis; (R, bins, S) unless noted.
 
-    `bins` and `count` = S are sizes; `size` is the images' extent. `low` is the pixel below, as a
-    number, `above` the distance from it; `taken` is 1 for a region's own samples, `inside` for
-    those that read the image; `moves` is 1 where a sample's pixels change with its position;
-    `along` is a sample's position in bins; `samples` (R, 1, 1) counts them; `stretches`
-    (R, 1) is 1 where the bins' size follows the region's.
+    `bins` and `count` = S are sizes; `size` is the images' extent. `low` is the pixel below a
+    sample, as a number, and `above` the distance from it. `taken` is 1 for samples that the region
+    has, and `inside` for those of them that read the image. `moves` is 1 if the weights of a
+    sample's pixels change with its position. `along` is a sample's position in bins. `samples`
+    (R, 1, 1) counts samples per bin. `stretches` (R, 1) is 1 if the size of the bins follows the
+    size of the region.
     """
 
     bins: int
@@ -50,7 +51,7 @@ class Samples:
 
     @property
     def next(self) -> Var:
-        """The pixel above; beyond the last one the same."""
+        """The pixel above a sample; at the last pixel, the last pixel."""
         last = op.Sub(as_type_of(self.size, self.low), 1.0)
         return op.Min(self.low + 1.0, last)
 
@@ -83,15 +84,16 @@ class Samples:
 
 
 def as_type_of(size: Any, like: Var) -> Var:
-    """A size as a number of the dtype of `like`."""
+    """Returns a size as a number of the dtype of `like`."""
     return (
         as_type(size, like.dtype) if isinstance(size, Var) else constant(float(size[0]), like.dtype)
     )
 
 
 def samples(rois: Var, axis: int, size: Any, binding: Binding) -> Samples:
-    """The samples of each region (R, 4) along axis 0 (height) or 1 (width), in onnxruntime's
-    order of arithmetic.
+    """Returns the samples of each region (R, 4) along axis 0 (height) or 1 (width).
+
+    The order of arithmetic is that of onnxruntime.
     """
     half = binding.attr("coordinate_transformation_mode", "half_pixel") == "half_pixel"
     bins, ratio = (
@@ -104,7 +106,7 @@ def samples(rois: Var, axis: int, size: Any, binding: Binding) -> Samples:
         op.Gather(scaled, np.array([column], np.int64), axis=1) for column in (1 - axis, 3 - axis)
     )
     length, stretches = end - start, constant(1.0, rois.dtype)
-    if not half:  # regions that are smaller than a pixel count as one
+    if not half:  # regions smaller than a pixel are one pixel long
         stretches = as_number(op.Greater(length, 1.0), length)
         length = op.Max(length, 1.0)
     step = op.Unsqueeze(length / float(bins), [2])
@@ -145,15 +147,15 @@ def samples(rois: Var, axis: int, size: Any, binding: Binding) -> Samples:
     )
 
 
-_LOWEST = -3.0e38  # what no pixel lies below; -inf would meet 0 * inf in a second derivative
+_LOWEST = -3.0e38  # below every pixel; -inf would meet 0 * inf in a second derivative
 
 
 @dataclass(frozen=True)
 class Candidates:
     """K candidates for each of the P bins of R regions; images (N, C, H, W) as rows of channels.
 
-    `pixels` (R, P, K) counts rows, `read` (R, P, K, C) is what stands there, `first` (R, P, C) the
-    winner's number.
+    `pixels` (R, P, K) are the numbers of rows, `read` (R, P, K, C) the values of these rows, and
+    `first` (R, P, C) the number of the winning candidate.
     """
 
     sizes: tuple[Any, ...]
@@ -164,8 +166,8 @@ class Candidates:
 
     @staticmethod
     def among(x: Var, pixels: Var, taken: Var, weights: Var | None) -> Candidates:
-        """The largest of x times `weights` (None: of x) where `taken` is not 0; the first of
-        equal ones.
+        """Returns candidates for the largest of x, times `weights` if given, where `taken` is not
+        0. The first of equal values wins.
         """
         n, c, h, w = sizes = tuple(size_along(x, i) for i in range(4))
         rows = reshaped(op.Transpose(x, perm=[0, 2, 3, 1]), [product([n, h, w]), c])
@@ -175,7 +177,7 @@ class Candidates:
         return Candidates(sizes, pixels, weights, read, op.ArgMax(masked, axis=2, keepdims=0))
 
     def of(self, v: Var | None) -> Any:
-        """The winners' elements of `v` (R, P, K), (R, P, C); 1 for None."""
+        """Returns the winners' elements of `v` (R, P, K), as (R, P, C); 1 if `v` is None."""
         return 1.0 if v is None else op.GatherElements(v, self.first, axis=2)
 
     @cached_property
@@ -184,14 +186,14 @@ class Candidates:
         return op.Squeeze(op.GatherElements(self.read, op.Unsqueeze(self.first, [2]), axis=2), [2])
 
     def columns(self, g: Var) -> Var:
-        """An adjoint (R, C, bins, bins) as (R, P, C)."""
+        """Reshapes an adjoint (R, C, bins, bins) to (R, P, C)."""
         flat = reshaped(
             g, [size_along(g, 0), self.sizes[1], product([size_along(g, 2), size_along(g, 3)])]
         )
         return op.Transpose(flat, perm=[0, 2, 1])
 
     def spread(self, share: Var) -> Var:
-        """(R, P, C) added into the winning pixels: (N, C, H, W)."""
+        """Adds (R, P, C) into the winning pixels of zeros (N, C, H, W)."""
         n, c, h, w = self.sizes
         places = op.GatherElements(self.pixels, self.first, axis=2)
         empty = zeros(op.Concat(product([n, h, w]), c, axis=0), share)

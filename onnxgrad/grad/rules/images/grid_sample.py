@@ -1,4 +1,4 @@
-"""Sampling an image at any place: neighbours and their weights, GridSample, AffineGrid."""
+"""Sampling images at any position: neighbours and their weights, GridSample, AffineGrid."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, TensorType
 from onnxgrad.ir.var import Var
 
-# positions further out than any image reaches stay where integers hold them
+# positions beyond this bound are clipped, so that integers can hold them
 _FAR = 2.0**30
 _A = -0.75
-# per neighbour, the coefficients of 1, t, t^2, ... in its weight, t the distance from the pixel
-# below (Keys 1981)
+# per neighbour, the coefficients of 1, t, t^2, ... in its weight, where t is the distance from the
+# pixel below (Keys 1981)
 _WEIGHTS = {
     "nearest": [[1.0]],
     "linear": [[1.0, -1.0], [0.0, 1.0]],
@@ -39,30 +39,30 @@ _WEIGHTS = {
 _FIRST = {"nearest": 0, "linear": 0, "cubic": -1}
 
 
-# ---- sizes: vectors of length 1, numpy's where known, else Vars ----------------------------------
+# ---- sizes: vectors of length 1, numpy arrays if known, else Vars --------------------------------
 
 
 def product(sizes: Sequence[Any]) -> Any:
-    """The product of sizes."""
+    """Returns the product of sizes."""
     return reduce(
         lambda a, b: op.Mul(a, b) if isinstance(a, Var) or isinstance(b, Var) else a * b, sizes
     )
 
 
 def divided(size: Any, by: int) -> Var:
-    """A size divided by a number that divides it."""
+    """Returns a size divided by one of its divisors."""
     return op.Div(size, np.array([by], np.int64)) if isinstance(size, Var) else size // by
 
 
 def joined(sizes: Sequence[Any]) -> Any:
-    """One shape: known if all its sizes are."""
+    """Joins sizes to one shape, which is known if all sizes are."""
     if any(isinstance(s, Var) for s in sizes):
         return op.Concat(*sizes, axis=0)
     return np.concatenate([np.asarray(s, np.int64) for s in sizes])
 
 
 def reshaped(v: Var, sizes: Sequence[Any]) -> Var:
-    """`v` with axes of these sizes; its rank is known in any case."""
+    """Reshapes `v` to axes of these sizes; the rank of the result is always known."""
     result = op.Reshape(v, joined(sizes), allowzero=1)
     if result.rank is None:
         result.type = TensorType(result.dtype, (None,) * len(sizes))
@@ -73,7 +73,7 @@ def reshaped(v: Var, sizes: Sequence[Any]) -> Var:
 
 
 def number_type(*operands: Var) -> int:
-    """Positions in pixels need more than half precision."""
+    """Returns the dtype to compute in: positions in pixels need more than half precision."""
     return (
         TensorProto.DOUBLE
         if any(v.dtype == TensorProto.DOUBLE for v in operands)
@@ -82,7 +82,7 @@ def number_type(*operands: Var) -> int:
 
 
 def as_type(v: Var, dtype: int) -> Var:
-    """`v`, cast if need be."""
+    """Returns `v`, cast to `dtype` if necessary."""
     return v if v.dtype == dtype else op.Cast(v, to=dtype)
 
 
@@ -117,34 +117,36 @@ class Sampling:
 
     @property
     def weight(self) -> Var:
-        """(*lead, 1, T, ..., T, P)."""
+        """The weight of each neighbour, (*lead, 1, T, ..., T, P)."""
         return reduce(op.Mul, [a.weight for a in self.axes])
 
     def slope(self, axis: int) -> Var:
-        """How the weights change with the position along `axis`, (*lead, 1, T, ..., T, P)."""
+        """The slopes of the weights by the position along `axis`, (*lead, 1, T, ..., T, P)."""
         return reduce(op.Mul, [a.slope if i == axis else a.weight for i, a in enumerate(self.axes)])
 
     def overlaps(self, g: Var, images: Var, channels: Any) -> Var:
-        """s_k of cotangents (*lead, C, P) and images (*lead, C, *spatial): (*lead, 1, T, ..., T,
-        P).
+        """Returns s_k, the sum over channels of g times the k-th neighbour.
+
+        g: (*lead, C, P); images: (*lead, C, *spatial); result: (*lead, 1, T, ..., T, P).
         """
         products = self._pixels(images, channels) * self._beside(g)
         return op.ReduceSum(products, [len(self.lead)], keepdims=1)
 
     def along(self, s: Var, weights: Var) -> Var:
-        """sum_k s_k weights_k, (*lead, P)."""
+        """Returns sum_k s_k weights_k, (*lead, P)."""
         first = len(self.lead)
         return op.ReduceSum(s * weights, list(range(first, first + 1 + len(self.axes))), keepdims=0)
 
     def read(self, images: Var, channels: Any) -> Var:
-        """y: images (*lead, C, *spatial) at the positions, (*lead, C, P)."""
+        """Returns y (*lead, C, P): the images (*lead, C, *spatial) at the positions."""
         return op.ReduceSum(
             self._pixels(images, channels) * self.weight, self._tap_axes, keepdims=0
         )
 
     def spread(self, g: Var, channels: Any) -> Var:
-        """The images' adjoint, (*lead, C, *spatial): w_k g, for cotangents (*lead, C, P), added
-        into each neighbour.
+        """Returns the images' adjoint, (*lead, C, *spatial).
+
+        Adds w_k g into each neighbour, for cotangents g (*lead, C, P).
         """
         empty = zeros(joined([*self.lead, channels, product(self.spatial)]), g)
         updates = reshaped(self.weight * self._beside(g), [*self.lead, channels, self._reads])
@@ -158,20 +160,20 @@ class Sampling:
 
     @property
     def _reads(self) -> Any:
-        """How many pixels are read of each channel."""
+        """The number of pixels that are read of each channel."""
         return product([np.array([self.taps ** len(self.axes)], np.int64), self.count])
 
     def _beside(self, g: Var) -> Var:
-        """Cotangents (*lead, C, P) with axes for the neighbours."""
+        """Adds axes for the neighbours to cotangents (*lead, C, P)."""
         return op.Unsqueeze(g, self._tap_axes)
 
     def _places(self, channels: Any) -> Var:
-        """The index for each channel, (*lead, C, reads)."""
+        """Returns the index for each channel, (*lead, C, reads)."""
         flat = reshaped(self.index, [*self.lead, np.array([1], np.int64), self._reads])
         return op.Expand(flat, joined([*self.lead, channels, self._reads]))
 
     def _pixels(self, images: Var, channels: Any) -> Var:
-        """(*lead, C, T, ..., T, P)."""
+        """Returns the neighbours' values, (*lead, C, T, ..., T, P)."""
         flat = reshaped(images, [*self.lead, channels, product(self.spatial)])
         found = op.GatherElements(flat, self._places(channels), axis=-1)
         each = np.array([self.taps], np.int64)
@@ -187,10 +189,10 @@ def sampling(
     padding: str,
     aligned: bool,
 ) -> Sampling:
-    """The pixels read at `positions`, (*lead, P) in pixels for each spatial axis.
+    """Returns the pixels read at `positions`, which are (*lead, P) in pixels for each spatial axis.
 
-    `mode` is nearest, linear or cubic, `padding` zeros, border or reflection (with `aligned`, about
-    the edge pixels' centres).
+    `mode` is nearest, linear or cubic. `padding` is zeros, border or reflection; `aligned`
+    reflects about the edge pixels' centres.
     """
     first, rank = len(lead), len(positions)
     beside = list(range(first, first + rank + 1))
@@ -201,7 +203,7 @@ def sampling(
     index = axes[0].index
     for axis, size in zip(axes[1:], spatial[1:], strict=True):
         index = op.Add(op.Mul(index, size), axis.index)
-    # what onnxruntime gathers and scatters by fastest
+    # the index dtype that onnxruntime gathers and scatters by fastest
     places = op.Cast(index, to=TensorProto.INT32)
     return Sampling(tuple(lead), tuple(spatial), count, len(_WEIGHTS[mode]), places, tuple(axes))
 
@@ -209,7 +211,7 @@ def sampling(
 def _taps(
     position: Var, size: Any, mode: str, padding: str, aligned: bool, shape: list[int]
 ) -> _Taps:
-    """One axis; `shape` is that of the neighbours' own axis among the last ones."""
+    """Returns the neighbours along one axis; `shape` is that of their axis among the last ones."""
     position = op.Clip(position, -_FAR, _FAR)
     base = op.Round(position) if mode == "nearest" else op.Floor(position)
     table = np.array(_WEIGHTS[mode])
@@ -240,16 +242,16 @@ def _is_on_edge(t: Var, index: Var, axis: int, size: Any) -> Var:
 
 
 def _polynomial(coefficients: Sequence[np.ndarray[Any, Any]], t: Var) -> Var:
-    """Horner's scheme; the coefficients of 1, t, ..."""
+    """Evaluates a polynomial by Horner's scheme, given the coefficients of 1, t, ..."""
     terms = [constant(c, t.dtype) for c in coefficients] or [constant(0.0, t.dtype)]
     return reduce(lambda total, c: total * t + c, reversed(terms[:-1]), terms[-1])
 
 
 def _continued(place: Var, size: Any, padding: str, aligned: bool) -> tuple[Var, Var | None]:
-    """(the index of the pixel that stands at `place`, whether it counts; None if all do)."""
+    """Returns the index of the pixel at `place`, and whether the pixel counts (None if all do)."""
     one, zero = np.array([1], np.int64), np.array([0], np.int64)
     last = op.Sub(size, one)
-    # about the centres of the edge pixels if aligned, else about their outer edges
+    # reflect about the centres of the edge pixels if aligned, else about their outer edges
     if padding == "reflection":
         reach = op.Mul(last if aligned else size, np.array([2], np.int64))
         folded = op.Mod(place, op.Max(reach, one))
@@ -262,7 +264,7 @@ _MODES = {"bilinear": "linear", "bicubic": "cubic"}  # the names of opset 16
 
 
 def _sampling(g: Var, x: Var, grid: Var, binding: Binding) -> tuple[Sampling, Var]:
-    """The pixels of x that the grid (N, *O, rank), last axis first, reads; g as (N, C, P)."""
+    """Returns the pixels of x that the grid (N, *O, rank), last axis first, reads; g (N, C, P)."""
     rank = rank_of(grid if x.rank is None else x, binding) - 2
     dtype = number_type(x, grid)
     aligned, mode = bool(binding.attr("align_corners")), binding.attr("mode")
@@ -272,7 +274,7 @@ def _sampling(g: Var, x: Var, grid: Var, binding: Binding) -> tuple[Sampling, Va
     positions = []
     for axis, size in enumerate(spatial):
         p, length = op.Gather(places, np.int64(rank - 1 - axis), axis=-1), _length(size, dtype)
-        # the order of onnxruntime's own arithmetic: it decides which pixels are neighbours
+        # onnxruntime's order of arithmetic decides which pixels are neighbours
         positions.append(
             (p + 1.0) / 2.0 * (length - 1.0) if aligned else ((p + 1.0) * length - 1.0) / 2.0
         )
@@ -289,7 +291,7 @@ def _sampling(g: Var, x: Var, grid: Var, binding: Binding) -> tuple[Sampling, Va
 
 
 def _length(size: Any, dtype: int) -> Any:
-    """A size as a number."""
+    """Returns a size as a number."""
     return op.Cast(size, to=dtype) if isinstance(size, Var) else float(size[0])
 
 
@@ -326,8 +328,8 @@ vjp(
 def _affine_grid(
     g: Var, y: Var, theta: Var, size: tuple[int, ...] | Var, align_corners: int, binding: Binding
 ) -> Var:
-    """grid[n, p] = theta[n] (p, 1), so theta_grad[n] = sum_p g[n, p] (p, 1)^T; the p are the
-    identity's own grid.
+    """grid[n, p] = theta[n] (p, 1), so theta_grad[n] = sum_p g[n, p] (p, 1)^T; the positions p are
+    the grid of the identity.
     """
     if isinstance(size, Var):
         rank: Dim = size.shape[0] if size.shape else None
@@ -342,7 +344,7 @@ def _affine_grid(
             "declare size's shape"
         )
     d = rank - 2
-    # in a type that onnxruntime has a kernel for: for another it opens the body, and fails on a
+    # onnxruntime has kernels for these dtypes; for others it inlines the body and fails on a
     # constant operand
     dtype = np.float64 if theta.dtype == TensorProto.DOUBLE else np.float32
     grid = op.AffineGrid(

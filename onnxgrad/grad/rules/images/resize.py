@@ -1,9 +1,9 @@
 """Resize: the transposed interpolation, axis by axis.
 
-Resize is linear and separable: along each resized axis it multiplies by a matrix of weights. That
-matrix is what Resize makes of the identity, so the gradient graph asks the same operator, with the
-same attributes, for it: every mode and coordinate transformation comes out exactly as the runtime's
-own forward has it, for sizes known at run time only too.
+Resize is linear and separable: along each resized axis it multiplies by a matrix of weights. Resize
+of the identity returns this matrix, so the gradient graph runs the same operator on the identity,
+with the same attributes. All modes and coordinate transformations therefore agree exactly with the
+runtime's forward result, also for sizes that are known at run time only.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _ZERO_TO_ONE = (np.array([0.0], np.float32), np.array([1.0], np.float32))
 
 
 def _resize(g: Var, y: Var, x: Var, binding: Binding) -> Var:
-    """Multiply each resized axis of g by the transposed weights."""
+    """Multiplies each resized axis of g by the transposed weights."""
     rank = rank_of(x, binding)
     for v in binding.inputs[1:]:
-        # onnxruntime reads them flat, whatever their shape
+        # onnxruntime flattens these operands, whatever their shape
         if v is not None and v.rank not in (None, 1):
             raise InputError(f"'{v.name}' of '{binding}' is {v.type}, and no vector")
     axes = [from_front(a, rank) for a in binding.attr("axes") or range(rank)]
@@ -59,8 +59,8 @@ def _is_untouched(binding: Binding, position: int, axis: int, x: Var, y: Var) ->
 
 
 def _weights(binding: Binding, position: int, axis: int, x: Var, y: Var) -> Var:
-    """(size of x, size of y) along one axis: Resize of the identity, laid out as one image of in
-    x in x 1.
+    """Returns the weights along one axis, (size of x, size of y): Resize of the identity, laid out
+    as one image of in x in x 1.
     """
     roi, scales, sizes = (binding.operand(i) for i in (1, 2, 3))
     n = op.Shape(x, start=axis, end=axis + 1)
@@ -79,7 +79,7 @@ def _weights(binding: Binding, position: int, axis: int, x: Var, y: Var) -> Var:
     if binding.attr("keep_aspect_ratio_policy", "stretch") == "stretch":
         return _resized(binding, identity, corners, size=_at(sizes, position))
     length = op.Shape(y, start=axis, end=axis + 1)
-    if transformation in ("align_corners", "tf_crop_and_resize"):  # these know lengths only
+    if transformation in ("align_corners", "tf_crop_and_resize"):  # these depend on lengths only
         return _resized(binding, identity, corners, size=length)
     return _with_one_scale(binding, identity, x, sizes, length)
 
@@ -87,7 +87,7 @@ def _weights(binding: Binding, position: int, axis: int, x: Var, y: Var) -> Var:
 def _resized(
     binding: Binding, image: Var, corners: Var | None, *, scale: Any = None, size: Any = None
 ) -> Var:
-    """The last axis of (in, in or more) resized, by a scale or to a size."""
+    """Resizes the last axis of (in, in or more) by a scale or to a size."""
     one = np.array([1], np.int64)
     columns = op.Shape(image, start=0, end=1)
     rows = op.Shape(image, start=1, end=2)
@@ -99,11 +99,11 @@ def _resized(
 
 
 def _with_one_scale(binding: Binding, identity: Var, x: Var, sizes: Var, length: Var) -> Var:
-    """The weights if one scale, the smallest or largest of sizes to operand, holds for all axes.
+    """Returns the weights if all axes share one scale, the smallest or largest of sizes to operand.
 
-    Resize then rounds its result's sizes, but takes their floor when given scales. So it resizes a
-    longer image, continued by its last pixel, which positions beyond an image read anyhow, and the
-    first `length` are kept.
+    Resize then rounds the sizes of its result, but takes their floor if given scales. The gradient
+    therefore resizes a longer image, continued by its last pixel, and keeps the first `length`
+    elements. Positions beyond an image read the last pixel in any case.
     """
     transformation = binding.attr("coordinate_transformation_mode")
     for name, known in (
@@ -131,7 +131,7 @@ def _with_one_scale(binding: Binding, identity: Var, x: Var, sizes: Var, length:
         identity, op.Concat(np.array([0], np.int64), more, axis=0), None, [1], mode="edge"
     )
     weights = op.Slice(_resized(binding, longer, None, scale=scale), [0], length, [1])
-    if transformation == "pytorch_half_pixel":  # a single pixel reads the first
+    if transformation == "pytorch_half_pixel":  # an output of one pixel reads the first pixel
         weights = op.Where(
             op.Equal(length, np.array([1], np.int64)), op.Slice(identity, [0], [1], [1]), weights
         )
@@ -143,7 +143,7 @@ def _at(v: Var | None, position: int) -> Var:
 
 
 def _along(g: Var, axis: int, weights: Var, rank: int) -> Var:
-    """Sum over the resized axis: g's values times each source's weights."""
+    """Sums over the resized axis: the values of g times the weights of each source element."""
     if axis == rank - 1:
         return g @ weights.mT
     if axis == rank - 2:

@@ -34,7 +34,7 @@ class _Regions:
 
     @staticmethod
     def of(g: Var, x: Var, rois: Var, batch: Var, binding: Binding) -> _Regions:
-        """In the number type of the positions."""
+        """Returns the regions, with g and x in the number type of the positions."""
         dtype = number_type(x, rois)
         return _Regions(binding, as_type(x, dtype), as_type(g, dtype), as_type(rois, dtype), batch)
 
@@ -78,7 +78,7 @@ class _Regions:
         return reshaped(flat, [product([self.count, self._bins(self.columns)]), product([c, h])])
 
     def images(self) -> Var:
-        """dX: (N, H, R * bins) @ (R * bins, C * W), so that no region needs an image of its own."""
+        """dX: (N, H, R * bins) @ (R * bins, C * W), so that no region needs a separate image."""
         n, c, h, w = self.sizes
         weights = op.Transpose(self.rows.weights, perm=[2, 0, 1]) * op.Unsqueeze(
             self.owners, [1, 3]
@@ -87,8 +87,10 @@ class _Regions:
         return op.Transpose(reshaped(flat @ self.g_columns, [n, h, c, w]), perm=[0, 2, 1, 3])
 
     def d_weights(self, axis: int) -> Var:
-        """dA (R, bins, H) along axis 0, dB (R, bins, W) along axis 1: products with every image
-        (R * bins, N * size), of which each region keeps those with its own.
+        """dA (R, bins, H) along axis 0, dB (R, bins, W) along axis 1.
+
+        These are products with every image, (R * bins, N * size); each region keeps those of the
+        image that it lies on.
         """
         n, c, *sizes = self.sizes
         images = reshaped(
@@ -108,7 +110,7 @@ class _Regions:
 
     @cached_property
     def candidates(self) -> Candidates:
-        """Every weighted pixel of each bin, in onnxruntime's order: samples by row, corners by
+        """Every weighted pixel of each bin, in onnxruntime's order: samples by row, then corners by
         row.
         """
         rows, columns = self.rows, self.columns
@@ -129,8 +131,8 @@ class _Regions:
         return Candidates.among(self.x, op.Add(within, op.Unsqueeze(image, [1, 2])), taken, weights)
 
     def slope(self, axis: int) -> tuple[Var, Var]:
-        """How each candidate's weight moves with its sample along an axis, and that times its
-        position in bins.
+        """Returns the slope of each candidate's weight by its sample's position along an axis, and
+        the slope times its position in bins.
         """
         rows, columns = self.rows, self.columns
         sides = [_taps(1.0 - a.above, a.above) for a in (rows, columns)]
@@ -142,25 +144,25 @@ class _Regions:
         return self._flat(slope), self._flat(slope * at)
 
     def _pairs(self, down: Var, across: Var) -> tuple[Var, Var]:
-        """(R, bins, S, corners) of the two axes beside each other: axes (R, bins, bins, S, S,
-        corners, corners).
+        """Expands (R, bins, S, corners) of both axes to broadcast as (R, bins, bins, S, S, corners,
+        corners).
         """
         return op.Unsqueeze(down, [2, 4, 6]), op.Unsqueeze(across, [1, 3, 5])
 
     def _outer(self, down: Var, across: Var) -> Var:
-        """The product of (R, bins, S) of both axes, with axes for the corners."""
+        """Returns the product of (R, bins, S) of both axes, with axes for the corners."""
         a, b = self._pairs(op.Unsqueeze(down, [3]), op.Unsqueeze(across, [3]))
         return a * b
 
     def _flat(self, v: Var) -> Var:
-        """(R, bins * bins, candidates)."""
+        """Reshapes `v` to (R, bins * bins, candidates)."""
         bins = np.array([self.rows.bins * self.columns.bins], np.int64)
         four = np.array([4], np.int64)
         return reshaped(v, [self.count, bins, product([self.rows.count, self.columns.count, four])])
 
 
 def _taps(low: Var, high: Var) -> Var:
-    """Both corners along one axis, (R, bins, S, 2)."""
+    """Returns both corners along one axis, (R, bins, S, 2)."""
     return op.Concat(op.Unsqueeze(low, [3]), op.Unsqueeze(high, [3]), axis=3)
 
 
@@ -204,8 +206,9 @@ vjp(
 def _max_roi_pool(
     g: Var, y: Var, x: Var, rois: Var, pooled_shape: Any, spatial_scale: float
 ) -> Var:
-    """Each bin's first maximum receives its adjoint. Bins' ends are rounded as onnxruntime's
-    float32 does.
+    """Adds the adjoint of each bin to its first maximum.
+
+    Bin boundaries are rounded as onnxruntime rounds them in float32.
     """
     dtype = TensorProto.FLOAT
     rois, x_ = as_type(rois, dtype), as_type(x, dtype)
@@ -230,8 +233,8 @@ def _max_roi_pool(
 
 
 def _windows(rois: Var, axis: int, size: Any, bins: int, scale: float) -> tuple[Var, Var, Any]:
-    """The pixels of each region's bins along one axis, (R, bins, K), whether each belongs to it,
-    and K.
+    """Returns the pixels of each region's bins along one axis, (R, bins, K), whether each pixel
+    belongs to its bin, and K.
     """
     ends = (
         op.Gather(rois, np.array([column], np.int64), axis=1) * float(scale)

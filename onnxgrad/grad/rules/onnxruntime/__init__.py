@@ -1,1 +1,1 @@
-"""Operators of com.microsoft, and onnxruntime's own in the default domain."""
+"""Operators of com.microsoft, and onnxruntime's additions to the default domain."""

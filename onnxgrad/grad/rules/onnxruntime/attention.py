@@ -1,9 +1,8 @@
-"""onnxruntime's Attention and MultiHeadAttention (com.microsoft), by their bodies, as its CPU
-kernels compute them.
+"""Bodies of onnxruntime's Attention and MultiHeadAttention (com.microsoft), which compute what its
+CPU kernels compute.
 
 Shapes: B batch, S queries, L keys, P of them past (a cache), N heads, H the size of a head,
-D = N H. Caches that share a buffer, rotary embedding within Attention and packed projections are
-declined.
+D = N H. Shared caches, rotary embedding within Attention and packed projections raise InputError.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ def _attention(
     num_heads: int,
     binding: Binding,
 ) -> tuple[Var | None, ...]:
-    """x (B, S, E), weights (E, D + D + D_v): the projections, heads side by side, then attention
-    over x itself.
+    """Projects x (B, S, E) by weights (E, D + D + D_v), with heads side by side, and applies
+    self-attention.
     """
     decline(binding, "a shared cache of keys and values", binding.operand(6) is not None)
     decline(binding, "do_rotary", bool(binding.attr("do_rotary", 0)))
@@ -67,7 +66,7 @@ def _multi_head_attention(
     binding: Binding,
 ) -> tuple[Var | None, ...]:
     """query (B, S, D); key (B, L, D) and value (B, L, D_v), or both (B, N, L, H); bias (D + D +
-    D_v); past keys and values (B, N, P, H), which come first.
+    D_v). Past keys and values (B, N, P, H) precede the new ones.
     """
     past_key, past_value, *shared = (binding.operand(i) for i in range(6, 10))
     decline(binding, "a shared cache of keys and values", any(v is not None for v in shared))
@@ -85,7 +84,7 @@ def _multi_head_attention(
         binding, "a bias with keys and values that are split into heads", split and bias is not None
     )
     if bias is not None:
-        # written out: D may be known at run time only
+        # an explicit size: D may be known at run time only
         size = op.Shape(query, start=2, end=3)
         query = query + op.Slice(bias, [0], size, [0])
         key = key + op.Slice(bias, size, size + size, [0])
@@ -110,8 +109,9 @@ def _attend(
     binding: Binding,
     past: tuple[Var, int] | None,
 ) -> tuple[Var, Var]:
-    """softmax(scale q k^T + bias + masks) v of q (B, N, S, H), k (B, N, L, H), v (B, N, L, H_v):
-    (B, S, N H_v), and what the softmax was taken of. `past`: a value and the axis that counts the
+    """Returns softmax(scale q k^T + bias + masks) v, (B, S, N H_v), and the operand of the softmax.
+
+    q: (B, N, S, H), k: (B, N, L, H), v: (B, N, L, H_v). past: a value, and the axis that counts its
     keys from the cache.
     """
     scores = plus(
@@ -130,14 +130,14 @@ def _attend(
 
 
 def heads(x: Var, number: int) -> Var:
-    """(B, S, N H) as (B, N, S, H)."""
+    """Splits (B, S, N H) into heads (B, N, S, H)."""
     size = None if x.shape is None else x.shape[-1]
     split = op.Reshape(x, [0, 0, number, size // number if isinstance(size, int) else -1])
     return op.Transpose(split, perm=[0, 2, 1, 3])
 
 
 def scale_of(q: Var, given: float | None) -> float | Var:
-    """The factor of the scores: 1 / sqrt(H) unless given (0 counts as not given)."""
+    """Returns the factor of the scores: 1 / sqrt(H) unless given (0 counts as not given)."""
     if given:
         return given
     size = None if q.shape is None else q.shape[-1]
@@ -147,11 +147,11 @@ def scale_of(q: Var, given: float | None) -> float | Var:
 
 
 def _visible(mask: Var, q: Var, k: Var, binding: Binding) -> Var:
-    """Which keys a query sees: a bool tensor that broadcasts to (B, N, S, L).
+    """Returns which keys a query sees: a bool tensor that broadcasts to (B, N, S, L).
 
-    The mask is (B, L) or (B, S, L) with positive numbers at what is seen; or the ends (B) of each
-    row of keys; or the ends and then the starts (2 B); of (3 B + 2) the CPU kernel reads the first
-    B, the ends.
+    A mask (B, L) or (B, S, L) has positive numbers at visible keys. A mask (B) holds the end of
+    each row of keys, and a mask (2 B) the ends and then the starts. Of a mask (3 B + 2) the CPU
+    kernel reads only the first B numbers, the ends.
     """
     if mask.rank in (2, 3):
         return op.Unsqueeze(op.Greater(mask, 0), [1, 2] if mask.rank == 2 else [1])
@@ -167,8 +167,9 @@ def _visible(mask: Var, q: Var, k: Var, binding: Binding) -> Var:
 
 
 def _starts(mask: Var, q: Var, batch: Var) -> Var | None:
-    """The second half of a mask of 2 B numbers; zeros (or None) when it has another length,
-    which may show late.
+    """Returns the second half of a mask of 2 B numbers.
+
+    Returns zeros (or None) for a mask of another length, which may be known at run time only.
     """
     length = None if mask.shape is None else mask.shape[0]
     count = None if q.shape is None else q.shape[0]
@@ -183,8 +184,9 @@ def _starts(mask: Var, q: Var, batch: Var) -> Var | None:
 
 
 def _not_later(q: Var, k: Var, past: tuple[Var, int] | None) -> Var:
-    """(S, L): query i sees the past keys and the new ones up to i; the last query sees all, which
-    matters where L > S.
+    """Returns the causal mask (S, L): query i sees the past keys and new keys up to i.
+
+    The last query sees all keys, also those that exceed S.
     """
     cached = [] if past is None else [past]
     sizes = [None if v.shape is None else v.shape[a] for v, a in ((q, 2), (k, 2), *cached)]
@@ -200,20 +202,21 @@ def _not_later(q: Var, k: Var, past: tuple[Var, int] | None) -> Var:
 
 
 def count(v: Var, axis: int) -> Var:
-    """The size of an axis as an integer scalar."""
+    """Returns the size of an axis as an integer scalar."""
     return op.Squeeze(op.Shape(v, start=axis, end=axis + 1), [0])
 
 
 def lowest(like: Var) -> float:
-    """The lowest number of its dtype; float32's for bfloat16, which numpy has not and which would
-    round to -inf.
+    """Returns the lowest float16 if `like` is float16, else the lowest float32.
+
+    numpy has no bfloat16, where the lowest float32 would round to -inf.
     """
     half = numpy_dtype(like.dtype or TensorProto.FLOAT) == np.float16
     return float(np.finfo(np.float16 if half else np.float32).min)
 
 
 def decline(binding: Binding, what: str, declined: bool) -> None:
-    """Raises InputError for a call of which nothing is known to be right."""
+    """Raises InputError if `declined`: no rule is known to be right for such a call."""
     if declined:
         raise InputError(
             f"no gradient of {binding.domain}::{binding.op} at '{binding}': {what} is not "

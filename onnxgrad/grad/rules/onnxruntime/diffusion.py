@@ -1,7 +1,7 @@
-"""onnxruntime's operators of diffusion models (com.microsoft), by their bodies.
+"""Bodies of onnxruntime's operators for diffusion models (com.microsoft).
 
-Its optimiser writes them for GPUs, and its CPU has no kernels of them: the formulas are those of
-their schemas.
+onnxruntime's optimiser emits them for GPUs, and its CPU provider has no kernels for them. The
+formulas follow their schemas.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DOMAIN = "com.microsoft"
 def _group_norm(
     x: Var, gamma: Var, beta: Var, *, groups: int, activation: int = 0, binding: Binding
 ) -> Var:
-    """Groups of channels normalised, then one scale and bias per channel, then SiLU if asked."""
+    """Normalises groups of channels, applies a scale and bias per channel, then SiLU if set."""
     decline(binding, f"activation {activation}", activation not in (0, 1))
     rank, last = rank_of(x, binding), binding.attr("channels_last", 1)
     first = _moved(in_dtype_of(x, gamma), _to_front(rank) if last else None)
@@ -49,7 +49,10 @@ def _skip_group_norm(
     activation: int = 0,
     binding: Binding,
 ) -> tuple[Var, Var]:
-    """Group normalisation of x + skip + bias, and that sum; skip (N, H, W, C), or (N, C)."""
+    """Returns the group normalisation of x + skip + bias, and that sum.
+
+    skip: (N, H, W, C) or (N, C).
+    """
     rank, last = rank_of(x, binding), binding.attr("channels_last", 1)
     if rank_of(skip, binding) == 2:
         skip = op.Unsqueeze(skip, list(range(1, rank - 1) if last else range(2, rank)))
@@ -73,20 +76,20 @@ def _moved(v: Var, order: Sequence[int] | None) -> Var:
 
 
 def _nhwc_conv(x: Var, w: Var, bias: Var | None, *, binding: Binding) -> Var:
-    """A convolution of x (N, *S, C) by w (M, *K, C / group)."""
+    """Returns the convolution of x (N, *S, C) by w (M, *K, C / group)."""
     rank = rank_of(x, binding)
     x, w = (op.Transpose(v, perm=_to_front(rank)) for v in (x, w))
     return op.Transpose(windowed(x, w, bias, binding), perm=_to_back(rank))
 
 
 def _bias_split_gelu(x: Var, bias: Var) -> Var:
-    """The left half of the columns of x + bias times Gelu of the right half."""
+    """Returns the left half of the columns of x + bias, times Gelu of the right half."""
     left, right = op.Split(x + bias, axis=-1, num_outputs=2, outputs=2)
     return left * gelu(right)
 
 
 def _bias_softmax(x: Var, bias: Var, *, binding: Binding) -> Var:
-    """Softmax of x + bias over all axes from `axis` on."""
+    """Softmax of x + bias over `axis` and all later axes."""
     total, rank = x + bias, rank_of(x, binding)
     axis = from_front(binding.attr("axis", 1), rank)
     if axis == rank - 1:

@@ -19,7 +19,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 
 _DOMAIN = "com.microsoft"
-# the opset that brought Gelu
+# the opset that introduced Gelu
 _GELU = 20
 
 
@@ -36,14 +36,14 @@ def gelu(x: Var) -> Var:
 
 
 def fast_gelu(x: Var, bias: Var | None) -> Var:
-    """The approximation by tanh, of x + bias."""
+    """Returns the approximation by tanh of Gelu of x + bias."""
     x = plus(x, bias)
     if _has_gelu():
         return op.Gelu(x, approximate="tanh")
     return x * (op.Tanh((x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)) * 0.5 + 0.5)
 
 
-# ---- products and convolutions with what was fused into them -------------------------------------
+# ---- products and convolutions with fused operators ----------------------------------------------
 
 
 def _fused_matmul(
@@ -62,8 +62,9 @@ def _fused_matmul(
 
 
 def _arranged(v: Var, last_two: int, batch: int, binding: Binding) -> Var:
-    """The first axis moved behind the batch axes, (M, *batch, K) to (*batch, M, K); then the
-    last two swapped.
+    """Moves the first axis after the batch axes, (M, *batch, K) to (*batch, M, K), if `batch`.
+
+    Then swaps the last two axes, if `last_two`.
     """
     if not last_two and not batch:
         return v
@@ -100,12 +101,12 @@ def _fused_conv(x: Var, w: Var, bias: Var | None, z: Var | None, *, binding: Bin
 
 
 def windowed(x: Var, w: Var, bias: Var | None, binding: Binding) -> Var:
-    """The convolution by the attributes of the call."""
+    """Returns the convolution with the attributes of the call."""
     y: Var = op.Conv(x, w, bias, **{name: binding.attr(name, None) for name in _WINDOW})
     return y
 
 
-# the standard operator's attributes for the numbers of an activation
+# the standard operator's attributes that hold the parameters of an activation
 _ACTIVATIONS: dict[str, tuple[str, ...]] = {
     "Elu": ("alpha",),
     "HardSigmoid": ("alpha", "beta"),
@@ -139,14 +140,15 @@ _TINY = 1e-12
 def _layer_norm(
     x: Var, scale: Var, bias: Var | None, *, axis: int = -1, epsilon: float = 1e-5, binding: Binding
 ) -> tuple[Var | None, ...]:
-    """Result, mean and 1 / standard deviation, the last two if the call has them."""
+    """Returns the result, mean and 1 / standard deviation, the last two if the call has them."""
     present = [True, *(binding.result(i) is not None for i in (1, 2))]
     return (*op.LayerNormalization(x, scale, bias, axis=axis, epsilon=epsilon, outputs=present),)
 
 
 def root_mean_square(x: Var, scale: Var, epsilon: float, axes: Sequence[int]) -> tuple[Var, Var]:
-    """x / sqrt(mean(x^2) + epsilon) scaled, and the factor; in float32 if the data are of
-    half precision.
+    """Returns x / sqrt(mean(x^2) + epsilon) times the scale, and the factor of x.
+
+    Data of half precision are computed in float32.
     """
     up = (
         op.Cast(x, to=TensorProto.FLOAT)
@@ -197,8 +199,9 @@ def _embed(
     *,
     binding: Binding,
 ) -> tuple[Var | None, ...]:
-    """Tables (count, H) looked up by ids (batch, length), positions 0, 1, ... unless given,
-    added and normalised.
+    """Looks up ids (batch, length) in tables (count, H), adds the results and normalises the sum.
+
+    Positions are 0, 1, ... unless given.
     """
     mask, position_ids = binding.operand(7), binding.operand(8)
     length = op.Shape(input_ids, start=1, end=2)
@@ -214,7 +217,7 @@ def _embed(
     [y] = op.LayerNormalization(total, gamma, beta, axis=-1, epsilon=epsilon, outputs=1)
     if binding.result(1) is None:
         return (y, None, total)
-    # how many 1 each row of the mask has; zeros without a mask
+    # the number of ones in each row of the mask; zeros without a mask
     if mask is None:
         batch = op.Shape(input_ids, start=0, end=1)
         return (y, op.Expand(constant([0], TensorProto.INT32), batch), total)

@@ -1,8 +1,8 @@
-"""onnxruntime's GroupQueryAttention and RotaryEmbedding (com.microsoft), which generative models
-hold, by their bodies, as its CPU kernels compute them.
+"""Bodies of onnxruntime's GroupQueryAttention and RotaryEmbedding (com.microsoft), which compute
+what its CPU kernels compute. Generative models use these operators.
 
 Shapes: B batch, S queries, P slots of past keys, T slots of all keys, N heads, M heads of keys and
-values, H the size of a head, R the numbers that are turned, divided by 2.
+values, H the size of a head, R half the number of rotated elements.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def _rotary_embedding(
 
 
 def _turned(x: Var, cos: Var, sin: Var, interleaved: int) -> Var:
-    """x (B, N, S, H): its first 2 R columns as R complex numbers, times cos + i sin (B, S, R)."""
+    """Rotates x (B, N, S, H): the first 2 R columns, as R complex numbers, are multiplied by
+    cos + i sin (B, S, R).
+    """
     half = size_along(cos, 2)
     both = op.Add(half, half)
     if interleaved:
@@ -88,8 +90,9 @@ def _group_query_attention(
     kv_num_heads: int,
     binding: Binding,
 ) -> tuple[Var | None, ...]:
-    """query (B, S, N H), key and value (B, S, M H), or all three in query; past ones (B, M, P, H);
-    seqlens (B): the keys of each row less one; total: the most keys of a row.
+    """query (B, S, N H), key and value (B, S, M H), or all three in query; past ones (B, M, P, H).
+
+    seqlens: (B), the number of keys in each row minus one; total: the largest number of keys.
     """
     quantised = any(binding.operand(i) is not None for i in (12, 13))
     decline(binding, "a quantised cache", quantised)
@@ -111,7 +114,7 @@ def _group_query_attention(
 def _parts(
     query: Var, key: Var | None, value: Var | None, n: int, m: int, binding: Binding
 ) -> tuple[Var, Var, Var]:
-    """Queries (B, N, S, H), keys and values (B, M, S, H)."""
+    """Returns queries (B, N, S, H), and keys and values (B, M, S, H)."""
     if key is None or value is None:
         q, k, v = op.Split(heads(query, n + 2 * m), [n, m, m], axis=1, outputs=3)
     else:
@@ -120,7 +123,7 @@ def _parts(
 
 
 def _normed(x: Var, place: int, name: str, binding: Binding) -> Var:
-    """Each head divided by its root mean square, if there is a scale."""
+    """Divides each head by its root mean square, if the call has a scale for it."""
     scale, both = binding.operand(place), binding.attr("qk_norm_epsilon", 1e-6)
     if scale is None:
         return x
@@ -128,7 +131,7 @@ def _normed(x: Var, place: int, name: str, binding: Binding) -> Var:
 
 
 class _Places:
-    """Where the rows and the keys stand: the new ones of row b begin behind `done[b]` past ones."""
+    """The positions of rows and keys: new ones of row b begin after `done[b]` past ones."""
 
     def __init__(self, rows: Var, lengths: Var, most: Var, cache: Var | None) -> None:
         self.lengths, self.rows = lengths, rows
@@ -147,13 +150,13 @@ class _Places:
         self.keys = op.Unsqueeze(op.Range(0, self.total, 1), [0])  # (1, T)
 
     def given(self, positions: Var) -> Var:
-        """The positions of an operand: the first prompt counts from the first of them."""
+        """Returns the positions of an operand; the first prompt counts from the first position."""
         first = op.Slice(op.Reshape(positions, [-1]), [0], [1], [0])
         counted = first + self.index
         return counted if self.done is None else op.Where(self.prompt, counted, positions)
 
     def cached(self, past: Var | None, new: Var) -> Var:
-        """(B, M, T, H): the past ones, then the new ones, zeros behind."""
+        """Returns (B, M, T, H): the past keys or values, then the new ones, then zeros."""
         if past is None or self.done is None:
             return new
         at = self.keys - self.done  # (B, T)
@@ -167,20 +170,20 @@ class _Places:
         return op.Where(op.Unsqueeze(inside, [1, 3]), moved, kept)
 
     def over_slots(self, bias: Var) -> Var:
-        """A bias of the keys in use, with zeros behind for the slots that are not."""
+        """Pads a bias of the keys in use with zeros for unused slots."""
         if self.done is None:
             return bias
         room = op.Unsqueeze(self.total - self.most, [0])
         return op.Pad(bias, op.Concat([0, 0, 0, 0, 0, 0, 0], room, axis=0))
 
     def in_use(self, shown: Var) -> Var:
-        """The columns of the keys in use."""
+        """Returns the columns of the keys in use."""
         return (
             shown if self.done is None else op.Slice(shown, [0], op.Unsqueeze(self.most, [0]), [3])
         )
 
     def visible(self, window: int, causal: int) -> Var:
-        """(B or 1, 1, S, T): which keys a row sees."""
+        """Returns the keys that each row sees, (B or 1, 1, S, T)."""
         keys = op.Unsqueeze(self.keys, [1])
         if not causal:
             return op.Unsqueeze(op.LessOrEqual(keys, op.Unsqueeze(self.lengths, [2])), [1])
@@ -193,9 +196,9 @@ class _Places:
 
 
 def _attend(q: Var, k: Var, v: Var, place: _Places, binding: Binding) -> tuple[Var, Var | None]:
-    """(B, S, N H), and the scores or weights if the call has them as a result."""
+    """Returns y (B, S, N H), and the scores or weights if the call has them as a result."""
     n, m = binding.attr("num_heads"), binding.attr("kv_num_heads")
-    # the N / M queries of one key lie beside each other
+    # the N / M queries of each key are adjacent
     scores = op.Reshape(q * scale_of(q, binding.attr("scale", None)), [0, m, -1, 0]) @ k.mT
     scores = op.Reshape(scores, op.Concat([0, n], op.Unsqueeze(place.rows, [0]), [-1], axis=0))
     if cap := binding.attr("softcap", 0.0):
@@ -218,7 +221,7 @@ def _attend(q: Var, k: Var, v: Var, place: _Places, binding: Binding) -> tuple[V
 
 
 def _beside_a_sink(scores: Var, sink: Var) -> Var:
-    """The softmax over the scores and one more, exp(sink), that weighs nothing."""
+    """Returns the softmax over the scores and the sink, without the sink's column."""
     like = op.Slice(scores, [0], [1], [3])
     sinks = op.Expand(op.Reshape(sink, [1, -1, 1, 1]), op.Shape(like))
     weights = op.Softmax(op.Concat(scores, sinks, axis=3), axis=-1)

@@ -1,4 +1,4 @@
-"""onnxruntime's operators with quantised operands (com.microsoft): nothing flows into the integers,
+"""onnxruntime's operators with quantised operands (com.microsoft). Integers receive no gradient;
 the derivative of the floats is exact.
 """
 
@@ -19,7 +19,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 
 _DOMAIN = "com.microsoft"
-# the opset in which Cast knows integers of four bits
+# from this opset on, Cast accepts integers of four bits
 _FOUR_BITS = 21
 
 
@@ -57,7 +57,7 @@ def _matmul_nbits(
 
 
 def _unpacked(v: Var, bits: int) -> Var:
-    """The integers in the bytes, lowest bits first, in a line."""
+    """Returns the integers packed in bytes, lowest bits first, as a vector."""
     line = op.Reshape(v, [-1, 1])
     if bits == 8:
         return line
@@ -68,7 +68,7 @@ def _unpacked(v: Var, bits: int) -> Var:
     return op.Concat(*(op.BitwiseAnd(v, np.uint8((1 << bits) - 1)) for v in parts), axis=1)
 
 
-# the numbers that bitsandbytes' codes of four bits stand for: FP4, NF4
+# the numbers that the 4-bit codes of bitsandbytes represent: FP4, NF4
 _FP4 = (
     0.0, 0.00520833333, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25,
     -0.0, -0.00520833333, -0.66666667, -1.0, -0.33333333, -0.5, -0.16666667, -0.25,
@@ -82,11 +82,11 @@ _NF4 = (
 
 
 def _matmul_bnb4(a: Var, b: Var, absmax: Var, *, binding: Binding) -> Var:
-    """a W^T; W (N, K) is a line of blocks with one scale each."""
+    """a W^T, where W (N, K) is a sequence of blocks with one scale each."""
     decline(binding, "transB = 0", not binding.attr("transB", 1))
     K, N, block = (binding.attr(name) for name in ("K", "N", "block_size"))
     length = N * K
-    # the first of two is in the upper half of a byte
+    # the first of two codes is in the upper half of a byte
     low = op.BitwiseAnd(b, np.uint8(15))
     high = op.BitShift(b, np.uint8(4), direction="RIGHT")
     codes = op.Concat(*(op.Reshape(v, [-1, 1]) for v in (high, low)), axis=1)
@@ -102,7 +102,7 @@ def _matmul_bnb4(a: Var, b: Var, absmax: Var, *, binding: Binding) -> Var:
 def _gather_block_quantized(
     data: Var, indices: Var, scales: Var, zero_points: Var | None, *, binding: Binding
 ) -> Var:
-    """The elements `indices` of (data - zero point) * scale, whose blocks lie along an axis."""
+    """Returns the elements `indices` of (data - zero point) * scale; blocks lie along one axis."""
     rank, packed = rank_of(data, binding), data.dtype == TensorProto.UINT8
     rows = from_front(binding.attr("gather_axis", 0), rank)
     axis = from_front(binding.attr("quantize_axis", 1), rank)
@@ -118,7 +118,7 @@ def _gather_block_quantized(
     inside = op.And(op.GreaterOrEqual(indices, op.Neg(size)), op.Less(indices, size))
     indices = op.Where(inside, indices, 0)
     split = axis != rows
-    if split:  # only what is read is made a number
+    if split:  # convert only the elements that are read
         given = [op.Gather(v, indices, axis=rows) for v in given]
         axis += number - 1 if axis > rows else 0
     scale, *integers = given
@@ -136,17 +136,17 @@ def _gather_block_quantized(
 
 
 def _in_bytes(v: Var, binding: Binding) -> Var:
-    """Integers of four bits in eight: few operators know the shorter ones."""
+    """Widens integers of four bits to eight, because few operators accept the shorter ones."""
     signed = v.dtype == TensorProto.INT4
     if v.const is not None:
         return constant(np.asarray(v.const).astype(np.int8 if signed else np.uint8))
     known = binding.block.opsets.get("", 0) >= _FOUR_BITS
-    decline(binding, "data of four bits that is no constant, before opset 21,", not known)
+    decline(binding, "non-constant data of four bits before opset 21", not known)
     return op.Cast(v, to=TensorProto.INT8 if signed else TensorProto.UINT8)
 
 
 def _numbers(v: Var, bits: int, like: Var) -> Var:
-    """Integers as floats; those in a byte lie along the last axis, lowest bits first."""
+    """Returns integers as floats; packed ones lie along the last axis, lowest bits first."""
     if bits in (2, 4):
         parts = [op.BitShift(v, np.uint8(low), direction="RIGHT") for low in range(0, 8, bits)]
         last = v.rank or 1
@@ -156,7 +156,7 @@ def _numbers(v: Var, bits: int, like: Var) -> Var:
 
 
 def _to_scale(g: Var, y: Var, x: Var, scale: Var, zero_point: Var | None, binding: Binding) -> Var:
-    """y = (x - zero point) scale: the sum of g (x - zero point) over what shares a scale."""
+    """y = (x - zero point) scale: sums g (x - zero point) over the elements of each scale."""
     axis, q = binding.attr("axis", 1), op.Cast(x, to=g.dtype)
     rank_of(scale, binding)
     if zero_point is not None:

@@ -1,4 +1,4 @@
-"""Operators of com.microsoft that ONNX has too, by ONNX's; matrices' inverses and distances."""
+"""com.microsoft operators that ONNX has as well, by ONNX's; inverses of matrices, and distances."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 
 _DOMAIN = "com.microsoft"
-# the opset that calls bilinear interpolation linear
+# the opset that renamed bilinear interpolation to linear
 _LINEAR = 20
 
 
@@ -47,7 +47,7 @@ vjp(f"{_DOMAIN}::Inverse", lambda g, y, x: op.Neg(y.mT @ g @ y.mT))
 
 
 def _weights(g: Var, y: Var, binding: Binding) -> Var:
-    """The adjoint of half a squared distance."""
+    """Returns the adjoint of half the squared distance."""
     metric = binding.attr("metric", "sqeuclidean")
     if metric not in ("sqeuclidean", "euclidean"):
         raise InputError(

@@ -1,1 +1,1 @@
-"""RNN, GRU, LSTM: a sweep over time, forward and back."""
+"""RNN, GRU, LSTM: sweeps over time, forwards and backwards."""

@@ -1,4 +1,4 @@
-"""Gates of recurrent layers: computed again, or kept by the forward run."""
+"""Gates of recurrent layers: computed again, or stored by the forward run."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Value = Callable[[Var, float, float], Var]
 
 
 def _piecewise(mask: Var, then: float | Var, otherwise: float | Var, like: Var) -> Var:
-    """Where of numbers, in the dtype of `like`."""
+    """Where of two numbers, in the dtype of `like`."""
     both = (constant(v, like.dtype) if isinstance(v, float) else v for v in (then, otherwise))
     return op.Where(mask, *both)
 
 
-# no default: ONNX would have 1, onnxruntime takes 0
+# no default: ONNX's is 1, onnxruntime's is 0
 _UNSAID = math.nan
-# (value of z, slope of (z, value), default alpha, default beta, takes alpha, takes beta); the kinks
-# as in activation.py
+# (value of z, slope of (z, value), default alpha, default beta, takes alpha, takes beta); slopes at
+# kinks are those of activations.py
 _ACTIVATIONS: dict[str, tuple[Value, Slope, float, float, bool, bool]] = {
     "sigmoid": (
         lambda z, a, b: op.Sigmoid(z),
@@ -114,13 +114,13 @@ _ACTIVATIONS: dict[str, tuple[Value, Slope, float, float, bool, bool]] = {
 }
 
 
-# their slope follows from their value alone
+# activations whose slope is a function of their value
 _BY_VALUE = frozenset({"sigmoid", "tanh", "relu", "hardsigmoid"})
 
 
 @dataclass(frozen=True)
 class Gate:
-    """One activation with its numbers; `clip` bounds what enters it, 0 does not."""
+    """One activation with its parameters; `clip` bounds its operand, and 0 means no bounds."""
 
     name: str
     alpha: float
@@ -133,7 +133,7 @@ class Gate:
         return _ACTIVATIONS[self.name][0](inner, self.alpha, self.beta)
 
     def slope(self, z: Var) -> Var:
-        """The derivative of the value by `z`; 0 outside of the bounds, 1 times the activation's
+        """Returns the derivative of the value by `z`: 0 outside the bounds, the activation's slope
         on them.
         """
         inner = op.Clip(z, -self.clip, self.clip) if self.clip else z
@@ -144,25 +144,25 @@ class Gate:
 
     @property
     def is_by_value(self) -> bool:
-        """Whether `slope_at` returns the slope."""
+        """Whether `slope_at` can compute the slope."""
         return not self.clip and self.name in _BY_VALUE
 
     def slope_at(self, y: Var) -> Var:
-        """The derivative where the value is `y`."""
+        """Returns the derivative at the point where the value is `y`."""
         return _ACTIVATIONS[self.name][1](y, y, self.alpha, self.beta)
 
 
 def gates(
     binding: Binding, defaults: Sequence[str], directions: int, unclipped: int = -1
 ) -> list[list[Gate]]:
-    """The gates of each direction. Alphas and betas are handed out in order to the activations that
-    take them.
+    """Returns the gates of each direction. Alphas and betas are assigned in order to the
+    activations that take them.
 
-    `unclipped`: the position within a direction that `clip` does not reach (LSTM's cell output, as
-    onnxruntime does). Raises InputError for an activation that ONNX does not know, or without the
-    numbers that it needs.
+    `unclipped`: the position within a direction that `clip` does not apply to (LSTM's cell output,
+    as in onnxruntime). Raises InputError if ONNX does not define an activation, or if its
+    parameters are missing.
     """
-    # RNN's schema gives two functions by default even if one direction needs one
+    # RNN's schema has two functions by default, even for one direction
     names = list(binding.attr("activations", None) or list(defaults) * directions)[
         : len(defaults) * directions
     ]
@@ -182,29 +182,28 @@ def gates(
         if math.isnan(alpha) or math.isnan(beta):
             lacking = "activation_alpha" + ("" if name == "affine" else " and activation_beta")
             raise InputError(
-                f"'{binding}' has the activation '{name}' without its numbers, where ONNX and "
-                f"onnxruntime differ: give {lacking}"
+                f"'{binding}' has the activation '{name}' without its parameters, for "
+                f"which ONNX and onnxruntime have different defaults: set {lacking}"
             )
         found.append(Gate(name, alpha, beta, 0.0 if i % len(defaults) == unclipped else clip))
     if len(found) != len(defaults) * directions:
         raise InputError(
-            f"'{binding}' has {len(found)} activations where {len(defaults) * directions} are "
-            "needed"
+            f"'{binding}' has {len(found)} activations but needs {len(defaults) * directions}"
         )
     return [found[i : i + len(defaults)] for i in range(0, len(found), len(defaults))]
 
 
-# multiplications per step from which on the operator is replaced
+# the least number of multiplications per step for which a Scan replaces the operator
 _WORTH = 1 << 17
-# an open batch, or an open number of inputs, counts as this many
+# the assumed size of an unknown batch, or number of inputs
 _OPEN = 16
 
 
 def is_kept(cell: Recurrent, kinds: Sequence[Sequence[Gate]]) -> bool:
-    """Whether a Scan is to take the operator's place: it has work enough, every slope follows from
-    what is kept, and no row ends early.
+    """Whether a Scan replaces the operator and stores its gates.
 
-    False for an operator that checkpointing keeps and reads through a stand-in.
+    This requires enough work per step, slopes that follow from the stored values, and rows of full
+    length. False for an operator that checkpointing keeps and reads through a stand-in.
     """
     binding = cell.binding
     inputs = cell.x.shape[2] if cell.x.shape is not None else None
@@ -218,8 +217,10 @@ def is_kept(cell: Recurrent, kinds: Sequence[Sequence[Gate]]) -> bool:
 
 
 def take_place(cell: Recurrent, series: Sequence[Var], finals: Sequence[Sequence[Var]]) -> None:
-    """Let the operator's readers read Y from `series`, the hidden state after each step (T, B, H)
-    by direction, and its final states from `finals`, (B, H) by direction.
+    """Redirects readers of the operator to the results of a Scan.
+
+    series: the hidden state after each step, (T, B, H) by direction, read as Y; finals: the final
+    states, (B, H) by direction.
     """
     binding = cell.binding
     parts = [op.Unsqueeze(v, [1]) for v in series]

@@ -1,10 +1,10 @@
 """The parts that RNN, GRU and LSTM share: operands by direction, states before each step, and a
 sweep over time by Scan.
 
-Gates are kept by a Scan in the operator's place (see `take_place`), or computed again from the
-forward states Y, for all steps at once. Only the adjoint of the state passes from step to step, and
-each cell's sweep is linear in it with coefficients known beforehand. Rows past their sequence
-length keep their state, so both directions run in the order of X and nothing is reversed.
+Gates are stored by a Scan that replaces the operator (see `take_place`), or computed again from the
+forward states Y for all steps at once. Only the adjoint of the state passes from step to step. Each
+cell's sweep is linear in it, with coefficients that are known beforehand. Rows past their sequence
+length keep their state, so both directions run in the order of X and no row is reversed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Step = Callable[[Sequence[Var], Sequence[Var]], tuple[Sequence[Var], Sequence[Va
 
 @dataclass(frozen=True)
 class Direction:
-    """One direction of a recurrent operator; time-major, `mask` (T, B, 1) marks the steps that
-    count.
+    """One direction of a recurrent operator. Its `mask` (T, B, 1) is true at steps within the
+    length of each row; time is the first axis.
     """
 
     index: int
@@ -40,7 +40,7 @@ class Direction:
     mask: Var | None
 
     def masked(self, v: Var, otherwise: float = 0.0) -> Var:
-        """`v` (T, B, H) where a step counts, else a number."""
+        """Returns `v` (T, B, H) with a number at the steps past the length of a row."""
         return v if self.mask is None else op.Where(self.mask, v, otherwise)
 
 
@@ -59,8 +59,8 @@ class Recurrent:
         hidden = binding.attr("hidden_size", None) or (r.shape[2] if r.shape is not None else None)
         if not isinstance(hidden, int):
             raise InputError(
-                f"the gradient of '{binding}' needs its hidden_size: neither "
-                "attribute nor R's shape says"
+                f"the gradient of '{binding}' needs hidden_size, but neither "
+                "the attribute nor the shape of R states it"
             )
         self.hidden = hidden
         self.width = gate_count * hidden
@@ -86,14 +86,15 @@ class Recurrent:
     # ---- operands of one direction ---------------------------------------------------------------
 
     def of_direction(self, v: Var, d: Direction, axis: int = 0) -> Var:
-        """`v` without its direction axis."""
+        """Removes the direction axis of `v`."""
         if len(self.reverse) == 1:
             return op.Squeeze(v, [axis])
         return op.Gather(v, constant(np.int64(d.index)), axis=axis)
 
     def state(self, v: Var | None, d: Direction) -> Var:
-        """(B, H) of an initial state, or of the adjoint of a final one; zeros when there is
-        none.
+        """Returns an initial state, or the adjoint of a final one, as (B, H).
+
+        Returns zeros if `v` is None.
         """
         if v is not None:
             return self.of_direction(v, d, 1 if self.layout else 0)
@@ -110,35 +111,35 @@ class Recurrent:
         return op.Expand(zero, size)
 
     def series(self, v: Var, d: Direction) -> Var:
-        """(T, B, H) of Y or its adjoint."""
+        """Returns (T, B, H) of Y or its adjoint."""
         if not self.layout:
             return self.of_direction(v, d, 1)
         return op.Transpose(self.of_direction(v, d, 2), perm=[1, 0, 2])
 
     def before(self, series: Var, initial: Var, d: Direction) -> Var:
-        """The state before each step, from that after each and the initial one."""
+        """Returns the state before each step, given the state after each and the initial one."""
         first = op.Unsqueeze(initial, [0])
         if self.steps == 1:
             return first
         if not d.reverse:
             return op.Concat(first, op.Slice(series, [0], [-1], [0]), axis=0)
         later = op.Slice(series, [1], [np.iinfo(np.int64).max], [0])
-        if d.mask is not None:  # what a row starts from at its own end
+        if d.mask is not None:  # a reversed row starts from the initial state at its end
             later = op.Where(op.Slice(d.mask, [1], [np.iinfo(np.int64).max], [0]), later, first)
         return op.Concat(later, first, axis=0)
 
     def after(self, d: Direction) -> Var:
-        """The hidden state after each step, (T, B, H); 0 where a step does not count."""
+        """Returns the hidden state after each step, (T, B, H); 0 past the length of a row."""
         return self.series(self._y[0], d)
 
     def h_before(self, d: Direction) -> Var:
-        """The hidden state before each step, (T, B, H)."""
+        """Returns the hidden state before each step, (T, B, H)."""
         return self.before(self.after(d), self.state(self.binding.operand(5), d), d)
 
     # ---- sums for all steps at once --------------------------------------------------------------
 
     def bias(self, d: Direction, part: int, start: int = 0, stop: int | None = None) -> Var | None:
-        """The bias of the input (part 0) or of the recurrence (1), features start to stop."""
+        """Returns the bias of the input (part 0) or recurrence (1), features start to stop."""
         b = self.binding.operand(3)
         if b is None:
             return None
@@ -147,19 +148,19 @@ class Recurrent:
         return op.Slice(self.of_direction(b, d), [low + start], [low + stop], [0])
 
     def weight(self, v: Var, d: Direction, start: int = 0, stop: int | None = None) -> Var:
-        """Rows start to stop of W or R, (rows, features)."""
+        """Returns the rows start to stop of W or R, (rows, features)."""
         rows = self.of_direction(v, d)
         if stop is None or (start == 0 and stop == self.width):
             return rows
         return op.Slice(rows, [start], [stop], [0])
 
     def of_x(self, d: Direction) -> Var:
-        """X W^T + Wb + Rb, (T * B, width)."""
+        """Returns X W^T + Wb + Rb, (T * B, width)."""
         bias = plus(self.bias(d, 0), self.bias(d, 1))
         return op.Gemm(self.flat_x, self.weight(self.w, d), bias, transB=1)
 
     def in_time(self, flat: Var, width: int) -> Var:
-        """(T * B, width) as (T, B, width)."""
+        """Reshapes (T * B, width) to (T, B, width)."""
         sizes = (self.steps, self.batch)
         if all(isinstance(n, int) for n in sizes):
             target: Any = np.array([*sizes, width], np.int64)
@@ -172,23 +173,23 @@ class Recurrent:
         return op.Reshape(flat, target)
 
     def seed(self, g: Sequence[Var | None], d: Direction) -> list[Var]:
-        """The adjoint of each step's output, as one scanned operand; none when Y has no adjoint."""
+        """Returns the adjoint of each step's output to scan over; empty if Y has no adjoint."""
         return [] if not g or g[0] is None else [d.masked(self.series(g[0], d))]
 
     def final(self, g: Sequence[Var | None], index: int, d: Direction) -> Var:
-        """The adjoint of the final state Y_h (1) or Y_c (2)."""
+        """Returns the adjoint of the final state Y_h (1) or Y_c (2)."""
         return self.state(g[index] if len(g) > index else None, d)
 
     def carry(self, d: Direction) -> list[Var]:
-        """(T, B, 1), 1 where a step does not count and passes its adjoint on, as one scanned
-        operand.
+        """Returns (T, B, 1) to scan over: 1 at steps past the length of a row, which pass their
+        adjoint on. Empty without a mask.
         """
         return [] if d.mask is None else [op.Cast(op.Not(d.mask), to=self.x.dtype)]
 
     def sweep(
         self, step: Step, states: Sequence[Var], scans: Sequence[Var], reverse: bool
     ) -> tuple[list[Var], ...]:
-        """Run `step` over the first axis of `scans`; the final states and the stacked results."""
+        """Runs `step` over the first axis of `scans`. Returns final states and stacked results."""
         if self.steps == 1:
             after, outs = step(states, [op.Squeeze(v, [0]) for v in scans])
             return list(after), [op.Unsqueeze(v, [0]) for v in outs]
@@ -238,11 +239,11 @@ class Recurrent:
         initial_c: Sequence[Var] = (),
         p: Sequence[Var] = (),
     ) -> list[Any]:
-        """The partials of X, W, R, B, sequence_lens, initial_h, initial_c and P, from those of each
-        direction.
+        """Returns the partials of X, W, R, B, sequence_lens, initial_h, initial_c and P, given
+        those of each direction.
 
-        x, h: the adjoints of what W X and R H amount to, (T, B, width) each; they differ where a
-        gate resets R H.
+        x, h: the adjoints of the products W X and R H, (T, B, width) each; they differ if a gate
+        resets R H.
         """
         partials: list[Callable[[], Var] | None] = [
             lambda: self.x_partial(x),
@@ -262,14 +263,14 @@ class Recurrent:
         ]
 
     def x_partial(self, by_direction: Sequence[Var]) -> Var:
-        """The adjoint of X, from that of what W X amounts to, (T, B, width) each."""
+        """Returns the adjoint of X, given the adjoints of W X, (T, B, width) each."""
         flat = op.Flatten(self.joined(by_direction), axis=2)
         weight = op.Reshape(self.w, np.array([len(by_direction) * self.width, -1], np.int64))
         dx = reshape_like(op.MatMul(flat, weight), self.x)
         return op.Transpose(dx, perm=[1, 0, 2]) if self.layout else dx
 
     def b_partial(self, of_x: Sequence[Var], of_h: Sequence[Var]) -> Var:
-        """The adjoint of B: of the input's bias, then of the recurrence's, for each direction."""
+        """Returns the adjoint of B: for each direction the input's bias, then the recurrence's."""
         sums = [
             op.ReduceSum(v, [0, 1], keepdims=0)
             for pair in zip(of_x, of_h, strict=True)
@@ -278,23 +279,23 @@ class Recurrent:
         return reshape_like(op.Concat(*sums, axis=0), cast(Var, self.binding.operand(3)))
 
     def joined(self, by_direction: Sequence[Var]) -> Var:
-        """Side by side along the features."""
+        """Concatenates the directions along the features."""
         return by_direction[0] if len(by_direction) == 1 else op.Concat(*by_direction, axis=2)
 
     def stacked(self, by_direction: Sequence[Var], state: bool = False) -> Var:
-        """With the direction axis back, where it belongs in weights or states."""
+        """Stacks the directions along the direction axis of weights, or of states if `state`."""
         axis = 1 if state and self.layout else 0
         parts = [op.Unsqueeze(v, [axis]) for v in by_direction]
         return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=axis)
 
 
 def flat_product(a: Var, b: Var) -> Var:
-    """The sum over steps and batch of a^T b, (features of a, features of b)."""
+    """Returns the sum over steps and batch of a^T b, (features of a, features of b)."""
     return op.Gemm(op.Flatten(a, axis=2), op.Flatten(b, axis=2), transA=1)
 
 
 def _matrix(type_: Type | None) -> Type | None:
-    """(batch, features) if the shape is unknown: onnxruntime needs the ranks in a Scan's body."""
+    """Returns (batch, features) if the shape is unknown, since a Scan's body needs known ranks."""
     if isinstance(type_, TensorType) and type_.shape is None:
         return TensorType(type_.dtype, (None, None))
     return type_

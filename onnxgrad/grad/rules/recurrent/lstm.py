@@ -1,5 +1,5 @@
-"""LSTM: the gates and cell states of all steps by one sweep forwards, the adjoints of both states
-by one backwards.
+"""LSTM: a forward sweep computes the gates and cell states of all steps, and a backward sweep the
+adjoints of both states.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class _Steps:
     """The values of a direction's steps, (T, B, H) each: the hidden and the cell state before each,
     the gates i, o and f, the candidate c, and h(C).
 
-    slopes: those of i, o, f, c and h(C). p: the peepholes of i, o, f, which saw `seen`, (T, B, 3H):
-    C_before, C, C_before.
+    slopes: those of i, o, f, c and h(C). p: the peepholes of i, o, f, whose operand is `seen`,
+    (T, B, 3H): C_before, C, C_before.
     """
 
     h_before: Var
@@ -64,8 +64,9 @@ class _Steps:
 def _kept(
     cell: Recurrent, d: Direction, kinds: Sequence[Gate]
 ) -> tuple[_Steps, Var, Sequence[Var]]:
-    """The steps of a direction without peepholes, in the operator's place (see `take_place`); H
-    after each, (T, B, H), and the final H and C.
+    """Replaces a direction without peepholes by a Scan that stores its steps (see `take_place`).
+
+    Returns the steps, H after each, (T, B, H), and the final H and C.
     """
     f, g, h = kinds
     r = cell.weight(cell.r, d)
@@ -91,7 +92,7 @@ def _kept(
 
 
 def _again(cell: Recurrent, d: Direction, kinds: Sequence[Gate]) -> _Steps:
-    """The steps again: Z = X W^T + H_before R^T + Wb + Rb, and the cell states by a sweep."""
+    """Computes the steps again: Z = X W^T + H_before R^T + Wb + Rb, and the cells by a sweep."""
     f, g, h = kinds
     h_before, r = cell.h_before(d), cell.weight(cell.r, d)
     flat_z = op.Gemm(op.Flatten(h_before, axis=2), r, cell.of_x(d), transB=1)
@@ -114,7 +115,7 @@ def _again(cell: Recurrent, d: Direction, kinds: Sequence[Gate]) -> _Steps:
 def _direction(
     cell: Recurrent, d: Direction, at: _Steps, adjoints: Adjoints, wanted: Sequence[bool]
 ) -> tuple[Any, ...]:
-    """The adjoints of the sums Z (T, B, 4H), of R, of P, of initial_h and of initial_c.
+    """Returns the adjoints of the sums Z (T, B, 4H), of R, of P, of initial_h and of initial_c.
 
     With i, o, f = f(Z + P (C_before, C, C_before)), c = g(Z_c), C = f C_before + i c and H = o
     h(C):
@@ -123,8 +124,8 @@ def _direction(
         f'(Z_i)         dZ_f = dC C_before f'(Z_f)                          dZ_c = dC i g'(Z_c)
         dH_before = dZ R            dC_before = dC (f + P_i c f'(Z_i) + P_f C_before f'(Z_f))
 
-    Every step is linear in dH and dC, with coefficients that are known for all steps beforehand.
-    Under input_forget f is 1 - i, and dZ_i = dC (c - C_before) f'(Z_i).
+    Every step is linear in dH and dC, with coefficients that are known beforehand for all steps.
+    With input_forget, f is 1 - i and dZ_i = dC (c - C_before) f'(Z_i).
     """
     coupled, r = _is_coupled(cell), cell.weight(cell.r, d)
     of_i, of_o, of_f, of_g, of_h = at.slopes
@@ -168,13 +169,14 @@ def _direction(
 
 
 def _is_coupled(cell: Recurrent) -> bool:
-    """f = 1 - i."""
+    """Whether f = 1 - i."""
     return bool(cell.binding.attr("input_forget", 0))
 
 
 def _cells(cell: Recurrent, d: Direction, f: Gate, g: Gate, z: Var, z_c: Var, p: Var | None) -> Var:
-    """The cell state after each step, (T, B, H); of a row past its length, the one it ended
-    with.
+    """Returns the cell state after each step, (T, B, H).
+
+    A row past its length keeps its last cell state.
     """
     initial, coupled = cell.state(cell.binding.operand(6), d), _is_coupled(cell)
     c = g(z_c)

@@ -1,5 +1,5 @@
-"""RNN and GRU: one sweep over time for the state's adjoint, everything else for all steps at
-once (see _sweep).
+"""RNN and GRU: one sweep over time computes the state's adjoint. All other values are computed for
+all steps at once (see `_sweep`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _rnn(
 def _rnn_direction(
     cell: Recurrent, d: Direction, f: Gate, g: Adjoints, wanted: Sequence[bool]
 ) -> tuple[Any, ...]:
-    """dz = f'(z) dh, dh_before = dz R; the adjoints of z, of R and of the initial state."""
+    """dz = f'(z) dh, dh_before = dz R. Returns the adjoints of z, of R and of the initial state."""
     h = cell.h_before(d)
     r = cell.weight(cell.r, d)
     if f.is_by_value:
@@ -84,7 +84,7 @@ def _gru(
 @dataclass(frozen=True)
 class _GruSteps:
     """The values of a direction's steps, (T, B, H) each: the state before each, the gates z
-    (`update`) and r (`reset`), the candidate n, and R h + c of its sum where r comes after that.
+    (`update`) and r (`reset`), the candidate n, and R h + c of its sum if r multiplies that.
 
     slopes: those of z, r and n.
     """
@@ -100,8 +100,10 @@ class _GruSteps:
 def _gru_kept(
     cell: Recurrent, d: Direction, f: Gate, n: Gate, after: bool
 ) -> tuple[_GruSteps, Var, Var]:
-    """The steps in the operator's place (see `take_place`), h after each, (T, B, H), and the final
-    one; `after`: n = g(W x + b + r (R h + c)) and not g(W x + b + R (r h) + c).
+    """Replaces a direction by a Scan that stores its steps (see `take_place`).
+
+    Returns the steps, h after each, (T, B, H), and the final h. `after`: n is
+    g(W x + b + r (R h + c)) instead of g(W x + b + R (r h) + c).
     """
     hidden, width = cell.hidden, cell.width
     r_gates, r_n = cell.weight(cell.r, d, 0, 2 * hidden), cell.weight(cell.r, d, 2 * hidden, width)
@@ -140,7 +142,7 @@ def _gru_kept(
 
 
 def _gru_again_after(cell: Recurrent, d: Direction, f: Gate, n: Gate) -> _GruSteps:
-    """The steps again: n = g(W x + b + r (R h + c)), all three products with R in one."""
+    """Computes the steps again: n = g(W x + b + r (R h + c)), all products with R in one."""
     hidden, width = cell.hidden, cell.width
     h, r = cell.h_before(d), cell.weight(cell.r, d)
     flat_x = op.Gemm(cell.flat_x, cell.weight(cell.w, d), cell.bias(d, 0), transB=1)
@@ -158,8 +160,8 @@ def _gru_again_after(cell: Recurrent, d: Direction, f: Gate, n: Gate) -> _GruSte
 def _gru_reset_after(
     cell: Recurrent, d: Direction, at: _GruSteps, g: Adjoints
 ) -> tuple[Var, Var, Var, Var]:
-    """n = g(W x + b + r (R h + c)): all three products with R share one, and so do their
-    adjoints.
+    """n = g(W x + b + r (R h + c)): one product computes all three products with R. One product
+    also computes their adjoints.
     """
     hidden, width = cell.hidden, cell.width
     r = cell.weight(cell.r, d)
@@ -187,7 +189,7 @@ def _gru_reset_after(
 
 
 def _gru_again_before(cell: Recurrent, d: Direction, f: Gate, n: Gate) -> _GruSteps:
-    """The steps again: n = g(W x + b + R (r h) + c)."""
+    """Computes the steps again: n = g(W x + b + R (r h) + c)."""
     hidden, width = cell.hidden, cell.width
     h = cell.h_before(d)
     r_gates, r_n = cell.weight(cell.r, d, 0, 2 * hidden), cell.weight(cell.r, d, 2 * hidden, width)

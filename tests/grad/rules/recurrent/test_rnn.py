@@ -185,7 +185,7 @@ def test_a_number_that_onnx_and_onnxruntime_take_for_different_ones_is_asked_for
     name: str, numbers: dict[str, Any]
 ) -> None:
     model = op_model(node_of("RNN", activations=[name], **numbers), feeds_of("RNN"))
-    with pytest.raises(InputError, match=r"without its numbers.*activation_alpha"):
+    with pytest.raises(InputError, match=r"without its parameters.*activation_alpha"):
         gradient(model, target="y", adjoint="input")
 
 
