@@ -18,12 +18,12 @@ _KINDS = {"vjp": "rule", "vjp_all": "rule", "vjp_blocks": "rule", "zero": "zero"
 
 @dataclass(frozen=True)
 class Coverage:
-    """One operator: since which version, and how it is differentiated.
+    """One operator: the version that introduced its current form, and how it is differentiated.
 
     kind: "rule", "zero" (zero almost everywhere), "body" (through the schema's function body), "no
     gradient" (it has no floating-point operand, or no floating-point result) or "missing". file:
-    where the formulas stand, within onnxgrad/grad (of a body: what opens it); of a user's rule the
-    module; empty for "zero".
+    the file of the formulas within onnxgrad/grad, or of the code that opens a body; the module of a
+    user's rule; empty for "zero".
     """
 
     name: str
@@ -34,8 +34,8 @@ class Coverage:
 
 
 def coverage() -> Iterator[Coverage]:
-    """Every current operator of the default domain, then every other operator that has a rule;
-    by name.
+    """Yield every current operator of the default domain by name, then every other operator that
+    has a rule.
     """
     newest = {s.name: s for s in onnx.defs.get_all_schemas() if s.domain == "" and not s.deprecated}
     yield from (_of(newest[name]) for name in sorted(newest))

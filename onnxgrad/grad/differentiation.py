@@ -1,5 +1,5 @@
-"""`differentiate`: a program and its adjoints, in three acts: prepare the forward
-part, walk back over it, finish the graph.
+"""`differentiate` adds adjoints to a program in three acts: prepare the forward part, walk back
+over it, finish the graph.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from onnxgrad.ir.var import Var
 
 @dataclass(frozen=True)
 class Gradient:
-    """A program with its adjoints, and what to tell the user about it."""
+    """A program with its adjoints, and notes for the user."""
 
     program: Program
     targets: tuple[str, ...]
@@ -51,12 +51,12 @@ class Gradient:
 
     @property
     def results(self) -> Mapping[str, str]:
-        """The outputs by the values that they belong to."""
+        """The outputs by the values to which they belong."""
         return self.adjoints
 
     @property
     def values(self) -> list[str]:
-        """The values that it was formed by."""
+        """The values with respect to which it was formed."""
         return list(self.adjoints)
 
 
@@ -76,13 +76,13 @@ def differentiate(
 
 
 def within(program: Program, request: GradientRequest, budget: int) -> Choice:
-    """Return the choice that recomputes the least of those with which a run of the gradient takes
-    no more bytes than the budget. Raises InputError that names the least found.
+    """Return the choice that recomputes the least among those whose gradient runs within the budget
+    in bytes. Raises InputError, which names the least number of bytes found.
     """
     least: int | None = None
     for choice in plans(len(program.main.bindings)):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they come with the gradient that is returned
+            warnings.simplefilter("ignore")  # forming the chosen gradient repeats them
             found = _differentiated(load_own(program), replace(request, checkpoint=choice))
         peak = peak_of(found.program.main)
         if peak <= budget:
@@ -97,7 +97,7 @@ def _differentiated(program: Program, request: GradientRequest) -> Gradient:
     task = prepare(program, request)
     before = FORM.set(task.request.form)
     try:
-        # rules may compute ahead of time from a weight only if it stays what it is
+        # rules may compute ahead of time from a weight only if its value will not be replaced
         with variable(task.requested if task.request.replaced else ()):
             answer = _walk(task)
     finally:
@@ -107,7 +107,7 @@ def _differentiated(program: Program, request: GradientRequest) -> Gradient:
 
 
 def _walk(task: Prepared) -> Gradient:
-    """Act two: from the targets' adjoints back to those requested for, each of them an output."""
+    """Act two: walk from the targets' adjoints back to the requested ones and return those."""
     request, block = task.request, task.block
     notes = list(task.notes)
     with emitting(block, share=True, made_by="gradient"):
@@ -135,7 +135,7 @@ def _walk(task: Prepared) -> Gradient:
         }
     called = request.names.format
     notes += [renamed(v, o, request.names) for v, o in outputs.items() if o != called(v)]
-    # a target that a call gave is another value now that the call is open
+    # a target that a call computed is another value now that the call is open
     by_name = dict(zip(task.target_names, task.targets, strict=True))
     given = (
         {name: seeds[v].name for name, v in by_name.items()} if request.adjoint == "input" else {}
@@ -161,13 +161,13 @@ def _seed(target: Var, adjoint: Adjoint, name: str) -> Var:
 def _return(
     block: BindingBlock, value: Var, adjoint: Var | None, name: str, forward: Collection[Binding]
 ) -> str:
-    """Make the adjoint an output under `name` or one like it; an Identity only where it cannot
-    carry that itself.
+    """Make the adjoint an output named `name`, or similar if that is taken. An Identity is added
+    only if the adjoint cannot have that name itself.
     """
     if adjoint is None:
         adjoint = zeros_of(value)
     name = block.program.names.fresh(name)
-    # what the forward part defines, a constant, and what is an output already keep their names
+    # values of the forward part, constants, and values that are outputs already keep their names
     if adjoint.returned or adjoint.definition is None or adjoint.definition in forward:
         # not shared: each of several values with one adjoint has its own
         with emitting(block, made_by="gradient"):
@@ -178,5 +178,5 @@ def _return(
 
 
 def renamed(value: str, output: str, names: str) -> str:
-    """The note for an adjoint whose name is taken."""
+    """Return the note for an adjoint whose name is taken."""
     return f"'{names.format(value)}' is taken: the gradient of '{value}' is '{output}'"

@@ -1,4 +1,4 @@
-"""Formulas are called with the arguments that their signatures name; results are checked."""
+"""Calls formulas with the arguments that their signatures name, and checks their results."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from onnxgrad.ir.var import Var
 _ANY_VERSION = 1000
 
 
-# operands that hold shapes, axes, counts: a tuple of ints when constant (or an attribute), a Var at
-# run time
+# operands that hold shapes, axes or counts: a formula gets a tuple of ints if they are constant or
+# an attribute, else a Var
 SHAPE_LIKE = frozenset(
     {
         "axes", "axis", "block_shape", "dft_length", "ends", "frame_length", "frame_step",
@@ -44,7 +44,7 @@ class Parameter:
 
 @functools.cache
 def parameters_of(rule: GradientRule, index: int) -> tuple[Parameter, ...]:
-    """The parameters of formula `index` of a rule, by its signature.
+    """Return the parameters of formula `index` of a rule, from its signature.
 
     Raises InputError for a parameter that is not an attribute or input of the operator.
     """
@@ -81,8 +81,8 @@ def parameters_of(rule: GradientRule, index: int) -> tuple[Parameter, ...]:
 
 
 def formal_names(domain: str, op: str) -> tuple[list[str] | None, frozenset[str], bool]:
-    """Input names of the newest schema (None: no schema), attribute names since opset 18,
-    whether it is variadic.
+    """Return the input names of the newest schema (None without a schema), the attribute names
+    since opset 18, and whether the operator is variadic.
     """
     versions = [_ANY_VERSION] if domain else [onnx.defs.onnx_opset_version(), 18]
     inputs: list[str] | None = None
@@ -100,7 +100,7 @@ def formal_names(domain: str, op: str) -> tuple[list[str] | None, frozenset[str]
 
 
 class Results:
-    """The outputs of a binding as a rule sees them: `y[i]` of an omitted optional output adds it
+    """The outputs of a binding as a rule sees them. Reading `y[i]` adds an omitted optional output
     to the binding.
     """
 
@@ -119,8 +119,8 @@ class Results:
 
 
 def complete_result(binding: Binding, index: int) -> Var:
-    """Name an omitted optional output of a forward binding, typed, so that the backward part can
-    read it.
+    """Add an omitted optional output, with its type, to a forward binding, so that the backward
+    part can read it.
     """
     present = next(v for v in binding.outputs if v is not None)
     # a stand-in (checkpointing) shows its original's results
@@ -140,8 +140,8 @@ def complete_result(binding: Binding, index: int) -> Var:
 def partials(
     rule: GradientRule, binding: Binding, g: Sequence[Var | None], wanted: Sequence[bool]
 ) -> list[Any]:
-    """One partial (or None) per input of `binding`; `g` has one adjoint per output, None if none
-    arrived.
+    """Return one partial, or None, per input of `binding`. `g` has one adjoint per output, None if
+    none arrived.
 
     Raises InputError naming the rule if it returns a wrong number of partials or reads an attribute
     that the binding does not have.
@@ -183,9 +183,9 @@ def partials(
 
 
 def build_body(rule: GradientRule, binding: Binding) -> list[Var | None]:
-    """Emit the body of a call: one value per output, None for an omitted output.
+    """Emit the body of a call. Returns one value per output, None for an omitted output.
 
-    Raises InputError when the rule does not compute an output that the call has.
+    Raises InputError if the rule does not compute an output that the call has.
     """
     arguments, named = _arguments(rule, 0, binding, ())
     found = rule.formula(*arguments, **named)
@@ -216,8 +216,8 @@ def _arguments(
 
 
 def _operand(binding: Binding, p: Parameter) -> Any:
-    """Operand by position; shape-like ones read the same whether input or attribute, constant or
-    at run time.
+    """Return an operand by position. One that holds a shape or axes may be an attribute instead; if
+    it is constant, it is a tuple of ints.
     """
     value, shape_like = binding.operand(p.index), p.name in SHAPE_LIKE
     if value is None:

@@ -1,8 +1,8 @@
 """Attributes of a function whose gradient is a function with the same attributes.
 
-Gradient rules need the values of attributes, which only calls give. So the gradient is built at
+Gradient rules need the values of attributes, which only calls contain. So the gradient is built for
 several values. If the graphs differ only in places that hold an attribute's value, these places
-refer to the attribute. Otherwise the gradient's form depends on the value, and is refused.
+refer to the attribute. Otherwise the gradient's form depends on the value, and an error is raised.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KINDS = {
     AttributeProto.INTS: "value_ints",
     AttributeProto.FLOATS: "value_floats",
 }
-# values that differ from those of calls, and from each other
+# changes that lead to values different from those of calls, and from each other
 _FACTORS = (1.25, 0.75, 1.5)
 _STEPS = (1, 2, -1, -2, 3)
 # how many other values must give the same graph
@@ -59,7 +59,7 @@ def bind(graph: GraphProto, values: Values) -> None:
 
 
 def probes(values: Values) -> list[Values]:
-    """Other values of all attributes at once. Raises InputError for attributes that are not
+    """Return sets of other values for all attributes. Raises InputError for attributes that are not
     numbers.
     """
     for a in values.values():
@@ -84,7 +84,7 @@ def _moved(a: AttributeProto, step: int, factor: float, index: int) -> Attribute
         value += step
     elif a.type == AttributeProto.INTS:
         value = [v + step for v in value]
-    else:  # the index keeps apart attributes of one value
+    else:  # the index distinguishes attributes with equal values
         shift = 0.0625 * (index + 1)
         array = np.float32(value) * np.float32(factor) + np.float32(shift)
         value = array.tolist()
@@ -94,8 +94,8 @@ def _moved(a: AttributeProto, step: int, factor: float, index: int) -> Attribute
 def refer_to_attributes(
     function: FunctionProto, values: Values, others: Sequence[tuple[Values, FunctionProto]]
 ) -> None:
-    """Let `function`, built at `values`, refer to attributes wherever the functions built at other
-    values have theirs. Raises InputError if they differ in anything else.
+    """Let `function`, built for `values`, refer to attributes wherever the functions built for
+    other values contain those. Raises InputError if they differ in anything else.
     """
     if len(others) < _LEAST or any(len(f.node) != len(function.node) for _, f in others):
         raise _depends(values)
@@ -114,7 +114,7 @@ def _depends(values: Values) -> InputError:
 
 
 def _referring(node: NodeProto, forms: list[tuple[Values, NodeProto]]) -> list[NodeProto]:
-    """The node with references, and what makes a constant from one."""
+    """Return the node with references to attributes; several nodes if a constant refers to one."""
     values = forms[0][0]
     if any(_bare(n) != _bare(node) for _, n in forms):
         raise _depends(values)
@@ -145,7 +145,7 @@ def _is(place: AttributeProto, value: AttributeProto) -> bool:
 
 
 def _constant(node: NodeProto, forms: list[tuple[Values, NodeProto]]) -> list[NodeProto]:
-    """A constant of an attribute's value refers to the attribute, in its dtype and shape."""
+    """Return nodes that compute a constant from an attribute, in the constant's dtype and shape."""
     values = forms[0][0]
     arrays = [(v, numpy_helper.to_array(n.attribute[0].t)) for v, n in forms]
     first = arrays[0][1]
@@ -175,7 +175,7 @@ def _constant(node: NodeProto, forms: list[tuple[Values, NodeProto]]) -> list[No
 
 
 def _holds(array: Any, given: AttributeProto) -> bool:
-    """Whether a constant is the attribute's value, in its dtype."""
+    """Whether a constant is the attribute's value, in the constant's dtype."""
     value = np.array(helper.get_attribute_value(given))
     integers = given.type in (AttributeProto.INT, AttributeProto.INTS)
     if integers and array.dtype.kind not in "iu":

@@ -1,5 +1,5 @@
-"""`gradient` as a pass among passes: what comes before it sees the model, what comes after it
-the gradient too.
+"""`gradient` as a pass of a pipeline: passes before it work on the model, passes after it on the
+model with its gradient.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class GradientPass(Pass):
     names: str = "{}_grad"
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Differentiate once, however often the pipeline comes round. InputError as `gradient`
-        raises it.
+        """Differentiate, but only once if the pipeline repeats its passes. Raises InputError as
+        `gradient` does.
         """
         where = f"{self.target or 'the output'} by {self.wrt or 'every input'}"
         if any(f.rule == _RULE and f.where == where for f in trace.rewrites):
@@ -57,10 +57,10 @@ class GradientPass(Pass):
         trace.fired(_RULE, where)
 
     def stated(self, model: ModelLike, trace: Trace, provider: str) -> Any:
-        """The model with its gradient as the backward walk makes it, once differences agree with
-        that.
+        """Return the reference model for verification: the model with its gradient as the backward
+        walk forms it, not simplified.
 
-        Raises NotProved when they do not.
+        Raises NotProved if the gradient does not agree with differences.
         """
         if not any(f.rule == _RULE for f in trace.rewrites):
             return model

@@ -1,6 +1,6 @@
-"""Types behind operators of the user's own and of onnxruntime's: onnx infers none, but a registered
-body has them, and a registered kernel (`onnxgrad.kernel`, or one of the float64 reference) shows
-them on example operands.
+"""Result types of custom operators and of onnxruntime's operators, for which onnx infers none. A
+registered body has types; a registered kernel (`onnxgrad.kernel`, or one of the float64 reference)
+runs on example operands.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from onnxgrad.verify.reference.user_operators import OWN, call_own
 
 # an operand of more elements is not an example: the kernel may be slow
 _MOST = 1 << 20
-# open sizes of the two runs of a kernel: such as models rarely fix
-_FIRST = ((3, 2), (50, 3))  # where they begin, and their steps
+# sizes for the open dimensions in the two runs of a kernel: numbers that are rare in models
+_FIRST = ((3, 2), (50, 3))  # the first number and the step
 
 
 class _Sizes:
-    """The numbers that open sizes stand for in one run, one per symbol."""
+    """The numbers that replace open sizes in one run, one per symbol."""
 
     def __init__(self, first: int, step: int) -> None:
         self.next, self.step = first, step
@@ -53,8 +53,8 @@ class _Sizes:
 
 
 def learn_types(block: BindingBlock, *, but: Collection[Binding] = ()) -> None:
-    """Type the results of operators that onnx does not know but a body or a kernel does, and what
-    is computed from them; not those of `but`.
+    """Type the results of operators that have a body or a kernel but no schema in onnx, and the
+    values computed from them. The bindings in `but` are left out.
     """
     learnable = {
         b
@@ -67,8 +67,8 @@ def learn_types(block: BindingBlock, *, but: Collection[Binding] = ()) -> None:
 
 
 def share_dtypes(block: BindingBlock) -> None:
-    """Give operands of unknown type the dtype of another operand of one type variable, such as
-    both of a MatMul.
+    """Give an operand of unknown type the dtype of another operand with the same type variable; for
+    example, both operands of a MatMul share one.
     """
     found = False
     for b in block.walk():
@@ -86,7 +86,7 @@ def share_dtypes(block: BindingBlock) -> None:
 
 
 def _is_foreign(b: Binding) -> bool:
-    """Whether onnx has no schema of the operator, but there is a body or a kernel of ours."""
+    """Whether onnx has no schema of the operator, but a body or a kernel is registered."""
     if schema(b.op, b.version, b.domain) is not None:
         return False
     rule = rule_of(b)
@@ -94,7 +94,7 @@ def _is_foreign(b: Binding) -> bool:
 
 
 def _in_order(block: BindingBlock, learnable: Collection[Binding]) -> None:
-    """Type what is of unknown type, from the first binding to the last."""
+    """Type all results of unknown type, from the first binding to the last."""
     block.schedule()
     for b in list(block.bindings):
         if b in learnable:
@@ -139,15 +139,15 @@ def _from_a_kernel(b: Binding) -> None:
 
 
 def _shape(one: Sequence[int], other: Sequence[int], sizes: Sequence[_Sizes]) -> Shape:
-    """A size that is the same in both runs is known; one that is a symbol's in both is that."""
+    """Return the shape: a size that is the same in both runs, or a symbol's in both, is known."""
     first, second = sizes
     named = [(first.symbol(a), second.symbol(b)) for a, b in zip(one, other)]
     return tuple(a if a == b else s if s == t else None for a, b, (s, t) in zip(one, other, named))
 
 
 def _run(b: Binding, sizes: _Sizes) -> list[Any]:
-    """The results of the kernel on examples; nothing if an operand's type is not known, or the
-    kernel does not take them.
+    """Return the results of the kernel on example operands; an empty list if an operand's type is
+    not known, or if the kernel does not accept the examples.
     """
     operands = [None if v is None else _example(v, sizes) for v in b.inputs]
     missing = any(v is not None and x is None for v, x in zip(b.inputs, operands))

@@ -1,4 +1,4 @@
-"""Calls opened in place: local functions, and operators whose body is registered
+"""Opens calls in place: of local functions, and of operators with a body that is registered
 (`registry.body`) or in the schema.
 """
 
@@ -34,8 +34,8 @@ from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import folded
 
-# opening calls stops here: a chain of functions that call each other twice doubles the graph at
-# each level
+# opening stops at this size: if each function of a chain calls the next one twice, every level
+# doubles the graph
 MAX_BINDINGS = 200_000
 
 
@@ -45,11 +45,12 @@ def open_calls(
     sources: Collection[Var],
     others: Collection[Var] = (),
 ) -> list[Binding]:
-    """Open every call between `sources` and `targets` that has no rule and has a body, and the
-    calls in those.
+    """Open every call between `sources` and `targets` that has a body and no rule, and the calls
+    inside of these.
 
-    Calls before a source of unknown shape are opened as well, for its adjoint's type. If an
-    opened call defines one of them, or of `others`, an Identity does afterwards; returns these.
+    Calls before a source of unknown shape are opened as well, because its adjoint needs a type. If
+    an opened call defines a source, a target or one of `others`, an Identity defines that value
+    afterwards. Returns these Identities.
     """
     kept: set[Var] = {*targets, *sources, *others}
     anchors: list[Binding] = []
@@ -72,7 +73,7 @@ def open_calls(
             return anchors
         refuse_bomb(block, calls)
         for b in calls:
-            # the body may return what others read too, which is another value to differentiate by
+            # the body may return a value that others read too, which must stay a separate value
             anchors += [insert_barrier(v) for v in list(b.outputs) if v is not None and v in kept]
             open_call(b)
         retype(block)
@@ -97,8 +98,8 @@ def has_body(binding: Binding) -> bool:
 
 
 def refuse_bomb(block: BindingBlock, calls: Sequence[Binding]) -> None:
-    """Raises InputError, before any is opened, when `block` passes MAX_BINDINGS with these calls
-    and theirs open.
+    """Raise InputError if `block` would exceed MAX_BINDINGS with these calls, and the calls inside
+    of them, opened.
     """
     program = block.program
     if not program.functions:
@@ -124,8 +125,8 @@ def refuse_bomb(block: BindingBlock, calls: Sequence[Binding]) -> None:
 def open_call(binding: Binding) -> None:
     """Replace the call by its body's bindings, within its block.
 
-    Raises InputError for a recursive function, for one written for another opset whose operators
-    changed since, and when the graph grows past MAX_BINDINGS.
+    Raises InputError for a recursive function, for a function of another opset whose operators have
+    changed, and if the graph would exceed MAX_BINDINGS.
     """
     rule = rule_of(binding)
     if rule is not None and called(binding) is None:
@@ -142,7 +143,7 @@ def open_call(binding: Binding) -> None:
         reason = conflict(binding, body)
         if reason is not None:
             raise InputError(f"function {binding.domain}::{binding.op} cannot be opened: {reason}")
-    # what is folded has no gradient, and a weight of the caller wants one
+    # a folded value has no gradient, and a weight of the caller may need one
     weights = {v for v in binding.inputs if v is not None and v.is_constant and is_float(v)}
 
     def kept_or_folded(b: Binding) -> Var | None:
@@ -156,10 +157,10 @@ def open_call(binding: Binding) -> None:
 
 
 def _open_registered(rule: GradientRule, binding: Binding) -> None:
-    """Let what a `body` rule emits stand in for the call."""
+    """Replace the call by the bindings that a `body` rule emits."""
     block = binding.block
     if any(v is not None and v.type is None for v in binding.inputs):
-        # behind an operator that onnx cannot type: the body before this one may have done so
+        # onnx cannot type the operator before this one, but its opened body may have types
         retype(block)
     with (
         emitting(block, share=True, sources=(binding,), made_by=f"body of {rule.name}"),
@@ -175,7 +176,7 @@ def _open_registered(rule: GradientRule, binding: Binding) -> None:
 
 
 def _refuse_recursion(binding: Binding, start: FunctionKey) -> None:
-    """Raises InputError when the function reaches itself through calls."""
+    """Raise InputError if the function reaches itself through calls."""
     functions = binding.block.program.functions
     work, seen = [start], set[FunctionKey]()
     while work:

@@ -1,5 +1,5 @@
-"""The ways of adjoints: the values that receive some from a binding, and those between sources and
-targets.
+"""The paths of adjoints: the values to which a binding passes adjoints, and the values between
+sources and targets.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from onnxgrad.ir.var import Var
 
 
 def has_gradient(type_: Type | None) -> bool:
-    """Floating-point tensors, sequences and optionals of them; a value of unknown type might be
-    one.
+    """Whether values of this type can have a gradient: floating-point tensors, sequences and
+    optionals of them, and unknown types, which might be one of those.
     """
     if isinstance(type_, (SequenceType, OptionalType)):
         return has_gradient(type_.elem)
@@ -25,7 +25,7 @@ def has_gradient(type_: Type | None) -> bool:
 
 
 def edges(binding: Binding) -> list[Var]:
-    """The values that the binding reads and that can receive a partial from it."""
+    """Return the operands and captures of the binding that can receive a partial from it."""
     rule = rule_of(binding)
     if rule is not None and rule.kind == "zero":
         return []
@@ -38,17 +38,17 @@ def edges(binding: Binding) -> list[Var]:
     ]
 
 
-# the values to which adjoints go from each binding, computed once for several walks
+# the values to which each binding passes adjoints, computed once for several walks
 Paths: TypeAlias = Mapping[Binding, Sequence[Var]]
 
 
 def paths_of(block: BindingBlock) -> Paths:
-    """The `edges` of every binding of a block, as long as nothing about it changes."""
+    """Return the `edges` of every binding of a block. They are valid until the block changes."""
     return {b: edges(b) for b in block.bindings}
 
 
 def influenced(block: BindingBlock, sources: Iterable[Var], paths: Paths | None = None) -> set[Var]:
-    """The values that depend differentiably on `sources`."""
+    """Return `sources`, and the values that depend differentiably on them."""
     block.schedule()
     paths = paths_of(block) if paths is None else paths
     found = set(sources)
@@ -59,7 +59,7 @@ def influenced(block: BindingBlock, sources: Iterable[Var], paths: Paths | None 
 
 
 def reaching(block: BindingBlock, targets: Iterable[Var], paths: Paths | None = None) -> set[Var]:
-    """The values on which `targets` depend differentiably."""
+    """Return `targets`, and the values on which they depend differentiably."""
     block.schedule()
     found: set[Var | None] = set(targets)
     for b in reversed(block.bindings):

@@ -29,14 +29,14 @@ Formula = Callable[..., Any]
 Kind = Literal["vjp", "vjp_all", "vjp_blocks", "zero", "body"]
 
 Form = Literal["fast", "small"]
-# which formula rules take that have several: the fastest, or that of the fewest bindings
+# the choice of rules with several formulas: the fastest, or the one with the fewest bindings
 FORM: ContextVar[Form] = ContextVar("onnxgrad_form", default="fast")
 
-# the domain of operators that stand in a graph only while its gradient is formed
+# the domain of operators that exist only while a gradient is formed
 INTERNAL = "onnxgrad"
 
-# numpy broadcasting is undone for these; a partial of any other operator must have its operand's
-# shape
+# operators whose partials are summed over broadcast axes; the partials of any other operator must
+# have the shapes of their operands
 _BROADCASTING = frozenset(
     {
         "Add", "BitShift", "Div", "Gemm", "MatMul", "Max", "Mean", "Min", "Mod", "Mul", "PRelu",
@@ -122,7 +122,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def _registration(keywords: type[Declaration]) -> Callable[[F], F]:
-    """Write the keywords out in the signature of `f(..., **options)`, and refuse others."""
+    """Show the keywords in the signature of `f(..., **options)`, and refuse others."""
 
     def shown(function: F) -> F:
         given = list(inspect.signature(function).parameters.values())[:-1]
@@ -249,22 +249,22 @@ def _register(
 
 
 def rule_of(binding: Binding) -> GradientRule | None:
-    """The rule registered for the binding's domain and operator."""
+    """Return the rule for the binding's domain and operator, or None."""
     return RULES.get((binding.domain, binding.op))
 
 
 def find(name: str) -> GradientRule | None:
-    """The rule registered under "Op" or "domain::Op"."""
+    """Return the rule registered under "Op" or "domain::Op", or None."""
     return RULES.get(domains.split_name(name))
 
 
 def rules() -> Iterator[GradientRule]:
-    """Every rule, by domain and operator."""
+    """Yield every rule in order of domain and operator."""
     yield from (RULES[key] for key in sorted(RULES))
 
 
 def legalize_first() -> str:
-    """How gradients pass an operator that computes with integers."""
+    """Return the advice for an operator that computes with integers."""
     first = option(
         "run `onnxgrad optimize MODEL --passes legalize -o OUT` first, then differentiate OUT with "
         "--ste",
@@ -274,7 +274,7 @@ def legalize_first() -> str:
 
 
 def missing(binding: Binding) -> InputError:
-    """Returns the error for a binding without a rule between a requested value and the target."""
+    """Return the error for a binding without a rule between a requested value and the target."""
     name = domains.full_name(binding.domain, binding.op)
     operands = ", ".join(f"x{i}" for i in range(len(binding.inputs)))
     reason = legalize_first() if (binding.domain, binding.op) in LAWS else ""
@@ -299,10 +299,10 @@ def missing(binding: Binding) -> InputError:
 
 @contextmanager
 def naming(rule: GradientRule, binding: Binding) -> Iterator[None]:
-    """Name the rule and the binding in an error of a rule, such as one of types that do not fit.
+    """Add the rule and the binding to errors that a rule raises, such as mismatching types.
 
     Raises InputError for an operator without a schema, because its operands may be the cause, and
-    InternalError for any other, unless the model turns out to be invalid.
+    InternalError for any other operator, unless the model turns out to be invalid.
     """
     try:
         yield
@@ -326,8 +326,8 @@ def naming(rule: GradientRule, binding: Binding) -> Iterator[None]:
 
 
 def _untyped(binding: Binding) -> str:
-    """Which type is missing behind an operator that onnx does not know, and what to do; empty if
-    none is.
+    """Return a text that names a missing type behind an operator that onnx does not know, and a
+    remedy; empty if no type is missing.
     """
     for v in (*binding.inputs, *binding.outputs):
         source = v

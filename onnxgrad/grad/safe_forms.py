@@ -1,12 +1,13 @@
-"""Safe forms: an adjoint of 0 in place of NaN where an exporter wrote one function in parts.
+"""Safe forms: an adjoint of 0 in place of NaN if an exporter split one function into parts.
 
 `x.std()` is exported as Sqrt(ReduceMean(d d)), `x.norm(3)` as Pow(ReduceSum(Pow(Abs(x), 3)), 1/3).
-At 0 the root's slope is infinite and the squares' is 0, whose product is NaN; PyTorch's gradient of
-the function is 0. The derivative of a branch that a Where does not select is 0 as well, whatever
-its slope: of Log(x) at 0 in Where(x > 0, Log(x), 0), where PyTorch gives NaN.
+At 0 the slope of the root is infinite and the slope of the squares is 0. Their product is NaN, but
+PyTorch's gradient of the function is 0. If a Where does not select a branch, the derivative of that
+branch is 0 too, whatever its slope. An example is Log(x) at 0 in Where(x > 0, Log(x), 0), for which
+PyTorch returns NaN.
 
-A root of squares passes 0 where it is 0. The operators of a branch pass 0 where the condition
-selects the other one. Everywhere else the partials stay as their rules form them.
+A root of squares passes an adjoint of 0 where its result is 0. The operators of a branch pass 0
+where the condition selects the other branch. All other partials stay as their rules form them.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from onnxgrad.ir.types import FLOAT_DTYPES, same_shape
 from onnxgrad.ir.var import Var
 from onnxgrad.wording import first_of, option
 
-# the partial, fitted to nothing yet, and the binding that its rule reads
+# called with a partial, not yet fitted to its operand, and the binding that its rule reads
 Guard: TypeAlias = Callable[[Var, Binding], Var]
 
 
 @dataclass
 class Used:
-    """The results of roots and branches whose partials are safe."""
+    """The results of roots and branches for which a safe form was used."""
 
     roots: dict[str, None] = field(default_factory=dict)
     branches: dict[str, None] = field(default_factory=dict)
 
     def notes(self) -> list[str]:
-        """The note of a report, if any is used."""
+        """Return the note for a report; an empty list if no safe form was used."""
         said = [
             f"{what} {first_of([repr(name) for name in names], 3)}"
             for what, names in (("the root of squares", self.roots), ("a branch of", self.branches))
@@ -53,7 +54,7 @@ _USED: ContextVar[Used | None] = ContextVar("safe forms", default=None)
 
 @contextmanager
 def safe_forms(wanted: bool) -> Iterator[Used]:
-    """Within it, backward walks use safe forms if `wanted`; yields those used."""
+    """Let backward walks use safe forms within this context, if `wanted`. Yields those used."""
     used = Used()
     token = _USED.set(used if wanted else None)
     try:
@@ -63,7 +64,7 @@ def safe_forms(wanted: bool) -> Iterator[Used]:
 
 
 def guards_of(block: BindingBlock) -> Mapping[Binding, Guard]:
-    """What is done to the partials of bindings of a block."""
+    """Return the guards for partials, by the bindings of a block."""
     used, guards = _USED.get(), dict[Binding, Guard]()
     if used is None:
         return guards
@@ -82,7 +83,7 @@ def guards_of(block: BindingBlock) -> Mapping[Binding, Guard]:
     return guards
 
 
-# how many operands an operator chooses from
+# the number of operands from which an operator selects; None: all
 _BOUNDED = {"Clip": 1, "Max": None, "Min": None}
 
 
@@ -106,7 +107,9 @@ def _selected(where: Binding, place: int, used: Used) -> Guard:
 
 
 def _passed(bounding: Binding, used: Used) -> Guard:
-    """Of the operand of a Max, Min or Clip, where that returns it."""
+    """Return the guard for an operand of a Max, Min or Clip: the partial passes if the operand is
+    the result.
+    """
 
     def guarded(partial: Var, read: Binding) -> Var:
         used.branches[bounding.out.name] = None
@@ -131,8 +134,8 @@ _ADDS_UP = frozenset(
 
 
 def _is_root(b: Binding) -> bool:
-    """A root of something that is 0 only where its derivative is 0 too; or |x|^p in a p-norm with
-    p < 1.
+    """Whether this is a root of a value that is 0 only where its derivative is 0 too, or |x|^p in a
+    p-norm with p < 1.
     """
     of = b.inputs[0]
     if of is None or of.dtype not in FLOAT_DTYPES:
@@ -143,7 +146,7 @@ def _is_root(b: Binding) -> bool:
 
 
 def _exponent(b: Binding) -> float:
-    """The exponent of a Pow if it is one number, else 0."""
+    """Return the exponent of a Pow if it is one number, else 0."""
     value = None if b.inputs[1] is None else b.inputs[1].const
     return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else 0.0
 
@@ -153,7 +156,7 @@ def _is_made_by(v: Var, *ops: str) -> bool:
 
 
 def _is_in_a_norm(b: Binding) -> bool:
-    """Whether its only reader adds up, and the only reader of that takes the inverse power."""
+    """Whether its only reader is a ReduceSum, whose only reader is a Pow with the inverse power."""
     sums = list(b.out.users)
     readers = list(sums[0].out.users) if len(sums) == 1 and sums[0].is_op("ReduceSum") else []
     inverse = len(readers) == 1 and readers[0].is_op("Pow") and readers[0].inputs[0] is sums[0].out
@@ -161,8 +164,8 @@ def _is_in_a_norm(b: Binding) -> bool:
 
 
 def _is_squares(v: Var, depth: int) -> bool:
-    """Whether `v` is a sum of squares, of even powers, or of powers above 1 of absolute values, or
-    such times a number.
+    """Whether `v` is a sum of squares, of even powers, or of powers above 1 of absolute values,
+    possibly times a number.
     """
     b = v.definition
     if b is None or b.domain != "" or depth == 0:
@@ -186,7 +189,7 @@ def _is_squares(v: Var, depth: int) -> bool:
 
 
 def _is_number(v: Var, depth: int) -> bool:
-    """Whether `v` is one constant other than 0, or follows from sizes."""
+    """Whether `v` is one constant other than 0, or is computed from sizes."""
     if v.const is not None:
         return bool(v.const.size == 1 and v.const.reshape(-1)[0] != 0)
     b = v.definition
@@ -199,7 +202,7 @@ def _is_number(v: Var, depth: int) -> bool:
 
 # ---- branches ------------------------------------------------------------------------------------
 
-# their slope is infinite, or their result, somewhere
+# operators whose slope or result is infinite somewhere
 _STEEP = frozenset(
     {
         "Acos", "Acosh", "Asin", "Atanh", "Cosh", "Div", "Exp", "Log", "Pow", "Reciprocal", "Sinh",
@@ -220,8 +223,8 @@ def _is_steep(b: Binding) -> bool:
 
 
 def _alone(v: Var | None, reader: Binding) -> Binding | None:
-    """The operator that computes `v` if only `reader` passes an adjoint to it, and it has the shape
-    of the reader's result.
+    """Return the operator that computes `v`, if only `reader` passes an adjoint to `v` and both
+    results have one shape; else None.
     """
     b = None if v is None else v.definition
     if (
@@ -238,8 +241,8 @@ def _alone(v: Var | None, reader: Binding) -> Binding | None:
 
 
 def _branch(where: Binding, place: int) -> list[Binding]:
-    """The operators that compute only an operand of a Where, from its result back to the first
-    steep ones.
+    """Return the operators that only compute this operand of a Where and lie between it and the
+    first steep operators, these included.
     """
     found: list[Binding] = []
 

@@ -1,8 +1,8 @@
 """Values at which gradients stop: their readers treat them as constants, and no adjoint flows to
 their operands.
 
-While the gradient is formed their readers read a Stopped, an Identity whose derivative is zero; the
-adjoint of the Stopped is that of the value.
+While the gradient is formed, their readers read a Stopped, an Identity whose derivative is zero.
+The adjoint of the Stopped is returned as the adjoint of the value.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ zero(f"{INTERNAL}::{STOPPED}", notes="a value at which gradients stop")
 
 
 def find_stops(block: BindingBlock, stop: Stop, values: Mapping[str, Var]) -> list[Var]:
-    """The computed floating-point values that `stop` names, by names and globs.
+    """Return the computed floating-point values that match the names and globs of `stop`.
 
     Raises InputError for an unknown name, a glob without a match, an input or weight, and a value
     that a nested graph returns.
@@ -80,7 +80,7 @@ def _named(
 
 
 def stop_at(block: BindingBlock, stops: Iterable[Var]) -> dict[Var, Var]:
-    """Let readers of the values read a Stopped of each. Returns these by the values."""
+    """Let readers of the values read a Stopped of each. Returns the Stopped by value."""
     found = {}
     for v in stops:
         readers = list(v.users)
@@ -97,7 +97,7 @@ def stop_at(block: BindingBlock, stops: Iterable[Var]) -> dict[Var, Var]:
 
 
 def cut_off(block: BindingBlock, zeros: Mapping[str, Var], stops: Sequence[Var]) -> list[str]:
-    """The note on requested values whose gradient is zero because it stops before them."""
+    """Return the note on requested values that gradients do not reach because of the stops."""
     before = reaching(block, stops) if zeros and stops else set()
     names = [name for name, v in zeros.items() if v in before]
     if not names:

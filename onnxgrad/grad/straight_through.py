@@ -1,10 +1,10 @@
-"""Straight-through: the gradient passes a quantisation as if nothing were rounded between its
-bounds.
+"""Straight-through estimation: the gradient passes a quantisation as if nothing were rounded
+between its bounds.
 
-Rounding has a zero derivative almost everywhere, so this is an estimate, never more (Bengio,
-Leonard & Courville, 2013); the scale's part is that of learned step sizes (Esser et al., 2020).
-While the gradient is formed, a StraightThrough stands behind each QuantizeLinear - DequantizeLinear
-pair; the model's own values stay as they are.
+Rounding has a zero derivative almost everywhere, so the result is only an estimate (Bengio, Leonard
+& Courville, 2013). The scale's gradient is that of learned step sizes (Esser et al., 2020). While
+the gradient is formed, a StraightThrough stands behind each pair of QuantizeLinear and
+DequantizeLinear. The model's own values stay unchanged.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _BOUNDS: dict[int, tuple[int, int]] = {
 
 
 def open_rounding(program: Program) -> tuple[list[Binding], int]:
-    """Put a StraightThrough behind each pair that rounds and comes back by the same scale, with
-    integers moved about in between or not; returns the Identities that now define the pairs'
-    values, and the number of quantisations that pass.
+    """Put a StraightThrough behind each pair that quantises and dequantises by the same scale,
+    whether or not operators move the integers in between. Returns the Identities that now define
+    the pairs' values, and the number of quantisations that the gradient passes.
 
-    A pair with blocked scales, with a scale per channel of an operand of unknown rank, or of no
-    integer type stays as it is, and so does a QuantizeLinear whose integers go elsewhere.
+    Some stay unchanged: pairs with blocked scales, with scales per channel of an operand of unknown
+    rank, or of an unsupported type, and each QuantizeLinear whose integers go elsewhere.
     """
     anchors = open_paths(program)
     lstms = open_lstms(program)
@@ -75,7 +75,7 @@ def open_rounding(program: Program) -> tuple[list[Binding], int]:
 
 
 def _quantized(back: Binding) -> Binding | None:
-    """The binding that rounded the operand of `back`, if the two belong together."""
+    """Return the binding that quantised the operand of `back`, if the two are a pair."""
     if back.op != "DequantizeLinear" or back.domain not in _DOMAINS or back.inputs[0] is None:
         return None
     q, scale = back.inputs[0].definition, back.inputs[1]
@@ -94,18 +94,18 @@ def _quantized(back: Binding) -> Binding | None:
 
 
 def same_value(a: Var | None, b: Var | None) -> bool:
-    """Whether two operands are one, both left out, or equal constants."""
+    """Whether two operands are the same value, both left out, or equal constants."""
     if a is b or a is None or b is None:
         return a is b
     x, y = a.const, b.const
     return x is not None and y is not None and np.array_equal(x, y)
 
 
-# ---- y = scale * (clip(round(x / scale) + zero, low, high) - zero), the rounding passed by -------
+# ---- y = scale * (clip(round(x / scale) + zero, low, high) - zero), rounding ignored -------------
 
 
 def along(v: Var, x: Var, axis: int) -> Var:
-    """One number, or one per channel, so that it broadcasts against `x`."""
+    """Return `v`, one number or one per channel, shaped so that it broadcasts against `x`."""
     if v.rank == 0 or v.shape == (1,):
         return v
     rank = x.rank or 1
@@ -114,7 +114,7 @@ def along(v: Var, x: Var, axis: int) -> Var:
 
 
 def _inside(x: Var, scale: Var, zero: Var | None, binding: Binding) -> Var:
-    """Where nothing is clipped: x / scale rounds into [low, high] - zero."""
+    """Return the elements that are not clipped: x / scale rounds into [low, high] - zero."""
     axis, low, high = (binding.attr(name) for name in ("axis", "low", "high"))
     steps = op.Div(x, along(scale, x, axis))
     if zero is not None:
@@ -123,8 +123,8 @@ def _inside(x: Var, scale: Var, zero: Var | None, binding: Binding) -> Var:
 
 
 def _to_scale(g: Var, y: Var, x: Var, scale: Var, zero: Var | None, binding: Binding) -> Var:
-    """-x / scale where nothing is clipped; the integers' own part arrives through
-    DequantizeLinear.
+    """Return the scale's partial: -x / scale where nothing is clipped. The part of the integers
+    arrives through DequantizeLinear.
     """
     axis = binding.attr("axis")
     inside = _inside(x, scale, zero, binding)
@@ -143,9 +143,10 @@ vjp(
 
 # ---- integers between QuantizeLinear and DequantizeLinear ----------------------------------------
 #
-# An operator that moves elements, picks the largest or interpolates commutes with DequantizeLinear
-# by one positive scale: D(f(q)) = f(D(q)), but for the rounding of an interpolation. So while the
-# gradient is formed the same path stands in the graph once more, in floats, and adjoints take that.
+# An operator f that moves elements, selects the largest or interpolates commutes with a
+# DequantizeLinear D by one positive scale: D(f(q)) = f(D(q)), except for the rounding of an
+# interpolation. So while the gradient is formed, the graph contains the same path once more in
+# floats, and adjoints take that path.
 
 
 _MOVES = frozenset(
@@ -159,15 +160,15 @@ _MOVES = frozenset(
 _ROUNDS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 
 _EDGES = _ROUNDS | {"DequantizeLinear"}
-# com.microsoft's pair is the same, for integers that ONNX's has later
+# com.microsoft's pair is the same, for integer types that ONNX added later
 _DOMAINS = ("", "com.microsoft")
 
 vjp(f"{INTERNAL}::{SHADOWED}", lambda g, y, shadow, value: g, None)
 
 
 def open_paths(program: Program) -> list[Binding]:
-    """Put the floats' path beside that of the integers before each DequantizeLinear by one scale;
-    returns the Identities that now define the values of these.
+    """Copy the path of integers before each DequantizeLinear by one scale in floats. Returns the
+    Identities that now define the values of these bindings.
     """
     anchors = []
     for back in [b for b in program.main.walk() if b.is_op("DequantizeLinear")]:
@@ -188,7 +189,7 @@ def open_paths(program: Program) -> list[Binding]:
 
 
 def _data(b: Binding) -> dict[int, Var | None]:
-    """The operands that hold the elements, by their places; the others say where these go."""
+    """Return the operands that hold elements, by position. The others hold indices and sizes."""
     if b.op == "Concat":
         return dict(enumerate(b.inputs))
     value = b.operand(2) if b.op == "Pad" else None
@@ -196,8 +197,8 @@ def _data(b: Binding) -> dict[int, Var | None]:
 
 
 def _passes(q: Var, back: Binding) -> bool:
-    """Whether `q` comes from roundings by the scale of `back`, and constants, through nothing
-    but moves.
+    """Whether `q` is computed only by moves, from quantisations by the scale of `back` and
+    constants.
     """
     work, seen, rounded = [q], {q}, False
     while work:
@@ -229,7 +230,7 @@ def _same_scale(q: Binding, back: Binding) -> bool:
 
 
 def _in_floats(q: Var, back: Binding, made: dict[Var, Var]) -> Var:
-    """DequantizeLinear of `q`, computed by the same moves behind DequantizeLinear."""
+    """Emit the dequantised `q` by the same moves behind a DequantizeLinear."""
     work = [q]
     while work:
         v = work[-1]
@@ -273,8 +274,8 @@ DYNAMIC_LSTM = ("com.microsoft", "DynamicQuantizeLSTM")
 
 
 def open_lstms(program: Program) -> list[list[Binding]]:
-    """Put an LSTM in floats beside each DynamicQuantizeLSTM; returns the Identities that now
-    define the results of each.
+    """Put an LSTM in floats beside each DynamicQuantizeLSTM. Returns the Identities that now define
+    the results of each.
     """
     found = [b for b in program.main.walk() if (b.domain, b.op) == DYNAMIC_LSTM]
     return [_beside(b) for b in found]
@@ -297,8 +298,8 @@ def _beside(b: Binding) -> list[Binding]:
 
 
 def _in_columns(b: Binding, place: int, scale: int) -> Var:
-    """Integers (D, inputs, 4 H) by a scale per direction, or per column, as floats (D, 4 H,
-    inputs).
+    """Emit the floats (D, 4 H, inputs) of integers (D, inputs, 4 H) with a scale per direction or
+    per column.
     """
     q, by, shift = b.operand(place), b.operand(scale), b.operand(scale + 1)
     if q is None or by is None or by.rank not in (1, 2):
@@ -318,9 +319,9 @@ def _in_columns(b: Binding, place: int, scale: int) -> Var:
 def why_zero(
     block: BindingBlock, sources: Iterable[Var], targets: Iterable[Var], *, ste: bool
 ) -> str:
-    """Which binding between the two stops all adjoints, and what to do about it; "" when nothing
-    leads there at all. Raises InputError if gradients are to pass straight through (`ste`) and
-    that binding quantises, because the gradient would be zero.
+    """Return a text that names the binding between sources and targets that stops all adjoints, and
+    a remedy; empty if no path exists. Raises InputError if `ste` is set and that binding quantises,
+    because the gradient would be zero.
     """
     block.schedule()
     sources = list(sources)
@@ -349,7 +350,7 @@ def why_zero(
         reached = [
             place.get(v.definition, -1) if v.definition else -1 for v in b.reads() if v in alive
         ]
-        return max(reached), b.op in _ROUNDS  # rather a rounding than the Shape beside it
+        return max(reached), b.op in _ROUNDS  # prefer a quantisation to a Shape beside it
 
     reading = [b for b in between if any(v in alive for v in b.reads())]
     stop = max(

@@ -28,11 +28,11 @@ _INDEX = re.compile(r"-?[0-9]{1,99}")
 
 
 def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[Var]:
-    """The target values. With `scalar`, each must have rank 0.
+    """Return the target values. With `scalar`, each must have rank 0.
 
-    Raises InputError, naming what it found, for an unknown name, an index out of range, a target
-    given twice, a value that is not a floating-point tensor or not a scalar, and when none is named
-    though there are several outputs.
+    Raises InputError for an unknown name, an index out of range, a target given twice, a value that
+    is not a floating-point tensor or not a scalar, and if no target is named although the model has
+    several outputs.
     """
     outputs = _outputs(block)
     if target is None:
@@ -68,7 +68,7 @@ def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[V
 
 
 def part_of(v: Var) -> str:
-    """The advice for a target of several elements."""
+    """Return the advice for a target with several elements."""
     part = f"name a part, such as '{v.name}[{':,' if (v.rank or 0) > 1 else ''}0]', which is summed"
     return part if v.rank else "reduce it to one"
 
@@ -78,7 +78,7 @@ def _outputs(block: BindingBlock) -> str:
 
 
 def target_value(block: BindingBlock, entry: str | int, values: Mapping[str, Var]) -> Var:
-    """The value of that name, or the output of that index. Raises InputError if there is
+    """Return the value of that name, or the output of that index. Raises InputError if there is
     none.
     """
     outputs = _outputs(block)
@@ -101,7 +101,7 @@ def target_value(block: BindingBlock, entry: str | int, values: Mapping[str, Var
 
 # ---- parts of values -----------------------------------------------------------------------------
 
-# of a Slice: as far as it goes
+# ends of a Slice that reach to the border of the axis
 _END, _BEGINNING = (1 << 63) - 1, -(1 << 63)
 
 _PART = re.compile(r"(?P<value>.+?)\[(?P<places>[^\[\]]*)\]", re.DOTALL)
@@ -114,7 +114,7 @@ Place: TypeAlias = "int | slice"
 
 
 class Cut(NamedTuple):
-    """Targets whose parts are values now; labels: names in the request, by the names now."""
+    """Targets whose parts have become values; labels: the names in the request, by new names."""
 
     target: Target
     labels: Mapping[str, str]
@@ -122,11 +122,11 @@ class Cut(NamedTuple):
 
 
 def cut(block: BindingBlock, target: Target, *, summed: bool) -> Cut:
-    """The parts among the targets emitted behind their values; `summed`: down to a scalar, the
-    others stay as they are.
+    """Emit the parts among the targets behind their values; other targets stay unchanged. If
+    `summed`, each part is summed to a scalar.
 
-    Raises InputError for a part that is not spelled as one, has too many places or none within the
-    value, or is of a value that is unknown, no floating-point tensor, or of unknown rank.
+    Raises InputError for a part with a syntax error, with too many places, or without an element,
+    and for a part of a value that is unknown, no floating-point tensor, or of unknown rank.
     """
     entries = [target] if isinstance(target, (str, int)) or target is None else list(target)
     values = {v.name: v for v in block.vars()}
@@ -151,8 +151,8 @@ def cut(block: BindingBlock, target: Target, *, summed: bool) -> Cut:
 
 
 def with_parts(model: ModelProto, target: Target) -> tuple[ModelProto, Target, list[str]]:
-    """The model with the parts among the targets as outputs, the targets, and the names of these
-    parts, if any.
+    """Return the model with the parts among the targets as outputs, the targets, and the names of
+    the new values, if any.
     """
     program = load(model)
     known = {v.name for v in program.main.vars()}
@@ -180,7 +180,7 @@ def _emit(block: BindingBlock, v: Var, places: Sequence[Place], entry: str) -> V
 
 
 def _range(place: Place) -> tuple[int, int, int]:
-    """Start, end and step as Slice takes them."""
+    """Return start, end and step of a Slice."""
     if isinstance(place, int):
         return place, _END if place == -1 else place + 1, 1
     step = 1 if place.step is None else place.step
@@ -193,7 +193,7 @@ def _range(place: Place) -> tuple[int, int, int]:
 
 
 def _places(entry: str, v: Var, text: str) -> list[Place]:
-    """One for each axis. Raises InputError as `cut` does."""
+    """Return one place for each axis. Raises InputError as `cut` does."""
     if v.dtype not in FLOAT_DTYPES:
         raise InputError(
             f"target '{entry}' is of {v.type or 'unknown type'}, not of a floating-point tensor"

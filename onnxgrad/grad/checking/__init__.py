@@ -1,1 +1,1 @@
-"""The numeric proof of a gradient graph, against central differences in float64."""
+"""Numeric proof of a gradient graph by central differences in float64."""

@@ -1,12 +1,13 @@
 """Numeric proof of a gradient graph: `<g, v>` against central differences of the forward graph in
 float64.
 
-For each requested value x several directions v are tried, random ones and the gradient's own: the
-gradient graph, run in onnxruntime as deployed, gives g; the forward graph, in the float64 reference
-(`verify.reference`), gives (f(x + hv) - f(x - hv)) / 2h. Both are compared on the scale of the
-value's own gradient, which may be so small that rounding hides the differences: then the value is
-not judged. Elements that lie exactly on a kink (`kinks`), where any step gives the mean of both
-slopes, are not moved. A value that is off gets a second look (`rounding`).
+The check tries several directions v for each requested value x: random ones and the direction of
+the gradient. The gradient graph runs in onnxruntime, as deployed, and computes g. The forward graph
+runs in the float64 reference (`verify.reference`) and yields (f(x + hv) - f(x - hv)) / 2h. The two
+are compared on the scale of the value's own gradient. If that is so small that rounding hides the
+differences, the value is not judged. Elements that lie exactly on a kink (`line`) are not moved,
+because every step shows the mean of both slopes there. A value that is off gets a second look
+(`rounding`).
 """
 
 from __future__ import annotations
@@ -50,17 +51,17 @@ from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.wording import option
 
-# the target itself may be off by this many times the tolerance: rounding also moves what a model
-# rounds or picks
+# the target itself may be off by this many times the tolerance, because a model that rounds values
+# or selects elements amplifies rounding
 _SAME, _LARGEST = 1000, 0.5
-# the reference adds up what runs of one count reach
+# numbers for counts: the reference sums up what all runs of one count reach
 _COUNTS = itertools.count()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """Where and how a derivative is checked: the options of `onnxgrad.check_gradient` that are not
-    those of the gradient.
+    """Where and how a derivative is checked: the options of `onnxgrad.check_gradient` except those
+    of the gradient itself.
     """
 
     seed: int = 0
@@ -81,11 +82,11 @@ def check_gradient(
     parts: Sequence[ModelProto] = (),
     **options: Any,
 ) -> GradientReport:
-    """Check a gradient numerically in random directions; `onnxgrad.check_gradient` says how.
+    """Check a gradient numerically in random directions, as `onnxgrad.check_gradient` describes.
 
-    parts: models that compute the gradient one after the other, and run in its place.
+    parts: models that run one after the other in place of the gradient graph.
 
-    options: those of `Conditions`, and the other fields of `GradientRequest`.
+    options: the fields of `Conditions`, and the other fields of `GradientRequest`.
     """
     known = [f.name for f in fields(Conditions) if f.name in options]
     how = Conditions(**{name: options.pop(name) for name in known})
@@ -110,7 +111,7 @@ def _in_turn(
     feeds: Mapping[str, Any],
     outputs: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Run the parts in the place of `graph`, other models as they are."""
+    """Run the parts in place of `graph`; run any other model unchanged."""
     if model is not graph:
         return run(model, feeds, outputs=outputs)
     values = dict(feeds)
@@ -121,8 +122,9 @@ def _in_turn(
 
 @dataclass
 class Check(ABC):
-    """A graph of derivatives, and the model `forward` whose differences they are; `source` is what
-    it was formed of.
+    """A graph of derivatives and the model `forward` whose differences it is compared with.
+
+    source: the model from which the graph was formed.
     """
 
     source: ModelProto
@@ -142,13 +144,13 @@ class Check(ABC):
 
     @abstractmethod
     def at(self, feeds: dict[str, Any], *, given: bool) -> list[ValueCheck]:
-        """Return the check of every value on these feeds, or if they were not `given` and a target
-        is not finite on them, on others like them.
+        """Return the check of every value on these feeds. If a target is not finite there and the
+        feeds are not `given`, similar feeds are tried.
         """
 
     @cached_property
     def limits(self) -> Mapping[str, float]:
-        """The error that each value may have: by the types on its way, else the largest of them."""
+        """The error allowed for each value: by the types on its path, else the largest of all."""
         if self.how.tolerance is not None:
             return dict.fromkeys(self.found.values, self.how.tolerance)
         limits = {name: TOLERANCES[dtype] for name, dtype in self.dtypes.items()}
@@ -156,7 +158,7 @@ class Check(ABC):
         return {name: limits.get(name, largest) for name in self.found.values}
 
     def report(self) -> GradientReport:
-        """Return the check of every value, again where factors are zeros."""
+        """Return the check of every value, repeated with zeros as factors of products."""
         found, how, source = self.found, self.how, self.source
         feeds = _feeds(source, self.run, how, found.kind)
         checks = self.at(feeds, given=bool(how.inputs))
@@ -181,13 +183,13 @@ class Check(ABC):
 
 
 def _further(check: ValueCheck) -> tuple[bool, float, float]:
-    """Of two checks of a value the one that was judged counts, of two such the one further off."""
+    """Return a sort key for checks of one value: a judged one is greater, then the larger error."""
     return check.judged, check.error, abs(check.difference)
 
 
 @dataclass
 class _GradientCheck(Check):
-    """A gradient graph and the probe whose differences it is held against."""
+    """A gradient graph and the probe whose differences it is compared with."""
 
     sequences: Collection[str] = ()
 
@@ -227,7 +229,7 @@ class _GradientCheck(Check):
     def _gradients(
         self, feeds: Mapping[str, Any], given: Mapping[str, Any], base: Mapping[str, Any]
     ) -> dict[str, Flat]:
-        """What the gradient graph gives, once its targets are what the probe has."""
+        """Return the gradients, after the targets of the graph proved equal to the probe's."""
         found = self.found
         shown = [t for t in found.targets if any(v.name == t for v in found.program.main.outputs)]
         try:
@@ -241,8 +243,8 @@ class _GradientCheck(Check):
 
 
 def branches_not_taken(model: ModelProto, feeds: Mapping[str, Any]) -> tuple[str, ...]:
-    """The branches of every If that did not run on these feeds, in words: differences say nothing
-    of what stands there. Those of an If that did not run itself are left out.
+    """Describe the branches of every If that did not run on these feeds: differences say nothing
+    about their operators. An If that did not run itself is left out.
     """
     if not any(n.op_type == "If" for n in model_nodes(model)):
         return ()
@@ -256,7 +258,7 @@ def branches_not_taken(model: ModelProto, feeds: Mapping[str, Any]) -> tuple[str
 
 
 def refuse_strange(names: Collection[str], found: Gradient | Derivative) -> None:
-    """Raise InputError for a name that the derivative was not formed by."""
+    """Raise InputError for a name with respect to which no derivative was formed."""
     for strange in (name for name in names if name not in found.values):
         where = option("--allow-empty", "allow_empty:")
         what = "gradient of" if found.kind == "gradient" else "derivative by"
@@ -264,7 +266,7 @@ def refuse_strange(names: Collection[str], found: Gradient | Derivative) -> None
 
 
 def _feeds(source: ModelProto, run: Run, how: Conditions, kind: str) -> dict[str, Any]:
-    """Return the inputs where given, the rest generated at sizes at which the model runs."""
+    """Return the given inputs, and generate the rest with sizes at which the model runs."""
     if how.inputs:
         given = sets_of(how.inputs, source)
         if len(given) > 1:
@@ -278,7 +280,7 @@ def _feeds(source: ModelProto, run: Run, how: Conditions, kind: str) -> dict[str
 
 
 def in_memory(model: ModelLike) -> ModelProto:
-    """The model with its weights. Raises InputError where they pass what one protobuf holds."""
+    """Return the model with its weights. Raises InputError if they do not fit into a protobuf."""
     try:
         return to_proto(load(model), weights=True)
     except TooLarge as error:
@@ -296,8 +298,9 @@ def where_finite(
     *,
     given: bool = False,
 ) -> tuple[dict[str, Any], Mapping[str, Any]]:
-    """The feeds, or where they were not `given` and some target is not finite on them, others on
-    which all are; and what the reference answers there.
+    """Return feeds on which all targets are finite, and the results of the reference there.
+
+    If `feeds` are `given`, or if no similar feeds are better, these are `feeds` themselves.
     """
     choices = [feeds] if given else [feeds, *_masks_alike(feeds)]
 
@@ -310,8 +313,8 @@ def where_finite(
 
 
 def _whose_fault(error: RunFailed, again: Callable[[], object]) -> OnnxgradError:
-    """What to raise where onnxruntime refused the gradient graph: an InputError where it refuses
-    the model as well, when it runs `again`.
+    """Return the error to raise if onnxruntime refused the gradient graph: an InputError if it also
+    refuses the model, which `again` runs.
     """
     try:
         again()
@@ -319,7 +322,7 @@ def _whose_fault(error: RunFailed, again: Callable[[], object]) -> OnnxgradError
         if refused.stage in ("load", "run"):
             return InputError(f"the model itself does not run on these inputs: {refused.reason}")
     if error.stage not in ("load", "run"):
-        return error  # a limit was reached, which says itself which
+        return error  # a limit was reached, which the error names
     return NotProved(
         "the gradient, our result, does not run in onnxruntime, though the model does: "
         f"{error.reason}; please report it with the model"
@@ -327,8 +330,8 @@ def _whose_fault(error: RunFailed, again: Callable[[], object]) -> OnnxgradError
 
 
 def _same_function(target: str, value: Any, expected: Any, limit: float) -> None:
-    """Differences of the reference judge a gradient only where onnxruntime computes the same.
-    Raises NotProved.
+    """Raise NotProved if onnxruntime and the reference compute different values of a target:
+    differences of the one then say nothing about gradients of the other.
     """
     a, b = np.asarray(value).astype(np.float64), np.asarray(expected).astype(np.float64)
     size = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
@@ -356,8 +359,8 @@ def _adjoint(
 
 
 def _masks_alike(feeds: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The feeds with every mask all true, and all false: what is masked in whole rows may be
-    NaN, and then all is.
+    """Yield the feeds with every mask all true, then all false. A row that is masked entirely may
+    be NaN, and then every result is.
     """
     masks = [n for n, v in feeds.items() if isinstance(v, np.ndarray) and v.dtype == np.bool_]
     for value in (True, False) if masks else ():

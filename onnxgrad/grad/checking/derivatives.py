@@ -1,10 +1,10 @@
 """Numeric proof of products with derivatives (`jvp`, `hessian_vector_product`), of Jacobians, and
 of CasADi's derivatives, which take several directions at once.
 
-For each value x random directions v, and for the targets random weights u: <u, J v>, of the graph
-as it runs in onnxruntime, against central differences of <u, f(x + hv)> in float64. Of a Hessian f
-is the gradient, which `check_gradient` holds against differences of its own. Where f has a kink
-nearby (its slope, for a Hessian, a jump) the value is not judged; 0 = 0 for all proves nothing.
+Each value x gets random directions v, and the targets get random weights u. <u, J v> of the graph,
+run in onnxruntime, is compared with central differences of <u, f(x + hv)> in float64. For a
+Hessian, f is the gradient, which `check_gradient` checks first. A value is not judged if f has a
+kink nearby (for a Hessian, if its slope has a jump). 0 = 0 for all values proves nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.verify.reference.client import Float64
 
-# of the largest product: what is smaller may be off by onnxruntime's rounding alone
+# below this part of the largest product, onnxruntime's rounding alone may explain an error
 _FLOOR = 1e-3
 
 
@@ -55,8 +55,8 @@ def check_product(
     batched: bool = False,
     **conditions: Any,
 ) -> GradientReport:
-    """Check products with a derivative, or a Jacobian, numerically in random directions;
-    `onnxgrad.check_product` says how. conditions: the fields of `Conditions`.
+    """Check products with a derivative, or a Jacobian, numerically in random directions, as
+    `onnxgrad.check_product` describes. conditions: the fields of `Conditions`.
     """
     second = of in ("hvp", "hessian")
     if second:  # differences of a wrong gradient would agree with it
@@ -79,8 +79,10 @@ def check_product(
 
 @dataclass(frozen=True)
 class _Place:
-    """Where differences are taken: the feeds, of the probe with nothing moved, and what the
-    reference answers there.
+    """The point at which differences are taken.
+
+    feeds: the inputs of the model. still: these and zeros for the probe's deltas. base: the results
+    of the reference there.
     """
 
     reference: Float64
@@ -90,7 +92,7 @@ class _Place:
 
 
 class _ProductCheck(Check):
-    """A graph of products, and the model whose differences they are."""
+    """A graph of products, and the model whose differences it is compared with."""
 
     found: Derivative
 
@@ -104,7 +106,7 @@ class _ProductCheck(Check):
         if sequence is not None:
             raise InputError(f"'{sequence}' is a sequence: products are checked by tensors alone")
         at = _Place(reference, feeds, {**feeds, **still}, base)
-        # in a few dimensions two vectors may well be nearly orthogonal, errors with them
+        # in few dimensions, a vector and an error may well be nearly orthogonal
         draws = [self._draw(at, rng) for _ in range(DIRECTIONS)]
         return [
             _judged(name, [trials[name] for trials, _ in draws], max(large for _, large in draws))
@@ -112,8 +114,8 @@ class _ProductCheck(Check):
         ]
 
     def _draw(self, at: _Place, rng: np.random.Generator) -> tuple[dict[str, Trial], float]:
-        """Every value, moved in a random direction, by random weights of the targets; and the size
-        of the largest product.
+        """Return a trial for every value, with a random direction and random weights of the
+        targets, and the size of the largest product.
         """
         named = {t: self.probe.outputs[t] for t in self.found.targets}
         weights = {
@@ -139,7 +141,7 @@ class _ProductCheck(Check):
         directions: Mapping[str, Flat],
         weights: Mapping[str, Flat],
     ) -> dict[str, tuple[float, float]]:
-        """Value -> <u, J v>, and how large J v is, or what is multiplied by v."""
+        """Return for each value <u, J v> and the norm of J v (of J'u for CasADi's adj)."""
         if self.found.kind == "adj":
             adjoints = self._adjoints(feeds, weights)
             return {
@@ -152,7 +154,7 @@ class _ProductCheck(Check):
         }
 
     def _adjoints(self, feeds: Mapping[str, Any], weights: Mapping[str, Flat]) -> dict[str, Flat]:
-        """Value -> J'u."""
+        """Return J'u for each value."""
         made = self.found
         seeds = {made.seeds[t]: side_by_side(w) for t, w in weights.items()}
         found = self.run(
@@ -170,7 +172,7 @@ class _ProductCheck(Check):
         directions: Mapping[str, Flat],
         weights: Mapping[str, Flat],
     ) -> dict[str, dict[str, Flat]]:
-        """Value -> target -> J v, where only that value moves."""
+        """Return J v by value and target; only that value moves."""
         made = self.found
         if made.kind == "jacobian":
             found = self.run(self.graph, feeds, outputs=list(made.results.values()))
@@ -205,7 +207,7 @@ class _ProductCheck(Check):
 
 
 def _contracted(matrix: Flat, v: Flat, batched: bool) -> Flat:
-    """J v of a Jacobian with the axes of its value last."""
+    """Return J v for a Jacobian whose last axes are those of its value."""
     if not batched:
         return np.asarray(np.tensordot(matrix, v, v.ndim))
     pairs = zip(matrix, v, strict=True)
@@ -218,8 +220,8 @@ def _size(products: Collection[Flat]) -> float:
 
 
 def _judged(name: str, trials: list[Trial], largest: float) -> ValueCheck:
-    """The slopes against differences; not judged where those on both sides differ, or where
-    rounding explains what is off.
+    """Compare the products with differences. The value is not judged if the slopes on both sides
+    differ, or if rounding explains the error.
     """
     if not all(np.isfinite(t.got) for t in trials):
         words = "the product is not finite"

@@ -1,5 +1,5 @@
-"""One value's gradient against central differences along several lines, beside kinks if they are in
-the way.
+"""Compares one value's gradient with central differences along several lines. If kinks are in the
+way, only the other elements move.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ from onnxgrad.grad.checking.report import TOO_SMALL, ValueCheck
 from onnxgrad.grad.checking.vectors import Flat, Mask
 
 DIRECTIONS = 4
-# an error counts if it passes the tolerance by this many times the doubt
+# an error counts if it exceeds the tolerance by this many times the doubt
 _SURE = 2
-# of a value that does not move anything
+# the scale of a value that does not influence the targets
 NO_SIZE = 1e-300
 
 
 @dataclass(frozen=True)
 class Trial:
-    """<g, v> along a line, and the slope there by differences; `size`: the scale of the
-    comparison.
-    """
+    """<g, v> along a line, and the slope by differences. `size` is the scale of the comparison."""
 
     line: Line
     got: float
@@ -34,14 +32,14 @@ class Trial:
 
     @property
     def off(self) -> bool:
-        """The two differ, whatever the rounding, and no kink explains it."""
+        """Whether the two differ, and neither rounding nor a kink explains it."""
         doubt = self.slope.doubt / self.size
         return (doubt <= self.limit or self._rounded) and self.error > self.limit + _SURE * doubt
 
     @property
     def shown(self) -> bool:
-        """The difference is known well enough to decide that the two agree, or they do, and a kink
-        causes the doubt.
+        """Whether the slope is known well enough to decide that the two agree, or they agree and a
+        kink causes the doubt.
         """
         if self.got == 0.0 == self.slope.value and self.size <= NO_SIZE:
             return True  # 0 = 0, unless another direction shows more
@@ -50,18 +48,18 @@ class Trial:
 
     @property
     def kinked(self) -> bool:
-        """A kink is in the way."""
+        """Whether a kink prevents the comparison."""
         finite = bool(np.isfinite(self.slope.value))
         return finite and not self.shown and not self.off and not self._rounded
 
     @property
     def lost(self) -> bool:
-        """No step shows the slope, because of a kink or of rounding."""
+        """Whether no step shows the slope, because of a kink or of rounding."""
         return not self.shown and (self._rounded or not self.off)
 
     @property
     def _rounded(self) -> bool:
-        """Rounding causes the doubt."""
+        """Whether rounding causes the doubt."""
         return self.slope.why == TOO_SMALL
 
     @property
@@ -72,8 +70,8 @@ class Trial:
 
 
 def directions(rng: np.random.Generator, g: Flat) -> list[Flat]:
-    """Random directions, and the gradient's own, along which a wrong factor shows at once; of one
-    element there is only one.
+    """Return the direction of the gradient, along which a wrong factor shows at once, and random
+    directions; a single one for a single element.
     """
     drawn = [np.asarray(rng.standard_normal(g.shape)) for _ in range(DIRECTIONS)]
     norm = float(np.linalg.norm(g))
@@ -84,8 +82,8 @@ def directions(rng: np.random.Generator, g: Flat) -> list[Flat]:
 def compare(
     name: str, g: Flat, values: Flat, lines: Sequence[Line], limit: float
 ) -> tuple[ValueCheck, list[Trial]]:
-    """The gradient `g` of `values` against differences along the lines, on the scale of the value
-    itself, beside kinks if they are in the way.
+    """Compare the gradient `g` of `values` with differences along the lines, on the scale of the
+    value's own gradient. Elements on a kink are not moved.
     """
     if not np.isfinite(g).all():
         return _not_finite(name, g, lines[0], limit), []
@@ -97,8 +95,8 @@ def compare(
 
 
 def verdict(name: str, trials: Sequence[Trial], limit: float) -> ValueCheck:
-    """The worst of the trials: one that is off, else one that shows that the two agree. Not judged
-    if none does, because the doubt of the differences is too large.
+    """Return the check by the worst trial that is off, else by the worst that shows agreement. If
+    no trial shows either, because the doubt is too large, the value is not judged.
     """
     judged = [t for t in trials if t.off] or [t for t in trials if t.shown and t.error <= limit]
     worst = max(judged or trials[:1], key=lambda t: t.error)
@@ -108,14 +106,14 @@ def verdict(name: str, trials: Sequence[Trial], limit: float) -> ValueCheck:
 
 
 def on_one_scale(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials of a value, on the scale of its slopes if these are larger than it was."""
+    """Return the trials of a value on one scale: that of its slopes if these are larger."""
     known = [t.slope.value for t in trials if t.slope.doubt <= abs(t.slope.value) / 4]
     scale = float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
     return [replace(t, size=max(t.size, scale)) for t in trials]
 
 
 def _tried(g: Flat, lines: Sequence[Line], limit: float) -> list[Trial]:
-    """The trials, on the scale of the gradient or of the differences, whichever is larger."""
+    """Return the trials on the scale of the gradient or of the differences, whichever is larger."""
     found: list[Trial] = []
     for line in lines:
         found.append(_trial(g, line, limit, found[0] if found else None))
@@ -123,9 +121,11 @@ def _tried(g: Flat, lines: Sequence[Line], limit: float) -> list[Trial]:
 
 
 def _trial(g: Flat, line: Line, limit: float, first: Trial | None) -> Trial:
-    """<g, v>, and the slope from one difference if that agrees or is rounding alone, else from as
-    many as needed. The first line of a value takes both sides, which shows by how much the two
-    differ; the others do so too if that needed a larger step, or if no step showed it.
+    """Return <g, v> and the slope: from one difference if that agrees or is only rounding, else
+    from as many as needed.
+
+    The first line of a value takes differences to both sides, the others to one side. They also
+    take both sides if the first line needed a larger step, or if no step showed its slope.
     """
     got = float(np.sum(g * line.direction))
     size = max(float(np.linalg.norm(g)), NO_SIZE)
@@ -159,10 +159,10 @@ def _not_finite(name: str, g: Flat, line: Line, limit: float) -> ValueCheck:
 def _beside_kinks(
     name: str, g: Flat, values: Flat, kinked: Trial, trials: Sequence[Trial]
 ) -> tuple[ValueCheck, list[Trial]]:
-    """The check with only the elements moved that are on no kink, and its trials; the gradient of
-    those on a kink has to lie between the two slopes.
+    """Return the check in which only the elements that are not on a kink move, and its trials. The
+    gradient of an element on a kink must lie between its two slopes.
 
-    Not judged if all are on kinks, or if it is not known which.
+    The value is not judged if all elements are on kinks, or if it is unknown which are.
     """
     limit, at = kinked.limit, kinked.line
     least = limit / 10 * max(kinked.size, abs(kinked.slope.value))

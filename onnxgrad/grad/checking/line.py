@@ -1,5 +1,5 @@
-"""The weighted sum of the targets along a line through the feeds: its slope, how sure that is, and
-its kinks.
+"""The weighted sum of the targets along a line through the feeds: its slope, the uncertainty of the
+slope, and its kinks.
 """
 
 from __future__ import annotations
@@ -18,22 +18,25 @@ from onnxgrad.grad.checking.vectors import Flat, Mask, flat, shaped
 from onnxgrad.verify.reference.client import Float64
 
 STEP = 1e-5
-# steps tried, as multiples of the first, until one shows the slope: smaller ones pass kinks nearby,
-# larger ones the rounding of a function that hardly moves
+# steps to try, as multiples of the first, until one shows the slope: smaller ones avoid nearby
+# kinks, larger ones overcome the rounding of a function that hardly changes
 SHRINK, _LARGER = (1.0, 1 / 16, 1 / 256, 1 / 4096), (64.0, 1024.0)
-# of a difference to one side, which is right up to the step: enough to see that two numbers agree
+# the step of a one-sided difference, whose error is of the order of the step: enough to see that
+# two numbers agree
 QUICK = STEP / 64
-# the slope is shown when its doubt is this part of what an error may be
+# a slope counts as shown if its uncertainty is at most this part of the allowed error
 _AGREE = 0.1
 _UNIT, _JITTERED = 2.0**-53, (0, 1)
-# a sum that rounding moves by more than this part does not round: it jumps
+# if rounding moves a sum by more than this part, the function jumps
 _JUMP = 1e-6
 _MARKS = itertools.count()
 
 
 @dataclass(frozen=True)
 class Slope:
-    """A slope by differences, and how far off it may be: by a kink, or by rounding."""
+    """A slope by differences. `doubt` bounds its error, by kinks and rounding; `rounding` bounds
+    the part of rounding alone.
+    """
 
     value: float
     doubt: float
@@ -52,8 +55,10 @@ class Slope:
 
 @dataclass(frozen=True)
 class Place:
-    """Where differences are taken: the feeds of the probe with nothing moved, the weights of its
-    targets, what they are there, and by how much rounding in float64 moves their weighted sum.
+    """The point at which differences are taken.
+
+    feeds: the feeds of the probe with nothing moved. weights: the weights of its targets. base: the
+    values of the targets there. noise: how far rounding in float64 moves their weighted sum.
     """
 
     reference: Float64
@@ -61,7 +66,7 @@ class Place:
     weights: Mapping[str, Flat]
     base: Mapping[str, Any]
     noise: float
-    # of runs in which one value alone moves: the reference computes once what is not behind it
+    # marks runs in which a single value moves: the reference computes everything else only once
     mark: tuple[int, int] = field(default_factory=lambda: (os.getpid(), next(_MARKS)))
 
 
@@ -71,7 +76,7 @@ def place(
     weights: Mapping[str, Flat],
     base: Mapping[str, Any],
 ) -> Place:
-    """The place, with its rounding measured by random rounding of every step."""
+    """Return the place, its noise measured by random rounding of every step."""
     least = sum(float(np.sum(np.abs(np.float64(w) * flat(base[t])))) for t, w in weights.items())
     at = Place(reference, feeds, weights, base, 4 * _UNIT * least)
     reference.run(feeds, outputs=list(weights), moved=(at.mark, ""))
@@ -85,7 +90,7 @@ def place(
 
 
 def _rise(at: Place, to: Mapping[str, Any], start: Mapping[str, Any]) -> float:
-    """The rise of the weighted sum from `start` to `to`."""
+    """Return the rise of the weighted sum from `start` to `to`."""
     with np.errstate(invalid="ignore"):  # infinity less infinity
         pairs = ((w, flat(to[t]) - flat(start[t])) for t, w in at.weights.items())
         return sum(float(np.sum(np.float64(w) * moved)) for w, moved in pairs)
@@ -94,7 +99,7 @@ def _rise(at: Place, to: Mapping[str, Any], start: Mapping[str, Any]) -> float:
 class Line:
     """The weighted sum of the targets along a line through a place.
 
-    delta: the input that moves the value; size: of its largest element.
+    delta: the input that moves the value. size: the magnitude of the value's largest element.
     """
 
     def __init__(self, at: Place, delta: str, direction: Flat, size: float) -> None:
@@ -115,11 +120,11 @@ class Line:
         return _rise(self.at, self._run(h), self.at.base) / h
 
     def rounding(self, h: float) -> float:
-        """How far rounding may move differences over h."""
+        """Return how far rounding may move differences over h."""
         return 2 * self.at.noise / h
 
     def kink(self, h: float) -> float:
-        """The difference of the slopes on both sides, each extrapolated from two steps."""
+        """Return the difference of the slopes on both sides, each extrapolated from two steps."""
         left, right = self.sides(h)
         return abs(right - left)
 
@@ -132,8 +137,8 @@ class Line:
         )
 
     def bounds(self, h: float) -> tuple[float, float]:
-        """The least and largest slope if each element of the targets takes one of its two: rules
-        may choose anew at each tie, and weights have both signs.
+        """Return the least and the largest slope if each element of the targets takes either of its
+        two slopes: rules may choose differently at each tie, and weights have both signs.
         """
         low = high = 0.0
         for name, weight in self.at.weights.items():
@@ -152,10 +157,11 @@ class Line:
     def slope(
         self, allowed: float, part: float, start: float | None = None, *, only: bool = False
     ) -> Slope:
-        """The slope from the first step that shows it up to a tenth of an error of `allowed`, or of
-        this `part` of itself; else from the step that shows it best. Tried are the step `start`,
-        and unless that `only`, smaller ones while a kink makes the doubt, larger ones while
-        rounding does.
+        """Return the slope from the first step that shows it to a tenth of the error `allowed`, or
+        of this `part` of itself; else from the step that shows it best.
+
+        The step `start` comes first. Unless `only` is set, smaller steps follow if a kink causes
+        the doubt, larger ones if rounding does.
         """
         tried: list[Slope] = []
         todo = [self.step if start is None else start]
@@ -178,20 +184,20 @@ class Line:
         return Slope(value, doubt if np.isfinite(value) else float("inf"), rounding, h)
 
     def has_kink(self, least: float) -> bool:
-        """Whether the slopes differ by more than `least` at every step: one nearby goes away with
-        small steps, the effect of rounding with large ones.
+        """Whether the slopes differ by more than `least` at every step. Small steps rule out a kink
+        nearby, large ones rule out rounding.
         """
         steps = [self.step * part for part in SHRINK]
         return all(not self.kink(h) <= least + 4 * self.rounding(h) for h in steps)
 
     def moving(self, elements: Mask) -> Line:
-        """The line along which only these elements move."""
+        """Return the line along which only these elements move."""
         if elements.all():
             return self
         return Line(self.at, self.delta, np.where(elements, self.direction, 0.0), self.size)
 
     def alone(self, element: int) -> Line:
-        """The line along which only one element moves, by its own size."""
+        """Return the line along which only one element moves."""
         direction = np.zeros(self.direction.shape)
         direction.flat[element] = 1.0
         return Line(self.at, self.delta, direction, self.size)
@@ -208,22 +214,22 @@ class Line:
 
 # ---- elements on a kink: `Relu(h)` where an earlier Relu made h 0 -------------------------------
 #
-# Central differences of any step are the mean of the two slopes there. The gradient is one of them,
-# or one between them. All are right.
+# There, central differences of any step are the mean of the two slopes. The gradient may be either
+# slope, or any value between them.
 
-# how many sets of elements are moved to find those on a kink; each takes five to twenty runs of the
-# model
+# how many sets of elements are moved to find the elements on a kink; each set takes five to twenty
+# runs of the model
 _TRIES = 32
-# of the elements on a kink, so many of the largest gradients, and as many others, are held against
-# the slopes on both sides
+# of the elements on a kink, this many with the largest gradients, and as many others, are compared
+# with the slopes on both sides
 _LOOKED_AT = 4
 
 
 def smooth_elements(values: Flat, has_kink: Callable[[Mask], bool]) -> Mask | None:
-    """The elements without a kink; None if `_TRIES` sets of them do not show which those are.
+    """Return the elements without a kink; None if `_TRIES` sets do not show which those are.
 
-    `has_kink`: whether the two slopes differ when only these elements move. Elements of equal value
-    count as one, because a kink mostly lies at a number, 0 or a bound.
+    has_kink: returns whether the two slopes differ if only these elements move. Elements of equal
+    value count as one, because most kinks lie at a number: 0 or a bound.
     """
     distinct, group = np.unique(values, return_inverse=True)
     group = group.reshape(values.shape)
@@ -244,8 +250,9 @@ def smooth_elements(values: Flat, has_kink: Callable[[Mask], bool]) -> Mask | No
 def no_slope_beside(
     g: Flat, at: Line, kinked: Mask, limit: float
 ) -> tuple[float, float, float] | None:
-    """The gradient, the nearest slope and the relative error of the worst element on a kink whose
-    gradient is not between the slopes on its two sides; None if all that are looked at are.
+    """Return the gradient, the nearest slope and the relative error of the worst element on a kink
+    whose gradient is not between the slopes of its two sides; None if there is no such element
+    among those examined.
     """
     places = np.flatnonzero(kinked)
     by_size = places[np.argsort(-np.abs(g.reshape(-1)[places]), kind="stable")]
@@ -261,8 +268,8 @@ def no_slope_beside(
 def _outside(
     slope: float, at: Line, typical: float, limit: float
 ) -> tuple[float, float, float] | None:
-    """The slope of one element, the nearest of those between the two sides, and the error; None
-    if it is one of them at some step.
+    """Return the slope of one element, the nearest slope between those of its two sides, and the
+    relative error; None if at some step the slope lies between them.
     """
     found = None
     for h in (at.step * part for part in SHRINK):

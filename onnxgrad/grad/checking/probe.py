@@ -1,5 +1,5 @@
-"""The model that differences are taken of: each named value moved by an input of its own, where it
-runs, and which values can move a target at all.
+"""The model whose differences are taken: an additional input moves each named value. Also where the
+model runs, and which values can influence a target at all.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from onnxgrad.verify.running.session import open_session
 
 @dataclass(frozen=True)
 class Probe:
-    """The model with `x + delta` for each named value x, and a constant for each at which gradients
-    stop.
+    """The model with `x + delta` in place of each named value x, and with an input in place of each
+    value at which gradients stop.
 
-    deltas: the input that moves each named value. held: the input that readers of each value take
-    for it at which gradients stop. outputs: what the model calls each target, moved if it is named
-    too, held if gradients stop there.
+    deltas: the input that moves each named value. held: the input that replaces each value at which
+    gradients stop, for its readers. outputs: the name of each target in this model: of its moved
+    form if the target is a named value, of a copy of the held input if gradients stop there.
     """
 
     model: ModelProto
@@ -54,11 +54,11 @@ def probe_of(
     targets: Sequence[str],
     stops: Sequence[str] = (),
 ) -> Probe:
-    """The probe that moves the values `names`. Raises InputError for one that a nested graph
-    returns.
+    """Return the probe that moves the values `names`. Raises InputError for a value that a nested
+    graph returns.
     """
     program = load(source)
-    # of a model that holds operators of other domains alone
+    # a model that contains only operators of other domains does not import the default one
     program.opsets.setdefault("", OPSET)
     hoist_requested(program, wrt)
     block = program.main
@@ -100,7 +100,7 @@ def _read_instead(old: Var, new: Var, users: Iterable[Binding] | None = None) ->
 
 
 class Run(Protocol):
-    """Runs a model on feeds; raises RunFailed, or Unsupported of the reference."""
+    """Runs a model on feeds. Raises RunFailed, or Unsupported if the reference runs it."""
 
     def __call__(
         self, model: ModelProto, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None
@@ -108,7 +108,7 @@ class Run(Protocol):
 
 
 def runner(model: ModelProto, provider: str, threads: int = 1) -> tuple[Run, str]:
-    """Returns the function that runs `model` and its gradient, and its name."""
+    """Return the function that runs `model` and its gradient, and a name for reports."""
     try:
         if own_operators(model):
             open_session(model, provider=provider)
@@ -133,7 +133,7 @@ _FLOATS = {
     TensorProto.BFLOAT16,
     TensorProto.UNDEFINED,
 }
-# constant between their steps: a value that passes through them alone has the derivative 0
+# constant between their steps: a value that passes through one of them has the derivative 0
 _FLAT = {"Shape", "Size", "Floor", "Ceil", "Round", "Sign"}
 
 
@@ -143,11 +143,12 @@ def values_reaching(
     dtypes: Mapping[str, int | None],
     stops: Container[str] = (),
 ) -> set[str]:
-    """The targets and every value from which a path leads to one of them, through floating-point
-    values.
+    """Return the targets, and every value from which a path of floating-point values leads to one
+    of them.
 
-    `dtypes`: what is known of values by name; an unknown one may be a float. A node with nested
-    graphs passes on everything that they read. No path goes on before one of `stops`.
+    dtypes: the known dtypes by name; a value of unknown dtype may be a float. A node with nested
+    graphs counts as a reader of everything that they read. No path passes through one of `stops`,
+    but it may start there.
     """
     makers: dict[str, list[NodeProto]] = {}
     for node in every_node(model.graph.node):

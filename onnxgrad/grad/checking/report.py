@@ -14,18 +14,18 @@ from onnxgrad.verify.bounds import Bound, Bounds
 from onnxgrad.wording import counted, first_of, option, text_html, told_apart
 
 _NAMED = 5
-# why a value is not judged whose gradient is lost in rounding
+# the reason if rounding hides a value's gradient
 TOO_SMALL = "too small to judge"
 
 
 @dataclass(frozen=True)
 class ValueCheck(Plain):
-    """One requested value: the directional derivative both ways, and their difference relative to
-    the scale.
+    """One requested value: its directional derivative, computed both ways, and their difference
+    relative to the scale.
 
-    `judged`: the two could be compared; `why` not, or a remark. `unreachable`: no
-    path leads from the value to the target, so 0 is right; `allowed`: the user accepts 0 = 0.
-    `tolerance`: the largest error allowed, None for the report's.
+    judged: whether the two could be compared. why: the reason if not, or a remark. unreachable: no
+    path leads from the value to the target, so 0 is right. allowed: the user accepts 0 = 0.
+    tolerance: the largest error allowed, None for the report's.
     """
 
     json_keys = "name gradient difference error judged why zero unreachable tolerance"
@@ -42,7 +42,7 @@ class ValueCheck(Plain):
 
     @property
     def zero(self) -> bool:
-        """0 against 0: right if no path leads to the target, else no evidence."""
+        """Whether both are 0: right if no path leads to the target, else no evidence."""
         return self.judged and self.gradient == 0.0 == self.difference
 
     @property
@@ -55,10 +55,11 @@ class ValueCheck(Plain):
 
 @dataclass(frozen=True)
 class GradientReport(Plain):
-    """The verdict is `ok`, and what the report is as a truth value: every value judged is within
-    the tolerance, and something was judged that is not 0 = 0 (if every value is unreachable, 0
-    is the proof). `tolerance` is the largest of its values'; `untaken`: branches of an If that did
-    not run, whose rules nothing has shown.
+    """The results of a check. The report is true if it is `ok`: every judged value is within its
+    tolerance, and at least one of them is not 0 = 0. If every value is unreachable, 0 is the proof.
+
+    tolerance: the largest of the values' tolerances. untaken: branches of an If that did not run,
+    so that their rules are not checked.
     """
 
     json_keys = "ok verdict unproved tolerance bounds provider worst values notes untaken"
@@ -69,11 +70,11 @@ class GradientReport(Plain):
     notes: tuple[str, ...] = ()
     what: str = "gradient"
     untaken: tuple[str, ...] = ()
-    bounds: str = ""  # of the user's own, in place of the tolerances
+    bounds: str = ""  # the user's bounds, which replace the tolerances
 
     @property
     def ok(self) -> bool:
-        """Nothing is wrong, and something is proved."""
+        """Whether nothing is wrong and something is proved."""
         return not self._wrong() and not self.unproved
 
     def __bool__(self) -> bool:
@@ -83,7 +84,7 @@ class GradientReport(Plain):
         return any(self.is_wrong(v) for v in self.values)
 
     def is_wrong(self, value: ValueCheck) -> bool:
-        """The value was judged, and its error passes its tolerance."""
+        """Whether the value was judged and its error exceeds its tolerance."""
         return value.judged and not value.error <= self.allowed(value)
 
     def allowed(self, value: ValueCheck) -> float:
@@ -92,7 +93,7 @@ class GradientReport(Plain):
 
     @property
     def unproved(self) -> str:
-        """Why nothing is proved; empty if something is."""
+        """The reason if nothing is proved; empty if something is."""
         open_values = [v for v in self.values if not v.unreachable and not v.allowed]
         judged = [v for v in open_values if v.judged]
         if not open_values or any(not v.zero for v in judged):
@@ -116,7 +117,7 @@ class GradientReport(Plain):
 
     @property
     def worst(self) -> ValueCheck | None:
-        """The value with the largest error among those judged: of its tolerance."""
+        """The judged value whose error is the largest relative to its tolerance."""
         judged = [v for v in self.values if v.judged]
         return max(judged, key=lambda v: v.error / (self.allowed(v) or 1.0), default=None)
 
@@ -153,7 +154,7 @@ class GradientReport(Plain):
 
 
 def _skipped(why: str, values: list[ValueCheck]) -> str:
-    """Values that were not judged, and why."""
+    """Describe values that were not judged, with the reason."""
     if why == TOO_SMALL:
         return f"{why}: {_listed(values)}"
     return f"{len(values)} not judged ({_listed(values)}: {why})"
@@ -163,15 +164,15 @@ def _listed(values: list[ValueCheck]) -> str:
     return first_of([v.name for v in values], _NAMED)
 
 
-_OF_ONE = ("worst", "psnr")  # measures that mean something of a single slope
+_OF_ONE = ("worst", "psnr")  # measures that make sense for a single number
 
 
 def bounded(report: GradientReport, bounds: Bounds, known: Collection[str]) -> GradientReport:
-    """The report with the slope of each value that was judged held to the bounds: the derivative
-    for the second model, the difference for the original.
+    """Return the report with the slope of each judged value compared by the bounds: the derivative
+    stands for the second model, the difference for the original.
 
-    `known`: the values of which a bound may be given. Raises InputError for another, and for a
-    measure that needs more than one number.
+    known: the values that may have a bound. Raises InputError for a bound on any other value, and
+    for a measure that needs more than one number.
     """
     if not bounds:
         return report
@@ -189,7 +190,7 @@ def bounded(report: GradientReport, bounds: Bounds, known: Collection[str]) -> G
 
 
 def _held(check: ValueCheck, bound: Bound | None) -> ValueCheck:
-    """The check by the measure that it misses most, or comes nearest to missing."""
+    """Return the check by the measure that is violated most, or comes nearest to being violated."""
     if bound is None:
         return check
     difference, gradient = (np.array([slope]) for slope in (check.difference, check.gradient))

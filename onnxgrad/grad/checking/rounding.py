@@ -1,9 +1,10 @@
-"""The second look at a gradient that is off: whether float64 has it right, and rounding explains
-onnxruntime's.
+"""The second look at a gradient that is off: whether it is right in float64, so that rounding
+explains onnxruntime's result.
 
-The gradient graph itself in float64 has to agree ten times better, up to what the rounding of the
-constants does that it adds to the model (1/6 in float32); and onnxruntime with that up to what
-rounding at every step does. Random rounding shows both (Parker, Monte Carlo arithmetic, 1997).
+The gradient graph, run in float64, must agree with the differences ten times better, except for the
+rounding of constants that the gradient adds to the model (1/6 in float32). onnxruntime must agree
+with that run, except for rounding at every step. Random rounding measures both effects (Parker,
+Monte Carlo arithmetic, 1997).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from onnxgrad.ir.protobufs import copy_of, elements, graphs_of
 from onnxgrad.ir.var import Var
 from onnxgrad.verify.reference.client import Float64
 
-# relative to the value's own gradient, by the coarsest float type on the way
+# errors relative to the value's own gradient, by the coarsest float type on its path
 TOLERANCES: dict[int, float] = {
     TensorProto.DOUBLE: 1e-6,
     TensorProto.FLOAT: 1e-4,
@@ -34,11 +35,12 @@ TOLERANCES: dict[int, float] = {
     TensorProto.BFLOAT16: 3e-1,
 }
 
-# how many times the largest effect of some trials of random rounding onnxruntime may be off: a sum
-# of n terms by up to sqrt(n) times what rounding its terms does, and n is 256 in its kernels
+# onnxruntime may be off by this many times the largest effect of some trials of random rounding: a
+# sum of n terms is off by up to sqrt(n) times the rounding of its terms, and kernels sum up 256
 _NOISES, _TRIALS = 10, 3
 
-# and float64 as that of some trials in which every constant is off by a full unit, to either side
+# float64 may be off by this many times the largest effect of some trials in which every constant is
+# off by a full unit, up or down
 _CONSTANTS = 2
 
 # a gradient below this part of the model's largest may be rounding alone
@@ -46,7 +48,7 @@ _FLOOR = 1e-3
 
 
 class Rounding:
-    """The gradient graph in float64, and what rounding at every step does to it."""
+    """The gradient graph in float64, and the effect of rounding at every step."""
 
     def __init__(
         self,
@@ -65,11 +67,11 @@ class Rounding:
     def look(
         self, check: ValueCheck, trials: Sequence[Trial], g: Flat, dtype: int, largest: float
     ) -> ValueCheck:
-        """The check of a value that is off, with float64's error if onnxruntime's is rounding;
-        unchanged if it is not.
+        """Return the check of a value that is off: with the error in float64 if rounding explains
+        the error in onnxruntime, else unchanged.
 
-        largest: the norm of the model's largest gradient, on whose scale a value is judged that
-        the reference cannot run.
+        largest: the norm of the model's largest gradient, the scale of the comparison if the
+        reference cannot run the gradient graph.
         """
         try:
             self._run(dtype)
@@ -91,7 +93,7 @@ class Rounding:
             ]
 
     def shifted(self) -> list[Mapping[str, Any]]:
-        """The gradients with the constants that the model lacks off by one unit."""
+        """Return the gradients if the constants that the gradient adds are off by one unit."""
         if self._shifted is None:
             wanted = list(self.adjoints.values())
             shifted = (constants_shifted(self.graph, self.source, i) for i in range(_TRIALS))
@@ -101,12 +103,12 @@ class Rounding:
         return self._shifted
 
     def judge(self, check: ValueCheck, trials: Sequence[Trial], dtype: int) -> ValueCheck:
-        """As `look`, from the results of `_run`."""
+        """Return the check as `look` does, from the results of `_run`."""
         name = self.adjoints[check.name]
         exact = flat((self.exact or {})[name])
         size = max(float(np.linalg.norm(exact)), NO_SIZE)
         gots = [float(np.sum(exact * t.line.direction)) for t in trials]
-        # of all directions at once: along one of them what rounding does may cancel
+        # the norm covers all directions: along a single one, rounding errors may cancel
         noise = max(float(np.linalg.norm(flat(r[name]) - exact)) for r in self.rounded[dtype])
         closer = [replace(t, got=g, limit=t.limit / 10, size=size) for t, g in zip(trials, gots)]
         again = on_one_scale([_looked_at_closely(t) for t in closer])
@@ -119,7 +121,7 @@ class Rounding:
             for old, t in zip(trials, again, strict=True)
         ):
             return check
-        # not off by a tenth of the tolerance; that they agree is shown to the tolerance itself
+        # none is off at a tenth of the tolerance; agreement counts at the tolerance itself
         known = (replace(t, limit=max(t.limit, old.limit)) for old, t in zip(trials, again))
         shown = [t for t in known if t.shown and t.error <= t.limit]
         if not shown or _NOISES * noise > size:  # no result of onnxruntime would be off
@@ -137,8 +139,8 @@ class Rounding:
 
 
 def _looked_at_closely(trial: Trial) -> Trial:
-    """The trial; if it is off, with a slope from smaller and smaller steps, because the given one
-    may be a quick one, on one side of a kink, that happened to agree with onnxruntime.
+    """Return the trial; if it is off, with a slope from smaller and smaller steps. The given slope
+    may be a one-sided difference beside a kink that happened to agree with onnxruntime.
     """
     if not trial.off:
         return trial
@@ -154,13 +156,14 @@ def _small(check: ValueCheck) -> ValueCheck:
 
 
 def coarsest(program: Program) -> int:
-    """The coarsest float type among the model's values."""
+    """Return the coarsest float type among the model's values."""
     return int(_coarser([v.dtype for v in program.main.vars()], TensorProto.FLOAT))
 
 
 def coarsest_on_the_way(program: Program, outputs: Mapping[str, str]) -> dict[str, int]:
-    """Value -> the coarsest float type in which something is computed that its output of these
-    depends on, in nested graphs and functions too; values stored in the file are not rounded again.
+    """Return for each value the coarsest float type among the computations on which its output
+    depends, in nested graphs and functions too. Values stored in the file do not count, because
+    they are not rounded again.
     """
     known: dict[Var, int | None] = {}
     program.main.schedule()
@@ -175,7 +178,7 @@ def coarsest_on_the_way(program: Program, outputs: Mapping[str, str]) -> dict[st
 
 
 def _inside(program: Program, binding: Binding) -> Iterator[Binding]:
-    """The binding, and those of its nested graphs and of the functions that they call."""
+    """Yield the binding, and the bindings of its nested graphs and of the functions they call."""
     todo, seen = [binding], set()
     while todo:
         yield (one := todo.pop())
@@ -187,7 +190,7 @@ def _inside(program: Program, binding: Binding) -> Iterator[Binding]:
 
 
 def _coarser(dtypes: Iterable[int | None], default: Any) -> Any:
-    """The coarsest of these types of floats; the default if there is none."""
+    """Return the coarsest of these float types; the default if there is none."""
     known = [t for t in dtypes if t in TOLERANCES]
     return max(known, key=TOLERANCES.__getitem__, default=default)
 
@@ -203,14 +206,16 @@ UNITS: dict[int, float] = {
     TensorProto.BFLOAT16: 2.0**-8,
 }
 
-# numbers of so few digits, such as 0.5 and 10, were not rounded
+# numbers with few binary digits, such as 0.5 and 10, were not rounded
 _EXACT = 2.0**8
 
 
 def constants_shifted(graph: ModelProto, source: ModelProto, seed: int) -> ModelProto | None:
-    """The gradient `graph` of `source`, for float64, with each number that was rounded in
-    constants that `source` lacks off by one unit of its type, up or down by chance; None if
-    there is no such number. Weights that a rewrite transposed or negated were not rounded again.
+    """Return the gradient `graph` of `source` with every rounded number off by one unit of its
+    type, up or down at random; None if there is no such number.
+
+    Only constants that `source` lacks count. Weights that a rewrite transposed or negated were not
+    rounded again. The result is meant for the float64 reference.
     """
     theirs = dict(_constants(source))
     numbers = _magnitudes(theirs.values())
@@ -239,7 +244,7 @@ def _magnitudes(tensors: Iterable[TensorProto]) -> np.ndarray[Any, Any]:
 
 
 def _constants(model: ModelProto) -> Iterator[tuple[tuple[str, str], TensorProto]]:
-    """The tensors of initializers and Constants, each by its function and its name."""
+    """Yield the tensors of initializers and Constants, each with its function and name."""
     yield from _of_graph("", model.graph)
     for function in model.functions:
         yield from _of_nodes(f"{function.domain}::{function.name}", function.node)

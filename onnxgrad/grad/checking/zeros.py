@@ -1,5 +1,5 @@
-"""Exact zeros among generated feeds, at factors of products and nowhere else: there a rule by
-division, or by counting zeros, may be wrong while it is right everywhere around.
+"""Exact zeros among generated feeds, only at factors of products. A rule that divides, or counts
+zeros, may be wrong at a zero although it is right everywhere around it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import elements, graphs_of
 
 _MOVES = {"Identity", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Flatten"}
-# smooth at 0, so that a product of 0 is not a kink and no pole behind it
+# smooth at 0, so that a product of 0 meets neither a kink nor a pole behind it
 _SMOOTH = _MOVES | {
     "Add", "Sub", "Neg", "Sum", "Mean", "Mul", "MatMul", "Gemm", "Conv", "Concat", "Slice",
     "Gather", "Split", "Expand", "Tile", "Exp", "Sin", "Cos", "Tanh", "Sigmoid", "Erf", "Softplus",
@@ -45,8 +45,8 @@ class _Flow:
             self.makers.update(dict.fromkeys(node.output, node))
 
     def factor(self, name: str) -> bool:
-        """Whether a value is read as a factor of products alone, whose results stay among what is
-        smooth at 0.
+        """Whether a value is only read as a factor of products whose results pass only through
+        operators that are smooth at 0.
         """
         found = False
         for node, index in self.readers[name]:
@@ -91,7 +91,7 @@ def _operator(node: NodeProto) -> str:
 
 
 def _chain(flow: _Flow, node: NodeProto, index: int) -> bool:
-    """A Mul beside another Mul, or of a value by itself."""
+    """Whether a Mul is next to another Mul, or multiplies a value by itself."""
     makers = [flow.makers.get(name) for name in node.input]
     before = any(m is not None and _operator(m) == "Mul" for m in makers)
     after = any(_operator(n) == "Mul" for n, _ in flow.readers[node.output[0]])
@@ -99,14 +99,14 @@ def _chain(flow: _Flow, node: NodeProto, index: int) -> bool:
 
 
 def _power(flow: _Flow, node: NodeProto, index: int) -> bool:
-    """An exponent, or a base whose exponents are 0, 1, 2, ..."""
+    """Whether the operand is an exponent, or a base whose exponents are 0, 1, 2, ..."""
     exponent = flow.constant(node.input[1])
     whole = exponent is not None and bool(((exponent >= 0) & (exponent % 1 == 0)).all())
     return index == 1 or whole
 
 
 def _multiplies(flow: _Flow, node: NodeProto, index: int) -> bool:
-    """The data or the updates of a scatter that multiplies."""
+    """Whether the operand is the data or the updates of a scatter that multiplies."""
     return index in (0, 2) and any(a.name == "reduction" and a.s == b"mul" for a in node.attribute)
 
 
@@ -123,8 +123,8 @@ _PRODUCTS: dict[str, Callable[[_Flow, NodeProto, int], bool]] = {
 def feeds_with_zeros(
     model: ModelProto, feeds: Mapping[str, Any], seed: int
 ) -> list[dict[str, Any]]:
-    """The feeds with one zero in each factor, and with zeros at a quarter of its elements; nothing
-    if no input is a factor.
+    """Return the feeds with one zero in each factor, and with zeros at a quarter of its elements;
+    an empty list if no input is a factor.
     """
     flow = _Flow(model.graph)
     factors = [

@@ -1,9 +1,10 @@
 """Derivatives of a model in the files, names and layout that CasADi expects.
 
-For a file f.onnx CasADi 3.8 reads reverse mode from adj_f.onnx, forward mode from fwd_f.onnx, and
-their derivatives from fwd_adj_f.onnx and so on. A tensor is a matrix there: rank 2 stays as it is,
-everything else is one column. Seeds of several directions stand side by side, and one Scan goes
-over them. Bindings that no seed reaches, mostly the model itself, run once, outside.
+For a file f.onnx, CasADi 3.8 reads reverse mode from adj_f.onnx, forward mode from fwd_f.onnx, and
+their derivatives from fwd_adj_f.onnx and so on. CasADi's tensors are matrices: rank 2 stays
+unchanged, everything else becomes one column. Seeds of several directions stand side by side, and
+one Scan goes over them. Bindings that do not depend on a seed, mostly the model itself, run once,
+outside of the Scan.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _SEEDS = re.compile(r"n(adj|fwd)\d*(_x_(\d+|n(adj|fwd)\d*))*")
 
 
 def sibling(program: Program, wrt: Wrt = None, target: Target = None, *, kind: Kind) -> Derivative:
-    """`casadi_derivative` on a Program, which is changed or replaced."""
+    """Implement `casadi_derivative` on a Program, which is changed or replaced."""
     program, _ = raise_opset(program)
     prefix = prefix_of(program.main, kind)
     if target is None:
@@ -94,8 +95,8 @@ def sibling(program: Program, wrt: Wrt = None, target: Target = None, *, kind: K
 
 
 def prefix_of(block: BindingBlock, kind: str) -> str:
-    """The prefix that CasADi puts before the names of the next derivative: `adj_`, or `adj2_` if
-    the model has such names, then `adj3_`.
+    """Return the prefix that CasADi puts before the names of the next derivative: `adj_`, `adj2_`
+    if the model has such names already, then `adj3_`.
     """
     highest = 0
     for v in (*block.inputs, *block.outputs):
@@ -107,7 +108,7 @@ def prefix_of(block: BindingBlock, kind: str) -> str:
 
 
 def seed_sizes(program: Program) -> dict[str, int]:
-    """Sizes that fit each other of the symbolic dimensions that count seeds: two of each kind."""
+    """Return consistent sizes for the symbolic dimensions that count seeds: two of each kind."""
     sizes = {d for v in program.main.inputs for d in v.shape or () if isinstance(d, str)}
     return {
         d: math.prod(int(n) if n.isdecimal() else 2 for n in d.split("_x_"))
@@ -117,7 +118,7 @@ def seed_sizes(program: Program) -> dict[str, int]:
 
 
 def _one_direction(program: Program, kind: Kind, wrt: Wrt, target: Target) -> Derivative:
-    """The derivative in one direction: seeds by value, and what comes of them."""
+    """Return the derivative in a single direction."""
     outputs, original = len(program.main.outputs), set(program.main.bindings)
     backward = differentiate(
         program, wrt, target, adjoint="input", simplify=False, names="{}_adjoint"
@@ -140,7 +141,7 @@ def _one_direction(program: Program, kind: Kind, wrt: Wrt, target: Target) -> De
 
 
 def _check_interface(block: BindingBlock, values: Iterable[Var]) -> None:
-    """Raises InputError for what CasADi has no place for."""
+    """Raise InputError for a value that is neither input nor output, or of unknown rank."""
     for v in values:
         if not (v.is_input or v in block.outputs):
             raise InputError(f"'{v.name}' is neither an input nor an output: choose one of those")
@@ -155,8 +156,8 @@ def _free(block: BindingBlock, name: str) -> str:
 
 
 def _packed_type(v: Var, dim: str) -> TensorType:
-    """Rows, and the columns of all directions: their number, or what says whose it is a multiple
-    of.
+    """Return the type of a matrix with the columns of all directions side by side. The number of
+    columns is `dim`, or a symbol that names the multiple of `dim`.
     """
     shape = v.shape or ()
     if len(shape) == 2:
@@ -167,7 +168,7 @@ def _packed_type(v: Var, dim: str) -> TensorType:
 
 
 def _unpacked(packed: Var, v: Var) -> Var:
-    """[directions, *shape] of the matrix with the directions side by side."""
+    """Emit [directions, *shape] from the matrix with the directions side by side."""
     if v.rank == 2:
         parts = [sizes_of(v, 0, 1), _REST, sizes_of(v, 1, 2)]
         return op.Transpose(op.Reshape(packed, joined(parts)), perm=[1, 0, 2])
@@ -176,7 +177,7 @@ def _unpacked(packed: Var, v: Var) -> Var:
 
 
 def _packed(stack: Var, v: Var) -> Var:
-    """The matrix with the directions side by side of [directions, *shape]."""
+    """Emit the matrix with the directions side by side from [directions, *shape]."""
     if v.rank == 2:
         turned = op.Transpose(stack, perm=[1, 0, 2])
         return op.Reshape(turned, joined([sizes_of(v, 0, 1), _REST]))
@@ -190,8 +191,8 @@ def _directions(
     stacks: Sequence[Var],
     results: Mapping[Var, Var],
 ) -> tuple[Var, ...]:
-    """The `results`, which are shaped as their values, for each direction in turn: with its part of
-    the `stacks` as the `seeds`.
+    """Return the `results`, stacked for all directions. A Scan takes each direction in turn, with
+    its part of the `stacks` in place of the `seeds`.
     """
     body = nested_block("directions")
     with emitting(body, made_by="gradient"):

@@ -1,5 +1,4 @@
-"""A program that multiplies by a derivative, and the values to which its new inputs and outputs
-belong."""
+"""A program that multiplies by a derivative, and helpers to build one."""
 
 from __future__ import annotations
 
@@ -23,10 +22,11 @@ Kind = Literal["jvp", "hvp", "jacobian", "hessian", "adj", "fwd"]
 
 @dataclass(frozen=True)
 class Derivative:
-    """A program, and names of its new inputs and outputs by the values to which they belong.
+    """A program, and the names of its new inputs and outputs by the values to which they belong.
 
-    tangents: the input that moves each value. results: the outputs, by target for a jvp and
-    CasADi's fwd, else by value. seeds: the inputs of CasADi's adj, by target.
+    tangents: the input for the tangent of each value. results: the outputs, by target for a jvp and
+    CasADi's fwd, else by value. seeds: the adjoint inputs of CasADi's adj, by target. by: the
+    values, if `results` has other keys.
     """
 
     program: Program
@@ -41,13 +41,13 @@ class Derivative:
 
     @property
     def values(self) -> list[str]:
-        """The values that it was formed by."""
+        """The values with respect to which it was formed."""
         return list(self.by or self.tangents or self.results)
 
 
 def with_target(program: Program, target: Target) -> tuple[Program, Target, list[str]]:
-    """The program at an opset that gradients need; the target with its parts as values, which are
-    outputs until `drop_parts`; their names.
+    """Return the program at an opset that gradients need, the target, and the names of its parts.
+    Parts of values become values, which are outputs until `drop_parts` removes them.
     """
     program, _ = raise_opset(program)
     found = cut(program.main, target, summed=False)
@@ -57,20 +57,20 @@ def with_target(program: Program, target: Target) -> tuple[Program, Target, list
 
 
 def drop_parts(block: BindingBlock, names: Collection[str]) -> None:
-    """Return the parts of values no longer."""
+    """Remove the parts of values from the outputs."""
     for v in [v for v in block.outputs if v.name in names]:
         block.remove_output(v)
 
 
 def drop_input(block: BindingBlock, given: Var, instead: Var) -> None:
-    """Take an input away; what reads it, for its shape alone, reads `instead`."""
+    """Remove an input. Its readers, which need only its shape, read `instead`."""
     block.replace(given, instead)
     block.inputs.remove(given)
     block.touch()
 
 
 def renamed_inputs(block: BindingBlock, inputs: Mapping[str, Var], names: str) -> dict[str, str]:
-    """Put inputs named by `names` in the place of others; their names by the values'."""
+    """Replace inputs by new ones named by the pattern `names`. Returns the new names by value."""
     found = {}
     for value, given in inputs.items():
         moved = block.add_input(block.program.names.fresh(names.format(value)), given.type)
@@ -80,7 +80,7 @@ def renamed_inputs(block: BindingBlock, inputs: Mapping[str, Var], names: str) -
 
 
 def drop_outputs(block: BindingBlock, start: int, count: int) -> None:
-    """Return some values no longer."""
+    """Remove `count` outputs from number `start` on."""
     for v in block.outputs[start : start + count]:
         v.returned -= 1
     del block.outputs[start : start + count]
@@ -88,7 +88,7 @@ def drop_outputs(block: BindingBlock, start: int, count: int) -> None:
 
 
 def depending_on(block: BindingBlock, inputs: Iterable[Var]) -> list[Binding]:
-    """The bindings that depend on some inputs, in order."""
+    """Return the bindings that depend on some inputs, in order."""
     known = set(inputs)
     found = []
     for b in block.bindings:
@@ -101,8 +101,8 @@ def depending_on(block: BindingBlock, inputs: Iterable[Var]) -> list[Binding]:
 def return_from(
     body: BindingBlock, mapping: Mapping[Var, Var | None], results: Mapping[Var, Var]
 ) -> None:
-    """Return from a Scan's body, now emitted into, what stands for the `results` there: each shaped
-    as its value, because onnxruntime wants the rank.
+    """Add the counterparts of `results` to the outputs of a Scan's body, which is being emitted
+    into. Each gets the type of its value, because onnxruntime needs the rank.
     """
     for v, value in results.items():
         out = mapping.get(v) or v
@@ -114,14 +114,14 @@ def return_from(
 
 
 def sizes_of(v: Var, start: int, end: int | None) -> Any:
-    """Some of a value's sizes, as a vector."""
+    """Return a value's sizes along the axes from `start` to `end`, as a vector."""
     if v.shape is not None and all(isinstance(d, int) for d in v.shape[start:end]):
         return np.array(v.shape[start:end], np.int64)
     return op.Shape(v, start=start, end=end)
 
 
 def count_of(v: Var, start: int) -> Any:
-    """The number of elements along the axes from `start` on, as a vector of length 1."""
+    """Return the number of elements along the axes from `start` on, as a vector of length 1."""
     sizes = sizes_of(v, start, None)
     if isinstance(sizes, np.ndarray):
         return np.array([sizes.prod()], np.int64)
@@ -129,7 +129,7 @@ def count_of(v: Var, start: int) -> Any:
 
 
 def joined(vectors: Sequence[Any]) -> Any:
-    """Sizes one after the other, as an operand."""
+    """Concatenate vectors of sizes into one operand."""
     if all(isinstance(v, np.ndarray) for v in vectors):
         return constant(np.concatenate(vectors))
     made = [constant(v) if isinstance(v, np.ndarray) else v for v in vectors]

@@ -1,4 +1,4 @@
-"""Hessians as outputs: products with all unit vectors of each value."""
+"""Hessians as outputs, formed as products with all unit vectors of each value."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from onnxgrad.ir.var import Var
 def hessians(
     program: Program, wrt: Wrt, target: Target, stop: Stop = None, names: str = "{}_{}_hessian"
 ) -> Derivative:
-    """`hessian` on a Program, which is changed or replaced."""
+    """Implement `hessian` on a Program, which is changed or replaced."""
     check_names(names, 2)
     original = set(program.main.bindings)
     weights = set(program.main.initializers)

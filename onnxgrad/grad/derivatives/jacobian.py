@@ -1,10 +1,11 @@
 """Jacobians as one output: products with all unit vectors at once, by the batching rules of
-operators, or with each in turn, in one Scan, if values would be large or an operator has no rule.
+operators. If values would be large, or an operator has no rule, one Scan takes each vector in turn.
 
-Bindings that depend on the unit vector are mapped, or the body of the Scan; all others, the model
-among them, run once. In reverse mode the unit vectors are those of the target and give J's rows,
-in forward mode those of a value and give its columns. With `batched` a unit vector stands in every
-sample at once, so that as many products as one sample has elements give the Jacobians of all.
+Bindings that depend on the unit vector are batched, or form the body of the Scan. All others, such
+as those of the model, run once. In reverse mode the unit vectors are those of the target, and the
+products are the rows of J; in forward mode they are those of a value, and the products are columns.
+With `batched`, every sample holds a unit vector at once, so one product per element of a sample
+yields the Jacobians of all samples.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def jacobians(
     batched: bool = False,
     names: str = "{}_by_{}",
 ) -> Derivative:
-    """`jacobian` on a Program, which is changed or replaced."""
+    """Implement `jacobian` on a Program, which is changed or replaced."""
     check_names(names, 2)
     program, target, parts = with_target(program, target)
     outputs, original = len(program.main.outputs), set(program.main.bindings)
@@ -112,7 +113,7 @@ def jacobians(
 
 
 def _check_shape(v: Var, batched: bool) -> None:
-    """Raises InputError for what has no axes to count along."""
+    """Raise InputError for a value without a tensor type, or without an axis of samples."""
     if not isinstance(v.type, TensorType):
         raise InputError(f"'{v.name}' is {v.type or 'of unknown type'}: no Jacobian by or of it")
     if batched and not v.rank:
@@ -121,7 +122,7 @@ def _check_shape(v: Var, batched: bool) -> None:
 
 
 def _check_samples(v: Var, target: Var) -> None:
-    """Raises InputError for a value whose first axis is not that of the target's samples."""
+    """Raise InputError for a value whose first axis is not that of the target's samples."""
     samples, rows = (target.shape or (None,))[0], (v.shape or (None,))[0]
     known = isinstance(rows, int) or isinstance(samples, int)
     why = ""
@@ -136,7 +137,7 @@ def _check_samples(v: Var, target: Var) -> None:
 
 
 def _cheaper(target: Var, values: Sequence[Var], batched: bool) -> Mode:
-    """By how many products each mode takes."""
+    """Return the mode that takes fewer products; reverse mode if sizes are unknown."""
     first = 1 if batched else 0
     rows = element_count((target.shape or (None,))[first:])
     columns = [element_count((v.shape or (None,))[first:]) for v in values]
@@ -153,7 +154,9 @@ def _rows(
     values: Mapping[str, Var],
     batched: bool,
 ) -> dict[str, Var]:
-    """J e for unit vectors e of the target: [rows, (samples,) *value] put in order."""
+    """Return the Jacobian by value in reverse mode, from stacks [rows, (samples,) *value] of the
+    products J'e with the unit vectors e of the target.
+    """
     with emitting(block, made_by="gradient"):
         shaped = {adjoint: values[name] for name, adjoint in adjoints.items()}
         stacks = products(block, {seed: target}, seed, shaped, batched)
@@ -170,7 +173,9 @@ def _rows(
 
 
 def _columns(block: BindingBlock, moved: Derivative, result: str, batched: bool) -> dict[str, Var]:
-    """J e for unit vectors e of each value: [columns, (samples,) *target] put in order."""
+    """Return the Jacobian by value in forward mode, from stacks [columns, (samples,) *target] of
+    the products J e with the unit vectors e of each value.
+    """
     values = {v.name: v for v in block.vars()}
     target, inputs = values[result], {n: values[v] for n, v in moved.tangents.items()}
     zeros = {given: values[name] for name, given in inputs.items()}
@@ -195,8 +200,8 @@ def products(
     results: Mapping[Var, Var],
     batched: bool,
 ) -> tuple[Var, ...]:
-    """The `results`, one after the other for every unit vector in the place of the input `unit`,
-    zeros in that of the others; `inputs` and `results` say which value each is shaped like.
+    """Return the `results`, stacked for every unit vector in place of the input `unit` and zeros in
+    place of the other inputs. `inputs` and `results` map each to the value whose shape it has.
     """
     block.schedule()
     following = depending_on(block, inputs)
@@ -224,9 +229,7 @@ def products(
 
 
 def _is_small(following: Sequence[Binding], like_: Var, first: int) -> bool:
-    """Whether all products at once take memory that is worth the time, as far as sizes are
-    known.
-    """
+    """Whether the memory of all products at once is acceptable, as far as sizes are known."""
     count = element_count((like_.shape or (None,))[first:]) or 1
     sizes = [element_count(v.shape) or 1 for b in following for v in b.outputs if v is not None]
     return count * max(sizes, default=1) <= _MOST
@@ -236,8 +239,8 @@ def _at_once(
     block: BindingBlock, following: Sequence[Binding], mapping: dict[Var, Var | None], unit: Var,
     like_: Var, results: Mapping[Var, Var], batched: bool,
 ) -> tuple[Var, ...] | None:  # fmt: skip
-    """All products, one after the other along a first axis, by the batching rules of operators;
-    None if one of them has no rule.
+    """Return all products, stacked along a first axis, by the batching rules of operators; None if
+    an operator has no rule.
     """
     first = 1 if batched else 0
     steps, before = mapping[unit], set(block.bindings)
@@ -271,7 +274,7 @@ def _at_once(
 
 
 def _type_again(b: Binding) -> None:
-    """Type the results of a node for all unit vectors, whose operands were those of one."""
+    """Update the result types of a node whose operands now hold all unit vectors."""
     if b.blocks:
         for v in b.outputs:
             if v is not None and v.shape:
@@ -283,13 +286,13 @@ def _type_again(b: Binding) -> None:
 
 
 def _stacked(v: Var, unit: Var, batched: bool) -> TensorType:
-    """One product after the other."""
+    """Return the type of stacked products."""
     count = element_count(unit.shape[1 if batched else 0 :]) if unit.shape is not None else None
     return TensorType(v.dtype, None if v.shape is None else (count, *v.shape))
 
 
 def _whole(flat: Var, target: Var, x: Var, batched: bool) -> Var:
-    """In the shape (samples,) *target, *value."""
+    """Return the Jacobian in the shape (samples,) *target, *value."""
     first = int(batched)
     known = target.shape is not None and x.shape is not None
     wanted = (*(target.shape or ()), *(x.shape or ())[first:])

@@ -21,12 +21,12 @@ from onnxgrad.ir.program import Program
 # ---- J v, forward mode: the vjp of the vjp in its seed -------------------------------------------
 #
 # The vjp J'u is linear in u, so its own vjp with respect to u is the map v -> J v (Christianson
-# 1992; the "double backward trick"). What the first vjp computed for u's sake is unused afterwards
-# and goes away; a shape that is still taken from u is the target's, so the target stands in for it.
+# 1992; the "double backward trick"). Afterwards, nothing reads the values of the first vjp that
+# depend on u, and they are removed. A shape that is still taken from u is taken from the target.
 
 
 def tangents(program: Program, wrt: Wrt, target: Target, names: str = "{}_tangent") -> Derivative:
-    """`jvp` on a Program, which is changed or replaced."""
+    """Implement `jvp` on a Program, which is changed or replaced."""
     check_names(names)
     program, target, parts = with_target(program, target)
     outputs, original = len(program.main.outputs), set(program.main.bindings)
@@ -43,8 +43,8 @@ def tangents(program: Program, wrt: Wrt, target: Target, names: str = "{}_tangen
 
 
 def pushed_forward(backward: Gradient, outputs: int, names: str) -> Derivative:
-    """J v, from J'u with u as an input, whose adjoints are the outputs from number `outputs` on;
-    both go. Not simplified.
+    """Return J v, formed from the program of J'u, in which u is an input and the outputs from
+    number `outputs` on are the adjoints. Both are removed. The result is not simplified.
     """
     forward = differentiate(
         backward.program,
@@ -73,9 +73,9 @@ def pushed_forward(backward: Gradient, outputs: int, names: str) -> Derivative:
 
 # ---- H v: the gradient of <g, v>, where g is the gradient ----------------------------------------
 #
-# H is the Jacobian of g, and symmetric where the target is twice continuously differentiable, so
-# that H v = d<g, v>/dx: reverse mode over reverse mode, at the cost of one more backward pass and
-# without a matrix (Pearlmutter, "Fast exact multiplication by the Hessian", 1994).
+# H is the Jacobian of g. It is symmetric where the target is twice continuously differentiable, so
+# H v = d<g, v>/dx. This is reverse mode over reverse mode: it costs one more backward pass and
+# needs no matrix (Pearlmutter, "Fast exact multiplication by the Hessian", 1994).
 
 
 def hessian_products(
@@ -86,7 +86,7 @@ def hessian_products(
     names: str = "{}_hvp",
     tangents: str = "{}_tangent",
 ) -> Derivative:
-    """`hessian_vector_product` on a Program, which is changed or replaced."""
+    """Implement `hessian_vector_product` on a Program, which is changed or replaced."""
     check_names(names)
     check_names(tangents)
     first = differentiate(program, wrt, target, simplify=False, names="{}_grad", stop=stop)
