@@ -1,10 +1,11 @@
-"""Proof by running: both graphs in onnxruntime and in a float64 reference, on meaningful inputs.
+"""Proof by running: both models run in onnxruntime and in a float64 reference, on meaningful
+inputs.
 
-Nothing here imports a pass, a rewrite rule or a gradient: the proof shares no code with what it
-proves.
+The package imports no pass, rewrite rule or gradient, so the proof shares no code with the code
+that it checks.
 
-A name is imported when it is used (PEP 562): the children in which models run are started before
-anything else is imported.
+Public names are imported on first use (PEP 562), because the child processes that run models must
+start before anything else is imported.
 """
 
 from importlib import import_module

@@ -21,16 +21,16 @@ from onnxgrad.verify.running.session import Session, close_sessions, open_sessio
 from onnxgrad.wording import counted, option
 
 WARM_UP = 3
-# of which the fastest run counts: in one round alone it is not always an undisturbed one
+# the fastest run of a group counts: a single round may have no undisturbed run
 _ROUNDS_PER_RATIO = 4
-# notches of a box plot: the medians of two samples differ if theirs do not meet
+# notches of a box plot: two medians differ if their notches do not overlap
 _NOTCH = 1.57
 _MOST_PER_BURST = 1000
 
 
 @dataclass(frozen=True)
 class Spread(Plain):
-    """A median with its quartiles, and of how many values."""
+    """A median, its quartiles and the number of values."""
 
     json_keys = "median low high"
 
@@ -48,13 +48,15 @@ class Spread(Plain):
 
     @property
     def uncertainty(self) -> float:
-        """How far the median may be off."""
+        """The half width of the median's confidence interval."""
         return _NOTCH * (self.high - self.low) / math.sqrt(self.values)
 
 
 @dataclass(frozen=True)
 class Timing(Plain):
-    """One model: seconds per run, and ratios of the fastest runs to those of the first model."""
+    """The times of one model: seconds per run, and ratios of its fastest runs to those of the first
+    model.
+    """
 
     json_keys = "name runs wall cpu wall_ratio cpu_ratio"
 
@@ -68,8 +70,8 @@ class Timing(Plain):
 
 @dataclass(frozen=True)
 class Conditions:
-    """How models run to be measured: on the caller's own inputs, or on inputs generated from `seed`
-    with sizes `dims`, as `verify` has them.
+    """How models run when they are measured: on the caller's own inputs, or on inputs generated
+    from `seed` with the sizes `dims`, as in `verify`.
     """
 
     inputs: Inputs | None = None
@@ -80,13 +82,13 @@ class Conditions:
     optimize: bool = True
 
     def open(self, source: Any, **more: Any) -> Session:
-        """Return a session of a model."""
+        """Opens a session for a model."""
         return open_session(
             source, provider=self.provider, threads=self.threads, optimize=self.optimize, **more
         )
 
     def case(self, model: ProofModel, session: Session) -> Chosen:
-        """Return inputs on which the model runs."""
+        """Returns inputs with which the model runs."""
         run = session.run
         cases = choose_cases(model.proto, self.inputs, self.dims, (self.seed,), run, edges=False)
         return cases[0]
@@ -94,8 +96,8 @@ class Conditions:
 
 @dataclass(frozen=True)
 class BenchReport(Plain):
-    """Timings in the order given; `refused`: models that do not load or run, and why; `require`:
-    the wall time that each may take of the first's.
+    """The timings, in the order of the models. `refused`: models that do not load or run, and why.
+    `require`: the largest allowed ratio of a model's wall time to that of the first model.
     """
 
     json_keys = "provider threads dims timings refused exit_code"
@@ -110,7 +112,7 @@ class BenchReport(Plain):
 
     @property
     def missed(self) -> list[str]:
-        """A line on each model that takes longer than required."""
+        """One line for each model that is slower than required."""
         return [
             f"{t.name} takes {t.wall_ratio.median:.3f} times the wall time of "
             f"{self.timings[0].name} (fastest runs of {counted(self.rounds, 'round')}), "
@@ -122,12 +124,12 @@ class BenchReport(Plain):
 
     @property
     def ok(self) -> bool:
-        """True if every model runs, and as fast as required."""
+        """True if every model runs and is as fast as required."""
         return not (self.refused or self.missed)
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command."""
+        """The exit code of `onnxgrad bench`."""
         return 0 if self.ok else NotProved.exit_code
 
     def __str__(self) -> str:
@@ -148,7 +150,7 @@ class BenchReport(Plain):
 
 
 def _cell(spread: Spread, factor: float) -> str:
-    """'median (low..high)'."""
+    """Returns 'median (low..high)'."""
     return f"{spread.median * factor:.3g} ({spread.low * factor:.3g}..{spread.high * factor:.3g})"
 
 
@@ -160,18 +162,19 @@ def bench(
     seconds: float,
     on_round: Callable[[int], None] | None = None,
 ) -> BenchReport:
-    """Measure models, by label, on one set of inputs; `seconds` for each, over `rounds` rounds;
-    ratios to the first. `on_round` receives the number of rounds done, from 0 on.
+    """Measures models, by label, on one set of inputs. Each model runs for `seconds` seconds over
+    `rounds` rounds; ratios are relative to the first model. `on_round` receives the number of
+    finished rounds, from 0 on.
 
-    On a GPU a time includes the copies of inputs and outputs. Raises InputError when there is no
-    model, when the first does not run, or another has other inputs.
+    On a GPU, times include the copies of inputs and outputs. Raises InputError if there is no
+    model, if the first model does not run, or if another model has different inputs.
     """
     if not models:
         raise InputError("bench needs at least one model")
     subjects = {name: proof_model(model) for name, model in models.items()}
     keep = len(models)
     first = next(iter(subjects))
-    # those of a proof before this lie elsewhere in memory: the same file was up to 8 per cent off
+    # sessions of an earlier proof lie elsewhere in memory: the same file then differed by up to 8 %
     close_sessions(conditions.provider)
     sessions = {first: _open_first(subjects[first], conditions, keep)}
     chosen = conditions.case(subjects[first], sessions[first])
@@ -233,7 +236,7 @@ def _bursts(
     seconds: float,
     on_round: Callable[[int], None],
 ) -> _Bursts:
-    """(wall, CPU) seconds of every run, by model and round."""
+    """Returns the (wall, CPU) seconds of every run, by model and round."""
     names = list(sessions)
     counts = {}
     for name in names:
@@ -244,16 +247,16 @@ def _bursts(
         on_round(i)
         turn = i // 2 % len(names)
         order = names[turn:] + names[:turn]
-        # every other round backwards, so that nobody always runs behind the same neighbour
+        # every other round runs backwards, so that no model always follows the same neighbour
         for name in reversed(order) if i % 2 else order:
-            # one run to warm the caches that the other models have just emptied
+            # one run warms the caches, which the other models have just evicted
             found[name].append(sessions[name].time(feeds, counts[name] + 1)[1:])
     return found
 
 
 def ratio_of_fastest(times: Sequence[Sequence[float]], first: Sequence[Sequence[float]]) -> Spread:
-    """Seconds of every run, by round, over those of another model: the ratio of the fastest runs of
-    every few rounds. A run of no measurable time counts as equal.
+    """Returns the ratio of the fastest runs of two models, for every group of rounds. Both
+    arguments hold the seconds of every run, by round. A run of no measurable time counts as equal.
     """
     return Spread.of(
         [a / b if b > 0 else 1.0 for a, b in zip(_fastest(times), _fastest(first), strict=True)]
@@ -261,7 +264,9 @@ def ratio_of_fastest(times: Sequence[Sequence[float]], first: Sequence[Sequence[
 
 
 def _fastest(rounds: Sequence[Sequence[float]]) -> list[float]:
-    """The fastest run of each group of rounds, taken from all over the time of measuring."""
+    """Returns the fastest run of each group of rounds. The rounds of a group are spread over the
+    whole measurement.
+    """
     groups = max(1, len(rounds) // _ROUNDS_PER_RATIO)
     return [min(map(min, rounds[i::groups])) for i in range(groups)]
 
@@ -269,12 +274,13 @@ def _fastest(rounds: Sequence[Sequence[float]]) -> list[float]:
 def peak_memory(
     models: Mapping[str, str | os.PathLike[str]], conditions: Conditions
 ) -> dict[str, int | None]:
-    """Bytes by label: what loading a file and one run take beyond onnxruntime itself. On the CPU
-    these are resident bytes, which on small models vary by some 100 kB from run to run, and None on
-    systems that do not tell; on a device they are those of onnxruntime's arena there.
+    """Returns the memory that loading a file and one run need beyond onnxruntime itself, in bytes
+    by label. On the CPU this is resident memory: it varies by some 100 kB from run to run on small
+    models, and is None on systems that do not report it. On a device it is the memory of
+    onnxruntime's arena.
 
-    The inputs are those that the first model takes. Raises InputError if the first does not run, or
-    a device's memory is not counted; RunFailed if another does not run.
+    All models run on inputs of the first. Raises InputError if the first model does not run or a
+    device's memory cannot be counted, and RunFailed if another model does not run.
     """
     sessions = {name: conditions.open(model) for name, model in models.items()}
     first = next(iter(models))

@@ -19,12 +19,12 @@ from onnxgrad.verify.running.session import open_session
 from onnxgrad.verify.values import Value
 
 _SECONDS = 30.0
-_SHOWN = 600  # characters of what it leads to here
+_SHOWN = 600  # characters of the error that the fault caused
 
 
 def blamed(models: Iterable[str], error: Exception) -> InputError | None:
-    """Return the fault of one of these models; None if onnxruntime runs them all or is missing.
-    Skips names that are not files.
+    """Returns an error that names the fault of one of these models, or None if onnxruntime runs
+    them all or is missing. Skips names that are not files.
     """
     for name in models:
         if not Path(name).is_file():
@@ -34,7 +34,7 @@ def blamed(models: Iterable[str], error: Exception) -> InputError | None:
                 reason = _fault(Path(name))
         except LimitReached:
             reason = f"onnxruntime does not get through this model within {_SECONDS:g} s"
-        except Exception:  # noqa: BLE001  # no runtime, no feeds: the first error is the one to report
+        except Exception:  # noqa: BLE001  # no runtime or no feeds: report the first error
             return None
         if reason is not None:
             what = (
@@ -47,8 +47,8 @@ def blamed(models: Iterable[str], error: Exception) -> InputError | None:
 
 
 def _fault(path: Path) -> str | None:
-    """Why the model cannot be worked on: it does not load, does not run, declares what it does
-    not compute.
+    """Returns why the model is unusable: it does not load, does not run, or declares shapes that it
+    does not compute.
     """
     proto = proof_model(path).proto
     try:
@@ -96,12 +96,12 @@ def _sizes(value: ValueInfoProto) -> list[int | None] | None:
 
 
 def bisect(total: int, good: Callable[[int], bool]) -> int:
-    """The smallest n in 1..total for which `good(n)`, "the first n rewrites leave the result as it
-    is", is false.
+    """Returns the smallest n in 1..total for which `good(n)` is false, where `good(n)` says whether
+    the result is unchanged after the first n rewrites.
 
-    Takes log2(total) + 2 calls. If good is not monotonic (a later rewrite repairs the result),
-    the answer is still a rewrite whose predecessor is good and which itself is bad. Raises
-    InternalError if the ends are not good(0) and not good(total).
+    Calls `good` log2(total) + 2 times. If `good` is not monotonic (a later rewrite repairs the
+    result), the answer is still a bad rewrite after a good one. Raises InternalError unless good(0)
+    is true and good(total) is false.
     """
     if total < 1 or good(total):
         raise InternalError(

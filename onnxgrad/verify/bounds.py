@@ -3,11 +3,11 @@
 No calibrated tolerance fits deliberate rounding, such as float16 against float32 or int8 against
 float. Bounds apply element by element (`atol`, `rtol`) or to a measure of a whole output:
 
-    |a - b| <= atol + rtol * |a|         as numpy.testing.assert_allclose has it, a the original
+    |a - b| <= atol + rtol * |a|         as in numpy.testing.assert_allclose; a is the original
     cosine   <a, b> / (|a| |b|)          at least the bound
     psnr     20 log10(max|a| / rms(a - b)) in dB, at least the bound
     top1     the share of rows (along the last axis) whose largest element is at the same place;
-             if a row of the original has several, any of them
+             any of the places counts if a row of the original has several
     worst    max|a - b| / max|a|         at most the bound
 """
 
@@ -35,8 +35,9 @@ _MOST = {"cosine": 1.0, "psnr": math.inf, "top1": 1.0, "worst": math.inf}
 
 @dataclass(frozen=True)
 class Score:
-    """A measure's result: `off` against `limit`, the place, both in words, and the number of
-    elements (top1: rows) that were compared; if that is 0, the score says nothing.
+    """The result of a measure: `off` against `limit`, the place of the difference, both numbers as
+    text, and the number of compared elements (top1: rows). The score says nothing if that number is
+    0.
     """
 
     off: float
@@ -49,8 +50,8 @@ class Score:
 
 @dataclass(frozen=True)
 class Bound:
-    """The tolerance of one output. `named`: the user named the output, so the bound holds for
-    integers too.
+    """The user's tolerance for one output. `named`: the user named the output, so the bound also
+    holds for integers.
     """
 
     atol: float | None = None
@@ -59,9 +60,10 @@ class Bound:
     named: bool = False
 
     def judges(self, a: Array) -> bool:
-        """Whether it is meant for such values: those that are rounded, or whose output was named.
+        """True if the bound applies to values of this dtype: floats, or any value of a named
+        output.
 
-        Integers that float64 does not hold have to be equal.
+        Integers that float64 cannot represent have to be equal.
         """
         if is_float(a) or a.dtype.kind == "c":
             return True
@@ -69,8 +71,9 @@ class Bound:
         return self.named and a.dtype.kind in "biu" and largest < _EXACT
 
     def scores(self, a: Array, b: Array) -> list[Score]:
-        """Every measure, of two arrays of one shape in float64 or integers; what is not finite is
-        at the same places of both, and left out.
+        """Returns the score of every measure for two arrays of the same shape, in float64 or
+        integers. Elements that are not finite are ignored; they are at the same places in both
+        arrays.
         """
         found = [_METRICS[name](a, b, least) for name, least in self.metrics]
         if self.atol is not None or self.rtol is not None:
@@ -87,14 +90,16 @@ class Bound:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The bounds of a comparison: one for all outputs of floats, and those of single outputs."""
+    """The bounds of a comparison: one for all outputs of floats, and bounds for single outputs."""
 
     common: Bound | None = None
     own: Mapping[str, Bound] = field(default_factory=dict)
 
     @staticmethod
     def of(atol: PerOutput, rtol: PerOutput, metrics: str | Iterable[str] | None) -> Bounds:
-        """From the arguments of `verify`. Raises InputError for what is not a bound."""
+        """Returns the bounds that the arguments of `verify` describe. Raises InputError for an
+        invalid bound.
+        """
         texts = [metrics] if isinstance(metrics, str) else list(metrics or ())
         bounds: dict[str | None, dict[str, Any]] = {}
         for name, given in (("atol", atol), ("rtol", rtol)):
@@ -109,7 +114,7 @@ class Bounds:
         return Bounds(None if common is None else Bound(**common), named)
 
     def check(self, outputs: Collection[str]) -> None:
-        """Raises InputError for a bound of an output that there is not."""
+        """Raises InputError if a bound names an output that does not exist."""
         for name in self.own:
             if name not in outputs:
                 raise InputError(
@@ -118,11 +123,11 @@ class Bounds:
                 )
 
     def bound(self, output: str) -> Bound | None:
-        """Returns the user's tolerance of an output, None if the proof's own holds."""
+        """Returns the user's bound for an output, or None if the proof's own tolerance applies."""
         return self.own.get(output, self.common)
 
     def over(self, limits: Mapping[str, Allowance]) -> dict[str, Allowance | Bound]:
-        """The proof's own tolerances, by output, unless the user allows something else."""
+        """Returns the tolerance of each output: the user's bound, or else the proof's own limit."""
         return {name: self.bound(name) or limit for name, limit in limits.items()}
 
     def __bool__(self) -> bool:
@@ -166,14 +171,14 @@ def _metric(text: str) -> tuple[str | None, tuple[str, float]]:
 
 
 def _finite(a: Array, b: Array) -> tuple[Array, Array]:
-    """The elements that are finite in both, in float64, as vectors."""
+    """Returns the elements that are finite in both arrays, as float64 vectors."""
     x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
     both = np.isfinite(x) & np.isfinite(y)
     return x[both], y[both]
 
 
 def _furthest(a: Array, b: Array) -> int:
-    """The place of the largest difference among finite elements."""
+    """Returns the position of the largest difference among finite elements."""
     x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
     both = np.isfinite(x) & np.isfinite(y)
     gap = np.abs(np.subtract(x, y, where=both, out=np.zeros_like(x)))
@@ -185,13 +190,13 @@ def _close(a: Array, b: Array, atol: float, rtol: float) -> Score:
     both = np.isfinite(x) & np.isfinite(y)
     gap = np.abs(np.subtract(x, y, where=both, out=np.zeros_like(x)))
     allowed = atol + rtol * np.abs(np.where(both, x, 0.0))
-    # if nothing is allowed, any difference is too much
+    # if the allowance is 0, any difference exceeds it
     over = np.where(gap > 0, np.inf, 0.0)
     np.divide(gap, allowed, out=over, where=allowed > 0)
     at = int(np.argmax(over)) if over.size else 0
     if not over.size:
         return Score(0.0, 1.0, at, "0", "", 0)
-    # the largest of the differences that are furthest from, or nearest to, what is allowed there
+    # the element whose difference is the largest multiple of its allowance
     return Score(float(over[at]), 1.0, at, f"{gap[at]:.1e}", f"{allowed[at]:.1e}", int(both.sum()))
 
 
@@ -229,7 +234,7 @@ def _top1(a: Array, b: Array, least: float) -> Score:
     width = a.shape[-1] if a.ndim else 1
     x, y = a.reshape(-1, width), b.reshape(-1, width)
     known = ~(np.isnan(x.astype(np.float64)).any(axis=1) if x.size else np.zeros(len(x), bool))
-    rows = int(known.sum()) if width > 1 else 0  # of one element each says nothing
+    rows = int(known.sum()) if width > 1 else 0  # rows of one element say nothing
     wanted = f"≥ {least:g}"
     if not rows:
         return Score(0.0, 1.0 - least, 0, "top1 of no rows", wanted, 0)

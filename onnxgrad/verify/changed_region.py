@@ -1,9 +1,9 @@
-"""Cuts the changed region out of two graphs of one model, to run both forms of it on its
-boundary.
+"""Cuts the changed region out of two versions of a model's graph, so that both versions of the
+region can run on its boundary.
 
 The boundary consists of values. Values with the same name in both graphs are the same value. If an
-unchanged node reads another value in place of a removed one, the two values are claimed to be
-equal. A region proves such claims.
+unchanged node reads another value in place of a removed one, the rewrite claims that the two values
+are equal. Running a region proves such claims.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from onnx import (
 from onnxgrad.ir.domains import RANDOM
 from onnxgrad.ir.protobufs import every_node, graphs_of
 
-# operands that say what to do, so that different ones may mean the same
+# operands with instructions: different values may mean the same
 _INSTRUCTIONS = frozenset({("Reshape", 1)})
 
 TypeOf = Callable[[str], "TypeProto | None"]
-# whether the node with this first output is one and the same before and after
+# whether the node with this first output is the same node before and after
 Same = Callable[[str], bool]
 
 
 class NoRegion(Exception):
-    """There is nothing that could be run; the words say why."""
+    """No region can be run; the message says why."""
 
 
 @dataclass
 class Scope:
-    """One graph of each model that is the same graph, inside the graphs around it, outermost first.
+    """The same graph before and after, each with the graphs around it, outermost first.
 
-    `claims`: pairs of a value before and one after that should be equal.
+    `claims`: pairs of a value before and a value after that should be equal.
     """
 
     before: tuple[GraphProto, ...]
     after: tuple[GraphProto, ...]
-    old: dict[int, NodeProto]  # what changed, by position
+    old: dict[int, NodeProto]  # changed nodes, by position
     new: dict[int, NodeProto]
     claims: dict[tuple[str, str], None] = field(default_factory=dict)
 
 
 def scopes(before: ModelProto, after: ModelProto, same: Same) -> list[Scope]:
-    """The graphs whose own nodes or constants differ. Calls of a function that changed count as
-    changed.
+    """Returns the graphs whose own nodes or constants differ. A call of a changed function counts
+    as a changed node.
     """
     finder = _Finder(_changed_functions(before, after), same)
     finder.compare((before.graph,), (after.graph,))
@@ -60,7 +60,7 @@ def scopes(before: ModelProto, after: ModelProto, same: Same) -> list[Scope]:
 
 
 class _Finder:
-    """Compares graphs from the outside in."""
+    """Compares graphs, the outer before the inner."""
 
     def __init__(self, functions: set[tuple[str, str]], same: Same) -> None:
         self.functions = functions
@@ -70,7 +70,9 @@ class _Finder:
     def compare(
         self, a: tuple[GraphProto, ...], b: tuple[GraphProto, ...]
     ) -> list[tuple[str, str]]:
-        """Find the scopes here and below; the claims about values of the graphs around."""
+        """Finds the scopes of this graph and of the graphs inside it. Returns the claims about
+        values of the graphs around.
+        """
         scope = Scope(
             a, b, _changes(a[-1], b[-1], self.functions), _changes(b[-1], a[-1], self.functions)
         )
@@ -103,7 +105,9 @@ class _Finder:
         return [c for c in claims if c[0] not in own]
 
     def _is_same(self, a: NodeProto, b: NodeProto) -> bool:
-        """One node before and after, whatever it reads now, and whatever stands in its bodies."""
+        """True if `a` and `b` are the same node, regardless of their operands and of their nested
+        graphs.
+        """
         if (a.op_type, a.domain, a.overload) != (b.op_type, b.domain, b.overload) or not self.same(
             a.output[0]
         ):
@@ -129,8 +133,8 @@ class _Finder:
         )
 
     def _kept(self, scope: Scope) -> list[str]:
-        """Values that are computed otherwise now and that something unchanged reads, or the
-        graph returns.
+        """Returns the values that are computed in another way now, and that an unchanged node reads
+        or the graph returns.
         """
         made = {name for n in scope.old.values() for name in n.output} & {
             name for n in scope.new.values() for name in n.output
@@ -148,8 +152,8 @@ class _Finder:
 def _changes(
     graph: GraphProto, other: GraphProto, functions: set[tuple[str, str]]
 ) -> dict[int, NodeProto]:
-    """The nodes of `graph`, by position, that `other` does not have, reads other constants with
-    or calls otherwise.
+    """Returns the nodes of `graph`, by position, that `other` lacks, that read constants which
+    differ, or that call functions which differ.
     """
     known = {n.SerializeToString(deterministic=True) for n in other.node}
     theirs = {t.name: t for t in other.initializer}
@@ -169,7 +173,7 @@ def _arity(graph: GraphProto) -> tuple[list[str], int]:
 
 
 def _changed_functions(a: ModelProto, b: ModelProto) -> set[tuple[str, str]]:
-    """The functions that differ, or that call one which does."""
+    """Returns the functions that differ, or that call a function that differs."""
     old = {(f.domain, f.name, f.overload): f for f in a.functions}
     new = {(f.domain, f.name, f.overload): f for f in b.functions}
     found = {key[:2] for key in old.keys() & new.keys() if old[key] != new[key]}
@@ -186,7 +190,7 @@ def _changed_functions(a: ModelProto, b: ModelProto) -> set[tuple[str, str]]:
 
 
 def reads(node: NodeProto) -> set[str]:
-    """The names that a node reads, in its bodies too."""
+    """Returns the names that a node reads, including those read in its nested graphs."""
     found = {name for name in node.input if name}
     for graph in graphs_of(node):
         inner = {v.name for v in graph.output}.union(*(reads(n) for n in graph.node))
@@ -197,8 +201,8 @@ def reads(node: NodeProto) -> set[str]:
 
 @dataclass
 class _Side:
-    """One form of a scope: what defines each name there, which nodes changed, what is to come
-    out.
+    """One version of a scope: its graphs, the changed nodes, the values to return, and the
+    definition of each name.
     """
 
     model: ModelProto
@@ -214,8 +218,8 @@ class _Side:
             self.tensors.update({t.name: t for t in graph.initializer})
 
     def inside(self, taken: set[str]) -> tuple[list[NodeProto], list[str], set[str]]:
-        """(nodes, constants, inputs): from the results back to what did not change and is not
-        taken in.
+        """Returns (nodes, constants, inputs) of the region. The walk starts at the results and
+        stops at unchanged nodes whose values are not in `taken`.
         """
         wanted, seen = list(self.results), set(self.results)
         nodes: dict[int, NodeProto] = {}
@@ -244,8 +248,8 @@ class _Side:
 
 
 class Region:
-    """The difference in one scope. `cut` returns both forms as models, `widen` adds the nodes that
-    compute their inputs.
+    """The difference in one scope. `cut` returns both versions as models; `widen` adds the nodes
+    that compute their inputs.
     """
 
     def __init__(
@@ -256,7 +260,7 @@ class Region:
             _Side(after, scope.after, list(scope.new.values()), [q for _, q in scope.claims]),
         )
         self.type_of = type_of
-        # values whose producers, the same in both forms, were taken in
+        # values whose producers are the same in both versions and were added to the region
         self.taken: set[str] = set()
         if any(
             n.op_type in RANDOM
@@ -266,8 +270,8 @@ class Region:
             raise NoRegion("it draws random numbers")
 
     def inputs(self) -> list[str]:
-        """The names that the boundary feeds, of both forms. Raises NoRegion for one of
-        unknown type.
+        """Returns the names of the boundary values that both versions read. Raises NoRegion if the
+        type of a value is unknown.
         """
         while True:
             names = {name for side in self.sides for name in side.inside(self.taken)[2]}
@@ -278,7 +282,9 @@ class Region:
                 raise NoRegion("the type of an operand is unknown")
 
     def widen(self, levels: int) -> bool:
-        """Take in what computes the inputs, so many steps up; False when there is nothing more."""
+        """Adds the nodes that compute the inputs, `levels` times. Returns False if there was
+        nothing to add.
+        """
         before = len(self.taken)
         for _ in range(levels):
             if not self._take(set(self.inputs())):
@@ -294,7 +300,7 @@ class Region:
         return bool(found)
 
     def cut(self) -> tuple[ModelProto, ModelProto]:
-        """Both forms as models with the same inputs and outputs."""
+        """Returns both versions as models with the same inputs and outputs."""
         inputs = self.inputs()
         return self._model(self.sides[0], inputs), self._model(self.sides[1], inputs)
 
@@ -308,7 +314,7 @@ class Region:
         graph.input.extend(ValueInfoProto(name=name, type=self.type_of(name)) for name in inputs)
         graph.initializer.extend(side.tensors[name] for name in constants)
         for i, name in enumerate(side.results):
-            result = f"region:result {i}"  # the two forms may call it otherwise
+            result = f"region:result {i}"  # the two versions may use different names
             graph.node.append(NodeProto(op_type="Identity", input=[name], output=[result]))
             graph.output.append(
                 ValueInfoProto(name=result, type=self.type_of(self.sides[1].results[i]))

@@ -26,9 +26,9 @@ Limit = float | Allowance | Bound | None
 
 @dataclass(frozen=True)
 class Difference(Plain):
-    """How one output differs: the worst element, or what is structurally wrong (`reason`).
-    `compared`: how many finite elements were held against each other under a finite tolerance;
-    exact dtypes count every element.
+    """The worst difference of one output: an element, or a structural difference (`reason`).
+    `compared`: the number of finite elements that were compared under a finite tolerance; for exact
+    dtypes, all elements.
     """
 
     json_keys = (
@@ -44,15 +44,15 @@ class Difference(Plain):
     tolerance: float
     reason: str = ""
     compared: int = 0
-    # by a bound of the user's own: what its measure found, and what it wanted
+    # for a bound set by the user: the measured and the required score
     found: str = ""
     wanted: str = ""
-    leg: str = ""  # of the proof that found it
-    # between the tolerance and this nothing is known, for the original differs from itself by noise
+    leg: str = ""  # the check that found it
+    # between the tolerance and this limit nothing is proved: the original's own noise is as large
     allowed: float = 0.0
     noise: float = 0.0
-    excused: int = 0  # exact elements that differ, and may
-    part: bool = False  # of an output, which is judged as a whole as well
+    excused: int = 0  # exact elements that are allowed to differ
+    part: bool = False  # a part of an output, which is also compared as a whole
 
     @property
     def ok(self) -> bool:
@@ -60,12 +60,14 @@ class Difference(Plain):
 
     @property
     def answer(self) -> str:
-        """`equal`, `not proved` (the original's own noise would excuse it) or `different`."""
+        """`equal`, `different`, or `not proved` if the original's own noise could explain the
+        difference.
+        """
         return EQUAL if self.ok else NOT_PROVED if self.rel <= self.allowed else DIFFERENT
 
     @property
     def doubt(self) -> str:
-        """Why it is neither equal nor different."""
+        """Why the values are neither equal nor different."""
         by = "by" if math.isfinite(self.rel) else f"({self.reason})"
         size = f" {self.rel:.1e} of its largest value" if math.isfinite(self.rel) else ""
         own = f" by {self.noise:.1e}" if math.isfinite(self.noise) else " as much"
@@ -82,21 +84,23 @@ class Difference(Plain):
         return f"{self.output}{at}: {a} -> {b}, {size}"
 
     def values(self, digits: int) -> tuple[str, str]:
-        """Both values as text, floats with so many digits or what it takes to tell them apart."""
+        """Returns both values as text. Floats get `digits` digits, or as many as are needed to tell
+        them apart.
+        """
         if isinstance(self.a, float) and isinstance(self.b, float):
             return told_apart(self.a, self.b, digits)
         return str(self.a), str(self.b)
 
 
 def has_finite(value: Any) -> bool:
-    """Whether there is anything to compare in a value: an element that is finite, or of an exact
-    dtype.
-    """
+    """True if a value has anything to compare: a finite element, or one of an exact dtype."""
     return finite_elements(value)[0] > 0
 
 
 def finite_elements(value: Any) -> tuple[int, int]:
-    """How many elements of a value are finite, or of an exact dtype, and how many it has."""
+    """Returns the number of elements of a value that are finite or of an exact dtype, and the
+    number of all its elements.
+    """
     if isinstance(value, (list, dict)):
         parts = value.values() if isinstance(value, dict) else value
         counts = [finite_elements(part) for part in parts]
@@ -117,12 +121,12 @@ def compare(
     ranges: Mapping[str, Range] | None = None,
     alive: Mapping[str, Any] | None = None,
 ) -> list[Difference]:
-    """The worst difference of every output (sequence elements are named `y[0]`), structural ones
-    included.
+    """Returns the worst difference of every output, structural differences included. Elements of
+    sequences are named `y[0]`.
 
-    `tolerance`: by output name, one for all, or None for the floor of each dtype; a Bound is
-    something else to ask for than a share of the largest element. `ranges`: of exact outputs, in
-    which an element is excused. `alive`: of outputs, the elements that are compared.
+    `tolerance`: by output name, one for all, or None for the floor of each dtype; a Bound replaces
+    the usual measure by the user's. `ranges`: by exact output, the ranges within which an element
+    is excused. `alive`: by output, the mask of the elements to compare.
     """
     found = []
     for name, value in expected.items():
@@ -145,7 +149,7 @@ def compare(
 
 
 def worst(differences: Iterable[Difference]) -> Difference | None:
-    """The difference that exceeds its tolerance most (or comes nearest to it)."""
+    """Returns the difference that exceeds its tolerance most, or comes nearest to it."""
     return max(differences, key=_excess, default=None)
 
 
@@ -182,7 +186,7 @@ def _compare_value(
     if isinstance(a, dict) and isinstance(b, dict):
         if a.keys() != b.keys():
             return [_broken(name, "has other map keys")]
-        # in no order of their own: onnxruntime's are sorted
+        # maps have no order: onnxruntime sorts the keys
         x, y = ([value[key] for key in a] for value in (a, b))
         return _compare_value(name, np.asarray(x), np.asarray(y), limit)
     if a is None or b is None:
@@ -209,8 +213,8 @@ def compare_tensor(
     legal: Range | None = None,
     alive: np.ndarray[Any, Any] | None = None,
 ) -> Difference:
-    """Two tensors of any dtype and shape; `allowed` None takes the floor of the dtype. `alive`: the
-    elements that are compared.
+    """Compares two tensors of any dtype and shape. `allowed` None means the floor of the dtype.
+    `alive`: the mask of the elements to compare.
     """
     bound = allowed if isinstance(allowed, Bound) and allowed.judges(a) else None
     limit = _allowance(allowed, a.dtype)
@@ -257,12 +261,14 @@ def _other_structure(
     limit: Allowance,
     bound: Bound | None,
 ) -> Difference | None:
-    """Another dtype (floats of two widths may be compared within a bound) or another shape."""
+    """Returns a difference in dtype or shape, if there is one. Floats of two widths may be compared
+    within a bound.
+    """
     if _dtype_name(a) != _dtype_name(b) and not (bound and is_float(a) and is_float(b)):
         return _broken(name, f"dtype was {_dtype_name(a)}, is {_dtype_name(b)}")
     if a.shape == b.shape:
         return None
-    # an infinite allowance says that the original's own runs disagree about the shape
+    # an infinite allowance means that the original's own runs disagree about the shape
     reason = f"shape was {list(a.shape)}, is {list(b.shape)}"
     return Difference(
         name, None, None, None, math.inf, 0.0, reason, allowed=limit.most, noise=limit.noise
@@ -272,7 +278,9 @@ def _other_structure(
 def _other_places(
     name: str, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], limit: Allowance
 ) -> Difference | None:
-    """NaN or infinity at a place at which the other has none."""
+    """Returns a difference for NaN or infinity at a place where the other array has another value,
+    if there is one.
+    """
     for what, mask in (
         ("NaN", np.isnan(x) != np.isnan(y)),
         ("infinity", _infinite(x) != _infinite(y)),
@@ -290,8 +298,8 @@ def _other_places(
 def _scored(
     name: str, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], bound: Bound
 ) -> Difference:
-    """The measure that fails most, or comes nearest to failing; compared is what all of them
-    looked at.
+    """Returns the score that fails most, or comes nearest to failing. Its `compared` is the
+    smallest of all scores.
     """
     scores = bound.scores(x, y)
     found = [
@@ -337,8 +345,8 @@ def _at(
 def noise(
     runs: Sequence[Mapping[str, Any]], alive: Mapping[str, Any] | None = None
 ) -> dict[str, float]:
-    """Per output the largest difference between the first of several legal runs of one model and
-    the others (inf: other shapes), at the elements that are `alive`.
+    """Returns, by output, the largest difference between the first of several legal runs of one
+    model and the others, over the elements of `alive`. The difference is inf if the shapes differ.
     """
     found: dict[str, float] = {}
     for other in runs[1:]:
@@ -349,5 +357,5 @@ def noise(
 
 
 def base_name(name: str, outputs: Mapping[str, Any]) -> str:
-    """The output that a sequence element `y[0]` belongs to."""
+    """Returns the output to which a sequence element `y[0]` belongs."""
     return name if name in outputs else name.split("[", 1)[0]

@@ -1,8 +1,9 @@
 """Custom operators that cannot run here, as boundaries of a proof.
 
-Their nodes are cut out of both models: the results become inputs of both, the operands outputs. If
-both models have the same nodes, and the operands agree for any results, then both models compute
-the same for every operator that is a function of its operands, by induction over their order.
+Their nodes are cut out of both models: the results become inputs, and the operands become outputs.
+Suppose that both models have the same nodes, and that the operands agree for any results. Then, by
+induction over the order of the nodes, both models compute the same for every operator that is a
+function of its operands.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from onnxgrad.verify.value_numbers import Numbers
 Operator: TypeAlias = tuple[str, str]  # domain, name
 _FunctionKey: TypeAlias = tuple[str, str, str]
 _RUNTIMES_OWN = "com.microsoft"
-_FOLLOWED = 8  # values of the same type behind a result that say what type it has
+_FOLLOWED = 8  # values of the same type after a result that are searched for its type
 
 
 class UnknownOperator(CannotRun):
-    """onnxruntime does not know these operators of the original: `certain` if its message says so,
-    else a guess.
+    """onnxruntime does not know these operators of the original. `certain`: onnxruntime's message
+    says so; otherwise it is a guess.
     """
 
     def __init__(
@@ -48,8 +49,8 @@ class CannotCut(Exception):
 
 
 def unknown_operators(model: ModelProto, error: CannotRun) -> UnknownOperator | None:
-    """The error if its cause is a custom operator: onnxruntime names it, or may lack one that the
-    model has. None if the model has none.
+    """Returns an UnknownOperator error if custom operators may be the cause of `error`: those that
+    onnxruntime names, or else all in the model. Returns None if the model has none.
     """
     functions = {(f.domain, f.name) for f in model.functions}
     custom = {
@@ -67,9 +68,9 @@ def unknown_operators(model: ModelProto, error: CannotRun) -> UnknownOperator | 
 
 @dataclass(frozen=True)
 class Around:
-    """Both models without the custom nodes; `nodes`: the operator of each, in the original's
-    order. `unmatched`: a result of a node that the second model lacks, if any; the node's results
-    are then free in the original alone, so that a difference refutes nothing.
+    """Both models without the custom nodes. `nodes`: the operator of each node, in the original's
+    order. `unmatched`: a result of a node that the second model lacks, or empty. The results of
+    that node are free inputs of the original only, so a difference refutes nothing.
     """
 
     original: ProofModel
@@ -79,10 +80,10 @@ class Around:
 
 
 def around(original: ProofModel, candidate: ProofModel, unknown: Collection[Operator]) -> Around:
-    """Both models cut at the nodes of these operators. A node of the main graph that runs one in
-    its nested graphs or in a function is cut as a whole.
+    """Returns both models cut at the nodes of these operators. A node of the main graph that runs
+    such an operator in a nested graph or a function is cut out as a unit.
 
-    Raises CannotCut if the second model has more of them, or the type of a result is unknown.
+    Raises CannotCut if the second model has more such nodes, or if the type of a result is unknown.
     """
     if max(m.proto.ByteSize() for m in (original, candidate)) > TWO_GB:
         raise CannotCut("models of over 2 GB are not cut")
@@ -117,12 +118,12 @@ def _fresh(name: str, taken: set[str]) -> str:
 
 
 def _operands(node: NodeProto) -> list[str]:
-    """The operands, then what the nested graphs of a node capture."""
+    """Returns the operands of a node, then the values that its nested graphs capture."""
     return [*node.input, *sorted(reads(node) - {*node.input})]
 
 
 class _Side:
-    """One model while its custom nodes are cut out; nodes that reach no output are gone."""
+    """One model while its custom nodes are cut out. Nodes that reach no output are removed."""
 
     def __init__(self, model: ProofModel, unknown: Collection[Operator]) -> None:
         self.proto = copy_of(model.weights())
@@ -149,7 +150,9 @@ class _Side:
         self.open = {v.name for v in required_inputs(graph)}
 
     def _different(self, nodes: Iterable[NodeProto]) -> list[NodeProto]:
-        """The nodes but for those that compute what an earlier one does, which they now copy."""
+        """Returns the nodes that do not repeat an earlier one. The results of the others become
+        copies.
+        """
         numbers = Numbers()
         found, firsts = numbers.of(self.proto.graph), dict[object, NodeProto]()
         for node in nodes:
@@ -170,7 +173,9 @@ class _Side:
         )
 
     def label(self, node: NodeProto) -> str:
-        """The operator of a custom node, or the one that it runs inside, with its own."""
+        """Returns the operator of a custom node. If the node runs one inside, both names are in the
+        label.
+        """
         operator = domains.full_name(node.domain, node.op_type)
         bodies = [node, *(n for f in self.functions.values() for n in f.node)]
         inside = [n for n in every_node(bodies) if (n.domain, n.op_type) in self.unknown]
@@ -179,7 +184,7 @@ class _Side:
         return f"{domains.full_name(inside[0].domain, inside[0].op_type)} in {operator}"
 
     def key(self, node: NodeProto) -> object:
-        """All that has to be equal, beside the values of the operands."""
+        """Returns everything that two matching nodes have in common, except their operands."""
         attributes = sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
         present = tuple(bool(name) for name in _operands(node)), tuple(map(bool, node.output))
         bodies = self._called([node], {})
@@ -188,7 +193,7 @@ class _Side:
     def _called(
         self, nodes: Iterable[NodeProto], found: dict[_FunctionKey, bytes]
     ) -> dict[_FunctionKey, bytes]:
-        """The functions that nodes call, and those that these call."""
+        """Returns the functions that nodes call, directly or through other functions."""
         for node in every_node(nodes):
             key = (node.domain, node.op_type, node.overload)
             if key in self.functions and key not in found:
@@ -197,7 +202,9 @@ class _Side:
         return found
 
     def constant(self, name: str) -> bytes | str:
-        """The key of an operand that no node computes: an input's name or a constant's data."""
+        """Returns the key of an operand that no node computes: the name of an input, or a
+        constant's data.
+        """
         if name in self.constants and name not in {v.name for v in self.proto.graph.input}:
             held = self.constants[name]
             return bytes(held.SerializeToString(deterministic=True))
@@ -210,7 +217,9 @@ class _Side:
         shown: Mapping[int, str],
         inputs: Iterable[ValueInfoProto],
     ) -> None:
-        """Feed the node's results by these names, and return its operands."""
+        """Replaces the results of a node by inputs with these names, and makes its operands
+        outputs.
+        """
         self.proto.graph.input.extend(inputs)
         if node is None:
             return
@@ -228,7 +237,7 @@ class _Side:
         self.proto.graph.output.extend(ValueInfoProto(name=name) for name in shown.values())
 
     def finished(self) -> ProofModel:
-        """The model without its custom nodes, and without the functions that have some."""
+        """Returns the model without its custom nodes and the functions that contain some."""
         nodes = [made for n in self.nodes for made in self.instead.get(id(n), [n])]
         copied = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
         del self.proto.graph.node[:]
@@ -238,8 +247,9 @@ class _Side:
 
 
 def _pairs(a: _Side, b: _Side) -> list[tuple[NodeProto, NodeProto | None]]:
-    """Each custom node with its counterpart: of the same name of a result or of the node, or the
-    only one of its kind that is left; None if the second model does without.
+    """Returns each custom node with its counterpart: the node with the same name of a result, with
+    the same node name, or the only node of its kind that is left. The counterpart is None if the
+    second model lacks it.
     """
     left = {id(n): n for n in b.custom}
     found: dict[int, NodeProto] = {}
@@ -277,9 +287,9 @@ def _by(
 def _result_types(
     model: ModelProto, nodes: Sequence[NodeProto], other: ModelProto
 ) -> dict[str, TypeProto]:
-    """The type of each custom result: as declared, else as that of an operand, with the element
-    type that its readers ask for. Values are proved for what the type says, so a guess that does
-    not run proves nothing.
+    """Returns the type of each custom result: the declared type, or else the type of an operand
+    with an element type that the result's readers accept. The proof uses values of these types. A
+    wrong guess does not run, so it proves nothing.
     """
     found = {
         v.name: v.type
@@ -299,7 +309,7 @@ def _result_types(
                 for kind in [_as_read(model, name, [types[i] for i in _operands(n) if i in types])]
                 if kind is not None
             }
-            # what is unknown may follow from what is guessed in front of it
+            # later unknown types may follow from earlier guesses
             if sized := {name: kind for name, kind in guessed.items() if _is_sized(kind)}:
                 guessed = sized
                 break
@@ -312,9 +322,9 @@ def _result_types(
 def _inferred(
     model: ModelProto, more: Mapping[str, TypeProto], nodes: Iterable[NodeProto], *, between: bool
 ) -> dict[str, TypeProto]:
-    """The known types of the values of the main graph, if the custom results are inputs of these
-    types; `between`: and so are the first declared values behind those of unknown type. No size
-    that is declared of another value is relied on, but here sizes only choose what is fed.
+    """Returns the known types of the values of the main graph if the custom results become inputs
+    of these types. `between`: the first declared values after values of unknown type become inputs
+    as well. Sizes declared for other values are not reliable, but here sizes only choose the feeds.
     """
     typed = copy_of(model)
     graph = typed.graph
@@ -355,8 +365,9 @@ def _is_sized(kind: TypeProto) -> bool:
 
 
 def _as_read(model: ModelProto, name: str, operands: Sequence[TypeProto]) -> TypeProto | None:
-    """The first type that all readers of a value accept; if none is, the first with an element type
-    that they do. None without operands.
+    """Returns the first type that all readers of a value accept: the type of an operand, or the
+    first operand's shape with a common element type. If no type fits, returns the type of the first
+    operand, and None if there is none.
     """
     taken = list(_accepted(model, name))
     guesses = [*operands]
@@ -370,8 +381,9 @@ def _as_read(model: ModelProto, name: str, operands: Sequence[TypeProto]) -> Typ
 
 
 def _accepted(model: ModelProto, name: str) -> Iterator[Collection[str]]:
-    """The types that the readers of a value take, as far as onnx says, and those of a result of the
-    same type; those of constants beside them that must be alike.
+    """Yields the types that each reader of a value accepts, if onnx knows the reader. Includes the
+    readers of results that must have the same type, and constants among the operands that must have
+    it too.
     """
     weights = {t.name: TypeProto(tensor_type=TypeProto.Tensor(elem_type=t.data_type))
                for t in model.graph.initializer}  # fmt: skip
@@ -394,7 +406,7 @@ def _accepted(model: ModelProto, name: str) -> Iterator[Collection[str]]:
 
 
 def _text(kind: TypeProto) -> str:
-    """A type as onnx's schemas spell it; empty for anything but a tensor."""
+    """Returns a type as onnx's schemas spell it; empty for anything but a tensor."""
     if not kind.HasField("tensor_type"):
         return ""
     name = TensorProto.DataType.Name(kind.tensor_type.elem_type).lower()

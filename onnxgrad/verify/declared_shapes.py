@@ -25,9 +25,9 @@ _SHOWN = 200  # characters of a reason
 def contradictions(
     original: ProofModel, candidate: ProofModel, trials: Sequence[Trial], settings: Settings
 ) -> tuple[list[str], list[str]]:
-    """Contradictions between the runs and the shapes that the candidate alone declares; and notes
-    on why they were not compared: weights over 2 GB, or a candidate that does not run with shapes
-    as outputs.
+    """Returns contradictions between the runs and the shapes that only the candidate declares, and
+    notes on why shapes were not compared: weights over 2 GB, or a candidate that does not run with
+    shapes as outputs.
     """
     known = {v.name: v.type for v in original.proto.graph.value_info}
     made = {name for node in candidate.proto.graph.node for name in node.output}
@@ -69,7 +69,7 @@ def _shape_name(name: str) -> str:
 
 
 def _with_shapes(candidate: ProofModel, values: Iterable[ValueInfoProto]) -> onnx.ModelProto:
-    """The model with the shapes of these values as outputs of its own."""
+    """Returns the model with the shapes of these values as its outputs."""
     model = copy_of(candidate.weights())
     domain = next((o.domain for o in model.opset_import if o.domain in ("", "ai.onnx")), "")
     for v in values:
@@ -83,7 +83,7 @@ def _with_shapes(candidate: ProofModel, values: Iterable[ValueInfoProto]) -> onn
 
 
 def _sizes(graph: onnx.GraphProto, feeds: Mapping[str, Any]) -> dict[str, int]:
-    """The size of each symbol in this run, by the inputs that it stands in."""
+    """Returns the size of each symbol in this run, as the shapes of the inputs show it."""
     found: dict[str, int] = {}
     for value in required_inputs(graph):
         shape = shape_of(value.name, value.type.tensor_type) or []
@@ -95,7 +95,7 @@ def _sizes(graph: onnx.GraphProto, feeds: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _declared(v: ValueInfoProto, sizes: Mapping[str, int]) -> tuple[int | None, ...]:
-    """The declared sizes as numbers; None for what no input names."""
+    """Returns the declared sizes as numbers; None for a symbol that no input has."""
     dims: list[int | None] = []
     for dim in v.type.tensor_type.shape.dim:
         text = dim.dim_param

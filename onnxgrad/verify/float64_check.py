@@ -39,18 +39,20 @@ from onnxgrad.wording import option
 
 _JITTER = 2.0**-51
 _PERTURBED_RUNS = 3
-_LAST_BITS = 2.0**-22  # of a float32: what sums of hundreds of terms cost
+_LAST_BITS = 2.0**-22  # the last bits of a float32, which sums of hundreds of terms change
 QUANTISES = frozenset({
     "QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger",
     "ConvInteger", "QGemm", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM",
 })  # fmt: skip
 _ROUND = ("Round", "Floor", "Ceil", "Cast", "CastLike", "ArgMax", "ArgMin", "TopK")
 _UNROUNDED = "without rounding"
-_counts = itertools.count(1)  # which proof of this process counts what its runs reach
+_counts = itertools.count(1)  # the number of a proof in this process, for its coverage counters
 
 
 class Oracle:
-    """Results in float64, or None if there are none; then `why` says what happened."""
+    """The float64 results of both models. A method returns None if there are none; then `why` is
+    the reason.
+    """
 
     def __init__(
         self,
@@ -64,32 +66,30 @@ class Oracle:
         self.budget = budget
         self.left = budget
         self.why = ""
-        self.failed = (
-            False  # whether a node failed in the last run, so that the model has no results
-        )
+        self.failed = False  # whether a node failed in the last run
         self._made: dict[str, Float64] = {}
         self._count = next(_counts)
-        pooled("float64")  # which starts while onnxruntime loads the original
+        pooled("float64")  # the child starts while onnxruntime loads the original
 
     def original(self, feeds: Results, jitter: float = 0.0, seed: int = 0) -> Results | None:
-        """The original's outputs; with `jitter` under another order of summation, chosen by
+        """Returns the original's outputs. `jitter` simulates another order of summation, chosen by
         `seed`.
         """
         return self._run("original", feeds, jitter, seed)
 
     def without_rounding(self, feeds: Results) -> tuple[Results | None, Results | None]:
-        """Both models' outputs if operators that quantise clip but do not round."""
+        """Returns both models' outputs if operators that quantise clip but do not round."""
         names = self.demands.names
         candidate = self._run("candidate", names.feeds(feeds), steps=False)
         original = self._run("original", feeds, steps=False)
         return original, None if candidate is None else names.results(candidate)
 
     def rounded(self, feeds: Results, seed: int) -> Results | None:
-        """The original's outputs if every result is rounded otherwise, as float32 may be."""
+        """Returns the original's outputs if every result is rounded differently, as in float32."""
         return self._run("original", feeds, _LAST_BITS, seed, everywhere=True)
 
     def candidate(self, feeds: Results) -> Results | None:
-        """The candidate's outputs, by the original's names."""
+        """Returns the candidate's outputs, under the original's names."""
         names = self.demands.names
         results = self._run("candidate", names.feeds(feeds))
         return None if results is None else names.results(results)
@@ -125,8 +125,8 @@ class Oracle:
                 self.why = f"over its budget of {self.budget:g} s"
 
     def covered(self, which: str, then: str = "") -> list[Item]:
-        """Returns the items that the runs of a model reached, as `Reference.covered`; none if it
-        did not run.
+        """Returns the coverage items that the runs of a model reached, as `Reference.covered`; none
+        if the model did not run.
         """
         if which not in self._made or self.left <= 0:
             return []
@@ -137,7 +137,7 @@ class Oracle:
     def _evaluator(self, which: str) -> Float64:
         if which not in self._made:
             subject = self.subjects[which]
-            # both models at once, each as the file has it (up to 8 bytes an element) and in float64
+            # both models at once, each as in the file (up to 8 bytes an element) and in float64
             needed = 4 * 8 * weight_elements(subject.proto.graph)
             memory = current().memory
             if needed > memory:
@@ -150,7 +150,7 @@ class Oracle:
 
 
 def quantises(model: ModelProto) -> bool:
-    """Whether a model rounds floats to integers that it computes with."""
+    """True if a model rounds floats to integers and computes with them."""
     return any(
         node.op_type in QUANTISES or node.op_type.startswith("QLinear")
         for node in every_node(model.graph.node)
@@ -158,10 +158,11 @@ def quantises(model: ModelProto) -> bool:
 
 
 def widen_by_rounding(oracle: Oracle, trials: Sequence[Trial]) -> None:
-    """Count as noise what another rounding in float32 moves in a model that quantises.
+    """Adds to the noise the effect of other float32 rounding on a model that quantises.
 
-    Its integers are computed exactly, so that it does not differ from itself; but where a float is
-    rounded to integers, one bit of it moves a whole step, as it may in any other form of the model.
+    The integers of such a model are exact, so repeated runs agree. But where a float is rounded to
+    an integer, one bit of the float changes the integer by a full step, as it may in any equivalent
+    model.
     """
     if not quantises(oracle.subjects["original"].proto):
         return
@@ -179,11 +180,11 @@ def float64_check(
     found: Found,
     computed: Mapping[str, Collection[int]],
 ) -> Leg:
-    """Compare the candidate's float64 results with the original's; as many cases as the budget
+    """Compares the candidate's float64 results with the original's, for as many cases as the budget
     allows.
 
-    `computed`: the float types in which weights on an output's paths were recomputed; without any,
-    the tolerance is EXACT.
+    `computed`: by output, the float types of recomputed weights on its paths. The tolerance of an
+    output without any is EXACT.
     """
     types = {dtype for of_output in computed.values() for dtype in of_output}
     most = rounded(types)
@@ -192,7 +193,7 @@ def float64_check(
         if trial.exact is None:
             continue
         got = trial.answer or oracle.candidate(trial.feeds)
-        if got is None and oracle.failed:  # the original runs
+        if got is None and oracle.failed:  # the original runs, so the candidate is at fault
             return _failed(oracle, found, count + 1)
         if got is None:
             break
@@ -218,9 +219,9 @@ def float64_check(
 
 
 def without_rounding(oracle: Oracle, trials: Sequence[Trial], found: Found) -> Leg | None:
-    """Compare both models without their roundings to integers, if the original computes on integers
-    and both have the same operators that round: nothing hides a small change of a factor then.
-    None if that does not run.
+    """Compares both models without rounding to integers, because rounding can hide a small change
+    of a factor. Applies if the original computes on integers and both models have the same
+    operators that round. Returns None if a model does not run that way.
     """
     models = [subject.proto for subject in oracle.subjects.values()]
     if not _on_integers(models[0]) or len({_rounding(m) for m in models}) > 1:
@@ -238,7 +239,7 @@ def without_rounding(oracle: Oracle, trials: Sequence[Trial], found: Found) -> L
 
 
 def _on_integers(model: ModelProto) -> bool:
-    """Whether integers of the file are operands, and no float of it is quantized in a run."""
+    """True if integers of the file are operands, and no float of it is quantized at run time."""
     weights = {t.name for t in model.graph.initializer}
     nodes = list(every_node(model.graph.node))
     return any("QLinear" in n.op_type or "QGemm" in n.op_type for n in nodes) and not any(
@@ -247,12 +248,14 @@ def _on_integers(model: ModelProto) -> bool:
 
 
 def _rounding(model: ModelProto) -> int:
-    """The number of operators beside those that quantise that may round to integers."""
+    """Returns the number of operators that may round to integers, without those that quantise."""
     return sum(n.op_type in _ROUND for n in every_node(model.graph.node))
 
 
 def _failed(oracle: Oracle, found: Found, count: int) -> Leg:
-    """The check if a node of the candidate fails on operands that the original's nodes take."""
+    """Returns the result of the check if a node of the candidate fails on operands that the
+    original's nodes accept.
+    """
     reason = f"{oracle.demands.of} does not run in float64: {oracle.why.partition(': ')[2]}"
     found.add("float64", [Difference("(model)", None, None, None, math.inf, 0.0, reason)])
     return found.leg("float64", count)
@@ -265,8 +268,8 @@ def _for_condition(
     limits: Mapping[str, Allowance],
     found: Found,
 ) -> dict[str, Allowance] | None:
-    """Rerun the original with the last bits of every sum perturbed: what that moves is rounding,
-    not a change, and is noted if it is much. None if the budget does not allow the runs.
+    """Reruns the original with the last bits of every sum perturbed. The effect is rounding, not a
+    change; a large effect is noted. Returns None if the budget does not allow the runs.
     """
     runs = [expected]
     for seed in range(_PERTURBED_RUNS):

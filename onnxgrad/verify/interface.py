@@ -1,4 +1,6 @@
-"""Interfaces of models: what a rewrite must not change, and the matching of inputs and outputs."""
+"""Interfaces of models: the parts that a rewrite must not change, and the matching of inputs and
+outputs.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,11 @@ from onnxgrad.wording import did_you_mean, option
 
 
 def interface_differences(a: onnx.ModelProto, b: onnx.ModelProto) -> list[Difference]:
-    """Inputs and outputs of b that are not those of a: names, order, types, what may be omitted,
-    and input sizes that became narrower.
+    """Returns how the inputs and outputs of `b` differ from those of `a`: names, order, types,
+    missing defaults, and input sizes that became narrower.
 
-    Symbols may be renamed, and an output's shape may be refined: its values are compared anyway.
+    Symbols may be renamed, and the shape of an output may be refined, because its values are
+    compared anyway.
     """
     taken, takes = _inputs(a), _inputs(b)
     problems = [
@@ -51,7 +54,7 @@ def interface_differences(a: onnx.ModelProto, b: onnx.ModelProto) -> list[Differ
 
 
 def _inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Returns the inputs that callers can feed: below IR 4 weights are listed as inputs as well."""
+    """Returns the inputs that callers can feed. Below IR 4, weights are listed among them."""
     if model.ir_version >= 4:
         return list(model.graph.input)
     weights = {t.name for t in model.graph.initializer}
@@ -103,24 +106,24 @@ _FLOATS = frozenset(
 
 @dataclass(frozen=True)
 class Correspondence:
-    """The second model's names of the first one's inputs and outputs, and the float type in which
-    it takes an input of another.
+    """The second model's names for the inputs and outputs of the first, and the float types of the
+    inputs that it accepts in another width.
     """
 
     inputs: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, str] = field(default_factory=dict)
-    casts: Mapping[str, np.dtype[Any]] = field(default_factory=dict)  # by the first one's names
-    wanted: Collection[str] | None = None  # the outputs that are looked at, by these names; or all
+    casts: Mapping[str, np.dtype[Any]] = field(default_factory=dict)  # by the first model's names
+    wanted: Collection[str] | None = None  # the outputs to compare, likewise; None: all
 
     def feeds(self, feeds: Feeds) -> dict[str, Value]:
-        """The first model's feeds as the second accepts them."""
+        """Returns the first model's feeds under the names and types of the second."""
         return {
             self.inputs.get(name, name): _cast(value, self.casts.get(name))
             for name, value in feeds.items()
         }
 
     def results(self, results: Mapping[str, Value]) -> dict[str, Value]:
-        """The second model's results by the first one's names."""
+        """Returns the second model's results under the first model's names."""
         known = {theirs: ours for ours, theirs in self.outputs.items()}
         named = {known.get(name, name): value for name, value in results.items()}
         if self.wanted is None:
@@ -130,21 +133,25 @@ class Correspondence:
 
 @dataclass(frozen=True)
 class Demands:
-    """The demands on the second model: names, and tolerances."""
+    """The demands on the second model: its names, and its tolerances."""
 
     names: Correspondence = field(default_factory=Correspondence)
     bounds: Bounds = field(default_factory=Bounds)
     of: str = "the second model"
-    # the float dtypes on the paths to each output of the first
+    # the float dtypes on the paths to each output of the first model
     dtypes: Mapping[str, Collection[str]] = field(default_factory=dict)
-    random: Collection[str] = ()  # outputs that depend on draws of one model alone
+    random: Collection[str] = ()  # outputs that depend on unmatched random draws
 
     def on_paths(self, output: str) -> Collection[str]:
-        """The float dtypes on the paths to an output, or to that which a part `y[0:2]` is of."""
+        """Returns the float dtypes on the paths to an output. A part `y[0:2]` has those of its
+        output.
+        """
         return self.dtypes.get(base_name(output, self.dtypes), ())
 
     def allows(self, own: Mapping[str, Allowance]) -> dict[str, Allowance | Bound]:
-        """The proof's `own` limits by output, or the user's; random outputs cannot differ."""
+        """Returns the limit of each output: the user's bound, or else the proof's `own`. A
+        difference of an output with unmatched random draws is never a failure.
+        """
         wide = {n: replace(a, most=math.inf) if n in self.random else a for n, a in own.items()}
         return self.bounds.over(wide)
 
@@ -152,12 +159,11 @@ class Demands:
 def correspondence(
     a: onnx.ModelProto, b: onnx.ModelProto, names: Mapping[str, str], bounds: Bounds
 ) -> tuple[Demands, onnx.ModelProto]:
-    """Returns how `b` is run and judged beside `a`, and the interface of `b` by `a`'s names, for a
-    comparison with that of `a`.
+    """Returns how to run and judge `b` beside `a`, and the interface of `b` under the names of `a`.
 
-    `names` says what `b` calls inputs and outputs of `a`; then their order is free. Where `bounds`
-    allow something other than equality, so is the width of floats. Raises InputError for a name
-    that there is not.
+    `names` maps inputs and outputs of `a` to names in `b`; with it, their order is free. If
+    `bounds` allow more than equality, the width of floats is free as well. Raises InputError for an
+    unknown name.
     """
     inputs = _named("input", a.graph.input, b.graph.input, names)
     outputs = _named("output", a.graph.output, b.graph.output, names)
@@ -186,7 +192,7 @@ def _named(
     b: Iterable[onnx.ValueInfoProto],
     names: Mapping[str, str],
 ) -> dict[str, str]:
-    """The entries of `names` that speak of these values."""
+    """Returns the entries of `names` that concern these values."""
     theirs = [v.name for v in b]
     ours = {v.name for v in a}
     found = {x: y for x, y in names.items() if x in ours}
@@ -216,7 +222,9 @@ def _as_named(
     names: Mapping[str, str],
     any_order: bool,
 ) -> list[onnx.ValueInfoProto]:
-    """Values of the second model by the first one's names, in its order if `any_order`."""
+    """Returns values of the second model under the first model's names, in its order if
+    `any_order`.
+    """
     known = {theirs: ours for ours, theirs in names.items()}
     found = []
     for v in b:
@@ -230,7 +238,7 @@ def _as_named(
 def _widths(
     a: Iterable[onnx.ValueInfoProto], b: Iterable[onnx.ValueInfoProto]
 ) -> dict[str, np.dtype[Any]]:
-    """Give `b`'s floats the widths of `a`'s; what they were, by name."""
+    """Gives the floats of `b` the widths of those of `a`. Returns their previous types, by name."""
     ours = {v.name: v for v in a}
     found = {}
     for v in b:

@@ -1,5 +1,5 @@
-"""The onnxruntime check of a proof: both models as deployed, compared within the original's own
-noise.
+"""The onnxruntime check of a proof: both models run as deployed, and are compared within the
+original's own noise.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from onnxgrad.verify.trials import Found, Trial
 
 @dataclass(frozen=True)
 class Settings:
-    """Where and how the models run."""
+    """The provider and the number of threads with which models run."""
 
     provider: str
     threads: int
 
     def open(self, model: Model, *, optimize: bool) -> Session:
-        """A session of a model, on the CPU alone if the provider has none of its kernels. Errors as
-        `open_session`.
+        """Opens a session for a model, on the CPU if the provider has no kernel for any of its
+        nodes. Raises errors as `open_session`.
         """
         return open_session(
             model,
@@ -47,7 +47,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `verify` for one provider, read."""
+    """The parsed arguments of `verify` for one provider."""
 
     settings: Settings
     inputs: Inputs | None
@@ -62,10 +62,10 @@ class Request:
     coverage: float | None
     layers: bool = False
     keep: ArraysFile | None = None  # receives the values of a run
-    excuse: Mapping[str, str] = field(default_factory=dict)  # outputs, and the masks of their rows
+    excuse: Mapping[str, str] = field(default_factory=dict)  # output -> mask of its rows
 
     def on(self, provider: str) -> Request:
-        """The same on one more provider; float64 and coverage are those of the first."""
+        """Returns the request for another provider, without the float64 check and the coverage."""
         settings = replace(self.settings, provider=provider)
         return replace(
             self, settings=settings, legs=("onnxruntime",), coverage=None, layers=False, keep=None
@@ -73,13 +73,13 @@ class Request:
 
 
 def limit_reached(what: str, error: RunFailed) -> str:
-    """Returns the report's words for a model that reached a limit."""
+    """Returns the report's text for a model that reached a limit."""
     return f"{what} reached a limit: {error.reason}"
 
 
 def open_original(original: ProofModel, settings: Settings) -> Session:
-    """The original with optimisations off. Raises InputError when it does not load, RunFailed at
-    a limit.
+    """Opens the original with optimisations off. Raises InputError if it does not load, and
+    RunFailed if it reaches a limit.
     """
     try:
         return settings.open(original.source, optimize=False)
@@ -100,8 +100,9 @@ def onnxruntime_check(
     demands: Demands,
     at_zero: Sequence[Trial] = (),
 ) -> Leg:
-    """Calibrate on the original, then compare the candidate with optimisations on and off; so far
-    as it runs `at_zero`, where a dimension is empty.
+    """Calibrates on the original, then compares the candidate with optimisations on and off.
+    `at_zero`: cases with an empty dimension, which count only if the original runs them again and
+    agrees.
     """
     agreeing = list(at_zero)
     why = calibrate(original, trials, settings, agreeing)
@@ -117,8 +118,9 @@ def held_against(
     why: str = "",
     at_zero: Sequence[Trial] = (),
 ) -> Leg:
-    """Compare the candidate, with optimisations on (unless `why` says why the original does not run
-    so) and off, with the results that the trials expect.
+    """Compares the candidate, with optimisations on and off, with the expected results of the
+    trials. `why`: the reason why the original does not run with optimisations on; then the
+    candidate runs with them off only.
     """
     idle: list[bool] = []
     for optimize in (False,) if why else (True, False):
@@ -161,8 +163,8 @@ def held_against(
 def _hold_at_zero(
     session: Session, at_zero: Sequence[Trial], found: Found, demands: Demands, how: str
 ) -> None:
-    """Compare the candidate at empty dimensions. If it does not run there, that is noted: an
-    operator may refuse what the chain that it replaces accepts.
+    """Compares the candidate at empty dimensions. Adds a note if it does not run there, because an
+    operator may refuse inputs that the replaced chain accepts.
     """
     for trial in at_zero:
         symbols = [name for name, size in trial.case.dims.items() if size == 0]
@@ -185,8 +187,9 @@ def calibrate(
     settings: Settings,
     at_zero: list[Trial] | None = None,
 ) -> str:
-    """Widen the noise by the original's other legal runs, and by float64; why not, if it does
-    not run with optimisations on. Of `at_zero` only those stay that run there as well.
+    """Widens the noise by the original's other legal runs and by its float64 results. Returns why
+    the original does not run with optimisations on, or an empty text. Removes from `at_zero` the
+    cases that do not run there or disagree.
     """
     for trial in trials:
         if trial.exact is not None:
@@ -199,7 +202,7 @@ def calibrate(
         try:
             session = setting.open(original.source, optimize=optimize)
             first = setting == settings
-            # cases that were added agree with float64: one more run of them is enough
+            # added cases agree with float64, so one more run of them is enough
             for trial in trials if first else [t for t in trials if not t.case.how]:
                 again = session.run(trial.feeds)
                 trial.deployed = again if first else trial.deployed
@@ -217,7 +220,9 @@ def calibrate(
 
 
 def _widened(trial: Trial, session: Session) -> bool:
-    """Whether a session runs the feeds of a trial and agrees; the trial's noise is then wider."""
+    """Returns whether a session runs the feeds of a trial and agrees with it. Widens the trial's
+    noise.
+    """
     try:
         again = session.run(trial.feeds)
     except RunFailed:
@@ -227,7 +232,7 @@ def _widened(trial: Trial, session: Session) -> bool:
 
 
 def as_computed(exact: Results, computed: Results) -> Results:
-    """Float64 results in the dtypes that onnxruntime answered in."""
+    """Returns float64 results in the dtypes of onnxruntime's results."""
     return {name: _cast_like(exact.get(name), value) for name, value in computed.items()}
 
 

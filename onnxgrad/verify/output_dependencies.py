@@ -24,13 +24,13 @@ _FLOATS = {
     if code and "float" in TensorProto.DataType.Name(code).lower()
 } | {TensorProto.DOUBLE: "float64"}
 
-Key = tuple[str, str, str]  # of a function
+Key = tuple[str, str, str]  # domain, name and overload of a function
 
 
 @dataclass(frozen=True)
 class Marks:
-    """Bits at the things of a model: at top-level values by name, at nodes by their first output
-    (nested ones as well) and at functions, whose calls have them.
+    """Bits attached to parts of a model: to top-level values by name, to nodes (nested ones too) by
+    a function of the node, and to functions. Calls have the bits of their function.
     """
 
     values: Mapping[str, int] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Marks:
 
 
 def gathered(model: onnx.ModelProto, marks: Marks) -> dict[str, int]:
-    """The bits on all paths to each output, in one walk."""
+    """Returns, by output, the union of the bits on all paths to it. Visits every node once."""
     functions = {key_of(f): f for f in model.functions}
     calls: dict[Key, int] = {}
 
@@ -71,9 +71,9 @@ def key_of(function: FunctionProto) -> Key:
 
 
 def float_types(model: onnx.ModelProto, weights: Iterable[int] = ()) -> dict[str, set[str]]:
-    """The float dtypes, by numpy's names, in which each output is computed: those of the inputs and
-    of casts on its paths. A weight that is stored in another type is exact, unless its element type
-    is one of `weights`.
+    """Returns the float dtypes, by numpy's names, in which each output is computed: the dtypes of
+    the inputs and casts on its paths. Weights do not count, because they are exact, unless their
+    element type is in `weights`.
     """
     kinds = {*weights}
     values = {t.name: _bit(t.data_type) for t in model.graph.initializer if t.data_type in kinds}
@@ -100,7 +100,9 @@ def _named_types(node: NodeProto) -> int:
 
 
 def value_types(model: onnx.ModelProto) -> dict[str, int]:
-    """The element types of values, nested ones too, as far as the file or onnx says."""
+    """Returns the element types of values, nested ones too, if the file or onnx's inference knows
+    them.
+    """
     found: dict[str, int] = {}
     for graph in every_graph(typed(model).graph):
         for v in (*graph.value_info, *graph.input, *graph.output):
@@ -110,23 +112,23 @@ def value_types(model: onnx.ModelProto) -> dict[str, int]:
 
 
 _WEIGHT_TYPES = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
-_ELEMENTS = 1 << 26  # beyond this the search costs more than it is worth
+_ELEMENTS = 1 << 26  # with more elements, the search is too slow
 
 
-# where a constant is: a top-level initializer by name, in a node by the node's first output, or in
-# a function
+# the place of a constant: the name of a top-level initializer, the first output of the node that
+# contains it, or the key of a function
 _Place: TypeAlias = "str | tuple[str] | Key"
 _Placed: TypeAlias = "tuple[_Place, TensorProto]"
 
 
 def new_weights(a: ProofModel, b: ProofModel, *, claimed: bool = False) -> dict[str, set[int]]:
-    """Per output of b the float types (TensorProto.DataType) of constants on its paths that hold a
-    value, other than 0 and 1, of none of a's.
+    """Returns, by output of `b`, the float types (TensorProto.DataType) of new weights on its
+    paths. A weight is new if it holds a value other than 0 and 1 that no weight of `a` holds.
 
-    Moved, merged, split or transposed weights are old values, and beside all of a's weights nothing
-    counts as new. With very many elements, or if new values are `claimed` and only their types
-    are read, every tensor counts whose contents are not those of one of a's. Raises InputError
-    when data is damaged or missing.
+    Weights that were moved, merged, split or transposed hold old values. If `b` still has all
+    weights of `a`, nothing is new. If there are very many elements, or if new values are `claimed`
+    and only their types matter, a weight is new if no weight of `a` has the same contents. Raises
+    InputError if data is damaged or missing.
     """
     if a.source == b.source:
         return {}
@@ -139,7 +141,7 @@ def new_weights(a: ProofModel, b: ProofModel, *, claimed: bool = False) -> dict[
     if claimed or not changed:
         return _by_output(b, changed)
     if known <= set(contents):
-        return {}  # all of a's are still there: nothing was computed in the place of one
+        return {}  # all weights of a are still there: none was replaced by a computed one
     old = np.unique(
         np.concatenate([np.array([0.0, 1.0]), *(_values(t) for _, t in _tensors(before))])
     )
@@ -147,7 +149,7 @@ def new_weights(a: ProofModel, b: ProofModel, *, claimed: bool = False) -> dict[
 
 
 def _by_output(model: ProofModel, changed: list[_Placed]) -> dict[str, set[int]]:
-    """The types of these constants by the outputs that they reach."""
+    """Returns the types of these constants, by the outputs that they reach."""
     bits: dict[_Place, int] = {}
     for place, tensor in changed:
         bits[place] = bits.get(place, 0) | 1 << tensor.data_type
@@ -163,7 +165,7 @@ def _by_output(model: ProofModel, changed: list[_Placed]) -> dict[str, set[int]]
 
 
 def _all_among(values: np.ndarray[Any, Any], known: np.ndarray[Any, Any]) -> bool:
-    """Whether each value is one of the `known`, which are in order."""
+    """Returns whether each value is among the `known` values, which are sorted."""
     places = np.minimum(np.searchsorted(known, values), len(known) - 1)
     return bool((known[places] == values).all())
 
@@ -180,7 +182,7 @@ def _values(tensor: TensorProto) -> np.ndarray[tuple[int, ...], np.dtype[np.floa
 
 
 def _tensors(model: ModelProto) -> Iterator[_Placed]:
-    """The floating-point constants that a run of the model may read."""
+    """Yields the floating-point constants that a run of the model may read."""
     yield from ((t.name, t) for t in _initializers(model.graph))
     for node in model.graph.node:
         yield from ((_place(node), t) for t in _of_nodes([node]))

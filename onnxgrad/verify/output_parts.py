@@ -1,8 +1,8 @@
 """Small parts of an output beside large ones.
 
-A difference is a share of an output's largest value, so a difference in the second half of
-Concat(1e7 x, x) would not be seen. If an output is a Concat, a small part is judged by its own
-largest value, like an output of its own.
+A difference is measured as a share of an output's largest value, so a difference in the second half
+of Concat(1e7 x, x) would go unnoticed. If an output is a Concat, a small part is judged by its own
+largest value, like a separate output.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from onnxgrad.verify.reference.client import typed
 from onnxgrad.verify.tolerance import is_float
 from onnxgrad.verify.values import Value
 
-_SMALL = 1e-3  # of the output's largest value; larger parts are seen well enough
+_SMALL = 1e-3  # of the output's largest value; larger parts need no separate judgement
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Part:
 
     @property
     def name(self) -> str:
-        """As numpy would write it."""
+        """The part in numpy's notation."""
         return f"{self.output}[{':, ' * self.axis}{self.start}:{self.stop}]"
 
     def of(self, results: Mapping[str, Value]) -> Value:
-        """The part of a result; None if that is not such a tensor."""
+        """Returns the part of a result; None if the result is not a tensor that has it."""
         value = results.get(self.output)
         if not isinstance(value, np.ndarray) or value.ndim <= self.axis:
             return None
@@ -48,14 +48,14 @@ class Part:
 
 @dataclass(frozen=True)
 class _Join:
-    """A Concat behind an output: its operands, and the axis that its own has there."""
+    """A Concat whose result an output is, possibly transposed."""
 
     operands: tuple[str, ...]
-    axis: int  # of the operands; may count from the end
-    moves: tuple[tuple[int, ...], ...]  # permutations after it, the last first
+    axis: int  # the axis of the Concat; may count from the end
+    moves: tuple[tuple[int, ...], ...]  # the Transposes after it, the last first
 
     def axis_of(self, rank: int) -> int:
-        """The axis of the output."""
+        """Returns the axis of the output along which the operands lie."""
         axis = self.axis % rank
         for perm in reversed(self.moves):
             axis = (perm or tuple(reversed(range(rank)))).index(axis)
@@ -63,7 +63,7 @@ class _Join:
 
 
 class Joins:
-    """The outputs of a model that end in a Concat; sizes are inferred when one is read."""
+    """The outputs of a model that end in a Concat. Sizes are inferred when first needed."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = model
@@ -84,7 +84,9 @@ class Joins:
         return shapes | {t.name: tuple(t.dims) for t in graph.initializer}
 
     def parts(self, results: Mapping[str, Value]) -> tuple[list[Part], list[str]]:
-        """The small parts of these results, and the outputs with parts of unknown sizes."""
+        """Returns the small parts of these results, and the outputs whose parts have
+        unknown sizes.
+        """
         found: list[Part] = []
         unknown: list[str] = []
         for name, join in self.joins.items():
@@ -102,7 +104,7 @@ class Joins:
         return found, unknown
 
     def _bounds(self, join: _Join, rank: int, total: int) -> list[int] | None:
-        """Where the operands end; at most one size is not known."""
+        """Returns the positions at which the operands end; None if several sizes are unknown."""
         sizes = [self._size(name, join.axis % rank, rank) for name in join.operands]
         if sizes.count(None) > 1:
             return None
@@ -129,7 +131,7 @@ def _join(name: str, maker: Mapping[str, NodeProto]) -> _Join | None:
 
 
 def _uneven(value: np.ndarray[Any, Any], axis: int) -> bool:
-    """Whether some place along the axis is small beside the others."""
+    """True if a position along the axis is small beside the others."""
     found = _magnitudes(value, axis)
     return bool(found.size and found.min() < _SMALL * found.max())
 

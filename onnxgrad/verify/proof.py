@@ -98,11 +98,11 @@ def verify(
     layers: bool = False,
     save: str | os.PathLike[str] | None = None,
 ) -> Report:
-    """Compare model `b` with the original `a` by running both; `onnxgrad.verify` says how."""
+    """Compares model `b` with the original `a` by running both; see `onnxgrad.verify`."""
     legs, allow_empty = several(legs, "verify: legs"), several(allow_empty, "verify: allow_empty")
     _check_legs(legs)
     if not len(seeds):
-        raise InputError(f"{option('--seed', 'seeds')}: at least one seed is wanted")
+        raise InputError(f"{option('--seed', 'seeds')}: pass at least one seed")
     bounds = Bounds.of(atol, rtol, metric)
     providers = providers_of(provider)
     if "onnxruntime" not in legs:
@@ -113,7 +113,7 @@ def verify(
         layers, excuse=excuse or {},
     )  # fmt: skip
     if expect is None and b is None and save is None:
-        raise InputError(f"a second model is wanted, or {option('--expect FILE', 'expect=')}")
+        raise InputError(f"pass a second model, or {option('--expect FILE', 'expect=')}")
     if expect is not None and b is not None:
         raise InputError("stored results are compared with one model, and two were given")
     with contextlib.ExitStack() as left:
@@ -133,7 +133,7 @@ def _on_all(
     request: Request,
     providers: Sequence[str],
 ) -> Report:
-    """The comparison on every provider, joined."""
+    """Compares the models on every provider, and joins the reports."""
     requests = [request, *(request.on(name) for name in providers[1:])]
     first, second = proof_model(a), None if b is None else proof_model(b)
     reports = [
@@ -146,7 +146,9 @@ def _on_all(
 
 
 def _around(original: ProofModel, candidate: ProofModel, request: Request) -> Report:
-    """The comparison; if onnxruntime lacks operators of the original, that of the rest."""
+    """Compares the models. If onnxruntime lacks operators of the original, compares everything
+    around their nodes.
+    """
     unknown, first = dict[Operator, None](), None
     models, start = Around(original, candidate, ()), time.monotonic()
     try:
@@ -188,7 +190,7 @@ def _nothing_ran(
 
 
 def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> Report:
-    """The two checks, as far as they run."""
+    """Runs the requested checks, as far as possible."""
     start, legs = time.monotonic(), request.legs
     outputs = [value.name for value in original.proto.graph.output]
     _check_outputs(request, outputs)
@@ -221,7 +223,7 @@ def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> 
     except (RunFailed, InputError) as error:
         cause = error if isinstance(error, RunFailed) else error.__cause__
         if not isinstance(cause, RunFailed) or not (cause.limit or cause.stage == _REFERENCE):
-            raise  # the model's own failure; a limit, or our reference's, leaves everything open
+            raise  # the model itself failed; a limit or a failed reference proves nothing
         unproved = f"the float64 check could not run ({cause.reason})"
         return _nothing_ran(
             request,
@@ -263,7 +265,7 @@ def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> 
 def _judged(
     search: Search, request: Request, demands: Demands, found: Found, ran: dict[str, Leg]
 ) -> Report:
-    """Run the checks on all cases and add what the cases covered."""
+    """Runs the checks on all cases, and adds their coverage."""
     original, candidate, trials = search.original, search.candidate, search.trials
     oracle = search.oracle
     if search.session is not None:
@@ -299,7 +301,7 @@ def _judged(
 def _of_quantised(
     oracle: Oracle, trials: Sequence[Trial], found: Found, ran: Mapping[str, Leg]
 ) -> dict[str, Leg]:
-    """The checks of a model that quantises, after its float64 check ran on every case."""
+    """Returns the checks of a model that quantises, after its float64 check ran on every case."""
     found.accept_rounding()
     unrounded = without_rounding(oracle, trials, found)
     legs = [leg for leg in ran.values() if leg.name == "onnxruntime"]
@@ -308,8 +310,8 @@ def _of_quantised(
 
 
 def _uncovered(coverage: Coverage, request: Request) -> list[str]:
-    """Returns what should be covered and is not: the requested share, and rows that differ, unless
-    the caller says how the weights were computed.
+    """Returns what the runs failed to cover: the requested share, and rows that differ, unless the
+    caller says how the weights were computed.
     """
     lacking = "" if request.coverage is None else coverage.lacks(request.coverage)
     rows = coverage.unread.items() if request.weights == "auto" else ()
@@ -318,9 +320,9 @@ def _uncovered(coverage: Coverage, request: Request) -> list[str]:
 
 
 def _opened(original: ProofModel, request: Request) -> tuple[Session | None, dict[str, Leg]]:
-    """The original in onnxruntime; or that check, which does not run if onnxruntime lacks an
-    operator that the user's own kernel computes in float64. Errors as `open_original`, and
-    UnknownOperator if there is no such kernel.
+    """Opens the original in onnxruntime. If onnxruntime lacks an operator for which the user
+    registered a float64 kernel, returns None and an onnxruntime check that did not run. Raises
+    errors as `open_original`, and UnknownOperator if there is no such kernel.
     """
     try:
         return open_original(original, request.settings), {}
@@ -334,7 +336,7 @@ def _opened(original: ProofModel, request: Request) -> tuple[Session | None, dic
 
 
 def _check_legs(legs: Sequence[str]) -> None:
-    """Raises InputError for a check that there is not."""
+    """Raises InputError if the name of a check is unknown, or if there is none."""
     unknown = [leg for leg in legs if leg not in LEGS]
     if unknown:
         raise InputError(f"unknown check {unknown[0]!r}: choose from {', '.join(LEGS)}")
@@ -343,7 +345,7 @@ def _check_legs(legs: Sequence[str]) -> None:
 
 
 def _check_outputs(request: Request, outputs: Sequence[str]) -> None:
-    """Raises InputError for an output that there is not."""
+    """Raises InputError if an option names an output that does not exist."""
     request.bounds.check(outputs)
     strange = [name for name in request.allow_empty if name not in outputs]
     if strange:
@@ -356,7 +358,7 @@ def _check_outputs(request: Request, outputs: Sequence[str]) -> None:
 def _trial(
     chosen: Chosen, session: Session | None, oracle: Oracle | None, excuse: Mapping[str, str]
 ) -> Trial:
-    """A case with the float64 results of the original, if that check runs."""
+    """Returns a trial of the case, with the original's float64 results if that check runs."""
     trial = Trial.of(chosen, excuse)
     if oracle is not None:
         trial.exact = trial.expected if session is None else oracle.original(trial.feeds)
@@ -364,8 +366,8 @@ def _trial(
 
 
 def _divided(original: ProofModel, trials: Sequence[Trial], demands: Demands) -> list[str]:
-    """Part the outputs that join large and small values, but for those with a bound; notes on
-    those that cannot be parted.
+    """Divides the outputs that join large and small values, except those with a bound. Returns
+    notes on outputs that cannot be divided.
     """
     joins, unknown = Joins(original.proto), dict[str, None]()
     for trial in trials if joins.joins else ():
@@ -386,8 +388,8 @@ def _recomputed(
     weights: str,
     names: Mapping[str, str],
 ) -> dict[str, set[int]]:
-    """The dtypes of weights that were computed anew on the paths to each output of the original,
-    as far as the caller says or the weights show. `names`: what the candidate calls outputs.
+    """Returns, by output of the original, the dtypes of recomputed weights on its paths, according
+    to the caller or to the weights themselves. `names`: the candidate's names of the outputs.
     """
     if weights == "same":
         return {}
@@ -401,8 +403,8 @@ def _recomputed(
 
 
 def _attempt(session: Session | None, oracle: Oracle | None) -> Attempt:
-    """A run of the original, in onnxruntime if that check runs: it shows whether the model accepts
-    some feeds.
+    """Returns a function that runs the original, in onnxruntime if that check runs. The run shows
+    whether the model accepts the feeds.
     """
 
     def attempt(feeds: Results) -> Results:

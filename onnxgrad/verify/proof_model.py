@@ -23,13 +23,13 @@ TWO_GB = 2**31 - 1
 
 
 def sendable(payload: bytes | str) -> Any:
-    """The payload of `source_of` for a message: bytes are not copied into it."""
+    """Returns the payload of `source_of` in a form that a message can carry without a copy."""
     return payload if isinstance(payload, str) else pickle.PickleBuffer(payload)
 
 
 def source_of(model: Model) -> tuple[str, bytes | str]:
-    """(digest, bytes or absolute path) of a model. The digest of a path is its name, time and
-    size, so that gigabytes are not read twice.
+    """Returns (digest, bytes or absolute path) of a model. The digest of a path consists of its
+    name, time and size, so that gigabytes are not read twice.
     """
     if isinstance(model, onnx.ModelProto):
         if model.ByteSize() > TWO_GB:
@@ -48,10 +48,11 @@ def source_of(model: Model) -> tuple[str, bytes | str]:
 
 
 def _openable(path: Path) -> bytes | str:
-    """The name as onnxruntime accepts it, in UTF-8 in every locale; the model's bytes if
-    its name is not UTF-8.
+    """Returns the path in a form that onnxruntime accepts: UTF-8 in every locale. Returns the
+    model's bytes if its path is not UTF-8.
 
-    Raises InputError when external data would then be looked for in a folder that has no name.
+    Raises InputError if the model then has external data, because onnxruntime would not know the
+    folder.
     """
     try:
         return os.fsencode(path).decode("utf-8")
@@ -67,8 +68,8 @@ def _openable(path: Path) -> bytes | str:
 
 @dataclass(frozen=True)
 class ProofModel:
-    """`source`: what onnxruntime loads; `proto`: the file without external weights; `weights`:
-    with them.
+    """A model under proof. `source`: the form that onnxruntime loads. `proto`: the file without
+    external weights. `weights`: returns the file with them.
     """
 
     source: Model
@@ -77,7 +78,7 @@ class ProofModel:
 
 
 def proof_model(model: Any) -> ProofModel:
-    """The protobuf of a model of any kind that `ir.load` accepts. Raises InputError if it is no
+    """Returns the ProofModel of any model that `ir.load` accepts. Raises InputError if it is not an
     ONNX model.
     """
     if not isinstance(model, (str, os.PathLike, bytes, onnx.ModelProto)):
@@ -93,7 +94,7 @@ def proof_model(model: Any) -> ProofModel:
         and not (os.path.isfile(model) or os.path.isdir(model))
     ):
         raise InputError(
-            f"{model}: is a device or a pipe, which cannot be read twice: pass its bytes"
+            f"{model} is a device or a pipe, which cannot be read twice: pass its bytes"
         )
     name = "the model" if isinstance(model, bytes) else str(model)
     try:
@@ -114,8 +115,8 @@ def proof_model(model: Any) -> ProofModel:
 
 
 def _with_weights(path: Path) -> onnx.ModelProto:
-    """The model with its external data, of any size. InputError when that is missing, damaged or
-    outside the folder.
+    """Returns the model with its external data, of any size. Raises InputError if that data is
+    missing, damaged or outside the folder.
     """
     proto = onnx.load(path, load_external_data=False)
     try:

@@ -20,16 +20,16 @@ from onnxgrad.verify.output_dependencies import Key, Marks, gathered, key_of, va
 from onnxgrad.verify.proof_model import TWO_GB, ProofModel
 from onnxgrad.wording import first_of
 
-OLDEST = 9  # below this opset nothing counts elements
+OLDEST = 9  # older opsets have no operator that counts elements
 _RANGE, _ALLOW_ZERO = 11, 14
-_SIZE = 8191  # a prime, so that no axis repeats with it
+_SIZE = 8191  # a prime, so that the period matches no axis
 _TABLE = "onnxgrad.draws."
 _FLOAT = TensorProto.FLOAT
 _FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16}
 
 
 def tables() -> list[NodeProto]:
-    """The tables, as constants to stand before all nodes of a graph."""
+    """Returns the tables as Constant nodes, to be placed before all nodes of a graph."""
     rng = np.random.default_rng(20)
     uniform = (rng.permutation(_SIZE) + 0.5) / _SIZE
     values = {
@@ -45,7 +45,7 @@ def _constant(name: str, value: np.ndarray[Any, Any]) -> NodeProto:
 
 
 class Builder:
-    """Nodes under names of one prefix."""
+    """Builds nodes whose names share a prefix."""
 
     def __init__(self, key: str, name: str, version: int) -> None:
         self.start = zlib.crc32(key.encode()) % _SIZE
@@ -71,7 +71,9 @@ class Builder:
         return self("Cast", value, to=dtype)
 
     def draw(self, table: str, shape: str, count: str, turn: str = "") -> str:
-        """`count` (a scalar) elements of a table, in a shape; `turn` moves the start."""
+        """Adds nodes that read `count` (a scalar) elements of a table, in a shape. `turn` moves the
+        start.
+        """
         if self.version >= _RANGE:
             steps = self("Range", self.constant(0), count, self.constant(1))
         else:
@@ -87,7 +89,7 @@ class Builder:
         return self("Reshape", numbers, shape, **more)
 
     def like(self, table: str, x: str, turn: str = "") -> str:
-        """Numbers of a table in the shape of a value."""
+        """Adds nodes that read numbers of a table in the shape of a value."""
         return self.draw(table, self("Shape", x), self("Size", x), turn)
 
     def floats(self, value: float) -> str:
@@ -100,8 +102,9 @@ Drawing = Callable[[Builder, NodeProto, Mapping[str, Any], int], bool]
 def drawn(
     node: NodeProto, key: str, version: int, types: Mapping[str, int]
 ) -> list[NodeProto] | None:
-    """Returns nodes that compute a random node's results from tables, its place in them by `key`;
-    None if that is not possible. `types`: the element types of values, as far as known.
+    """Returns nodes that compute a random node's results from tables, or None if that is not
+    possible. `key` determines the position in the tables. `types`: the known element types of
+    values.
     """
     build = Builder(key, next(name for name in node.output if name), version)
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
@@ -110,7 +113,9 @@ def drawn(
 
 
 def _scaled(table: str, first: tuple[str, float], second: tuple[str, float]) -> Drawing:
-    """a + b * draw of attributes `mean` and `scale`, or of `low` and `high`."""
+    """Returns a drawing of a + b * draw, with a and b from the attributes `mean` and `scale`, or
+    `low` and `high`.
+    """
 
     def build(b: Builder, node: NodeProto, attributes: Mapping[str, Any], dtype: int) -> bool:
         if dtype not in _FLOATS:
@@ -137,7 +142,7 @@ def _bernoulli(b: Builder, node: NodeProto, attributes: Mapping[str, Any], dtype
 
 
 def _multinomial(b: Builder, node: NodeProto, attributes: Mapping[str, Any], dtype: int) -> bool:
-    """The largest of logits with Gumbel noise (Gumbel, 1954)."""
+    """Takes the largest of the logits with Gumbel noise (Gumbel, 1954)."""
     logits, samples = b.cast(node.input[0], _FLOAT), int(attributes.get("sample_size", 1))
     sizes = b("Shape", logits)
     rows, classes = (b("Gather", sizes, b.constant([i]), axis=0) for i in (0, 1))
@@ -150,7 +155,7 @@ def _multinomial(b: Builder, node: NodeProto, attributes: Mapping[str, Any], dty
 
 
 def _dropout(b: Builder, node: NodeProto, attributes: Mapping[str, Any], dtype: int) -> bool:
-    """x * mask / (1 - ratio), and x if the operand `training_mode` is false."""
+    """Computes x * mask / (1 - ratio), or x if the operand `training_mode` is false."""
     x, ratio, training = (*node.input, "", "")[:3]
     if dtype not in _FLOATS or not training:
         return False
@@ -179,7 +184,7 @@ _DRAWINGS: dict[str, Drawing] = {
 }
 
 
-# random operators of onnxruntime's own, which nothing stands in for
+# onnxruntime's own random operators, which cannot be replaced by tables
 _OF_ONNXRUNTIME = frozenset({"BiasDropout", "BitmaskDropout", "BitmaskBiasDropout", "Sampling"})
 _MICROSOFT = "com.microsoft"
 _SHOWN = 3
@@ -187,8 +192,8 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Draws:
-    """Both models with equal draws; `same`: the nodes for which that was possible; `left`: per
-    output of the original which nodes' draws it still depends on.
+    """Both models with equal draws. `same`: the nodes that were replaced. `left`: by output of the
+    original, the random nodes on which it still depends.
     """
 
     original: ProofModel
@@ -198,13 +203,13 @@ class Draws:
 
     @property
     def notes(self) -> list[str]:
-        """Returns notes for the report."""
+        """The notes for the report."""
         if not self.same:
             return []
         return [f"both models get the same draws of {first_of(self.same, _SHOWN)}"]
 
     def reasons(self, bounds: Bounds) -> list[str]:
-        """Why outputs are not proved; those that `bounds` speak of are judged by them."""
+        """Returns why outputs are not proved. Outputs with `bounds` are judged by them instead."""
         return [
             f"{output} depends on random draws that do not match by name: {nodes}"
             for output, nodes in self.left.items()
@@ -214,7 +219,7 @@ class Draws:
 
 @dataclass(frozen=True)
 class Random:
-    """A node that draws, in a graph or in the function `key`."""
+    """A random node, in a graph or in the function `key`."""
 
     node: NodeProto
     version: int
@@ -222,7 +227,7 @@ class Random:
 
     @property
     def name(self) -> str:
-        """The name of its first result."""
+        """The name of the node's first result."""
         return next((name for name in self.node.output if name), "")
 
     def __str__(self) -> str:
@@ -230,21 +235,23 @@ class Random:
         return f"{name} (export in eval mode)" if "Dropout" in self.node.op_type else name
 
     def like(self, other: Random) -> bool:
-        """Whether one table can stand for both: the same kind of draw by the same seed."""
+        """True if one table can replace both nodes: they draw from the same distribution with the
+        same seed.
+        """
         ours, theirs = ((r.node.op_type.removesuffix("Like"), _seed(r.node)) for r in (self, other))
         return ours == theirs
 
     @property
     def replaceable(self) -> bool:
-        """Whether it stands in a graph, of an opset that can read a table."""
+        """True if the node is in a graph, at an opset that can read a table."""
         return self.key is None and self.version >= OLDEST and not self.node.domain
 
 
 def same_draws(
     original: ProofModel, candidate: ProofModel, outputs: Mapping[str, str] | None = None
 ) -> Draws:
-    """Both models with equal draws, as far as their random nodes match by name. `outputs`: what the
-    candidate calls outputs of the original.
+    """Returns both models with equal draws, for the random nodes that match by name. `outputs`: the
+    candidate's names for outputs of the original.
     """
     ours, theirs = randoms(original.proto), randoms(candidate.proto)
     if not ours and not theirs:
@@ -274,7 +281,7 @@ def same_draws(
 
 
 def randoms(model: ModelProto) -> list[Random]:
-    """Every node that draws, in nested graphs and functions too."""
+    """Returns every random node, including nested graphs and functions."""
     found = []
     opsets = domains.versions(model.opset_import)
     for body in (model.graph, *model.functions):
@@ -297,8 +304,8 @@ def _may_draw(node: NodeProto) -> bool:
 
 
 def _trains(dropout: Random, fixed: Mapping[str, bool]) -> bool:
-    """Before opset 7 an attribute says that it does not; from 7 to 11 it never does; then an
-    operand may say so.
+    """True if a Dropout trains. Before opset 7 the attribute `is_test` decides, from 7 to 11 it
+    never trains, and from 12 on an operand decides.
     """
     node = dropout.node
     if dropout.version < 7:
@@ -309,7 +316,7 @@ def _trains(dropout: Random, fixed: Mapping[str, bool]) -> bool:
 
 
 def _fixed(model: ModelProto) -> dict[str, bool]:
-    """The scalar constants of a model by name, as truth values."""
+    """Returns the scalar constants of a model by name, as truth values."""
     tensors = {t.name: t for graph in every_graph(model.graph) for t in graph.initializer}
     for f in (model.graph, *model.functions):
         for node in every_node(f.node):
@@ -329,7 +336,7 @@ def _seed(node: NodeProto) -> float | None:
 
 
 def _pairs(ours: Sequence[Random], theirs: Sequence[Random]) -> Iterator[tuple[Random, Random]]:
-    """The nodes that both models have, by the name of their result, else by their own."""
+    """Yields pairs of random nodes with the same name of a result, or else the same node name."""
     results, names = ({}, {}) if not theirs else (_unique(theirs, False), _unique(theirs, True))
     own = _unique(ours, True)
     for a in _unique(ours, False).values():
@@ -341,13 +348,13 @@ def _pairs(ours: Sequence[Random], theirs: Sequence[Random]) -> Iterator[tuple[R
 
 
 def _unique(found: Sequence[Random], by_node: bool) -> dict[str, Random]:
-    """Returns the random nodes by name, without names that several have."""
+    """Returns the random nodes by name, without names that occur several times."""
     names = [r.node.name if by_node else r.name for r in found]
     return {n: r for n, r in zip(names, found) if n and names.count(n) == 1}
 
 
 def _replaced(model: ProofModel, new: Mapping[str, list[NodeProto]]) -> ProofModel:
-    """The model with other nodes in the place of those with these first results."""
+    """Returns the model with nodes replaced; `new` has the name of their first result as key."""
     if not new:
         return model
     proto = copy.deepcopy(model.weights())
@@ -372,7 +379,7 @@ def _exchange(graph: GraphProto, new: Mapping[str, list[NodeProto]]) -> None:
 
 
 def left_random(model: ModelProto, left: Sequence[Random]) -> dict[str, str]:
-    """The outputs that depend on these nodes, and on which."""
+    """Returns the outputs that depend on these nodes, with the names of the nodes."""
     if not left:
         return {}
     functions: dict[Key, int] = {}

@@ -10,13 +10,13 @@ from onnxgrad.verify.compare import DIFFERENT, EQUAL, NOT_PROVED, Difference, wo
 from onnxgrad.verify.coverage.summary import NOTHING_RAN, Coverage
 from onnxgrad.wording import counted, text_html
 
-WITHIN = "within bounds"  # of the user's own: not meant to be equal
+WITHIN = "within bounds"  # the verdict if the user set bounds
 
 
 @dataclass(frozen=True)
 class Leg(Plain):
-    """One way of comparing: whether it ran, and if not (or only in part) why. `compared`: finite
-    elements of all outputs, over all feeds.
+    """The result of one check: whether it ran, and if not (or only in part) why. `compared`: the
+    number of finite elements of all outputs, over all feeds.
     """
 
     json_keys = "ran why cases compared worst"
@@ -30,7 +30,9 @@ class Leg(Plain):
 
     @property
     def gap(self) -> str:
-        """What this check did not prove, for the verdict; empty if it ran on everything."""
+        """The part of the proof that this check leaves open, for the verdict; empty if it ran on
+        everything.
+        """
         if not self.why:
             return ""
         return f"{self.name} check {'only in part' if self.ran else 'did not run'} ({self.why})"
@@ -48,17 +50,17 @@ class Leg(Plain):
 
 
 def elements(compared: int) -> str:
-    """Returns how much was compared, in words."""
+    """Returns the number of compared elements, in words."""
     return f"{counted(compared, 'finite element')} compared"
 
 
 @dataclass(frozen=True)
 class Case:
-    """One set of feeds: what was chosen for the symbolic dimensions, and the seed (None: the user's
-    own inputs).
+    """One set of feeds: the sizes of the symbolic dimensions, and the seed (None: the user's own
+    inputs).
 
-    `edges`: zeros, ties, the other side of comparisons and of switches, masks the other way round;
-    `how`: what else is unusual about them, in words.
+    `edges`: the feeds are an edge case, with zeros, ties, both sides of comparisons, other switches
+    and inverted masks. `how`: a description of other unusual feeds.
     """
 
     dims: Mapping[str, int]
@@ -75,8 +77,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Layer(Plain):
-    """A value of both models: `name` in the first, `other` in the second, paired `by` name, node or
-    structure. `difference` is the worst of its elements.
+    """A value of both models: `name` in the first, `other` in the second. `by` is the evidence for
+    the pair. `difference` is that of the worst element.
     """
 
     json_keys = "name other by operator difference"
@@ -107,25 +109,25 @@ class Layers(Plain):
 
     @property
     def paired(self) -> int:
-        """How many values were compared."""
+        """The number of compared values."""
         return len(self.pairs)
 
     @property
     def first(self) -> Layer | None:
-        """The first value that differs by more than it may."""
+        """The first value that differs by more than its tolerance."""
         return next((layer for layer in self.pairs if not layer.difference.ok), None)
 
     @property
     def worst(self) -> Layer | None:
-        """The value that differs most for its size, among those that differ by more than they
-        may.
+        """The value with the largest relative difference, among those that differ by more than
+        their tolerance.
         """
         wrong = [layer for layer in self.pairs if not layer.difference.ok]
         return max(wrong, key=lambda layer: layer.difference.rel, default=None)
 
     @property
     def lines(self) -> list[str]:
-        """The result in words."""
+        """Returns the result as lines of text."""
         more = f", {len(self.unpaired)} have no counterpart" if self.unpaired else ""
         answer = "" if self.first else "; all agree"
         head = f"layers: {counted(self.paired, 'value')} compared{more} ({self.case}){answer}"
@@ -136,13 +138,14 @@ class Layers(Plain):
 
 @dataclass(frozen=True)
 class Report(Plain):
-    """`ok` is the verdict, and what the report is as a truth value; `differences` holds the worst
-    difference of every output and check, `compared` the finite elements of each output over all
-    feeds, `unproved` why nothing is known, `unstable` the outputs whose own noise hides a lot,
-    `bounds` those of the user's own, `coverage` what the runs reached, `idle` the providers that
-    were requested and have no kernel for any node of the result, `around` the operators of the
-    custom nodes that cannot run here, whose operands were compared in their place, `layers`
-    the values inside both models.
+    """The result of a proof. A report is true if `ok`.
+
+    `differences`: the worst difference of every output and check. `compared`: the finite elements
+    of each output over all feeds. `unproved`: why nothing is proved. `unstable`: outputs whose own
+    noise is large. `bounds`: the user's bounds. `coverage`: what the runs reached. `idle`:
+    requested providers that have no kernel for any node of the result. `around`: operators of the
+    custom nodes that cannot run here, whose operands were compared instead. `layers`: the values
+    inside both models.
     """
 
     json_keys = (
@@ -185,7 +188,7 @@ class Report(Plain):
         return WITHIN if self.bounds else EQUAL
 
     def legs_of(self, names: Iterable[str]) -> list[Leg]:
-        """The checks of these names, on every provider."""
+        """Returns the checks with these names, on every provider."""
         wanted = {*names}
         return [leg for name, leg in self.legs.items() if name.partition(" on ")[0] in wanted]
 
@@ -201,7 +204,7 @@ class Report(Plain):
 
     @property
     def gaps(self) -> str:
-        """The checks that did not run, or not on everything, and why; providers on which nothing
+        """The checks that did not run, or only in part, and why; and providers on which nothing
         runs.
         """
         nothing = [f"nothing runs on {name}" for name in self.idle]
@@ -209,7 +212,7 @@ class Report(Plain):
 
     @property
     def summary(self) -> str:
-        """The verdict in one line, with what it rests on or fails by."""
+        """The verdict in one line, with its evidence or its reason."""
         if self.verdict == NOT_PROVED:
             return f"not proved: {'; '.join(self.unproved)}"
         if self.ok:
@@ -243,8 +246,8 @@ class Report(Plain):
 
 
 def joined(reports: Sequence[Report], where: Sequence[str], word: str = "on") -> Report:
-    """The proofs on several providers, or `at` several sizes, as one: the checks of others than the
-    first say so in their names.
+    """Joins the reports of proofs on several providers, or `at` several sizes. The names of all
+    checks but the first report's include the provider or the size.
     """
     first, *others = reports
     legs, differences = dict(first.legs), list(first.differences)

@@ -1,4 +1,4 @@
-"""A model against stored results, such as those of the framework that it was exported from."""
+"""Compares a model with stored results, such as those of the framework that exported it."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ _OF = "the model"
 
 
 def against_stored(model: ProofModel, stored: Stored, request: Request) -> Report:
-    """Compare stored results with those of `model`, as `_compared`, on the inputs that are stored
-    beside them if the request has none. If the request is for layers, values inside the model may
-    be stored too.
+    """Compares stored results with those of `model`, as `_compared` does. If the request has no
+    inputs, the inputs stored with the results are used. If the request is for layers, values inside
+    the model may be stored too.
     """
     names, proto = request.names, model.proto
     expected, inner = _loaded(stored, proto, names), dict[str, Value]()
@@ -75,13 +75,13 @@ def against_stored(model: ProofModel, stored: Stored, request: Request) -> Repor
 def _compared(
     model: ProofModel, expected: dict[str, Value], request: Request, demands: Demands
 ) -> tuple[Report, Trial]:
-    """Compare results of `model` with stored ones, in onnxruntime with optimisations on and off and
-    in float64: within a small multiple of what the model differs by from itself, or within the
-    bounds of the request, whose `names` are what the model calls stored inputs and outputs.
+    """Compares results of `model` with stored ones, in onnxruntime with optimisations on and off
+    and in float64. The tolerance is a small multiple of the model's own noise, or the bounds of the
+    request. The request's `names` map stored inputs and outputs to the model's names.
 
     An output without stored results leaves the verdict at "not proved", unless the request allows
-    it to be empty. Raises InputError for a missing input and for a name that the model has not,
-    CannotRun if the model does not run on the inputs.
+    it to be empty. Raises InputError for a missing input or an unknown name, and CannotRun if the
+    model does not run on the inputs.
     """
     start, bounds = time.monotonic(), request.bounds
     settings, legs = request.settings, request.legs
@@ -146,7 +146,7 @@ def _compared(
 
 
 def _covered(oracle: Oracle | None, own: Trial) -> Coverage:
-    """Returns what the given inputs covered."""
+    """Returns the coverage of the given inputs."""
     if oracle is None or own.exact is None:
         return Coverage(why=f"the float64 check did not run: {oracle.why}" if oracle else NOT_ASKED)
     return Coverage(items=tuple(oracle.covered("original")))
@@ -162,7 +162,7 @@ def _in_float64(oracle: Oracle, own: Trial, given: Trial, demands: Demands, foun
 
 
 def _loaded(stored: Stored, model: onnx.ModelProto, names: Mapping[str, str]) -> dict[str, Value]:
-    """The stored results by their own names."""
+    """Returns the stored results under their own names."""
     if isinstance(stored, Mapping):
         return {name: value if value is None else _plain(value) for name, value in stored.items()}
     path = Path(stored)
@@ -181,7 +181,7 @@ def _taken(
     model: onnx.ModelProto,
     names: Mapping[str, str],
 ) -> dict[str, Value]:
-    """Take out the stored values that have one of the known names in the model, outputs apart."""
+    """Removes and returns the stored values whose names the model has, outputs excluded."""
     outputs = {v.name for v in model.graph.output}
     found = [n for n in stored if names.get(n, n) in known and names.get(n, n) not in outputs]
     return {name: stored.pop(name) for name in found}
@@ -199,8 +199,8 @@ def _demands(
     *,
     alone: bool = True,
 ) -> Demands:
-    """Returns by which names the stored results are the model's; `alone`: some there must be.
-    Raises InputError for a name that the model lacks.
+    """Returns the demands that map stored results to the model's outputs. `alone`: at least one
+    result must be stored. Raises InputError for a name that the model lacks.
     """
     theirs = {v.name for v in model.graph.output}
     where = option("--expect", "expect:")
@@ -219,7 +219,7 @@ def _demands(
     if not expected and alone:
         raise InputError(f"{where} nothing was stored")
     bounds.check(list(expected))
-    stored = onnx.ModelProto()  # what it was stored from, as far as names go
+    stored = onnx.ModelProto()  # stands for the model that computed the results: it has only names
     back = {b: a for a, b in names.items()}
     for values, made in (
         (model.graph.input, stored.graph.input),
@@ -232,10 +232,10 @@ def _demands(
 
 
 def _feeds(model: onnx.ModelProto, inputs: Inputs | None, demands: Demands) -> dict[str, Value]:
-    """The given inputs by the model's names. Raises InputError if one is missing."""
+    """Returns the given inputs under the model's names. Raises InputError if one is missing."""
     where = option("--input", "inputs=")
     if inputs is None:
-        raise InputError(f"stored results need the inputs that gave them: {where}")
+        raise InputError(f"stored results need the inputs that produced them: {where}")
     if isinstance(inputs, Mapping):
         given = {name: _plain(value) for name, value in inputs.items()}
     elif isinstance(inputs, (str, os.PathLike)) or all(
@@ -254,7 +254,7 @@ def _feeds(model: onnx.ModelProto, inputs: Inputs | None, demands: Demands) -> d
     ]
     if missing:
         raise InputError(
-            f"stored results need all inputs that gave them: {missing[0]!r} is not among "
+            f"stored results need all inputs that produced them: {missing[0]!r} is not among "
             f"{', '.join(feeds)}"
         )
     if demands.bounds:
@@ -263,7 +263,7 @@ def _feeds(model: onnx.ModelProto, inputs: Inputs | None, demands: Demands) -> d
 
 
 def _as_wide(value: Value, taken: onnx.ValueInfoProto) -> Value:
-    """Floats in the width that the model takes."""
+    """Returns floats in the width that the model accepts."""
     code = taken.type.tensor_type.elem_type
     if not isinstance(value, np.ndarray) or not is_float(value) or not code:
         return value

@@ -1,8 +1,8 @@
 """Exact results at ties: integers and booleans that the last bits of a float decide.
 
-Two legal orders of a sum may end on either side of a threshold, so the index or boolean computed
-from it is excused, element by element. To find these elements, the original runs in float64 while
-the deciding floats move up, down and at random, by the difference that is allowed of a float.
+Two legal orders of a sum may end on either side of a threshold. The index or boolean computed from
+the sum is then excused, element by element. To find these elements, the original runs in float64
+while the deciding floats move up, down and at random, by the difference allowed for a float.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.tolerance import Range, Ranges, is_float, widened
 from onnxgrad.verify.values import Feeds
 
-# the operands by which an operator decides; of two that it compares the first that can move
+# the operands that decide; of two compared operands, the first that can move
 _DECIDES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(
         ("ArgMax", "ArgMin", "TopK", "Hardmax", "Round", "Floor", "Ceil", "Sign"), (0,)
@@ -35,7 +35,7 @@ _DECIDES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("Cast", "CastLike", "NonZero", "Unique", "Binarizer"), (0,)),
     **dict.fromkeys(("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"), (0, 1)),
 }
-# those that compute before they decide, so that exact operands are not safer
+# operators that compute before they decide, so that even exact operands can lead to a tie
 _COMPUTES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("QuantizeLinear", "DynamicQuantizeLinear", "Mod"), (0,)),
     **dict.fromkeys(("TreeEnsembleClassifier", "TreeEnsemble", "LinearClassifier"), (0,)),
@@ -43,7 +43,7 @@ _COMPUTES: dict[str, tuple[int, ...]] = {
     "NonMaxSuppression": (1, 0),
 }
 _WHOLE = frozenset({"Round", "Floor", "Ceil", "Sign", "Hardmax"})
-# what only moves or selects values
+# operators that only move or select values
 _MOVES = frozenset({
     "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split",
     "Slice", "Gather", "GatherElements", "GatherND", "Expand", "Tile", "Pad", "Where", "Neg", "Abs",
@@ -53,15 +53,17 @@ _MOVES = frozenset({
 _SUMS = frozenset(
     {"Add", "Sub", "Mul", "ReduceSum", "Sum", "CumSum", "MatMul"}
 )  # exact of integers
-_OLDEST = 10  # below this opset infinities cannot be left out
-_SMALL = 1 << 16  # constants whose elements are looked at
+_OLDEST = 10  # older opsets cannot filter out infinities
+_SMALL = 1 << 16  # elements of the largest constant that is inspected
 _RUNS = 16
 _SPREAD, _SHIFT, _TURN = (f"onnxgrad.ties.{name}" for name in ("spread", "shift", "turn"))
 
 
 @dataclass
 class Ties:
-    """The original with its decisions in doubt; built when the first exact result differs."""
+    """Runs the original with perturbed decisions. The perturbed model is built when the first exact
+    result differs.
+    """
 
     original: ProofModel
     seconds: float
@@ -71,8 +73,8 @@ class Ties:
         return _doubtful(self.original)
 
     def widen(self, ranges: Ranges, expected: Feeds, feeds: Feeds, amount: float) -> None:
-        """Add what exact outputs become if floats move by `amount` of the largest beside them;
-        nothing if the reference fails.
+        """Widens the ranges of exact outputs by their values if floats move by `amount` of the
+        largest float beside them. Does nothing if the reference fails.
         """
         if self._evaluator is None:
             return
@@ -115,7 +117,7 @@ class Ties:
 
 
 def _quantized(model: ModelProto) -> set[str]:
-    """The outputs that are quantized, and at most moved since."""
+    """Returns the outputs that are quantized, and at most moved afterwards."""
     maker = {name: node for node in model.graph.node for name in node.output}
     found = set()
     for value in model.graph.output:
@@ -128,7 +130,7 @@ def _quantized(model: ModelProto) -> set[str]:
 
 
 def _doubtful(original: ProofModel) -> Float64 | None:
-    """The original with movable decisions; None if it has none, or they cannot be moved."""
+    """Returns the original with movable decisions; None if no decision can be moved."""
     opset = domains.versions(original.proto.opset_import).get("", 1)
     if opset < _OLDEST or original.proto.ByteSize() > TWO_GB:
         return None
@@ -145,13 +147,13 @@ def _doubtful(original: ProofModel) -> Float64 | None:
 
 
 class _Decisions:
-    """Puts movement before every decision of a model's graphs."""
+    """Inserts a perturbation before every decision in a model's graphs."""
 
     def __init__(self, proto: ModelProto, opset: int, types: Mapping[str, int]) -> None:
         self.opset = opset
         self.types = types
         self.count = 0
-        # values that no rounding touched, and of these (and of rounded ones) those that are whole
+        # exact values, which no rounding touched; and whole numbers, exact or rounded
         self.exact = {v.name for v in proto.graph.input}
         self.whole: set[str] = {""}
         for graph in every_graph(proto.graph):
@@ -191,7 +193,7 @@ class _Decisions:
         return bool(code) and is_float(np.zeros(0, helper.tensor_dtype_to_np_dtype(code)))
 
     def _note(self, node: NodeProto) -> None:
-        """Record the known results."""
+        """Records which results of a node are exact or whole."""
         exact, whole = (
             all(name in known for name in node.input if self._is_float(name))
             for known in (self.exact, self.whole)
@@ -206,9 +208,7 @@ class _Decisions:
                 self.whole.add(name)
 
     def _before(self, node: NodeProto) -> list[NodeProto]:
-        """Returns the values that move the float by which a node decides; none if nothing was
-        rounded.
-        """
+        """Returns nodes that move the float by which a node decides; none if the float is exact."""
         computes = node.op_type in _COMPUTES
         places = (_COMPUTES if computes else _DECIDES).get(node.op_type, ())
         if node.op_type in ("Cast", "CastLike") and self._is_float(node.output[0]):
@@ -223,7 +223,7 @@ class _Decisions:
         return []
 
     def _moved(self, x: str, beside: list[str]) -> tuple[str, list[NodeProto]]:
-        """x + (a sign * spread + shift) * the largest finite magnitude beside it."""
+        """Adds nodes for x + (a sign * spread + shift) * the largest finite magnitude beside x."""
         self.count += 1
         b = Builder(x, f"ties.{self.count}", self.opset)
         zero = b.floats(0.0)

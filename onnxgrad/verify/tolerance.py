@@ -17,23 +17,23 @@ import numpy as np
 from onnx import TensorProto
 
 # A candidate may differ by this many times the original's own noise. That noise is the worst of a
-# few runs out of many legal ones, so a factor near 1 would cry wolf; 10 is what the proof promises
-# to catch.
+# few runs out of many legal ones, so a factor near 1 would raise false alarms; the proof promises
+# to catch differences beyond a factor of 10.
 NOISE_FACTOR = 8.0
-# What one reordered sum costs in well-conditioned models, relative to max|y|: the tolerance where
+# The cost of one reordered sum in well-conditioned models, relative to max|y|: the tolerance if
 # the original shows no noise at all.
 FLOOR = {"float64": 1e-13, "float32": 1e-6, "float16": 4e-3, "bfloat16": 3e-2}
 COARSE_FLOOR = 0.15  # float8, float4: one step of a 2- or 3-bit mantissa
-# An allowance above this would excuse a wrong model: what differs by more is "not proved". The
-# noisiest of models/ allows 2.4e-5, in float16 1e-2.
+# An allowance above this would excuse a wrong model: a larger difference is "not proved". The
+# noisiest model of models/ allows 2.4e-5, in float16 1e-2.
 CAP = {"float64": 1e-2, "float32": 1e-2, "float16": 0.1, "bfloat16": 0.1}
 COARSE_CAP = 2 * COARSE_FLOOR
-# Exact elements that may differ because a float beside them lies at a tie: more of them than this
-# share of an output, and nothing is proved.
+# Exact elements may differ if a float beside them lies at a tie. If more than this share of an
+# output does, nothing is proved.
 AT_TIES = 0.01
-UNSTABLE = 0.05  # noise beyond which a comparison says little; such outputs are named in the report
+UNSTABLE = 0.05  # the report names outputs with more noise, for which a comparison says little
 EXACT = 1e-9  # no weight was recomputed: the two graphs differ by the order of float64 sums only
-# and however ill-conditioned the model, what moves by more than this is a change
+# a larger difference is a change, however ill-conditioned the model
 EXACT_LIMIT = 1e-7
 # Weights were recomputed and rounded to their type again, by at most 2**-24, 2**-11, 2**-8 each;
 # depth adds to that.
@@ -43,16 +43,16 @@ ROUNDED: dict[int, float] = {
     TensorProto.FLOAT16: 4 * 2.0**-11,
     TensorProto.BFLOAT16: 4 * 2.0**-8,
 }
-# or this many times the original's own error against float64, if that is larger
+# or this many times the original's own error against float64, whichever is larger
 ROUNDED_FACTOR = 3.0
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """How far an output may be from the original's, of its largest value.
+    """The allowed difference of an output from the original's, relative to its largest value.
 
-    Up to `most` and up to `cap` it is equal, above `most` different, between them neither.
-    `noise`: how far the original is from itself.
+    A difference up to both `most` and `cap` is equal. A difference above `most` is different.
+    Between them it is neither. `noise`: the difference of the original from itself.
     """
 
     most: float
@@ -61,7 +61,7 @@ class Allowance:
 
     @property
     def equal(self) -> float:
-        """The largest difference that counts as none."""
+        """The largest difference that counts as equal."""
         return min(self.most, self.cap)
 
 
@@ -71,16 +71,16 @@ def is_float(array: np.ndarray[Any, Any]) -> bool:
 
 
 def cap(dtypes: Iterable[str]) -> float:
-    """The cap of an output on whose paths values of these dtypes are computed: that of the
-    coarsest float; 0 if there is none.
+    """Returns the cap of an output on whose paths values of these dtypes are computed: that of the
+    coarsest float, or 0 if there is no float.
     """
     floats = (d for d in dtypes if "float" in d)
     return max((CAP.get(d, COARSE_CAP) for d in floats), default=0.0)
 
 
 def at_tie(dtypes: Iterable[str]) -> float:
-    """How near to a tie a float of these dtypes may be decided otherwise, of the largest beside
-    it; 0 if there is no float.
+    """Returns how near to a tie, relative to the largest value beside it, the decision on a float
+    of these dtypes is open; 0 if there is no float.
     """
     floors = [floor_of(d) for d in dtypes if "float" in d]
     return min(NOISE_FACTOR * max(floors), cap(dtypes)) if floors else 0.0
@@ -88,17 +88,19 @@ def at_tie(dtypes: Iterable[str]) -> float:
 
 @dataclass(frozen=True)
 class Range:
-    """The least and the largest value that each element of an exact output legally takes."""
+    """The smallest and the largest value that each element of an exact output legally takes."""
 
     low: np.ndarray[Any, Any]
     high: np.ndarray[Any, Any]
 
     def over(self, value: np.ndarray[Any, Any]) -> Range:
-        """With one more of the same shape."""
+        """Returns the range extended by one more value of the same shape."""
         return Range(np.minimum(self.low, value), np.maximum(self.high, value))
 
     def excuses(self, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The elements that change between legal runs, and that stay in their range here."""
+        """Returns the mask of the elements that change between legal runs and are within their
+        range here.
+        """
         inside = (self.low <= value) & (value <= self.high)
         return np.asarray((self.low != self.high) & inside, bool)
 
@@ -107,7 +109,7 @@ Ranges = dict[str, Range]
 
 
 def widened(ranges: Ranges, first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    """Take the exact outputs of one more legal run into the ranges; `first` begins them."""
+    """Adds the exact outputs of one more legal run to the ranges. `first` starts the ranges."""
     for name, value in first.items():
         a, b = exact(value), exact(other.get(name))
         if a is not None and b is not None and a.shape == b.shape:
@@ -115,14 +117,14 @@ def widened(ranges: Ranges, first: Mapping[str, Any], other: Mapping[str, Any]) 
 
 
 def exact(value: Any) -> np.ndarray[Any, Any] | None:
-    """A tensor of integers, booleans or strings; None for anything else."""
+    """Returns a tensor of integers, booleans or strings; None for any other value."""
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuOUS":
         return None
     return value.astype(object) if value.dtype.kind in "US" else value
 
 
 def floor_of(dtype: str) -> float:
-    """Returns the smallest tolerance of a dtype, by its name; 0 if values must be equal."""
+    """Returns the smallest tolerance of a dtype, given by name; 0 if values must be equal."""
     return FLOOR.get(dtype, COARSE_FLOOR if dtype.startswith("float") else 0.0)
 
 
@@ -142,8 +144,8 @@ def in_onnxruntime(
     own_noise: Mapping[str, float],
     dtypes: Mapping[str, Collection[str]] | None = None,
 ) -> dict[str, Allowance]:
-    """Per output: the larger of its dtype's floor and NOISE_FACTOR times the original's own
-    noise. `dtypes`: the dtypes on each output's paths, beside its own.
+    """Returns, by output, the larger of its dtype's floor and NOISE_FACTOR times the original's own
+    noise. `dtypes`: the dtypes on each output's paths, in addition to its own.
     """
     return {
         name: _allowance(name, value, _most(lowest, noise), noise, dtypes)
@@ -154,13 +156,15 @@ def in_onnxruntime(
 
 
 def _floor_on(value: Any, on_its_paths: Collection[str]) -> float:
-    """The floor of a value's dtypes, or of a coarser one in which it is computed."""
+    """Returns the floor of a value's dtypes, or of a coarser dtype in which it is computed."""
     own = _floor_of(value)
     return max([own, *map(floor_of, on_its_paths)]) if own else 0.0
 
 
 def _most(floor: float, noise: float) -> float:
-    """Exact values have no tolerance, unless the original's own runs have other shapes."""
+    """Returns the largest allowed difference. Exact values have none, unless the original's own
+    runs differ in shape.
+    """
     if not floor:
         return math.inf if math.isinf(noise) else 0.0
     return max(floor, NOISE_FACTOR * noise)
@@ -178,8 +182,8 @@ def _allowance(
 
 
 def rounded(computed: Collection[int]) -> float:
-    """Returns the tolerance of weights that were recomputed and rounded to these types
-    (TensorProto.DataType); 0 for none.
+    """Returns the tolerance for weights that were recomputed and rounded to these types
+    (TensorProto.DataType); 0 if there are none.
     """
     return max((ROUNDED.get(dtype, ROUNDED[TensorProto.FLOAT]) for dtype in computed), default=0.0)
 
@@ -190,9 +194,9 @@ def in_float64(
     computed: Mapping[str, Collection[int]],
     dtypes: Mapping[str, Collection[str]] | None = None,
 ) -> dict[str, Allowance]:
-    """Per output: EXACT, or for weights recomputed on its paths (`computed`: in these types) what
-    `rounded` says or ROUNDED_FACTOR times the original's own error against float64. What is no
-    float must be equal.
+    """Returns the tolerance of each output: EXACT, or for recomputed weights on its paths
+    (`computed`: their types) the larger of `rounded` and ROUNDED_FACTOR times the original's own
+    error against float64. Other values than floats must be equal.
     """
     limits = {}
     for name, value in expected.items():
@@ -206,11 +210,11 @@ def in_float64(
 def for_condition(
     limits: Mapping[str, Allowance], moved: Mapping[str, float]
 ) -> dict[str, Allowance]:
-    """The float64 limits of a model whose outputs move by `moved` when the last bits of every sum
-    do.
+    """Returns the float64 limits of a model whose outputs move by `moved` when the last bits of
+    every sum change.
 
-    Floats are excused up to EXACT_LIMIT, and beyond it only if the model itself moves further
-    (values that are rounded to integers on their way).
+    Floats are excused up to EXACT_LIMIT. Beyond it they are excused only if the model itself moves
+    further, because values are rounded to integers on their way.
     """
     wider = {}
     for name, limit in limits.items():

@@ -25,36 +25,36 @@ from onnxgrad.verify.ties import Ties
 from onnxgrad.verify.tolerance import AT_TIES, Ranges, exact, widened
 from onnxgrad.wording import option
 
-_AGREES = 1e-3  # of the largest value, in a case that a proof may do without
+_AGREES = 1e-3  # of the largest value, in an optional case
 
 
 @dataclass
 class Trial:
-    """One case of a proof: its feeds, and what became known about the original on them."""
+    """One case of a proof: its feeds, and the known results of the original."""
 
     case: Case
     feeds: Results
-    # of onnxruntime with optimisations off; of the reference if that check alone runs
+    # from onnxruntime with optimisations off; from the reference if only that check runs
     expected: Results
-    exact: Results | None = None  # of the float64 reference
-    answer: Results | None = None  # of the second model there, if it ran already
-    deployed: Results | None = None  # of the original as deployed, optimised
+    exact: Results | None = None  # from the float64 reference
+    answer: Results | None = None  # the second model's, likewise, if it ran already
+    deployed: Results | None = None  # the original's, as deployed with optimisations
     noise: dict[str, float] = field(default_factory=dict)
     ranges: Ranges = field(default_factory=dict)  # of exact outputs over the original's own runs
     ties: Ties | None = None
     parts: tuple[Part, ...] = ()
-    excuse: Mapping[str, str] = field(default_factory=dict)  # outputs, and the masks of their rows
-    _doubtful: dict[float, Ranges] = field(default_factory=dict)  # with ties so near
+    excuse: Mapping[str, str] = field(default_factory=dict)  # output -> mask of its rows
+    _doubtful: dict[float, Ranges] = field(default_factory=dict)  # by the distance of ties
 
     @classmethod
     def of(cls, chosen: Chosen, excuse: Mapping[str, str]) -> Trial:
-        """A case that was chosen, with the run that chose it."""
+        """Returns the trial of a chosen case, with the results that choosing it produced."""
         return cls(chosen.case, chosen.feeds, chosen.results, excuse=excuse)
 
     @property
     def alive(self) -> Results:
-        """Of outputs with rows that are excused, the elements that are compared. Raises InputError
-        for a name that there is not, and if a mask does not have the output's first sizes.
+        """The elements to compare, as a mask for each output with excused rows. Raises InputError
+        for an unknown name, and if the shape of a mask is not the beginning of the output's.
         """
         found: Results = {}
         for name, mask in self.excuse.items():
@@ -77,24 +77,25 @@ class Trial:
         return {**found, **{p.name: p.of(found) for p in self.parts if p.output in found}}
 
     def agrees(self, again: Results) -> bool:
-        """Whether another run of the original on these feeds says the same: what it disagrees with
-        itself on tells nothing about a second model.
+        """True if another run of the original on these feeds gives the same results. Otherwise the
+        case cannot judge a second model.
         """
         return max(noise([self.expected, again], self.alive).values(), default=0.0) <= _AGREES
 
     def divide(self, parts: Iterable[Part]) -> None:
-        """Take small parts of outputs for outputs of their own."""
+        """Adds small parts of outputs as outputs."""
         self.parts = tuple(parts)
         self.expected = self.with_parts(self.expected)
         self.exact = None if self.exact is None else self.with_parts(self.exact)
 
     def with_parts(self, results: Results) -> Results:
-        """Results on these feeds, with their small parts by name."""
+        """Returns the results with their small parts added by name."""
         return {**results, **{part.name: part.of(results) for part in self.parts}}
 
     def deploys(self, got: Results) -> bool:
-        """Whether a run has the bits of the original's as deployed. A model that quantises may
-        differ from itself, optimised and not, by more than any tolerance.
+        """True if the results have exactly the bits of the original as deployed. A model that
+        quantises may differ from itself, with and without optimisations, by more than any
+        tolerance.
         """
         known = self.deployed or {}
         return bool(known) and all(
@@ -108,7 +109,7 @@ class Trial:
         )
 
     def widen(self, other: Results) -> None:
-        """One more legal run of the original on these feeds."""
+        """Adds one more legal run of the original on these feeds to the noise and the ranges."""
         for name, value in noise([self.expected, other], self.alive).items():
             self.noise[name] = max(self.noise.get(name, 0.0), value)
         widened(self.ranges, self.expected, other)
@@ -120,8 +121,8 @@ class Trial:
         limits: Mapping[str, Limit],
         near: Mapping[str, float],
     ) -> list[Difference]:
-        """The differences; exact elements are excused that change between the original's runs, or
-        lie so `near` to a tie (of the largest float beside them, by output).
+        """Returns the differences. Exact elements are excused if they change between the original's
+        runs, or lie so `near` to a tie (by output, relative to the largest float beside them).
         """
         got = self.with_parts(got)
         alive = self.alive
@@ -137,7 +138,9 @@ class Trial:
         return [replace(d, part=d.output in parts) for d in found]
 
     def _ranges_near(self, ties: Ties, expected: Results, amount: float) -> Ranges:
-        """The ranges of exact outputs, widened if a float beside them lies so near to a tie."""
+        """Returns the ranges of exact outputs, widened if a float beside them lies this near to a
+        tie.
+        """
         if amount not in self._doubtful:
             ranges = dict(self.ranges)
             ties.widen(ranges, expected, self.feeds, amount)
@@ -146,7 +149,7 @@ class Trial:
 
 
 def excused(trials: Collection[Trial]) -> Iterator[str]:
-    """What was left out of the comparison, in words."""
+    """Yields a sentence for each output with excused rows."""
     for name, mask in next((t.excuse for t in trials), {}).items():
         kept = [np.asarray(t.alive[name]) for t in trials]
         total, left = sum(a.size for a in kept), sum(int(a.size - a.sum()) for a in kept)
@@ -155,34 +158,34 @@ def excused(trials: Collection[Trial]) -> Iterator[str]:
 
 @dataclass
 class Found:
-    """The worst difference of every output in every check, how much was compared, and what a
-    reader should know.
+    """The findings of a proof: the worst difference of every output in every check, the number of
+    compared elements, and notes for the reader.
     """
 
     differences: dict[tuple[str, str], Difference] = field(default_factory=dict)
-    # (leg, which pass over the feeds, output)
+    # by (check, pass over the feeds, output)
     counts: dict[tuple[str, str, str], int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     unproved: list[str] = field(default_factory=list)
-    random: Collection[str] = ()  # outputs whose doubts are listed already
+    random: Collection[str] = ()  # outputs whose doubts are already listed
     excuses: dict[tuple[str, str, str], int] = field(default_factory=dict)  # as counts
-    # (leg, which pass, output) -> its finite elements, and all of them
+    # (check, pass, output) -> its finite elements, and all of them
     finite: dict[tuple[str, str, str], tuple[int, int]] = field(default_factory=dict)
-    # symbol -> why the second model does not run where it is 0, where the original does
+    # symbol -> why only the original runs if it is 0
     not_at_zero: dict[str, str] = field(default_factory=dict)
     small: dict[str, str] = field(default_factory=dict)  # parts of outputs that are not judged
     # providers that have no kernel for any node of the second model
     idle: dict[str, None] = field(default_factory=dict)
 
     def ran_on(self, provider: str) -> str:
-        """Where the second model really ran."""
+        """Returns the provider that really ran the second model."""
         return "cpu" if provider in self.idle else provider
 
     def add(
         self, leg: str, found: Iterable[Difference], outputs: Results | None = None, over: str = ""
     ) -> None:
-        """Take the differences of one case; `over` tells passes over the same feeds apart, which
-        count once.
+        """Adds the differences of one case. `over` names a pass over the feeds; elements count once
+        for several passes over the same feeds.
         """
         found = list(found)
         parts = {difference.output for difference in found if difference.part}
@@ -200,15 +203,15 @@ class Found:
             chosen = worst([self.differences.get(key, difference), difference])
             self.differences[key] = replace(chosen or difference, leg=leg)
             if difference.part:
-                continue  # counted with the whole
+                continue  # its elements count with the whole output
             place = (leg, over, base_name(difference.output, outputs or {}))
             self.counts[place] = self.counts.get(place, 0) + difference.compared
             self.excuses[place] = self.excuses.get(place, 0) + difference.excused
 
     def accept_rounding(self) -> None:
-        """Count as equal in onnxruntime what differs no more than the original does from itself, if
-        float64 finds the same bits on the same inputs: a model that quantises turns one bit of
-        rounding into a step.
+        """Accepts differences in onnxruntime that do not exceed the original's own, if float64
+        finds the same bits on the same inputs. A model that quantises turns one bit of rounding
+        into a step.
         """
         for (leg, name), difference in self.differences.items():
             exact = self.differences.get(("float64", name))
@@ -219,8 +222,8 @@ class Found:
                 self.notes.append(f"{difference.doubt}; in float64 both have the same bits")
 
     def reasons(self) -> tuple[str, ...]:
-        """Why nothing is known: of a whole leg or output, or of a difference that the original's
-        own noise would excuse.
+        """Returns why nothing is proved about a check, an output, or a difference that the
+        original's own noise could explain.
         """
         doubts = {
             d.output: f"{d.doubt} ({option('--metric worst=X', 'metric=')} sets a bound)"
@@ -231,7 +234,9 @@ class Found:
         return (*self.unproved, *doubts.values(), *many)
 
     def remarks(self) -> tuple[str, ...]:
-        """The notes, with what was excused, and what is not finite."""
+        """Returns the notes, including those on excused elements and on values that are
+        not finite.
+        """
         few = dict.fromkeys(words for words, share in self._excused() if share <= AT_TIES)
         halves = {
             output: f"{output}: {finite:,} of {total:,} compared; the others are NaN or infinite"
@@ -241,14 +246,18 @@ class Found:
         return (*self.notes, *few, *self.small.values(), *halves.values())
 
     def _excused(self) -> Iterator[tuple[str, float]]:
-        """How many elements of outputs differ and may, in words and as a share."""
+        """Yields, for each output with elements that differ and are excused, a sentence and their
+        share.
+        """
         for place, count in self.excuses.items():
             if count:
                 total = max(self.counts[place], 1)
                 yield f"{count:,} of {total:,} elements of {place[2]} differ at ties", count / total
 
     def compared(self, leg: str | None = None) -> dict[str, int]:
-        """Finite elements of each output over all feeds, of the check that compared most."""
+        """Returns the finite elements of each output over all feeds, for the check that compared
+        most.
+        """
         most: dict[str, int] = {}
         for (where, _, output), count in self.counts.items():
             if leg in (None, where):
@@ -256,13 +265,13 @@ class Found:
         return most
 
     def empty(self, outputs: Iterable[str], allowed: Collection[str]) -> list[str]:
-        """The outputs of which nothing was compared, although nothing else is wrong."""
+        """Returns the outputs that were not compared at all, if nothing else is wrong."""
         compared = self.compared()
         if self.unproved or not all(d.ok for d in self.differences.values()):
             return []
         return [name for name in outputs if not compared.get(name) and name not in allowed]
 
     def leg(self, name: str, cases: int, why: str = "") -> Leg:
-        """The account of a check that ran on so many cases."""
+        """Returns the result of a check that ran on this many cases."""
         own = [difference for (leg, _), difference in self.differences.items() if leg == name]
         return Leg(name, cases > 0, why, cases, worst(own), sum(self.compared(name).values()))

@@ -1,5 +1,5 @@
-"""Value numbering: values of a main graph get equal numbers if the same operators compute them from
-the same constants and inputs, within one model and across two.
+"""Value numbering: values of a main graph get the same number if the same operators compute them
+from the same constants and inputs, within one model and across two.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ from onnxgrad.ir.protobufs import copy_of, elements, every_node, scheduled
 from onnxgrad.verify.changed_region import reads
 from onnxgrad.verify.tolerance import is_float
 
-_MOST = 1 << 22  # elements of a constant whose contents are compared after rounding
+_MOST = 1 << 22  # elements of the largest constant that is compared after rounding
 
 
 @dataclass
 class Numbers:
-    """Numbers shared by the models that it counts. `rounding`: constants of floats are alike if
-    they are in float16.
+    """Numbers the values of one or several models. `rounding`: constants of floats are equal if
+    they are equal in float16.
     """
 
     rounding: bool = False
     _known: dict[object, int] = field(default_factory=dict)
 
     def number(self, key: object) -> int:
-        """The number of a key, a new one for a new key."""
+        """Returns the number of a key; a new key gets a new number."""
         return self._known.setdefault(key, len(self._known))
 
     def of(self, graph: GraphProto, names: Mapping[str, str] = {}) -> dict[str, int]:
-        """The number of each value; `names`: what the graph's inputs are called in another."""
+        """Returns the number of each value. `names`: the names of the graph's inputs in another
+        graph.
+        """
         found = {v.name: self.number(("input", names.get(v.name, v.name))) for v in graph.input}
         for tensor in graph.initializer:
             if tensor.name not in found:
@@ -49,8 +51,8 @@ class Numbers:
         return found
 
     def key(self, node: NodeProto, found: Mapping[str, int]) -> tuple[object, ...]:
-        """The operator, its attributes and the numbers of its operands; of a node that draws, the
-        node.
+        """Returns the key of a node: the operator, its attributes and the numbers of its operands.
+        A random node has its own key.
         """
         if (
             node.op_type == "Constant"
@@ -68,7 +70,7 @@ class Numbers:
         return (domain, node.op_type, node.overload, *attributes, *operands, *inner)
 
     def constant(self, tensor: TensorProto) -> int:
-        """The number of a constant's contents; of external ones that of their place."""
+        """Returns the number of a constant's contents; external data is identified by its place."""
         array = None
         if self.rounding and tensor.data_location != TensorProto.EXTERNAL:
             array = _floats(tensor)
@@ -84,7 +86,7 @@ class Numbers:
 
 
 def _floats(tensor: TensorProto) -> np.ndarray[Any, Any] | None:
-    """The elements of a constant of floats; None for another, a large or a damaged one."""
+    """Returns the elements of a constant of floats; None for other, large or damaged constants."""
     if int(np.prod(tensor.dims, dtype=np.float64)) > _MOST:
         return None
     try:

@@ -21,8 +21,8 @@ _A = onnx.AttributeProto
 
 
 def widen(value: Any) -> Any:
-    """float32, float16 and bfloat16 arrays as float64; anything else as it is. Elements of
-    sequences too.
+    """Returns float32, float16 and bfloat16 arrays as float64, and other values unchanged. Converts
+    the elements of sequences too.
     """
     if isinstance(value, np.ndarray):
         return value.astype(np.float64) if value.dtype in _NARROW else value
@@ -32,8 +32,8 @@ def widen(value: Any) -> Any:
 
 
 def attribute_value(attribute: onnx.AttributeProto) -> Any:
-    """An attribute that is not a subgraph as a Python value: tensors as widened arrays, strings
-    decoded.
+    """Returns an attribute other than a subgraph as a Python value: tensors as widened arrays,
+    strings decoded.
     """
     if attribute.type == _A.TENSOR:
         return widen(elements(attribute.t))
@@ -48,8 +48,8 @@ def attribute_value(attribute: onnx.AttributeProto) -> Any:
 
 
 def dense(sparse: onnx.SparseTensorProto) -> np.ndarray[Any, Any]:
-    """A sparse tensor as a widened dense one; its indices are linear (n,) or coordinates (n,
-    rank).
+    """Returns a sparse tensor as a dense, widened one. Its indices are linear (n,) or coordinates
+    (n, rank).
     """
     values, indices = elements(sparse.values), elements(sparse.indices)
     full = np.zeros(tuple(sparse.dims), values.dtype)
@@ -61,8 +61,8 @@ def dense(sparse: onnx.SparseTensorProto) -> np.ndarray[Any, Any]:
 
 
 def bind(node: onnx.NodeProto, bound: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
-    """A node of a function body with references to the function's attributes replaced by
-    `bound`; unset ones go.
+    """Returns a node of a function body with references to the function's attributes replaced by
+    `bound`. References to unset attributes are removed.
     """
     copied = copy.deepcopy(node)
     del copied.attribute[:]
@@ -80,7 +80,9 @@ def bind(node: onnx.NodeProto, bound: Mapping[str, onnx.AttributeProto]) -> onnx
 
 
 def type_of(value: Any) -> onnx.TypeProto:
-    """The ONNX type of a value as it is held here; an empty one for what is not a tensor."""
+    """Returns the ONNX type of a value of the reference; an empty type for anything but a
+    tensor.
+    """
     if not isinstance(value, np.ndarray):
         return onnx.TypeProto()
     return onnx.helper.make_tensor_type_proto(

@@ -101,7 +101,7 @@ def test_a_lone_array_is_the_lone_output(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"inputs": None}, "stored results need the inputs that gave them: inputs="),
+        ({"inputs": None}, "stored results need the inputs that produced them: inputs="),
         ({"inputs": [X, X]}, "belong to one set of inputs"),
         ({"inputs": {}}, "'x' is not among"),
         ({"inputs": X, "expect": {}}, "nothing was stored"),
@@ -112,7 +112,7 @@ def test_a_lone_array_is_the_lone_output(tmp_path: Path) -> None:
 def test_what_cannot_be_compared_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         verify(parse(TEXT), **{"expect": stored(), **options})
-    with pytest.raises(InputError, match="a second model is wanted, or expect="):
+    with pytest.raises(InputError, match="pass a second model, or expect="):
         verify(parse(TEXT))
 
 

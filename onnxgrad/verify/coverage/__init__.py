@@ -1,1 +1,1 @@
-"""The coverage of a proof: which decisions of a model its runs reached, as in a test suite."""
+"""The coverage of a proof: the decisions of a model that its runs reached, as in a test suite."""

@@ -1,5 +1,5 @@
-"""Counters beside the nodes of a model: the sides of thresholds, the branches, the numbers of turns
-and the table rows that runs reached.
+"""Counters attached to the nodes of a model. They record the sides of thresholds, the branches, the
+numbers of turns and the table rows that runs reached.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import numpy as np
 
 THRESHOLDS, BRANCHES, TURNS = "thresholds", "branches", "loop turns"
 ROWS, WEIGHTS, DEFAULTS = "rows", "weights", "defaults"
-# what decides which way a model takes: a required share is of these together
+# the kinds that decide the path of a model; a required share counts them together
 DECISIONS = (THRESHOLDS, BRANCHES, TURNS, DEFAULTS)
 
 
 class Item(NamedTuple):
-    """One thing to reach: of which kind, where it stands, how much of it was reached, in words what
-    is missing; of a table also which rows (eight in a byte).
+    """One target of coverage: its kind, its place, how much of it was reached, and a description of
+    the rest. For a table also the rows (eight in a byte).
     """
 
     kind: str
@@ -30,8 +30,8 @@ class Item(NamedTuple):
 
 
 def joined(items: Iterable[Item]) -> list[Item]:
-    """Tables and weights that several nodes read, once each: all rows that are read, the most of
-    the elements. Everything else as it is.
+    """Merges the items of tables and weights that several nodes read: the union of the rows, the
+    largest number of elements. Other items stay unchanged.
     """
     found: dict[tuple[str, str], Item] = {}
     others = []
@@ -50,42 +50,42 @@ def joined(items: Iterable[Item]) -> list[Item]:
 
 
 def rows_item(table: str, rows: bytes, of: int) -> Item:
-    """The item of a table of which these rows were read (eight in a byte)."""
+    """Returns the item of a table of which these rows were read (eight in a byte)."""
     read = sum(byte.bit_count() for byte in rows)
     missing = f"{of - read:,} rows not read" if read < of else ""
     return Item(ROWS, table, read, of, missing, rows)
 
 
 def has_row(item: Item, row: int) -> bool:
-    """Whether a row of a table was read."""
+    """Returns whether a row of a table was read."""
     return bool(item.rows[row // 8] & (128 >> row % 8))
 
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Attributes: TypeAlias = Mapping[str, Any]
-# of one bound: its value (None: a truth value), anything below (or false), anything above (or true)
+# one bound: its value (None: a truth value), an element below it (or false), one above (or true)
 Side: TypeAlias = "tuple[float | None, bool, bool]"
 
-_SAMPLE = 1024  # elements that are looked at first: they mostly show both sides
-_LARGEST = 3e38  # a bound from here on is not a bound: exporters write the largest float32
+_SAMPLE = 1024  # elements that are inspected first: they mostly show both sides
+_LARGEST = 3e38  # larger bounds mean no bound: exporters write the largest float32
 
 
 class Counter(ABC):
-    """The items that one node can reach. `see` returns whether all are reached."""
+    """Counts the items that one node can reach. `see` returns whether all are reached."""
 
     @abstractmethod
     def see(
         self, attributes: Attributes, operands: Sequence[Any], results: Sequence[Any], turns: int
     ) -> bool:
-        """Take note of one run of the node; `turns`: how often its bodies ran."""
+        """Records one run of the node. `turns`: how often its bodies ran."""
 
     @abstractmethod
     def items(self) -> list[Item]:
-        """Returns the items, and which of them were reached."""
+        """Returns the items, with how much of each was reached."""
 
 
 def _around(x: Array, bound: Any) -> tuple[bool, bool]:
-    """Whether an element is below the bound, and whether one is above it."""
+    """Returns whether an element is below the bound, and whether one is above it."""
     if x.size == 0:
         return False, False
     if np.ndim(bound):
@@ -101,7 +101,7 @@ def _around(x: Array, bound: Any) -> tuple[bool, bool]:
 
 
 def _at(*bounds: Callable[[Attributes], float]) -> Callable[..., list[Side]]:
-    """The first operand against bounds that the attributes say."""
+    """Returns a function that compares the first operand with bounds from the attributes."""
 
     def sides(
         attributes: Attributes, operands: Sequence[Any], results: Sequence[Any]
@@ -158,7 +158,7 @@ SIDES: dict[str, Callable[..., list[Side]]] = {
 
 
 class Thresholds(Counter):
-    """The bounds of one node, each of which is reached when both of its sides are."""
+    """The bounds of one node. A bound is reached when both of its sides are."""
 
     def __init__(self, op: str, where: str, names: Sequence[str]) -> None:
         self.sides, self.where, self.names = SIDES[op], where, names
@@ -209,7 +209,9 @@ class Branches(Counter):
 
 
 class Turns(Counter):
-    """How often the body of a Loop or Scan ran in one go: the counts that it may have."""
+    """The numbers of turns of a Loop or Scan in one run. `counts`: the kinds of numbers that are
+    possible.
+    """
 
     def __init__(self, where: str, counts: Sequence[str]) -> None:
         self.where, self.counts = where, counts
@@ -240,13 +242,13 @@ class Turns(Counter):
 
 
 class Rows(Counter):
-    """The rows of a table that are read: by the operand `index`, of the operand `table`, along
-    `axis`.
+    """The rows of a table that are read: the operand `index` selects rows of the operand `table`
+    along `axis`.
     """
 
     def __init__(self, name: str, table: int, index: int, axis: int, first: bool = False) -> None:
         self.name, self.table, self.index, self.axis = name, table, index, axis
-        self.first = first  # the index is of tuples, whose first number is the row
+        self.first = first  # the index consists of tuples, whose first number is the row
         self.read: Array = np.zeros(0, bool)
 
     def see(
@@ -267,14 +269,14 @@ class Rows(Counter):
         return [rows_item(self.name, np.packbits(self.read).tobytes(), rows)] if rows > 1 else []
 
 
-# how an operator's other operand says which elements of a weight it multiplies: that operand, and
-# the axis of it that runs along the weight (None: elementwise, broadcast)
+# the operand that multiplies a weight, and the axis of that operand that runs along the weight
+# (None: elementwise, broadcast)
 Factor: TypeAlias = "tuple[int, int | None]"
 
 
 class Elements(Counter):
-    """The elements of a weight that can matter: those that meet a factor other than 0, or all of
-    them where an operator is not known to multiply.
+    """The elements of a weight that can matter: those that meet a factor other than 0, or all
+    elements if the operator is not known to multiply.
     """
 
     def __init__(self, name: str, size: int, operand: int, factor: Factor | None) -> None:
@@ -307,7 +309,9 @@ class Elements(Counter):
 
 
 def _met(x: Array) -> Array:
-    """Where along the first axis there is anything other than 0: a corner is looked at first."""
+    """Returns the positions along the first axis with an element other than 0. A corner is
+    inspected first.
+    """
     corner = x[(slice(None), *(slice(4) for _ in range(x.ndim - 1)))]
     met = np.asarray((corner != 0).reshape(len(x), -1).any(axis=1))
     for at in np.flatnonzero(~met):
@@ -316,7 +320,7 @@ def _met(x: Array) -> Array:
 
 
 def _reduced(mask: Array, shape: tuple[int, ...]) -> Array:
-    """A mask of a broadcast result, on the axes of one operand."""
+    """Returns the mask of a broadcast result, reduced to the axes of one operand."""
     mask = np.broadcast_to(mask, np.broadcast_shapes(mask.shape, shape))
     extra = mask.ndim - len(shape)
     axes = (*range(extra), *(extra + i for i, n in enumerate(shape) if n == 1))

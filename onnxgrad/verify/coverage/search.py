@@ -1,5 +1,5 @@
-"""More cases for a proof, chosen by the decisions that its usual cases did not reach, and the
-total.
+"""Searches for more cases of a proof, guided by the decisions that its usual cases did not reach,
+and computes the coverage.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import Session
 from onnxgrad.verify.trials import Trial
 
-MOST_ROWS = 64  # of a table that runs have to read, where more differ
+MOST_ROWS = 64  # rows of a table that runs have to read, if more differ
 
 
 def differing_rows(a: ProofModel, b: ProofModel) -> dict[str, list[int]]:
-    """Table -> the rows that differ, of the initializers of equal name, shape and type that nodes
-    of `a` look rows up in. Raises InputError when data is damaged or missing.
+    """Returns, by table, the rows that differ between initializers of the same name, shape and type
+    in which nodes of `a` look up rows. Raises InputError if data is damaged or missing.
     """
     theirs = {t.name: t for t in _initializers(b.proto)}
     found = {}
@@ -55,7 +55,7 @@ def differing_rows(a: ProofModel, b: ProofModel) -> dict[str, list[int]]:
 
 
 def chosen(rows: list[int]) -> list[int]:
-    """At most MOST_ROWS of them, spread evenly."""
+    """Returns at most MOST_ROWS of the rows, evenly spread."""
     if len(rows) <= MOST_ROWS:
         return rows
     return [rows[int(i)] for i in np.linspace(0, len(rows) - 1, MOST_ROWS).round()]
@@ -67,7 +67,7 @@ def _rows(x: TensorProto, a: ProofModel, y: TensorProto, b: ProofModel, axis: in
     p, q = (np.moveaxis(_values(t, s), axis, 0) for t, s in ((x, a), (y, b)))
     if p.dtype == object:
         differ = p != q
-    else:  # by bits: NaN is NaN
+    else:  # by bits, because NaN differs from NaN
         p, q = (np.ascontiguousarray(v).reshape(len(v), -1).view(np.uint8) for v in (p, q))
         differ = p != q
     return [int(i) for i in np.flatnonzero(differ.reshape(len(p), -1).any(axis=1))]
@@ -91,18 +91,18 @@ def _tables(model: ModelProto) -> Iterator[tuple[str, int]]:
                 yield node.input[table], axis_of(node)
 
 
-_FEW_TRIES = 1  # for a model that is not small, of up to so many elements of weights
+_FEW_TRIES = 1  # for a model that is not small, up to this many elements of weights
 _MOST_WEIGHTS = 1 << 18
-_ALONE = 16  # defaults that are overridden one at a time, where all at once do not run
+_ALONE = 16  # defaults that are overridden one at a time, if all at once fail
 _ROW_CASES = 16
-_RECURRENT = {"LSTM", "GRU", "RNN"}  # which end onnxruntime's process at an empty batch
+_RECURRENT = {"LSTM", "GRU", "RNN"}  # these crash onnxruntime at an empty batch
 _MODELS = ("original", "candidate")
 
 
 @dataclass
 class Search:
-    """More cases of one proof. `trials` has them behind the usual ones, `at_zero` those of an empty
-    dimension, which are compared in onnxruntime alone.
+    """The search for more cases of one proof. `trials` gets new cases after the usual ones.
+    `at_zero` gets the cases with an empty dimension, which are compared in onnxruntime only.
     """
 
     original: ProofModel
@@ -125,13 +125,13 @@ class Search:
         return self.original.proto
 
     def run(self) -> None:
-        """Look for all of them."""
+        """Searches for all kinds of cases."""
         self._sizes()
         self._override()
         for trial in self.trials:
             self._answered(trial)
         if self._counts and small(self._model):
-            # small numbers, beside which an epsilon is none
+            # small numbers, beside which an epsilon is visible
             usual = self._feeds(self._plan, self.seeds[0])
             varied = self._feeds(self._plan, self.seeds[0], SMALL)
             if any(not _same(usual[name], varied[name]) for name in usual):
@@ -141,8 +141,9 @@ class Search:
         self._empty()
 
     def coverage(self, zero_refused: Mapping[str, str], given: bool = False) -> Coverage:
-        """Returns the coverage. `zero_refused`: symbol -> why the second model does not run at 0,
-        where the original does. `given`: the user's own inputs ran, and no cases were searched for.
+        """Returns the coverage. `zero_refused`: by symbol, why the second model does not run at
+        size 0 although the original does. `given`: the user's own inputs ran, and no cases were
+        searched for.
         """
         sizes = () if given else tuple(self._ran(zero_refused))
         oracle = self.oracle
@@ -161,7 +162,7 @@ class Search:
     # ---- one case --------------------------------------------------------------------------------
 
     def _try(self, feeds: Results, case: Case) -> Trial | None:
-        """A case, where the original runs on the feeds and agrees with itself."""
+        """Returns a trial if the original runs on the feeds and agrees with itself."""
         try:
             expected = None if self.session is None else self.session.run(feeds)
         except RunFailed:
@@ -182,7 +183,7 @@ class Search:
         return self.feeder.feeds(seed=seed, dims=dict(plan), how=how)
 
     def _add(self, plan: Mapping[str, int], seed: int, how: Variation) -> Trial | None:
-        """Try a variation, and take it among the trials."""
+        """Tries a variation, and adds it to the trials if it runs."""
         trial = self._try(self._feeds(plan, seed, how), Case(dict(plan), seed, how=str(how)))
         if trial is not None:
             self._answered(trial)
@@ -191,7 +192,7 @@ class Search:
 
     @property
     def _runs(self) -> bool:
-        """Whether the float64 check runs the original."""
+        """True if the float64 check runs the original."""
         return bool(self.trials) and self.trials[0].exact is not None
 
     @property
@@ -202,17 +203,17 @@ class Search:
 
     @property
     def _counts(self) -> bool:
-        """Whether what runs reach is counted, with time left for more of them."""
+        """True if coverage is counted and there is time for more cases."""
         oracle = self.oracle
         return oracle is not None and self._runs and oracle.left > oracle.budget / 2
 
     def _answered(self, trial: Trial) -> None:
-        """Run the second model in float64, so that it counts too."""
+        """Runs the second model in float64, so that its coverage counts too."""
         if self.oracle is not None and trial.exact is not None and trial.answer is None:
             trial.answer = _tried(self.oracle, self.oracle.candidate, trial.feeds)
 
     def _score(self, then: str = "") -> tuple[int, int]:
-        """How much of what both models decide by was reached, and is missing."""
+        """Returns how many decisions of both models were reached, and how many are missing."""
         assert self.oracle is not None
         found = [i for which in _MODELS for i in self.oracle.covered(which, then)]
         decisions = [i for i in found if i.kind in DECISIONS]
@@ -220,7 +221,7 @@ class Search:
         return reached, sum(i.of for i in decisions) - reached
 
     def _raise(self) -> None:
-        """Cases that reach more thresholds, branches and turns."""
+        """Adds cases that reach more thresholds, branches and turns."""
         if not self._counts:
             return
         plan, tries = self._plan, tuple(SEARCH)
@@ -244,7 +245,7 @@ class Search:
     # ---- tables ----------------------------------------------------------------------------------
 
     def _differing(self) -> None:
-        """Cases that read rows in which the tables of the two models differ."""
+        """Adds cases that read rows in which the tables of the two models differ."""
         self._rows = differing_rows(self.original, self.candidate)
         if not self._rows:
             return
@@ -258,7 +259,7 @@ class Search:
                 return
 
     def _left(self) -> dict[str, list[int]]:
-        """The rows to read yet: up to MOST_ROWS of a table in all."""
+        """Returns the rows that are still to be read: up to MOST_ROWS for each table."""
         known = _tables_of(self.oracle.covered("original") if self.oracle is not None else [])
         left = {}
         for table, rows in ((t, r) for t, r in self._rows.items() if t in known):
@@ -280,11 +281,11 @@ class Search:
     # ---- defaults --------------------------------------------------------------------------------
 
     def _override(self) -> None:
-        """A case in which every input that has a default gets another value; those that do not run
-        together, each in its own.
+        """Adds a case in which every input with a default gets another value. If the model does not
+        run with all of them, each gets a case.
         """
         if self._model.ir_version < 4:
-            return  # what is listed there are weights
+            return  # the initializers among the inputs are weights
         inputs = {v.name for v in self._model.graph.input}
         defaults = [t for t in self._model.graph.initializer if t.name in inputs]
         if not defaults:
@@ -311,11 +312,11 @@ class Search:
     # ---- sizes -----------------------------------------------------------------------------------
 
     def _open(self) -> Iterator[str]:
-        """The symbols whose size nobody fixed."""
+        """Yields the symbols whose size is not fixed by the user."""
         yield from (s for s in roles(self._model.graph) if s not in self.dims)
 
     def _sizes(self) -> None:
-        """A dimension that ran at 1 alone is tried at 2."""
+        """Tries size 2 for every dimension that ran only at 1."""
         for symbol in self._open() if self.refused else ():
             if {t.case.dims.get(symbol, 1) for t in self.trials} != {1}:
                 continue
@@ -332,7 +333,7 @@ class Search:
                 self.trials.append(trial)
 
     def _empty(self) -> None:
-        """Returns the original's results for an empty open dimension."""
+        """Runs the original with each open dimension empty, and adds the cases to `at_zero`."""
         if self.session is None:
             return
         if _RECURRENT & {node.op_type for node in model_nodes(self._model)}:
@@ -340,7 +341,7 @@ class Search:
             self._not_empty = dict.fromkeys(self._open(), why)
             return
         known = roles(self._model.graph)
-        for role in dict.fromkeys(known.values()):  # batches of two inputs are mostly one
+        for role in dict.fromkeys(known.values()):  # two inputs mostly share their batch
             symbols = [s for s in self._open() if known[s] == role]
             if not symbols:
                 continue
@@ -375,7 +376,7 @@ class Search:
 def _tried(
     oracle: Oracle, run: Callable[[Results], Results | None], feeds: Results
 ) -> Results | None:
-    """Runs a model for a case that the check can do without: a failure leaves no reason behind."""
+    """Runs a model for an optional case: a failure leaves no reason behind."""
     why = oracle.why
     found = run(feeds)
     if oracle.left > 0:

@@ -1,4 +1,4 @@
-"""The coverage of a proof in its report: one line, and details on demand."""
+"""The coverage in a proof's report: one line, and details on demand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORDS = {DEFAULTS: "defaults overridden", WEIGHTS: "elements of weights"}
 
 @dataclass(frozen=True)
 class Sizes(Plain):
-    """The sizes of one symbolic dimension that ran, and those that did not, with the reason;
+    """The sizes of one symbolic dimension that ran, and those that did not, with the reason.
     `empty`: why size 0 was not compared.
     """
 
@@ -36,10 +36,10 @@ class Sizes(Plain):
 class Coverage(Plain):
     """The coverage of a proof.
 
-    items: what the original decides by (thresholds, branches, loop turns, defaults), its tables and
-    weights. second: what the second model decides by. sizes: of every symbolic dimension. unread:
-    table -> how many of its rows differ between the models and were read by no run. why: the reason
-    why nothing was counted.
+    items: the decisions of the original (thresholds, branches, loop turns, defaults), its tables
+    and its weights. second: the decisions of the second model. sizes: the sizes of every symbolic
+    dimension. unread: by table, how many rows differ between the models and were read by no run.
+    why: why nothing was counted.
     """
 
     json_keys = "share line why items second sizes=by_symbol unread"
@@ -58,7 +58,7 @@ class Coverage(Plain):
     @property
     def share(self) -> float | None:
         """The reached share of thresholds, branches, loop turns and defaults; 1.0 if there are
-        none, None if it is unknown.
+        none, None if the share is unknown.
         """
         if self.why:
             return None
@@ -67,7 +67,7 @@ class Coverage(Plain):
 
     @property
     def line(self) -> str:
-        """Everything that was counted, in one line; empty if there is nothing to cover."""
+        """All counts in one line; empty if there is nothing to cover."""
         if self.why:
             return f"covered: unknown ({self.why})"
         parts = [*_decided(self.items), *_tables(self.items)]
@@ -86,7 +86,7 @@ class Coverage(Plain):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The sizes that did not run: batch=2 does not run in onnxruntime: ..."""
+        """The sizes that did not run, as in "batch=2 does not run in onnxruntime: ..."."""
         return tuple(
             f"{sizes.symbol}={size} {why}"
             for sizes in self.sizes
@@ -95,7 +95,7 @@ class Coverage(Plain):
 
     @property
     def details(self) -> tuple[str, ...]:
-        """Returns the items that were not reached, and the sizes that ran."""
+        """The items that were not reached, and the sizes that ran."""
         second = [i for i in self.second if i.kind in DECISIONS and i not in self.items]
         return (
             *(f"{_place(item)}: {item.missing}" for item in self.items if item.missing),
@@ -108,7 +108,7 @@ class Coverage(Plain):
         )
 
     def lacks(self, wanted: float) -> str:
-        """Why this is not the share that is wanted; empty if it is."""
+        """Returns why the coverage is below the wanted share; empty if it is not."""
         if self.share is not None and self.share >= wanted:
             return ""
         wish = f"{option('--coverage', 'coverage=')} asks for {wanted:.4g}"
@@ -123,7 +123,7 @@ NOTHING_RAN = Coverage(why="nothing ran")
 
 
 def wanted_share(text: str | float) -> float:
-    """Returns the share that `>= 95%`, `95%` or 0.95 asks for. Raises InputError."""
+    """Returns the share that `>= 95%`, `95%` or 0.95 means. Raises InputError."""
     number = text
     if isinstance(text, str):
         plain = text.strip().removeprefix(">=").strip()
@@ -155,7 +155,7 @@ def _decided(items: Iterable[Item]) -> list[str]:
 
 
 def _tables(items: Iterable[Item]) -> list[str]:
-    """The tables of which least was read, and how many there are beside them."""
+    """Returns texts on the least read tables, and the number of the others."""
     found = sorted((i for i in items if i.kind == ROWS), key=lambda i: i.reached / i.of)
     texts = [f"{i.reached:,} of {i.of:,} rows of {i.where!r}" for i in found[:_TABLES]]
     more = [i for i in found[_TABLES:] if i.reached < i.of]

@@ -1,4 +1,5 @@
-"""The nodes of a model that decide something, read from the protobuf, and the counter of each.
+"""Finds the nodes of a model that decide something, in its protobuf, and attaches a counter to
+each.
 
 A node counts if it depends on the values of inputs. Decisions by constants are the same in every
 run. Decisions by sizes alone belong to the sizes that were run.
@@ -27,18 +28,18 @@ from onnxgrad.verify.coverage.counters import (
 )
 
 _CONSTANT, _SIZES, _DATA = 0, 1, 2
-_DRAWS = {"RandomNormal", "RandomUniform"}  # which have no operand
+_DRAWS = {"RandomNormal", "RandomUniform"}  # these have no operand
 _COMPARISONS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"}
-# what a truth value passes on its way from a comparison to a Where
+# operators between a comparison and the Where that uses its truth value
 _TRUTHS = {"Not", "And", "Or", "Xor", "Cast", "Unsqueeze", "Expand", "Identity", "Reshape"}
-# what a weight passes on its way to a product, and stays a weight of as many elements
+# operators between a weight and a product that keep its elements
 _MOVES = {
     "Transpose", "Cast", "CastLike", "DequantizeLinear", "Identity", "Reshape", "Unsqueeze",
     "Squeeze",
 }  # fmt: skip
 _FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16,
            TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4, TensorProto.UINT4}  # fmt: skip
-# (operator, operand that is a weight) -> the operand that it meets, along which axis
+# (operator, operand that is a weight) -> the operand that multiplies it, and along which axis
 _FACTORS: dict[tuple[str, int], Factor] = {
     ("MatMul", 1): (0, -1),
     ("MatMul", 0): (1, -2),
@@ -58,13 +59,13 @@ LOOKUPS = {
 
 
 def axis_of(node: NodeProto) -> int:
-    """The axis along which a node looks rows up."""
+    """Returns the axis along which a node looks up rows."""
     known: dict[str, int] = {a.name: a.i for a in node.attribute if a.type == AttributeProto.INT}
     return known.get("gather_axis" if "Block" in node.op_type else "axis", 0)
 
 
 class Watch:
-    """The counters of one node; `left` are those that have not seen everything."""
+    """The counters of one node. `left` are those that are not yet complete."""
 
     def __init__(self, counters: list[Counter]) -> None:
         self.counters, self.left = counters, list(counters)
@@ -73,11 +74,11 @@ class Watch:
     def see(
         self, attributes: Attributes, operands: Sequence[Any], results: Sequence[Any], turns: int
     ) -> None:
-        """Take note of one run of the node."""
+        """Records one run of the node."""
         self.left = [c for c in self.left if not c.see(attributes, operands, results, turns)]
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Starts counting again."""
         self.restore((self.counters, copy.deepcopy(self._fresh)))
 
     def state(self) -> tuple[list[Counter], list[dict[str, Any]]]:
@@ -85,19 +86,19 @@ class Watch:
         return list(self.left), [copy.deepcopy(vars(counter)) for counter in self.left]
 
     def restore(self, state: tuple[list[Counter], list[dict[str, Any]]]) -> None:
-        """Forget what was seen since `state`."""
+        """Returns the counters to a `state`."""
         self.left = list(state[0])
         for counter, known in zip(*state):
             vars(counter).update(known)
 
 
 class Targets:
-    """The counters of one model, by the identity of the node, which must live as long."""
+    """The counters of one model, by the identity of the node. The model must live as long."""
 
     def __init__(self, model: ModelProto) -> None:
         self.of: dict[int, Watch] = {}
         self._marked: list[tuple[Watch, Any]] = []
-        self._kept: list[NodeProto] = []  # protobuf makes a new object of a node that nobody holds
+        self._kept: list[NodeProto] = []  # protobuf recreates nodes that nothing references
         self._levels: dict[str, int] = {}
         self._makers: dict[str, NodeProto] = {}
         self._weights: dict[str, tuple[str, int]] = {}
@@ -116,28 +117,28 @@ class Targets:
             self._nodes(function.node)
 
     def counters(self) -> Iterator[Counter]:
-        """All of them, in the order of the file."""
+        """Yields all counters, in the order of the file."""
         for watch in dict.fromkeys(self.of.values()):
             yield from watch.counters
 
     def forget(self) -> None:
-        """Begin to count anew."""
+        """Starts all counters again."""
         for watch in self.of.values():
             watch.forget()
 
     def mark(self) -> None:
-        """Remember what was seen, for `back`."""
+        """Saves the counts for `back`."""
         self._marked = [
             (watch, watch.state()) for watch in dict.fromkeys(w for w in self.of.values() if w.left)
         ]
 
     def back(self) -> None:
-        """Forget what was seen since `mark`."""
+        """Returns to the counts saved by `mark`."""
         for watch, state in self._marked:
             watch.restore(state)
 
     def follow(self, nodes: Iterable[NodeProto], copies: Sequence[NodeProto]) -> None:
-        """Copies of a function's nodes count with the nodes."""
+        """Makes copies of a function's nodes count with the original nodes."""
         for node, twin in zip(every_node(nodes), every_node(copies)):
             if id(node) in self.of:
                 self.of[id(twin)] = self.of[id(node)]
@@ -186,7 +187,7 @@ class Targets:
         yield from self._elements(node)
 
     def _bounds(self, node: NodeProto) -> list[str]:
-        """A name for each bound of a node that counts."""
+        """Returns a name for each bound of a node that counts."""
         op, levels = node.op_type, [self._level(name) for name in node.input]
         if op == "Where":
             return [] if levels[0] != _DATA or self._compared(node.input[0]) else ["the condition"]
@@ -201,7 +202,7 @@ class Targets:
         return ["its bound"] * (2 if op in ("Shrink", "HardSigmoid", "HardSwish") else 1)
 
     def _compared(self, name: str) -> bool:
-        """Whether a truth value comes of a comparison, which counts itself."""
+        """True if a truth value comes from a comparison, which counts itself."""
         for _ in range(8):
             node = self._makers.get(name)
             if node is None or not node.input:
@@ -217,7 +218,7 @@ class Targets:
         if node.op_type == "Scan":
             return ("1", "many")
         body = next(iter(graphs_of(node)), None)
-        if body is None:  # a function's, which calls give as an attribute
+        if body is None:  # in a function, whose calls pass the body as an attribute
             return ("0", "1", "many")
         going = body.output[0].name if body.output else ""
         while (maker := self._makers.get(going)) is not None and maker.op_type == "Identity":

@@ -27,8 +27,8 @@ Candidates = Iterator[ModelProto]
 
 
 def pruned(model: ModelProto) -> ModelProto:
-    """Without what no output needs: nodes, constants, inputs, functions, imports. Changes and
-    answers `model`.
+    """Removes everything that no output needs: nodes, constants, inputs, functions and imports.
+    Changes and returns `model`.
     """
     graph = model.graph
     wanted = {v.name for v in graph.output}
@@ -63,7 +63,7 @@ def pruned(model: ModelProto) -> ModelProto:
 
 
 def assign(field: Any, values: Sequence[Any]) -> None:
-    """Make a repeated field hold `values`, some of its own messages."""
+    """Sets a repeated field to `values`, which are some of its messages."""
     if len(values) != len(field):
         kept = [type(v).FromString(v.SerializeToString()) for v in values]
         del field[:]
@@ -74,7 +74,9 @@ _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
 def bypassed(model: ModelProto, types: Types) -> Candidates:
-    """A node of one result is gone: its readers read one of its operands of the same type."""
+    """Yields models without a node of one result. Its readers read one of its operands of the same
+    type.
+    """
     for i, node in enumerate(model.graph.node):
         if len(node.output) != 1:
             continue
@@ -98,7 +100,9 @@ def bypassed(model: ModelProto, types: Types) -> Candidates:
 
 
 def _places(model: ModelProto) -> list[Callable[[ModelProto], Any]]:
-    """Ways to every nested graph and function body of a model, in any copy of it."""
+    """Returns functions that find every nested graph and function body of a model in any copy of
+    it.
+    """
     found: list[Callable[[ModelProto], Any]] = []
     found += [lambda m, i=i: m.functions[i] for i in range(len(model.functions))]  # type: ignore[misc]
     count = sum(1 for _ in every_graph(model.graph))
@@ -107,8 +111,8 @@ def _places(model: ModelProto) -> list[Callable[[ModelProto], Any]]:
 
 
 def _read_instead(graph: Any, old: str, new: str) -> None:
-    """Let every reader in `graph` (or a function) read another value; an output takes over its
-    name or is renamed.
+    """Makes every reader in `graph` (or a function) read another value. An output takes over the
+    value's name or is renamed.
     """
     for node in graph.node:
         _rename(node, old, new)
@@ -135,7 +139,9 @@ def _rename(node: NodeProto, old: str, new: str) -> None:
 
 
 def opened(model: ModelProto, types: Types) -> Candidates:
-    """The nodes of a branch in the place of its If; functions in the place of their calls."""
+    """Yields models with the nodes of a branch in place of its If, or the nodes of a function in
+    place of its calls.
+    """
     for i, node in enumerate(model.graph.node):
         for branch in graphs_of(node) if node.op_type == "If" else ():
             made = deepcopy(model)
@@ -153,12 +159,12 @@ def opened(model: ModelProto, types: Types) -> Candidates:
 
         try:
             yield inliner.inline_local_functions(model)
-        except Exception:  # noqa: BLE001  # its own errors, of a model it cannot handle: there is just no such candidate
+        except Exception:  # noqa: BLE001  # the model cannot be handled: there is no such candidate
             return
 
 
 def plainer_attributes(model: ModelProto, types: Types) -> Candidates:
-    """A node without one of its attributes, or of its trailing operands."""
+    """Yields models with a node that lacks one of its attributes or of its trailing operands."""
     for i, node in enumerate(model.graph.node):
         for j, a in enumerate(node.attribute):
             if a.type not in _GRAPHS and node.op_type != "Constant":
@@ -175,8 +181,8 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 
 
 def smaller_sizes(model: ModelProto, types: Types) -> Candidates:
-    """One size becomes 1 or 2 wherever it occurs: in weights, in types, in constants that hold
-    shapes.
+    """Yields models in which one size becomes 1 or 2 wherever it occurs: in weights, in types, and
+    in constants that hold shapes.
     """
     sizes = {d for t in model.graph.initializer for d in t.dims}
     sizes |= {
@@ -217,7 +223,7 @@ def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
 
 
 def plainer_numbers(model: ModelProto, types: Types) -> Candidates:
-    """A floating-point constant of zeros, of ones, or of few digits."""
+    """Yields models with a floating-point constant of zeros, of ones, or of few digits."""
     plain: list[Callable[[Any], Any]] = [np.zeros_like, np.ones_like, _rounded]
     for i, tensor in enumerate(model.graph.initializer):
         for change in plain[: plainness(tensor)]:
@@ -230,8 +236,8 @@ def plainer_numbers(model: ModelProto, types: Types) -> Candidates:
 
 
 def plainness(tensor: TensorProto) -> int:
-    """0 for zeros and for what is not a float, 1 for ones, 2 for numbers of few digits, 3 for
-    others.
+    """Returns 0 for zeros and for dtypes other than floats, 1 for ones, 2 for numbers of few
+    digits, and 3 for other numbers.
     """
     if tensor.data_type not in _FLOATS:
         return 0
@@ -244,16 +250,16 @@ def plainness(tensor: TensorProto) -> int:
 
 
 def _rounded(array: Any) -> Any:
-    with np.errstate(over="ignore", invalid="ignore"):  # the largest floats, as masks have them
+    with np.errstate(over="ignore", invalid="ignore"):  # masks contain the largest floats
         return np.round(array, 1).astype(array.dtype)
 
 
-_MOST_NODES = 400  # beyond that single nodes are not tried one by one
+_MOST_NODES = 400  # with more nodes, single nodes are not tried one by one
 
 
 def without_words(model: ModelProto, types: Types) -> Candidates:
-    """No metadata, documentation, names of nodes, declared intermediate types, training
-    information.
+    """Yields models without metadata, documentation, names of nodes, declared intermediate types
+    and training information.
     """
 
     def strip(made: ModelProto, *, names: bool) -> ModelProto:
@@ -287,7 +293,7 @@ def without_words(model: ModelProto, types: Types) -> Candidates:
 
 
 def fewer_outputs(model: ModelProto, types: Types) -> Candidates:
-    """Some of the outputs, down to one."""
+    """Yields models with some of the outputs, down to one."""
     for keep in _subsets(len(model.graph.output)):
         made = deepcopy(model)
         assign(made.graph.output, [v for i, v in enumerate(made.graph.output) if i in keep])
@@ -295,8 +301,8 @@ def fewer_outputs(model: ModelProto, types: Types) -> Candidates:
 
 
 def fewer_nodes(model: ModelProto, types: Types) -> Candidates:
-    """Some of the nodes: what they read of the others becomes an input, what the others read of
-    them an output.
+    """Yields models with some of the nodes. Values read from removed nodes become inputs, and
+    values read by removed nodes become outputs.
     """
     for keep in _subsets(len(model.graph.node)):
         made = _cut(model, keep, types)
@@ -305,8 +311,8 @@ def fewer_nodes(model: ModelProto, types: Types) -> Candidates:
 
 
 def _subsets(count: int) -> Iterator[set[int]]:
-    """Parts of range(count), as delta debugging tries them: halves, then what is left without a
-    quarter, ...
+    """Yields parts of range(count) in the order of delta debugging: halves, then everything without
+    a quarter, and so on.
     """
     everything = set(range(count))
     parts = 2

@@ -34,8 +34,8 @@ Interesting = Callable[[ModelProto], bool]
 
 @dataclass
 class Reduction:
-    """The result of `reduce`: the smallest model, how many candidates were checked, whether time
-    ran out.
+    """The result of `reduce`: the smallest model, the number of checked candidates, and whether the
+    time sufficed.
     """
 
     model: ModelProto
@@ -52,12 +52,12 @@ def reduce(
     seconds: float = float("inf"),
     on_step: Callable[[str, ModelProto, int], None] | None = None,
 ) -> Reduction:
-    """The smallest model that is `interesting`, as `model` (weights inside) must be. `model` is not
-    changed.
+    """Returns the smallest model that is `interesting`. `model` itself must be interesting and
+    contain its weights; it is not changed.
 
-    Every candidate is valid: it loads, and passes as strict a check by onnx as the given model
-    does. `seconds` bounds the work; what is found until then is the answer. The same model and
-    answers give the same result.
+    Every candidate is valid: it loads, and passes as strict a check by onnx as the given model.
+    `seconds` limits the time; the result is the smallest model until then. The same model and the
+    same answers of `interesting` give the same result.
     """
     return _Reducer(
         model, interesting, time.monotonic() + seconds, on_step or (lambda *_: None)
@@ -92,14 +92,16 @@ class _Reducer:
                 return self.found
 
     def _step(self, name: str) -> bool:
-        """Take the first candidate of a step that serves; False when none does."""
+        """Takes the first candidate of a step that is smaller and interesting. Returns False if
+        there is none.
+        """
         make = dict(STEPS)[name]
         model = self.found.model
         self.on_step(name, model, self.found.checked)
         if time.monotonic() > self.deadline:
             self.found.finished = False
             return False
-        # of this model, for all steps: functions that call each other twice take their time
+        # once per model, for all steps: functions that call each other twice are slow
         if self.types is None:
             self.types = _types(model)
         size = _size(model)
@@ -128,11 +130,11 @@ class _Reducer:
 
 
 def _size(model: ModelProto) -> tuple[int, ...]:
-    """Returns the sizes to reduce, the weightiest first: nodes, results and inputs, attributes,
+    """Returns the sizes to reduce, the most important first: nodes, results and inputs, attributes,
     sizes, digits.
     """
     nodes = [*model_nodes(model)]
-    # an Identity in the place of something else is progress
+    # an Identity in place of another operator is progress
     weight = sum(2 if n.op_type == "Identity" else 3 for n in nodes)
     attributes = sum(len(n.attribute) + len([i for i in n.input if i]) for n in nodes)
     elements = sum(math.prod(t.dims) for t in model.graph.initializer)
@@ -152,10 +154,10 @@ def _size(model: ModelProto) -> tuple[int, ...]:
 
 
 def _types(model: ModelProto) -> dict[str, TypeProto]:
-    """The types of the main graph's values that are known well enough to make inputs of them."""
+    """Returns the types of the main graph's values that are complete enough for inputs."""
     try:
         values = {v.name: type_to_proto(v.type) for v in load(deepcopy(model)).main.vars()}
-    except Exception:  # noqa: BLE001  # that it cannot be read may be what is looked into: what the file declares will do
+    except Exception:  # noqa: BLE001  # the unreadable model may be the bug: use the declared types
         values = {
             v.name: v.type
             for v in [*model.graph.input, *model.graph.value_info, *model.graph.output]
@@ -169,8 +171,8 @@ def _types(model: ModelProto) -> dict[str, TypeProto]:
 
 
 def _level(model: ModelProto) -> int:
-    """How valid a model is: 0 not at all, 1 we can read it, 2 onnx's checker takes it, 3 and
-    finds its types right.
+    """Returns how valid a model is: 0 invalid, 1 readable by this package, 2 accepted by onnx's
+    checker, 3 with correct types as well.
     """
     try:
         load(deepcopy(model)).main.check()
@@ -191,12 +193,12 @@ def _digest(model: ModelProto) -> bytes:
 
 @dataclass(frozen=True)
 class Command:
-    """The words of a command (`{}` stands for the model's path, which else comes last), run without
-    a shell.
+    """A check by a command that runs without a shell. `words` are its words; `{}` stands for the
+    model's path, which is otherwise appended.
 
-    It writes the model into `folder`. A model fails when the command ends with `status` (None: any
-    but 0; a command that a signal ended counts as 128 and its number) and prints `says`; a command
-    that takes longer than `timeout` seconds says nothing.
+    The model is written into `folder`. It fails if the command exits with `status` and prints
+    `says`. `status` None means any status but 0; a signal counts as 128 plus its number. A command
+    that takes longer than `timeout` seconds does not count as a failure.
     """
 
     words: Sequence[str]
@@ -206,15 +208,15 @@ class Command:
     timeout: float = 60.0
 
     def fails(self, model: ModelProto) -> bool:
-        """Whether the model fails. Raises InputError when the command cannot be run."""
+        """Returns whether the model fails. Raises InputError if the command cannot be run."""
         return self._means(*self.run(model))
 
     def on_original(
         self, model: ModelProto, name: str, statuses: Collection[int] | None = None
     ) -> Command:
-        """The command that asks for the failure that `model`, called `name`, shows: with
-        `statuses`, and no `status` given, the one of these that it ends with. Raises InputError if
-        `model` does not fail, or the command cannot be run.
+        """Returns the command that checks for the failure of `model`, called `name`. If `statuses`
+        is given and `status` is not, the command checks for the same exit status, which must be one
+        of them. Raises InputError if `model` does not fail, or if the command cannot be run.
         """
         code, printed = self.run(model)
         fails = self._means(code, printed) and code != 0
@@ -224,7 +226,7 @@ class Command:
             command, fails = replace(self, status=code), fails and code in statuses
         if fails:
             return command
-        last = " ".join(printed.split()[-40:]) if code else ""  # a success needs no words
+        last = " ".join(printed.split()[-40:]) if code else ""  # ignored on success
         ended = f"took longer than {self.timeout:g} s" if code is None else f"ends with {code}"
         raise InputError(
             f"{name}: the check must fail on it, but it {ended}"
@@ -232,8 +234,8 @@ class Command:
         )
 
     def run(self, model: ModelProto) -> tuple[int | None, str]:
-        """(exit status, what it printed); None when it took too long. Raises InputError when it
-        cannot be run.
+        """Returns (exit status, output); the status is None if the command took too long. Raises
+        InputError if the command cannot be run.
         """
         path = self.folder / "candidate.onnx"
         path.write_bytes(model.SerializeToString(deterministic=True))
@@ -258,7 +260,7 @@ class Command:
                 return None, ""
             finally:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)  # whatever it started
+                    os.killpg(process.pid, signal.SIGKILL)  # and all processes that it started
         code = process.returncode
         return (128 - code if code < 0 else code), printed.decode("utf-8", "replace")
 

@@ -1,7 +1,7 @@
 """The main module of the child process, which runs models in onnxruntime or in float64.
 
-`child_process.py` starts it in a way that imports neither the package nor onnx, so a child is ready
-in about 0.2 s. The child for float64 imports onnx and the evaluator, not the rest of the package.
+`child_process.py` starts it without importing the package or onnx, so a child is ready in about 0.2
+s. The child for float64 imports onnx and the evaluator, but not the rest of the package.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from onnxgrad.interpreter import ignore_interrupts
 from onnxgrad.verify.running.child_sessions import Sessions, preload
 from onnxgrad.verify.running.wire import receive, send
 
-# bytes of address space that onnxruntime, numpy and their threads take without using them
+# bytes of address space that onnxruntime, numpy and their threads reserve without using them
 _RESERVED = 1 << 30
 
 
 class _Memory:
-    """The soft limit of our address space: what a request may use, and what libraries and
-    threads reserve.
+    """The soft limit of this process's address space: the limit of a request, plus the space that
+    libraries and threads reserve.
     """
 
     def __init__(self) -> None:
         self.limit = 0
 
     def set(self, limit: int) -> None:
-        """Limit the address space in bytes; 0 removes the limit, except a hard one."""
+        """Limits the address space to `limit` bytes. 0 removes the limit, except a hard one."""
         if limit == self.limit:
             return
         try:
             import resource
-        except ImportError:  # not a POSIX system: no such limit there
+        except ImportError:  # not a POSIX system: there is no such limit
             return
         self.limit = limit
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
@@ -49,7 +49,7 @@ class _Memory:
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests until the parent closes the pipe. Every failure of a library becomes an
+    """Answers requests until the parent closes the pipe. Every failure of a library becomes an
     answer.
     """
     sessions, memory = Sessions(), _Memory()
@@ -69,16 +69,16 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         del answer
 
 
-_parent: list[BinaryIO] = []  # what we read from it, and write to it, while we serve it
+_parent: list[BinaryIO] = []  # the streams from and to the parent while we serve it
 
 
 def _ask_parent(*call: Any) -> Any:
-    """Returns what the parent computes for us in the midst of a request of its own."""
+    """Returns the answer of the parent to a call that we make while we serve its request."""
     send(_parent[1], ("call", *call))
     status, answer = receive(_parent[0])
     if status != "ok":
         kind, words = answer
-        raise type(kind, (RuntimeError,), {})(words)  # the words of the node's failure
+        raise type(kind, (RuntimeError,), {})(words)  # the message of the node's failure
     return answer
 
 
@@ -95,7 +95,7 @@ def _preload(_: Sessions) -> None:
 
 
 def _serving() -> Any:
-    """The float64 evaluator, which imports onnx: most children need neither."""
+    """Imports and returns the float64 evaluator, which imports onnx. Most children need neither."""
     from onnxgrad.verify.reference import server
 
     return server
@@ -103,7 +103,7 @@ def _serving() -> Any:
 
 @functools.cache
 def _references() -> Any:
-    """The models that this process holds compiled for the float64 reference."""
+    """Returns the models that this process holds compiled for the float64 reference."""
     return _serving().References()
 
 
@@ -124,15 +124,15 @@ _VERBS: dict[str, Callable[..., Any]] = {
 
 
 def _end_with_parent(pipe: int) -> None:
-    """End this process as soon as the parent's end of `pipe` closes, however the parent died.
+    """Ends this process as soon as the parent's end of `pipe` closes, however the parent died.
 
-    The kernel's SIGIO ends us even while a library computes and holds the interpreter's lock; a
-    thread does where there is no such signal, and if the parent had died before that.
+    The kernel's SIGIO ends the process even while a library computes and holds the interpreter's
+    lock. A thread ends it on systems without that signal, or if the parent had already died.
     """
     if hasattr(os, "O_ASYNC"):
         import fcntl
 
-        signal.signal(signal.SIGIO, signal.SIG_DFL)  # which is to end the process
+        signal.signal(signal.SIGIO, signal.SIG_DFL)  # the default ends the process
         fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
 
@@ -144,8 +144,8 @@ def _end_with_parent(pipe: int) -> None:
 
 
 def main() -> None:
-    """Keep the answer pipe to ourselves: whatever a library prints goes to stderr, which the
-    parent keeps in a file.
+    """Keeps the answer pipe private: the output of libraries goes to stderr, which the parent keeps
+    in a file.
     """
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -153,11 +153,11 @@ def main() -> None:
     ignore_interrupts()
     if pipe >= 0:
         _end_with_parent(pipe)
-    # while the parent does something else
+    # import the libraries while the parent is busy
     if sys.argv[1] == "float64":
         _references()
     elif sys.argv[1] == "cpu":
-        with contextlib.suppress(Exception):  # the first request is told
+        with contextlib.suppress(Exception):  # the first request reports the failure
             import onnxruntime  # noqa: F401
     gc.enable()
     serve(sys.stdin.buffer, answers)

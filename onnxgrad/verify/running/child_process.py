@@ -21,12 +21,12 @@ from onnxgrad.limits import current, size_text
 from onnxgrad.verify.running.wire import receive, send
 from onnxgrad.wording import option
 
-_SOON = 0.05  # seconds in which most answers come
+_SOON = 0.05  # seconds within which most answers arrive
 
 
 class RunFailed(NotProved):
-    """onnxruntime could not load or run a model. `stage`: load, run, timeout, memory or killed;
-    `reason`: its own words.
+    """onnxruntime could not load or run a model. `stage`: load, run, timeout, memory or killed.
+    `reason`: onnxruntime's message.
     """
 
     def __init__(self, stage: str, reason: str) -> None:
@@ -39,13 +39,13 @@ class RunFailed(NotProved):
 
     @property
     def limit(self) -> bool:
-        """A limit of ours was reached: nothing is known about the model."""
+        """True if a limit was reached, so that nothing is known about the model."""
         return self.stage in ("timeout", "memory")
 
 
 def _start() -> str:
-    """Returns the child's program: the packages around `child_main.py` are entered without running
-    their __init__.
+    """Returns the child's program. It enters the packages around `child_main.py` without running
+    their `__init__`.
     """
     verify = Path(__file__).resolve().parents[1]
     packages = {"onnxgrad": str(verify.parent), "onnxgrad.verify": str(verify)}
@@ -62,15 +62,15 @@ main()
 
 
 class Child:
-    """One child process; between threads `pool.held` shares it, by its lock."""
+    """One child process. Threads share it through `pool.held`, which takes its lock."""
 
     def __init__(self, kind: str) -> None:
-        """`kind`: the provider that it is for, or "float64"."""
+        """`kind`: a provider, or "float64"."""
         self.kind = kind
         self.lock = threading.RLock()
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
-        # Nobody writes to this pipe: its end is ours. pass_fds is POSIX only; elsewhere the child
-        # sees its stdin end.
+        # Nobody writes to this pipe: it closes when we end. pass_fds is POSIX only; elsewhere the
+        # child notices the end of its stdin.
         watched, self.life = os.pipe() if os.name == "posix" else (-1, -1)
         try:
             with interrupts_held():
@@ -81,7 +81,7 @@ class Child:
                     stderr=self.log,
                     pass_fds=() if watched < 0 else (watched,),
                 )
-        except BaseException:  # an interrupt too leaves no pipe
+        except BaseException:  # close the pipe even after an interrupt
             _close(self.life)
             raise
         finally:
@@ -95,11 +95,11 @@ class Child:
         return self.owner == os.getpid() and self.process.poll() is None
 
     def resident(self) -> int:
-        """Bytes that it holds now; 0 if the system has no /proc."""
+        """Returns the bytes that the child holds now; 0 if the system has no /proc."""
         return _resident(self.process.pid)
 
     def peak(self) -> int:
-        """Bytes that it held when it held most; 0 if the system has no /proc."""
+        """Returns the most bytes that the child has held; 0 if the system has no /proc."""
         try:
             lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         except OSError:
@@ -107,7 +107,9 @@ class Child:
         return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
     def kill(self) -> None:
-        """Kill and reap. A fork of the process that started the child leaves it alone."""
+        """Kills and reaps the child. A fork of the process that started the child leaves
+        it alone.
+        """
         if self.owner != os.getpid():
             return
         atexit.unregister(self.kill)
@@ -118,7 +120,7 @@ class Child:
         for stream in (self.requests, self.answers, self.log):
             try:
                 stream.close()
-            except BrokenPipeError:  # what was left unsent goes nowhere
+            except BrokenPipeError:  # drop unsent data
                 continue
 
     def ask(
@@ -128,19 +130,20 @@ class Child:
         *arguments: Any,
         called: Callable[..., Any] | None = None,
     ) -> Any:
-        """One request, bound by `timeout` seconds and by the limits in force; `called` answers what
-        the child asks of us meanwhile.
+        """Sends one request and returns the answer, within `timeout` seconds and the limits in
+        force. `called` answers calls of the child in the meantime.
 
-        Raises LimitReached when the deadline of all work passes, RunFailed(killed | timeout |
-        memory) when the child is lost otherwise, Refused when it answers with a failure.
+        Raises LimitReached if the deadline of all work passes, RunFailed (killed, timeout or
+        memory) if the child is lost for another reason, and Refused if the child answers with a
+        failure.
         """
         limits = current()
         left = limits.left()
         watch = _Watch(self.process, min(timeout, left), limits.memory)
         try:
             with watch:
-                # CUDA reserves far more address space than it uses: there only what is resident
-                # counts
+                # CUDA reserves far more address space than it uses: only resident memory counts
+                # there
                 memory = 0 if self.kind == "cuda" else limits.memory
                 status, *answer = self._exchange((verb, memory, *arguments), watch)
                 while status == "call" and called is not None:
@@ -155,10 +158,10 @@ class Child:
                 raise limits.out_of_time() from error
             lost = watch.lost
             if not lost and (code == -signal.SIGKILL or "bad_alloc" in printed):
-                lost = "memory"  # the kernel's own watch over memory
+                lost = "memory"  # the kernel's out-of-memory killer
             raise RunFailed(lost or "killed", _obituary(lost, code, timeout, printed)) from error
         except BaseException:
-            # interrupted: what it still answers would be taken for the next request's answer
+            # interrupted: a late answer would be mistaken for the answer to the next request
             self.kill()
             raise
         if status == "failed":
@@ -166,8 +169,8 @@ class Child:
         return answer[0]
 
     def _exchange(self, message: Any, watch: _Watch) -> Any:
-        """Send a message and receive the answer. The watch starts if one of them is large or the
-        answer takes its time: starting a thread takes longer than most answers.
+        """Sends a message and receives the answer. The watch starts only if one of them is large or
+        the answer is late, because starting a thread takes longer than most answers.
         """
         send(self.requests, message, large=watch.start)
         if not _is_readable(self.answers, min(_SOON, watch.seconds)):
@@ -176,8 +179,8 @@ class Child:
 
 
 class _Watch:
-    """Kills a process that takes more than some seconds, or once `start` was called more than some
-    bytes; `lost` then is the reason ("timeout", "memory").
+    """Kills a process that exceeds a time limit, or a memory limit after `start` was called. `lost`
+    is then the reason ("timeout" or "memory").
     """
 
     def __init__(self, process: subprocess.Popen[bytes], seconds: float, memory: int) -> None:
@@ -198,7 +201,7 @@ class _Watch:
                 return
 
     def start(self) -> None:
-        """Watch from now on."""
+        """Starts the watch."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._look, daemon=True)
             self._thread.start()
@@ -213,21 +216,21 @@ class _Watch:
 
 
 class Refused(Exception):
-    """The child answered with an exception: its class name and its words."""
+    """The child answered with an exception. It carries the name of its class and its message."""
 
     def __init__(self, kind: str, words: str) -> None:
-        super().__init__(kind, words)  # its arguments, so that it survives pickling
+        super().__init__(kind, words)  # the arguments make it picklable
         self.kind = kind
         self.words = words
 
 
 def _answer(called: Callable[..., Any], call: list[Any]) -> tuple[str, Any]:
-    """Returns the result of a user's function, or how it failed: users see that as the node's
-    failure.
+    """Returns the result of a user's function, or its failure, which users see as the failure of
+    the node.
     """
     try:
         return "ok", called(*call)
-    except Exception as error:  # noqa: BLE001  # whatever it raises, the node has no result
+    except Exception as error:  # noqa: BLE001  # any exception means that the node has no result
         return "failed", (type(error).__name__, " ".join(str(error).split())[:300])
 
 
@@ -246,7 +249,7 @@ def _obituary(lost: str, code: int, timeout: float, printed: str) -> str:
 
 
 def _is_readable(stream: BinaryIO, seconds: float) -> bool:
-    """Whether bytes can be read within some seconds; False if the system cannot tell."""
+    """Returns whether bytes can be read within some seconds; False if the system cannot tell."""
     if not hasattr(select, "poll"):  # Windows
         return False
     poll = select.poll()
@@ -260,13 +263,13 @@ def _close(descriptor: int) -> None:
 
 
 def needs_more_memory() -> str:
-    """Returns the words for a run that ran out of memory."""
+    """Returns the message for a run that ran out of memory."""
     raised = option("--max-memory", "max_memory=")
     return f"it needs more memory than {size_text(current().memory)} ({raised})"
 
 
 def _resident(pid: int) -> int:
-    """Resident bytes of a process; 0 if the system has no /proc."""
+    """Returns the resident bytes of a process; 0 if the system has no /proc."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError):
@@ -278,8 +281,8 @@ _lock = threading.Lock()
 
 
 def pooled(kind: str, started: Callable[[Child], object] | None = None) -> Child:
-    """The warm child for a provider, or for "float64"; a new one is handed to `started`. It starts
-    by itself, while we go on.
+    """Returns the warm child for a provider or for "float64". A new child is passed to `started`.
+    It starts in the background.
     """
     with _lock:
         child = _pool.get(kind)
@@ -289,7 +292,7 @@ def pooled(kind: str, started: Callable[[Child], object] | None = None) -> Child
                 try:
                     started(child)
                 except BaseException:
-                    child.kill()  # half prepared, it would serve the next request
+                    child.kill()  # otherwise a half-prepared child would serve the next request
                     raise
             _pool[kind] = child
         return child
@@ -297,10 +300,10 @@ def pooled(kind: str, started: Callable[[Child], object] | None = None) -> Child
 
 @contextmanager
 def held(kind: str, started: Callable[[Child], object] | None = None) -> Iterator[Child]:
-    """The child of `pooled`, alive, and this thread's alone until the block ends: what it
-    keeps is there.
+    """Yields the child of `pooled`, alive and locked for this thread until the block ends, so that
+    the child keeps its state.
 
-    Threads that wait for it get another one when the one before them lost it.
+    A thread that waits for a child gets another one if the thread before it lost the child.
     """
     while True:
         child = pooled(kind, started)
@@ -311,7 +314,7 @@ def held(kind: str, started: Callable[[Child], object] | None = None) -> Iterato
 
 
 def close() -> None:
-    """Kill every child of this process; the next run starts fresh ones."""
+    """Kills every child of this process. The next run starts new ones."""
     with _lock:
         for child in _pool.values():
             child.kill()

@@ -152,9 +152,11 @@ def test_stored_results(run: Run, tmp_path: Path) -> None:
     assert done.code == 1 and "different on cpu" in done.out
     assert run(*words, tmp_path / "theirs.npz", "--map", "logits=y", "--atol", "0.01").code == 0
     done = run("verify", tmp_path / "m.onnx", "--expect", tmp_path / "out.npz")
-    assert done.code == 2 and "stored results need the inputs that gave them: --input" in done.err
+    assert (
+        done.code == 2 and "stored results need the inputs that produced them: --input" in done.err
+    )
     done = run("verify", tmp_path / "m.onnx")
-    assert done.code == 2 and "a second model is wanted, or --expect FILE" in done.err
+    assert done.code == 2 and "pass a second model, or --expect FILE" in done.err
 
 
 HALF = """g (float[N,4] x) => (float[N,4] y) <float k = {0.5}> {
