@@ -2,13 +2,13 @@
 
 `onnxgrad help` in a shell (or `python -m onnxgrad help`) lists the topics of the documentation, and
 `onnxgrad help TOPIC` prints one. `help(onnxgrad.optimize)` shows a function with an example;
-`gradient`, `verify`, `training_step`, `rewrite` and `vjp` are others to begin with.
+`gradient`, `verify`, `training_step`, `rewrite` and `vjp` are good to read next.
 
 The public names are in `surface`, which takes a quarter of a second to import. It is imported when
 the first name is used (PEP 562), so that `import onnxgrad` and `onnxgrad --help` are quick.
 """
 
-from onnxgrad import startup as _startup  # noqa: F401  # before all others, which take their time
+from onnxgrad import startup as _startup  # noqa: F401  # first: the other imports are slow
 
 # isort: split
 import sys
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name.startswith("__") and name not in ("__all__", "__version__"):
-        raise AttributeError(name)  # what Python and its tools ask of every module
+        raise AttributeError(name)  # Python and its tools look these up on every module
     surface = import_module("onnxgrad.surface")
     globals().update({public: getattr(surface, public) for public in surface.__all__})
     globals()["__all__"] = surface.__all__
@@ -36,7 +36,9 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """Two names are a function and a folder: importing from the folder leaves the function."""
+    """Keeps the functions `rewrite` and `verify` when the subpackages of these names are
+    imported.
+    """
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in ("rewrite", "verify") and isinstance(value, ModuleType)):

@@ -1,4 +1,6 @@
-"""The errors a user can meet. Each is one line: what was wrong, where, and what to do."""
+"""The errors that users can meet. Each message is one line: what is wrong, where, and what to
+do.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ _LONGEST = 2000
 
 
 class OnnxgradError(Exception):
-    """Base of every error this package raises on purpose; `exit_code` is what the command line
+    """Base of every error that this package raises on purpose. `exit_code` is what the command line
     returns.
 
-    Every subclass survives pickling, whatever its constructor asks for: process pools send errors
-    that way.
+    Every subclass can be pickled, whatever its constructor's parameters, because process pools
+    pickle errors.
     """
 
     exit_code = 3
@@ -31,14 +33,14 @@ class OnnxgradError(Exception):
 
 
 def _survivor(value: Any) -> Any:
-    """Returns the value, or None if it does not survive pickling: a pool that cannot read an error
-    waits for it forever.
+    """Returns the value, or None if it cannot be pickled: a pool that cannot read an error waits
+    for it forever.
     """
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     try:
         pickle.loads(pickle.dumps(value))
-    except Exception:  # noqa: BLE001  # whatever a value raises, the error must arrive
+    except Exception:  # noqa: BLE001  # pickling may raise anything, and the error must arrive
         return None
     return value
 
@@ -46,7 +48,9 @@ def _survivor(value: Any) -> Any:
 def _again(
     cls: type[OnnxgradError], args: tuple[Any, ...], attributes: dict[str, Any]
 ) -> OnnxgradError:
-    """Returns an error as it was, without its constructor, which may have other parameters."""
+    """Returns a copy of an error without calling its constructor, which may have other
+    parameters.
+    """
     error = cls.__new__(cls, *args)
     error.__dict__.update(attributes)
     return error
@@ -63,20 +67,22 @@ class CannotRun(InputError):
 
 
 class UnknownDtype(InputError):
-    """A constant needs the dtype of a value whose dtype is unknown, and no operator makes it; rules
-    then decline.
+    """A constant needs the dtype of a value whose dtype is unknown, and no operator can produce
+    that constant. Rules then decline.
     """
 
 
 class NotProved(OnnxgradError):
-    """The answer is no: results differ, a gradient is wrong, a gate is missed (exit code 1)."""
+    """The answer is no: results differ, a gradient is wrong, or a requirement is missed (exit code
+    1).
+    """
 
     exit_code = 1
 
 
 class Unsupported(NotProved):
-    """The float64 reference cannot run this model: an operator it lacks, a kernel that failed,
-    time, memory.
+    """The float64 reference cannot run this model: it lacks an operator, a kernel failed, or time
+    or memory ran out.
     """
 
 
@@ -85,8 +91,8 @@ class NodeFailed(Unsupported):
 
 
 class RuleFailed(OnnxgradError):
-    """A rewrite rule of the caller's failed, or returned what cannot replace its match (exit code
-    1). `rule` is its name, `file` and `line` where it failed; the cause is chained.
+    """The caller's rewrite rule failed, or returned a value that cannot replace its match (exit
+    code 1). `rule` is its name, `file` and `line` are where it failed; the cause is chained.
     """
 
     exit_code = 1
@@ -98,12 +104,12 @@ class RuleFailed(OnnxgradError):
 
 
 class RuleWarning(UserWarning):
-    """A rewrite rule of this package failed at one place, which stays as it was."""
+    """A rewrite rule of this package failed at one place. The graph is unchanged there."""
 
 
 class RunWarning(UserWarning):
-    """A training run goes on with other options than those that its checkpoint was written with, or
-    without an array of its data that nothing reads.
+    """A training run continues with other options than those of its checkpoint, or ignores an array
+    of its data that nothing reads.
     """
 
 

@@ -277,7 +277,7 @@ def gradient(model: ModelLike, *, options: GradientOptions) -> Any:
     ['loss', '0.weight_grad', '2.weight_grad', '4.weight_grad']
     """
     found = _derived(model, options)
-    for value in found.seeds:  # the input of that name is ours: nobody can have seen it coming
+    for value in found.seeds:  # warn: we added an input of that name
         if value in found.results:
             text = renamed(value, found.results[value], options.names)
             warnings.warn(text, stacklevel=3)

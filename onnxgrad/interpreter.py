@@ -1,6 +1,6 @@
-"""Starting a Python process of our own, so that no file of the working folder runs in it.
+"""Starts Python processes of our own, so that no file of the working folder runs in them.
 
-`python -c` and `python -m` search the working folder before everything else. It may hold a
+`python -c` and `python -m` search the working folder before everything else. It may contain a
 stranger's `types.py` beside the model.
 """
 
@@ -26,9 +26,9 @@ def python_command(statements: str, *words: str, package: bool = False) -> list[
     """Returns the command line of an isolated Python (`-I`) that runs `statements`, with `words` as
     `sys.argv[1:]`.
 
-    It searches modules where this process does, without the working folder. The path is set before
-    anything is imported, and `sys` is imported for the statements. `package`: this `onnxgrad` is
-    imported first, wherever it lies.
+    It searches for modules where this process does, except in the working folder. The path is set
+    before anything is imported, and `sys` is imported for the statements. `package`: import this
+    `onnxgrad` first, wherever it is stored.
     """
     path = [entry for entry in sys.path if isinstance(entry, str)]
     here = [entry for entry in path if _is_working_folder(entry)]
@@ -44,13 +44,13 @@ def python_command(statements: str, *words: str, package: bool = False) -> list[
 def _is_working_folder(entry: str) -> bool:
     try:
         return os.path.samefile(entry or os.curdir, os.curdir)
-    except OSError:  # one of them is not there
+    except OSError:  # a folder does not exist
         return entry in ("", os.curdir)
 
 
 def _flags() -> list[str]:
-    """Returns the settings that `-I` keeps the new process from reading out of the environment:
-    file names are encoded, and compiled modules are written, as here.
+    """Returns flags in place of the environment variables that `-I` ignores, so that file names are
+    encoded and compiled modules are stored as in this process.
     """
     flags = ["-X", f"utf8={sys.flags.utf8_mode}"]
     if sys.dont_write_bytecode:

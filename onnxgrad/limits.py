@@ -1,7 +1,7 @@
 """Limits of the work on one model: one deadline, and one bound on memory.
 
 `with limited(timeout, max_memory):` starts the clock. Inside, at any depth, `current()` returns the
-limits: child processes take their time and memory from it, long loops check whether to go on.
+limits: child processes get their time and memory from them, and long loops check the deadline.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from onnxgrad.wording import option
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-SECONDS = 300.0  # unless --timeout says otherwise
+SECONDS = 300.0  # default of --timeout
 MOST_SECONDS = 1e6
 UNLIMITED = 1 << 62
 _UNITS = {
@@ -41,8 +41,8 @@ _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([kmgt]i?)?b?", re.IGNORECASE)
 
 
 class LimitReached(NotProved):
-    """Time or memory ran out: neither proved nor refuted. The message names the option that
-    raises the limit.
+    """Time or memory ran out: the result is neither proved nor refuted. The message names the
+    option that raises the limit.
     """
 
 
@@ -64,14 +64,14 @@ class Limits:
         return left
 
     def out_of_time(self) -> LimitReached:
-        """The error for a deadline that has passed."""
+        """Returns the error for a deadline that has passed."""
         return LimitReached(
             f"not proved: the work took longer than {self.seconds:g} s; raise the "
             f"limit with {option('--timeout', 'timeout=')}"
         )
 
     def out_of_memory(self) -> LimitReached:
-        """The error for memory that has run out."""
+        """Returns the error for memory that has run out."""
         return LimitReached(
             f"not proved: the work needs more memory than {size_text(self.memory)}; raise the "
             f"limit with {option('--max-memory', 'max_memory=')}"
@@ -88,7 +88,7 @@ def current() -> Limits:
 
 @contextmanager
 def limited(timeout: float | None = None, max_memory: int | str | None = None) -> Iterator[Limits]:
-    """Limits the code inside; None is the default. Inside other limits the stricter of both hold.
+    """Limits the code inside. None means the default. Inside other limits, the stricter ones apply.
 
     Raises InputError for values that are not limits.
     """
@@ -130,7 +130,7 @@ def read_size(text: int | str) -> int:
     if size <= 0:
         raise InputError(
             f"{str(text)[:40]!r} is not an amount of memory: write a number of bytes, or "
-            "such as 4GB or 512MiB"
+            "text such as 4GB or 512MiB"
         )
     return min(size, UNLIMITED)
 
@@ -146,7 +146,7 @@ def size_text(size: int) -> str:
 
 @functools.cache
 def default_memory() -> int:
-    """Returns half of the memory of this machine, or of the cgroup that we run in."""
+    """Returns half of the memory of this machine, or of the cgroup of this process."""
     found = [UNLIMITED]
     if hasattr(os, "sysconf"):
         found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
@@ -155,8 +155,8 @@ def default_memory() -> int:
 
 
 def _cgroup_files() -> Iterator[Path]:
-    """The files in which cgroups, version 2 and 1, limit the memory of our own group and those
-    around it.
+    """Yields the files in which cgroups, version 2 and 1, limit the memory of our group and of the
+    groups around it.
     """
     root = Path("/sys/fs/cgroup")
     yield root / "memory.max"

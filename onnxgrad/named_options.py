@@ -1,4 +1,4 @@
-"""The one reader of `NAME{option=value,option=value}`: passes, losses, optimisers, schedules.
+"""Reads `NAME{option=value,option=value}` for passes, losses, optimisers and schedules.
 
 NAME stands for a dataclass, and the fields of the class declare the options. Options are separated
 by commas or semicolons; a list is `[1,2,3]`.
@@ -19,7 +19,7 @@ from onnxgrad.wording import perhaps
 T = TypeVar("T")
 
 _ITEM = re.compile(r"\s*([^\s{},]+)\s*(?:\{([^{}]*)\})?\s*(?:,|$)")
-# a semicolon that no option follows belongs to the value: it stands between globs
+# a semicolon before anything but an option belongs to the value: it separates globs
 _VALUE = r"(?:[^,;\[\]]|;(?!\s*\w+\s*=)|\[[^\]]*\])*"
 _OPTION = re.compile(rf"\s*(\w+)\s*=\s*({_VALUE})\s*(?:[,;]|$)")
 
@@ -105,7 +105,7 @@ def declared(module: Any, base: Any) -> list[Any]:
         cls
         for cls in vars(module).values()
         if isinstance(cls, type)
-        and get_origin(cls) is None  # to Python 3.10 list[int] is a type
+        and get_origin(cls) is None  # in Python 3.10, list[int] is a type
         and issubclass(cls, base)
         and cls.__module__ == module.__name__
         and not isabstract(cls)
@@ -113,6 +113,8 @@ def declared(module: Any, base: Any) -> list[Any]:
 
 
 def name_of(cls: type) -> str:
-    """Return the name of a class of ours in text; any other has its module in front."""
+    """Return the name of a class as text; classes of other packages are prefixed by their
+    module.
+    """
     ours = cls.__module__.startswith("onnxgrad.")
     return cls.__name__.lower() if ours else f"{cls.__module__}:{cls.__name__}"

@@ -1,8 +1,8 @@
-"""Options as their declarations say: the types, choices and ranges of dataclass fields, checked in
+"""Checks options against their declarations: the types, choices and ranges of dataclass fields, in
 one place for Python and for text such as `NAME{option=value}`.
 
 A field declares `bool`, `int`, `float`, `str`, `Literal[...]`, a tuple or sequence of them, or any
-of them `| None`; `Annotated[int, Range(1)]` bounds a number. Other types are left to the class.
+of them `| None`; `Annotated[int, Range(1)]` bounds a number. The class checks other types itself.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _CALLED = {bool: "true or false", int: "a whole number", float: "a number", str:
 
 
 def providers_of(text: str) -> list[str]:
-    """The providers that are named, separated by commas: a proof runs on each. Rewrites are chosen
-    for the first, on which latency is measured too. Raises InputError.
+    """Return the providers that the text names, separated by commas. A proof runs on each; rewrites
+    are chosen and latency is measured for the first. Raises InputError.
     """
     names = text.split(",") if isinstance(text, str) else []
     if not names or len({*names}) < len(names) or not PROVIDERS.keys() >= {*names}:
@@ -60,7 +60,7 @@ def providers_of(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Range:
-    """The least and the largest value of a number, both allowed; with `above` the least is not.
+    """The least and the largest allowed value of a number; with `above`, the least is excluded.
     `words` describe the range in messages.
     """
 
@@ -84,7 +84,7 @@ class Range:
 
 
 class Named:
-    """Names: one alone, or any collection of them."""
+    """One name, or any collection of names."""
 
     def check(self, value: Any, where: str) -> tuple[str, ...]:
         """Return the names. Raises InputError for anything else."""
@@ -92,9 +92,9 @@ class Named:
 
 
 def check_fields(made: Any, owner: str, defaults: bool = True) -> None:
-    """Replace each field of a dataclass by its value in the declared type, called from
-    `__post_init__`; with `defaults=False` except for fields that have their default. Raises
-    InputError that names `owner` and field.
+    """Convert each field of a dataclass to its declared type, called from `__post_init__`. With
+    `defaults=False`, fields that have their default are skipped. Raises InputError that names
+    `owner` and the field.
     """
     kinds = kinds_of(type(made))
     for f in fields(made):
@@ -105,7 +105,9 @@ def check_fields(made: Any, owner: str, defaults: bool = True) -> None:
 
 
 def kinds_of(cls: Any) -> Mapping[str, Any]:
-    """The declared type of each field; Any where an annotation names what its module lacks."""
+    """Return the declared type of each field; Any if an annotation uses a name that its module
+    lacks.
+    """
     if cls not in _KINDS:
         found: dict[str, Any] = {}
         for owner in reversed(cls.__mro__):
@@ -116,8 +118,8 @@ def kinds_of(cls: Any) -> Mapping[str, Any]:
 
 
 def resolved(annotation: Any, module: str) -> Any:
-    """Return the type that an annotation of the module names, Any for names that the module lacks:
-    those under TYPE_CHECKING.
+    """Return the type that an annotation of the module names; Any for names that exist only under
+    TYPE_CHECKING.
     """
     if not isinstance(annotation, str):
         return annotation
@@ -129,7 +131,7 @@ def resolved(annotation: Any, module: str) -> Any:
 
 
 class _Names(dict[str, Any]):
-    """The names of a module, of Python, and public ones; any other is Any."""
+    """The names of a module, of Python, and the public ones. Every other name is Any."""
 
     def __init__(self, module: str) -> None:
         super().__init__(vars(sys.modules[module]))
@@ -147,7 +149,7 @@ class _Names(dict[str, Any]):
 
 
 def checked(kind: Any, value: Any, where: str) -> Any:
-    """`value` in the type `kind`. Raises InputError where it is none of that type."""
+    """Return `value` in the type `kind`. Raises InputError if it has another type."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _within(checked(args[0], value, where), args[1:], where)
@@ -170,8 +172,8 @@ def checked(kind: Any, value: Any, where: str) -> Any:
 
 
 def from_text(kind: Any, text: str) -> Any:
-    """The value that `text` says where `kind` is wanted: a number, `true`, `[1,2]`, `none`, or a
-    word; the class checks it.
+    """Return the value of a text for the type `kind`: a number, `true`, `[1,2]`, `none`, or a word.
+    The class checks it.
     """
     parts = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
@@ -180,7 +182,7 @@ def from_text(kind: Any, text: str) -> Any:
 
 
 def literal(text: str) -> Any:
-    """A number, a list of numbers, true, false, none, or the text itself."""
+    """Return a number, a list of numbers, true, false, none, or the text itself."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     try:
@@ -190,7 +192,7 @@ def literal(text: str) -> Any:
 
 
 def described(kind: Any) -> str:
-    """The values of a type in words; empty for a type that text cannot say."""
+    """Return the values of a type in words; empty for a type that has no form as text."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _annotated(args)
@@ -216,7 +218,7 @@ def _annotated(args: Sequence[Any]) -> str:
 
 
 def several(names: Any, where: str) -> tuple[str, ...]:
-    """Names: of one alone, which is text, or of any collection of them. Raises InputError."""
+    """Return names as a tuple, from one text or any collection of texts. Raises InputError."""
     if isinstance(names, str):
         return (names,)
     if not isinstance(names, Iterable) or isinstance(names, (bytes, bytearray)):
@@ -245,7 +247,9 @@ def _one_of(kinds: Sequence[Any], value: Any, where: str) -> Any:
 
 
 def _each(kind: Any, value: Any, where: str) -> Any:
-    """The elements of a list or tuple. Text is none, though Python walks its letters."""
+    """Return the elements of a list or tuple. Text is refused, although Python iterates over its
+    letters.
+    """
     origin, args = get_origin(kind), get_args(kind)
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Collection):
         raise _wrong(where, "a list", value)
@@ -254,7 +258,7 @@ def _each(kind: Any, value: Any, where: str) -> Any:
         raise _wrong(where, f"{len(args)} values", value)
     each = args if fixed else (args[0],) * len(value)
     found = tuple(checked(k, v, where) for k, v in zip(each, value, strict=True))
-    return found if origin is tuple else value  # a list stays the caller's
+    return found if origin is tuple else value  # the caller's list is returned as it is
 
 
 def _entries(args: Sequence[Any], value: Any, where: str) -> Any:
@@ -267,7 +271,7 @@ def _entries(args: Sequence[Any], value: Any, where: str) -> Any:
 
 
 def _plain(kind: Any, value: Any, where: str) -> Any:
-    # numpy's too, which is not imported here
+    # also numpy's bool, without importing numpy
     flag = isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")
     if kind is bool and flag:
         return bool(value)
@@ -294,8 +298,8 @@ def _wrong(where: str, wanted: str, value: Any, hint: str = "") -> InputError:
 
 
 def known_keywords(function: F) -> F:
-    """Make an unknown keyword of a public function, and an argument of another type than its
-    annotation, an InputError that names it.
+    """Decorate a public function: an unknown keyword, or an argument of another type than
+    annotated, raises InputError that names it.
     """
     signature = inspect.signature(function)
     parameters = signature.parameters.values()
@@ -332,13 +336,13 @@ def callable_by(parameters: Iterable[inspect.Parameter]) -> list[str]:
 
 
 def called(function: Callable[..., Any]) -> str:
-    """Return the name by which a function is called: of `__init__` its class."""
+    """Return the name by which a function is called; for `__init__`, the name of its class."""
     return function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
 
 def check_argument(kind: Any, value: Any, where: str) -> None:
-    """Raise InputError if an argument of a function is none of its type, which classes and
-    functions may be; a lone text is a list of names too.
+    """Raise InputError if an argument of a function has none of the annotated types, which may be
+    classes and functions. One text is accepted as a list of names.
     """
     kinds = [k for k in _parts(kind) if k is not type(None)]
     if (value is None and len(kinds) < len(_parts(kind))) or any(_fits(k, value) for k in kinds):
@@ -347,7 +351,7 @@ def check_argument(kind: Any, value: Any, where: str) -> None:
         if isinstance(
             value, Mapping if get_origin(several_of) in (Mapping, dict) else (list, tuple)
         ):
-            checked(several_of, value, where)  # which names the element
+            checked(several_of, value, where)  # its error names the element
     raise _wrong(where, " or ".join(dict.fromkeys(map(_called, kinds))), value)
 
 
@@ -386,7 +390,9 @@ def _fits(kind: Any, value: Any) -> bool:
 
 
 class Declared(ABCMeta):
-    """The metaclass of dataclasses whose fields are options: an unknown one is an InputError."""
+    """The metaclass of dataclasses whose fields are options: an unknown option raises
+    InputError.
+    """
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
         """Make an object. Raises InputError for a keyword that is not a field."""
@@ -399,13 +405,13 @@ class Declared(ABCMeta):
 
 
 def unknown_keyword(owner: str, name: str, known: Iterable[str]) -> InputError:
-    """The error for a keyword that there is not."""
+    """Return the error for a keyword that does not exist."""
     names = list(known)
     listed = ", ".join(names) or "none"
     return InputError(f"{owner} has no option '{name}'{perhaps(name, names, 3)}; it has {listed}")
 
 
-# numbers that objects of several kinds declare; the largest is the largest of float64
+# types of numbers that several declarations share; the largest value is that of float64
 _LEAST, _MOST = math.ulp(0.0), 1.7976931348623157e308
 Finite = Annotated[float, Range(-_MOST, _MOST, words="a finite number")]
 NonNegative = Annotated[float, Range(0, _MOST, words="a finite number, at least 0")]

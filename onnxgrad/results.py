@@ -1,4 +1,4 @@
-"""Results as plain data: JSON from their fields, other forms from a table."""
+"""Results as plain data: JSON from their fields, other forms from a table of functions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Plain:
 
 @functools.cache
 def _keys(cls: Any) -> list[tuple[str, str, str, str]]:
-    """Key, attribute, whether empty is null, and digits, for every key of a class."""
+    """Returns key, attribute, whether empty becomes null, and digits, for every key of a class."""
     found = []
     for word in cls.json_keys.split():
         names = [f.name for f in fields(cls)] if word == "*" else [word]
@@ -68,20 +68,20 @@ def in_json(value: Any) -> Any:
     return str(value) if isinstance(value, OnnxgradError) else value
 
 
-# what shows a result, by form: text, notebook, Markdown, page. `onnxgrad.functions` fills it from
-# `onnxgrad.report`, so that data imports no rendering
+# functions that show a result, by form: text, notebook, Markdown, page. `onnxgrad.functions` fills
+# the table from `onnxgrad.report`, so that data does not import rendering
 FORMS: dict[str, Callable[[Any], str]] = {}
 
 
 def in_form(form: str, result: Any) -> str:
-    """Returns the result in a form; a command imports `onnxgrad.functions` for it alone."""
+    """Returns the result in a form. A command imports `onnxgrad.functions` only for this."""
     if form not in FORMS:
         import_module("onnxgrad.functions")
     return FORMS[form](result)
 
 
 class Rendered(Plain):
-    """A result that Python users can look at; `str` of it is the command's text without colour."""
+    """A result that Python users can look at. Its `str` is the command's text without colour."""
 
     __slots__ = ()
 
@@ -98,7 +98,7 @@ class Rendered(Plain):
 
 
 class WithPage(Rendered):
-    """A result that has a page of its own."""
+    """A result that has an HTML page."""
 
     __slots__ = ()
 

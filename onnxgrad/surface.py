@@ -1,5 +1,5 @@
-"""Every public name, and with them every gradient rule and pass that registers itself: what
-`onnxgrad` loads for the first name.
+"""Imports every public name, and thereby registers every gradient rule and pass. `onnxgrad` imports
+this module at the first use of a public name.
 """
 
 from onnxgrad import train

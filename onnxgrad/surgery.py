@@ -1,5 +1,5 @@
-"""Changes of a model's parts, interface and header as Python functions, with keywords as those of
-`functions.py`; `surgery.pyi` is written by scripts/make_stubs.py.
+"""Functions that change a model's parts, interface and header. Their keywords come from
+declarations, as in `functions.py`; `surgery.pyi` is written by scripts/make_stubs.py.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def linearize(model: ModelLike, *, options: LinearizeOptions) -> Linearized:
     again, as a minimum cut. "everything": nothing is computed again. "products": results of matrix
     products, "nothing": inputs and outputs of the model alone, names and globs: these values; the
     rest is computed again. A number or a text such as "64MB": at most so many bytes, with the least
-    work. Random draws are always kept. `dims`: sizes of symbols by which bytes are counted (64).
+    work. Random draws are always kept. `dims`: sizes of symbols for counting bytes (default: 64).
 
     Both models have the type of `model`. Raises InputError as `gradient` does, for a budget that is
     too small, and for a value that can neither be kept nor computed again.
@@ -87,7 +87,7 @@ def linearize(model: ModelLike, *, options: LinearizeOptions) -> Linearized:
 
 @from_keywords(HessianOptions)
 def hessian(model: ModelLike, *, options: HessianOptions) -> Any:
-    """Returns the model with two kinds of outputs more: the gradient of the target by each value in
+    """Returns the model with two more kinds of outputs: the gradient of the target by each value in
     `wrt`, and for each pair of values the second derivatives, of the first value's shape followed
     by the second's.
 
@@ -253,7 +253,7 @@ def lift(model: ModelLike, *, options: LiftOptions) -> Lifted:
 
 
 def _accepted(found: Proved) -> Any:
-    """The program of a proved result, whose notes are logged. Raises NotProved."""
+    """Return the program of a proved result, and log its notes. Raises NotProved."""
     for note in found.notes:
         _log.info(note)
     return found.proved("the result")

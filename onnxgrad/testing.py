@@ -1,4 +1,4 @@
-"""For tests of your own rules: registrations last as long as the test."""
+"""Registers rules for the duration of one test."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def temporary_rules() -> Iterator[None]:
     """Restores gradient rules, passes, kernels of the float64 reference and libraries of custom
     operators when the block ends.
 
-    Those registered inside (`vjp`, `vjp_all`, `zero`, `body`, `register`, `kernel`, `custom_ops`, a
-    plugin that was run) are removed and replaced ones restored, also after an error. May be nested.
-    The tables belong to the process: not for threads that register at the same time. As a fixture
-    for every test::
+    Registrations inside (`vjp`, `vjp_all`, `zero`, `body`, `register`, `kernel`, `custom_ops`, a
+    plugin that was run) are removed and replaced ones restored, also after an error. Blocks may be
+    nested. The registry belongs to the process, so threads must not register at the same time. As
+    a fixture for every test::
 
         @pytest.fixture(autouse=True)
         def rules_of_one_test():

@@ -1,5 +1,5 @@
-"""The version, written once: the build reads this line, and so do `onnxgrad.__version__` and
-`onnxgrad doctor`.
+"""The version. The build reads it from this line, as do `onnxgrad.__version__` and `onnxgrad
+doctor`.
 """
 
 __version__ = "0.1.0"

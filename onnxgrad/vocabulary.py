@@ -1,21 +1,22 @@
-"""The words that options choose from and their defaults, for parsing and completing a command
-before anything heavy is imported.
+"""The choices of options and their defaults, for parsing and completing a command before slow
+imports.
 
-Some are decided here. scripts/make_tables.py writes the names that others register, from PASSES on.
+scripts/make_tables.py writes the names that other modules register, from PASSES on. The choices
+before them are declared here.
 """
 
 from typing import Literal, TypeAlias, get_args
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-MOST_THREADS = 256  # onnxruntime starts any number, until the machine stalls
+MOST_THREADS = 256  # onnxruntime accepts any number, even one that stalls the machine
 LEGS = ("float64", "onnxruntime")
-# those with operators of their own, and the pass that uses them
+# runtimes with their own operators, and the pass that emits these
 Runtime: TypeAlias = Literal["onnxruntime"]
 RUNTIMES = {"onnxruntime": "raise-for-onnxruntime"}
 Merge: TypeAlias = Literal["always", "auto", "never"]
 MERGE = get_args(Merge)
 EngineName: TypeAlias = Literal["auto", "graph", "blocks"]
-# of the largest value of an output: forty roundings to float16, each of 2**-11
+# share of the largest value of an output: forty roundings to float16, each of 2**-11
 FLOAT16_BOUND = "worst=0.02"
 TUNE_SECONDS = 60.0
 TUNE_FILE = "onnxgrad.tune.json"

@@ -1,4 +1,4 @@
-"""Parts of messages: options as the reader writes them, on the command line, in a recipe or in
+"""Parts of messages: options as the user writes them, on the command line, in a recipe or in
 Python; suggestions for unknown names; names from files made safe to print.
 """
 
@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-_DIGITS = 17  # that a float64 has
+_DIGITS = 17  # of a float64
 _SHOWN = 0.1  # the share of a difference that printing may lose
-_shell = False  # of the whole process: the threads of a command speak as it does
-# of one thread: others may work for another reader
+_shell = False  # for the whole process: threads of a command name options as it does
+# for one thread: others may work for another user
 _recipe: ContextVar[bool] = ContextVar("onnxgrad_recipe", default=False)
 _ROWS = 40  # lines of a text in a notebook
 _WIDEST = 400  # characters of a line there
@@ -49,7 +49,7 @@ _KEYS = {
     "--symbol": "symbol",
     "--allow-same": "allow_same",
 }
-# what brings each optional part, as pyproject.toml's extras name it: no index has the extras
+# packages of each optional part, named as the extras in pyproject.toml; no index has these extras
 _PACKAGES = {
     "cpu": "onnxruntime",
     "gpu": "'onnxruntime-gpu[cuda,cudnn]'",
@@ -81,7 +81,7 @@ def install(extra: str) -> str:
 
 @contextmanager
 def on_the_command_line() -> Iterator[None]:
-    """Inside, messages name options as the command line has them."""
+    """Messages inside this context name options as on the command line."""
     global _shell
     before, _shell = _shell, True
     try:
@@ -92,7 +92,7 @@ def on_the_command_line() -> Iterator[None]:
 
 @contextmanager
 def in_a_recipe() -> Iterator[None]:
-    """Inside, messages name options as a recipe has them."""
+    """Messages inside this context name options as in a recipe."""
     token = _recipe.set(True)
     try:
         yield
@@ -101,7 +101,7 @@ def in_a_recipe() -> Iterator[None]:
 
 
 def option(shell: str, python: str) -> str:
-    """Returns an option as the reader writes it: `--no-verify` on the command line, `verify.run =
+    """Returns an option as the user writes it: `--no-verify` on the command line, `verify.run =
     false` in a recipe, `verify=False` in Python.
     """
     if _recipe.get():
@@ -142,12 +142,12 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Text of several lines, each `printable`."""
+    """Returns a text of several lines, each `printable`."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def escaped(text: str) -> str:
-    """Text for HTML that is neither markup nor control."""
+    """Returns text for HTML without markup or control characters."""
     return html.escape(printable_lines(text))
 
 
@@ -161,8 +161,8 @@ def text_html(text: str) -> str:
 
 
 def printable_json(data: Any, indent: int | None = 2, *, allow_nan: bool = False) -> str:
-    """JSON that a terminal may show: what `printable` escapes is escaped as JSON does, so that
-    reading the text returns the same data.
+    """Returns JSON that is safe in a terminal: characters that `printable` escapes are escaped as
+    in JSON, so that reading the text returns the same data.
     """
     text = json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=allow_nan)
     lines = (line if printable(line) == line else _json_line(line) for line in text.split("\n"))
@@ -211,13 +211,15 @@ def counted(count: int, what: str, several: str = "") -> str:
 
 
 def first_of(names: Sequence[str], most: int) -> str:
-    """The first names, and how many follow: `a, b and 3 more`."""
+    """Returns the first names and the number of the others: `a, b and 3 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def what_there_is(names: Iterable[str], most: int = 12) -> str:
-    """The end of a message about a name or glob that meets nothing: `; there are a, b`."""
+    """Returns the end of a message about a name or glob that matches nothing: `; there are a,
+    b`.
+    """
     return f"; there are {first_of(list(names), most) or 'none'}"
 
 

@@ -1,3 +1,3 @@
-"""The command line: one file for each command in `commands`, their help in `usage`, and `app`,
-which runs them.
+"""The command line: `commands` has one file per command, `usage` their help, and `app` runs
+them.
 """

@@ -27,8 +27,8 @@ PIPE_CLOSED = 141  # what a shell reports for a program that SIGPIPE ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code: 0 done and proved, 1 the answer is no, 2 bad input or usage,
-    3 our own error, or 128 and the number of the signal that ended it.
+    """Run one command and return its exit code: 0 done and proved, 1 the answer is no, 2 bad input
+    or usage, 3 an internal error, or 128 plus the number of the signal that ended it.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     open_streams()
@@ -50,11 +50,11 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
     args = None
     try:
         parser = parser_for(words)
-        if not words:  # on stderr: a redirected stdout is for results
+        if not words:  # on stderr, because a redirected stdout is for results
             parser.print_help(sys.stderr)
             return InputError.exit_code
         args = _understood(parser, words)
-        if args.command == "completion":  # a shell that starts does not wait for the rest
+        if args.command == "completion":  # imports little, because shells call it when they start
             import_module("onnxgrad.cli.commands.completion").show(args.shell)
             return 0
         _start_children(args)
@@ -75,8 +75,8 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
 
 
 def _start_children(args: argparse.Namespace) -> None:
-    """Start the processes in which models will run: they take as long as our imports, which come
-    next.
+    """Start the processes in which models will run. They start as slowly as our imports, which
+    follow.
     """
     if getattr(args, "no_verify", True) or getattr(args, "provider", "") != "cpu":
         return
@@ -118,7 +118,9 @@ def _foreseen(error: BaseException) -> tuple[str, int] | None:
 
 
 def _ours(error: BaseException, args: argparse.Namespace | None, verbose: bool) -> int:
-    """Report an unexpected error: the model's if onnxruntime refuses it, else an internal error."""
+    """Report an unexpected error. If onnxruntime refuses the model, the error is about the model,
+    else it is an internal error.
+    """
     theirs = None
     if args is not None and isinstance(error, Exception):
         theirs = import_module("onnxgrad.cli.command").blamed(_models(args), error)
@@ -129,7 +131,7 @@ def _ours(error: BaseException, args: argparse.Namespace | None, verbose: bool) 
 
 
 def _models(args: argparse.Namespace) -> list[str]:
-    """The models that the arguments name."""
+    """Return the models that the arguments name."""
     found = getattr(args, "model", None) or [getattr(args, "a", None), getattr(args, "b", None)]
     return [found] if isinstance(found, str) else [name for name in found if name is not None]
 
@@ -143,13 +145,15 @@ _REPORT = (
 def _failed(message: str, code: int, verbose: bool) -> int:
     if verbose:
         print(_traceback(), file=sys.stderr)
-    with contextlib.suppress(OSError):  # stderr is closed: only the exit code is left
+    with contextlib.suppress(OSError):  # stderr is closed: the exit code must suffice
         print(fitted(complaint(message), sys.stderr), file=sys.stderr)
     return code
 
 
 def _traceback() -> str:
-    """The error being handled with its frames; its message, which may name anything, on a line."""
+    """Return the traceback of the error being handled, with its message, which may contain any
+    text, made safe to print.
+    """
     parts = []
     for part in traceback.format_exception(*sys.exc_info()):
         inner = part.strip("\n")
@@ -167,7 +171,7 @@ def _flush() -> None:
 
 
 def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser, with the options of the commands that `words` may call."""
+    """Return the parser, with the options of the commands that `words` may call."""
     parser = Parser(
         prog="onnxgrad", description="Better and differentiated ONNX files, proved by running them."
     )

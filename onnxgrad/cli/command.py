@@ -16,13 +16,15 @@ __all__ = ["blamed", "carry_out"]
 
 
 def carry_out(args: argparse.Namespace, run: Callable[[argparse.Namespace, Output], int]) -> int:
-    """Run the command that `args` name, which `run` is, with the user's plugins; its exit code."""
+    """Run the command of `args`, which is the function `run`, with the user's plugins. Returns its
+    exit code.
+    """
     if not getattr(args, "makes_folders", False):
         check_reports(args)
     for library in getattr(args, "custom_ops", ()):
         custom_ops(library)
     if args.plugin:
-        import_module("onnxgrad.surface")  # every rule and pass is there before a plugin runs
+        import_module("onnxgrad.surface")  # registers every rule and pass before a plugin runs
     args.own_passes = run_plugins(args.plugin)
     out = Output(
         color=args.color,

@@ -9,14 +9,14 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-_NARROW = 70  # columns below which what an option does stands below the option
-# a word of a command; an option stays with its value
+_NARROW = 70  # below this number of columns, the help of an option stands below the option
+# a word of a command, or an option with its value
 _WORD = re.compile(r"(?:-[\w-]+ (?=[^\s|-]))?(?:'[^']*'|\S)+")
 
 
 class Help(argparse.HelpFormatter):
-    """argparse's formatter, without cutting words. Indented lines of a text, commands and their
-    descriptions, stay lines.
+    """argparse's formatter, without cutting words. Indented lines, such as commands and their
+    descriptions, keep their line breaks.
     """
 
     def __init__(self, prog: str) -> None:
@@ -60,8 +60,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def command_lines(command: str, width: int) -> list[str]:
-    r"""A command on lines of this width where its words allow it, each but the last ended by a
-    backslash.
+    r"""Return a command as lines of this width, if its words allow it, joined by backslashes.
 
     >>> print(*command_lines("onnxgrad grad model.onnx -o 'my file'", 26), sep="\n")
     onnxgrad grad model.onnx \
@@ -72,7 +71,7 @@ def command_lines(command: str, width: int) -> list[str]:
 
 
 def _joined(words: Iterable[str], width: int, indent: str) -> list[str]:
-    """As many words to a line as it holds."""
+    """Return lines, each with as many words as fit."""
     lines: list[str] = []
     for word in words:
         if lines and len(lines[-1]) + 1 + len(word) <= width:

@@ -89,7 +89,7 @@ def _stdin() -> bytes:
 
 @contextmanager
 def naming(name: str) -> Iterator[None]:
-    """Errors inside have the model's name in front."""
+    """Errors inside this context are prefixed by the name of the model."""
     try:
         yield
     except OnnxgradError as error:
@@ -97,7 +97,7 @@ def naming(name: str) -> Iterator[None]:
 
 
 def named(error: OnnxgradError, name: str) -> OnnxgradError:
-    """Return the error with the model's name in front, unless its text has it."""
+    """Return the error prefixed by the model's name, unless its text contains the name."""
     if shown(name) not in str(error):
         error.args = (f"{shown(name)}: {error}", *error.args[1:])
     return error

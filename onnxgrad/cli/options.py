@@ -23,8 +23,8 @@ from onnxgrad.vocabulary import TUNE_FILE, TUNE_SECONDS
 
 
 def within_limits(args: argparse.Namespace, extra: float = 0.0) -> AbstractContextManager[None]:
-    """The work on one model, bound by the options; `extra` seconds are allowed on
-    top. Raises LimitReached.
+    """Return a context that bounds the work on one model by the options, plus `extra` seconds.
+    Raises LimitReached.
     """
     seconds = SECONDS if args.timeout is None else args.timeout
     return bounding_us(seconds + extra, args.max_memory)
@@ -61,8 +61,8 @@ def converted(
 def show_proved(
     found: Proved, args: argparse.Namespace, out: Output, models: Mapping[str, str], change: str
 ) -> None:
-    """Print the interface, the `change` and the proof of a model that was made of `models`, by the
-    arguments that name them. Raises NotProved.
+    """Print the interface, the `change` and the proof of a model. `models` are the originals, by
+    the arguments that name them. Raises NotProved.
     """
     block, report = found.program.main, found.report
     named = ", ".join(map(shown, models.values()))
@@ -103,8 +103,8 @@ def tuning_of(args: argparse.Namespace) -> Path | float | None:
 def keep_decisions(
     args: argparse.Namespace, target: Path | None, data: Mapping[str, Any] | None, out: Output
 ) -> None:
-    """Write the decisions where they are wanted: into a file of its own for each model of
-    --out-dir, nowhere for stdout.
+    """Write the decisions: to a separate file for each model of --out-dir, to no file for
+    stdout.
     """
     if data is None or not args.tune:
         return

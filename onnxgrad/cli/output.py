@@ -21,15 +21,15 @@ from onnxgrad.wording import printable, printable_json, printable_lines
 if TYPE_CHECKING:
     from rich.console import Console
 
-_LINE = 100  # columns of running text, on terminals that have more
-_FILES = 6  # that were written, by name without -v
+_LINE = 100  # columns of running text on wider terminals
+_FILES = 6  # names of written files shown without -v
 _PATIENCE = 1.0  # seconds of work before a progress bar appears
-# variables by which rich takes a stream for a terminal
+# variables that make rich treat a stream as a terminal
 _TERMINALS = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "JUPYTER_COLUMNS")
 
 
 def _console(stream: Any, color: str) -> Console:
-    # slow to import, and a quiet command prints nothing
+    # imported here: it is slow, and a quiet command prints nothing
     from rich.console import Console as RichConsole
 
     class BrokenPipeRaises(RichConsole):
@@ -60,8 +60,8 @@ def stdout_for_data(option: str) -> BinaryIO:
 
 
 class Output:
-    """The streams of one run. With `--json -` or `-o -` stdout belongs to that, and the tables
-    make room.
+    """The streams of one run. With `--json -` or `-o -`, stdout is reserved for that output; tables
+    are then dropped, or printed on stderr.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Output:
         print(printable_lines(text), file=sys.stderr)
 
     def commands(self, lines: Iterable[str]) -> None:
-        """Print lines on stderr that a build server obeys, unwrapped."""
+        """Print lines for a build server on stderr, unwrapped."""
         for line in lines:
             print(line, file=sys.stderr)
 
@@ -137,10 +137,10 @@ class Output:
         if not self.results.is_terminal:
             self.text(text.rstrip("\n"))
         elif not self._silent:
-            from rich.markdown import Markdown  # slow to import, and few commands print any
+            from rich.markdown import Markdown  # slow to import, and rarely needed
             from rich.theme import Theme
 
-            # the terminal's own colours, on its own background
+            # uses the terminal's colours and background
             rendered = Markdown(text, code_theme="ansi_dark", hyperlinks=False)
             with self.results.use_theme(Theme({"markdown.code": "cyan"})):
                 self.results.print(rendered, width=min(self.results.width, _LINE))
@@ -176,9 +176,9 @@ class Output:
 
     @contextmanager
     def progress(self, title: str, total: float) -> Iterator[Callable[[str, float | None], None]]:
-        """Show a bar on stderr for work of over a second; yields `advance(what, done or None)`.
+        """Show a bar on stderr for work of over a second. Yields `advance(what, done or None)`.
 
-        If stderr is no terminal there is no bar, and -v prints each stage on a line.
+        If stderr is not a terminal there is no bar, and -v prints a line for each stage.
         """
         if not self._bar:
             yield lambda what, _: self._stage(title, what)
@@ -201,7 +201,7 @@ class Output:
         def advance(what: str, completed: float | None) -> None:
             described = printable(f"{title}: {what}")
             known = completed is not None
-            # the bar pulses if the duration is unknown, and is full only at the end
+            # the bar pulses if the share is unknown, and is full only at the end
             bar.update(
                 steps,
                 description=described,

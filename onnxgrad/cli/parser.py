@@ -1,5 +1,5 @@
-"""The argument parser, its error messages, and the options of every command. Imports only what
-`--help` needs.
+"""The argument parser, its error messages, and the options that all commands share. Imports only
+what `--help` needs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onnxgrad.wording import perhaps, printable
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose errors are one line with a suggestion."""
+    """An argparse parser whose errors are one line with a suggestion."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False, formatter_class=Help)
@@ -27,14 +27,16 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message}{more}")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse, with our message for unexpected words."""
+        """Parse the arguments. Raises InputError for unexpected words."""
         found, more = self.parse_known_args(args, namespace)
         if more:
             raise InputError(f"unexpected '{more[0]}' (see {self.prog} {found.command} --help)")
         return found
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse, but report an unknown option before the arguments missing because of it."""
+        """Parse, but report an unknown option before the arguments that are missing because
+        of it.
+        """
         for word in args or ():
             if word == "--" or (self._subparsers is not None and word[:1] != "-"):
                 break
@@ -45,7 +47,7 @@ class Parser(argparse.ArgumentParser):
         known = [o for a in self._actions for o in a.option_strings if o.startswith("--")]
         if word.startswith("--") and " " not in word and word not in known:
             self.error(f"unknown option {word}{perhaps(word, known)}")
-        if len(word) > 2 and f"-{word}" in known:  # -output is not -o utput
+        if len(word) > 2 and f"-{word}" in known:  # -output would be parsed as -o utput
             self.error(f"unknown option {word} (did you mean '-{word}'?)")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -69,7 +71,7 @@ def wants(words: Sequence[str], short: str, long: str) -> bool:
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    """Options that every command has."""
+    """Add the options that every command has."""
     group = parser.add_argument_group("output")
     group.add_argument(
         "--json",

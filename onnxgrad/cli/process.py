@@ -18,15 +18,15 @@ from typing import Any, TextIO
 from onnxgrad.errors import RuleWarning, RunWarning
 from onnxgrad.wording import printable
 
-# signals by which a user or a system ends a program
+# signals with which a user or the system ends a program
 _SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
-_CLEANING = 1.0  # seconds after a signal in which another one does not disturb the cleaning up
+_CLEANING = 1.0  # seconds after a signal during which further signals do not disturb the cleanup
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal ended the run. `exit_code` is the one that a shell reports after that signal."""
+    """A signal ended the run. `exit_code` is the one that shells report after that signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -38,10 +38,11 @@ class Stopped(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Signals that end a program raise Stopped in here, so that it cleans up as after an error.
+    """Inside this context, signals that end a program raise Stopped, so that it cleans up as after
+    an error.
 
-    Those that the caller handles or ignores stay as they are, and so do all of them outside the
-    main thread.
+    Signals that the caller handles or ignores stay as they are. Outside the main thread, all
+    signals do.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -67,15 +68,15 @@ def stoppable() -> Iterator[None]:
             signal.signal(n, handler)
 
 
-# the handlers that `stoppable` took the place of
+# the handlers that `stoppable` replaced
 _before: dict[int, Any] = {}
 
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Signals do inside what they did before `stoppable`: an error raised in the middle of an
-    import leaves libraries of C half made, which complain. Nor is garbage looked for, which imports
-    leave none of: it takes a tenth of their time.
+    """Inside this context, signals have the handlers from before `stoppable`, because an exception
+    in the middle of an import leaves C libraries half initialised. The garbage collector is off:
+    imports leave no garbage, and it takes a tenth of their time.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -90,8 +91,9 @@ def importing() -> Iterator[None]:
 
 
 def open_streams() -> None:
-    """Put the null device where stdin, stdout or stderr is closed: the next file opened would take
-    its number, and get what a library prints. What Python writes there is lost, as it is anywhere.
+    """Open the null device for each of stdin, stdout and stderr that is closed. Otherwise the next
+    opened file would get its number and receive the output of libraries. Output of Python to it is
+    lost.
     """
     for number in range(3):
         try:
@@ -105,8 +107,8 @@ def open_streams() -> None:
 
 
 def leave(code: int) -> None:
-    """End this process with an exit code, at once: Python's own way takes a tenth of a second, for
-    memory that the system takes back anyway. Returns if another thread has work to finish.
+    """End this process immediately with an exit code. A normal exit takes a tenth of a second to
+    free memory that the system reclaims anyway. Returns if another thread has work to finish.
     """
     threads = (t for t in threading.enumerate() if t is not threading.main_thread())
     if any(not t.daemon for t in threads):
@@ -119,19 +121,19 @@ def leave(code: int) -> None:
 
 
 def _nowhere() -> TextIO:
-    return open(os.devnull, "w", encoding="utf-8", errors="replace")  # lives as long as the program
+    return open(os.devnull, "w", encoding="utf-8", errors="replace")  # open until the end
 
 
 def drop(stream: TextIO) -> None:
-    """Discard the rest of a stream; Python would try to write it again at exit, and complain."""
+    """Discard the rest of a stream. Otherwise Python would write it again at exit, and complain."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextlib.contextmanager
 def quiet_libraries(verbose: bool) -> Iterator[None]:
-    """Warnings of libraries are not messages of ours: not printed, or one line each with -v. Those
-    of a rule that failed are ours.
+    """Inside this context, warnings of libraries are not printed; with -v, each is one line.
+    Warnings of onnxgrad are always printed.
     """
 
     def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:

@@ -18,7 +18,7 @@ from onnxgrad.ir.storage import external_data
 from onnxgrad.ir.storage.atomic_files import is_stream
 from onnxgrad.ir.storage.places import STDIN, check_output, refuse_taken
 
-# the arguments that name files to read, and those, beside -o, that name one to write
+# arguments that name files to read, and arguments, in addition to -o, that name a file to write
 READ = ("model", "a", "b", "config", "recipe", "plugin", "input", "inputs", "feeds", "custom_ops",
          "tune_from", "expect", "original", "data", "validation", "bind", "reference")  # fmt: skip
 REPORTS = (
@@ -59,8 +59,8 @@ def write_model(program: Program, target: Path | None, out: Output) -> None:
 
 
 def write_models(made: Sequence[tuple[Program, Path | None]], out: Output) -> None:
-    """Write several models, all or none: what goes to stdout, in one piece, when the others are on
-    the disk. Raises InputError.
+    """Write several models, all or none. Models for stdout are written in one piece, after the
+    files. Raises InputError.
     """
     files = {target: program for program, target in made if target is not None}
     printed = [to_bytes(program) for program, target in made if target is None]
@@ -79,7 +79,7 @@ def write_models(made: Sequence[tuple[Program, Path | None]], out: Output) -> No
 
 
 def writer(target: Path | None, out: Output) -> Callable[[Program], bool]:
-    """The hook of a job that writes its result to `target`."""
+    """Return the hook of a job that writes its result to `target`."""
 
     def write(program: Program) -> bool:
         write_model(program, target, out)
@@ -94,9 +94,9 @@ def check_reports(
     read: Iterable[str] = (),
     written: Iterable[tuple[str, str]] = (),
 ) -> None:
-    """Raise InputError, before long work, when an option names no place for a file, or one that the
-    command uses; for -o only the latter. `read`: files that it reads beside those of the arguments;
-    `written`: what else writes, and where.
+    """Raise InputError, before long work, if the file of an option has no name or is used by the
+    command; for -o only the latter is checked. `read`: files that the command reads in addition to
+    those of the arguments; `written`: other files that it writes, with descriptions.
     """
     output: str | None = getattr(args, "output", None)
     files, taken = [*files_read(args), *read], list(written)
@@ -112,7 +112,7 @@ def check_reports(
     ]
     pairs = [(name, file) for name in PAIRS for file in _pairs(args, name).values()]
     for name, file in [*reports, *pairs]:
-        # of `ops` --markdown names no file
+        # for `ops`, --markdown names no file
         if isinstance(file, str) and not (name == "json" and file == STDIN):
             option = f"--{name.replace('_', '-')}"
             _check_report(option, file, files, taken)
@@ -157,7 +157,7 @@ def files_read(args: argparse.Namespace) -> list[str]:
 
 
 def check_not_weights(target: Path | None, model: Path | bytes) -> None:
-    """Raise InputError when `model` reads its weights from `target`."""
+    """Raise InputError if `model` reads its weights from `target`."""
     if target is None or not target.exists() or isinstance(model, bytes):
         return
     external_data.check_not_weights(target, read_proto(model), model.parent)

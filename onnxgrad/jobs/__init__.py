@@ -15,12 +15,12 @@ of the help. The type of a field is its check: a `Literal` becomes choices, a se
 flag that repeats, `Annotated[int, Range(1)]` a bound. A kind of value that a shell writes in its
 own way (NAME=SIZE) is a class with `check`, `read` and `join` in `groups.py`.
 
-The driver of a job, in a file called as the job, takes a model and the options; whoever calls it
-takes part by hooks: `optimize(model, OptimizeOptions(...), Hooks(on_stage=..., write=...))` returns
-an `Outcome` with what was done, or the error. The command shows it, Python returns its model, `ci`
-holds it to the recipe, Olive saves it; none of them assembles passes or proofs.
+The driver of a job is in a file of the same name. It accepts a model, the options, and hooks of its
+caller: `optimize(model, OptimizeOptions(...), Hooks(on_stage=..., write=...))` returns an `Outcome`
+with the result or the error. The command prints the outcome, Python returns its model, `ci` checks
+it against the recipe, and Olive saves it; none of them assembles passes or proofs.
 
-To convert a job: declare its options, write `onnxgrad/functions.py`'s function of it, let the
-command call `from_flags` and the driver, and delete the flags that were written by hand. Flags that
-only the command has (where to write, `--html`) stay rows beside the command.
+To add a job: declare its options, write its function in `onnxgrad/functions.py`, and let the
+command call `from_flags` and the driver. Flags that only the command has (where to write, `--html`)
+are rows in `onnxgrad/cli/usage.py`.
 """

@@ -1,6 +1,6 @@
 """One declaration of a job's options, and everything that is derived from it.
 
-A declaration is a frozen dataclass whose fields are `option(...)`. From it follow the keywords of
+A declaration is a frozen dataclass whose fields are `option(...)`. It determines the keywords of
 the Python function (`from_keywords`), the flags of the command (`add_flags`, `from_flags`), the
 keys of a recipe (`keys_of`), the options of Olive's pass (`config_of`) and the tables in the help
 (`table_of`). `onnxgrad.options` checks the type of a field in all of them.
@@ -31,7 +31,7 @@ from onnxgrad.options import (
 
 D = TypeVar("D", bound="Declaration")
 F = TypeVar("F", bound=Callable[..., Any])
-DIGITS = 20  # of a number in a flag: Python refuses to read thousands
+DIGITS = 20  # of a number in a flag; Python refuses to parse thousands
 _KEY = "option"
 _SEQUENCES = (list, tuple, Sequence, Mapping, dict)
 
@@ -254,7 +254,7 @@ def from_keywords(cls: type[Declaration]) -> Callable[[F], F]:
                     check_argument(kind, value, f"{owner}: {name}")
             return function(**rest, options=options)
 
-        calling.__signature__ = signature  # type: ignore[attr-defined]  # what inspect reads
+        calling.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
         calling.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{_listed(cls)}\n"
         return cast(F, calling)
 
@@ -272,7 +272,7 @@ def _signature(function: Callable[..., Any], cls: type[Declaration]) -> inspect.
         for o in options_of(cls)
     ]  # fmt: skip
     others = [p for p in own.parameters.values() if p.name != "options"]
-    # of arguments without a name those without a default come first
+    # positional parameters without a default come first
     together = sorted(
         [*others, *declared],
         key=lambda p: (p.kind, p.kind is not p.KEYWORD_ONLY and p.default is not p.empty),
@@ -292,7 +292,7 @@ def add_flags(parser: argparse.ArgumentParser, cls: type[Declaration]) -> None:
     given sets no attribute.
     """
     titles = list(dict.fromkeys(o.title for o in options_of(cls)))
-    # of one title the widest group comes first
+    # of the groups with one title, the widest comes first
     for o in sorted(options_of(cls), key=lambda o: (titles.index(o.title), -o.depth)):
         if o.flag is not None:
             group_of(parser, o.title).add_argument(

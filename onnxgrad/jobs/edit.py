@@ -94,7 +94,7 @@ def edited(
         rename_values(proto.graph, names)
         made = program_of(proto, program.folder, None, made.digests)
     unread = [v.name for v in made.main.inputs if not v.use_count and v.initializer is None]
-    notes = [f"{symbol} is {size} now, as the bound value has it" for symbol, size in sizes.items()]
+    notes = [f"{symbol} is {size} now, by the bound value" for symbol, size in sizes.items()]
     return made, [*notes, *(f"nothing reads the input {name} any more" for name in unread)]
 
 
@@ -128,7 +128,7 @@ def _array(where: str, declared: ValueInfoProto, value: Any) -> Array:
     if not isinstance(value, (np.ndarray, np.generic)):
         value = _converted(where, value, kind.elem_type, dtype)
         if value.ndim == 0 and shape and all(isinstance(d, int) for d in shape):
-            value = np.full(shape, value)  # a number fills a shape of fixed sizes
+            value = np.full(shape, value)  # a number fills a tensor of fixed shape
     array = np.asarray(value)
     texts = kind.elem_type == TensorProto.STRING and array.dtype.kind in "OUS"
     if array.dtype != dtype and not texts:
@@ -141,7 +141,7 @@ def _array(where: str, declared: ValueInfoProto, value: Any) -> Array:
         or any(isinstance(d, int) and d != s for d, s in zip(shape, array.shape, strict=True))
     ):
         raise InputError(
-            f"{where}: the model wants shape [{', '.join(map(str, shape))}], and the value has "
+            f"{where}: the model requires shape [{', '.join(map(str, shape))}], but the value has "
             f"{list(array.shape)}"
         )
     return array.astype(object) if texts else array
@@ -157,7 +157,7 @@ def _read(where: str, declared: ValueInfoProto, text: str) -> Any:
     if is_file(text):
         found = load_inputs(text, ModelProto(graph=GraphProto(input=[declared])))
         if declared.name not in found and len(found) > 1:
-            raise InputError(f"{where}: {text} holds {', '.join(found)}, and no {declared.name}")
+            raise InputError(f"{where}: {text} has {', '.join(found)}, but not {declared.name}")
         return found.get(declared.name, next(iter(found.values())))
     try:
         return json.loads(text)
@@ -223,8 +223,8 @@ def sizes_bound(graph: GraphProto, bound: Mapping[str, Array]) -> dict[str, int]
     for name, dim, size in plain:
         if found.setdefault(dim, size) != size:
             raise InputError(
-                f"'{name}' is bound to a value whose {dim} is {size}, and it is {found[dim]} in "
-                "another axis that is bound"
+                f"'{name}' is bound to a value whose {dim} is {size}, but another bound "
+                f"axis has {found[dim]}"
             )
     for name, dim, size in pairs:
         wanted = evaluate(dim, found) if symbols_in(dim) <= found.keys() else size
@@ -245,7 +245,7 @@ def _bind(program: Program, name: str, array: Array) -> None:
         v.initializer = tensor
         block.initializers[name] = v
     v.set_constant(tensor)
-    if program.ir_version >= 4:  # below, initializers are inputs too
+    if program.ir_version >= 4:  # before IR version 4, initializers are also inputs
         block.inputs = [other for other in block.inputs if other is not v]
         v.is_input = False
     block.touch()
@@ -298,7 +298,7 @@ def _check_names(model: ModelProto, names: Mapping[str, str]) -> None:
 
 # ---- around the passes of `optimize` ------------------------------------------------------------
 
-# options of a proof that hold for changes of the interface too: those are exact
+# options of a proof that also apply to changes of the interface, which are exact
 _PROOF = frozenset({"provider", "threads", "seeds", "legs", "inputs", "dims", "allow_empty"})
 
 
@@ -352,7 +352,7 @@ def _opened(
     model: Program, options: OptimizeOptions, table: Mapping[str, Any] | None, when: str,
     outcome: Outcome,
 ) -> Program:  # fmt: skip
-    """Return the model with the dimensions open that the table names, or the model itself."""
+    """Return the model with the dimensions of the table made dynamic, or the model itself."""
     if table is None or "open_batch" not in table:
         return model
     from onnxgrad.jobs.open_batch import open_batch, open_sizes

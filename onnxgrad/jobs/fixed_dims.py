@@ -51,10 +51,10 @@ def fix(
             hint = did_you_mean(name, known, f"there are: {', '.join(known) or 'none'}")
             raise InputError(f"{where}: no input has a dimension {name!r}; {hint}")
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-            raise InputError(f"{where}: a whole number from 0 on is wanted")
+            raise InputError(f"{where}: the size must be a whole number, at least 0")
     for graph in every_graph(made.graph):
         _fix((*graph.input, *graph.output), dims)
-        # other shapes are inferred anew
+        # other shapes are inferred again
         for value in list(graph.value_info):
             shapes = (kind.shape.dim for kind in tensor_types(value.type))
             symbols = (
@@ -67,7 +67,7 @@ def fix(
 def _fix(values: Iterable[ValueInfoProto], dims: Mapping[str, int]) -> None:
     for value in values:
         for kind in tensor_types(value.type):
-            # an axis without a name is called by its place
+            # an axis without a name is identified by its index
             for name, dim in zip(shape_of(value.name, kind) or (), kind.shape.dim, strict=False):
                 symbols = symbols_in(name) if isinstance(name, str) else set()
                 if symbols and (symbols <= dims.keys() or name in dims):

@@ -34,9 +34,9 @@ from onnxgrad.verify.running.session import open_session, versions
 from onnxgrad.vocabulary import FLOAT16_BOUND
 from onnxgrad.wording import option
 
-# in the place of a name to keep: search for the names
+# as a name in `keep`: search for the nodes to keep
 AUTO = "auto"
-# Less and Where, in the forms that take float32
+# the opset in which Less and Where accept float32
 _OLDEST = 9
 
 
@@ -51,7 +51,7 @@ def float16(
     proof = None
     if options.verify:
         proof = options.proof()
-        # bounds of single outputs are beside that of float16, those of all outputs replace it
+        # bounds of single outputs extend the default bound, bounds of all outputs replace it
         metrics = several(options.metric or (), "metric")
         bounds = Bounds.of(options.atol, options.rtol, metrics)
         proof["metric"] = [*([] if bounds.common else [FLOAT16_BOUND]), *metrics]
@@ -134,7 +134,7 @@ def _fault(refuted: RewriteRefuted, proof: Mapping[str, Any]) -> str:
     except RunFailed as error:
         if error.stage == "killed":
             version = versions()["onnxruntime"]
-            return f"onnxruntime {version} dies while it loads them in float16 ({error.reason})"
+            return f"onnxruntime {version} crashes while it loads them in float16 ({error.reason})"
     return ""
 
 

@@ -56,7 +56,7 @@ class Float16Search:
             if culprit is None:
                 return self._noted(self._rest(_rewrites(found)[low:], found, low))
             refuted, at = culprit
-            if not at.matched:  # an input or output, which `io` asks for
+            if not at.matched:  # an input or output, which `io` converts
                 raise found
             self._keep([(at.matched[0], f"the proof fails with it in float16: {_why(refuted)}")])
             again = self._try(None)

@@ -58,7 +58,7 @@ _SAMPLE = 8  # values of a proof; a check looks at all
 
 @dataclass(frozen=True)
 class Changed:
-    """A program, and its new parts."""
+    """A changed program, the names of its new parts, and notes."""
 
     program: Program
     new: Any
@@ -130,7 +130,7 @@ def derive(
             proof = _without(proof, samples)
             hooks.on_stage("every sample against a batch of 1")
             rows = _each_sample(one, found, opened, proof)
-        if proof is not None and proves and not proof.ste:  # no differences of an estimate
+        if proof is not None and proves and not proof.ste:  # an estimate cannot be checked
             report = _sample(model, found, options, hooks, proof)
         made = Derived(found, seconds, report, rows)
         if made.ok and hooks.write is not None:
@@ -149,7 +149,7 @@ def _of_samples(found: Gradient, samples: Samples) -> tuple[Gradient, Opened]:
 
 
 def _without(proof: GradOptions, samples: Samples) -> GradOptions:
-    """Return the options of a proof at a batch of 1, which is no size of a symbol."""
+    """Return the options of a proof at a batch of 1, without the size of the batch symbol."""
     dims = {n: size for n, size in (proof.dims or {}).items() if n != samples.symbol}
     return proof.having(dims=dims or None)
 
@@ -157,7 +157,9 @@ def _without(proof: GradOptions, samples: Samples) -> GradOptions:
 def _each_sample(
     one: ModelProto | None, found: Gradient, opened: Opened, proof: GradOptions
 ) -> Report:
-    """Compare the gradients of several samples with those of each alone, which may be the same."""
+    """Compare the gradients of several samples with those of each sample by itself. Gradients may
+    be equal in all samples.
+    """
     made = to_proto(opened.program, weights=True)
     return RowProof(
         one or made, made, opened.rows, providers_of(proof.provider), proof.dims, proof.seed,

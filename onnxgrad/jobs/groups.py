@@ -211,7 +211,7 @@ class _PerOutput:
     def join(self, values: Sequence[tuple[str, float]], flag: str) -> Any:
         common = [value for output, value in values if not output]
         if common and len(values) > 1:
-            raise InputError(f"{flag}: one number for all outputs, or one for each that is named")
+            raise InputError(f"{flag}: write one number for all outputs, or OUTPUT=X for each")
         return common[-1] if common else dict(values)
 
 

@@ -125,7 +125,7 @@ def joined(a: Program, b: Program, options: JoinOptions) -> Joined:
     )
 
 
-# ---- what feeds what ----------------------------------------------------------------------------
+# ---- links ---------------------------------------------------------------------------------------
 
 
 def _links(a: Program, b: Program, options: JoinOptions) -> dict[str, str]:
@@ -154,7 +154,7 @@ def _links(a: Program, b: Program, options: JoinOptions) -> dict[str, str]:
     where = option("--map NAME=OTHER", "map={NAME: OTHER}")
     raise InputError(
         f"no output of A ({', '.join(outputs)}) has the name of an input of B "
-        f"({', '.join(inputs)}): say with {where} what feeds what"
+        f"({', '.join(inputs)}): connect them with {where}"
     )
 
 
@@ -172,7 +172,7 @@ def _check_types(a: Program, b: Program, source: str, taken: str) -> None:
     mine = next(v.type for v in (*a.main.outputs, *a.main.inputs) if v.name == source)
     theirs = next(v.type for v in b.main.inputs if v.name == taken)
     if not _fit(mine, theirs):
-        raise InputError(f"A's '{source}' is {mine}, and B's input '{taken}' wants {theirs}")
+        raise InputError(f"A's '{source}' is {mine}, but B's input '{taken}' requires {theirs}")
 
 
 def _fit(mine: Type | None, theirs: Type | None) -> bool:
@@ -225,7 +225,7 @@ def _align_opsets(a: Program, b: Program) -> list[str]:
         if domain and b.opsets.get(domain, version) != version:
             raise InputError(
                 f"A imports version {version} of the domain '{domain}' and B version "
-                f"{b.opsets[domain]}: a model has one"
+                f"{b.opsets[domain]}: both must be the same"
             )
     newest, notes = max(a.opset, b.opset), []
     for which, program in (("A", a), ("B", b)):
@@ -319,7 +319,7 @@ class _Classes:
         if a == b:
             return
         if isinstance(b, int):
-            raise InputError(f"{where}: one size would be {a} and {b} at once, by what feeds what")
+            raise InputError(f"{where}: the links require one size to be both {a} and {b}")
         self.above[b] = a
 
 
@@ -357,7 +357,7 @@ def _check_interface(
             way = option(f"--map {new}={old}", f"map={{{new!r}: {old!r}}}")
             share = f"feed that of B with {way}, or " if old in inputs else ""
             raise InputError(
-                f"'{new}' is an input or output of A and of B: {share}set the names of B apart "
+                f"'{new}' is an input or output of A and of B: {share}rename the values of B "
                 f"with {option('--prefix TEXT', 'prefix=')}"
             )
         known.add(new)

@@ -30,9 +30,9 @@ from onnxgrad.options import several
 from onnxgrad.passes.convert_opset import hide_weight_inputs
 from onnxgrad.wording import option, perhaps
 
-# of other domains nothing is known: their operators may draw, or keep a state
+# operators of other domains may draw random numbers or keep a state
 _DOMAINS = ("", "ai.onnx.ml")
-# what computed constants of these types are: sizes, axes, masks
+# computed constants of these types are sizes, axes and masks
 _SIZES = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL, TensorProto.STRING)
 
 
@@ -99,11 +99,11 @@ def prepare_path(rest: Path) -> Path:
 def _nothing(is_little: bool) -> str:
     if is_little:
         return (
-            "what depends on weights alone takes no longer than it takes to pass it as inputs: "
-            "`onnxgrad lift` splits the model all the same"
+            "values that depend on weights alone are computed as fast as inputs are passed: "
+            "`onnxgrad lift` splits the model anyway"
         )
     more = option("--weights NAME", "weights=NAME")
-    return f"nothing depends on weights alone: {more} names what is set at load"
+    return f"nothing depends on weights alone: {more} names the values that are set at load"
 
 
 def lifted(program: Program, names: Sequence[str], *, paying: bool = False) -> list[str]:
@@ -114,7 +114,7 @@ def lifted(program: Program, names: Sequence[str], *, paying: bool = False) -> l
     block.schedule()
     weights = {v for v in block.vars() if v.name in names}
     outputs = {*block.outputs, *block.pinned}
-    made: dict[Binding, bool] = {}  # whether it depends on a weight that is named
+    made: dict[Binding, bool] = {}  # whether the binding depends on a named weight
     for b in block.bindings:
         free = b.domain in _DOMAINS and not (b.blocks or draws(b) or called(b) is not None)
         if free and _typed(b) and outputs.isdisjoint(_results(b)) and _ready(b, weights, made):
@@ -124,7 +124,7 @@ def lifted(program: Program, names: Sequence[str], *, paying: bool = False) -> l
             )
     if paying:
         made = what_pays(made, weights)
-    # a constant is no work, and the sizes of a Reshape are known where they are computed only
+    # constants cost nothing, and sizes of a Reshape must be computed in the part that reads them
     return [
         v.name
         for b, named in made.items()
@@ -144,7 +144,8 @@ _PRODUCTS = frozenset({"MatMul", "Gemm"})
 
 
 def what_pays(made: dict[Binding, bool], weights: set[Var]) -> dict[Binding, bool]:
-    """What of a preparation takes longer in each run than passing its results as inputs.
+    """Return the part of a preparation that takes longer in each run than passing its results as
+    inputs.
 
     Inputs that only the preparation reads are saved. Views of a weight, and a Transpose that
     onnxruntime makes part of a product, take no time.
@@ -169,7 +170,7 @@ def what_pays(made: dict[Binding, bool], weights: set[Var]) -> dict[Binding, boo
 
 
 def _is_free(b: Binding) -> bool:
-    """Whether it takes no time where it stands: a view, or the Transpose of a factor."""
+    """Whether a binding takes no time where it is: a view, or the Transpose of a factor."""
     if b.op in _VIEWS:
         return True
     rank = b.out.rank or 0
@@ -183,7 +184,7 @@ def _is_free(b: Binding) -> bool:
 
 
 def _microseconds(b: Binding) -> float:
-    """An estimate of what a binding takes; infinite if its sizes are unknown."""
+    """Return an estimate of the time of a binding; infinite if its sizes are unknown."""
     if b.op in _VIEWS:
         return 0.0
     sizes = [element_count(v.shape) for v in (*_results(b), *b.inputs) if v is not None]
@@ -196,12 +197,12 @@ def _microseconds(b: Binding) -> float:
 
 
 def _parts(made: Mapping[Binding, bool]) -> Iterator[list[Binding]]:
-    """The bindings that results connect, in parts without a connection."""
+    """Yield the connected parts of the bindings: within a part, results connect them."""
     left = dict.fromkeys(made)
     while left:
         part = [next(iter(left))]
         del left[part[0]]
-        for b in part:  # grows
+        for b in part:  # which grows
             near = [v.definition for v in b.reads()]
             near += [user for v in _results(b) for user in v.users]
             for other in near:
@@ -216,12 +217,14 @@ def _results(b: Binding) -> list[Var]:
 
 
 def _typed(b: Binding) -> bool:
-    """Whether its results can be inputs: tensors of known type."""
+    """Whether the results of a binding can be inputs: tensors of known type."""
     return all(isinstance(v.type, TensorType) and v.dtype for v in _results(b))
 
 
 def _ready(b: Binding, weights: set[Var], made: Mapping[Binding, bool]) -> bool:
-    """Whether it reads only weights, constants and results of `made`, and at least one value."""
+    """Whether a binding reads only weights, constants and results of `made`, and at least one
+    value.
+    """
     values = [v for v in b.inputs if v is not None]
     if b.op == "Constant":
         return True

@@ -23,13 +23,15 @@ def change(
     before = to_proto(program)
     for key in unset:
         if key in values:
-            raise InputError(f"metadata {key!r} is to be set and unset")
+            raise InputError(f"metadata {key!r} cannot be both set and unset")
         if program.metadata.pop(key, None) is None:
             known = ", ".join(program.metadata) or "none"
-            raise InputError(f"metadata {key!r} is not there to be unset (there is: {known})")
+            raise InputError(f"metadata {key!r} to unset does not exist (there is: {known})")
     for key, text in values.items():
         if not isinstance(key, str) or not isinstance(text, str) or not key:
-            raise InputError(f"metadata {key!r}: a name and a text are wanted, not {text!r}")
+            raise InputError(
+                f"metadata {key!r}: the key must not be empty, the value must be text, not {text!r}"
+            )
         program.metadata[key] = text
     for name, value in header.items():
         wanted = int if name == "model_version" else str

@@ -72,7 +72,7 @@ def vmap(model: ModelLike, options: VmapOptions, hooks: Hooks) -> OpenedModel:
         model = settled(model)
         program = load_own(model)
         hooks.on_read(program)
-        if as_inputs(program, options.inputs):  # the original is one with these weights as inputs
+        if as_inputs(program, options.inputs):  # compare with weights as inputs
             model = to_proto(program, weights=True)
             program = load_own(model)
         mapped = map_inputs(program, options.inputs, axis=options.axis, symbol=options.symbol)
@@ -138,7 +138,9 @@ def open_sizes(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> Siz
 def _compared(
     model: ModelProto, references: Sequence[ModelProto], wanted: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Return the new sizes that a reference has with a number of their own, not the file's."""
+    """Return the new sizes for which a reference has another number than the file, used for no
+    other size.
+    """
     places = {v.name: i for i, v in enumerate(model.graph.input)}
     axes = {
         name: (places.get(place, 0), int(axis[:4]) if axis.isdecimal() else 0)
@@ -162,9 +164,9 @@ def _size(model: ModelProto, place: int, axis: int) -> object:
 def _unknown(opened: OpenedSizes) -> str:
     sizes = ", ".join(f"{name}={size}" for name, size in opened.sizes.items())
     return (
-        f"proved at {sizes}; at other sizes it runs and shapes follow, and its numbers are what "
-        f"its operators compute there: {option('--reference FILE', 'reference=')} compares them "
-        "with another export"
+        f"proved at {sizes}; at other sizes it runs and its shapes are right, but its numbers "
+        f"are not compared: {option('--reference FILE', 'reference=')} compares them with another "
+        "export"
     )
 
 
@@ -203,7 +205,9 @@ def _at_sizes(
 
 
 def _by_place(original: ModelProto, made: ModelProto) -> dict[str, str]:
-    """Pair inputs and outputs by place: exporters invent names, others at each export."""
+    """Pair inputs and outputs by position, because exporters invent different names at each
+    export.
+    """
     return {
         ours.name: theirs.name
         for a, b in (

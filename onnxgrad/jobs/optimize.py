@@ -171,7 +171,7 @@ def pipeline_of(options: OptimizeOptions, plugins: Sequence[Pass] = ()) -> Pipel
     return leave_out(Pipeline((*first, *passes)), options.without)
 
 
-# options of the proof that speak of the whole model's inputs
+# options of the proof that refer to inputs of the whole model
 _OF_THE_WHOLE = frozenset(
     {"inputs", "dims", "weights", "allow_empty", "excuse", "atol", "rtol", "metric", "coverage"}
 )
@@ -363,7 +363,7 @@ def _name_as_before(program: Program, trace: Trace) -> None:
         live = v.definition is not None and v.definition.is_live
         if live and not v.returned and name in names and v.type is not None:
             names.remove(name)
-            if name in declared and declared[name] != v.dtype:  # as float16 changes it
+            if name in declared and declared[name] != v.dtype:  # float16 changes the dtype
                 v.block.declared[v] = ValueInfoProto(name=name, type=type_to_proto(v.type))
             renamed[v.name] = name
             v.rename(name)
@@ -410,7 +410,7 @@ def _culprit(
 
     try:
         first = bisect(total, good)
-    # a second look disagrees with the first (time ran out, a random operator)
+    # the second check disagrees with the first (time ran out, a random operator)
     except InternalError:
         return None
     return rewritten(first)[1].rewrites[first - 1]

@@ -72,7 +72,7 @@ class Outcome(Plain):
     newer: NewerOperators = field(default_factory=NewerOperators)
     given: Program | None = None  # as it was read, if it was changed before the passes
     changed: Program | None = None  # after the passes and their proof
-    prepare: Program | None = None  # what `lift` split off
+    prepare: Program | None = None  # the preparation that `lift` split off
     changes: list[Change] = field(default_factory=list)
     written: bool = False
     seconds: dict[str, float] = field(default_factory=dict)

@@ -29,7 +29,7 @@ from onnxgrad.results import Plain
 
 MARK = "layer_ann"
 OPTION = "session.layer_assignment_settings"
-# nodes carry metadata from that IR version on, device configurations from this
+# the first IR versions with metadata of nodes, and with device configurations
 _METADATA_SINCE = 10
 _CONFIGURATIONS_SINCE = 11
 _CONFIGURATION = "onnxgrad"
@@ -96,7 +96,7 @@ class Copy(Plain):
 
 
 def called(b: Binding) -> str:
-    """The operator, and the node's name if it has one."""
+    """Return the operator, and the node's name if it has one."""
     return f"{b.op} {b.node.name}".strip()
 
 
@@ -266,7 +266,7 @@ def annotate(program: Program, placement: Placement, *, ir: bool = False) -> Non
             keep(node.device_configurations, lambda c: c.configuration_id != _CONFIGURATION)
             configuration = node.device_configurations.add(configuration_id=_CONFIGURATION)
             for v in b.outputs:
-                if v is not None:  # whole on one device: a sharding without a sharded axis
+                if v is not None:  # on one device: a sharding without a sharded axis
                     configuration.sharding_spec.add(
                         tensor_name=v.name, device=[names.index(device)]
                     )

@@ -1,34 +1,34 @@
-"""Recipes: the options of `optimize`, and what must come out, in `[tool.onnxgrad]` of
-pyproject.toml, in onnxgrad.toml, or in a TOML file that is named.
+"""Recipes: the options of `optimize` and the requirements on its result, in `[tool.onnxgrad]` of
+pyproject.toml, in onnxgrad.toml, or in a TOML file that the caller names.
 
-    [tool.onnxgrad]                       # in another file than pyproject.toml: at top level
+    [tool.onnxgrad]                       # in other files than pyproject.toml: at top level
     preset = "default"                    # or passes = "a,b{option=value}" (or a list of such)
     without = ["combine-parallel-conv"]
     merge = "auto"
     target_opset = 23
     for = "onnxruntime"
-    allow_unproved = true                 # by `onnxgrad ci`, where verify.run = false
+    allow_unproved = true                 # for `onnxgrad ci`, if verify.run = false
 
     [tool.onnxgrad.verify]
     dims = { batch = 4 }
     seeds = [0, 1]
     inputs = ["batch.npz"]                # files lie beside the recipe
-    tolerance = 1e-6                      # of max|y|, on top of the calibrated one
-    rtol = 1e-2                           # in its place, as `onnxgrad verify --rtol`; also atol and
+    tolerance = 1e-6                      # of max|y|, in addition to the calibrated one
+    rtol = 1e-2                           # replaces it, as `onnxgrad verify --rtol`; also atol and
     metric = ["cosine=0.999"]             # metric; rtol = { logits = 1e-2 } is for one output
 
     [tool.onnxgrad.models."unet*.onnx"]   # the options above again, for these models alone, and:
     require = { MatMul = "<=164", "MatMul+Gemm" = "<=200", bytes = "<= -10%" }
 
-`onnxgrad ci` takes the models that the globs find, and reads what no other command does (`onnxgrad
-optimize` has options of its own for it):
+`onnxgrad ci` processes the models that the globs find. Only `ci` reads these tables (`onnxgrad
+optimize` has options instead):
 
     [tool.onnxgrad.ci]
-    models = ["models/*.onnx", "!**/old*"]    # in place of the globs above, which then mean options
+    models = ["models/*.onnx", "!**/old*"]    # in place of the globs above, which then set options
     out = "build/{name}.onnx"
     lock = "onnxgrad.lock.json"               # of mobile.toml: "mobile.lock.json"
 
-    [tool.onnxgrad.bench]                 # how latency is measured, where it is required or:
+    [tool.onnxgrad.bench]                 # how latency is measured, if it is required or if:
     run = true
     seconds = 2.0
     rounds = 20
@@ -113,7 +113,7 @@ class Recipe:
         """Return the options for one model: those of the caller, else the recipe's."""
         own = self.of(model, found_by)
         found = {OPTIONS[key].name: value for key, value in own.items() if key in OPTIONS}
-        if "preset" in options.given:  # of the two, what the caller set alone
+        if "preset" in options.given:  # of preset and passes, only the one that the caller set
             found.pop("passes", None)
         mine = {k: v for k, v in found.items() if k not in options.given}
         return OptimizeOptions.from_settings(
@@ -180,7 +180,7 @@ def find(config: str | None) -> Recipe | None:
         return read(Path(config))
     own = read(Path(OWN_FILE)) if Path(OWN_FILE).is_file() else None
     table = None
-    # a file that is missing, or no TOML, is another tool's to mend
+    # a missing or invalid pyproject.toml is the concern of other tools
     with contextlib.suppress(OSError, InputError, ValueError, RecursionError):
         table = _table(tomllib.loads(text_of(Path("pyproject.toml"))))
     if own is not None and table is not None:
@@ -196,7 +196,7 @@ def read(path: Path) -> Recipe:
         data = tomllib.loads(text_of(path))
     except OSError as e:
         raise InputError(f"{path}: {e.strerror or e}") from e
-    # no TOML; or more digits, deeper arrays than Python reads
+    # not TOML, or more digits or deeper arrays than Python parses
     except (ValueError, RecursionError) as e:
         why = " ".join(str(e).split())
         if path.suffix == ".onnx":
@@ -215,7 +215,7 @@ def _table(data: Mapping[str, Any]) -> Any:
 def parse(table: Any, where: str) -> Recipe:
     """Return the recipe of a table in the file `where`. Raises InputError, which names the key."""
     if not isinstance(table, dict):
-        raise InputError(f"{where}: [{TABLE}] is a table")
+        raise InputError(f"{where}: [{TABLE}] must be a table")
     if not isinstance(table.get("models", {}), dict):
         one = heading(where, 'models."*.onnx"')
         raise InputError(

@@ -72,7 +72,7 @@ def _fails(
     scratch: Path,
     original: tuple[ModelProto, str, Collection[int] | None],
 ) -> Interesting:
-    """Return a function that tells whether a candidate still fails."""
+    """Return a function that returns whether a candidate still fails."""
     if callable(check):
         asked = check
         if not asked(deepcopy(original[0])):

@@ -1,8 +1,8 @@
 """Requirements of a recipe: bounds on the facts of the result.
 
-MatMul = 72                     # as often as that; "MatMul+Gemm" counts both
+MatMul = 72                     # exactly this count; "MatMul+Gemm" counts both
 nodes = "<= 1500"
-bytes = "<= -10%"               # of the model as it was given: at least a tenth less
+bytes = "<= -10%"               # relative to the input model: at least a tenth less
 memory = "<= 200MB"             # at the peak of a run
 parameters = "<= baseline"      # of the lock that `onnxgrad ci` keeps; or "<= baseline +5%"
 latency = "<= 0.9"              # time over the input's; or "<= 1.1 of models/old.onnx"
@@ -35,7 +35,7 @@ from onnxgrad.verify import Report
 from onnxgrad.vocabulary import LEGS
 from onnxgrad.wording import perhaps
 
-INPUT = "input"  # the model as it was given, to which the result is held
+INPUT = "input"  # the input model, with which the result is compared
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ def _misfit(name: str, bound: Bound, match: re.Match[str]) -> str:
     if bound.of and name != "latency":
         return "only latency is a ratio to another model"
     if not bound.base and name != "latency" and bound.number != int(bound.number):
-        return "a whole number is wanted"
+        return "the number must be whole"
     if bound.base == INPUT and bound.number < -1:
         return "an upper bound of 0 cannot be met"
     return ""

@@ -1,1 +1,3 @@
-"""`optimize` as a pass of Olive workflows; nothing else imports this folder, which needs Olive."""
+"""`optimize` as a pass of Olive workflows. Nothing else imports this folder, because it needs
+Olive.
+"""

@@ -1,4 +1,6 @@
-"""The pass of Olive that runs `onnxgrad.optimize`: what is not proved fails the workflow."""
+"""The pass of Olive that runs `onnxgrad.optimize`. A result that is not proved fails the
+workflow.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,15 @@ OPTIONS = config_of(OptimizeOptions)
 class OnnxgradOptimize(Pass):  # type: ignore[misc]  # Olive ships no types
     """Rewrites an ONNX model by laws and proves the result, as `onnxgrad optimize` does.
 
-    The proof runs on the workflow's execution provider where onnxgrad knows it (CPU, CUDA), else on
-    CPU. A rewrite that is refuted, a result that is not proved and a bad option end the workflow
-    with one line: ValueError, since Olive logs most other errors and goes on without a model.
+    The proof runs on the workflow's execution provider if onnxgrad knows it (CPU, CUDA), else on
+    CPU. A refuted rewrite, a result that is not proved and an invalid option end the workflow with
+    one line. They raise ValueError, because Olive logs most other errors and continues without a
+    model.
     """
 
     @staticmethod
     def is_accelerator_agnostic(accelerator_spec: AcceleratorSpec) -> bool:
-        """False: rewrites and proof depend on the provider."""
+        """Return False: rewrites and proof depend on the provider."""
         return False
 
     @classmethod
@@ -71,7 +74,7 @@ class OnnxgradOptimize(Pass):  # type: ignore[misc]  # Olive ships no types
 
 
 def _known(options: Any) -> Any:
-    """Olive leaves out options that it does not know, without a word."""
+    """Return the options. Raises ValueError for an unknown one, which Olive would silently drop."""
     for name in options:
         if name not in OPTIONS:
             near = did_you_mean(name, OPTIONS, f"there are {', '.join(OPTIONS)}")

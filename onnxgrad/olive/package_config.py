@@ -1,7 +1,7 @@
-"""What `olive run --package-config` takes: where Olive finds our pass.
+"""The file for `olive run --package-config`, in which Olive finds our pass.
 
-Such a file stands in the place of Olive's own list, so that a workflow with passes of Olive beside
-ours needs both: `python -m onnxgrad.olive.package_config > passes.json`.
+Such a file replaces Olive's own list, so it must contain Olive's passes, too: `python -m
+onnxgrad.olive.package_config > passes.json`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OURS = Path(__file__).with_suffix(".json")
 
 
 def package_config() -> dict[str, Any]:
-    """Olive's own passes and ours, for `olive.workflows.run(workflow, package_config=...)`."""
+    """Return Olive's passes and ours, for `olive.workflows.run(workflow, package_config=...)`."""
     theirs = Path(OlivePackageConfig.get_default_config_path())
     found: dict[str, Any] = json.loads(theirs.read_text(encoding="utf-8"))
     found["passes"] |= json.loads(OURS.read_text(encoding="utf-8"))["passes"]

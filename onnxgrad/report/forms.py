@@ -1,4 +1,4 @@
-"""How the results that Python users hold are shown: as text, in a notebook, Markdown, as a page."""
+"""Registers the forms of results for Python users: text, notebook, Markdown, page."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _PAGES: dict[type, Callable[[Any], str]] = {
 
 
 def parts_of(result: Rendered, verbose: bool = False) -> Iterator[Part]:
-    """Returns the lines and tables of a result's text; with `verbose` all of them."""
+    """Return the lines and tables of a result's text; with `verbose` all of them."""
     return _PARTS[type(result)](result, verbose)
 
 
-# for `onnxgrad.results.FORMS`
+# fills `onnxgrad.results.FORMS`
 SHOWN_AS: Mapping[str, Callable[[Any], str]] = {
     "text": lambda result: plain(parts_of(result)),
     "notebook": lambda result: markup(parts_of(result)),

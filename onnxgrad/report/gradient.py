@@ -19,25 +19,27 @@ _SHOWN = 8  # checked values without -v
 
 @dataclass(frozen=True)
 class GradientMade(Plain):
-    """A gradient graph, the nodes that the model had, the seconds it took, its check if any."""
+    """A gradient graph, the number of nodes of the model, the seconds it took, and its check, if
+    any.
+    """
 
     json_keys = (
         "targets=gradient.targets adjoints=gradient.adjoints inputs=gradient.seeds "
         "notes=gradient.notes nodes=counts seconds check"
     )
 
-    gradient: Any  # a Gradient, or another kind of what was formed
+    gradient: Any  # a Gradient, or another kind of result
     before: int
     seconds: float
     check: GradientReport | None
 
     @property
     def counts(self) -> dict[str, int]:
-        """The nodes of the model and of the gradient graph."""
+        """Return the numbers of nodes of the model and of the gradient graph."""
         return {"before": self.before, "after": nodes(self.gradient.program)}
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
-        """What was formed, the notes, the size, the check."""
+        """Yield the result, the notes, the size and the check."""
         program = self.gradient.program
         yield from self.head(verbose)
         yield from (cell(f"note: {note}") for note in self.gradient.notes)
@@ -48,7 +50,7 @@ class GradientMade(Plain):
             yield from check_lines(self.check, verbose)
 
     def head(self, verbose: bool) -> Iterator[Part]:
-        """The adjoints and the new inputs."""
+        """Yield the adjoints and the new inputs."""
         found = self.gradient
         yield cell(
             f"gradient of {', '.join(found.targets)} with respect to "
@@ -65,17 +67,17 @@ class GradientMade(Plain):
 
 @dataclass(frozen=True)
 class ProductMade(GradientMade):
-    """A graph of products with a derivative, and its check if any."""
+    """A graph of products with a derivative, and its check, if any."""
 
     json_keys = "of=gradient.kind inputs outputs=gradient.results notes=gradient.notes check"
 
     @property
     def inputs(self) -> dict[str, str]:
-        """The new inputs by the values that they move, or whose adjoints they are."""
+        """The new inputs, by the values whose tangents or adjoints they are."""
         return {**self.gradient.tangents, **self.gradient.seeds}
 
     def head(self, verbose: bool) -> Iterator[Part]:
-        """The new inputs and outputs."""
+        """Yield the new inputs and outputs."""
         found, main = self.gradient, self.gradient.program.main
         types = {v.name: v.type or "?" for v in (*main.inputs, *main.outputs)}
         new = [("input  {}, moves {}", item) for item in found.tangents.items()]
@@ -89,25 +91,25 @@ class ProductMade(GradientMade):
 
 @dataclass(frozen=True)
 class MarksMade(GradientMade):
-    """Marks of checkpoints in a model."""
+    """A model with marks of checkpoints."""
 
     json_keys = "marks"
 
     @property
     def marks(self) -> dict[str, list[list[str]]]:
-        """The marked uses of values: the value, and the first result of what reads it."""
+        """The marked uses of values: the value, and the first result of its reader."""
         found = self.gradient.new
         both = (("start", found.start), ("end", found.end))
         return {kind: sorted([v.name, b.out.name] for v, b in uses) for kind, uses in both}
 
     def head(self, verbose: bool) -> Iterator[Part]:
-        """How many there are."""
+        """Yield the number of marks of each kind."""
         yield " and ".join(counted(len(uses), f"{k} mark") for k, uses in self.marks.items())
 
 
 @dataclass(frozen=True)
 class FunctionMade(GradientMade):
-    """A new function in a model, and its check if any."""
+    """A model with a new function, and its check, if any."""
 
     json_keys = "function=gradient.new check"
 
@@ -118,7 +120,7 @@ class FunctionMade(GradientMade):
 
 @dataclass(frozen=True)
 class SplitMade(GradientMade):
-    """A forward and a backward part, and their check if any."""
+    """A forward and a backward part, and their check, if any."""
 
     json_keys = (
         "targets=gradient.gradient.targets manifest=gradient.manifest notes=gradient.notes "
@@ -127,12 +129,12 @@ class SplitMade(GradientMade):
 
     @property
     def counts(self) -> dict[str, int]:
-        """The nodes of the model and of both parts."""
+        """Return the numbers of nodes of the model and of both parts."""
         parts = {"forward": self.gradient.forward, "backward": self.gradient.backward}
         return {"before": self.before, **{name: nodes(part) for name, part in parts.items()}}
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
-        """The residuals, the notes, the sizes, the check."""
+        """Yield the residuals, the notes, the sizes and the check."""
         found, counts = self.gradient, self.counts
         yield cell(
             f"forward and backward parts of {', '.join(found.gradient.targets)} with respect to "
@@ -159,15 +161,15 @@ class SplitMade(GradientMade):
 
 
 def nodes(program: Program) -> int:
-    """The bindings that compute something."""
+    """Return the number of bindings that compute something."""
     return sum(b.op not in ("Constant", "Identity") for b in program.main.walk())
 
 
 def check_lines(report: GradientReport, verbose: bool) -> Iterator[Part]:
-    """The numeric check as a table, the worst value first."""
+    """Yield the numeric check as a table, the worst value first."""
     rows = table("value", ">gradient · direction", ">differences", ">error", "")
     worst = report.worst
-    # values that could not be judged first, then by error; the worst is always among the shown
+    # values that could not be judged come first, the others by error; the worst is always shown
     shown = sorted(report.values, key=lambda v: (v.judged, -v.error))
     if not verbose:
         shown = sorted(shown, key=lambda v: v is not worst)[:_SHOWN]

@@ -42,8 +42,10 @@ _UNDECIDED = 6  # rows of choices that were not kept, without -v
 
 
 def optimized_parts(found: Outcome, verbose: bool = False) -> Iterator[Part]:
-    """Returns the counts before and after, what each pass did, the proof, where the result is."""
-    # a refuted result shows its proof alone, unless verbose
+    """Yield the counts before and after, the work of each pass, the proof, and the place of the
+    result.
+    """
+    # for a refuted result, only the proof is shown, unless verbose
     shown = found.rewritten is not None and (verbose or not isinstance(found.error, RewriteRefuted))
     if shown and found.before is not None and found.after is not None:
         yield heading(found.title)
@@ -152,10 +154,12 @@ def _passes(done: Outcome, verbose: bool) -> Iterator[Part]:
 
 
 def _inexact(found: Sequence[Inexact]) -> Iterator[Text]:
-    """One line for all rewrites that are right only up to a bound: how many, and the worst."""
+    """Yield one line for all rewrites that are right only up to a bound: their number, and the
+    worst.
+    """
     if not found:
         return
-    # no known bound is worse than any
+    # an unknown bound is the worst
     worst = max(found, key=lambda i: float("inf") if i.error is None else i.error)
     where = f"{worst.rule} at {worst.where.split(' = ')[0]}"
     several = f"{counted(len(found), 'rewrite')} {'is' if len(found) == 1 else 'are'}"
@@ -163,7 +167,7 @@ def _inexact(found: Sequence[Inexact]) -> Iterator[Text]:
 
 
 def slips_text(slips: Sequence[Slip], verbose: bool = False) -> str:
-    """The number of rewrites that failed and were left out, and the first of them."""
+    """Return the number of rewrites that failed and were left out, and the first of them."""
     shown = "; ".join(str(slip) for slip in (slips if verbose else slips[:1]))
     more = " (-v shows all)" if len(slips) > 1 and not verbose else ""
     count = counted(len(slips), "rewrite")
@@ -188,8 +192,8 @@ def _misses(done: Outcome, verbose: bool) -> Iterator[Part]:
 
 
 def _tuning(data: Mapping[str, Any] | None, verbose: bool = False) -> Iterator[Part]:
-    """The decisions, each with its time over that of the pipeline before it, and their sum; nothing
-    if there are none.
+    """Yield the decisions, each with its time over that of the pipeline before it, and their sum;
+    nothing if there are none.
     """
     if data is None:
         return
@@ -204,7 +208,7 @@ def _tuning(data: Mapping[str, Any] | None, verbose: bool = False) -> Iterator[P
     where = f"{data['provider']}, {counted(data['threads'], 'thread')}"
     kept = sum(d["kept"] for d in decisions)
     late = sum(d.get("why") == LATE for d in decisions)
-    more = f", {late} not measured for want of time" if late else ""
+    more = f", {late} not measured for lack of time" if late else ""
     yield line(
         f"{kept} of {counted(len(decisions), 'choice')} kept, measured on {where}{more}", "dim"
     )
@@ -225,7 +229,7 @@ def _choice(decision: Mapping[str, Any]) -> Sequence[Text | str]:
 
 
 def summary(outcomes: Sequence[Outcome]) -> Table:
-    """One row per model, narrow enough for 80 columns."""
+    """Return one row per model, narrow enough for 80 columns."""
     names = ("model", ">nodes", ">size", ">proof", ">worst", ">allowed", ">time")
     return table(*names, rows=map(_row, outcomes))
 
@@ -246,7 +250,7 @@ def _style(before: int, after: int) -> str:
 
 
 def _share(before: int, after: int) -> Text:
-    """The change of a size in per cent."""
+    """Return the change of a size in per cent."""
     return line(
         "=" if before == after else f"{100 * (after - before) / before:+.1f} %",
         _style(before, after),

@@ -1,7 +1,7 @@
 """The parts of a report: lines and tables with styles, and numbers as words.
 
-A style has rich's words (`bold`, `dim`, `red`, `bold green`); `report.rendering` makes text of the
-parts.
+A style consists of words of rich (`bold`, `dim`, `red`, `bold green`); `report.rendering` renders
+the parts.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True)
 class Text:
-    """A line or a cell: pieces of text, each with its style; `indent` columns stay free on the
-    left, wrapped or not.
+    """A line or a cell: pieces of text, each with its style. `indent` columns stay free on the
+    left, also in wrapped lines.
     """
 
     pieces: tuple[tuple[str, str], ...]
@@ -39,25 +39,25 @@ class Text:
 
 @dataclass
 class Table:
-    """Rows of cells; a column whose name starts with `>` is right-aligned. Without `columns` it
-    has no head.
+    """Rows of cells. A column whose name starts with `>` is right-aligned. Without `columns` the
+    table has no head.
     """
 
     columns: tuple[str, ...] = ()
     title: str = ""
     rows: list[tuple[Text | str, ...]] = field(default_factory=list)
-    sections: set[int] = field(default_factory=set)  # a line stands below that many rows
+    sections: set[int] = field(default_factory=set)  # row counts after which a line is drawn
 
     def __post_init__(self) -> None:
         self.columns = tuple(map(printable, self.columns))
         self.title = printable(self.title)
 
     def add_row(self, *cells: Text | str) -> None:
-        """One more row."""
+        """Add a row."""
         self.rows.append(tuple(printable(c) if isinstance(c, str) else c for c in cells))
 
     def add_section(self) -> None:
-        """A line below the rows so far."""
+        """Add a line below the rows so far."""
         self.sections.add(len(self.rows))
 
 
@@ -65,7 +65,7 @@ Part: TypeAlias = Text | Table | str
 
 
 def table(*columns: str, title: str = "", rows: Iterable[Sequence[Text | str]] = ()) -> Table:
-    """A table with these columns and rows."""
+    """Return a table with these columns and rows."""
     made = Table(columns, title)
     for row in rows:
         made.add_row(*row)
@@ -73,23 +73,25 @@ def table(*columns: str, title: str = "", rows: Iterable[Sequence[Text | str]] =
 
 
 def line(text: str, style: str = "", indent: int = 0) -> Text:
-    """A line of one style."""
+    """Return a line of one style."""
     return Text(((text, style),), indent)
 
 
 def heading(text: str) -> Text:
-    """A title line."""
+    """Return a title line."""
     return line(text, "bold")
 
 
 def cell(value: object, style: str = "") -> Text:
-    """Any value as a table cell or a line; of text as long as no line is, its beginning."""
+    """Return any value as a table cell or a line; a longer text is cut at `LONGEST`."""
     text = str(value)
     return line(text if len(text) <= LONGEST else f"{text[:LONGEST]}...", style)
 
 
 def file_names(models: Sequence[PurePath | str]) -> list[str]:
-    """Returns the name of each file, or its whole path if two have one name; text stays text."""
+    """Return the name of each file, or its whole path if two have the same name; text stays
+    text.
+    """
     names = [m.name if isinstance(m, PurePath) else m for m in models]
     pairs = zip(models, names, strict=True)
     return [str(model) if names.count(name) > 1 else name for model, name in pairs]
@@ -98,14 +100,14 @@ def file_names(models: Sequence[PurePath | str]) -> list[str]:
 def first_of(
     items: Sequence[_Item], most: int, verbose: bool, indent: str = ""
 ) -> tuple[Sequence[_Item], list[Text]]:
-    """Returns the first items, or all with `verbose`, and a line that counts the others, if any."""
+    """Return the first items, or all with `verbose`, and a line that counts the others, if any."""
     shown = items if verbose else items[:most]
     left = len(items) - len(shown)
     return shown, [line(f"{indent}and {number(left)} more (-v)", "dim")] if left else []
 
 
 def entries(metadata: Mapping[str, str], longest: int, verbose: bool) -> Table:
-    """A table of metadata. Without `verbose` each value is one line of at most `longest`
+    """Return a table of metadata. Without `verbose` each value is one line of at most `longest`
     characters.
     """
 
@@ -117,12 +119,12 @@ def entries(metadata: Mapping[str, str], longest: int, verbose: bool) -> Table:
 
 
 def number(value: int) -> str:
-    """12345 as 12,345."""
+    """Return 12345 as 12,345."""
     return f"{value:,}"
 
 
 def bytes_text(size: int) -> str:
-    """A size in decimal units."""
+    """Return a size in decimal units."""
     value, unit = scaled(size, ("B", "kB", "MB", "GB", "TB"))
     if unit == "B":
         return f"{size} B"
@@ -130,8 +132,8 @@ def bytes_text(size: int) -> str:
 
 
 def scaled(value: float, units: Sequence[str]) -> tuple[float, str]:
-    """Returns the value in the unit that leaves at most three digits, each a thousand times the
-    one before.
+    """Return the value in the unit that leaves at most three digits; each unit is a thousand times
+    the one before.
     """
     for unit in units[:-1]:
         if value < 999.5:
@@ -141,7 +143,7 @@ def scaled(value: float, units: Sequence[str]) -> tuple[float, str]:
 
 
 def change(before: int, after: int) -> Text:
-    """The change of a count: green if it shrank."""
+    """Return the change of a count: green if it shrank."""
     if before == after:
         return line("=", "dim")
     share = f" ({100 * (after - before) / before:+.0f} %)" if before else ""
@@ -149,7 +151,7 @@ def change(before: int, after: int) -> Text:
 
 
 def changed(before: int, after: int) -> tuple[str, str, Text]:
-    """The cells of a count before and after, and its change."""
+    """Return the cells of a count before and after, and its change."""
     return number(before), number(after), change(before, after)
 
 
@@ -159,5 +161,5 @@ def seconds_text(seconds: float) -> str:
 
 
 def share_text(value: float) -> str:
-    """A relative difference or tolerance."""
+    """Return a relative difference or tolerance as text."""
     return "0" if value == 0 else f"{value:.1e}"

@@ -1,4 +1,4 @@
-"""The parts of a report as plain text, Markdown, a notebook's HTML, and what rich prints.
+"""Renders the parts of a report as plain text, Markdown, HTML for notebooks, and for rich.
 
 rich is imported late: importing it takes a tenth of a second, and children that run models print
 nothing.
@@ -24,8 +24,8 @@ GAP = 3  # between two columns
 
 
 def widths_of(part: Table, room: int) -> list[int] | None:
-    """The width of each column in a table of at most `room` characters, no word cut; 0 for all
-    where each fits as wide as it is, None where not even their longest words do.
+    """Return the width of each column in a table of at most `room` characters, without cutting
+    words: 0 for all if each fits at its full width, None if not even their longest words fit.
     """
     rows: list[tuple[Text | str, ...]] = [tuple(n.lstrip(">") for n in part.columns), *part.rows]
     columns = list(zip_longest(*rows, fillvalue=""))  # a row may end early
@@ -36,12 +36,12 @@ def widths_of(part: Table, room: int) -> list[int] | None:
         max(len(word) for text in column for word in str(text).split() or [""])
         for column in columns
     ]
-    for i, name in enumerate(part.columns):  # numbers stay in one piece
+    for i, name in enumerate(part.columns):  # numbers are not wrapped
         least[i] = whole[i] if name.startswith(">") else least[i]
     left = room - GAP * len(columns) - sum(least)
     if left < 0:
         return None
-    # the columns that lack least first, each at most its part of what is left
+    # the columns that lack least come first, each gets at most its share of the rest
     waiting = sorted(range(len(columns)), key=lambda i: whole[i] - least[i])
     for n, i in enumerate(waiting):
         more = min(whole[i] - least[i], left // (len(waiting) - n))
@@ -50,12 +50,12 @@ def widths_of(part: Table, room: int) -> list[int] | None:
 
 
 def heads(part: Table, count: int) -> list[str]:
-    """The names of so many columns, as the table has them; empty where it names fewer."""
+    """Return `count` names of columns, empty for columns without a name."""
     return [*part.columns, *[""] * (count - len(part.columns))]
 
 
 def blocks(part: Table) -> Iterator[Part]:
-    """The rows one below the other: what each is called, and its other cells by column."""
+    """Yield the rows one below the other: the name of each, and its other cells by column."""
     if part.title:
         yield line(part.title, "bold")
     for row in part.rows:
@@ -68,11 +68,11 @@ def blocks(part: Table) -> Iterator[Part]:
                 yield line(known, "dim", indent=2) + cell
 
 
-WIDTH = 160  # a pipe, a file or a string has none; tables take only what they need
+WIDTH = 160  # for pipes, files and strings; tables use only the width they need
 
 
 def markup(parts: Iterable[Part]) -> str:
-    """The parts as a piece of HTML that stands alone: tables, and lines in between."""
+    """Return the parts as a self-contained piece of HTML: tables, and lines between them."""
     return f'<div class="onnxgrad">{"".join(map(_markup, parts))}</div>'
 
 
@@ -93,7 +93,7 @@ def _cell(value: Text | str, right: bool) -> str:
     return f'<td style="text-align:{"right" if right else "left"}">{_pieces(value)}</td>'
 
 
-# a notebook has its own colours, light or dark: these can be read on both
+# colours that are readable in light and dark notebooks
 _CSS = {
     "bold": "font-weight:600",
     "dim": "opacity:.65",
@@ -114,7 +114,7 @@ def _pieces(value: Text | str) -> str:
 
 
 def plain(parts: Iterable[Part]) -> str:
-    """The parts as text without colour, without a newline at the end."""
+    """Return the parts as text without colour, without a newline at the end."""
     from rich.console import Console
 
     file = io.StringIO()
@@ -133,7 +133,7 @@ def plain(parts: Iterable[Part]) -> str:
 
 
 def rich_of(part: Part) -> rich.console.RenderableType:
-    """Returns the renderable that rich prints for a part."""
+    """Return the renderable that rich prints for a part."""
     from rich.padding import Padding
     from rich.text import Text as RichText
 
@@ -149,7 +149,7 @@ def rich_of(part: Part) -> rich.console.RenderableType:
 
 
 class _Fitting:
-    """A table where it fits, else its rows one below the other."""
+    """A table if it fits, else its rows one below the other."""
 
     def __init__(self, part: Table) -> None:
         self.part = part
@@ -192,8 +192,8 @@ def _rich_table(part: Table, widths: list[int]) -> rich.table.Table:
 
 
 def markdown(parts: Iterable[Part]) -> str:
-    """The parts as Markdown: what is bold as headings, tables as tables, other lines as items of
-    lists.
+    """Return the parts as Markdown: bold lines as headings, tables as tables, other lines as items
+    of lists.
     """
     blocks: list[str] = []
     for part in parts:
@@ -221,6 +221,6 @@ def _markdown_table(part: Table) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text in which nothing is Markdown."""
+    """Return text with the characters of Markdown escaped."""
     shown = " ".join(printable(text).split())
     return "".join(f"\\{c}" if c in "\\`*_<>|#[]&~" else c for c in shown)

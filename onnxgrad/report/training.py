@@ -23,7 +23,7 @@ from onnxgrad.wording import counted
 
 @dataclass(frozen=True)
 class StepMade(Plain):
-    """A training step, the seconds it took, the check of its gradient if any."""
+    """A training step, the seconds it took, and the check of its gradient, if any."""
 
     json_keys = (
         "parameters=names.parameter states=names.state batch=names.batch "
@@ -48,7 +48,7 @@ class StepMade(Plain):
         return nodes(self.step.train)
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
-        """The trained weights, the inputs of a batch, the size, the check."""
+        """Yield the trained weights, the inputs of a batch, the size, and the check."""
         manifest = self.step.manifest
         parameters, states = manifest.of_role("parameter"), manifest.of_role("state")
         initial = self.step.initial
@@ -70,8 +70,8 @@ class StepMade(Plain):
 
 
 def _of_model(step: TrainingStep) -> set[str]:
-    """The values on which an output other than the loss depends; all inputs if the loss is the only
-    output.
+    """Return the values on which an output other than the loss depends; all inputs if the loss is
+    the only output.
     """
     block = step.evaluation.main
     needed = {v for v in block.outputs if v.name != step.manifest.loss} or set(block.outputs)
@@ -83,8 +83,8 @@ def _of_model(step: TrainingStep) -> set[str]:
 
 
 def batch_parts(step: TrainingStep) -> Iterator[Part]:
-    """The arrays of a batch, and which of them are labels: those with classes, and those on which
-    the loss depends and no other output of the model.
+    """Yield the arrays of a batch, and which of them are labels: those with classes, and those on
+    which only the loss depends.
     """
     of_model, rows = _of_model(step), []
     for fed in step.manifest.of_role("batch"):
@@ -100,7 +100,7 @@ def batch_parts(step: TrainingStep) -> Iterator[Part]:
 
 
 def weight_parts(step: TrainingStep, verbose: bool = False) -> Iterator[Part]:
-    """How many weights of the step are trained and how many frozen, with their elements; with -v
+    """Yield the numbers of trained and frozen weights of the step, with their elements; with -v
     each of them. Constants of the loss are left out.
     """
     of_model = _of_model(step)
@@ -122,7 +122,7 @@ def weight_parts(step: TrainingStep, verbose: bool = False) -> Iterator[Part]:
 
 
 def fitted_parts(fitted: Fitted, verbose: bool = False) -> Iterator[Part]:
-    """A row per epoch: the mean loss of its steps, what the held-out data says."""
+    """Yield a row per epoch: the mean loss of its steps, and the results on held-out data."""
     losses: dict[int, list[float]] = {}
     held: dict[int, Mapping[str, float]] = {}
     for event in fitted.history.events:
@@ -154,7 +154,7 @@ def fitted_parts(fitted: Fitted, verbose: bool = False) -> Iterator[Part]:
 
 
 def _compared(fitted: Fitted, best: Mapping[str, float], last: Mapping[str, float]) -> Text:
-    """Which weights were written, and what these and the others evaluate to."""
+    """Return which weights were written, and the held-out results of these and of the others."""
     same = best["step"] == last["step"]
     found = _held_out("last and best" if same else "last", last)
     found = found if same else f"{_held_out('best', best)}; {found}"
@@ -170,6 +170,6 @@ def _held_out(which: str, found: Mapping[str, float]) -> str:
 
 
 def _typed(fed: Fed) -> tuple[Text, Text]:
-    """The name of an input of a step, and its type."""
+    """Return the name of an input of a step, and its type."""
     sizes = ", ".join("?" if d is None else str(d) for d in fed.shape or ())
     return cell(fed.name), cell(fed.dtype if fed.shape is None else f"{fed.dtype}[{sizes}]")

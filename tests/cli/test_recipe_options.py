@@ -176,7 +176,7 @@ def test_a_glob_that_means_no_model_is_named(
     assert optimize("--config", "r.toml", "-o", "out.onnx") == 0
     assert (
         capsys.readouterr().err
-        == 'onnxgrad: r.toml: models."resnet*.onnx" means none of the models given\n'
+        == 'onnxgrad: r.toml: models."resnet*.onnx" matches none of the given models\n'
     )
 
 

@@ -166,7 +166,7 @@ def test_texts_and_files(tmp_path: Path) -> None:
         tensors = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
         assert np.array_equal(tensors[name], scale * K)
     np.savez(tmp_path / "k.npz", a=K, b=K)
-    with pytest.raises(InputError, match="holds a, b, and no k"):
+    with pytest.raises(InputError, match="has a, b, but not k"):
         onnxgrad.edit(parse(TEXT), bind={"k": tmp_path / "k.npz"})
 
 
@@ -177,7 +177,7 @@ def test_texts_and_files(tmp_path: Path) -> None:
         ({"bind": {"kk": 1}}, "the model has no input of this name .did you mean 'k'"),
         (
             {"bind": {"k": K, "x": K[:1]}},
-            "'k' is bound to a value whose N is 2, and it is 1 in another",
+            "'k' is bound to a value whose N is 2, but another bound axis has 1",
         ),
         ({"rename": {"q": "p"}}, "the main graph has no value 'q'"),
         ({"rename": {"x": "h"}}, "the name 'h' is taken: rename that value as well"),

@@ -68,7 +68,7 @@ def test_types_inside_nested_graphs_follow() -> None:
     [
         ({"bach": 1}, r"fix_dims: \{'bach': 1\}: no input has a dimension 'bach'; did you mean 'batch'"),
         ({"q": 1}, "there are: batch, seq"),
-        ({"seq": -1}, "a whole number from 0 on is wanted"),
+        ({"seq": -1}, "the size must be a whole number, at least 0"),
         ({"seq": True}, "dims: .seq. must be a whole number, not True"),
     ],
 )  # fmt: skip

@@ -40,7 +40,7 @@ def test_a_pyproject_without_our_table_is_none_of_our_business(
         ({"verify": {"tolerance": "small"}}, "must be a number, not 'small'"),
         ({"models": {"*": {"models": {}}}}, "unknown key 'models'"),
         ({"models": []}, r"such as \[models.\"\*.onnx\"\]; the list .* is in \[ci\]"),
-        ([], "is a table"),
+        ([], "must be a table"),
         ({"ci": {"models": "x.onnx"}}, "ci: 'models' must be a list, not 'x.onnx'"),
         ({"require": {"MatMul+bytes": 10}}, "'bytes' does not stand for operators"),
         ({"require": {"": 10}}, "'' does not stand for operators"),

@@ -163,7 +163,7 @@ def test_sizes_have_units() -> None:
     ("name", "text", "words"),
     [
         ("nodes", "164", "cannot read the requirement"),
-        ("nodes", "<= 1.5", "a whole number is wanted"),
+        ("nodes", "<= 1.5", "the number must be whole"),
         ("nodes", True, "cannot read the requirement"),
         ("nodes", 1.5, "cannot read the requirement"),
         ("nodes", None, "cannot read the requirement"),

@@ -219,7 +219,7 @@ def test_the_vectors_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[s
     read_step(tmp_path / "v" / "full")
     assert (tmp_path / "v" / SCHEMA.name).read_bytes() == SCHEMA.read_bytes()
     assert main(["train-step", "m.onnx", "--vectors", str(tmp_path)]) == 2
-    assert "--vectors FOLDER stands alone" in capsys.readouterr().err
+    assert "--vectors FOLDER makes no step" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_step(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""One file for each command, named like it: it runs the job and prints the result."""
+"""One file per command, with its name. Each runs the job and prints the result."""

@@ -1,4 +1,4 @@
-"""`onnxgrad bench`: the latency of models, measured alternately."""
+"""`onnxgrad bench`: measures the latency of models in turns."""
 
 from __future__ import annotations
 

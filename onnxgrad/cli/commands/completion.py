@@ -13,7 +13,7 @@ from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.help import TOPICS
 from onnxgrad.vocabulary import LOSSES, OPTIMIZERS, PASSES, PRESETS, SCHEDULES
 
-# words of a value whose parser accepts any text, by option or command
+# words to complete where the parser accepts any text, by option or command
 _WORDS: dict[str, tuple[str, ...]] = {
     "--passes": (*PRESETS, *PASSES),
     "--without": PASSES,
@@ -33,8 +33,8 @@ _FILES = re.compile(r"FILE|OUT$|MODEL|NPZ|DIR|FOLDER|CONFIG|LIB\.so|^[AB]$")
 
 @dataclass(frozen=True)
 class _Argument:
-    """An argument of a command: the names of an option, none for a positional one; whether it
-    takes a value, the words that it may be, and whether it is a file.
+    """An argument of a command: the names of the option (none if positional), whether it takes a
+    value, the words to choose from, and whether it is a file.
     """
 
     names: tuple[str, ...]
@@ -64,7 +64,7 @@ def _argument(command: str, action: argparse.Action) -> _Argument:
 
 
 def _cases() -> Iterator[tuple[list[str], _Argument]]:
-    """The `COMMAND --option` behind which a value comes, with what it may be."""
+    """Yield each `COMMAND --option` that takes a value, with its argument."""
     for command, (_, arguments) in _table().items():
         for one in arguments:
             if one.takes and one.names:
@@ -72,7 +72,7 @@ def _cases() -> Iterator[tuple[list[str], _Argument]]:
 
 
 def _positional(command: str) -> tuple[str, ...]:
-    """The words that may stand where no option does; none: files."""
+    """Return the words for positional arguments; empty if they are files."""
     return tuple(w for one in _table()[command][1] if not one.names for w in one.words)
 
 
@@ -81,7 +81,7 @@ def _quoted(text: str) -> str:
 
 
 def bash() -> str:
-    """For bash 3.2 and later."""
+    """Return the script for bash 3.2 and later."""
     values = "\n".join(
         f"        {' | '.join(map(_quoted, keys))}) words={_quoted(' '.join(one.words))} ;;"
         for keys, one in _cases()
@@ -138,7 +138,7 @@ complete -o default -F _onnxgrad onnxgrad
 
 
 def zsh() -> str:
-    """For zsh with compinit."""
+    """Return the script for zsh with compinit."""
     values = "\n".join(
         f"        ({' | '.join(map(_quoted, keys))}) {_zsh_value(one)}; return ;;"
         for keys, one in _cases()
@@ -201,7 +201,7 @@ def _zsh_value(one: _Argument) -> str:
 
 
 def fish() -> str:
-    """For fish 3 and later."""
+    """Return the script for fish 3 and later."""
     lines = ["# completion of onnxgrad for fish, made by `onnxgrad completion fish`"]
     start = "complete -c onnxgrad -n"
     for command, (what, arguments) in _table().items():

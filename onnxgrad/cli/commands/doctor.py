@@ -1,4 +1,4 @@
-"""`onnxgrad doctor`: shows the installed versions and the providers that really run."""
+"""`onnxgrad doctor`: shows the installed versions and the providers that run on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnxgrad.version import __version__
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """0 when models can be proved here. Raises InputError where onnxruntime is missing or does
+    """Return 0 if models can be proved here. Raises InputError if onnxruntime is missing or does
     not run on the CPU.
     """
     with out.progress("doctor", 1) as advance:

@@ -42,7 +42,7 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
     folder = is_folder(args.model)
     original = args.original if folder else args.model
     if args.output is not None and original is None:
-        raise InputError(f"-o {args.output}: say with --original which model the step is of")
+        raise InputError(f"-o {args.output}: name the model of the step with --original")
     target = None if args.output is None else target_of(args.output, files_read(args))
     predict = args.predict or {}
     if args.plot is not None:
@@ -73,7 +73,7 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
 def _watched(
     args: argparse.Namespace, out: Output, trainer: FittingLoop
 ) -> Iterator[Callable[[Event], None]]:
-    """Show the step and its notes, then how far training is."""
+    """Show the step and its notes, then the progress of training."""
     if trainer.leads:
         out.show(*batch_parts(trainer.task), *weight_parts(trainer.task, out.verbose))
         out.show(*(cell(f"note: {note}") for note in trainer.task.notes))
@@ -82,8 +82,8 @@ def _watched(
 
 
 def _check_plotting() -> None:
-    """matplotlib is there, and keeps its list of fonts in a folder that goes with this process, not
-    at home.
+    """Raise InputError if matplotlib is missing. Its list of fonts is stored in a folder that is
+    removed at exit, not in the home folder.
     """
     if "MPLCONFIGDIR" not in os.environ:
         os.environ["MPLCONFIGDIR"] = folder = tempfile.mkdtemp(prefix="onnxgrad-")

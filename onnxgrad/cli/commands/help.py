@@ -19,10 +19,10 @@ _BEFORE, _AFTER = 50, 150  # characters of a result around the first word
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Always 0. Raises InputError if no page, command or option has the words."""
+    """Return 0. Raises InputError if no page, command or option has the words."""
     words = " ".join(args.topic)
     if words in COMMANDS:
-        parser_for([words]).parse_args([words, "--help"])  # prints, and leaves
+        parser_for([words]).parse_args([words, "--help"])  # prints, and exits
     if not words:
         titles = {topic: headings(topic)[0] for topic in TOPICS}
         out.json({"topics": titles})

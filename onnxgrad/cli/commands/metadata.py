@@ -18,9 +18,7 @@ _SHORT = 200  # characters of a value without -v
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """List the metadata; with something to change, write the model with it and nothing else
-    changed.
-    """
+    """List the metadata, or write the model with the requested changes and no others."""
     values = args.options.values or {}
     header = args.options.header()
     changes = bool(values or args.unset or header)
@@ -37,7 +35,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     out.json({"model": args.model, "metadata": program.metadata, **program.header})
     _show(program, args, out)
     if changes:
-        out.show(line("all else is field for field as it was", "dim"))
+        out.show(line("every other field is unchanged", "dim"))
     return 0
 
 

@@ -8,14 +8,14 @@ from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
 from onnxgrad.grad.coverage import coverage, page
 from onnxgrad.report.parts import cell, table
-from onnxgrad.train.onnx_training import preview_operators  # noqa: F401  # it registers rules
+from onnxgrad.train.onnx_training import preview_operators  # noqa: F401  # registers rules
 from onnxgrad.wording import did_you_mean
 
 _STYLES = {"rule": "green", "body": "green", "zero": "", "no gradient": "dim", "missing": "red"}
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Always 0. Raises InputError for an unknown operator."""
+    """Return 0. Raises InputError for an unknown operator."""
     if args.markdown:
         out.text(page().rstrip("\n"))
         return 0

@@ -32,7 +32,7 @@ from onnxgrad.verify.running.process_limits import bounding_us
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Optimise every model; the worst exit code of them."""
+    """Optimise every model. Returns the worst exit code."""
     models = expand(args.model)
     options = _lifting(args)
     if (tuning := tuning_of(args)) is not None:
@@ -72,7 +72,7 @@ def _page(outcomes: list[Outcome]) -> str:
 def _options(
     args: argparse.Namespace, options: OptimizeOptions, recipe: Recipe | None, name: str
 ) -> OptimizeOptions:
-    """The options for one model: the flags, then the recipe's."""
+    """Return the options for one model: the flags, then the recipe's."""
     found = options if recipe is None else recipe.options(name, options)
     proves = found.proves and not args.no_verify
     if args.verify == "each":
@@ -81,7 +81,9 @@ def _options(
 
 
 def _complain(recipe: Recipe, jobs: list[Job], args: argparse.Namespace, out: Output) -> None:
-    """Print surprises of a recipe: no proof by a folder's recipe, settings that match no model."""
+    """Warn about a recipe of this folder that turns the proof off, and about settings that match no
+    model.
+    """
     models = [job.name for job in jobs]
     unproved = any(not job.options.proves for job in jobs)
     if unproved and "recipe" not in args.options.given and not args.no_verify:
@@ -94,7 +96,7 @@ def _complain(recipe: Recipe, jobs: list[Job], args: argparse.Namespace, out: Ou
     if left:
         out.note(f"{recipe.where}: {', '.join(left)}: only `onnxgrad ci` checks these requirements")
     for pattern in recipe.unmet(models):
-        out.complain(f'{recipe.where}: models."{pattern}" means none of the models given')
+        out.complain(f'{recipe.where}: models."{pattern}" matches none of the given models')
 
 
 def _require_runtimes(jobs: list[Job]) -> None:
@@ -108,7 +110,7 @@ def _require_runtimes(jobs: list[Job]) -> None:
 
 
 def _targets(args: argparse.Namespace, models: list[str]) -> list[Path | None]:
-    """Where each model goes; None for stdout and for --dry-run."""
+    """Return the place of each result; None for stdout and for --dry-run."""
     if args.out_dir is not None:
         folder = Path(args.out_dir)
         if STDIN in models:
@@ -130,7 +132,7 @@ def _targets(args: argparse.Namespace, models: list[str]) -> list[Path | None]:
         raise InputError(f"{len(models)} models need --out-dir DIR (or --dry-run)")
     if args.output is None:
         raise InputError(
-            "say where to write: -o OUT or --out-dir DIR, or look first with --dry-run"
+            "no output is named: use -o OUT or --out-dir DIR, or --dry-run to write no model"
         )
     return [target_of(args.output, [*models, *files_read(args)])]
 
@@ -138,7 +140,7 @@ def _targets(args: argparse.Namespace, models: list[str]) -> list[Path | None]:
 def _one(
     job: Job, target: Path | None, prepare: Path, args: argparse.Namespace, out: Output
 ) -> Outcome:
-    """Read, rewrite, prove and write one model. An error of ours is in the outcome."""
+    """Read, rewrite, prove and write one model. Errors of onnxgrad are stored in the outcome."""
     name, steps = job.name, len(job.pipeline.passes)
     written = None if target is None else str(target)
     outcome = Outcome(name, written, shown(name), job.options.explain)
@@ -170,7 +172,7 @@ def _one(
 
 
 def _lifting(args: argparse.Namespace) -> OptimizeOptions:
-    """The options of the flags, with what --lift may prepare. Raises InputError."""
+    """Return the options of the flags, with the weights for --lift. Raises InputError."""
     options: OptimizeOptions = args.options
     if args.lift is None:
         if args.weights:
@@ -182,8 +184,8 @@ def _lifting(args: argparse.Namespace) -> OptimizeOptions:
 
 
 def _prepare(job: Job, target: Path | None, args: argparse.Namespace) -> Path:
-    """Where the preparation goes, if there is one. Raises InputError if nothing names a place, or
-    if it is taken.
+    """Return the place of the preparation, if there is one. Raises InputError if nothing names a
+    place, or if the place is taken.
     """
     if args.lift is not None or job.options.lift is False or args.dry_run:
         return Path(args.lift or "")
@@ -193,11 +195,11 @@ def _prepare(job: Job, target: Path | None, args: argparse.Namespace) -> Path:
     return prepare_path(target)
 
 
-_WAITING = {"prove": "running both models", "bisect": "looking for the rewrite to blame"}
+_WAITING = {"prove": "running both models", "bisect": "searching for the first bad rewrite"}
 
 
 def _stages(advance: Callable[[str, float | None], None]) -> Callable[[str], None]:
-    """Move the bar by one with each stage, and let it pulse in those that take long."""
+    """Advance the bar by one at each stage, and let it pulse during long ones."""
     ran = -1
 
     def on_stage(stage: str) -> None:

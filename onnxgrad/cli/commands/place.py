@@ -19,7 +19,7 @@ from onnxgrad.wording import counted
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Place, report, write."""
+    """Place the nodes, show the copies, and write the model."""
     target = None if args.output is None else target_of(args.output, files_read(args))
     versions: list[int] = []
 
@@ -46,7 +46,7 @@ def _show(out: Output, placement: Placement) -> None:
     out.show(table("device", ">nodes", rows=((cell(d), number(n)) for d, n in nodes)), "")
     known = [c.bytes for c in placement.copies if c.bytes is not None]
     total = bytes_text(sum(known)) + (
-        "" if len(known) == len(placement.copies) else " and what depends on open sizes"
+        "" if len(known) == len(placement.copies) else " and those of open sizes"
     )
     count = len(placement.copies)
     out.show(heading(f"{counted(count, 'copy', 'copies')} between devices, {total}"))

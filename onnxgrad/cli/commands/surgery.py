@@ -1,4 +1,4 @@
-"""`onnxgrad extract`, `edit`, `join` and `lift`: change, cut, chain and divide models, with
+"""`onnxgrad extract`, `edit`, `join` and `lift`: cut, change, chain and split models, with a
 proof.
 """
 
@@ -24,7 +24,7 @@ from onnxgrad.report.parts import cell, number
 from onnxgrad.verify.running.process_limits import bounding_us
 from onnxgrad.wording import counted
 
-# command -> its driver, what is compared, the arguments that name its models
+# command -> its driver, the compared models in words, the arguments that name its models
 _JOBS: dict[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
     "extract": (extract, "the part against the model", ("model",)),
     "edit": (edit, "both on the same values", ("model",)),
@@ -34,7 +34,7 @@ _JOBS: dict[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Form the model, prove it against those it was made of, write it."""
+    """Make the model, prove it against its originals, and write it."""
     job, stage, arguments = _JOBS[args.command]
     divided = args.command == "lift"
     reads = files_read(args)
@@ -47,12 +47,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
     before: list[int] = []
     hooks = Hooks(
         on_read=lambda program: before.append(nodes(program)),
-        # the two files of a divided model are written together, after the report
+        # the two files of a split model are written together, after the report
         write=None if divided else writer(target, out),
         limits=bounding_us,
     )
     for name, model in zip(names.values(), models, strict=True) if len(models) > 1 else ():
-        with naming(name):  # the driver cannot tell which it could not read
+        with naming(name):  # the driver does not know the name of the model
             load(model)
     with naming(", ".join(map(shown, names.values()))), out.progress(args.command, 1) as advance:
         advance(stage, None)

@@ -54,7 +54,7 @@ class Lock:
 def read(path: Path) -> Lock | None:
     """Return the lock in a file; None if there is no file.
 
-    Raises NewerLock for one that this version cannot read, InputError for a damaged one.
+    Raises NewerLock if a newer version wrote the file, InputError if it is damaged.
     """
     try:
         text = text_of(path)
@@ -91,7 +91,7 @@ def read(path: Path) -> Lock | None:
 
 
 class NewerLock(InputError):
-    """The lock is of a newer version of onnxgrad, which an older version does not replace."""
+    """The lock was written by a newer version of onnxgrad. An older version does not replace it."""
 
 
 def write(path: Path, lock: Lock) -> None:
@@ -161,7 +161,7 @@ class _Reader:
         return InputError(f"{where} {what}; {_AGAIN}")
 
 
-# a measured value is as it was until it leaves these: the worst difference a factor, memory a share
+# noise of measured values: a factor for the worst difference, shares for latency and memory
 _WORST, _LATENCY, _MEMORY = 2.0, 0.05, 0.05
 
 
@@ -173,7 +173,7 @@ def settled(facts: Facts, before: Facts | None) -> Facts:
         return facts
     a, b = facts.memory, before.memory
     if a is None or b is None:
-        same_memory = a is None  # not measured this time: what was measured stays
+        same_memory = a is None  # not measured this time: the old value stays
     else:
         same_memory = facts.memory_on == before.memory_on and abs(a - b) <= _MEMORY * b
     return replace(
@@ -193,7 +193,7 @@ def _same_worst(a: float | None, b: float | None) -> bool:
 
 def _same_latency(a: Latency | None, b: Latency | None) -> bool:
     if a is None or b is None:
-        return a is None  # not measured this time: what was measured stays
+        return a is None  # not measured this time: the old value stays
     meet = a.low <= b.high and b.low <= a.high
     same = (a.against, a.clock) == (b.against, b.clock)
     return same and (meet or abs(a.ratio - b.ratio) <= _LATENCY * b.ratio)

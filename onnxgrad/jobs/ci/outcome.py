@@ -16,9 +16,9 @@ from onnxgrad.verify import Report
 from onnxgrad.version import __version__
 from onnxgrad.wording import counted
 
-# the worst first; those up to `unknown` are no, but for `unproved` where the recipe allows it
+# the worst first; all up to `unknown` fail, except `unproved` if the recipe allows it
 Status = Literal[
-    "error",  # cannot be read or run, or we are wrong
+    "error",  # cannot be read or run, or an internal error
     "different",  # the result computes something else
     "not proved",
     "unproved",  # by request: the recipe does not verify

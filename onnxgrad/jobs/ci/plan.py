@@ -44,7 +44,7 @@ def meets(pattern: str, name: str) -> bool:
 def met_nothing(pattern: str, folder: Path) -> str:
     """Return the message about a glob without files, with a suggestion."""
     if (folder / pattern).is_dir():
-        return f"'{pattern}' is a folder: write such as '{pattern.rstrip('/')}/*.onnx'"
+        return f"'{pattern}' is a folder: write for example '{pattern.rstrip('/')}/*.onnx'"
     around = files("**/*.onnx", folder)
     what = "no file matches" if glob.has_magic(pattern) else "there is no file"
     return f"{what} '{pattern}' (from the folder of this file){perhaps(pattern, around)}"
@@ -77,7 +77,7 @@ def _meets(pattern: Sequence[str], parts: Sequence[str]) -> bool:
 
 
 _FIELD = re.compile(r"(\{[^{}]*\})")
-# the recipes that are found by themselves; a folder has one of them
+# names under which a recipe is found automatically; a folder may have one of them
 _FOUND = ("onnxgrad.toml", "pyproject.toml")
 _FIELDS = ("{name}", "{folder}")  # of `out`: a model's name without suffix, and where it lies
 
@@ -195,7 +195,7 @@ def _models(recipe: Recipe, folder: Path) -> dict[str, list[str]]:
         for name in _taken(pattern, recipe, folder):
             found.setdefault(name, []).append(pattern)
     if not found:
-        raise InputError(f"{recipe.where}: models: what begins with ! leaves none of them")
+        raise InputError(f"{recipe.where}: models: the globs with ! exclude all models")
     if listed:
         _check_tables(recipe, folder, found)
     return dict(sorted(found.items()))
@@ -234,7 +234,7 @@ def _check_tables(recipe: Recipe, folder: Path, found: Mapping[str, list[str]]) 
             found[name].append(pattern)
         if not names and pattern in recipe.unmet(found):
             hint = perhaps(pattern, [*found, *map(os.path.basename, found)])
-            raise InputError(f'{recipe.where}: models."{pattern}" means none of the models{hint}')
+            raise InputError(f'{recipe.where}: models."{pattern}" matches none of the models{hint}')
 
 
 def _outputs(
@@ -266,8 +266,8 @@ def _outputs(
                 )
             if place in taken:
                 raise InputError(
-                    f"{recipe.where}: out = {out!r} is one place for {taken[place]} and {name}: "
-                    "write such as 'build/{folder}/{name}.onnx'"
+                    f"{recipe.where}: out = {out!r} names the same file for {taken[place]} and "
+                    f"{name}: write for example 'build/{{folder}}/{{name}}.onnx'"
                 )
             taken[place] = name
         results += [os.path.relpath(path, folder).replace(os.sep, "/") for path in made]
@@ -282,8 +282,8 @@ def _check_next_time(recipe: Recipe, name: str) -> None:
         if meets(pattern, name) and not _is_left_out(name, recipe):
             mine = f"!{name.split('/')[0]}/**" if "/" in name else f"!{name}"
             raise InputError(
-                f"{recipe.where}: '{pattern}' also meets {name}, a result, which would be a model "
-                f"in the next run: write it elsewhere, or '{mine}' into the list of models"
+                f"{recipe.where}: '{pattern}' also matches {name}, a result, which would be a "
+                f"model in the next run: write it elsewhere, or '{mine}' into the list of models"
             )
 
 
@@ -291,6 +291,6 @@ def _check_pattern(pattern: str, where: str) -> None:
     for field in _FIELD.findall(pattern):
         if field not in _FIELDS:
             known = " and ".join(_FIELDS)
-            raise InputError(f"{where}: out = {pattern!r} has '{field}', there are {known}")
+            raise InputError(f"{where}: out = {pattern!r}: unknown field '{field}'; use {known}")
     if set("{}") & set(_FIELD.sub("", pattern)):
         raise InputError(f"{where}: out = {pattern!r}: a brace has no partner")

@@ -98,7 +98,7 @@ def ready(setup: Setup, passes: Sequence[Pass] | None = None) -> tuple[Pass, ...
     """Return the user's passes, after loading their plugins, once per process, or `passes` if that
     was done before. Raises InputError.
     """
-    # a worker begins here: every rule and pass of ours is there before a plugin runs
+    # a worker starts here: our rules and passes are registered before a plugin runs
     import_module("onnxgrad.surface")
     if passes is not None:
         _passes[setup] = tuple(passes)
@@ -225,7 +225,7 @@ def _weights(job: Job) -> set[Path]:
     """Return the files from which the model reads its weights."""
     try:
         return sources(read_proto(Path(job.path)), Path(job.path).parent)
-    except InputError:  # which is why it was refused
+    except InputError:  # an unreadable model was refused for that reason
         return set()
 
 
@@ -255,6 +255,6 @@ def _failed(outcome: ModelOutcome, job: Job, error: OnnxgradError) -> None:
         outcome.came_of(replace(error.done or Outcome(), report=error.report))
         if error.report.verdict == DIFFERENT:
             status = "different"
-    # as the recipe calls it: a message is the same on every machine
+    # named as in the recipe, so that the message is the same on every machine
     words = str(error).replace(job.path, job.name).removeprefix(f"{job.name}: ")
     outcome.fail(status, error.exit_code, words)

@@ -1,9 +1,8 @@
 """Processes that work on several models at once.
 
 Each worker does one job after the other. If a worker dies, its job gets a second worker, and then
-an outcome that says so. The files are those that one process would write: if the first failure ends
-the work, a worker asks before it writes, and is answered once all models before its own have
-passed.
+an outcome that says so. The same files are written as by one process: if the first failure ends the
+work, a worker asks before it writes, and may write once all models before its own have passed.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def died(job: Job, how: str) -> ModelOutcome:
     return outcome
 
 
-_GONE = object()  # heard of a worker that ended
+_GONE = object()  # the last message of a worker that ended
 
 
 @dataclass(eq=False)
@@ -94,7 +93,7 @@ class _Worker:
             self.process.kill()
             self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(BrokenPipeError):  # what was left unsent goes nowhere
+            with contextlib.suppress(BrokenPipeError):  # unsent messages are lost
                 cast(BinaryIO, stream).close()
 
 
@@ -153,7 +152,7 @@ class _Workers:
             allowed = self.keep_going or self.passed.issuperset(range(worker.index))
             if worker.asks and (allowed or worker.index > self.end_at):
                 worker.asks = False
-                with contextlib.suppress(OSError):  # it died: `hear` will tell
+                with contextlib.suppress(OSError):  # it died: `hear` reports that
                     worker.tell(allowed)
 
     def end(self) -> None:
@@ -188,7 +187,7 @@ class _Workers:
         self.attempts[worker.index] = self.attempts.get(worker.index, 0) + 1
         try:
             worker.tell(self.jobs[worker.index])
-        except OSError:  # it died: `hear` will tell
+        except OSError:  # it died: `hear` reports that
             return
 
     def _lost(self, worker: _Worker, index: int) -> ModelOutcome | None:

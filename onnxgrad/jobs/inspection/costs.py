@@ -121,7 +121,7 @@ def _opened(program: Program) -> Program:
     """Return the program with the bodies of functions inlined, unless there are too many nodes."""
     try:
         Inline(names="*").run(program, Trace())
-    except InputError:  # more nodes than anyone wants to count: the calls stay, of unknown cost
+    except InputError:  # too many nodes: the calls stay, with unknown costs
         return program
     return program
 
@@ -186,7 +186,7 @@ def _steps(b: Binding) -> int | None:
     """Return the number of runs of the graphs inside a binding, or None."""
     if b.is_op("Loop"):
         count = b.operand(0)
-        # a condition may end it before
+        # a condition may end it earlier
         array = None if count is None or b.operand(1) is not None else count.const
         return None if array is None else int(array.reshape(()))
     if b.is_op("Scan"):

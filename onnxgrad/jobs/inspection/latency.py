@@ -30,7 +30,7 @@ def measure(
     hooks = hooks or Hooks()
     if options.require is not None and len(models) < 2:
         raise InputError(
-            f"{option('--require', 'require')} compares with the first of several models: give two "
+            f"{option('--require', 'require')} compares with the first model: name two models "
             "or more"
         )
     seconds = SECONDS if options.timeout is None else options.timeout

@@ -1,8 +1,8 @@
-"""The choices of `--tune`: passes that the static rule has or has not, orders of folding, and
+"""The choices of `--tune`: passes to add to the static rule or to remove, orders of folding, and
 kinds of parallel products that are merged or not.
 
-Orders of folding seldom matter: 15 of 23 models in models/ come out the same in every order. Time
-of the others, 1 the static rule's (onnxruntime 1.31.1, one thread; only what differs is named):
+Orders of folding seldom matter: 15 of 23 models in models/ have the same result in every order.
+Times of the others over that of the static rule (onnxruntime 1.31.1, one thread; differences only):
 
     unet              forward behind backward 0.91, before it 0.96, scales kept 0.93
     llama             forward 1.09
@@ -113,8 +113,8 @@ def _run(model: ModelLike, pipeline: Pipeline, instead: FamilyPass) -> Trace:
     return trace
 
 
-# passes that may be worth their while, and in front of which pass each then runs; where that is
-# none of the pipeline's, at its end
+# passes that may pay, and the pass before which each runs; at the end if the pipeline lacks that
+# pass
 _OFFERED = (
     ("simplify-arithmetic{exact=false}", "backward-fold-scale-axis"),
     ("simplify-inference", "backward-fold-scale-axis"),
@@ -126,17 +126,17 @@ _OFFERED = (
     ("convert-layout", "flatten-products"),
     ("lower-composites", "flatten-products"),
 )
-# passes without which a runtime may be quicker
+# passes without which the model may be faster
 _OPTIONAL = (
     *("flatten-products", "divide-by-root", "raise-composites", "raise-for-onnxruntime"),
     *("combine-parallel-gemm", "simplify-inference", "backward-fold-scale-axis"),
 )
-# passes that find other work when they run in front of another
+# passes that find other work if they run before another pass
 _ORDERS = (
     ("forward-fold-scale-axis", "backward-fold-scale-axis"),
     ("fold-bias", "backward-fold-scale-axis"),
 )
-# a constant that is larger than what it is computed from is read at every run, and not computed
+# folding may enlarge a constant, which each run then reads instead of computing it
 _FOLDED, _UNFOLDED = "fold-constant", "fold-constant{max_growth=0}"
 
 
@@ -148,13 +148,13 @@ class Choice:
     """One decision; `name` describes it and is stored in files of decisions."""
 
     name: str
-    item: str = ""  # a pass that runs too
+    item: str = ""  # a pass to run
     before: str = ""
-    moved: bool = False  # there, and nowhere else
-    without: str = ""  # a pass that does not run
-    merging: str = ""  # a pass that merges parallel products,
-    kind: str = ""  # of which one kind, or each,
-    merged: bool = False  # is merged or not, whatever the static rule says
+    moved: bool = False  # only there
+    without: str = ""  # a pass to leave out
+    merging: str = ""  # a pass that merges parallel products
+    kind: str = ""  # one kind of products, or EACH
+    merged: bool = False  # whether the kind is merged, in place of the static rule
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class Choices:
         return Choices(pipeline, tuple(found), kinds)
 
     def made(self, kept: Iterable[Choice]) -> Pipeline:
-        """The pipeline with these decisions."""
+        """Return the pipeline with these decisions."""
         passes = list(self.pipeline.passes)
         kinds = {name: {k for k, on in own.items() if on} for name, own in self.kinds.items()}
         decided: set[str] = set()
@@ -224,7 +224,7 @@ def _has(pipeline: Pipeline, item: str) -> bool:
 
 
 def _plain(p: Pass) -> dict[str, Any]:
-    """Return its options, without those that a pipeline sets for all its passes."""
+    """Return the options of a pass, without those that a pipeline sets for all its passes."""
     return {k: v for k, v in vars(p).items() if k not in ("merge", "provider", "check")}
 
 

@@ -141,7 +141,7 @@ class _Search:
             return None
         ratio, spread = self._measured(self.static, self.current, 1)
         if ratio >= 1:
-            self.kept, why = [], "all together are not quicker"
+            self.kept, why = [], "all together are not faster"
             self.decisions = [
                 replace(d, kept=False, why=why) if d.kept else d for d in self.decisions
             ]

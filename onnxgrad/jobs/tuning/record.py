@@ -99,7 +99,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         for d in found
     )
     if not listed or data.get("format") != _FORMAT:
-        raise InputError(f"{path}: no file of decisions of this version: tune again")
+        raise InputError(f"{path}: not a file of decisions of this version: tune again")
     return data
 
 
@@ -150,7 +150,7 @@ class Tuning:
             return Tuning(replay=read(given), where=os.fspath(given))
         seconds = TUNE_SECONDS if given is True else float(given)
         if not seconds > 0:
-            raise InputError(f"tune={given!r}: a positive number of seconds is wanted")
+            raise InputError(f"tune={given!r}: the seconds must be a positive number")
         return Tuning(seconds)
 
     def decide(

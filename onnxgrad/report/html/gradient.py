@@ -39,8 +39,9 @@ _MOST = 4000  # points of a curve
 
 
 def live_bytes(block: BindingBlock, sizes: Mapping[str, int]) -> list[tuple[Binding, int]]:
-    """Each binding in order, and the bytes alive when it has run: its results and what is read
-    later. Inputs and constants are not counted, nor what runs inside nested graphs.
+    """Return each binding in order, with the bytes that are alive after it has run: its results,
+    and values that are read later. Inputs, constants and values inside nested graphs are not
+    counted.
     """
     block.schedule()
     order = [b for b in block.bindings if b.inputs]
@@ -61,7 +62,9 @@ def live_bytes(block: BindingBlock, sizes: Mapping[str, int]) -> list[tuple[Bind
 
 
 def _read_at(reader: Binding, block: BindingBlock, place: Mapping[Binding, int]) -> int:
-    """When a value is read: of a reader in a nested graph, when the binding around it runs."""
+    """Return when a value is read. A reader in a nested graph reads when the binding around it
+    runs.
+    """
     while reader.block is not block and reader.block.owner is not None:
         reader = reader.block.owner
     return place.get(reader, -1)
@@ -77,7 +80,7 @@ def _bytes(v: Var, sizes: Mapping[str, int]) -> int:
 def memory(
     curves: Mapping[str, BindingBlock], sizes: Mapping[str, int] | None = None
 ) -> Section | None:
-    """A curve for each block under its name; None where nothing is computed."""
+    """Return a curve for each block under its name; None if nothing is computed."""
     given = sizes or {}
     runs = {name: live_bytes(block, given) for name, block in curves.items()}
     if not all(runs.values()):
@@ -95,8 +98,8 @@ def memory(
 
 
 def _curve(name: str, run: Sequence[tuple[Binding, int]]) -> dict[str, Any]:
-    """The curve as shares of the run, so that runs of different lengths lie over each other; of a
-    long one the largest point of each stretch.
+    """Return the curve as shares of the run, so that runs of different lengths can be compared. A
+    long curve keeps the largest point of each stretch.
     """
     step = max(1, math.ceil(len(run) / _MOST))
     kept = [
@@ -114,8 +117,8 @@ def _curve(name: str, run: Sequence[tuple[Binding, int]]) -> dict[str, Any]:
 def gradient_page(
     made: GradientMade, title: str, plain: Gradient | None, sizes: Mapping[str, int]
 ) -> str:
-    """Returns the page of a gradient; `plain` is the same gradient without checkpoints, for the
-    curve of its memory, and `sizes` are those of open dimensions there.
+    """Return the page of a gradient. `plain` is the same gradient without checkpoints, for the
+    curve of its memory; `sizes` are those of open dimensions in it.
     """
     program = made.gradient.program
     original = program_of(program.proto, program.folder)
@@ -123,7 +126,7 @@ def gradient_page(
     old = Drawn(original)
     known = {first_result(b) for b in old.nodes}
     graphs = compared(old, Drawn(program, apart="gradient", known=known))
-    # without their note, which the verdict has
+    # without their note, which is in the verdict
     tables = zip(("Adjoints", "Check"), tables_of(made.parts(verbose=True)), strict=False)
     blocks = {"gradient" if plain is None else "with checkpoints": program.main}
     if plain is not None:
@@ -149,7 +152,7 @@ def gradient_page(
 
 def _verdict(check: GradientReport | None) -> dict[str, Any]:
     if check is None:
-        return verdict("unsure", "not checked", "the numeric check was left out")
+        return verdict("unsure", "not checked", "the numeric check was skipped")
     tone = "good" if check.ok else "unsure" if check.verdict == "not proved" else "bad"
     word = (
         f"{check.verdict} with finite differences" if check.verdict == "agrees" else check.verdict

@@ -1,6 +1,6 @@
-"""Graphs as the page draws them: nodes, values, groups, and the changes between two graphs.
+"""Graphs for the page: nodes, values, groups, and the changes between two graphs.
 
-Every reference is a number into a list, so that a graph of thousands of nodes stays a small file.
+Every reference is an index into a list, so that a graph of thousands of nodes stays a small file.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from onnxgrad.wording import printable_lines
 Scope: TypeAlias = tuple[str, ...]
 
 _TORCH = "pkg.torch.onnx.name_scopes"
-_UNION = " | "  # between the values of nodes that were made one
+_UNION = " | "  # between the values of merged nodes
 _MOST = 60  # boxes in a group
-_PART = 30  # boxes in each part of one that holds more
+_PART = 30  # boxes in each part of a larger group
 
 
 def scope_of(b: Binding) -> Scope | None:
-    """The modules around a binding, outermost first; None where nothing names them."""
+    """Return the modules around a binding, outermost first; None if nothing names them."""
     for entry in b.node.metadata_props:
         if entry.key == _TORCH:
             return _of_torch(entry.value)
@@ -39,7 +39,7 @@ def scope_of(b: Binding) -> Scope | None:
 
 
 def _of_torch(text: str) -> Scope | None:
-    """The scopes of a node, or those that nodes merged into one have in common."""
+    """Return the scopes of a node, or the scopes that nodes merged into one have in common."""
     found = []
     for listed in text.split(_UNION):
         try:
@@ -48,14 +48,14 @@ def _of_torch(text: str) -> Scope | None:
             return None
         if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
             return None
-        # each name without the beginning that it has from the one around it
+        # each name without the prefix of the scope around it
         pairs = pairwise(["", *names[:-1]])
         found.append(tuple(name.removeprefix(f"{outer}.") for outer, name in pairs if name))
     return _common(found)
 
 
 def _common(scopes: Sequence[Scope]) -> Scope:
-    """The scopes that all of them begin with."""
+    """Return the scopes with which all of them begin."""
     levels = zip(*scopes, strict=False)
     return tuple(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
 
@@ -69,7 +69,9 @@ class Group:
 
 
 def grouped(scopes: Sequence[Scope]) -> Group:
-    """The groups of nodes with these scopes; each is worth a box and fits a screen."""
+    """Return the groups of nodes with these scopes. Each is large enough for a box and small enough
+    for a screen.
+    """
     root = Group("")
     known: dict[Scope, Group] = {(): root}
     for i, scope in enumerate(scopes):
@@ -84,7 +86,9 @@ def grouped(scopes: Sequence[Scope]) -> Group:
 
 
 def _simple(group: Group) -> Group:
-    """Without groups of one node, and with a group that holds one group alone as that group."""
+    """Return the group without groups of one node, and with groups that contain only one group
+    replaced by that group.
+    """
     members: list[Group | int] = []
     for member in group.members:
         if not isinstance(member, Group):
@@ -107,7 +111,7 @@ def _divided(group: Group) -> Group:
 
 
 def _titled(part: Sequence[Group | int]) -> str:
-    """The title of a part: its first and last node, or group."""
+    """Return the title of a part: its first and last node, or group."""
     ends = [m.title if isinstance(m, Group) else f"node {m + 1}" for m in (part[0], part[-1])]
     first, last = (e.partition(" … ")[0 if i == 0 else 2] or e for i, e in enumerate(ends))
     return f"{first} … {last.removeprefix('node ')}"
@@ -115,20 +119,22 @@ def _titled(part: Sequence[Group | int]) -> str:
 
 _MADE_BY = "onnxgrad.made_by"
 _SOURCE = "pkg.torch.onnx.stack_trace"
-# kinds of values, as the page numbers them
+# kinds of values, by their numbers in the page
 _COMPUTED, _INPUT, _CONSTANT = 0, 1, 2
-_DEEPEST = 24  # groups inside each other: a name may have a thousand slashes
+_DEEPEST = 24  # levels of groups: a name may have a thousand slashes
 
 
 def shown(value: object) -> str:
-    """Any text of a model as the page may hold it: no control characters, not endless."""
+    """Return any text of a model in a form safe for the page: no control characters, limited
+    length.
+    """
     return str(cell(value))
 
 
 class Drawn:
-    """The nodes of a program in order, nested graphs and functions included, and their values.
+    """The nodes of a program in order, with those of nested graphs and functions, and their values.
 
-    `apart`: the title of a group for the nodes whose first result is none of `known`.
+    `apart`: the title of a group for the nodes whose first result is not in `known`.
     """
 
     def __init__(
@@ -149,7 +155,7 @@ class Drawn:
         for v in block.inputs:
             self._value(v)
         for b in block.bindings:
-            # without a scope that of the producer of an operand, else of the first reader
+            # without a scope: that of the producer of an operand, else that of the first reader
             near = [v.definition for v in b.inputs if v is not None and v.block is b.block]
             near += [u for v in b.outputs if v is not None for u in v.users]
             scopes = (scope_of(n) for n in (b, *near) if n is not None)
@@ -165,7 +171,9 @@ class Drawn:
         return self._values.setdefault(v, len(self._values))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON's types; operands and results of a node are numbers of values."""
+        """Return the graph in JSON's types; operands and results of a node are numbers of
+        values.
+        """
         main = self.program.main
         nodes = [self._node(b) for b in self.nodes]
         outputs = [self._value(v) for v in main.outputs]
@@ -210,7 +218,7 @@ def _kind(v: Var) -> int:
 
 
 def _number(group: Group, outer: int, groups: list[list[Any]], place: list[int]) -> None:
-    """Give the groups numbers, outer ones first, and each node that of its own."""
+    """Number the groups, outer ones first, and store in each node the number of its group."""
     number = len(groups)
     groups.append([outer, shown(group.title)])
     for member in group.members:
@@ -221,17 +229,17 @@ def _number(group: Group, outer: int, groups: list[list[Any]], place: list[int])
 
 
 def first_result(b: Binding) -> str:
-    """The name that identifies a node in another version of the model."""
+    """Return the name that identifies a node in another version of the model."""
     return next((v.name for v in b.outputs if v is not None), "")
 
 
-# as the page knows them; a node without a word is as it was
+# states of nodes in the page; a node without a state is unchanged
 _GONE, _NEW, _CHANGED = "removed", "added", "changed"
 
 
 def compared(before: Drawn, after: Drawn, rewrites: Sequence[Rewrite] = ()) -> list[dict[str, Any]]:
-    """Both graphs in JSON's types, each node with what became of it and the numbers of its
-    rewrites. Nodes are matched by their first result.
+    """Return both graphs in JSON's types, each node with its state and the numbers of its rewrites.
+    Nodes are matched by their first result.
     """
     sides = [{first_result(b): b for b in side.nodes} for side in (before, after)]
     graphs = [before.to_dict(), after.to_dict()]
@@ -256,7 +264,9 @@ def _call(b: Binding) -> tuple[Any, ...]:
 
 
 def _rewrites(rewrites: Sequence[Rewrite]) -> Mapping[str, dict[int, None]]:
-    """The rewrites, in order, that matched or emitted each node, by its first result's name."""
+    """Return the rewrites, in order, that matched or emitted each node, by its first result's
+    name.
+    """
     found: dict[str, dict[int, None]] = {}
     for rewrite in rewrites:
         for name in (*rewrite.matched, *rewrite.emitted):

@@ -1,8 +1,8 @@
 """The page around the data: one file that loads nothing, and in which no text of a model can run.
 
-The data is JSON in a script element that browsers do not run, with every character escaped that
-could end it; our scripts make elements and text of it, never markup. The page's own policy allows
-the scripts and styles that it came with, by their digests, and no request to anywhere.
+The data is JSON in a script element that browsers do not run. Every character that could end the
+element is escaped. Our scripts make elements and text of the data, never markup. The page's policy
+allows only its own scripts and styles, by their digests, and no requests.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _LICENSES = ("d3", "d3-ease", "dagre", "uPlot")
 
 
 def page(title: str, reports: Sequence[Mapping[str, Any]]) -> str:
-    """The page; each report is a title, a verdict, cards and sections in JSON's types. The
-    same reports give the same text.
+    """Return the page. Each report is a title, a verdict, cards and sections in JSON's types. The
+    same reports return the same text.
     """
     scripts = [_asset(name) for name in _SCRIPTS]
     styles = [_asset(name) for name in _STYLES]
@@ -99,7 +99,9 @@ def page(title: str, reports: Sequence[Mapping[str, Any]]) -> str:
 
 
 def embedded(data: object) -> str:
-    """JSON that may stand inside a script element: ASCII alone, nothing that HTML reads."""
+    """Return JSON that is safe inside a script element: only ASCII, and nothing that HTML
+    interprets.
+    """
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -110,7 +112,7 @@ def _digest(text: str) -> str:
 
 @cache
 def _asset(name: str) -> str:
-    """A script or style of the package, without the reference to a map that is not there."""
+    """Return a script or style of the package, without the reference to a missing source map."""
     text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
     return "\n".join(line for line in text.splitlines() if "sourceMappingURL" not in line)
 
@@ -125,7 +127,9 @@ def report_data(
     cards: Iterable[Mapping[str, Any]],
     sections: Iterable[Section | None],
 ) -> dict[str, Any]:
-    """The report of one model, or of several together; sections that are None are left out."""
+    """Return the report of one model, or of several together; sections that are None are left
+    out.
+    """
     return {
         "title": shown(title),
         "what": command,
@@ -136,24 +140,24 @@ def report_data(
 
 
 def section(kind: str, title: str, **data: Any) -> Section:
-    """A part of the page under a title; `kind` says which script draws it."""
+    """Return a titled part of the page; `kind` selects the script that draws it."""
     return {"kind": kind, "title": printable(title), **data}
 
 
 def table_section(title: str, found: Table, note: str = "") -> Section:
-    """A table under a title; each column with whether it is of numbers."""
+    """Return a table under a title; each column says whether it contains numbers."""
     columns = [[name.lstrip(">"), name.startswith(">")] for name in found.columns]
     rows = [[_pieces(cell) for cell in row] for row in found.rows]
     return section("table", title, note=note, columns=columns, rows=rows)
 
 
 def tables_of(parts: Iterable[Part]) -> Sequence[Table]:
-    """The tables among the parts."""
+    """Return the tables among the parts."""
     return [p for p in parts if isinstance(p, Table) and p.rows]
 
 
 def _pieces(cell: Text | str) -> Any:
-    """Text alone where it has no style."""
+    """Return the pieces of a cell; only its text if it has no style."""
     if isinstance(cell, str):
         return printable(cell)
     pieces = [[text, style] for text, style in cell.pieces if text]
@@ -164,19 +168,19 @@ _NAMED = 3  # outputs by name, of those that differ
 
 
 def verdict(tone: str, word: str, text: str) -> dict[str, Any]:
-    """The answer in a word, and what it rests on; the tone is `good`, `bad`, `unsure` or `plain`.
-    `notes`, to which others add, are what else a reader should know, each with its tone.
+    """Return the answer in a word, and its basis; the tone is `good`, `bad`, `unsure` or `plain`.
+    `notes` are further facts for the reader, each with its tone; callers may add to them.
     """
     return {"tone": tone, "word": word, "text": text, "notes": []}
 
 
 def noted(found: dict[str, Any], notes: Iterable[str], tone: str = "plain") -> None:
-    """Add notes to a verdict; empty ones say nothing."""
+    """Add notes to a verdict, except empty ones."""
     found["notes"] += [[shown(note), tone] for note in notes if note]
 
 
 def proof_verdict(report: Report) -> dict[str, Any]:
-    """The verdict of a proof, with the runs it rests on."""
+    """Return the verdict of a proof, with its runs."""
     tone = "unsure" if report.verdict == NOT_PROVED else "good" if report.ok else "bad"
     cases = "; ".join(map(str, report.cases))
     runs = f", {counted(len(report.cases), 'run')}: {cases}" if cases else ""
@@ -187,7 +191,7 @@ def proof_verdict(report: Report) -> dict[str, Any]:
 
 
 def _failing(report: Report) -> str:
-    """The outputs that differ, those that miss their bound most first."""
+    """Return the outputs that differ, those that miss their bound most first."""
     worst = report.worst
     found = dict.fromkeys(
         d.output
@@ -200,12 +204,12 @@ def _failing(report: Report) -> str:
 
 
 def card(label: str, value: str, note: str = "", tone: str = "plain") -> dict[str, Any]:
-    """A figure with its name."""
+    """Return a figure with its name."""
     return {"label": label, "value": value, "note": note, "tone": tone}
 
 
 def changed_card(label: str, before: int, after: int, text: Callable[[int], str]) -> dict[str, Any]:
-    """A figure before and after."""
+    """Return a figure before and after."""
     made = card(label, text(after), "unchanged" if before == after else f"from {text(before)}")
     if before != after and before:
         share = round(100 * (after - before) / before, 1)
@@ -215,7 +219,7 @@ def changed_card(label: str, before: int, after: int, text: Callable[[int], str]
 
 
 def size_cards(before: Stats | Facts, after: Stats | Facts) -> list[dict[str, Any]]:
-    """Nodes, bytes and parameters before and after."""
+    """Return nodes, bytes and parameters before and after."""
     return [
         changed_card("nodes", before.nodes, after.nodes, number),
         changed_card("file size", before.bytes, after.bytes, bytes_text),

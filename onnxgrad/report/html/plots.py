@@ -16,7 +16,7 @@ from onnxgrad.wording import counted
 
 
 def differences(report: Report) -> Section | None:
-    """The worst difference of each output in each check, against its tolerance; None if nothing
+    """Return the worst difference of each output in each check, and its tolerance; None if nothing
     was compared.
     """
     rows = [_difference(d) for d in report.differences if not d.output.startswith("(")]
@@ -53,7 +53,9 @@ def _finite(value: float) -> float | None:
 
 
 def gradient_errors(check: GradientReport) -> Section | None:
-    """The error of each value that was checked, against what is allowed; None where none was."""
+    """Return the error of each checked value, and the allowed error; None if no value was
+    checked.
+    """
     judged = sorted((v for v in check.values if v.judged), key=lambda v: -v.error)
     rows = [
         {
@@ -70,7 +72,9 @@ def gradient_errors(check: GradientReport) -> Section | None:
 
 
 def choices(data: Mapping[str, Any] | None) -> Section | None:
-    """The measurements of `--tune`: the time of each choice over that of the pipeline before it."""
+    """Return the measurements of `--tune`: the time of each choice over that of the pipeline before
+    it.
+    """
     if data is None:
         return None
     decided = [*data["decisions"], *([data["total"]] if data.get("total") else [])]
@@ -87,7 +91,7 @@ def _choice(decision: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bench(report: BenchReport) -> Section | None:
-    """Measured models: wall time over that of the first, with its quartiles."""
+    """Return the measured models: wall time over that of the first, with its quartiles."""
     rows = []
     for t in report.timings:
         ratio = t.wall_ratio
@@ -98,11 +102,11 @@ def bench(report: BenchReport) -> Section | None:
 
 
 def ratio_row(label: str, value: float, low: float, high: float, note: str) -> dict[str, Any]:
-    """A ratio of times with its bounds; at most 1 is good."""
+    """Return a ratio of times with its bounds; at most 1 is good."""
     bounds = {"value": value, "low": low, "high": high}
     return {"label": shown(label), **bounds, "ok": value <= 1, "note": shown(note)}
 
 
 def latency(rows: Sequence[Mapping[str, Any]], note: str) -> Section:
-    """Ratios of time, below 1 where it became quicker."""
+    """Return ratios of time; below 1 is faster."""
     return section("rows", "Latency", note=note, scale="ratio", unit="×", rows=list(rows))

@@ -103,4 +103,4 @@ def test_one_model_alone_cannot_be_required_to_be_faster(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", model, "--require", "0.9", *QUICK]) == 2
-    assert "--require compares with the first of several models" in capsys.readouterr().err
+    assert "--require compares with the first model" in capsys.readouterr().err

@@ -126,7 +126,7 @@ def test_bounds_of_ones_own(run: Run, branches: Path) -> None:
     ("words", "message"),
     [
         (["--atol", "much"], "--atol much: write X or OUTPUT=X"),
-        (["--rtol", "1", "--rtol", "2"], "--rtol: one number for all outputs, or one for each"),
+        (["--rtol", "1", "--rtol", "2"], "--rtol: write one number for all outputs, or OUTPUT=X"),
         (["--metric", "cosine"], "--metric 'cosine': write cosine=LEAST"),
         (["--atol", "q=1"], "a bound is given for 'q', which is not an output"),
         (["--map", "y"], "--map y: write NAME=OTHER"),

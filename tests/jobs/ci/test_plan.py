@@ -76,27 +76,33 @@ def test_a_folder_of_results(folder: Path) -> None:
         ({"ci": {"models": ["sub/bb.onnx"]}}, "there is no file 'sub/bb.onnx'"),
         ({"ci": {"models": ["sub/bb.onnx"]}}, "did you mean 'sub/b.onnx'?"),
         ({"ci": {"models": ["a.onnx"]}, "models": {"aa.onnx": {}}}, "did you mean 'a.onnx'?"),
-        ({"ci": {"models": ["a.onnx"]}, "models": {"sub/*": {}}}, "means none of the models"),
+        ({"ci": {"models": ["a.onnx"]}, "models": {"sub/*": {}}}, "matches none of the models"),
         (
             {"ci": {"models": ["**/*.onnx"], "out": "build/{name}.onnx"}},
-            "is one place for a.onnx and sub/a.onnx: write such as 'build/{folder}/{name}.onnx'",
+            "names the same file for a.onnx and sub/a.onnx: write for example 'build/{folder}/{name}.onnx'",
         ),
         ({"ci": {"models": ["a.onnx"], "out": "{name}.onnx"}}, "would replace a.onnx"),
         ({"ci": {"models": ["a.onnx"], "out": "."}}, "would replace a.onnx"),
         (
             {"ci": {"models": ["*.onnx"], "out": "{name}.opt.onnx"}},
-            "'*.onnx' also meets a.opt.onnx, a result, which would be a model in the next run: write "
+            "'*.onnx' also matches a.opt.onnx, a result, which would be a model in the next run: write "
             "it elsewhere, or '!a.opt.onnx' into the list of models",
         ),
         ({"models": {"**/*.onnx": {}}, "ci": {"out": "x/{folder}/{name}.onnx"}}, "or '!x/**' into"),
-        ({"ci": {"models": ["*.onnx", "!*"]}}, "what begins with ! leaves none of them"),
-        ({"ci": {"models": ["sub"]}}, "'sub' is a folder: write such as 'sub/*.onnx'"),
-        ({"ci": {"models": ["a.onnx"], "out": "b/{stem}.onnx"}}, "has '{stem}', there are {name}"),
-        ({"ci": {"models": ["a.onnx"], "out": "b/{0}.onnx"}}, "has '{0}', there are {name}"),
+        ({"ci": {"models": ["*.onnx", "!*"]}}, "the globs with ! exclude all models"),
+        ({"ci": {"models": ["sub"]}}, "'sub' is a folder: write for example 'sub/*.onnx'"),
+        (
+            {"ci": {"models": ["a.onnx"], "out": "b/{stem}.onnx"}},
+            "unknown field '{stem}'; use {name}",
+        ),
+        ({"ci": {"models": ["a.onnx"], "out": "b/{0}.onnx"}}, "unknown field '{0}'; use {name}"),
         ({"ci": {"models": ["a.onnx"], "out": "b/{name.onnx"}}, "a brace has no partner"),
-        ({"ci": {"models": ["a.onnx"], "out": "b/{name.upper}.onnx"}}, "has '{name.upper}'"),
-        ({"ci": {"models": ["a.onnx"], "out": "b/{name!q}.onnx"}}, "has '{name!q}'"),
-        ({"ci": {"models": ["a.onnx"], "out": "b/{name:d}.onnx"}}, "has '{name:d}'"),
+        (
+            {"ci": {"models": ["a.onnx"], "out": "b/{name.upper}.onnx"}},
+            "unknown field '{name.upper}'",
+        ),
+        ({"ci": {"models": ["a.onnx"], "out": "b/{name!q}.onnx"}}, "unknown field '{name!q}'"),
+        ({"ci": {"models": ["a.onnx"], "out": "b/{name:d}.onnx"}}, "unknown field '{name:d}'"),
     ],
 )
 def test_what_is_refused(folder: Path, table: dict[str, Any], words: str) -> None:

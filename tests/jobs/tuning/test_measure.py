@@ -88,7 +88,7 @@ def test_all_together_are_confirmed() -> None:
     found = tune(branches(), Pipeline.of(), Deceiving({}, 1e6))
     assert not any(d.kept for d in found.decisions) and found.pipeline == Pipeline.of()
     assert found.total is not None and not found.total.kept and found.total.ratio == 1.2
-    assert any(d.why == "all together are not quicker" for d in found.decisions)
+    assert any(d.why == "all together are not faster" for d in found.decisions)
 
 
 def test_a_form_that_does_not_run_is_not_kept() -> None:
