@@ -22,8 +22,8 @@ V = TypeVar("V", bound="Var | None")
 Axes = Sequence[int] | Var | None
 # the note of rules that use `beside_zeros`
 ZEROS = (
-    "zeros: the exact product of the others; derivatives of every order where two factors are 0, "
-    "of the first two where more are"
+    "zeros: the exact product of the others; derivatives of every order if two factors are 0, "
+    "of the first two orders if more are"
 )
 
 

@@ -104,6 +104,6 @@ def _is_selected(y: Var) -> bool:
     )
 
 
-vjp("Softmax", _softmax, notes="rows that are NaN and replaced by a Where pass nothing")
+vjp("Softmax", _softmax, notes="0 for NaN rows that a Where replaces")
 
 zero("Hardmax", notes="one-hot: constant almost everywhere")

@@ -106,7 +106,7 @@ def _linear_classifier(
 vjp(
     f"{_DOMAIN}::LinearClassifier",
     _linear_classifier,
-    notes="the scores, without PROBIT; one score for two classes without softmax",
+    notes="scores only; without PROBIT, and without softmax of one score for two classes",
 )
 
 
@@ -153,7 +153,11 @@ def _feature_vectorizer(
     return [*op.Split(g, list(inputdimensions), axis=1, outputs=len(xs))]
 
 
-vjp_all(f"{_DOMAIN}::FeatureVectorizer", _feature_vectorizer, notes="operands of the widths given")
+vjp_all(
+    f"{_DOMAIN}::FeatureVectorizer",
+    _feature_vectorizer,
+    notes="operand widths equal inputdimensions",
+)
 
 
 def _svm_regressor(

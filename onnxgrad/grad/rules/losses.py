@@ -19,7 +19,7 @@ from onnxgrad.ir.var import Var
 # larger constants would take too much space in the file
 _KEPT = 4096
 _NORMALISED = (TensorProto.FLOAT, TensorProto.DOUBLE)
-_NOTES = "0 where the label is ignored, also where all are and the mean itself is NaN"
+_NOTES = "0 where the label is ignored, even if all are ignored and the mean itself is NaN"
 
 
 def _cross_entropy(

@@ -269,4 +269,4 @@ def _minor_indices(x: Var, n: int | None) -> tuple[Var, Var]:
     return left, 1.0 - 2.0 * op.Cast(odd, to=x.dtype)
 
 
-vjp("Det", _det, notes="the cofactors, so singular matrices too; n^3 numbers at a time")
+vjp("Det", _det, notes="by cofactors, also for singular matrices; n^3 numbers at a time")

@@ -52,7 +52,7 @@ vjp(
     "MaxUnpool",
     # read each value's adjoint at the place where the value was put
     lambda g, y, x, places: op.Gather(op.Reshape(g, [-1]), places, axis=0),
-    notes="indices count in the output, as in onnxruntime, also where output_shape makes it larger",
+    notes="indices refer to the output, as in onnxruntime, even if output_shape enlarges it",
 )
 
 

@@ -64,8 +64,7 @@ vjp(
     "DequantizeLinear",
     None,
     _dequantize_scale,
-    notes="the scale; nothing flows into the integers, so nothing through a QuantizeLinear before "
-    "it",
+    notes="the scale; the integers receive nothing, so a QuantizeLinear before it passes nothing",
 )
 # DynamicQuantizeLinear uses its body: y_scale, and the range behind it, have a derivative
 zero("QuantizeLinear", notes="rounding: zero almost everywhere; no straight-through estimate")

@@ -48,7 +48,7 @@ def _dropout_ratio(
     return total if training_mode.const is not None else op.Where(training_mode, total, 0.0)
 
 
-vjp("Dropout", _dropout, _dropout_ratio, notes="training: with the mask that the forward run drew")
+vjp("Dropout", _dropout, _dropout_ratio, notes="training: with the mask of the forward run")
 
 
 zero(
@@ -56,7 +56,7 @@ zero(
     "RandomNormalLike",
     "RandomUniform",
     "RandomUniformLike",
-    notes="a draw has no operand",
+    notes="a random draw has no operands",
 )
 zero(
     "Bernoulli",

@@ -220,5 +220,5 @@ def _stft_window(
 
 
 vjp("STFT", _stft_signal, None, _stft_window)
-zero("MelWeightMatrix", notes="a table; its frequencies receive nothing")
+zero("MelWeightMatrix", notes="a table; its operands receive nothing")
 zero("HannWindow", "HammingWindow", "BlackmanWindow", notes="a table of a given size")

@@ -156,6 +156,6 @@ def _along(g: Var, axis: int, weights: Var, rank: int) -> Var:
 vjp(
     "Resize",
     _resize,
-    notes="nearest: the selected source; scales and roi receive nothing, and are refused if "
+    notes="nearest: the selected source; scales and roi receive nothing, and raise an error if "
     "requested by name",
 )

@@ -197,7 +197,7 @@ vjp(
     "RoiAlign",
     _x,
     _rois,
-    notes="max mode as onnxruntime has it (the largest weighted pixel; equal ones: the first); at "
+    notes="max mode as in onnxruntime (the largest weighted pixel, the first of equal ones); at "
     "a pixel's centre the slope towards larger positions, at the image's edge none; the number of "
     "samples is constant",
 )

@@ -242,7 +242,7 @@ _BODIES: dict[str, Formula] = {
     "SimplifiedLayerNormalization": _simplified,
     "EmbedLayerNormalization": _embed,
 }
-_NOTES = dict.fromkeys(("FusedGemm", "FusedConv"), "the activation's")
+_NOTES = dict.fromkeys(("FusedGemm", "FusedConv"), "at a kink as the activation")
 
 for _name, _builder in _BODIES.items():
     body(f"{_DOMAIN}::{_name}", _builder, notes=_NOTES.get(_name, ""))

@@ -172,4 +172,4 @@ body(
     notes="the scales",
 )
 vjp(f"{_DOMAIN}::DequantizeLinear", None, _to_scale, None, notes="the scale")
-zero(f"{_DOMAIN}::QuantizeLinear", notes="rounding, which --ste passes")
+zero(f"{_DOMAIN}::QuantizeLinear", notes="rounding: zero unless --ste is given")

@@ -206,5 +206,5 @@ def _cells(cell: Recurrent, d: Direction, f: Gate, g: Gate, z: Var, z_c: Var, p:
 
 
 vjp_all(
-    "LSTM", _lstm, notes="clip: the bounds pass the adjoint; it does not reach the cell's output"
+    "LSTM", _lstm, notes="clip: the adjoint passes at the bounds; the cell's output is not clipped"
 )
