@@ -89,7 +89,7 @@ def walk_back(
 
 
 def return_adjoint(block: BindingBlock, adjoint: Any, like: Var | None) -> None:
-    """Returns an adjoint from a body, or zeros if it is None.
+    """Adds an output to the body `block`: an adjoint, or zeros if the adjoint is None.
 
     A body returns only values that it computes itself, so others pass through an Identity.
     """

@@ -32,8 +32,8 @@ from onnxgrad.laws.sums import add_up
 def scan_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
     """The Scan s_t, y_t = body(s_before, x_t) captures c. Its gradient is a Scan in reverse order:
 
-        ds_before, dx_t, dc_t = (ds_t, dy_t) walked back through body(s_before, x_t),  dc = sum of
-        dc_t
+        ds_before, dx_t, dc_t = (ds_t, dy_t) walked back through body(s_before, x_t)
+        dc = sum of dc_t
 
     The states of the new Scan are ds and the sums dc. It scans s_before (on tape), x and dy, and
     returns dx for each step.

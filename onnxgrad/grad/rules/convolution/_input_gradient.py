@@ -121,7 +121,7 @@ def _can_be_flipped(geo: Geometry) -> bool:
 
 
 def _is_flipped_quickly(sizes: _Sizes) -> bool:
-    """Whether onnxruntime folds the flip of a constant and lays out the Conv in channel blocks."""
+    """Whether the flipped Conv is fast: onnxruntime folds constant flips and blocks channels."""
     if sizes.taps == 1 or (sizes.channels < _FEW and not sizes.is_depthwise):
         return False
     if not sizes.weight_is_fed:

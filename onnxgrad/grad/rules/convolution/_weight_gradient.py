@@ -192,7 +192,9 @@ def _channels_before_taps(product: Var, c: Correlation) -> Var:
 
 
 def by_gathered_rows(c: Correlation) -> Var:
-    """The products of `by_offsets` as stacks: a Gather of whole rows (N, C) by constant indices."""
+    """The products of `by_offsets` as one product of stacks. Gathers whole rows (N, C) by constant
+    indices.
+    """
     n, index = c.axes, c.index()
     rows = op.Transpose(c.long, perm=[*range(2, n + 2), 0, 1])
     flat = op.Reshape(rows, [c.area, -1, c.channels])

@@ -1,7 +1,7 @@
 """DeformConv: a convolution over columns that are read between the pixels (see `grid_sample`).
 
-The columns v (N, parts, C/parts, |K| |O|) are samples of x at regular positions plus offsets; y = W
-(mask v). The columns' adjoint is W^T g; the rest is sampling.
+The columns v (N, parts, C/parts, |K| |O|) are samples of x at regular positions plus offsets, and
+y = W (mask v). The columns' adjoint is W^T g; the rest is sampling.
 """
 
 from __future__ import annotations

@@ -117,12 +117,16 @@ def _direction(
 ) -> tuple[Any, ...]:
     """Returns the adjoints of the sums Z (T, B, 4H), of R, of P, of initial_h and of initial_c.
 
-    With i, o, f = f(Z + P (C_before, C, C_before)), c = g(Z_c), C = f C_before + i c and H = o
-    h(C):
+    With i, o, f = f(Z + P (C_before, C, C_before)), c = g(Z_c), C = f C_before + i c and
+    H = o h(C):
 
-        dZ_o = dH h(C) f'(Z_o)      dC = dC_after + dH (o h'(C) + P_o h(C) f'(Z_o)) dZ_i = dC c
-        f'(Z_i)         dZ_f = dC C_before f'(Z_f)                          dZ_c = dC i g'(Z_c)
-        dH_before = dZ R            dC_before = dC (f + P_i c f'(Z_i) + P_f C_before f'(Z_f))
+        dZ_o = dH h(C) f'(Z_o)
+        dC = dC_after + dH (o h'(C) + P_o h(C) f'(Z_o))
+        dZ_i = dC c f'(Z_i)
+        dZ_f = dC C_before f'(Z_f)
+        dZ_c = dC i g'(Z_c)
+        dH_before = dZ R
+        dC_before = dC (f + P_i c f'(Z_i) + P_f C_before f'(Z_f))
 
     Every step is linear in dH and dC, with coefficients that are known beforehand for all steps.
     With input_forget, f is 1 - i and dZ_i = dC (c - C_before) f'(Z_i).
