@@ -1,4 +1,6 @@
-"""One attempt to apply a law: build, then decline or replace, and remove everything unused."""
+"""One attempt to apply a rewrite rule: build, then decline or replace, and remove everything
+unused.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from onnxgrad.wording import perhaps
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """The bindings that a law emitted, and those whose surroundings changed."""
+    """The bindings that a rule emitted, and those whose surroundings changed."""
 
     emitted: list[Binding]
     neighbours: list[Binding]
@@ -32,11 +34,11 @@ class Touched:
 
 @dataclass(slots=True)
 class Attempt:
-    """A law at one place. `where` becomes text only for reports; emitted bindings carry the
+    """A rule at one place. `where` is formatted only for reports. Emitted bindings carry the
     metadata of `sources`.
 
-    author: the law's function where that may be a caller's. share: equal emissions become one.
-    maker: a law that never matches what it emitted; the bindings remember it.
+    author: the rule's function, if a caller may have written it. share: emit equal bindings once.
+    maker: marks the emitted bindings of a rule that must never match them.
     """
 
     law: str
@@ -53,16 +55,16 @@ class Attempt:
         build: Callable[[], Any],
         mapping: Callable[[Any], Mapping[Var, Var]] = dict,
     ) -> Touched | None:
-        """Build, and replace what `mapping` makes of the answer; None when the law declines,
-        changes nothing or fails, and then the block is as it was.
+        """Call `build`, and replace values as `mapping` of its answer says. Returns None if the
+        rule declines, changes nothing or fails; the block is then unchanged.
 
-        Both may return or raise a Decline. Raises RuleFailed where a caller's law fails or answers
-        with a replacement of another type or by a cycle.
+        `build` and `mapping` may return or raise a Decline. Raises RuleFailed if a caller's rule
+        fails, or if its replacement has another type or would close a cycle.
         """
         start = Savepoint(self.block)
         try:
             emitter, answer = self._answer(build, mapping)
-        except Exception as error:  # noqa: BLE001  # a law is anybody's code
+        except Exception as error:  # noqa: BLE001  # a rule may be user code
             start.restore()
             slip(trace, self.law, self.where, self.block.program, error, self.author)
             return None
@@ -75,7 +77,7 @@ class Attempt:
         trace.fired(self.law, str(self.where), _results(self.sources), emitted)
         trace.replaced(answer, emitter.emitted)
         neighbours = substitute(answer)
-        emitter.discard()  # what was emitted and then not used
+        emitter.discard()  # emitted bindings that nothing uses
         if self.maker is not None:
             trace.made.update(dict.fromkeys(emitter.emitted, self.maker))
         return Touched(emitter.emitted, neighbours)
@@ -83,8 +85,8 @@ class Attempt:
     def _answer(
         self, build: Callable[[], Any], mapping: Callable[[Any], Mapping[Var, Var]]
     ) -> tuple[Emitter, Any]:
-        """The emitter, and a mapping of values to valid replacements, a Decline, or nothing. Raises
-        InternalError for an invalid mapping.
+        """Returns the emitter, and a mapping of values to valid replacements, a Decline, or
+        nothing. Raises InternalError for an invalid mapping.
         """
         # not by `emitting`, which checks the types of its arguments: too slow for every attempt
         known: dict[Any, Binding] | None = {} if self.share else None
@@ -103,8 +105,8 @@ def _results(bindings: Iterable[Binding]) -> list[str]:
 
 
 def _unless_declined(build: Callable[[], Any]) -> Any:
-    """The answer of `build`; a Decline also if it raises one, or writes a literal of unknown
-    dtype.
+    """Returns the answer of `build`, or a Decline if `build` raises one or emits a literal of
+    unknown dtype.
     """
     try:
         return build()
@@ -115,7 +117,7 @@ def _unless_declined(build: Callable[[], Any]) -> Any:
 
 
 def call_arguments(build: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments offered that the function has parameters for."""
+    """Returns those of the offered arguments for which the function has parameters."""
     return {name: offered[name] for name in _parameters(build) if name in offered}
 
 
@@ -125,8 +127,8 @@ def _parameters(build: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def check_parameters(build: Callable[..., Any], pattern: Pattern, *more: str) -> None:
-    """Raises InputError where a function asks for a name that its pattern does not capture; `more`
-    is offered too.
+    """Raises InputError if a function requires a parameter that is neither captured by its pattern
+    nor among `more`.
     """
     known = dict.fromkeys((*names_in(pattern), *more))
     for p in inspect.signature(build).parameters.values():
@@ -139,11 +141,11 @@ def check_parameters(build: Callable[..., Any], pattern: Pattern, *more: str) ->
 
 
 def replacements(answer: Mapping[Any, Any], captured: Captured) -> dict[Var, Var]:
-    """A rewriter's answer as a mapping of values; without values that replace themselves and those
-    that nobody reads.
+    """Returns a rewriter's answer as a mapping of values. Leaves out values that replace themselves
+    or that nothing reads.
 
-    A key is a value, the binding of one, or a pattern that stands for one. Raises InternalError for
-    anything else.
+    A key is a value, its binding, or a pattern that matched it. Raises InternalError for anything
+    else.
     """
     found: dict[Var, Var] = {}
     for key, new in answer.items():
@@ -181,7 +183,7 @@ def _in_scope(v: Var, block: BindingBlock) -> bool:
 
 
 def check(mapping: Mapping[Var, Var]) -> None:
-    """Raises InternalError when a replacement has another type or would close a cycle."""
+    """Raises InternalError if a replacement has another type or would close a cycle."""
     for old, new in mapping.items():
         if old.type is not None and new.type is not None and not fits(old.type, new.type):
             raise InternalError(f"it replaces {old!r} by {new!r}, a value of another type")
@@ -227,7 +229,9 @@ def fits(a: Type, b: Type) -> bool:
 
 
 def _says_less(new: Var, old: Var) -> bool:
-    """The rewritten value is the same value, so what was known of its sizes stays known."""
+    """Whether the new value's type knows fewer sizes. Both values are equal, so the old sizes still
+    hold.
+    """
     if old.shape is None or new.type == old.type:
         return False
     return new.shape is None or any(
@@ -251,11 +255,12 @@ def closes_cycle(mapping: Mapping[Var, Var]) -> bool:
 
 
 class Savepoint:
-    """Remembers a block; `restore` removes everything that was added since, to the last byte of the
-    saved file: bindings, constants, names, and whether the block counts as changed.
+    """Remembers a block. `restore` removes the bindings, constants and names that were added since,
+    and resets whether the block counts as changed. The saved file is then the same to the last
+    byte.
 
-    It costs no copy, so only additions can be undone: the attempt must not alter older parts. One
-    savepoint of a program is open at a time.
+    Nothing is copied, so only additions can be undone: an attempt must not alter older parts. A
+    program has one open savepoint at a time.
     """
 
     __slots__ = (

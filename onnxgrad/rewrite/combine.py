@@ -48,8 +48,8 @@ Key = Callable[..., Hashable | Decline | None]
 
 @dataclass(frozen=True)
 class Shared:
-    """The operand that all branches of a group share: the name of a capture, and in words how
-    branches that read it may differ, so that they are of several groups.
+    """The operand that all branches of a group share. `name` is its capture. `differ` says in words
+    how branches that read the operand can still belong to different groups.
     """
 
     name: str
@@ -58,11 +58,12 @@ class Shared:
 
 @dataclass(frozen=True, eq=False)
 class Family(Law):
-    """A law over parallel branches: how one looks, which belong together (`by`), what replaces a
-    whole group.
+    """A rewrite rule over parallel branches: the pattern of one branch, the key of its group
+    (`by`), and the replacement of a group.
 
-    `accepts` may refuse a group, before anything is built. `shrinks`: why it ends if it may match
-    on what it emitted; None: it never does. `shared`: near misses name branches that `by` parts.
+    `accepts` may refuse a group before anything is built. `shrinks` is the measure that ends
+    rewriting if the family may match what it emitted; None if it never does. With `shared`, near
+    misses name the branches that `by` separates.
     """
 
     by: Key
@@ -76,10 +77,10 @@ def combine(
 ) -> Callable[[Callable[..., Any]], Family]:
     """Make a family of a function that returns one replacement for each branch of a group.
 
-    The function receives the captures it names, each as a list over the branches, and `roots`, the
-    matched bindings, or `group`, the branches. `by` receives the captures by name (and `root`) and
-    returns the group's key; None leaves the branch out, and so does `decline("why")`, which says
-    why. The function may decline too. Without `shrinks` no branch may be what the family emitted.
+    The function receives the captures it names, each as a list over the branches. It may also name
+    `roots`, the matched bindings, or `group`, the branches. `by` receives the captures by name (and
+    `root`) and returns the group's key. None or `decline("why")` leaves the branch out. The
+    function may decline too. Without `shrinks`, the family never matches a binding that it emitted.
 
     >>> from onnxgrad import P, capture, combine, op
     >>> x, w = capture("x w")
@@ -107,8 +108,8 @@ def combine(
 def apply_family(
     block: BindingBlock, family: Family, trace: Trace, min_branches: int = 2
 ) -> list[Binding]:
-    """Rewrite every group of at least `min_branches` in `block` and its nested blocks; what was
-    emitted.
+    """Rewrite every group of at least `min_branches` branches in `block` and its nested blocks.
+    Returns the emitted bindings.
     """
     counts = trace.of(family.name)
     counts.law = family.law
@@ -159,7 +160,9 @@ def _buckets(block: BindingBlock, family: Family, trace: Trace) -> _Buckets:
 
 
 def _explain_too_few(family: Family, buckets: _Buckets, min_branches: int, trace: Trace) -> None:
-    """The near misses of branches that are not a group, while all have their names."""
+    """Record near misses of branches that form no group. Runs before any rewrite, while values keep
+    their names.
+    """
     for members in buckets.values():
         if len(members) < min_branches:
             reason = _too_few(family, members, buckets, min_branches)
@@ -170,7 +173,7 @@ def _explain_too_few(family: Family, buckets: _Buckets, min_branches: int, trace
 def _too_few(
     family: Family, left: Sequence[Branch], buckets: _Buckets, min_branches: int
 ) -> str | None:
-    """Why branches were no group although others read the same operand; None where none does."""
+    """Returns why branches form no group. None if no other branch reads the same operand."""
     if len(left) > 1:
         return f"fewer than {min_branches} branches"
     if family.shared is None:
@@ -202,7 +205,7 @@ def _key(family: Family, b: Binding, trace: Trace) -> tuple[Hashable | Decline |
         return family.by(**call_arguments(family.by, {**captured, "root": b})), captured
     except Decline as declined:
         return declined, captured
-    except Exception as error:  # noqa: BLE001  # a law is anybody's code
+    except Exception as error:  # noqa: BLE001  # a rule may be user code
         failed(error)
         return None, {}
 
@@ -218,7 +221,7 @@ def _still(family: Family, members: Sequence[Branch], key: Hashable, trace: Trac
 
 
 def independent(roots: Sequence[Binding]) -> set[Binding]:
-    """As many of the first of `roots` as there are such that none depends on another."""
+    """Returns those of `roots`, taken in order, of which none depends on another."""
     dependencies = {root: _ancestors_among(root, set(roots)) for root in roots}
     taken: set[Binding] = set()
     for root in roots:
@@ -230,10 +233,9 @@ def independent(roots: Sequence[Binding]) -> set[Binding]:
 
 
 def _ancestors_among(root: Binding, wanted: set[Binding]) -> set[Binding]:
-    """Those of `wanted` that `root` depends on.
+    """Returns those of `wanted` on which `root` depends.
 
-    An operand that every one of `wanted` reads cannot depend on any of them, so the search does not
-    go there.
+    An operand that all of `wanted` read cannot depend on any of them, so the search skips it.
     """
     shared = (
         set.intersection(*({v for v in b.inputs if v is not None} for b in wanted))
@@ -279,8 +281,8 @@ def _rewrite(family: Family, group: list[Branch], trace: Trace) -> list[Binding]
 
 
 def _gathered(group: Sequence[Branch]) -> dict[str, list[Any]]:
-    """Each capture's values over the branches, the branches' bindings as `roots`, and themselves
-    as `group`.
+    """Returns each capture's values over the branches, the matched bindings as `roots`, and the
+    branches as `group`.
     """
     names = dict.fromkeys(
         name for branch in group for name in branch.captured if isinstance(name, str)

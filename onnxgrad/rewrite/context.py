@@ -41,10 +41,10 @@ from onnxgrad.rewrite.worklist import Fuel, Measure, apply_rules, rewrite
 
 @dataclass(frozen=True)
 class Matched:
-    """One match: `m[pattern]` is the value of a root or of a pattern inside one,
-    `m[capture]` a capture's.
+    """One match. `m[pattern]` is the value of a root or of a pattern inside one; `m[capture]` is a
+    capture's value.
 
-    KeyError for a pattern that had no part in the match, such as the alternative not taken.
+    Raises KeyError for a pattern that took no part in the match, such as an alternative not taken.
     """
 
     captured: Captured
@@ -62,8 +62,8 @@ class PatternContext:
     roots: patterns, or `Each(P.Op(x, w), same=(x,))` for every binding of that form with one common
     x.
 
-    Roots that differ in the names of captures only are interchangeable: a rewriter that leaves them
-    alone in one order is not called again in another.
+    Roots that differ only in the names of captures are interchangeable. A match that the rewriter
+    leaves alone in one order is not offered again in another.
     """
 
     def __init__(self, *roots: Pattern) -> None:
@@ -76,20 +76,20 @@ class PatternContext:
         self._tests: list[Callable[[Matched], bool]] = []
 
     def only_used_by(self, producer: Pattern, consumer: Pattern) -> PatternContext:
-        """The value of `producer` is read by the binding of `consumer` and by nothing else
-        (roots or inside).
+        """Require that only the binding of `consumer` reads the value of `producer`. Both are roots
+        or patterns inside roots.
         """
         self._only.append((producer, consumer))
         return self
 
     def where(self, test: Callable[[Matched], bool]) -> PatternContext:
-        """Only matches that pass `test`."""
+        """Keep only matches that pass `test`."""
         self._tests.append(test)
         return self
 
     def matches(self, block: BindingBlock, first: Binding | None = None) -> Iterator[Matched]:
-        """Every way to match all roots in one block, in the block's order; with `first`, those
-        that start there.
+        """Yields every way to match all roots in one block, in the block's order. With `first`,
+        only matches whose first root is that binding.
         """
         for captured, values in self._match(0, block, {}, {}, first):
             matched = Matched(captured, values)
@@ -120,14 +120,14 @@ class PatternContext:
                     yield from self._match(index + 1, block, extended, {**values, root: value})
 
     def starts(self, block: BindingBlock) -> list[Binding | None]:
-        """Where the first root may be, as `first` for `matches`: [None] when that takes looking
-        at everything.
+        """Returns the bindings that may be the first root, as `first` for `matches`. Returns [None]
+        if the whole block must be searched.
         """
         first = self.roots[0]
         return [None] if isinstance(first, Each) else list(_candidates(first, block, {}))
 
     def unordered(self, matched: Matched) -> Hashable:
-        """The roots' values, without regard to the order of interchangeable ones."""
+        """Returns the roots' values, regardless of the order of interchangeable roots."""
         groups: dict[Hashable, set[Any]] = {}
         told_apart = [pattern for pair in self._only for pattern in pair]
         for form, root in zip(forms(self.roots, told_apart), self.roots, strict=True):
@@ -144,8 +144,8 @@ class PatternContext:
 
 
 def _candidates(root: Pattern, block: BindingBlock, found: Captured) -> Iterable[Binding]:
-    """Bindings that may be `root`: readers of an operand that is known already, else all of the
-    block.
+    """Returns the bindings that may be `root`: readers of an operand that is known already, else
+    all bindings of the block.
     """
     if isinstance(root, Either):
         return dict.fromkeys(
@@ -161,8 +161,8 @@ def _candidates(root: Pattern, block: BindingBlock, found: Captured) -> Iterable
 def _families(
     each: Each, block: BindingBlock, found: Captured, taken_before: Sequence[Var]
 ) -> Iterator[tuple[Captured, list[Var]]]:
-    """The families of bindings that match `each.pattern` with their `same` captures in common, of
-    which none depends on another, and none is a root already.
+    """Yields the families of bindings that match `each.pattern` and have their `same` captures in
+    common. No member depends on another or is already a root.
     """
     pattern = each.pattern
     common = {c.name for c in each.same}
@@ -174,7 +174,7 @@ def _families(
             key = tuple(id(v) if isinstance(v, Var) else repr(v) for v in same)
             families.setdefault(key, []).append((b, answer))
     for matching in families.values():
-        taken = independent([b for b, _ in matching])  # as a whole they would close a cycle
+        taken = independent([b for b, _ in matching])  # together they would close a cycle
         members = [(b, answer) for b, answer in matching if b in taken]
         if not each.takes(len(members)):
             continue
@@ -196,15 +196,16 @@ def rewrite_bindings(
     shrinks: Measure | None = None,
     trace: Trace | None = None,
 ) -> Any:
-    """Rewrite every match of `context` until none is left; the model in the kind given (a block or
-    Program in place).
+    """Rewrite every match of `context` until none is left. Returns the model in the type you passed
+    in; a block or Program is changed in place.
 
-    `rewriter(m)` emits with `op` and returns `{matched value (or its pattern): new value}`; None,
-    `{}`, the matched values themselves and `decline(...)` leave the match alone. Values that the
-    new bindings need from further down are hoisted by the schedule; a match whose replacement would
-    close a cycle is refused. Without `shrinks`, a measure that each rewrite makes smaller, no root
-    of a match may be a binding that the rewriter emitted. Raises RuleFailed, naming the rewriter,
-    for any other answer, whatever it raises, and when it does not terminate.
+    `rewriter(m)` emits with `op` and returns `{matched value (or its pattern): new value}`. It
+    leaves the match alone by returning None, `{}`, the matched values themselves or `decline(...)`.
+    New bindings may read values that are computed later in the block; the block is then sorted
+    again. A match is refused if its replacement would close a cycle. Without `shrinks`, a measure
+    that each rewrite makes smaller, no root of a match may be a binding that the rewriter emitted.
+    Raises RuleFailed, naming the rewriter, if it returns anything else, raises an exception or does
+    not terminate.
 
     >>> from onnxgrad import P, PatternContext, capture, op, rewrite_bindings
     >>> x = capture("x")
@@ -232,8 +233,8 @@ def rewrite_call(
     shrinks: Measure | None = None,
     trace: Trace | None = None,
 ) -> Any:
-    """Rewrite every binding that is the root of `pattern`; the model in the kind given (a block or
-    Program in place).
+    """Rewrite every binding that is the root of `pattern`. Returns the model in the type you passed
+    in; a block or Program is changed in place.
 
     `rewriter` is called as a `@rewrite` rule is: with the captures it names, and `root`.
 
@@ -263,8 +264,8 @@ def _over(model: ModelLike, transform: Callable[[BindingBlock], object]) -> Any:
 
 @dataclass(frozen=True)
 class _Rewriting:
-    """The matches of a context, rewritten until none is left. `maker`: what the rewriter is known
-    by on what it emitted, None where it may match that.
+    """Rewrites the matches of a context until none is left. `maker` marks the bindings that the
+    rewriter emitted; None if it may match them.
     """
 
     context: PatternContext
@@ -277,7 +278,7 @@ class _Rewriting:
         return getattr(self.rewriter, "__name__", "rewriter")
 
     def all_of(self, root: BindingBlock) -> None:
-        """In a block and those nested in it."""
+        """Rewrite in a block and its nested blocks."""
         fuel = Fuel(sum(1 for _ in root.walk()))
         for block in blocks_in(root):
             refused: set[Hashable] = set()
@@ -285,7 +286,9 @@ class _Rewriting:
                 pass
 
     def _sweep(self, block: BindingBlock, fuel: Fuel, refused: set[Hashable]) -> bool:
-        """Go on after each rewrite, not from the start: models are long. Whether there was any."""
+        """Rewrite once through the block, continuing after each rewrite because models are long.
+        Returns whether anything was rewritten.
+        """
         fired = False
         for first in self.context.starts(block):
             if self.trace.stopped:
@@ -299,8 +302,8 @@ class _Rewriting:
         return fired
 
     def _first(self, block: BindingBlock, refused: set[Hashable], first: Binding | None) -> bool:
-        """Rewrite the first match that the rewriter accepts; False when there is none. A refused
-        one is not tried again.
+        """Rewrite the first match that the rewriter accepts. Returns False if there is none.
+        Refused matches are not tried again.
         """
         name, author, program = self.name, self.rewriter, block.program
         failed = partial(slip, self.trace, name, first or block.name, program, author=author)

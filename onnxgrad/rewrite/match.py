@@ -33,7 +33,7 @@ _PERMUTED = 5
 
 
 def may_match(pattern: Pattern, binding: Binding) -> bool:
-    """False if a look at the operators shows that `match_binding` finds nothing."""
+    """Returns False if the operators alone show that `match_binding` finds nothing."""
     calls = pattern.calls
     return not calls or _one_fits(calls, binding)
 
@@ -41,8 +41,8 @@ def may_match(pattern: Pattern, binding: Binding) -> bool:
 def match_binding(
     pattern: Pattern, binding: Binding, found: Captured | None = None
 ) -> Iterator[Captured]:
-    """Every way in which `binding` computes the root of `pattern`, as captures that extend those
-    `found` before. `only` at the root has no meaning.
+    """Yields every way in which `binding` computes the root of `pattern`, as captures that extend
+    `found`. `only` at the root is ignored.
     """
     for var in binding.outputs:
         if var is not None:
@@ -91,7 +91,7 @@ def _call(pattern: Call, var: Var, found: Captured, root: bool) -> Iterator[Capt
         or b.result(pattern.result) is not var
         or not (root or not pattern.alone or _alone(var))
         or (pattern.computed and not _operators_fit(pattern, b))
-        or b.has_refs  # what the enclosing function's caller decides is not known here
+        or b.has_refs  # an attribute that the function's caller sets is unknown here
     ):
         return
     answer = {**found, pattern: var}
@@ -107,7 +107,7 @@ def _call(pattern: Call, var: Var, found: Captured, root: bool) -> Iterator[Capt
 
 
 def _each(pattern: Each, var: Var, found: Captured, root: bool) -> Iterator[Captured]:
-    """It stands for operands, not for one value."""
+    """Yields nothing: an Each stands for operands, not for one value."""
     return iter(())
 
 
@@ -123,23 +123,23 @@ _MATCHERS: dict[type[Pattern], Callable[[Any, Var, Captured, bool], Iterator[Cap
 
 
 def _alone(var: Var) -> bool:
-    """Read by one binding, in its own block: what a nested block reads may be wanted many times
-    there.
+    """Whether one binding reads the value, in the value's own block. A nested block may read it
+    many times.
     """
     user = reader_of(var)
     return user is not None and user.block is var.block
 
 
 def reader_of(var: Var) -> Binding | None:
-    """The only binding that reads `var`, in however many operands; None when there are others or
-    it is returned.
+    """Returns the only binding that reads `var`, in any number of operands. None if there are other
+    readers or a block returns `var`.
     """
     return next(iter(var.users)) if len(var.users) == 1 and not var.returned else None
 
 
 def _is_value(var: Var, value: Any) -> bool:
-    """Whether `var` is a constant of this value; a number is a scalar or a vector of one, so
-    that it widens nothing.
+    """Whether `var` is a constant of this value. A number matches a scalar or a vector of one
+    element.
     """
     shapes: tuple[Any, ...] = ((), (1,)) if value.ndim == 0 else (value.shape,)
     array: Any = var.const if var.shape in shapes else None
@@ -158,8 +158,8 @@ def _is_value(var: Var, value: Any) -> bool:
 
 
 def _binds(pattern: Capture, value: Any, answer: dict[Any, Any]) -> bool:
-    """Whether a capture stands for the value of an operand or of an attribute; then it is part of
-    the answer.
+    """Whether a capture matches the value of an operand or attribute. If it does, the value is
+    added to `answer`.
     """
     name = pattern.name
     if name in answer:
@@ -180,8 +180,8 @@ def _attributes(pattern: Call, b: Binding, answer: dict[Any, Any]) -> bool:
 
 
 def _operators_fit(pattern: Call, b: Binding) -> bool:
-    """Where an operand must be the result of an operator, one is, and so are its own operands: the
-    cheapest question, which most bindings fail.
+    """Whether operands that must be results of an operator are, and their own operands too. It is
+    the cheapest test, and most bindings fail it.
     """
     anywhere = b.op in COMMUTATIVE
     for i, calls in pattern.computed:
@@ -201,8 +201,8 @@ def _one_fits(calls: Sequence[Call], b: Binding) -> bool:
 
 
 def _orders(b: Binding, width: int) -> Iterable[Sequence[Var | None]]:
-    """The operands as they stand, then in every other order in which they mean the same, for few
-    of them.
+    """Returns the operands in their own order and, if a commutative operator has few of them, in
+    every other order.
     """
     if (
         b.op not in COMMUTATIVE
@@ -217,7 +217,7 @@ def _orders(b: Binding, width: int) -> Iterable[Sequence[Var | None]]:
 def _flat(
     patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], found: Captured
 ) -> Iterator[Captured]:
-    """Operands that are all captured or left out."""
+    """Match operands whose patterns are all captures or None."""
     answer = dict(found)
     for pattern, var in zip_longest(patterns, inputs):  # no `all`: most operators come here
         if not _taken(pattern, var, answer):
@@ -249,8 +249,8 @@ def _operands(
 
 
 def _alone_throughout(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None]) -> bool:
-    """A value read in several operands is used by nothing but the pattern when the pattern says
-    so at each of them.
+    """Whether the pattern says `only` at every operand that reads a value, if it says so at one of
+    them.
     """
     if len(set(inputs)) == len(inputs):
         return True
@@ -277,8 +277,8 @@ def _fixed(
 
 
 def _taken(pattern: Pattern | None, var: Var | None, answer: dict[Any, Any]) -> bool:
-    """Whether an operand is what is captured, or left out there, and then part of the answer:
-    there is one at most, and nothing to come back to.
+    """Whether an operand fits a capture or None; a captured value is added to `answer`. There is at
+    most one way, so nothing to backtrack.
     """
     if not isinstance(pattern, Capture):
         return pattern is None and var is None

@@ -46,8 +46,8 @@ class OnnxscriptReplacement:
         self._constants: list[Var] = []
 
     def build(self) -> Mapping[Var, Var]:
-        """Emit the new nodes; what stands for each value of the match. A Decline is raised where
-        they cannot be bindings of this block.
+        """Emit the new nodes. Returns the replacement of each value of the match. Raises Decline if
+        the nodes cannot be bindings of this block.
         """
         import onnxscript.optimizer
 
@@ -63,8 +63,8 @@ class OnnxscriptReplacement:
         return {self._var(old): self._var(new) for old, new in pairs}
 
     def checked(self, answer: Mapping[Var, Var]) -> Mapping[Var, Var]:
-        """The values that are read, with what replaces them. A Decline is raised for another type,
-        another block, or a cycle.
+        """Returns the replacements of values that are read. Raises Decline for a value of another
+        type or block, or for a cycle.
         """
         found = {old: new for old, new in answer.items() if new is not old and old.use_count}
         for old, new in found.items():
@@ -77,8 +77,8 @@ class OnnxscriptReplacement:
         return found
 
     def settle(self, node: Any) -> bool:
-        """The replacement is made: import its domains, and bring the view up to date, where `node`
-        is the one that the rule was tried at. Whether it brought floating-point constants.
+        """Finish a replacement: import its domains and update the view. `node` is the node where
+        the rule was tried. Returns whether the replacement added floating-point constants.
         """
         for domain, version in sorted(self.delta.used_opsets, key=str):
             import_opset(self.block, domains.canonical(domain), version or 1)
@@ -116,7 +116,7 @@ class OnnxscriptReplacement:
         present = [v.name != "" for v in node.outputs]
         try:
             binding = append(emitter(), op_type, domain, schema, inputs, given, present)
-        # about its types, or an attribute that no schema describes and that is empty
+        # caused by its types, or by an empty attribute that no schema describes
         except (InternalError, TypeError, ValueError) as error:
             raise decline(f"it builds {op_type} wrongly: {error}") from error
         self._bindings[node] = binding
@@ -133,7 +133,9 @@ class OnnxscriptReplacement:
 
 
 def _attribute(op_type: str, attribute: Any) -> Any:
-    """An attribute of a new node as emission takes it. A Decline is raised for a graph."""
+    """Returns an attribute of a new node in the form that emission accepts. Raises Decline for a
+    graph.
+    """
     import onnx_ir
 
     if attribute.is_ref():
@@ -144,13 +146,13 @@ def _attribute(op_type: str, attribute: Any) -> Any:
     return attributes.read(proto)
 
 
-# how onnxscript begins to say that a rule wants another version of a domain than the model has
+# onnxscript's error begins like this if a rule needs another version of a domain than the model has
 _OTHER_OPSET = "Multiple versions of opset"
 
 
 @dataclass(frozen=True)
 class OnnxscriptRule:
-    """A rule of onnxscript's, under the name that reports call it by."""
+    """A rule of onnxscript, with its name in reports."""
 
     name: str
     rule: Any
@@ -162,10 +164,10 @@ class OnnxscriptRule:
 
 
 def onnxscript_rules(given: Any, name: str = "onnxscript-rule") -> tuple[OnnxscriptRule, ...]:
-    """The rules of a RewriteRule or RewriteRuleSet; none of anything else. `name` is for those
-    that have none.
+    """Returns the rules of a RewriteRule or RewriteRuleSet, an empty tuple for anything else.
+    `name` is used for rules without a name.
 
-    Raises InputError for a rule that makes a local function of what it matches.
+    Raises InputError for a rule that turns its match into a local function.
     """
     if is_instance(given, "onnxscript.rewriter", "RewriteRuleSet"):
         rules = list(given)
@@ -183,10 +185,10 @@ def onnxscript_rules(given: Any, name: str = "onnxscript-rule") -> tuple[Onnxscr
 
 
 def apply_onnxscript_rules(program: Program, rules: Iterable[OnnxscriptRule], trace: Trace) -> None:
-    """Apply `rules` in every block until none matches: at each node the first that does, and none
-    to nodes that it emitted itself.
+    """Apply `rules` in every block until none matches. At each node the first matching rule is
+    applied, but never to nodes that it emitted itself.
 
-    Raises InputError where onnx_ir cannot hold the program, RuleFailed for rules that do not end.
+    Raises InputError if onnx_ir cannot hold the program, and RuleFailed if rules do not terminate.
     """
     work = _Work(program, tuple(rules), trace)
     while work.sweep() and not trace.stopped:
@@ -204,13 +206,13 @@ class _Work:
         self.view: OnnxIrView
 
     def sweep(self) -> int:
-        """Every rule at every node once; how many fired."""
+        """Try every rule at every node once. Returns the number of rewrites."""
         import onnxscript.optimizer
 
         fired = 0
         self.view = OnnxIrView.of(self.program)
         for graph, block in list(self.view.blocks.items()):
-            # rules ask a Constant for its value there
+            # rules read the values of Constants there
             onnxscript.optimizer.basic_constant_propagation(graph)
             self._visit(graph, "graph_pre_visitor")
             for node, binding in self.view.nodes(graph):
@@ -227,7 +229,7 @@ class _Work:
                 visit()
 
     def _at(self, graph: Any, block: BindingBlock, node: Any, binding: Binding) -> bool:
-        """Fire the first rule that matches at a node, and say whether one did."""
+        """Apply the first rule that matches at a node. Returns whether one did."""
         for named in self.rules:
             if self.trace.made.get(binding) == named:
                 continue
@@ -256,8 +258,8 @@ class _Work:
         return touched
 
     def _answer_of(self, graph: Any, node: Any, binding: Binding, named: OnnxscriptRule) -> Any:
-        """The rule's answer at a node, None if it does not apply. Raises RuleFailed for any error
-        of the rule's.
+        """The rule's answer at a node, None if it does not apply. Raises RuleFailed if the rule
+        raises an error.
         """
         self.trace.of(named.name).tried += 1
         tracer = _Tracer(named.name, binding, self.trace)
@@ -281,7 +283,7 @@ class _Tracer:
     trace: Trace
 
     def log(self, rule: Any, graph: Any, node: Any, match: Any, status: Any) -> None:
-        """A match, or one that the rule's condition or its replacement refuses."""
+        """Record a match, and a near miss if the rule's condition or replacement refuses it."""
         if status.name == "NO_MATCH":
             return
         self.trace.of(self.name).matched += 1

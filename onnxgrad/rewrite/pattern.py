@@ -50,7 +50,7 @@ class Pattern:
 
     @cached_property
     def calls(self) -> tuple[Call, ...]:
-        """The calls of which a value must be one to match; none if it may be something else."""
+        """The calls of which a matching value must be one; empty if it may be something else."""
         return ()
 
     @property
@@ -82,7 +82,7 @@ def _patterns(values: Iterable[Any]) -> Iterator[Pattern]:
 class Capture(Pattern):
     """Any value (or attribute value), remembered under `name`; `test` may refuse it.
 
-    absent: as an operand it may also be left out, and then stands for None.
+    absent: the operand may be omitted; the capture is then None.
     """
 
     name: str
@@ -94,26 +94,26 @@ class Capture(Pattern):
         return self.name
 
     def where(self, test: Callable[[Any], bool]) -> Capture:
-        """The same capture, only for what passes `test` (a rank, a dtype, a shape, being
+        """The same capture, restricted to values that pass `test` (on rank, dtype, shape, being
         constant, ...).
         """
         return replace(self, test=test)
 
     @property
     def maybe(self) -> Capture:
-        """The same capture for an operand that may be left out: None then, whatever `where`
-        says.
+        """The same capture for an optional operand. An omitted operand is captured as None,
+        whatever `where` requires.
         """
         return replace(self, absent=True)
 
     @property
     def const(self) -> Capture:
-        """Only a value that the file fixes."""
+        """The same capture, restricted to constants."""
         return self.where(lambda v: v.is_constant)
 
     @property
     def shared(self) -> Capture:
-        """Only a value that several bindings read."""
+        """The same capture, restricted to values that several bindings read."""
         return self.where(lambda v: v.is_shared)
 
 
@@ -157,16 +157,17 @@ class Call(Pattern):
 
     @cached_property
     def is_flat(self) -> bool:
-        """Whether its operands are captured or left out: there is one answer in each order."""
+        """Whether all operands are captures or None, so that each order of operands has at most one
+        match.
+        """
         return all(p is None or type(p) is Capture for p in self.operands)
 
     @property
     def only(self) -> Call:
-        """The same call, used only by the binding that the pattern has above it, and in the same
-        block.
+        """The same call, required to be read only by the binding above it in the pattern, in the
+        same block.
 
-        A binding that reads it in several operands matches where the pattern says `only` at each of
-        them.
+        If one binding reads the value several times, write `only` at every use.
         """
         return replace(self, alone=True)
 
@@ -181,11 +182,10 @@ class Call(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class Each(Pattern):
-    """Every one of the remaining operands (or, in a PatternContext, every such binding): captures
-    gather lists.
+    """All remaining operands or, in a PatternContext, all such bindings. Captures collect lists.
 
-    Captures in `same` stand for one value that all have in common. A capture in two `Each` stands
-    for one list. at_least, at_most: how many there may be; None: any number.
+    Captures in `same` are one value that all members share. A capture used in two `Each` is the
+    same list in both. at_least, at_most: bounds on the number of members; None: no upper bound.
     """
 
     pattern: Pattern
@@ -194,7 +194,7 @@ class Each(Pattern):
     at_most: int | None = None
 
     def takes(self, members: int) -> bool:
-        """Whether there may be so many."""
+        """Whether this number of members is allowed."""
         return self.at_least <= members and (self.at_most is None or members <= self.at_most)
 
 
@@ -256,7 +256,8 @@ def names_in(pattern: Pattern) -> Iterator[str]:
 
 @known_keywords
 def capture(names: str) -> Any:
-    """Captures for the names in a space-separated string: one, or a tuple of them.
+    """Returns one capture for each name in a space-separated string: a single capture, or a tuple
+    of them.
 
     >>> x, w = onnxgrad.capture("x w")
     >>> x.name, w.name
@@ -271,7 +272,7 @@ class _Operators:
     `P.domain("d").Op(...)`.
 
     Operand patterns are captures, other patterns, numbers, or None for one that is left out;
-    attributes may be captured too. Where several values may stand, an `Each`.
+    attributes may be captured too. An `Each` stands for all remaining operands.
 
     >>> from onnxgrad import P, capture
     >>> x, w, b = capture("x w b")
@@ -311,9 +312,7 @@ class _Operators:
 
 
 def _check_attribute(ops: frozenset[str], name: str) -> None:
-    """Raises InputError when one of these operators of ONNX has no such attribute in any
-    version.
-    """
+    """Raises InputError if one of these operators of ONNX has no such attribute in any version."""
     for op in ops:
         if onnx.defs.has(op) and name not in onnx.defs.get_schema(op).attributes:
             known = _in_any_version()[op]
@@ -325,8 +324,8 @@ def _check_attribute(ops: frozenset[str], name: str) -> None:
 
 @lru_cache(maxsize=1)
 def _in_any_version() -> dict[str, frozenset[str]]:
-    """The attributes of each operator of the default domain. Asked for old ones only: it takes a
-    tenth of a second.
+    """Returns the attributes of each operator of the default domain, over all versions. Called only
+    for old attributes, because it takes a tenth of a second.
     """
     found: dict[str, frozenset[str]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
@@ -366,13 +365,12 @@ def gather(
 
 
 def forms(roots: Sequence[Pattern], told_apart: Collection[Pattern]) -> list[Hashable]:
-    """One form for each root; equal ones are interchangeable. A root around one of `told_apart`
-    is like no other.
+    """Returns one form for each root. Roots of equal form are interchangeable. A root that contains
+    one of `told_apart` is interchangeable with none.
     """
     around = [dict.fromkeys(root.walk()) for root in roots]
     times = Counter(key for found in around for key in {p.key for p in found})
-    # a capture that several roots have is the same for all, and so is a pattern that stands in
-    # several
+    # a capture or a pattern that occurs in several roots is shared by them
     shared = {key for key, n in times.items() if n > 1}
     alike = [_form(root, shared, {}) for root in roots]
     return [

@@ -45,9 +45,9 @@ def slip(
     """Record that a rule of this package failed with `error`, and warn; the block must be as it
     was before.
 
-    author: the rule's function. For one of the caller's, raises RuleFailed. Raises `error` itself
-    where it speaks of the model, the limits or an answer, where the model is not valid, and where
-    `raising` is set (an InternalError then).
+    author: the rule's function. Raises RuleFailed if a caller wrote it. Raises `error` itself if it
+    is a MemoryError or an OnnxgradError other than InternalError. Raises InternalError if the model
+    is not valid or `raising` is set.
     """
     if isinstance(error, OnnxgradError) and not isinstance(error, InternalError):
         raise error
@@ -78,15 +78,15 @@ def guarded(found: Iterator[_T], on_error: Callable[[Exception], None]) -> Itera
             one = next(found)
         except StopIteration:
             return
-        except Exception as error:  # noqa: BLE001  # the tests of a pattern are anybody's code
+        except Exception as error:  # noqa: BLE001  # the tests of a pattern may be user code
             on_error(error)
             return
         yield one
 
 
 def _place(author: Callable[..., Any], error: Exception) -> tuple[str, int]:
-    """File and line of the caller's code that failed; of its function where that only returned
-    what cannot be.
+    """Returns file and line of the caller's code that failed, or of its function if that only
+    returned an invalid answer.
     """
     package = (getattr(author, "__module__", None) or "").partition(".")[0]
     code: CodeType | None = None if package in _CALLERS else getattr(author, "__code__", None)

@@ -20,12 +20,12 @@ from onnxgrad.rewrite.pattern import Call, Pattern
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import Rule, fire
 
-# how far above its pattern a law may look
+# how many operators above its pattern a law may look at
 _MORE = 3
 
 
 def onnxscript_rule(law: Rule) -> Any:
-    """An onnxscript.rewriter.RewriteRule that is this law."""
+    """Returns a law as an onnxscript.rewriter.RewriteRule."""
     from onnxscript.rewriter import RewriteRule
 
     matcher = _LawMatcher(law)
@@ -36,7 +36,7 @@ def onnxscript_rule(law: Rule) -> Any:
         matcher=lambda pattern: matcher,
         name=law.name,
     )
-    made.commute = lambda: [made]  # a law does so itself
+    made.commute = lambda: [made]  # a law tries operand orders itself
     return made
 
 
@@ -55,7 +55,7 @@ class _LawMatcher:
 
         found = MatchResult()
         if not (self._may_match(node) and is_plain(node)):
-            return found.fail(f"{node.op_type} is not what {self.law.name} is about")
+            return found.fail(f"{self.law.name} does not match {node.op_type}")
         answer = self._answer(model, graph, node)
         if isinstance(answer, str):
             return found.fail(answer)
@@ -87,7 +87,7 @@ class _LawMatcher:
             return f"{self.law.name} replaces other values than the node's result"
         answer = _Answer(region, before[changed[0]], block.outputs[changed[0]])
         if node.op_type == "Identity" and all(b.op == "Identity" for b in answer.emitted):
-            return "an Identity is how a rule of onnxscript's answers a value that is there already"
+            return "the replacement would only be another Identity"
         return answer
 
 
@@ -101,7 +101,7 @@ class _Answer:
 
     @property
     def replaced(self) -> Any:
-        """The value of onnx_ir that goes."""
+        """The value of onnx_ir that is replaced."""
         return self.region.values[self.old]
 
     @property
@@ -117,8 +117,8 @@ class _Answer:
         return [b for b in bindings if b not in self.region.nodes and b.domain != OUTSIDE]
 
     def emit(self, op: Any) -> Any:
-        """Emit what the law did through onnxscript's builder; the value that stands for the old
-        one, which is a new node's, since that will get its name.
+        """Emit the new bindings through onnxscript's builder. Returns the value that replaces the
+        old one. It belongs to a new node, because it gets the old name.
         """
         made: dict[Var, Any] = {}
         for binding in self.emitted:
@@ -141,7 +141,7 @@ class _Answer:
         made.update((v, new) for v, new in zip(binding.outputs, results) if v is not None)
 
     def _value(self, op: Any, v: Var, made: dict[Var, Any]) -> Any:
-        """The value of onnx_ir for one that a new node reads; a new constant is emitted."""
+        """Returns the onnx_ir value for one that a new node reads. Emits a new constant."""
         import onnx_ir
 
         known = made.get(v) or self.region.values.get(v)
@@ -160,8 +160,8 @@ def _made_by(node: Any) -> Sequence[str]:
 
 
 def _may_match(calls: Sequence[Call], value: Any) -> bool:
-    """The cheapest question: whether operators that one of the calls names stand there, in any
-    order of operands.
+    """Whether the operators that one of the calls names are present, in any order of operands. It
+    is the cheapest test.
     """
     node = None if value is None else value.producer()
     return node is not None and any(
@@ -173,5 +173,5 @@ def _may_match(calls: Sequence[Call], value: Any) -> bool:
 
 
 def _depth(pattern: Pattern) -> int:
-    """How many operators a pattern has one above the other."""
+    """Returns the number of operators on the longest path through a pattern."""
     return max(map(_depth, pattern.inside), default=0) + isinstance(pattern, Call)

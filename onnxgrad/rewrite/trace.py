@@ -14,7 +14,9 @@ from onnxgrad.results import Plain
 
 
 class Decline(Exception):
-    """A law's answer "not here, because ...": returned by the law, or raised by what it calls."""
+    """A rule's refusal of a match, with the reason. The rule returns it, or code that the rule
+    calls raises it.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -23,8 +25,8 @@ class Decline(Exception):
 
 @known_keywords
 def decline(reason: str) -> Decline:
-    """For a law that matched but must not rewrite, to return or to raise; `--explain` shows the
-    reason.
+    """Returns the refusal of a rule that matched but must not rewrite. Return or raise it;
+    `--explain` shows the reason.
 
     >>> onnxgrad.decline("the weight is not a matrix").reason
     'the weight is not a matrix'
@@ -33,7 +35,7 @@ def decline(reason: str) -> Decline:
 
 
 def decline_if(holds: object, reason: str) -> None:
-    """Raises Decline with this reason if `holds` is true: a guard of a law."""
+    """Raises Decline with this reason if `holds` is true."""
     if holds:
         raise Decline(reason)
 
@@ -55,8 +57,8 @@ class Rewrite:
 
 @dataclass(slots=True)
 class RuleCounts(Plain):
-    """How often a rule was tried at a binding of its operator, matched, and fired; the seconds it
-    took; and once it fired its equation, as far as it has one.
+    """Counts of one rule: how often it was tried at a binding of its operator, matched and was
+    applied, and the seconds that it took. `law` is its equation, if it has one and was applied.
     """
 
     json_keys = "tried matched applied seconds:.4f"
@@ -106,15 +108,15 @@ class Trace:
     """The record of one run. `limit` stops after that many rewrites; `explain` keeps the reasons of
     near misses.
 
-    `rounded`: some rewrite computed new floating-point constants and rounded them to their dtype.
-    A proof in float64 must then allow for that; otherwise it may ask for equality to the last
-    digits. `rounding`: the rules at work do so. `grown`: bytes that folded constants added so far,
-    for the cap that all passes of the run have in common. `inexact`: rewrites that are right only
-    up to a bound. `notes`: omissions, for the user to read. `unseen`: rewrites that cannot enable
-    another pass, such as the removal of an initializer that nothing reads. `slips`: places where a
-    rule of this package failed. `made`: bindings that a rule without a measure emitted, and the
-    rule; `failed`: rules that failed, and where; both only as long as passes run (`forget`).
-    `stands`: emitted values, and the name of the first value that each replaced.
+    `rounded`: whether some rewrite computed new floating-point constants and rounded them to their
+    dtype. A float64 check must then allow for that; otherwise it may require equality to the last
+    digits. `rounding`: whether the rules at work do so. `grown`: bytes added so far by folded
+    constants, counted against the cap that all passes of the run share. `inexact`: rewrites that
+    are right only up to a bound. `notes`: omissions, for the user to read. `unseen`: rewrites that
+    cannot enable another pass, such as the removal of an initializer that nothing reads. `slips`:
+    places where a rule of this package failed. `made`: bindings that a rule without a measure
+    emitted, and the rule. `failed`: rules that failed, and where. Both are cleared once all passes
+    ran (`forget`). `stands`: emitted values, and the name of the first value that each replaced.
     """
 
     limit: int | None = None
@@ -163,7 +165,7 @@ class Trace:
         )
 
     def replaced(self, mapping: Mapping[Var, Var], emitted: Iterable[Binding]) -> None:
-        """Note which values replace which, where a rule emitted them."""
+        """Record which values replace which, if a rule emitted them."""
         new = set(emitted)
         for old, value in mapping.items():
             name = self.stands.pop(old, old.name)
@@ -177,7 +179,7 @@ class Trace:
             self.declined[rule, place, reason] = None
 
     def slipped(self, rule: str, where: object, reason: str) -> bool:
-        """Record a rule of this package that failed; whether that is news."""
+        """Record that a rule of this package failed. Returns whether the failure is new."""
         if (rule, where) in self.failed:
             return False
         self.failed[rule, where] = None
@@ -185,7 +187,7 @@ class Trace:
         return True
 
     def forget(self) -> None:
-        """Let go of bindings and rules, which the record need not hold once all passes ran."""
+        """Release bindings and rules, which the record does not need once all passes ran."""
         self.made.clear()
         self.failed.clear()
 

@@ -50,7 +50,9 @@ class Measure:
 
 
 def count(*ops: str) -> Measure:
-    """How many bindings of these operators there are; all bindings when none is named."""
+    """Returns the measure that counts bindings of these operators, or all bindings if none is
+    named.
+    """
     wanted = frozenset(ops)
     return Measure(
         f"number of {'/'.join(ops) or 'bindings'}",
@@ -60,8 +62,8 @@ def count(*ops: str) -> Measure:
 
 @dataclass(frozen=True, eq=False)
 class Law:
-    """Where a law applies (`pattern`), what to build, and why it ends (`shrinks`, or None for
-    one-shot).
+    """A rewrite rule: where it applies (`pattern`), what to build, and the measure that ends it
+    (`shrinks`; None for one-shot rules).
     """
 
     name: str
@@ -76,14 +78,14 @@ class Law:
 
     @property
     def law(self) -> str:
-        """The first line of the docstring."""
+        """The rule's equation: the first line of its docstring."""
         return (inspect.getdoc(self.build) or "").split("\n")[0]
 
 
 @dataclass(frozen=True, eq=False)
 class Rule(Law):
-    """A law with one root. `needs`: an operator and the default opset that brings it, below which
-    the law is matched only to explain that.
+    """A rewrite rule with one root. `needs` names an operator and the default opset that introduced
+    it. Below that opset the rule is matched only to explain why it does not apply.
     """
 
     needs: tuple[str, int] | None = None
@@ -93,15 +95,15 @@ class Rule(Law):
 def rewrite(
     pattern: Pattern, *, shrinks: Measure | None = None, needs: tuple[str, int] | None = None
 ) -> Callable[[Callable[..., Any]], Rule]:
-    """Make a rule of a function that receives the captures by name, and `root`, the matched
-    binding, if it asks.
+    """Make a rewrite rule of a function. The function receives the captures by name, and the
+    matched binding if it has a parameter `root`.
 
-    The function returns the value that replaces the one which the pattern stands for, a tuple
-    replacing all outputs of its binding, or a mapping of values to replacements. It leaves the
-    match alone by returning None, that value itself, an empty mapping, or `decline("why")`.
-    Anything else, and whatever it raises, ends the run with RuleFailed. Without `shrinks` the rule
-    is one-shot: it never rewrites a binding that it emitted itself, in any round. `needs`,
-    as in ("Gelu", 20), saves the search where the opset is older and the function would decline.
+    The function returns the replacement of the matched value, a tuple that replaces all outputs of
+    its binding, or a mapping of values to replacements. It leaves the match alone by returning
+    None, the matched value itself, an empty mapping, or `decline("why")`. Any other answer and any
+    exception end the run with RuleFailed. Without `shrinks` the rule is one-shot: it never rewrites
+    a binding that it emitted itself, in any round. `needs`, as in ("Gelu", 20), skips the search in
+    models of an older opset, where the function would decline.
 
     >>> from onnxgrad import P, capture, op, rewrite
     >>> x = capture("x")
@@ -137,7 +139,7 @@ def apply_rules(
     """Apply `rules` anywhere in `block` and its nested blocks until nothing matches. Returns the
     number of rewrites.
 
-    `where` limits the roots at which they are tried.
+    `where` limits the roots at which the rules are tried.
     """
     rules_at, ops = _by_operator(tuple(rules))
     work = _Worklist(block.walk() if ops is None else bindings_of(block, ops))
@@ -174,8 +176,8 @@ def apply_rules(
 def _by_operator(
     rules: tuple[Rule, ...],
 ) -> tuple[Callable[[Binding], Sequence[Rule]], Collection[Operator] | None]:
-    """The rules that may apply at a binding, in their order; and the operators at which any may,
-    None for all.
+    """Returns a function from a binding to the rules that may apply there, in order, and the
+    operators at which any rule may apply (None: all).
     """
     known = [(rule, rule.pattern.heads) for rule in rules]
     anywhere = [rule for rule, ops in known if ops is None]
@@ -256,15 +258,15 @@ class _Worklist:
 
 
 class Fuel:
-    """The backstop against endless rewriting: so many rewrites, then no more."""
+    """The backstop against endless rewriting: a limit on the number of rewrites."""
 
     def __init__(self, bindings: int) -> None:
         self.amount = _FUEL_FLOOR + _FUEL_PER_BINDING * bindings
         self.left = self.amount
 
     def burn(self, rule: str, author: Callable[..., Any], program: Program, trace: Trace) -> bool:
-        """One rewrite of `rule`, whose function is `author`; False when the fuel is gone, and the
-        rule is one of this package. Raises RuleFailed for a caller's.
+        """Count one rewrite of `rule`, whose function is `author`. Returns False if the fuel is
+        spent and the rule is one of this package. Raises RuleFailed if it is a caller's.
         """
         self.left -= 1
         if self.left < 0:
