@@ -13,8 +13,8 @@ from onnx import AttributeProto, NodeProto, TensorProto
 
 from onnxgrad.ir.types import Array
 
-# onnxruntime's optimiser writes these into the default domain, although onnx has no such operator,
-# or not yet
+# onnxruntime's optimiser writes these operators into the default domain, where onnx lacks them or
+# added them later
 _OF_ONNXRUNTIME = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 _LISTS = (
@@ -42,16 +42,16 @@ class RefAttr:
 
 
 def written(node: NodeProto, name: str, default: Any) -> Any:
-    """Returns one attribute as the file has it: lists as lists, text as bytes; `default` if it is
-    absent. Raises ValueError for a reference to a function's attribute.
+    """Returns one attribute as the file stores it: lists as lists, text as bytes. Returns `default`
+    if the attribute is absent. Raises ValueError for a reference to a function's attribute.
     """
     found = next((a for a in node.attribute[:] if a.name == name), None)
     return default if found is None else onnx.helper.get_attribute_value(found)
 
 
 def values_of(node: NodeProto) -> dict[str, Any]:
-    """Returns all attributes as `written` returns one, except references to a function's
-    attributes, whose values are the call's.
+    """Returns all attributes, each as `written` returns it. Leaves out references to a function's
+    attributes, whose values come from the call.
     """
     return {
         a.name: onnx.helper.get_attribute_value(a) for a in node.attribute[:] if not a.ref_attr_name
@@ -92,8 +92,8 @@ def is_of_onnxruntime(op: str, version: int) -> bool:
     """Whether an operator of the default domain is onnxruntime's own at this opset: onnxruntime
     runs it, onnx has no schema.
 
-    LayerNormalization before opset 17 means the same as since; SimplifiedLayerNormalization was
-    never added.
+    LayerNormalization means the same before opset 17 as from 17 on. SimplifiedLayerNormalization
+    was never added to onnx.
     """
     return op in _OF_ONNXRUNTIME and schema(op, version, "") is None
 

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from onnxgrad.ir.block import BindingBlock
 
 
-_MANY = 32  # operands that are searched one by one
-_LINE = 240  # letters of a binding in a message
+_MANY = 32  # up to this many operands are searched one by one
+_LINE = 240  # characters of a binding in a message
 
 
 class Binding:
-    """One statement `outs = Op(ins)`; nested blocks (If, Loop, Scan bodies) hang on it by
-    attribute name.
+    """One statement `outs = Op(ins)`. `blocks` holds its nested blocks (bodies of If, Loop and
+    Scan) by attribute name.
     """
 
     __slots__ = (
@@ -92,8 +92,8 @@ class Binding:
         return default if value is None else value
 
     def set_attribute(self, name: str, value: Any) -> None:
-        """Write an attribute, into a copy of the NodeProto: the one that was read stays as it
-        is.
+        """Write an attribute into a copy of the NodeProto. The NodeProto that was read stays
+        unchanged.
         """
         self.drop_attribute(name)
         self.node.attribute.append(helper.make_attribute(name, value))
@@ -111,7 +111,7 @@ class Binding:
         self.block.program.edits += 1
 
     def drop_result(self, index: int) -> None:
-        """Remove a result that nothing reads from a call whose function has it no more."""
+        """Remove an unread result from a call whose function no longer returns it."""
         if index < len(self.outputs):
             del self.outputs[index]
             self.changed = True
@@ -125,14 +125,14 @@ class Binding:
             node.metadata_props.add(key=key, value=value)
 
     def _own_node(self) -> NodeProto:
-        """Replaces the node by a copy, which may be changed, and returns it."""
+        """Replaces the node by a copy that may be changed. Returns the copy."""
         self.node, self.changed = deepcopy(self.node), True
         self.block.touch()
         return self.node
 
     def to_node(self) -> NodeProto:
-        """Returns a copy of the node with the present names of operands and results; graphs in it
-        are as they were read.
+        """Returns a copy of the node with the current names of operands and results. Graphs in the
+        copy are as they were read.
         """
         node = deepcopy(self.node)
         node.input[:] = names_of(self.inputs)
@@ -154,7 +154,7 @@ class Binding:
 
     @property
     def is_read(self) -> bool:
-        """Whether something reads a result, or a block returns one."""
+        """Whether a binding reads a result or a block returns one."""
         for out in self.outputs:  # no `any`: every sweep needs this for every binding
             if out is None:
                 continue
@@ -164,8 +164,8 @@ class Binding:
 
     @property
     def is_live(self) -> bool:
-        """Whether it is still part of the program: neither it nor a binding around it was
-        removed.
+        """Whether the binding is still part of the program: neither the binding nor one around it
+        was removed.
         """
         owner = self.block.owner
         return self in self.block.bindings and (owner is None or owner.is_live)
@@ -177,8 +177,8 @@ class Binding:
     def places(self, operand: Var) -> list[int]:
         """Returns the indices at which `operand` is read, in order.
 
-        A Concat of 40,000 operands is not searched for each of them: their indices are remembered,
-        and looked up again if they are out of date.
+        The indices of a binding with many operands are cached, so that a Concat of 40,000 operands
+        is not searched for each of them. Stale entries are looked up again.
         """
         if len(self.inputs) <= _MANY:
             return [i for i, v in enumerate(self.inputs) if v is operand]
@@ -198,7 +198,7 @@ class Binding:
         return self.outputs[index] if index < len(self.outputs) else None
 
     def reads(self) -> list[Var]:
-        """Every value that it depends on, including captures of its nested blocks."""
+        """Returns every value that the binding depends on, with captures of its nested blocks."""
         captured = [v for nested in self.blocks.values() for v in nested.captures()]
         return [v for v in self.inputs if v is not None] + captured
 
@@ -207,18 +207,18 @@ class Binding:
         return self.op == op and self.domain == domain
 
     def predecessors(self) -> Iterator[Binding]:
-        """The bindings of the same block whose results it reads."""
+        """Yields the bindings of the same block whose results this binding reads."""
         for v in self.reads() if self.blocks else self.inputs:
             if v is not None and v.block is self.block and v.definition is not None:
                 yield v.definition
 
     def depends_on(self, sources: set[Binding], beside: Collection[Binding] = ()) -> bool:
-        """Whether it reads, directly or through other bindings of its block, a result of one of
-        `sources`.
+        """Whether this binding reads a result of one of `sources`, directly or through other
+        bindings of its block.
 
-        `beside`: bindings known to depend on none of them. Their predecessors do not either, so
-        both searches go up side by side: they end where they meet, mostly a few bindings above, and
-        not at the inputs.
+        `beside`: bindings known not to depend on `sources`; neither do their predecessors. Both
+        searches go up in step and end where they meet, mostly a few bindings above instead of at
+        the inputs.
         """
         seen, work = {self}, deque([self])
         free, above = set(beside), deque(beside)
@@ -265,8 +265,8 @@ def draws(b: Binding) -> bool:
 
 
 def _trains(dropout: Binding) -> bool:
-    """Before opset 7 an attribute decides; from 7 to 11 it never trains; from 12 on an operand may
-    decide.
+    """Whether a Dropout may train. Before opset 7 an attribute decides, and from 12 on an operand.
+    In between Dropout never trains.
     """
     if dropout.version < 7:
         return not dropout.attr("is_test")

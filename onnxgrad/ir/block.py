@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class BindingBlock:
-    """Parameters, an ordered list of bindings, and outputs. Position is not meaning: `schedule`
-    orders.
+    """Parameters, an ordered list of bindings, and outputs. The order has no meaning: `schedule`
+    makes it topological.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class BindingBlock:
         self.initializers: dict[str, Var] = {}
         self.sparse: list[Var] = []  # sparse initializers: carried, never computed with
         self.bindings: dict[Binding, None] = {}
-        # declarations to write for values that came from elsewhere; None: none
+        # declarations to write for values that came from elsewhere; None: write no declaration
         self.declared: dict[Var, ValueInfoProto | None] = {}
         self.changed = False
         self.index: object = None  # `operator_index` keeps its index here
@@ -56,7 +56,7 @@ class BindingBlock:
 
     @property
     def file_types(self) -> tuple[dict[str, Type], dict[str, Type]]:
-        """The types that the file declares: of values between, and of a graph's outputs."""
+        """The types that the file declares: of intermediate values, and of a graph's outputs."""
         if self._file_types is None:
             outputs = self.proto.output if isinstance(self.proto, GraphProto) else ()
             self._file_types = _types_in(self.proto.value_info), _types_in(outputs)
@@ -64,8 +64,8 @@ class BindingBlock:
 
     @property
     def is_function(self) -> bool:
-        """Whether it is in the body of a local function, where most types are unknown."""
-        block = self  # as in `root`: asked about every binding
+        """Whether the block is in the body of a local function, where most types are unknown."""
+        block = self  # inlined from `root`: runs for every binding
         while block.owner is not None:
             block = block.owner.block
         return isinstance(block.proto, FunctionProto)
@@ -117,7 +117,7 @@ class BindingBlock:
     # ---- changing --------------------------------------------------------------------------------
 
     def touch(self) -> None:
-        """Record that this block, and so everything around it, differs from the file."""
+        """Mark this block and those around it as different from the file."""
         if not self.changed:
             self.changed = True
             if self.owner is not None:
@@ -125,7 +125,7 @@ class BindingBlock:
                 self.owner.block.touch()
 
     def add_input(self, name: str, type_: Type | None) -> Var:
-        """A new graph input (a seed, a state); the name must be free."""
+        """Add a graph input, such as a seed or a state. The name must be free."""
         var = Var(name, self, type_)
         var.is_input = True
         self.inputs.append(var)
@@ -134,13 +134,13 @@ class BindingBlock:
         return var
 
     def add_output(self, var: Var) -> None:
-        """Add an output, named as the value."""
+        """Make a value an output of the block, under its own name."""
         self.outputs.append(var)
         var.returned += 1
         self.touch()
 
     def remove_output(self, var: Var) -> None:
-        """Remove an output. Raises InternalError if the value is none."""
+        """Remove an output. Raises InternalError if the value is not an output."""
         if not any(v is var for v in self.outputs):
             raise InternalError(f"no output to remove: {var!r}")
         self.outputs = [v for v in self.outputs if v is not var]
@@ -161,7 +161,7 @@ class BindingBlock:
         self.touch()
 
     def add_initializer(self, tensor: TensorProto) -> Var:
-        """Returns a new constant of this block, named as the tensor."""
+        """Add a constant named as the tensor. Returns its value."""
         var = Var(tensor.name, self, TensorType(tensor.data_type, tuple(tensor.dims)))
         var.initializer = tensor
         self.initializers[tensor.name] = var
@@ -218,7 +218,7 @@ class BindingBlock:
         binding.block.touch()
 
     def set_operands(self, binding: Binding, operands: Sequence[Var | None]) -> None:
-        """Make `binding` read these operands, however many it read before."""
+        """Replace all operands of `binding`; their number may change."""
         while operands and operands[-1] is None:
             operands = operands[:-1]
         for i in range(len(binding.inputs)):
@@ -244,7 +244,7 @@ class BindingBlock:
         return var
 
     def replace(self, old: Var, new: Var) -> None:
-        """Make every reader of `old` read `new`. Costs the number of uses. Output names stay.
+        """Make every reader of `old` read `new`, in time linear in the uses. Output names stay.
 
         When `old` is an output, `new` takes over its name if it can; otherwise (an input, an
         initializer, a value that is an output already) an Identity keeps the interface. A graph
@@ -259,7 +259,7 @@ class BindingBlock:
             block.return_instead(old, new)
 
     def return_instead(self, old: Var, new: Var) -> None:
-        """Return `new` in the place of `old`, by the name of `old` (see `replace`)."""
+        """Return `new` instead of `old` under the name of `old` (see `replace`)."""
         if old.block is self:
             if old.is_interface:
                 return
@@ -302,8 +302,8 @@ class BindingBlock:
         self.touch()
 
     def release(self) -> None:
-        """Drop every use of outer values in this block and its nested blocks, whose owner is
-        removed.
+        """Drop every use of outer values in this block and its nested blocks. Called when the owner
+        is removed.
         """
         for b in self.bindings:
             for v in b.inputs:
@@ -315,7 +315,7 @@ class BindingBlock:
             v.returned -= 1
 
     def remove_unused(self, candidates: Iterable[Binding] | None = None) -> int:
-        """Remove bindings that nothing reads, and those that only they read; returns the number.
+        """Remove unread bindings, and those that only removed bindings read. Returns their number.
 
         The search starts at `candidates`, by default at every binding of the block.
         """
@@ -334,20 +334,20 @@ class BindingBlock:
     # ---- order -----------------------------------------------------------------------------------
 
     def schedule(self) -> None:
-        """Put the bindings in a topological order that keeps the present one wherever it is legal.
+        """Sort the bindings topologically, keeping the present order wherever it is legal.
 
-        Depth-first from each binding in its present position, operands first: a binding that moved
-        ahead of its operand pulls exactly what it needs. Raises InternalError naming the cycle.
+        Visits the bindings depth-first in their present order, operands first: a binding that
+        stands before its operand pulls only what it needs. Raises InternalError naming the cycle.
         """
         if not self._is_ordered():
             self.bindings = dict.fromkeys(self.in_order())
 
     def in_order(self) -> list[Binding]:
-        """The bindings as `schedule` orders them."""
+        """Returns the bindings in the order that `schedule` gives them."""
         return topological_order(self.bindings, Binding.predecessors, lambda b: b.out.name)
 
     def _is_ordered(self) -> bool:
-        """Whether every binding comes after those that it reads; nearly always it does."""
+        """Whether every binding comes after those that it reads, as is nearly always so."""
         seen: set[Binding | None] = {None}
         for b in self.bindings:
             for v in b.reads() if b.blocks else b.inputs:

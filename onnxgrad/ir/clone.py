@@ -30,12 +30,12 @@ def clone_bindings(
 ) -> list[Binding]:
     """Append copies of `bindings`, operands before readers, to `into`; returns the copies.
 
-    `mapping` holds the replacement of a value (None: an operand left out) and receives each copied
-    result; other values are read as they are. `bound` replaces references to a function's
-    attributes; an attribute whose reference it lacks is dropped, as ONNX specifies. `fold` may
-    return a value that replaces a copy's only result. New names are `prefix` plus the old ones,
-    with a number if they are taken. Results are typed again from the operands, which a function
-    body needs.
+    `mapping` holds replacements of values (None omits the operand) and receives each copied result.
+    The copies read other values unchanged. `bound` replaces references to a function's attributes;
+    an attribute whose reference `bound` lacks is dropped, as ONNX specifies. `fold` may return a
+    value that replaces a copy's only result. New names are `prefix` plus the old ones, with a
+    number if they are taken. Results are typed again from the operands, because a function body has
+    no types.
     """
     copies = []
     for b in bindings:
@@ -76,8 +76,8 @@ def clone_block(
     bound: Mapping[str, AttributeProto] | None,
     prefix: str,
 ) -> BindingBlock:
-    """Returns a copy of a nested block for a binding of `outer`, with fresh names; captures go
-    through `mapping`.
+    """Returns a copy of a nested block for a binding of `outer`, with fresh names. Captured values
+    are looked up in `mapping`.
     """
     program = outer.program
     block = BindingBlock(
@@ -109,8 +109,8 @@ def clone_block(
 
 
 def clone_sparse(source: BindingBlock, into: BindingBlock, mapping: dict[Var, Var | None]) -> None:
-    """Copy the sparse initializers of `source` as sparse Constants of `into`, any block; `mapping`
-    receives them.
+    """Copy the sparse initializers of `source` as sparse Constants of the block `into`. `mapping`
+    receives the new values.
     """
     for v, tensor in sparse_tensors(source):
         mapping[v] = add_sparse(into, tensor, into.program.names.fresh(v.name))
@@ -156,7 +156,7 @@ def _copy_node(source: NodeProto, bound: Mapping[str, AttributeProto] | None) ->
     """
     node = NodeProto(op_type=source.op_type)
     for field in ("domain", "overload", "doc_string"):
-        # a field that is set to an empty text stays different from one that is not set
+        # a field that is set to an empty text differs from one that is not set
         if source.HasField(field):
             setattr(node, field, getattr(source, field))
     domains.respell(node)  # the copy may stand in a function

@@ -34,7 +34,7 @@ def full_name(domain: str, op: str) -> str:
 
 def split_name(name: str) -> tuple[str, str]:
     """Returns ("my.domain", "Op") for "my.domain::Op"; "ai.onnx" is the default domain "". Raises
-    InputError.
+    InputError for a malformed name.
     """
     domain, separator, op = name.rpartition("::")
     if not op or (separator and not domain):
@@ -43,9 +43,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def unknown_operator(domain: str, op: str) -> str:
-    """Returns what is wrong with an operator of a domain that onnx knows, if the domain lacks it;
-    else an empty text.
-    """
+    """Returns an error text if onnx knows the domain but not the operator, else an empty text."""
     known = _operators().get(domain)
     if known is None or op in known:
         return ""
@@ -69,8 +67,8 @@ def versions(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
 
 
 def respell(node: NodeProto) -> None:
-    """Write the default domain of a node as "": "ai.onnx" loads in graphs only, and no schema has
-    it.
+    """Write the default domain of a node as "". The spelling "ai.onnx" loads in graphs only, and no
+    schema has it.
     """
     if node.domain == _LONG:
         node.domain = ""
@@ -78,8 +76,8 @@ def respell(node: NodeProto) -> None:
 
 # ---- families of operators ----------------------------------------------------------------------
 
-# one element from the element of the first operand at the same place; other operands, if any, are
-# single numbers
+# an element of the result comes from the first operand's element at the same index; other operands,
+# if any, are single numbers
 ELEMENTWISE = (
     "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "CastLike",
     "Ceil", "Celu", "Clip", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid",
@@ -88,20 +86,21 @@ ELEMENTWISE = (
     "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu",
 )  # fmt: skip
 
-# one element from the elements of all operands at the same place, along axes that some repeat
+# an element of the result comes from the elements of all operands at the same index, after
+# broadcasting
 BROADCASTING = (
     "Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater",
     "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu",
     "Pow", "Sub", "Sum", "Where", "Xor",
 )  # fmt: skip
 
-# one element from all elements along `axes`
+# an element of the result comes from all elements along `axes`
 REDUCTIONS = (
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
     "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
 )  # fmt: skip
 
-# the element comes from a generator
+# an element of the result comes from a random generator
 RANDOM = frozenset({
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
     "RandomUniformLike",

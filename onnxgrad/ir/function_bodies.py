@@ -33,7 +33,7 @@ from onnxgrad.ir.var import Var
 
 @dataclass(frozen=True)
 class Body:
-    """A function body, and the call's results in the order of the body's outputs; `key` is that of
+    """A function body, and the call's results in the order of the body's outputs. `key` is set for
     a local function.
     """
 
@@ -44,7 +44,7 @@ class Body:
 
 def has_schema_body(binding: Binding) -> bool:
     """Whether the operator's schema has a function body at this opset."""
-    # its stub lags behind
+    # onnx's type stub lags behind
     schema: Any = attributes.schema(binding.op, binding.version, binding.domain)
     return bool(
         schema is not None and (schema.has_function or schema.has_context_dependent_function)
@@ -78,8 +78,8 @@ def expanded_size(bindings: Iterable[Binding], sizes: Mapping[FunctionKey, int])
 
 def body_of(binding: Binding) -> Body:
     """Returns the body of a call: of a local function, else the schema's at the newest version not
-    above the model's opset. Raises InputError if there is none, or if a body that the schema builds
-    for the call needs types that are unknown.
+    above the model's opset. Raises InputError if there is no body, or if the schema needs unknown
+    types to build it.
     """
     key = called(binding)
     if key is not None:
@@ -109,13 +109,14 @@ def body_of(binding: Binding) -> Body:
     if mend is not None:
         mend(proto)
     if not any(domains.is_default(o.domain) for o in proto.opset_import):
-        # onnx's builder forgets it for operators of other domains; it builds for the model's opset
+        # onnx's builder forgets the default domain for operators of other domains; the body is for
+        # the model's opset
         proto.opset_import.add(domain="", version=binding.block.opsets.get("", 0))
     if not proto.node:
         raise InputError(
             f"the schema's body of '{binding}' needs its operands' types, which are not known"
         )
-    # a body built for a call may not define the outputs that the call leaves out
+    # a body built for a call need not define the outputs that the call omits
     defined = {name for n in proto.node for name in n.output} | set(proto.input)
     results = tuple(binding.result(i) for i, name in enumerate(proto.output) if name in defined)
     keep(proto.output, lambda name: name in defined)
@@ -123,14 +124,16 @@ def body_of(binding: Binding) -> Body:
 
 
 def _squeeze_rows(proto: FunctionProto) -> None:
-    """Squeeze the axis of a row alone: AffineGrid's body squeezes a batch of 1 as well."""
+    """Squeeze only the axis of a row. onnx's body of AffineGrid squeezes a batch of 1 as well."""
     for node in every_node(proto.node):
         if node.op_type == "Squeeze" and len(node.input) == 1:
             node.input.append("one_1d")
 
 
 def _scale_of_zeros(proto: FunctionProto) -> None:
-    """Give zeros the scale 1, as onnxruntime does: DynamicQuantizeLinear's body divides 0 by 0."""
+    """Set the scale of zeros to 1, as onnxruntime does. onnx's body of DynamicQuantizeLinear
+    divides 0 by 0.
+    """
     at = next(i for i, n in enumerate(proto.node) if n.output[0] == "Scale")
     proto.node[at].output[0] = "Scale_of_range"
     later = list(proto.node)[at + 1 :]
@@ -143,7 +146,7 @@ def _scale_of_zeros(proto: FunctionProto) -> None:
     ])  # fmt: skip
 
 
-# bodies of schemas that do not compute their operator everywhere
+# schema bodies that are wrong for some operands
 _MENDED: dict[tuple[str, str], Callable[[FunctionProto], None]] = {
     ("", "AffineGrid"): _squeeze_rows,
     ("", "DynamicQuantizeLinear"): _scale_of_zeros,
@@ -184,8 +187,8 @@ def conflict(binding: Binding, body: Body) -> str | None:
     return None if lost is None else f"it returns operand '{lost.name}', which the call leaves out"
 
 
-# operators that mean something else since a version, in the same form: (operator, version) -> does
-# this binding?
+# operators whose meaning changed at a version although their form did not: (operator, version) ->
+# whether this binding is affected
 _CHANGED_SILENTLY: dict[tuple[str, int], Callable[[Binding], bool]] = {
     # the default moved by half a pixel
     ("RoiAlign", 16): lambda b: "coordinate_transformation_mode" not in b.attrs,
@@ -228,9 +231,9 @@ def changes_meaning(b: Binding, opset: int) -> str | None:
 def _means_the_same(
     old: onnx.defs.OpSchema, new: onnx.defs.OpSchema, given: frozenset[str]
 ) -> bool:
-    """Whether `new` accepts what `old` accepts with the attributes that are `given`, in the same
-    form: a version that adds dtypes, an optional attribute or an optional operand, or that makes an
-    operand of an attribute which is not given, changes nothing for older nodes.
+    """Whether a node of `old` with the attributes `given` means the same in `new`. A version
+    changes nothing for older nodes if it adds dtypes, an optional attribute or an optional operand,
+    or turns an attribute that is not given into an operand.
     """
     if old.since_version == new.since_version:
         return True
@@ -243,7 +246,7 @@ def _means_the_same(
             for n, a in schema.attributes.items()
         }
 
-    # an optional attribute may be new, and one without a default may go: it was not given
+    # an optional attribute may be new; one without a default may go if the node does not have it
     now = attributes_of(new)
     kept = all(
         now.get(n) == a or (n not in now and n not in given and a == (False, b""))
@@ -270,14 +273,14 @@ def splice(
     prefix: str = "",
     fold: Callable[[Binding], Var | None] | None = None,
 ) -> tuple[list[Binding], dict[Var, Var]]:
-    """Put copies of the body's bindings in the call's place; returns them and the new value of each
-    result.
+    """Replace the call by copies of the body's bindings. Returns the copies and the new value of
+    each result.
 
     Attribute references become the call's values, the function's defaults, or the schema's. The
-    copies are at the end of the block, which needs to be scheduled. Call `conflict` first. Raises
-    InputError if the call has more results than the body, or if a schema's body does not type for
-    its operands (LayerNormalization's, whose scale must have all normalised axes); InternalError
-    if a result has no value.
+    copies are at the end of the block, so schedule the block afterwards. Call `conflict` first.
+    Raises InputError if the call has more results than the body, or if the types of a schema's body
+    do not fit the operands (as in LayerNormalization, whose scale must have all normalised axes).
+    Raises InternalError if a result has no value.
     """
     block = binding.block
     if len(body.results) > len(body.block.outputs):
@@ -316,17 +319,20 @@ def splice(
 def _for_others(
     binding: Binding, body: Body, error: InternalError, before: Collection[Binding]
 ) -> OnnxgradError:
-    """The error if a body does not type for its call; what was copied of a schema's body goes."""
+    """Returns the error for a body whose types do not fit the call. Removes the copies of a
+    schema's body.
+    """
     if body.key is not None:
         return error
     for copy in [b for b in binding.block.bindings if b not in before][::-1]:
         binding.block.remove(copy)
-    return InputError(f"the schema's body of '{binding}' is not for its operands: {error}")
+    return InputError(f"the schema's body of '{binding}' does not fit its operands: {error}")
 
 
 def _with_scalars(opened: Iterable[Binding]) -> list[Binding]:
-    """Give each Range scalars, as ONNX defines it; returns what is new. onnx's bodies (AffineGrid)
-    pass tensors of one element, which onnxruntime refuses where it knows their shape.
+    """Make the operands of each Range scalars, as ONNX requires. Returns the new bindings. onnx's
+    bodies (AffineGrid) pass tensors of one element, which onnxruntime refuses if it knows their
+    shape.
     """
     added: list[Binding] = []
     for b in [b for b in opened if b.is_op("Range")]:
@@ -346,8 +352,8 @@ def open_in_place(
     fold: Callable[[Binding], Var | None] | None = None,
     without: Collection[str] = (),
 ) -> tuple[list[Binding], set[Var]]:
-    """As `splice`; the results keep their names, and the copies get the call's metadata, except for
-    the keys in `without`. Returns the copies and the values that stand for the results.
+    """Like `splice`, but the results keep their names and the copies get the call's metadata,
+    except the keys in `without`. Returns the copies and the values that replace the results.
     """
     metadata = [(e.key, e.value) for e in binding.node.metadata_props if e.key not in without]
     names = {out: out.name for out in binding.outputs if out is not None}
@@ -371,9 +377,8 @@ def wrong_rank(binding: Binding, body: Body) -> str | None:
     """Returns why a schema's body with nested graphs does not fit the call's operands; None if it
     fits.
 
-    The body was written for operands of the schema's ranks. onnxruntime's kernels may accept others
-    (Range: one element for a scalar, which onnx's own body of AffineGrid relies on); the body does
-    not.
+    The body needs operands of the schema's ranks. onnxruntime's kernels may accept others: Range
+    takes one element for a scalar, which onnx's own body of AffineGrid relies on.
     """
     if body.key is not None or not any(inner.blocks for inner in body.block.bindings):
         return None

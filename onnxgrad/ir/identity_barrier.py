@@ -17,8 +17,8 @@ from onnxgrad.ir.var import Var
 
 
 def insert_barrier(var: Var) -> Binding:
-    """Let an Identity define `var`, and its former definition another value: a replacement of that
-    one is not `var`. Returns the Identity.
+    """Insert an Identity that defines `var`, and let the former definition define a new value.
+    Replacing the new value does not replace `var`. Returns the Identity.
     """
     source = var.definition
     if source is None:

@@ -1,5 +1,5 @@
-"""Reading: turns a path, bytes, a ModelProto or an object of another library into a Program, and a
-Program into an object of that kind again.
+"""Reads models: turns a path, bytes, a ModelProto or another library's object into a Program, and a
+Program back into an object of that type.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from onnxgrad.options import known_keywords
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pauses the garbage collector, which would take a quarter of the time: bindings and values
-    stay, and refer to each other.
+    """Pauses the garbage collector, which would take a quarter of the time and free nothing:
+    bindings and values stay.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -55,11 +55,11 @@ MOST_BYTES = 1 << 31
 
 @known_keywords
 def load(model: ModelLike) -> Program:
-    """Returns the Program of a model. The argument is never changed; a Program is returned as it
-    is, its main block as its Program.
+    """Returns the Program of a model. The argument is never changed. A Program is returned as it
+    is, and a main block returns its Program.
 
-    Raises InputError when the file is missing, empty or no ONNX model, when an operator or opset is
-    unknown, a name is undefined or defined twice.
+    Raises InputError if the file is missing, empty or not an ONNX model, if an operator or opset is
+    unknown, or if a name is undefined or defined twice.
 
     >>> program = onnxgrad.load("models/training/mlp.onnx")
     >>> [str(v.type) for v in program.main.outputs]
@@ -73,8 +73,8 @@ def load(model: ModelLike) -> Program:
 
 
 def load_in_place(model: ModelLike) -> Program:
-    """As `load`, but large weights of a model file stay in it, as those in external files do: for
-    work that ends before the file changes. `bring_inside` reads them.
+    """Like `load`, but large weights stay in the model file, as those in external files do. The
+    work must end before the file changes. `bring_inside` reads the weights.
     """
     model = settled(model)
     if isinstance(model, (str, os.PathLike)):
@@ -86,7 +86,7 @@ def load_in_place(model: ModelLike) -> Program:
 
 
 def bring_inside(path: Path, *programs: Program) -> None:
-    """Read the weights that lie in the model file `path` into programs, which share them."""
+    """Read the weights that stayed in the model file `path` into programs, which share them."""
     read: dict[str, TensorProto] = {}
     for program in programs:
         for v in program.main.initializers.values():
@@ -104,20 +104,20 @@ def bring_inside(path: Path, *programs: Program) -> None:
 
 def load_own(model: ModelLike, *, in_place: bool = False) -> Program:
     """Returns a Program that may be changed: a copy if `model` is a Program or its main block.
-    in_place: as `load_in_place` reads a file. Raises as `load`.
+    in_place: read a file like `load_in_place`. Raises as `load`.
     """
     program = load_in_place(model) if in_place else load(model)
     if not isinstance(model, (Program, BindingBlock)):
         return program
     proto = to_proto(program)
-    # an unchanged Program keeps its path, so that a proof may run the file
+    # an unchanged Program keeps its path, so that verification may run the file
     path = program.path if proto == program.proto else None
     return program_of(proto, program.folder, path, program.digests)
 
 
 def proto_of(model: ModelLike) -> tuple[ModelProto, Path | None]:
     """Returns the protobuf of a model without its external data, and the folder of that data;
-    operators are not checked. Raises InputError if it is not a model, or damaged.
+    operators are not checked. Raises InputError if `model` is not a model or is damaged.
     """
     model = settled(model)
     if isinstance(model, Program):
@@ -143,7 +143,7 @@ def read_proto(path: Path) -> ModelProto:
         found = path.stat()
         if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
             raise InputError(
-                f"{path}: is a device or a pipe, which is not read twice: pipe it "
+                f"{path}: is a device or a pipe, which cannot be read twice: pipe it "
                 "into stdin and give -"
             )
         _check_size(found.st_size, str(path))
@@ -179,8 +179,9 @@ def program_of(
     path: Path | None = None,
     digests: Digests | None = None,
 ) -> Program:
-    """Returns the Program of a protobuf whose external data lies in `folder`; `path` is its file if
-    it is unchanged, `digests` are those of the Program that it continues. Raises as `load`.
+    """Returns the Program of a protobuf whose external data lies in `folder`. `path` is the model's
+    file if the protobuf is unchanged; `digests` come from the Program that this one continues.
+    Raises as `load`.
     """
     where = str(path) if path is not None else "model"
     check_model(proto, where)
@@ -192,7 +193,7 @@ def program_of(
 
 
 def _pickled(program: Program) -> tuple[Any, ...]:
-    """A Program is pickled as its protobuf: its objects are nested as deeply as it is long."""
+    """Pickle a Program as its protobuf: its objects recurse as deeply as the model is long."""
     proto = to_proto(program)
     path = program.path if proto == program.proto else None
     return program_of, (proto, program.folder, path)
@@ -208,7 +209,7 @@ def _read(proto: ModelProto, folder: Path | None, path: Path | None, where: str)
     for f in proto.functions:
         program.functions[f.domain, f.name, f.overload] = reader.function(program, f)
     _pin(program)
-    # protobuf hands out bytes where a string is not UTF-8
+    # protobuf returns bytes for a string that is not UTF-8
     damaged = next((name for name in program.names if not isinstance(name, str)), None)
     if damaged is not None:
         raise InputError(f"{where}: the name {damaged!r} is not UTF-8 text")
@@ -223,15 +224,15 @@ def _read(proto: ModelProto, folder: Path | None, path: Path | None, where: str)
 
 
 def function_block(program: Program, proto: FunctionProto) -> BindingBlock:
-    """Returns the block of a function body that is not the model's, such as a schema's: to copy
-    bindings from, not to save.
+    """Returns the block of a function body that is not part of the model, such as a schema's. Copy
+    bindings from the block; it cannot be saved.
     """
     local = {(f.domain, f.name) for f in program.proto.functions}
     return Reader(f"the body of {proto.name}", local).function(program, proto)
 
 
 def _pin(program: Program) -> None:
-    """Values that training_info or quantization annotations name must stay, under their names."""
+    """Pin values that training_info or quantization annotations name: they keep their names."""
     names: set[str] = set()
     for info in program.proto.training_info:
         for graph in (info.initialization, info.algorithm):
@@ -250,8 +251,8 @@ def _pin(program: Program) -> None:
 
 
 def check_room(program: Program, model: Any) -> None:
-    """Raises InputError if `to_kind_of` would have to put over 2 GB into one ModelProto: before the
-    long work, not after it.
+    """Raises InputError if `to_kind_of` would need a ModelProto of over 2 GB. Call it before the
+    long work.
     """
     if isinstance(model, (Program, BindingBlock, ModelProto)) or is_instance(
         model, "onnx_ir", "Model"
@@ -263,7 +264,7 @@ def check_room(program: Program, model: Any) -> None:
 
 
 def changed(model: Any, change: Callable[[Program], Program]) -> Any:
-    """Returns the model after `change`, in the type of `model`, which stays as it is."""
+    """Returns the model after `change`, in the type of `model`, which is not changed."""
     program = load_own(model)
     check_room(program, model)
     return to_kind_of(change(program), model)
@@ -288,8 +289,8 @@ def to_kind_of(program: Program, model: Any) -> Any:
 
 @known_keywords
 def to_graphsurgeon(model: ModelLike) -> Any:
-    """Returns a model as an onnx_graphsurgeon.Graph, which has no place for node metadata and some
-    other fields: they are lost.
+    """Returns a model as an onnx_graphsurgeon.Graph. Node metadata and some other fields are lost,
+    because the Graph cannot hold them.
     """
     import onnx_graphsurgeon as gs
 

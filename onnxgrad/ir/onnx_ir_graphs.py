@@ -24,8 +24,8 @@ from onnxgrad.ir.var import Var
 class OnnxIrView:
     """An onnx_ir.Model with the binding of each node and the Var of each value.
 
-    Its values have the types that the program knows; an initializer that a caller may override has
-    no constant value there. `blocks` are the graphs and functions with their blocks.
+    Values of the model have the types that the program knows. An initializer that a caller may
+    override has no constant value. `blocks` maps graphs and functions to their blocks.
     """
 
     model: Any
@@ -36,7 +36,7 @@ class OnnxIrView:
     @staticmethod
     def of(program: Program) -> OnnxIrView:
         """Returns the view of a program as it is now. Raises InputError if onnx_ir is missing or
-        cannot hold the program (values that are maps, say).
+        cannot hold the program, for example because a value is a map.
         """
         view = OnnxIrView(_model(program))
         view._pair(view.model.graph, program.main)
@@ -45,8 +45,8 @@ class OnnxIrView:
         return view
 
     def _pair(self, graph: Any, block: BindingBlock) -> None:
-        """Pair by the names of results, which are unique in a graph: the block is in order, while
-        the file may list a reader first.
+        """Pair nodes with bindings by the names of results, which are unique in a graph. Positions
+        may differ: the block is sorted, while the file may list a reader first.
         """
         self.blocks[graph] = block
         known = {v.name: v for v in block.vars()}
@@ -71,8 +71,9 @@ class OnnxIrView:
             value.const_value = None
 
     def replace(self, at: Any, new_nodes: Iterable[Any], mapping: dict[Any, Any]) -> None:
-        """Repeat a rewrite of the program: insert `new_nodes` after the node `at`, and let readers
-        of each key of `mapping` read its value. Nodes whose binding was removed are removed.
+        """Repeat a rewrite of the program in the view. Inserts `new_nodes` after the node `at`,
+        makes readers of each key of `mapping` read its value, and removes nodes whose binding was
+        removed.
         """
         import onnx_ir
 
@@ -92,8 +93,8 @@ class OnnxIrView:
             node.graph.remove(node)
 
     def nodes(self, graph: Any) -> Iterator[tuple[Any, Binding]]:
-        """The nodes of a graph that have a live binding; nodes inserted after the present one come
-        next.
+        """Yields the nodes of a graph that have a live binding, with the binding. Nodes inserted
+        after the current one come next.
         """
         for node in graph:
             binding = self.bindings.get(node)
@@ -102,7 +103,7 @@ class OnnxIrView:
 
 
 def describe(value: Any, var: Var) -> None:
-    """Set the type of a value of onnx_ir to that of a Var, as far as it is known."""
+    """Set the type of an onnx_ir value to that of a Var, as far as it is known."""
     import onnx_ir
 
     if var.type is None:
@@ -113,7 +114,7 @@ def describe(value: Any, var: Var) -> None:
 
 
 def detach(node: Any) -> None:
-    """Remove a node's operands, so that no value counts it among its readers."""
+    """Remove a node's operands, so that no value lists the node as a reader."""
     for i in range(len(node.inputs)):
         node.replace_input_with(i, None)
 
@@ -149,8 +150,9 @@ OUTSIDE = "onnxgrad.outside"
 
 @dataclass(frozen=True)
 class OnnxIrRegion:
-    """A program that computes a node, the binding `root` of that node, and the node or value of
-    onnx_ir of each binding and value. The results of `root` that are read are the first outputs.
+    """A program that computes one node of onnx_ir, and the binding `root` of that node. `nodes` and
+    `values` map bindings and values to those of onnx_ir. The results of `root` that are read are
+    the first outputs.
     """
 
     program: Program
@@ -161,7 +163,7 @@ class OnnxIrRegion:
     @staticmethod
     def of(model: Any, graph: Any, root: Any, depth: int) -> OnnxIrRegion:
         """Returns the region that computes `root`, a node of `graph` (or of a function), from nodes
-        at most `depth` steps up. Raises InputError if it is not a program.
+        at most `depth` steps up. Raises InputError if the region is not a valid program.
         """
         nodes = _gathered(root, depth)
         writer = _Writer(set(nodes))
@@ -177,7 +179,7 @@ class OnnxIrRegion:
 
 
 def is_plain(node: Any) -> bool:
-    """Whether it has neither graphs nor references to a function's attributes."""
+    """Whether a node has neither graphs nor references to a function's attributes."""
     import onnx_ir
 
     graphs = (onnx_ir.AttributeType.GRAPH, onnx_ir.AttributeType.GRAPHS)
@@ -185,7 +187,7 @@ def is_plain(node: Any) -> bool:
 
 
 def _gathered(root: Any, depth: int) -> dict[Any, None]:
-    """The nodes of a region; constants may be one step further up."""
+    """Returns the nodes of a region. Constants may be one step further up."""
     found, level = {root: None}, [root]
     for step in range(depth):
         above = dict.fromkeys(v.producer() for n in level for v in n.inputs if v is not None)
@@ -203,7 +205,9 @@ def _gathered(root: Any, depth: int) -> dict[Any, None]:
 
 
 class _Writer:
-    """The protobuf of a region. Values are named by number: those of onnx_ir need no name."""
+    """Writes the protobuf of a region. Values are named by number, because values of onnx_ir need
+    no name.
+    """
 
     def __init__(self, nodes: set[Any]) -> None:
         self.nodes = nodes
@@ -211,7 +215,7 @@ class _Writer:
         self.graph = GraphProto(name="region")
 
     def write(self, node: Any) -> None:
-        """Write one node, and declare its operands from outside."""
+        """Write one node, and declare its operands that come from outside the region."""
         import onnx_ir
 
         proto = NodeProto(op_type=node.op_type, domain=node.domain, overload=node.overload)

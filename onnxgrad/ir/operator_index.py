@@ -1,4 +1,4 @@
-"""An index of a block's bindings by operator, built once between two changes. A pass whose
+"""An index of a block's bindings by operator, built at most once between two changes. A pass whose
 operators do not occur costs nothing.
 """
 
@@ -17,7 +17,7 @@ Operator = tuple[str, str]  # domain and name
 @dataclass(slots=True)
 class Index:
     """The bindings of `BindingBlock.walk` by operator, each with its position, and the state of the
-    block at that time.
+    block when the index was built.
     """
 
     edits: int
@@ -26,7 +26,7 @@ class Index:
 
     @property
     def is_current(self) -> bool:
-        """Whether no binding was added, removed or moved since."""
+        """Whether no binding was added, removed or moved since the index was built."""
         block, _ = self.orders[0]
         return self.edits == block.program.edits and all(
             block.bindings is order for block, order in self.orders

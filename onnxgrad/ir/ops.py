@@ -1,7 +1,8 @@
 """`op.X(...)` emits operator X: `op.MatMul(a, b)`, `op.Softmax(x, axis=0)`.
 
-Editors and mypy see `ops.pyi` instead, with every operator's operands, attributes and defaults,
-which scripts/make_op_stub.py writes; `help(op.Softmax)` shows the same with the schema's words.
+Editors and mypy read `ops.pyi` instead, which lists every operator's operands, attributes and
+defaults. scripts/make_op_stub.py writes that file. `help(op.Softmax)` shows the same and the
+schema's documentation.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class _Operator:
 class Operators:
     """One attribute for each operator of a domain, including those that onnx does not know.
 
-    A rule, a law or a rewriter emits with it: operands are values (`Var`, with `shape`, `dtype`,
-    `rank`), numbers or arrays, attributes keywords; the result is a value, several with
+    Rewrite rules and rewriters emit with it. Operands are values (`Var`, with `shape`, `dtype`,
+    `rank`), numbers or arrays; attributes are keywords. A call returns one value, or several with
     `outputs=`. Values also have Python's operators: `a * b + 1.0`, `x @ w`. `help(op.Softmax)`
     shows an operator's operands, shapes and attributes.
 

@@ -38,7 +38,7 @@ def constant(value: Any, dtype: int | None = None, name: str = "const") -> Var:
     InternalError if `dtype` cannot hold the value (0.5 as an integer, 1e9 as float16).
     """
     at = emitter()
-    # formulas use the same numbers again and again: comparing their text is fastest
+    # formulas repeat the same numbers, and comparing their text is fastest
     if at.known is None:  # nothing is shared
         return _new(at, _array(value, dtype), name)
     number = (repr(value), dtype) if type(value) in (int, float) else None
@@ -113,8 +113,8 @@ def _holds(array: Array, source: Array, dtype: int) -> bool:
 def emitting(
     block: BindingBlock, *, share: bool = False, sources: Sequence[Binding] = (), made_by: str = ""
 ) -> AbstractContextManager[Emitter]:
-    """Emit into `block`. `share`: an equal binding is emitted once. `sources` and `made_by` are
-    the provenance.
+    """Emit into `block`. If `share` is true, equal bindings are emitted once. `sources` and
+    `made_by` are the provenance.
     """
     return in_force(Emitter(block, emit, {} if share else None, sources, made_by))
 
@@ -172,8 +172,8 @@ def emit(
 def _split_evenly(
     schema: onnx.defs.OpSchema | None, operands: Sequence[Any], attrs: dict[str, Any], count: int
 ) -> None:
-    """Split into equal parts: from version 18 on an attribute is their number, before that the
-    number of outputs alone.
+    """Prepare a Split into equal parts. From version 18 on it has the attribute `num_outputs`;
+    before that the number of outputs decides.
     """
     even = len(operands) < 2 or operands[1] is None
     if schema is None or not even:
@@ -191,7 +191,9 @@ def _operands(
     operands: Sequence[Any],
     attrs: dict[str, Any],
 ) -> list[Var | None]:
-    """Turns literals into constants, and operands that are attributes at this opset into those."""
+    """Turns literals into constants, and operands into attributes if they are attributes at this
+    opset.
+    """
     if schema is None:
         if domain == "":
             opset = emitter().block.opsets.get(domain, 0)
@@ -234,8 +236,8 @@ def _literal(
 
 
 def _constant_like(value: Any, like: Var) -> Var:
-    """Returns a literal in the dtype of a value whose dtype is known at run time only. Raises
-    UnknownDtype if no operator does it.
+    """Returns a literal with the dtype of `like`, which is known at run time only. Raises
+    UnknownDtype if no operator can convert it.
     """
     block = emitter().block
     if block.opsets.get("", 0) >= 15:

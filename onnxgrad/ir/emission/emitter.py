@@ -21,8 +21,8 @@ from onnxgrad.ir.var import EMITTER, Var, current_emitter, names_of
 
 @dataclass(slots=True)
 class Emitter:
-    """The block that bindings are appended to, and how. `known` holds the bindings and constants
-    emitted so far if equal ones are shared (hash-consing).
+    """The block that receives emitted bindings, and the options of emission. `known` holds the
+    bindings and constants emitted so far if equal ones are shared (hash-consing).
     """
 
     block: BindingBlock
@@ -32,7 +32,7 @@ class Emitter:
     made_by: str = ""
     emitted: list[Binding] = field(default_factory=list)
     constants: list[Var] = field(default_factory=list)
-    # sources, and a node with their merged metadata: an attempt emits many bindings from the same
+    # the sources, and a node with their merged metadata: an attempt emits many bindings from them
     origin: tuple[Sequence[Binding], NodeProto] | None = None
 
     def discard(self) -> None:
@@ -45,7 +45,9 @@ class Emitter:
 
 
 class in_force(AbstractContextManager[Emitter]):
-    """Emission inside uses `emitter`. A class, for speed: every attempt of a law opens one."""
+    """Makes `emitter` the active one inside the block. A class, for speed: every attempt of a rule
+    opens one.
+    """
 
     __slots__ = ("_emitter", "_token")
 
@@ -82,7 +84,7 @@ def merged_metadata(sources: Iterable[Binding], made_by: str = "") -> dict[str, 
 
 def _add(merged: dict[str, str], key: str, value: str) -> None:
     known = merged.setdefault(key, value)
-    if known != value:  # most laws have one source, or several of one module
+    if known != value:  # most rules have one source, or several of one module
         parts = dict.fromkeys([*known.split(_UNION), *value.split(_UNION)])
         merged[key] = _UNION.join(parts)
 
@@ -108,7 +110,7 @@ def append(
     attrs: Iterable[tuple[str, Any]],
     present: Sequence[bool],
 ) -> Binding:
-    """Append one typed binding without literals, versions or sharing."""
+    """Append one typed binding. Handles no literals, opset versions or sharing."""
     program = at.block.program
     while inputs and inputs[-1] is None:
         inputs = inputs[:-1]

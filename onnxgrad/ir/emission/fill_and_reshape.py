@@ -14,7 +14,7 @@ from onnxgrad.ir.var import Var
 
 
 def with_type_of(adjoint: Var, value: Var) -> Var:
-    """Add to the type of the adjoint whatever the forward value's type knows beyond it."""
+    """Add to the adjoint's type what only the forward value's type knows."""
     if (
         isinstance(value.type, TensorType)
         and value.shape is not None
@@ -36,8 +36,8 @@ def shape_of(v: Var) -> Any:
 
 
 def reshape_target(v: Var) -> Any:
-    """Returns the second operand of a Reshape to the shape of `v`: a constant, with one -1, if at
-    most one size is open.
+    """Returns the second operand of a Reshape to the shape of `v`. It is a constant, with one -1,
+    if at most one size is unknown.
     """
     shape = v.shape
     if shape is None or 0 in shape:
@@ -49,7 +49,7 @@ def reshape_target(v: Var) -> Any:
 
 
 def reshape_like(v: Var, like: Var) -> Var:
-    """`v` in the shape of `like`, which has as many elements."""
+    """Returns `v` in the shape of `like`, which has as many elements."""
     target = reshape_target(like)
     zero_sized = isinstance(target, np.ndarray) and 0 in target
     return with_type_of(
@@ -58,16 +58,16 @@ def reshape_like(v: Var, like: Var) -> Var:
 
 
 def expand_like(v: Var, like: Var) -> Var:
-    """`v` broadcast to the shape of `like`."""
+    """Returns `v` broadcast to the shape of `like`."""
     return with_type_of(op.Expand(v, shape_of(like)), like)
 
 
-# the first opset whose ConstantOfShape makes bfloat16
+# the first opset whose ConstantOfShape supports bfloat16
 _FILLS_BFLOAT16 = 20
 
 
 def fill(shape: Any, value: float, dtype: int) -> Var:
-    """A tensor of that shape, all elements `value`."""
+    """Returns a tensor of this shape whose elements are all `value`."""
     late = dtype == TensorProto.BFLOAT16 and emitter().block.opsets.get("", 0) < _FILLS_BFLOAT16
     filled = TensorProto.FLOAT if late else dtype
     tensor = numpy_helper.from_array(np.array([value]).astype(numpy_dtype(filled)))
@@ -76,7 +76,7 @@ def fill(shape: Any, value: float, dtype: int) -> Var:
 
 
 def filled_like(v: Var, value: float) -> Var:
-    """A tensor of the type of `v`, all elements `value`."""
+    """Returns a tensor of the type of `v` whose elements are all `value`."""
     return with_type_of(fill(shape_of(v), value, v.dtype or TensorProto.FLOAT), v)
 
 

@@ -31,8 +31,8 @@ _OPTION = onnx.defs.OpSchema.FormalParameterOption
 
 
 def newest(op_type: str, domain: str, opset: int | None = None) -> onnx.defs.OpSchema | None:
-    """Returns the operator's newest schema, or that at `opset`; None if onnx has none, or only a
-    deprecated one.
+    """Returns the operator's newest schema, or its schema at `opset`. None if onnx has no schema,
+    or only a deprecated one.
     """
     known = onnx.defs.onnx_opset_version() if domain == "" else 1 << 20
     found = attributes.schema(op_type, opset or known, domain)
@@ -40,8 +40,8 @@ def newest(op_type: str, domain: str, opset: int | None = None) -> onnx.defs.OpS
 
 
 def has_graphs(schema: onnx.defs.OpSchema) -> bool:
-    """Whether an operator has graphs as attributes: such control flow is emitted by
-    `emit_with_blocks`, not by `op`.
+    """Whether an operator has graphs as attributes. `emit_with_blocks` emits such control flow;
+    `op` cannot.
     """
     return any(kind == AttributeProto.GRAPH for kind in _kinds(schema).values())
 

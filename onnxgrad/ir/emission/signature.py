@@ -20,8 +20,8 @@ from onnxgrad.ir.var import Var
 
 
 class Formal(NamedTuple):
-    """A formal operand: its type variable (or fixed type), the tensor dtypes it may have, and
-    how it repeats.
+    """A formal operand: its type variable (or fixed type), the tensor dtypes that it may have, and
+    whether repeated operands share one type (`alike`).
     """
 
     name: str
@@ -50,7 +50,7 @@ _DTYPES: dict[str, int] = {
 
 @lru_cache(maxsize=1024)
 def formals(op_type: str, domain: str, since: int) -> tuple[Formal, ...]:
-    """The formal operands of the schema that came in at version `since`."""
+    """Returns the formal operands of the schema introduced at version `since`."""
     return tuple(
         Formal(
             p.name,
@@ -64,8 +64,8 @@ def formals(op_type: str, domain: str, since: int) -> tuple[Formal, ...]:
 
 @lru_cache(maxsize=4096)
 def moved_to_attribute(op_type: str, domain: str, since: int, index: int) -> str | None:
-    """Returns the attribute of the schema since `since` for operand `index` of the newest schema,
-    None if it has none.
+    """Returns the attribute that stands for operand `index` of the newest schema in the schema of
+    version `since`. None if there is no such attribute.
     """
     latest = formals(op_type, domain, onnx.defs.get_schema(op_type, domain=domain).since_version)
     if index >= len(latest):
@@ -79,7 +79,7 @@ def moved_to_attribute(op_type: str, domain: str, since: int, index: int) -> str
 
 @lru_cache(maxsize=4096)
 def moves_none(op_type: str, domain: str, since: int, count: int) -> bool:
-    """Whether none of the first `count` operands is an attribute of the schema since `since`."""
+    """Whether none of the first `count` operands is an attribute at version `since`."""
     return all(moved_to_attribute(op_type, domain, since, i) is None for i in range(count))
 
 
@@ -157,7 +157,7 @@ def check_operands(schema: onnx.defs.OpSchema, inputs: Sequence[Var | None]) -> 
 
 @lru_cache(maxsize=1024)
 def _call_of(schema: onnx.defs.OpSchema) -> tuple[int, int, tuple[Formal, ...]]:
-    """The least and greatest number of operands, and the formal ones: read from the schema once."""
+    """The least and greatest number of operands, and the formal operands. Read once per schema."""
     expected = formals(schema.name, schema.domain, schema.since_version)
     return schema.min_input, schema.max_input, expected
 
@@ -170,8 +170,8 @@ def _arity(schema: onnx.defs.OpSchema) -> str:
 def literal_dtype(
     value: Any, index: int, expected: Sequence[Formal], operands: Sequence[Any]
 ) -> int | None:
-    """The dtype that a Python literal takes as operand `index`; None for numpy values, which keep
-    their own.
+    """Returns the dtype that a Python literal takes as operand `index`. None for numpy values,
+    which keep their own.
 
     It is the dtype of the schema's type variable in this call. If the literal alone would decide
     the variable (Pow's exponent, Dropout's ratio), a float takes the dtype of the first floating
