@@ -3,10 +3,10 @@ documents of the repository.
 
     python scripts/build_site.py FOLDER
 
-Needs markdown-it-py, which the extra `docs` names (rich brings it too). Every link between the
-pages, and every heading that one points to, is looked up: what is not there ends the build with a
-line that says where it is written. The pages load nothing from elsewhere: the search reads an
-index that lies beside them.
+Needs markdown-it-py, which the extra `docs` installs (rich does, too). Every link between the
+pages, and every heading that a link points to, is checked: a missing target ends the build with a
+line that says where the link is. The pages load nothing from other sites; the search reads an index
+beside them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SEARCH = ROOT / "scripts" / "site_search.js"
 
 
 class BadLink(Exception):
-    """A link to a page, a heading or a file that is not there."""
+    """A link to a page, a heading or a file that does not exist."""
 
 
 @dataclass
@@ -64,17 +64,17 @@ def name_of(source: str) -> str:
 
 
 def file_name(source: str) -> str:
-    """What a file beside the pages is called in the site, all in one folder."""
+    """The name in the site of a file that pages need; the site has one folder."""
     return source.replace("/", "-")
 
 
 def slug(text: str) -> str:
-    """The anchor of a heading, as forges make it."""
+    """Return the anchor of a heading, by the rule of GitHub and similar sites."""
     return re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")
 
 
 def read(source: str, parser: MarkdownIt) -> Page:
-    """Parse a page and give its headings anchors."""
+    """Parse a page and add anchors to its headings."""
     text = (ROOT / source).read_text(encoding="utf-8")
     page = Page(source, name_of(source), parser.parse(text))
     for opening, inline in zip(page.tokens, page.tokens[1:]):
@@ -92,7 +92,7 @@ def read(source: str, parser: MarkdownIt) -> Page:
 
 
 def label_cells(tokens: list[Token]) -> None:
-    """Give each cell of a wide table the heading of its column: a phone shows its rows as lists."""
+    """Add its column's heading to each cell of a wide table, which phones show as lists."""
     heads: list[str] = []
     for opening, inline in pairwise(tokens):
         if opening.type == "table_open":
@@ -109,7 +109,7 @@ def label_cells(tokens: list[Token]) -> None:
 
 
 def links(tokens: list[Token]) -> Iterator[tuple[Token, str]]:
-    """Every token with an address that may point into the site, with the name of that attribute."""
+    """Yield tokens whose address may point into the site, with the name of that attribute."""
     for token in tokens:
         yield from links(token.children or [])
         for attribute in ("href", "src"):
@@ -119,7 +119,7 @@ def links(tokens: list[Token]) -> Iterator[tuple[Token, str]]:
 
 
 def resolve(page: Page, pages: dict[str, Page]) -> set[str]:
-    """Make a page's links point into the site; the files that it needs beside the pages.
+    """Make a page's links point into the site. Returns the files that the page needs.
 
     Raises BadLink.
     """
@@ -145,7 +145,7 @@ def resolve(page: Page, pages: dict[str, Page]) -> set[str]:
 
 
 def navigation(current: Page, pages: dict[str, Page]) -> str:
-    """The list of all pages."""
+    """Return the HTML of the list of all pages."""
     parts = []
     for title, sources in (
         ("Start", ["README.md"]),
@@ -162,17 +162,17 @@ def navigation(current: Page, pages: dict[str, Page]) -> str:
         '<input id="search" type="search" placeholder="Search" aria-label="Search the pages" '
         'autocomplete="off"><ul id="found"></ul>'
     )
-    # open where there is room beside the text; a phone shows its line first, and opens it at a tap
+    # open if there is room beside the text; a phone shows one line, which opens at a tap
     return f"<nav>{search}<details open><summary>Menu</summary>{''.join(parts)}</details></nav>"
 
 
 def plain(token: Token) -> str:
-    """The text of a paragraph without its markup."""
+    """Return the text of a paragraph without its markup."""
     return " ".join("".join(t.content or " " for t in token.children or ()).split())
 
 
 def sections(page: Page) -> Iterator[tuple[str, str, str]]:
-    """Each section of a page for the search: its anchor, its heading and its text."""
+    """Return the anchor, the heading and the text of each section, for the search."""
     anchor, words = "", list[str]()
     for token in page.tokens:
         if token.type == "heading_open":
@@ -186,7 +186,7 @@ def sections(page: Page) -> Iterator[tuple[str, str, str]]:
 
 
 def index(pages: dict[str, Page]) -> str:
-    """The index that the search reads, as a script: a page opened from a disk may fetch no data."""
+    """Return the search index as a script, because pages opened from a disk cannot fetch data."""
     rows = [
         [f"{page.name}#{anchor}" if anchor else page.name, page.title, heading, text]
         for page in pages.values()
@@ -197,7 +197,7 @@ def index(pages: dict[str, Page]) -> str:
 
 
 def rendered(page: Page, pages: dict[str, Page], parser: MarkdownIt) -> str:
-    """The whole page as HTML."""
+    """Return the whole page as HTML."""
     body = parser.renderer.render(page.tokens, parser.options, {})
     body = re.sub(r"<table.*?</table>", r'<div class="table">\g<0></div>', body, flags=re.DOTALL)
     title = page.title if page.title == "onnxgrad" else f"{page.title} - onnxgrad"
@@ -211,8 +211,9 @@ def rendered(page: Page, pages: dict[str, Page], parser: MarkdownIt) -> str:
 
 
 def build(folder: Path) -> list[str]:
-    """Write the site into `folder`; the names of its pages. Raises BadLink, and then writes
-    nothing.
+    """Write the site into `folder` and return the names of its pages.
+
+    Raises BadLink before anything is written.
     """
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     pages = {source: read(source, parser) for source in SOURCES}
@@ -229,7 +230,7 @@ def build(folder: Path) -> list[str]:
 
 
 def main() -> int:
-    """Build the site; 1 for a link to what is not there."""
+    """Build the site. Returns 1 if a link has no target."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("folder", type=Path, metavar="FOLDER", help="where the site is written")
     folder = arguments.parse_args().folder

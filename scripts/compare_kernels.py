@@ -1,12 +1,12 @@
-"""Our kernels of the float64 reference against what would run in their place: onnx.reference's
-class or ONNX's body.
+"""Compares our kernels of the float64 reference with their replacements: onnx.reference's class or
+ONNX's function body.
 
-Every single-node case of ONNX's backend suite whose operator has a kernel runs with it and without
-it, in float64: as the suite has it, with the floats' low bits filled (which shows what rounds to
-float32), scaled by 1e3, with NaN, infinities and zeros among them, as integers where the schema
-allows them, with nothing along the first axis, and in every older opset that can express the
-case. Then the case is made larger, and both are timed. The word in front is why the kernel is ours;
-one that agrees everywhere and is at most SLOW times quicker should be borrowed.
+Every single-node case of ONNX's backend suite whose operator has a kernel runs with and without the
+kernel, in float64. The variants are: the suite's feeds, floats with their low bits filled (which
+shows what rounds to float32), floats scaled by 1e3, floats with NaN, infinities and zeros, integers
+if the schema allows them, an empty first axis, and every older opset that can express the case.
+Then the case is made larger, and both are timed. The first word of a line is the reason for our
+kernel. A kernel that agrees everywhere and is at most SLOW times faster should be removed.
 
 python scripts/compare_kernels.py [NAME ...]
 """
@@ -38,11 +38,11 @@ from onnxgrad.verify.reference.kernels import KERNELS, WHY
 from tests.backend_suite import Case, usable
 
 CLOSE = 1e-12  # of max|y|
-SLOW = 5.0  # times as long: such a kernel stays
-_LARGE = 1 << 15  # elements of a case made larger
+SLOW = 5.0  # a kernel that is this many times faster stays
+_LARGE = 1 << 15  # elements of an enlarged case
 _ROUNDS = 5
 _TIMED = 3  # cases of one operator that are timed
-_PATIENCE = 1.0  # seconds for one run: that much slower is slow
+_PATIENCE = 1.0  # seconds for one run; a longer run is stopped
 _CONTROLS = {
     "scales",
     "k",
@@ -60,11 +60,11 @@ Feeds = dict[str, Any]
 
 @dataclass
 class Account:
-    """What was found for one kernel."""
+    """The results for one kernel."""
 
     cases: int = 0
     agree: int = 0
-    # variant -> the first case that differs, and how
+    # variant -> the first case that differs, and the difference
     wrong: dict[str, str] = field(default_factory=dict)
     small: list[float] = field(default_factory=list)
     large: list[float] = field(default_factory=list)
@@ -79,8 +79,8 @@ class Account:
 
 
 def pair(model: onnx.ModelProto, key: tuple[str, str]) -> tuple[Reference, Reference]:
-    """The model compiled with our kernel and without it. Raises Unsupported where nothing takes
-    its place.
+    """Return the model compiled with and without our kernel. Raises Unsupported if the kernel has
+    no replacement.
     """
     ours, kernel = Reference(model), KERNELS.pop(key)
     try:
@@ -90,9 +90,7 @@ def pair(model: onnx.ModelProto, key: tuple[str, str]) -> tuple[Reference, Refer
 
 
 def difference(ours: Reference, theirs: Reference, feeds: Feeds) -> str | None:
-    """How the two differ on feeds, "" for not at all; None where ours has no answer to compare
-    with.
-    """
+    """Return how the two differ on feeds ("" if they agree), or None if our kernel fails."""
     try:
         wanted = ours.run(feeds)
     except OnnxgradError:
@@ -123,7 +121,7 @@ def _whole(value: Any, kind: str) -> Any:
 
 
 def variants(case: Case) -> Iterator[tuple[str, Feeds]]:
-    """The case's feeds, and others that it allows."""
+    """Yield the case's feeds, and other valid feeds."""
     base = widened(case)
     rng = np.random.default_rng(0)
     yield "as given", base
@@ -161,8 +159,9 @@ def _version(case: Case) -> int:
 
 
 def older(case: Case) -> Iterator[tuple[int, onnx.ModelProto, Feeds]]:
-    """The case in each older opset with another schema of its operator; operands that were
-    attributes become those.
+    """Yield the case in each older opset with another schema of its operator.
+
+    Operands become attributes if the older schema has them as attributes.
     """
     node = case.model.graph.node[0]
     newest = onnx.defs.get_schema(node.op_type, _version(case), node.domain)
@@ -198,8 +197,8 @@ def older(case: Case) -> Iterator[tuple[int, onnx.ModelProto, Feeds]]:
 
 
 def larger(case: Case) -> Iterator[Feeds]:
-    """The case's feeds with one axis of the floats repeated: the first of all, of one, the last
-    of all, of one.
+    """Yield the feeds with one axis of floats repeated: the first or last axis of all inputs or of
+    one.
     """
     base = widened(case)
     real = [
@@ -220,7 +219,7 @@ def larger(case: Case) -> Iterator[Feeds]:
 
 
 class _TooLong(Exception):
-    """A run took longer than anyone waits."""
+    """A run took too long."""
 
 
 def _stop(*_: object) -> None:
@@ -228,7 +227,7 @@ def _stop(*_: object) -> None:
 
 
 def seconds(reference: Reference, feeds: Feeds) -> float:
-    """How long one run takes; _PATIENCE where it takes longer."""
+    """Return the seconds of one run, at most _PATIENCE."""
     signal.signal(signal.SIGALRM, _stop)
     signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
     start = time.perf_counter()
@@ -244,7 +243,7 @@ def seconds(reference: Reference, feeds: Feeds) -> float:
 
 
 def ratio(ours: Reference, theirs: Reference, feeds: Feeds) -> float:
-    """How many times as long theirs takes, the quickest of a few rounds each."""
+    """Return their time over ours: the fastest of a few rounds each."""
     took = [(seconds(ours, feeds), seconds(theirs, feeds))]
     while len(took) < _ROUNDS and sum(map(sum, took)) < 0.3:
         took.append((seconds(ours, feeds), seconds(theirs, feeds)))
@@ -252,7 +251,7 @@ def ratio(ours: Reference, theirs: Reference, feeds: Feeds) -> float:
 
 
 def examine(case: Case, key: tuple[str, str], account: Account) -> None:
-    """Add what one case says."""
+    """Add the results of one case."""
     account.cases += 1
 
     def note(variant: str, how: str | None) -> bool:
@@ -278,7 +277,7 @@ def examine(case: Case, key: tuple[str, str], account: Account) -> None:
         return
     for times, sizes in ((account.small, [widened(case)]), (account.large, larger(case))):
         for feeds in sizes:
-            with contextlib.suppress(OnnxgradError):  # these sizes do not go together
+            with contextlib.suppress(OnnxgradError):  # these sizes do not fit together
                 times.append(ratio(ours, theirs, feeds))
                 break
 

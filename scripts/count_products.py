@@ -1,8 +1,8 @@
 """Products and convolutions after optimisers: `python scripts/count_products.py [--peers-python
 PYTHON ...]` writes scripts/results/merged_products.md.
 
-Counts MatMul and Gemm, or Conv where models have parallel ones, in the file, after `optimize
---merge always`, and after each optimiser that one of the interpreters has.
+Counts MatMul and Gemm (Conv in models with parallel Convs) in the file, after `optimize --merge
+always`, and after each optimiser that is installed in one of the interpreters.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONVOLUTIONAL = ("googlenet", "inception_v3", "yolox")
 
 
 def version(name: str, pythons: list[str]) -> str:
-    """The version of an optimiser in the first interpreter that has it."""
+    """Return the version of an optimiser in the first interpreter that has it."""
     code = f"from importlib.metadata import version; print(version({name!r}))"
     for python in pythons:
         done = subprocess.run([python, "-c", code], capture_output=True, text=True)
@@ -36,13 +36,13 @@ def version(name: str, pythons: list[str]) -> str:
 
 
 def count(model: onnx.ModelProto, ops: Collection[str]) -> int:
-    """Nodes of these operators in the main graph and in local functions."""
+    """Return the number of nodes of these operators, local functions included."""
     nodes = [*model.graph.node, *(n for f in model.functions for n in f.node)]
     return sum(n.op_type in ops for n in nodes)
 
 
 def row(path: Path, ops: Collection[str], pythons: list[str]) -> list[str]:
-    """The counts of one model; the reason where an optimiser fails."""
+    """Return the counts of one model, or the error of an optimiser that fails."""
     ours = optimize(path, merge="always", verify=False)
     found = [path.stem, str(count(onnx.load(path), ops)), str(count(ours, ops))]
     with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,5 @@
-"""The networks whose training is compared with PyTorch's, their losses in both worlds and their
-batches.
+"""The networks whose training is compared with PyTorch's, with their losses (ours and PyTorch's)
+and batches.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from onnxgrad import train
 
 @dataclass(frozen=True)
 class Case:
-    """A network, its loss in both worlds, and its batches; `accuracy`: on what it is judged at
-    the end, if at all.
-    """
+    """A network, its loss (ours and PyTorch's), its batches, and held-out data in `accuracy`."""
 
     build: Callable[[], nn.Module]
     loss: train.Loss
@@ -71,8 +69,9 @@ def _cnn() -> nn.Module:
 
 
 class _Logits(nn.Module):
-    """A transformer of the transformers package as a function of one tensor. masked: with a mask of
-    ones, without which GPT-2 has an operator that TorchScript's exporter lacks.
+    """A transformer of the transformers package as a function of one tensor.
+
+    masked: pass a mask of ones; without it GPT-2 has an operator that TorchScript cannot export.
     """
 
     def __init__(self, model: nn.Module, name: str, masked: bool = False) -> None:
@@ -101,8 +100,8 @@ def _gpt2(masked: bool = False) -> nn.Module:
 
 
 def _vit(spread: float = 0.02) -> nn.Module:
-    """spread: of the initial weights; with its own, 0.02, the network stays at its first loss for
-    60 steps, and with SGD for good.
+    """spread: the standard deviation of the initial weights. With the default of 0.02, the network
+    stays at its first loss for 60 steps, and with SGD forever.
     """
     import transformers as hf
 
@@ -114,7 +113,7 @@ def _vit(spread: float = 0.02) -> nn.Module:
     return _Logits(hf.ViTForImageClassification(config), "pixel_values")
 
 
-# an embedding with padding_idx leaves out the gradient of that row, which no ONNX file says
+# an embedding with padding_idx has no gradient for that row, which ONNX cannot express
 _TEXT: dict[str, Any] = {
     "vocab_size": 60, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64,
     "max_position_embeddings": 16, "attn_implementation": "eager", "pad_token_id": None,
@@ -151,7 +150,7 @@ class _Block(nn.Module):
 
 
 class _Gpt(nn.Module):
-    """A GPT in PyTorch's own modules, its head tied to its table."""
+    """A GPT of PyTorch's own modules; the head is tied to the embedding."""
 
     def __init__(self, words: int = 60, width: int = 32, length: int = 16) -> None:
         super().__init__()
@@ -215,7 +214,7 @@ def _twice(before: int, after: int) -> nn.Module:
 
 
 class _UNet(nn.Module):
-    """A U-Net that takes the noise from an image."""
+    """A U-Net that removes noise from an image."""
 
     def __init__(self, n: int = 8) -> None:
         super().__init__()
@@ -232,7 +231,7 @@ class _UNet(nn.Module):
 
 
 def _patterns(steps: int) -> list[dict[str, torch.Tensor]]:
-    """Ten images, in much noise."""
+    """Ten images with strong noise."""
     generator = torch.Generator().manual_seed(7)
     images, batches = torch.rand(10, 1, 8, 8, generator=generator), []
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""Optimisers and options of training, in our words and in PyTorch's, whose names ours are."""
+"""Optimisers and training options in onnxgrad and in PyTorch, which share their names."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ Scheduler = Callable[[torch.optim.Optimizer], lr.LRScheduler]
 
 @dataclass(frozen=True)
 class Setting:
-    """One way of training. hyper: of the optimiser `name` in both worlds; schedule: ours, and
-    PyTorch's.
+    """One training setting.
+
+    hyper: hyperparameters of the optimiser `name`, for both. schedule: ours and PyTorch's.
     """
 
     name: str
@@ -31,7 +32,7 @@ class Setting:
     def step(
         self, model: Any, loss: train.Loss, weights: list[str] | str, **more: Any
     ) -> train.TrainingStep:
-        """Our training step; a schedule is in the graph."""
+        """Return our training step, with the schedule in the graph."""
         return train.training_step(
             model, loss, getattr(train, self.name)(**self.hyper), weights,
             clip_value=self.clip_value, clip_norm=self.clip_norm, accumulate=self.accumulate,
@@ -39,12 +40,12 @@ class Setting:
         )  # fmt: skip
 
     def optimizer(self, parameters: Iterable[Any]) -> torch.optim.Optimizer:
-        """PyTorch's."""
+        """Return PyTorch's optimiser."""
         made: torch.optim.Optimizer = getattr(torch.optim, self.name)(parameters, **self.hyper)
         return made
 
     def clip(self, parameters: list[Any]) -> bool:
-        """PyTorch's clipping; whether a gradient was larger than the limit."""
+        """Clip gradients as PyTorch does. Returns whether a gradient exceeded the limit."""
         cut = False
         if self.clip_value is not None:
             cut = any(float(p.grad.abs().max()) > self.clip_value for p in parameters)
@@ -79,7 +80,7 @@ def _warm_up(optimizer: torch.optim.Optimizer, steps: int) -> lr.LRScheduler:
 
 
 def options(steps: int) -> dict[str, Setting]:
-    """Each option by itself and all together; schedules are of so many steps."""
+    """Return settings with each option alone and all together; schedules have this many steps."""
     adamw: dict[str, Any] = {"lr": 1e-3}
     momentum: dict[str, Any] = {"lr": 0.02, "momentum": 0.9}
     warm = schedules.warm_up(

@@ -1,11 +1,11 @@
-"""ARCHITECTURE's picture: the rooms of the package in the order of its layers, and the imports
+"""Draws the picture in ARCHITECTURE.md: the folders of the package in layer order, and the imports
 between them.
 
     python scripts/draw_house.py                         # writes scripts/results/house.svg
 
-A room is a folder of onnxgrad/. An arc says that modules of the upper room import modules of the
-lower one; it is the wider, the more of them do. Imports for types alone count as well. A test draws
-the picture anew and compares.
+A room is a folder of onnxgrad/. An arc means that modules of the upper room import modules of the
+lower one; its width grows with their number. Imports for types only count as well. A test draws the
+picture again and compares.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ STYLE = """
 
 
 def room(parts: tuple[str, ...]) -> str | None:
-    """The folder directly below the package; None for a module of the package itself."""
+    """Return the folder directly below the package, or None for a module of the package itself."""
     return parts[0] if len(parts) > 1 else None
 
 
 def imported(path: Path) -> set[str]:
-    """The rooms that a module imports from, at any depth."""
+    """Return the rooms from which a module imports, at any depth."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = []
@@ -54,8 +54,8 @@ def imported(path: Path) -> set[str]:
 
 
 def rooms(layers: list[str]) -> tuple[dict[str, list[int]], Counter[tuple[str, str]]]:
-    """Each room, the highest layer first, with its numbers of files and lines; how many modules of
-    one import from another.
+    """Return the numbers of files and lines of each room, the highest layer first, and for each
+    pair of rooms how many modules of one import the other.
     """
     sizes: dict[str, list[int]] = {}
     arrows: Counter[tuple[str, str]] = Counter()
@@ -72,7 +72,7 @@ def rooms(layers: list[str]) -> tuple[dict[str, list[int]], Counter[tuple[str, s
 
 
 def picture(layers: list[str]) -> str:
-    """The picture as SVG; `layers`: the modules and folders of the package, the lowest first."""
+    """Return the picture as SVG. `layers`: modules and folders of the package, lowest first."""
     sizes, arrows = rooms(layers)
     middle = {name: ROW * i + ROW // 2 + 4 for i, name in enumerate(sizes)}
     parts = []
@@ -104,7 +104,7 @@ def picture(layers: list[str]) -> str:
 def main() -> int:
     """Draw the picture."""
     sys.path.insert(0, str(ROOT))
-    from tests.test_architecture import LAYERS  # the order stands where it is enforced
+    from tests.test_architecture import LAYERS  # the order is defined by the test that enforces it
 
     PICTURE.write_text(picture(LAYERS), encoding="utf-8")
     print(f"wrote {PICTURE.relative_to(ROOT)}")

@@ -163,7 +163,7 @@ def main(arguments: list[str]) -> int:
     warnings.filterwarnings("ignore")
     logging.disable(
         logging.WARNING
-    )  # the exporter announces each torchvision operator it can't register
+    )  # the exporter logs each torchvision operator that it can't register
     options.out.mkdir(parents=True, exist_ok=True)
     rows: dict[str, object] = {}
     for name in options.names or MODELS:

@@ -1,9 +1,8 @@
-"""Export the models of tests/data/exporters with other exporters than PyTorch's:
+"""Export the models of tests/data/exporters with exporters other than PyTorch's:
 `python scripts/export_others.py EXPORTER [NAME ...] [--out FOLDER]`.
 
 Each EXPORTER needs its own packages (its module in scripts/exporting/ names them in PACKAGES), and
-is best run in an environment of its own. A file is written when onnxruntime and the framework
-agree.
+should run in its own environment. A file is written only if onnxruntime and the framework agree.
 """
 
 from __future__ import annotations

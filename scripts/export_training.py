@@ -1,10 +1,10 @@
 """Export the training models, loss included: `python scripts/export_training.py [NAME ...]
 [--full]`.
 
-The small ones go to models/training, with --full the full-size ones to `$ONNXGRAD_CACHE/training`.
-Parameters keep PyTorch's names: export with optimize=False, turn the parameters into graph inputs
-so that nothing folds into them, simplify, turn them back into initializers. The gradients beside
-each file are those of reference_gradients.py.
+The small models go to models/training; with --full, the full-size ones go to
+`$ONNXGRAD_CACHE/training`. Parameters keep PyTorch's names: the script exports with optimize=False,
+turns parameters into graph inputs so that nothing folds into them, simplifies, and turns them back
+into initializers. The gradients beside each file are those of reference_gradients.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OPSET = 18
 def raw_export(
     training: Training, model: torch.nn.Module, inputs: dict[str, torch.Tensor]
 ) -> onnx.ModelProto:
-    """The exporter's unoptimised graph; its initializers carry the parameters' names."""
+    """Return the exporter's unoptimised graph; its initializers have the parameters' names."""
     common: dict[str, Any] = {
         "kwargs": inputs,
         "input_names": list(inputs),
@@ -66,10 +66,10 @@ def batch_statistics(proto: onnx.ModelProto) -> None:
 
 
 def parameter_names(model: torch.nn.Module, proto: onnx.ModelProto) -> dict[str, str]:
-    """Initializer name -> parameter name without `model.`; a tied parameter may be exported under
-    any of its names.
+    """Return the parameter name, without `model.`, of each initializer.
 
-    ValueError when two initializers are one parameter or a parameter is missing.
+    A tied parameter may be exported under any of its names. Raises ValueError if two initializers
+    are one parameter or a parameter is missing.
     """
     canonical = {id(p): name for name, p in model.named_parameters()}
     every = {name: canonical[id(p)] for name, p in model.named_parameters(remove_duplicate=False)}
@@ -93,9 +93,7 @@ def rename(proto: onnx.ModelProto, names: dict[str, str]) -> None:
 
 
 def simplified(proto: onnx.ModelProto, parameters: dict[str, str]) -> onnx.ModelProto:
-    """The same model with its graph simplified and its parameters kept as they are, under
-    PyTorch's names.
-    """
+    """Return the model with a simplified graph and unchanged parameters under PyTorch's names."""
     rename(
         proto,
         parameters
@@ -126,8 +124,8 @@ def simplified(proto: onnx.ModelProto, parameters: dict[str, str]) -> onnx.Model
 
 
 def export(training: Training, folder: Path, *, full: bool) -> str:
-    """Write NAME.onnx and NAME.npz; return a line about them. ValueError if the file is not what
-    it should be.
+    """Write NAME.onnx and NAME.npz and return a line about them. Raises ValueError if the loss or
+    the number of nodes is wrong.
     """
     model, inputs = build(training, full=full)
     arrays = reference(model, inputs)

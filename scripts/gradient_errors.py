@@ -2,7 +2,7 @@
 scripts/results/gradient_errors.md.
 
 The models and PyTorch's float64 gradients (scripts/reference_gradients.py) are in models/training.
-An error is the largest difference of an element over the largest element of all gradients.
+An error is the largest difference of an element relative to the largest element of all gradients.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "models" / "training"
 
 
 def errors(path: Path) -> tuple[int, float, float]:
-    """The number of values, the error of our gradient in onnxruntime, and PyTorch's in float32."""
+    """Return the number of values, and the errors of our gradient and of PyTorch's float32."""
     expected = np.load(path.with_suffix(".npz"))
     names = [k.removeprefix("grad:") for k in expected if k.startswith("grad:")]
     feeds = {k.removeprefix("in:"): expected[k] for k in expected if k.startswith("in:")}

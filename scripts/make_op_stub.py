@@ -1,9 +1,9 @@
-"""Writes onnxgrad/ir/ops.pyi, what editors and mypy know of `op`: every operator's operands,
+"""Writes onnxgrad/ir/ops.pyi, which describes `op` for editors and mypy: every operator's operands,
 attributes and defaults.
 
     python scripts/make_op_stub.py
 
-To be run again when OPSET, the newest that the rules know, moves on.
+Run it again when OPSET, the newest opset that the rules support, changes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def stub() -> str:
 
 
 def method(schema: onnx.defs.OpSchema) -> str:
-    """The lines of one operator; two forms where it may give a tuple."""
+    """Return the lines of one operator: two overloads if it can return a tuple."""
     shown = parameters(signature(schema))
     if schema.max_output == 1:
         return line(f"def {schema.name}({shown}) -> Var: ...")
@@ -76,7 +76,7 @@ def method(schema: onnx.defs.OpSchema) -> str:
 
 
 def line(text: str) -> str:
-    """Broken between parameters where it is too long."""
+    """Wrap a long line between parameters."""
     whole = re.sub("(?<!,) ", "\0", text)  # textwrap breaks at each space that it sees
     wrapped = textwrap.wrap(
         whole,

@@ -1,9 +1,9 @@
-"""Writes tests/data/peft: adapters as PEFT saves them, the weights that they are for, and what
-PyTorch computes without and with them, and the losses of 20 steps of AdamW that train them.
+"""Writes tests/data/peft: adapters as PEFT saves them, their base weights, PyTorch's results
+without and with them, and the losses of 20 AdamW steps that train them.
 
     python scripts/make_peft_example.py [FOLDER]
 
-Needs torch and peft (0.21.2 wrote what is there).
+Needs torch and peft (the committed files are by 0.21.2).
 """
 
 from __future__ import annotations

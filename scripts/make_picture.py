@@ -1,10 +1,10 @@
-"""README's picture: what optimising does to the head of a real model, what the gradient adds to
-one, and what a step of training costs.
+"""Draws README's picture: the head of a real model before and after optimising, the nodes that a
+gradient adds, and the time of a training step.
 
     python scripts/make_picture.py                       # writes scripts/results/picture.svg
 
-The graphs are those of models/mobilenet_v2.raw.onnx and models/training/mlp.onnx, the numbers those
-of the records in scripts/results. A test makes the picture anew and compares.
+The graphs are those of models/mobilenet_v2.raw.onnx and models/training/mlp.onnx; the numbers come
+from the records in scripts/results. A test draws the picture again and compares.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STYLE = """
 
 @dataclass
 class Node:
-    """A node of a graph on its place: `kind` is its class in STYLE."""
+    """A node with its position; `kind` is its class in STYLE."""
 
     op: str
     inputs: list[str]
@@ -60,7 +60,7 @@ def nodes_of(model: onnx.ModelProto) -> list[Node]:
 
 
 def before(nodes: list[Node], value: str) -> list[Node]:
-    """Those that `value` depends on."""
+    """Return the nodes on which `value` depends."""
     wanted, found = {value}, []
     for node in reversed(nodes):
         if wanted & set(node.outputs):
@@ -70,22 +70,22 @@ def before(nodes: list[Node], value: str) -> list[Node]:
 
 
 def readers(nodes: list[Node], node: Node) -> list[Node]:
-    """Those of `nodes` that read a result of `node`."""
+    """Return the nodes in `nodes` that read a result of `node`."""
     return [n for n in nodes if set(node.outputs) & set(n.inputs)]
 
 
 def writers(nodes: list[Node], node: Node) -> list[Node]:
-    """Those of `nodes` that `node` reads."""
+    """Return the nodes in `nodes` whose results `node` reads."""
     return [n for n in nodes if set(n.outputs) & set(node.inputs)]
 
 
 def half(node: Node) -> float:
-    """Half of the width that a node takes."""
+    """Return half of the width of a node."""
     return 6 + 2.7 * len(node.op)
 
 
 def spread(row: list[Node], gap: float) -> None:
-    """Put the nodes of one column below each other, around the middle of what reads them."""
+    """Place the nodes of one column below each other, centred on their readers."""
     row.sort(key=lambda n: n.y)
     middle = sum(n.y for n in row) / len(row)
     for i, node in enumerate(row):
@@ -93,7 +93,7 @@ def spread(row: list[Node], gap: float) -> None:
 
 
 def before_readers(nodes: list[Node], gap: float) -> None:
-    """Places for a graph that ends in one node, at x = 0: each just before what reads it."""
+    """Place a graph that ends in one node at x = 0: each node is just before its reader."""
     depth: dict[int, int] = {}
     for node in reversed(nodes):
         depth[id(node)] = max((depth[id(r)] + 1 for r in readers(nodes, node)), default=0)
@@ -110,7 +110,7 @@ def before_readers(nodes: list[Node], gap: float) -> None:
 
 
 def there_and_back(nodes: list[Node], width: float, gap: float) -> None:
-    """Places for a gradient graph: the forward part to the right, and below it the way back."""
+    """Place a gradient graph: the forward part to the right, the backward part below it."""
     for kind, sign in (("stays", 1), ("new", -1)):
         part = [n for n in nodes if n.kind == kind]
         depth: dict[int, int] = {}
@@ -127,7 +127,7 @@ def there_and_back(nodes: list[Node], width: float, gap: float) -> None:
 
 
 def drawn(nodes: list[Node], x: float, y: float) -> Iterable[str]:
-    """Wires, then nodes on them, all moved by (x, y)."""
+    """Return the SVG of wires and of nodes above them, moved by (x, y)."""
     for node in nodes:
         for reader in readers(nodes, node):
             a, b = (node.x + x, node.y + y), (reader.x + x, reader.y + y)
@@ -145,7 +145,7 @@ def drawn(nodes: list[Node], x: float, y: float) -> Iterable[str]:
 
 
 def label(x: float, y: float, text: str, kind: str = "") -> str:
-    """Words that begin at a place."""
+    """Return the SVG of a text that begins at a position."""
     style = f' class="{kind}"' if kind else ""
     return f'<text x="{x:.0f}" y="{y:.0f}"{style}>{html.escape(text)}</text>'
 
@@ -171,7 +171,7 @@ def optimised() -> Iterable[str]:
 
 
 def differentiated() -> Iterable[str]:
-    """The gradient graph of mlp, what it adds in another colour."""
+    """The gradient graph of mlp, with added nodes in another colour."""
     path = ROOT / "models" / "training" / "mlp.onnx"
     forward = {name for node in nodes_of(onnx.load(path)) for name in node.outputs}
     nodes = nodes_of(onnxgrad.gradient(onnx.load(path), "params", "loss"))
@@ -189,8 +189,8 @@ def differentiated() -> Iterable[str]:
 
 
 def trained(steps: Mapping[str, float]) -> Iterable[str]:
-    """What a step with AdamW takes, over PyTorch's."""
-    left, unit = 690, 130  # where the bars begin, and how long PyTorch's would be
+    """The time of a step with AdamW relative to PyTorch's."""
+    left, unit = 690, 130  # the start of the bars, and the length of PyTorch's time
     yield label(630, 24, "train", "title")
     yield label(672, 24, "AdamW step, CPU time / PyTorch", "soft")
     for i, (name, ratio) in enumerate(steps.items()):

@@ -3,7 +3,7 @@ declarations and the registries.
 
     python scripts/make_tables.py
 
-To be run again when an option, a pass, a loss, an optimiser or a schedule changes;
+Run it again when an option, a pass, a loss, an optimiser or a schedule changes;
 tests/test_vocabulary.py compares.
 """
 
@@ -30,19 +30,19 @@ NAMES = {
     "OPTIMIZERS": OPTIMIZERS, "SCHEDULES": SCHEDULES,
 }  # fmt: skip
 assert surface.__all__  # the surface registers them all
-# the largest number of a type bounds nothing that a reader asks for
+# the largest number of a type is no limit that matters to a reader
 _LARGEST = re.compile(r"from (\S+) to [\d.]+e\+(?:18|308)")
 # a table of a page, found by its first line
 _TABLE = re.compile(r"\| (?:option|key) \| values \|.*\n(?:\|.*\n)+")
 
 
 def flags_of(title: str) -> list[Option]:
-    """The options of `optimize` under a title of its --help."""
+    """Return the options of `optimize` under a title of its --help."""
     return [o for o in options_of(OptimizeOptions) if o.flag is not None and o.title == title]
 
 
 def tables() -> dict[str, list[str]]:
-    """The tables of each page, in its order."""
+    """Return the tables of each page, in order."""
     bounds = next(o.title for o in options_of(OptimizeOptions) if o.name == "atol")
     groups = [flags_of("rewriting"), flags_of("proof"), flags_of(bounds)]
     keys = [{**OPTIONS, **GATES}, OF_CI]
@@ -53,7 +53,7 @@ def tables() -> dict[str, list[str]]:
 
 
 def page(topic: str, made: Iterable[str]) -> str:
-    """A help page with these tables in the places of its own."""
+    """Return a help page with its tables replaced by these."""
     text = (PAGES / f"{topic}.md").read_text(encoding="utf-8")
     left = [_LARGEST.sub(r"at least \1", f"{each}\n") for each in made]
     found = _TABLE.sub(lambda _: left.pop(0), text)
@@ -62,7 +62,7 @@ def page(topic: str, made: Iterable[str]) -> str:
 
 
 def vocabulary() -> str:
-    """The module with the registered names in the places of its own."""
+    """Return the module with its names replaced by the registered ones."""
     text = VOCABULARY.read_text(encoding="utf-8")
     for name, words in NAMES.items():
         listed = ", ".join(f'"{word}"' for word in words)
@@ -72,7 +72,7 @@ def vocabulary() -> str:
 
 
 def files() -> dict[Path, str]:
-    """Every file as it should be."""
+    """Return the up-to-date text of every file."""
     pages = {PAGES / f"{topic}.md": page(topic, made) for topic, made in tables().items()}
     return {**pages, VOCABULARY: vocabulary()}
 

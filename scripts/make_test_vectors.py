@@ -1,10 +1,9 @@
-"""Writes the steps with which a client of the step format tests itself, see
-`onnxgrad help step-format`.
+"""Writes the steps that clients of the step format use as tests; see `onnxgrad help step-format`.
 
     python scripts/make_test_vectors.py
 
 Each folder of onnxgrad/train/test_vectors/ gets a step and vector.safetensors: ten steps' batches,
-the learning rate, the run's seed, the loss of each step, and what the model returns afterwards.
+the learning rate, the run's seed, the loss of each step, and the model's outputs afterwards.
 """
 
 from __future__ import annotations

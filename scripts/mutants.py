@@ -1,4 +1,4 @@
-"""Mutation testing: small changes of the program, each of which the default tests should notice.
+"""Mutation testing: makes small changes to the program, each of which should fail a default test.
 
     python scripts/mutants.py run --out mutants.jsonl --count 200 --seed 4
     python scripts/mutants.py run --out mutants.jsonl --at onnxgrad/ir/clone.py:95
@@ -6,13 +6,14 @@
     python scripts/mutants.py report --out mutants.jsonl    # counts, and every survivor
 
 The changes (`scripts/mutation/sites.py`: comparisons, operators, constants, and/or, not, dropped
-guards, swapped arguments) are drawn by chance over all of FOLDERS. Each is made in a copy of the
-tree; then default tests run until one fails: the test files that mirror the changed one, those of
-the modules that import it, with --rest all others. With --reach FILE, made by `learn --reach FILE`
-(one run of the default suite), they are the tests that enter the changed function. With --mirrors
-they are the first alone: quick, and `again --reach FILE` then asks the others about what is left. A
-change whose tests need more than --seconds is `unfinished`, which is no answer. A run that goes on
-where it stopped skips what --out holds already. Needs a POSIX system and Python 3.11.
+guards, swapped arguments) are drawn at random from all of FOLDERS. Each is made in a copy of the
+tree. Then default tests run until one fails: the test files that mirror the changed file, those of
+the modules that import it, and with --rest all others. With --reach FILE, which `learn --reach
+FILE` writes in one run of the default suite, they are the tests that enter the changed function.
+With --mirrors, only the mirroring files run, which is fast; `again --reach FILE` then tries
+survivors with the other tests. A change whose tests need more than --seconds is `unfinished`, which
+is inconclusive. A run that continues skips the changes that --out already holds. Needs a POSIX
+system and Python 3.11.
 """
 
 from __future__ import annotations
@@ -59,12 +60,12 @@ _HEAVY = [
 ]
 _LIMIT = 300.0  # seconds for a batch of tests without any change
 
-# which tests see a change of a tree, in batches
+# returns batches of tests for a change of a tree
 Plan = Callable[[Path, Site], "list[Sequence[str]]"]
 
 
 def learn(reach: Path, tests: list[str]) -> int:
-    """Run the default suite in a copy of the tree and note who enters what."""
+    """Run the default suite in a copy of the tree and record which test enters which function."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = runner.copied(ROOT, Path(folder).resolve())
         os.chdir(tree)
@@ -77,7 +78,7 @@ def learn(reach: Path, tests: list[str]) -> int:
 
 
 def run(plan: Plan, out: Path, chosen: list[Site], seconds: float) -> int:
-    """Try each change; one line of JSON per change goes to `out`, a second one if the first
+    """Try each change and write a line of JSON per change to `out`, or a second one if the first
     was inconclusive.
     """
     for name in _HEAVY:
@@ -85,7 +86,7 @@ def run(plan: Plan, out: Path, chosen: list[Site], seconds: float) -> int:
     done = _found(out)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = runner.copied(ROOT, Path(folder).resolve())
-        compileall.compile_dir(tree, quiet=2)  # so that a fork compiles what changed alone
+        compileall.compile_dir(tree, quiet=2)  # so that a fork compiles only the changed file
         killed: list[tuple[Site, str]] = []
         for i, site in enumerate(chosen):
             if _key(asdict(site)) not in done:
@@ -106,8 +107,8 @@ def run(plan: Plan, out: Path, chosen: list[Site], seconds: float) -> int:
 
 
 def _try(tree: Path, site: Site, plan: Plan, out: Path, seconds: float) -> dict[str, object]:
-    """Try one change and note what came of it: killed, survived, unseen (by any test) or
-    unfinished, and the test.
+    """Try one change and record its status (killed, survived, unseen by any test, unfinished) and
+    the test.
     """
     path = tree / site.path
     source, stat = path.read_text(encoding="utf-8"), path.stat()
@@ -143,8 +144,8 @@ _BROKEN: set[str] = set()
 
 
 def _untold(tree: Path, killed: list[tuple[Site, str]]) -> list[Site]:
-    """The changes whose test fails without any change too, which tells nothing; it is left out
-    from then on.
+    """Return the changes whose test also fails on the unchanged tree, which proves nothing. The
+    test is left out from then on.
     """
     tests = sorted({test for _, test in killed} - _BROKEN)
     while tests:
@@ -157,7 +158,7 @@ def _untold(tree: Path, killed: list[tuple[Site, str]]) -> list[Site]:
 
 
 def _found(out: Path) -> dict[tuple[object, ...], dict[str, Any]]:
-    """What is known of each change, the last word counts."""
+    """Return the result of each change; the last line counts."""
     lines = map(json.loads, out.read_text().splitlines()) if out.exists() else ()
     return {_key(found["site"]): found for found in lines}
 
@@ -170,7 +171,7 @@ def _key(site: dict[str, Any]) -> tuple[object, ...]:
 
 
 def report(out: Path) -> int:
-    """Counts by folder, and every change that no test noticed."""
+    """Print counts by folder, and every change that no test noticed."""
     found = list(_found(out).values())
     print(f"{len(found)} tried: {dict(Counter(f['status'] for f in found))}")
     for kind, count in sorted(Counter((f["site"]["kind"], f["status"]) for f in found).items()):
@@ -186,8 +187,8 @@ def report(out: Path) -> int:
 
 
 def again(plan: Plan, out: Path, seconds: float) -> int:
-    """Try what was not killed in an earlier run once more; each keeps its line in `out`, also
-    what is gone by now.
+    """Try the changes again that an earlier run did not kill. Each keeps its line in `out`, also if
+    its place no longer exists.
     """
     before = list(_found(out).values())
     survivors = [f["site"] for f in before if f["status"] != "killed"]
@@ -202,8 +203,8 @@ def again(plan: Plan, out: Path, seconds: float) -> int:
 
 
 def _moved(site: Site) -> Site | None:
-    """The site in the sources as they are now, where it may stand some lines further on; None
-    where it is gone.
+    """Return the site in the current sources, where its line may have moved, or None if it no
+    longer exists.
     """
     now = sites((ROOT / site.path).read_text(encoding="utf-8"), site.path)
     alike = [s for s in now if _key(asdict(s))[:5] == _key(asdict(site))[:5]]

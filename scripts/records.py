@@ -16,7 +16,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def write_record(name: str, lines: Sequence[str], hardware: str | None = None) -> Path:
-    """Write one record and answer its path."""
+    """Write one record and return its path."""
     hardware = hardware or f"{os.cpu_count()} {platform.machine().replace('_', '-')} cores"
     versions = ", ".join(
         f"{p} {_version(p)}" for p in ("onnx", "onnxruntime", "numpy") if _version(p)
@@ -34,8 +34,10 @@ def write_record(name: str, lines: Sequence[str], hardware: str | None = None) -
 
 
 def column(record: str, name: str, table: int = 0) -> dict[str, float]:
-    """A column of a record by the names of its rows: of the first table that has it, or of a later
-    one. A cell is the number that it begins with; where a name repeats, the first row counts.
+    """Return a column of a record, by the names of its rows.
+
+    The column is that of the first table that has it, or of a later one. The value of a cell is the
+    number at its start. If a name repeats, the first row counts.
     """
     found: list[dict[str, float]] = []
     head: list[str] = []

@@ -3,8 +3,8 @@
 
 Recomputes NAME.npz beside each exported NAME.onnx of models/training (or, with --full, of the cache
 folder). Keys: `in:<input>`, `loss64` (float64 scalar), `grad:<parameter or float input>` (the
-float64 gradient, rounded to float32), and `error32:<same>`: by how much PyTorch's own float32
-gradient differs from the float64 one, at most (float32 scalar).
+float64 gradient, rounded to float32), and `error32:<same>` (the largest difference of PyTorch's
+float32 gradient from the float64 one, a float32 scalar).
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ SMALL = Path(__file__).resolve().parent.parent / "models" / "training"
 
 
 class InDouble(TorchFunctionMode):
-    """Turns the float32 that a library writes into its code (`x.to(torch.float32)`, `x.float()`)
-    into float64.
+    """Replaces float32 casts in library code (`x.to(torch.float32)`, `x.float()`) by float64 casts.
 
     Rotary embeddings are left alone: their float32 tables are constants of the exported graph.
     """
@@ -47,7 +46,7 @@ class InDouble(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Call `function` with float64 wherever an argument says float32."""
+        """Call `function` with float64 in place of each float32 argument."""
         kwargs = kwargs or {}
         if self.active:
             if function is torch.Tensor.float:
@@ -58,8 +57,8 @@ class InDouble(TorchFunctionMode):
 
 
 def build(training: Training, *, full: bool) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """The seeded, randomised module in the mode in which it is exported, and its inputs: the
-    same on every call.
+    """Return the seeded, randomised module in its export mode, and its inputs. Every call returns
+    the same values.
     """
     torch.manual_seed(training.seed)
     model, inputs = training.build(full)
@@ -91,7 +90,7 @@ def gradients(
 
 
 def reference(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    """The arrays of NAME.npz as the module's docstring lists them."""
+    """Return the arrays of NAME.npz, which the module's docstring lists."""
     _, single = gradients(model, inputs, torch.float32)
     loss, double = gradients(model, inputs, torch.float64)
     if loss.dtype != torch.float64:

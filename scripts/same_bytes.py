@@ -1,12 +1,12 @@
-"""Does a change keep every byte? Digests of what each preset and `grad` give for models/, kept and
-compared.
+"""Checks that a change keeps every byte: stores and compares digests of the results of each preset
+and of `grad` for models/.
 
     python scripts/same_bytes.py keep before.json       # at the commit that the change starts from
     python scripts/same_bytes.py compare before.json    # after the change
     python scripts/same_bytes.py compare before.json --only bert
 
-`compare` prints one line per difference, and exits with 1 if there is one.
-The file is read anew by every job, by the package beside this script.
+`compare` prints one line per difference, and exits with 1 if there is one. Every job reads the
+model again, with the package beside this script.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ JOBS = [*PRESETS, "always", "legalize", "grad", "checkpointed"]
 
 
 def made(path: Path, job: str) -> onnx.ModelProto:
-    """What one job gives for one model."""
+    """Return the result of one job for one model."""
     if job in ("grad", "checkpointed"):
         target = onnxgrad.load(path).main.outputs[0].name
         budget = "auto" if job == "checkpointed" else None
@@ -44,7 +44,7 @@ def made(path: Path, job: str) -> onnx.ModelProto:
 
 
 def digests(path: Path) -> dict[str, str]:
-    """For every job: how many nodes and the SHA-256 of the file, or the error's words."""
+    """Return the number of nodes and the SHA-256 of each job's file, or its error."""
     warnings.simplefilter("ignore")
     found = {}
     for job in JOBS:

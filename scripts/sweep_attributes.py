@@ -1,10 +1,10 @@
-"""Every node case of ONNX's backend suite as a call of a function that hands its attributes on.
+"""Runs every node case of ONNX's backend suite as a call of a function that passes its attributes.
 
     python scripts/sweep_attributes.py [--only OP] [--every N]
 
-The function's node refers to the call for every attribute that its schema has, set by the case or
-not; the values stand at the call, or are the function's defaults. Reading, `optimize`, `inline`,
-the float64 reference and `gradient` must treat the call as they treat the node.
+The function's node refers to the call for every attribute of its schema, whether the case sets it
+or not. The values are attributes of the call, or the function's defaults. Reading, `optimize`,
+`inline`, the float64 reference and `gradient` must treat the call like the node.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.handing_on import failures, single_nodes  # noqa: E402  # runs from a
 
 
 def main() -> int:
-    """1 when something failed."""
+    """Return 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", default="", metavar="OP")
     parser.add_argument("--every", type=int, default=1, help="only each so many-th case")

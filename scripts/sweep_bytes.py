@@ -1,4 +1,4 @@
-"""Random damage to small models, through every command: no crash, no hang, no internal error.
+"""Runs every command on randomly damaged small models: no crash, no hang, no internal error.
 
     python scripts/sweep_bytes.py [--minutes N] [--seed S] [--count N] [--prove] [--save DIR]
 
@@ -24,7 +24,7 @@ from tests.hostile.seeds import seeds  # noqa: E402
 
 
 def shrink(data: bytes, made: list[Edit], command: str) -> list[Edit]:
-    """The fewest of the edits that still fail."""
+    """Return the fewest of the edits that still fail."""
     kept = list(made)
     for edit in made:
         fewer = [e for e in kept if e is not edit]
@@ -34,7 +34,7 @@ def shrink(data: bytes, made: list[Edit], command: str) -> list[Edit]:
 
 
 def main() -> int:
-    """1 when something failed."""
+    """Return 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--count", type=int, default=10_000, help="of mutants")
@@ -60,7 +60,7 @@ def main() -> int:
             title = f"{name} {i}"
             origin[title] = models[name], made
             runs += 1
-            # each mutant through one command, in turns: damage is cheap, and its kinds many
+            # one command per mutant, in turns: mutants are cheap, and their kinds many
             yield Job(title, mutant(models[name], made), (commands[i % len(commands)],))
 
     failures = 0

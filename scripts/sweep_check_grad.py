@@ -1,4 +1,4 @@
-"""Random models with right gradients through `check_gradient`: a "differs" is a false alarm.
+"""Runs `check_gradient` on random models with right gradients: "differs" is a false alarm.
 
     python scripts/sweep_check_grad.py --minutes 10 --seed 0
 
@@ -25,7 +25,7 @@ from scripts.sweeping.command import Tally, command, sweep_models  # noqa: E402
 def sweep(
     seed: int, *, models: int, minutes: float = 1e9, save: Path | None = None
 ) -> tuple[Counter[str], list[str]]:
-    """Up to `models` models within `minutes`: the counts, and one line for each failure."""
+    """Check up to `models` models within `minutes`. Returns counts and a line per failure."""
 
     def judge(number: int, tally: Tally) -> None:
         case, counts = drawn(seed, number), tally.counts

@@ -1,9 +1,9 @@
-"""Every node case of ONNX's backend suite in float16, bfloat16 and float64 through `grad`.
+"""Differentiates every node case of ONNX's backend suite in float16, bfloat16 and float64.
 
     python scripts/sweep_dtypes.py
 
-Where onnxruntime runs the forward, the gradient must run and agree with the float64 reference of
-the same graph. Prints what became of each case, counted; exit code 1 when something failed.
+If onnxruntime runs the forward model, the gradient must run and agree with the float64 reference of
+the same graph. Prints the counts of all outcomes. The exit code is 1 if something failed.
 """
 
 from __future__ import annotations

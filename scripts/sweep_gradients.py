@@ -1,11 +1,12 @@
-"""Random models through `grad` for every input and weight, at opsets 13 to 25, some with
+"""Differentiates random models by every input and weight, at opsets 13 to 25, some with
 checkpointing.
 
     python scripts/sweep_gradients.py --minutes 10 --seed 0
 
 Each adjoint is found by its name and compared with central differences in float64, as the gradient
-graph computes it in onnxruntime and in the float64 reference. What is off, does not run or crashes
-is made small and saved. Prints the counts; exit code 1 when something failed.
+graph computes it in onnxruntime and in the float64 reference. A model with a wrong gradient, a
+graph that does not run or a crash is reduced and saved. Prints the counts; exit code 1 if something
+failed.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from tests.grad.random_models import OPSETS, Drawn, FromRandom, model  # noqa: E
 
 
 def drawn(seed: int, number: int) -> Drawn:
-    """Model `number` of a sweep, differentiated with respect to everything differentiable."""
+    """Return model `number` of a sweep, differentiated by all differentiable values."""
     rng = Random(f"{seed}/{number}")
     found = model(FromRandom(rng), opset=rng.choice(OPSETS))
     return replace(found, wrt=list(dict.fromkeys([*found.wrt, *found.weights])))
 
 
 def failure(case: Drawn) -> str | None:
-    """What is wrong with the gradient, in one line; None where nothing is, or the model itself
-    does not run.
+    """Return the fault of the gradient in one line, or None if it is right or the model itself does
+    not run.
     """
     try:
         check_differences(case, checkpoint=case.checkpoint)
@@ -52,19 +53,19 @@ def failure(case: Drawn) -> str | None:
     try:
         run(case.fixed, case.feeds)
     except RunFailed:
-        return None  # onnxruntime's own trouble with the model
+        return None  # onnxruntime cannot run the model itself
     return words.splitlines()[0][:300]
 
 
 def kind(words: str) -> str:
-    """Failures alike in this are one failure, when made small."""
+    """Return the kind of a failure, which must stay the same while it is reduced."""
     return words.split(",")[0].split(":")[0] if words.startswith("AssertionError") else words[:60]
 
 
 def sweep(
     seed: int, *, models: int, minutes: float = 1e9, save: Path | None = None
 ) -> tuple[Counter[str], list[str]]:
-    """Up to `models` models within `minutes`: the counts, and one line for each failure."""
+    """Check up to `models` models within `minutes`. Returns counts and a line per failure."""
 
     def judge(number: int, tally: Tally) -> None:
         case = drawn(seed, number)
@@ -82,7 +83,7 @@ def sweep(
 
 def _save(folder: Path, name: str, case: Drawn, words: str) -> None:
     def smaller(proto: ModelProto) -> Drawn:
-        """The case that is left of a model: targets, requests and feeds that it still has."""
+        """Return the case of a reduced model: the targets, requests and feeds that it still has."""
         there = {v.name for v in (*proto.graph.input, *proto.graph.initializer)}
         there |= {o for n in proto.graph.node for o in n.output}
         feeds = {v.name: case.feeds[v.name] for v in proto.graph.input}

@@ -1,5 +1,5 @@
-"""Hostile files and options through every command: which of them crash, hang, leak, or say nothing
-useful.
+"""Runs every command on hostile files and options: none may crash, hang, leak, or fail without a
+useful error.
 
     python scripts/sweep_hostile.py [--only TEXT] [--commands inspect,verify,...]
 
@@ -21,7 +21,7 @@ from tests.hostile.running import COMMANDS, QUICK, every, sweep  # noqa: E402
 
 
 def main() -> int:
-    """1 when something failed."""
+    """Return 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="of the names")
     parser.add_argument(

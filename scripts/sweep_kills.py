@@ -1,12 +1,12 @@
-"""End `onnxgrad optimize` at random moments while it replaces a model with external weights, and
-see what is left.
+"""Ends `onnxgrad optimize` at random moments while it replaces a model with external weights, and
+checks the files that remain.
 
     python scripts/sweep_kills.py --count 100 --megabytes 200 --seed 0
 
-Each trial starts from an older OUT, whose weights differ, and sends SIGTERM, SIGINT or SIGKILL;
-those count that ended the run. Whatever the moment: the input is as it was; OUT is the old model
-with the old weights or the new one with the new ones; no process is left. After SIGTERM and SIGINT
-there is nothing beside OUT and its weights, and nothing in the temporary folder.
+Each trial starts from an older OUT with other weights, and sends SIGTERM, SIGINT or SIGKILL. Only
+signals that end the run count. At every moment, the input must be unchanged, OUT must be the old
+model with the old weights or the new model with the new ones, and no process may remain. After
+SIGTERM and SIGINT, no other file may remain beside OUT or in the temporary folder.
 """
 
 from __future__ import annotations
@@ -75,12 +75,11 @@ def _weights(model: Path) -> Path:
 
 
 class Sweep:
-    """A folder with an old output, a new input, and trials that replace the one by the other's
-    result.
+    """A folder with an old output and a new input, and trials that replace the output.
 
-    A moment is one of the start (a share of the time until the last whole run wrote), of the
-    writing (when so many bytes lie beside OUT) or of the end (a share of the time after the last
-    byte). What else the machine does moves the first and the last of these, not the second.
+    A moment is in the start (a share of the time until the last whole run wrote), in the writing
+    (a number of bytes beside OUT) or in the end (a share of the time after the last byte). Other
+    load of the machine shifts the first and the last kind, not the second.
     """
 
     def __init__(self, scratch: Path, megabytes: int, seed: int, *words: str) -> None:
@@ -130,10 +129,10 @@ class Sweep:
         )
 
     def _staged(self) -> int:
-        """The bytes in files that are being made beside OUT, -1 when there are none."""
+        """Return the bytes in temporary files beside OUT, or -1 if there are none."""
         sizes = [-1]
         for path in self.out.glob(".*.part"):
-            with contextlib.suppress(FileNotFoundError):  # it has got its name
+            with contextlib.suppress(FileNotFoundError):  # it was renamed
                 sizes.append(path.stat().st_size)
         return max(sizes)
 
@@ -143,7 +142,7 @@ class Sweep:
             time.sleep(0.0005)
 
     def _reach(self, running: subprocess.Popen[bytes]) -> str:
-        """Wait for a random moment of the run; what it is called."""
+        """Wait for a random moment of the run and return its name."""
         phase, share = self.random.choice(PHASES), self.random.random()
         if phase == "start":
             time.sleep(share * self.before)
@@ -156,10 +155,10 @@ class Sweep:
         return f"end, {share * self.after:.3f} s"
 
     def trial(self, number: signal.Signals) -> tuple[str, list[str]]:
-        """One run that is sent a signal; what OUT is then, and what is wrong."""
+        """Send a signal to one run. Returns the state of OUT, and the faults."""
         running = self._run(self.source)
         moment = self._reach(running)
-        running.send_signal(number)  # nothing happens when it has ended
+        running.send_signal(number)  # no effect if it has ended
         _, errors = running.communicate(timeout=60)
         wrong = self._faults(number, running.returncode, errors)
         version = self.known.get(_digest(_weights(self.out / "o.onnx")), "mixed")
@@ -199,12 +198,12 @@ class Sweep:
         return wrong
 
     def inputs_are_whole(self) -> bool:
-        """Whether every byte of the input is what it was."""
+        """Whether every byte of the input is unchanged."""
         return all(_digest(path) == digest for path, (digest, _) in self.inputs.items())
 
 
 def processes(mark: str) -> list[int]:
-    """Those that a trial of the sweep with this mark started and that still run (Linux)."""
+    """Return the running processes that trials with this mark started (Linux)."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -217,10 +216,10 @@ def processes(mark: str) -> list[int]:
 
 
 def sweep(count: int, megabytes: int, seed: int, *words: str) -> tuple[Counter[str], list[str]]:
-    """Trials, with the signals in turns, until `count` of them ended a run, or three times as many
-    were made.
+    """Run trials, with the signals in turns, until `count` of them ended a run. At most three times
+    as many trials are made.
 
-    Returns the counts by signal, phase and outcome, and everything that was wrong.
+    Returns the counts by signal, phase and outcome, and all faults.
     """
     with tempfile.TemporaryDirectory(prefix="sweep-") as folder:
         trials = Sweep(Path(folder), megabytes, seed, *words)
@@ -238,7 +237,7 @@ def sweep(count: int, megabytes: int, seed: int, *words: str) -> tuple[Counter[s
 
 
 def main() -> None:
-    """Run the sweep and print its counts; exit code 1 when anything was wrong."""
+    """Run the sweep and print its counts. Returns 1 if there was a fault."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

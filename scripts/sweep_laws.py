@@ -1,15 +1,16 @@
-"""Every law of ours on random models that its pattern may match: any rank, dtype and opset.
+"""Applies every built-in law to random models that its pattern may match: any rank, dtype and
+opset.
 
     python scripts/sweep_laws.py --minutes 10 --seed 0
 
-After every third, a model of sweep_rewrites.py is bent (another opset, constants of other ranks,
-open sizes) and goes through a whole pipeline: what laws read beside their patterns is there.
+After every third model, a model of sweep_rewrites.py is changed at random (another opset, constants
+of other ranks, open sizes) and runs through a whole pipeline, because laws also read nodes outside
+their patterns.
 
-A law may decline. It must not slip: emit what does not type, replace a value by one of another
-type, raise. What it answers must be a valid model with the same interface and compute the same in
-float64. Where it matched, it is
-tried again with an error behind each thing that it emits, and every byte must be as before. Prints
-the counts; exit code 1 when something failed.
+A law may decline. It must not emit a node that has no type, replace a value by one of another type,
+or raise. Its result must be a valid model with the same interface and equal values in float64. If
+it matched, it is tried again with an error injected after each emission, and every byte must then
+be as before. Prints the counts; exit code 1 if something failed.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ from scripts.sweeping.rewrites import SETTINGS  # noqa: E402
 
 OPSETS = range(7, 27)
 PICKED = ROOT / "tests" / "laws" / "models_of_laws.json"
-# of the largest number: the two forms of a law in float64, with constants in the result's dtype
+# relative to the largest number; constants of a law are rounded to the result's dtype
 _OFF = {TensorProto.FLOAT16: 1e-2, TensorProto.BFLOAT16: 5e-2}
 
 
 @dataclass(frozen=True)
 class Law:
-    """A law as it stands in a pass, or in the gradient's clean-up."""
+    """A law with its pass, or of the gradient's clean-up."""
 
     name: str
     law: Rule | Family
@@ -79,7 +80,7 @@ class Law:
 
 
 def laws() -> list[Law]:
-    """Every rule and family, each once, with options that let it fire."""
+    """Return every rule and family once, with options under which it applies."""
     found: dict[object, Law] = {}
     for name, cls in PASSES.items():
         for options in (
@@ -103,8 +104,8 @@ def laws() -> list[Law]:
 
 
 def pick(seed: int, tries: int, path: Path = PICKED) -> None:
-    """Write, for each law, the numbers of two models among `tries`: one at which it fires, one that
-    it declines though its pattern matches.
+    """Write for each law the numbers of two models among `tries`: one that it rewrites, and one
+    that it declines although its pattern matches.
     """
     found: dict[str, list[int]] = {}
     with warnings.catch_warnings():
@@ -126,9 +127,10 @@ def pick(seed: int, tries: int, path: Path = PICKED) -> None:
 def sweep(
     seed: int, *, models: int = 0, minutes: float = 1e9, save: Path | None = None, faults: int = 3
 ) -> tuple[Counter[str], list[str]]:
-    """Up to `models` models within `minutes`, the laws in turns, or those that `pick` found; an
-    error behind so many `faults` emissions of each match. Returns counts, and a line for each
-    failure.
+    """Check up to `models` models within `minutes`: the laws in turns, or the models of `pick`.
+
+    `faults` is the number of emissions of each match after which an error is injected. Returns
+    counts and a line per failure.
     """
     counts: Counter[str] = Counter()
     failures: list[str] = []
@@ -172,7 +174,7 @@ def sweep(
 
 
 def _turns(every: Sequence[Law], models: int) -> Iterator[tuple[Law, int]]:
-    """The laws in turns, each with the number of its model."""
+    """Yield the laws in turns, each with the number of its model."""
     picked = json.loads(PICKED.read_text(encoding="utf-8")) if not models else {}
     if picked:
         yield from ((law, number) for law in every for number in picked.get(law.name, (0, 1)))
@@ -189,7 +191,7 @@ def _models(law: Law, rng: Random) -> Iterator[ModelProto]:
 
 
 def _through_a_pipeline(rng: Random) -> tuple[str, ModelProto, list[str]]:
-    """A bent model after all passes of a setting: the setting, the model, what slipped."""
+    """Return a setting, a changed model after all passes of the setting, and the failures."""
     model, setting = bent(random_model(rng), rng), rng.choice(list(SETTINGS))
     trace = Trace()
     try:
@@ -202,7 +204,7 @@ def _through_a_pipeline(rng: Random) -> tuple[str, ModelProto, list[str]]:
 
 
 class _Judged:
-    """What one law did to one model."""
+    """The result of one law on one model."""
 
     def __init__(self, law: Law, model: ModelProto, rng: Random, faults: int) -> None:
         self.law, self.model = law, model
@@ -235,7 +237,7 @@ class _Judged:
             self._compare(to_proto(program), rng)
 
     def _compare(self, after: ModelProto, rng: Random) -> None:
-        """Both compute the same in float64; what is no finite number before may be anything."""
+        """Check that both compute the same in float64, where the original is finite."""
         feeds = feeds_of(self.model, rng)
         try:
             expected = Reference(self.model).run(feeds)
@@ -274,7 +276,7 @@ class _Judged:
             self.failures.append(f"not valid afterwards: {str(error).strip().splitlines()[0]}")
 
     def _with_a_fault(self, nth: int) -> None:
-        """An error behind emission `nth` of each attempt: the block is as before the attempt."""
+        """Check that an error after emission `nth` leaves the block as before the attempt."""
         program, trace = load(self.model), Trace()
         plain, left = emitter.append, [0]
         called = Attempt.__call__

@@ -1,11 +1,11 @@
-"""Every operator of the default domain with a function body (and Trilu), converted from its opset
-down to each older one.
+"""Converts every operator of the default domain with a function body (and Trilu) from its opset to
+each older one.
 
     python scripts/sweep_opened.py [--inline] [--only OP] [--every N]
 
-With --inline the body of the schema takes the operator's place at its own opset, as `optimize
---inline OP` does; sizes known, sizes open, each operand in other ranks, each axis at size 1,
-wherever onnxruntime runs the operator.
+With --inline, the body of the schema replaces the operator at its own opset, as `optimize --inline
+OP` does. The variants are: sizes known, sizes open, each operand in other ranks, and each axis at
+size 1, if onnxruntime runs the operator.
 
 The models are the node cases of ONNX's backend suite, in each older version of the operator that
 can express them, in their own dtype and with float32 as float16. A result must agree with
@@ -45,7 +45,7 @@ from onnxgrad.verify.running.session import run  # noqa: E402
 from tests.backend_suite import Case, usable  # noqa: E402
 from tests.suite_table import any_opset  # noqa: E402
 
-_CLOSE = {"float16": 2e-2, "bfloat16": 5e-2}  # of max|y|; wider dtypes must agree to 1e-4
+_CLOSE = {"float16": 2e-2, "bfloat16": 5e-2}  # relative to max|y|; wider dtypes must agree to 1e-4
 
 
 def has_body(op: str, opset: int) -> bool:
@@ -95,7 +95,7 @@ def is_valid(model: onnx.ModelProto) -> bool:
 
 
 def results(model: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any] | None:
-    """Onnxruntime's, None if it does not run the model."""
+    """Return onnxruntime's results, or None if it does not run the model."""
     try:
         return list(run(model, feeds, timeout=60.0).values())
     except OnnxgradError:
@@ -103,7 +103,7 @@ def results(model: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any] | None:
 
 
 def differ(got: list[Any], want: list[Any], half: bool) -> bool:
-    """Whether results differ by more than rounding; integers at most by one."""
+    """Whether results differ by more than rounding, or integers by more than one."""
     for a, b in zip(got, want, strict=True):
         if isinstance(a, list) and isinstance(b, list):
             if differ(a, b, half):
@@ -155,7 +155,7 @@ def variants(
 def _of_one(
     model: onnx.ModelProto, feeds: dict[str, Any]
 ) -> Iterator[tuple[str, onnx.ModelProto, dict[str, Any], None]]:
-    """Each axis at size 1: of one operand, and of all that have it."""
+    """Yield variants with an axis of size 1: in one operand, and in all that have the axis."""
     arrays = {n: v for n, v in feeds.items() if isinstance(v, np.ndarray)}
     for axis in range(max((v.ndim for v in arrays.values()), default=0)):
         longer = [n for n, v in arrays.items() if v.ndim > axis and v.shape[axis] > 1]
@@ -170,7 +170,7 @@ def _of_one(
 def _with_feeds(
     model: onnx.ModelProto, feeds: dict[str, Any], changed: dict[str, Any]
 ) -> tuple[onnx.ModelProto, dict[str, Any]]:
-    """The model that declares these feeds, and nothing of its results' shapes; and all feeds."""
+    """Return the model with these feeds declared and no shapes of results, and all feeds."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     for value in made.graph.input:
@@ -202,7 +202,7 @@ def _reshaped(
 def all_inlined(
     model: onnx.ModelProto, feeds: dict[str, Any], suite: list[Any] | None, half: bool
 ) -> Iterator[tuple[str, str]]:
-    """What became of each variant that onnxruntime runs, and which it is."""
+    """Yield the outcome and the name of each variant that onnxruntime runs."""
     for what, form, fed, known in variants(model, feeds, suite):
         own = results(form, fed)
         if what and not own:
@@ -223,9 +223,7 @@ def all_inlined(
 def converted(
     opset: int, model: onnx.ModelProto, feeds: dict[str, Any], suite: list[Any] | None, half: bool
 ) -> Iterator[tuple[str, str]]:
-    """What became of a model at each older opset, and which; the opsets below one that is refused
-    are.
-    """
+    """Yield the outcome at each older opset. If an opset is refused, the lower ones are, too."""
     wanted = [r for r in (results(model, feeds), suite) if r]
     found = ""
     for to in range(opset - 1, OLDEST - 1, -1):
@@ -236,7 +234,7 @@ def converted(
 def inlined(
     model: onnx.ModelProto, feeds: dict[str, Any], wanted: list[list[Any]], half: bool
 ) -> str:
-    """What became of an operator that is inlined: right, refused, unjudged or WRONG."""
+    """Return the outcome of inlining an operator: right, refused, unjudged or WRONG."""
     trace, program = Trace(explain=True), load(model)
     Inline(names=model.graph.node[0].op_type).run(program, trace)
     if not trace.rewrites:
@@ -254,7 +252,7 @@ def _with_infinity(v: Any) -> Any:
 def judged(
     model: onnx.ModelProto, to: int, feeds: dict[str, Any], wanted: list[list[Any]], half: bool
 ) -> str:
-    """What became of one conversion: right, refused, unjudged or WRONG."""
+    """Return the outcome of one conversion: right, refused, unjudged or WRONG."""
     try:
         program = load(model)
         convert(program, to)
@@ -272,7 +270,7 @@ def judged_result(
     wanted: list[list[Any]],
     half: bool,
 ) -> str:
-    """Whether the program computes what is wanted."""
+    """Return whether the program computes the expected results."""
     for block in program.blocks():
         block.schedule()
         block.check()
@@ -287,12 +285,12 @@ def judged_result(
     if not wanted:
         return "unjudged: onnxruntime does not run the original"
     if model.graph.node[0].op_type == "Bernoulli":
-        return "right"  # it draws other numbers at each run
+        return "right"  # it draws random numbers
     return "WRONG" if all(differ(got, want, half) for want in wanted) else "right"
 
 
 def main() -> int:
-    """1 if something is wrong."""
+    """Return 1 if something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--inline", action="store_true")
     parser.add_argument("--only", default="", metavar="OP")

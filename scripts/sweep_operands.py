@@ -1,12 +1,11 @@
-"""Single-node models of every opset whose operands are not what their operator takes, through
-commands.
+"""Runs commands on single-node models of every opset whose operands do not fit their operator.
 
     python scripts/sweep_operands.py [--minutes N] [--count N] [--seed S] [--commands grad,...]
     [--save DIR]
 
 Each mutant is a case of the ONNX backend suite, at a random opset, with operands swapped, left out,
-of another dtype or rank, with known operands in place of inputs, and with a declaration of the
-output that lies.
+of another dtype or rank, with constants in place of inputs, and with a wrong declaration of the
+output.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tests.hostile.running import COMMANDS, Job, sweep  # noqa: E402
 
 
 def main() -> int:
-    """1 when something failed."""
+    """Return 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--count", type=int, default=10_000, help="of mutants")

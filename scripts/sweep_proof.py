@@ -1,11 +1,10 @@
-"""Mutants of models: does the proof catch each that moves an output?
+"""Checks that the proof finds every mutant of a model that changes an output.
 
     python scripts/sweep_proof.py --mutants 500 --seed 0
 
-What moves is found in float64 on other feeds than the proof's own. The proof has to catch a mutant
-that moves an output by 1e-7 of max|y| where no weight was computed anew, and by 10 times the
-tolerance that it states where one was. Prints the counts and every miss; exit code 1 when there is
-one.
+Changes of outputs are measured in float64 on feeds other than the proof's. The proof must find a
+mutant that changes an output by 1e-7 of max|y| or more. If a weight was recomputed, the limit is 10
+times the stated tolerance. Prints the counts and every miss; exit code 1 if there is one.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Base:
 
     @classmethod
     def of(cls, name: str, model: ModelProto, seeds: Sequence[int]) -> Base | None:
-        """None where it runs on no feeds, or is no function of them (random operators)."""
+        """Return None if the model runs on no feeds, or has random operators."""
         try:
             session, reference = open_session(model, optimize=False), Reference(model)
             plans = dim_plans(model)[:2]
@@ -77,8 +76,8 @@ class Base:
         return made
 
     def moved(self, other: ModelProto) -> dict[str, float]:
-        """How far each output of another model lies from this one's, at worst; empty where it
-        does not run.
+        """Return the largest difference of each output from another model's, or an empty dict if
+        that model does not run.
         """
         try:
             reference = Reference(other)
@@ -92,7 +91,7 @@ class Base:
 
 
 def bases(rng: Random, *, real: bool) -> Iterator[tuple[str, ModelProto]]:
-    """Random models, and in between real ones."""
+    """Yield random models and, between them, real ones."""
     number = 0
     while True:
         if real and number % 4 == 3:
@@ -104,9 +103,7 @@ def bases(rng: Random, *, real: bool) -> Iterator[tuple[str, ModelProto]]:
 
 
 def missed(found: dict[str, float], report: Report, case: Mutant) -> str:
-    """The output that moved further than a proof that calls the two equal may overlook; empty
-    where none did.
-    """
+    """Return the output that changed by more than an "equal" may miss, or an empty text."""
     if report.verdict != "equal":
         return ""
     stated: dict[str, float] = {}
@@ -124,8 +121,8 @@ def missed(found: dict[str, float], report: Report, case: Mutant) -> str:
 
 
 def judged(base: Base, model: ModelProto, case: Mutant) -> tuple[str, str]:
-    """What the proof makes of a mutant, as a line of the table; and what it missed, empty where
-    it missed nothing.
+    """Return the verdict on a mutant, as a row of the table, and the missed output or an empty
+    text.
     """
     moved = base.moved(case.model)
     try:
@@ -146,7 +143,7 @@ def judged(base: Base, model: ModelProto, case: Mutant) -> tuple[str, str]:
 def sweep(
     seed: int, *, mutants: int, minutes: float = 1e9, real: bool = True
 ) -> tuple[Counter[str], list[str]]:
-    """The counts, and one line for each miss."""
+    """Return the counts, and one line for each miss."""
     counts: Counter[str] = Counter()
     misses: list[str] = []
     deadline = time.monotonic() + 60 * minutes

@@ -1,13 +1,13 @@
-"""Files that onnxruntime.quantization makes of models/, through the commands a user tries first.
+"""Runs the main commands on files that onnxruntime.quantization makes of models/.
 
     python scripts/sweep_quantized.py [MODEL ...] [--kinds LIST] [--jobs LIST] [--write]
 
 Each model is optimised and quantised in eleven ways: static QDQ (8 bits, per channel, 16-bit
 activations, 4-bit weights), QOperator, dynamic, and MatMul with blocks of 4 bits. Each file is
 legalized (proved), differentiated straight through, converted to other opsets and to float16.
-A gradient must run, without NaN, and not be zero. Prints what became of each, and counts (--write:
-in results/quantized.md, after every model); exit code 1 if something is different or fails in
-another way than by a refusal in one line.
+A gradient must run, without NaN, and not be zero. Prints each outcome and the counts (--write: to
+results/quantized.md, after every model). The exit code is 1 if a result is different, or if a
+failure is not a refusal in one line.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ BLOCKS: dict[str, dict[str, Any]] = {
 
 
 class Feeds(CalibrationDataReader):  # type: ignore[misc]  # it has no types
-    """Two sets of generated inputs."""
+    """Return two sets of generated inputs."""
 
     def __init__(self, model: ModelProto) -> None:
         self.left = iter([feeds_for(model, seed=seed) for seed in range(2)])
@@ -81,7 +81,7 @@ class Feeds(CalibrationDataReader):  # type: ignore[misc]  # it has no types
 
 
 def quantised(model: ModelProto, kind: str, folder: Path) -> ModelProto:
-    """The model as onnxruntime.quantization writes it."""
+    """Return the model as onnxruntime.quantization writes it."""
     given, made = folder / "given.onnx", folder / "made.onnx"
     onnx.save(model, given)
     if kind in STATIC:
@@ -135,7 +135,7 @@ JOBS: dict[str, Callable[[ModelProto], str]] = {
 
 
 def verdict(job: Callable[[ModelProto], str], model: ModelProto) -> str:
-    """Right, refused (bad input, an unknown form), not proved, or WRONG."""
+    """Return the outcome: right, refused (bad input, an unknown form), not proved, or WRONG."""
     try:
         return job(model)
     except onnxgrad.InputError as error:
@@ -154,7 +154,7 @@ def files(names: list[str], kinds: list[str]) -> Iterator[tuple[str, str, ModelP
 
 
 def main() -> int:
-    """1 if something is wrong."""
+    """Return 1 if something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("model", nargs="*", default=list(MODELS))
     parser.add_argument("--kinds", default=",".join([*STATIC, *DYNAMIC, *BLOCKS]))
@@ -184,7 +184,7 @@ def main() -> int:
 def table(
     counts: Counter[tuple[str, str, str]], kinds: list[str], jobs: list[str], models: list[str]
 ) -> list[str]:
-    """How many files of each kind each job does right; the others by their verdict."""
+    """Return how many files of each kind each job handles, and the verdicts of the others."""
     rows = [f"| kind | {' | '.join(jobs)} |", "|---" * (len(jobs) + 1) + "|"]
     for kind in kinds:
         cells = []

@@ -1,4 +1,4 @@
-"""Every node case of ONNX's backend suite in the float64 reference, at every opset at which
+"""Runs every node case of ONNX's backend suite in the float64 reference, at every opset at which
 onnxruntime runs it.
 
     python scripts/sweep_reference.py [--only OP] [--every N]
@@ -35,7 +35,7 @@ from onnxgrad.verify.running.session import run  # noqa: E402
 from tests.backend_suite import Case, clamp_ir, usable  # noqa: E402
 from tests.suite_table import any_opset  # noqa: E402
 
-# versions of operators in which no case of the suite can be written: opsets, signature, nodes
+# versions of operators that no case of the suite can express: opsets, signature, nodes
 _OLD = "float[2,3,4] x) => (float[A,B,C] y)"
 _IMAGE = "float[1,2,3,4] x, float[4] s, float[0] r) => (float[1,2,H,W] y)"
 _FACTORS = {"s": np.float32([1, 1, 2, 3]), "r": np.zeros(0, np.float32)}
@@ -112,14 +112,14 @@ _WRITTEN: tuple[tuple[tuple[int, ...], str, str], ...] = (
     ((1, 9, 11), "float[2,3,4] x) => (float[A,B] y)", "y = Flatten <axis = 2> (x)"),
 )
 
-_CLOSE = {"float16": 2e-2, "bfloat16": 5e-2}  # of max|y|; wider dtypes must agree to 1e-4
+_CLOSE = {"float16": 2e-2, "bfloat16": 5e-2}  # relative to max|y|; wider dtypes must agree to 1e-4
 _DRAWS = {"Bernoulli", "Dropout"}  # onnxruntime draws other numbers
 # onnxruntime deviates here from the suite, at every version
 _DEVIATES = {"Resize"}
 
 
 def forms(case: Case) -> Iterator[tuple[int, onnx.ModelProto, dict[str, Any], bool]]:
-    """(opset, model, feeds, whether the suite's results are its own) for one case."""
+    """Yield (opset, model, feeds, whether the suite's results apply) for one case."""
     node = case.model.graph.node[0]
     yield _version(case.model, node.domain), clamp_ir(case.model), dict(case.inputs), True
     if len(case.model.graph.node) > 1 or case.model.functions:
@@ -140,7 +140,7 @@ def forms(case: Case) -> Iterator[tuple[int, onnx.ModelProto, dict[str, Any], bo
 
 
 def as_it_is(case: Case) -> tuple[int, onnx.ModelProto, dict[str, Any], bool]:
-    """A written model, as `forms` answers."""
+    """A model of `_WRITTEN`, as `forms` yields it."""
     return _version(case.model, ""), case.model, case.inputs, False
 
 
@@ -149,7 +149,7 @@ def _version(model: onnx.ModelProto, domain: str) -> int:
 
 
 def _narrow(value: Any, like: Any) -> Any:
-    """A value in the case's own dtype."""
+    """Return a value in the case's dtype."""
     return value.astype(like.dtype) if isinstance(like, np.ndarray) else value
 
 
@@ -166,7 +166,7 @@ def written() -> Iterator[Case]:
 
 
 def judged(model: onnx.ModelProto, feeds: dict[str, Any], want: list[Any] | None) -> str:
-    """What became of one model: "" where onnxruntime does not run it, "right", or what is wrong."""
+    """Return "right", the fault, or "" if onnxruntime does not run the model."""
     try:
         computed = run(model, feeds, timeout=60.0)
     except OnnxgradError:
@@ -190,7 +190,7 @@ def judged(model: onnx.ModelProto, feeds: dict[str, Any], want: list[Any] | None
 
 
 def _snapped(exact: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
-    """Integers of 8 bits that are next to onnxruntime's as they are there: ties of rounding."""
+    """Replace 8-bit integers that differ from onnxruntime's by one: ties of rounding."""
     return {n: _near(v, results[n]) for n, v in exact.items()}
 
 
@@ -210,7 +210,7 @@ def _limit(value: Any) -> float:
 
 
 def main() -> int:
-    """1 when something failed."""
+    """Return 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", default="", metavar="OP")
     parser.add_argument("--every", type=int, default=1, help="only each so many-th case")

@@ -1,11 +1,11 @@
-"""Random models through `optimize`, every preset and the passes that no preset has: the same
-results before and after.
+"""Optimises random models with every preset and the passes that no preset has: results must not
+change.
 
     python scripts/sweep_rewrites.py --minutes 10 --seed 0
 
-Each model runs in onnxruntime on zeros, ties and repeated values; what differs, does not run,
-crashes or has another interface is made small and saved. Prints the counts; exit code 1 when
-something failed.
+Each model runs in onnxruntime on zeros, ties and repeated values. A model whose results or
+interface differ, that does not run, or that crashes onnxgrad is reduced and saved. Prints the
+counts; exit code 1 if something failed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SETTINGS_EACH = 3
 def sweep(
     seed: int, *, models: int, minutes: float = 1e9, save: Path | None = None
 ) -> tuple[Counter[str], list[str]]:
-    """Up to `models` models within `minutes`: the counts, and one line for each failure."""
+    """Check up to `models` models within `minutes`. Returns counts and a line per failure."""
 
     def judge(number: int, tally: Tally) -> None:
         rng = Random(f"{seed}/{number}")

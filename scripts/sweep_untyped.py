@@ -1,10 +1,10 @@
-"""Gradients of every node case of ONNX's backend suite whose operands come from an operator that
-onnx does not know, so that their types are unknown.
+"""Differentiates every node case of ONNX's backend suite with operands of unknown type, which come
+from an operator that onnx does not know.
 
     python scripts/sweep_untyped.py [--only OP] [--kernel]
 
-The gradient must be that of the case itself, or be refused; with --kernel, where a registered
-kernel shows the types, it must not be refused. Exit code 1 when something failed.
+The gradient must equal that of the case itself, or be refused. With --kernel, a registered kernel
+shows the types, and the gradient must not be refused. The exit code is 1 if something failed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from onnxgrad.verify.reference.user_operators import OWN  # noqa: E402
 from tests.backend_suite import Case, usable  # noqa: E402
 
 _KEY = ("untyped.domain", "Same")
-_CLOSE = 1e-6  # numbers of formulas are written in float32 where the dtype is not known
+_CLOSE = 1e-6  # constants in formulas are float32 if the dtype is unknown
 _FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16}
 
 
 def behind(model: ModelProto) -> ModelProto:
-    """The model whose nodes read each float input through the unknown operator."""
+    """Return the model whose nodes read each float input through the unknown operator."""
     made = ModelProto()
     made.CopyFrom(model)
     floats = [v.name for v in made.graph.input if v.type.tensor_type.elem_type in _FLOATS]
@@ -49,7 +49,7 @@ def behind(model: ModelProto) -> ModelProto:
 
 
 def judged(case: Case, *, kernel: bool) -> str:
-    """What became of one case: "none" where it has no gradient itself."""
+    """Return the outcome of one case: "none" if the case itself has no gradient."""
     target = case.model.graph.output[0].name
     feeds = {**case.inputs, f"{target}_grad": np.ones_like(case.outputs[0])}
     try:
@@ -76,7 +76,7 @@ def judged(case: Case, *, kernel: bool) -> str:
 
 
 def main() -> int:
-    """1 when something failed."""
+    """Return 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", default="", metavar="OP")
     parser.add_argument("--kernel", action="store_true")

@@ -1,8 +1,8 @@
 """Verdicts on noisy models: `python scripts/sweep_verdicts.py --models 20 --seed 0`.
 
-Products whose results are noisy, random, joined, rounded or decided by ties. Each model is held
-against itself (equal), against one with other weights (never equal), and against one that sums in
-another order (never different). Prints the counts and every miss; exit code 1 when there is one.
+The models are products whose results are noisy, random, joined, rounded or decided by ties. Each is
+compared with itself (must be equal), with other weights (never equal), and with another order of
+summation (never different). Prints the counts and every miss; exit code 1 if there is one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from onnxgrad.verify import verify  # noqa: E402  # runs from a checkout
 Weights = np.ndarray[Any, np.dtype[np.float32]]
 _WIDTH, _OUT = 8, 6
 _F, _SAME, _END = "float[N,6] y", "d = Identity(x)", "y = Identity(p)"
-# opset, output, what comes before and after the product p of d and the weights
+# opset, output, nodes before and after the product p of d and the weights
 KINDS: dict[str, tuple[int, str, str, str]] = {
     "plain": (13, _F, _SAME, _END),
     "cancelled": (13, _F, _SAME, "a = Add(p, big) y = Sub(a, big)"),
@@ -54,13 +54,13 @@ _CONSTANTS: dict[str, Any] = {
     "big": np.float32(1e8), "half": np.float32(0.5), "five": np.float32(5), "true": np.bool_(True),
     "step": np.float32(0.05), "zero": np.int8(0), "two": np.int64([2]),
 }  # fmt: skip
-_ROWS = 200  # so many that a few indices may differ by chance
+_ROWS = 200  # so many rows that a few indices may differ by chance
 
 
 def model(
     kind: str, weights: Weights, order: np.ndarray[Any, Any] | None = None
 ) -> onnx.ModelProto:
-    """A model of a kind; with `order` it sums its products in that order."""
+    """Return a model of a kind; with `order`, it sums its products in that order."""
     opset, output, before, after = KINDS[kind]
     product = (
         "p = MatMul(d, w)" if order is None else "o = Gather <axis = 1> (d, order) p = MatMul(o, w)"
@@ -90,12 +90,12 @@ CHANGES: dict[str, Callable[[Weights, np.random.Generator], Weights]] = {
     "a column": _one_doubled,
     "columns change places": lambda w, rng: np.roll(w, 1, axis=1),
 }
-# what picks the largest does not see a scale
+# a scale does not change which element is the largest
 _BLIND = {("argmax", "three tenths"), ("topk", "three tenths")}
 
 
 def sweep(count: int, seed: int, kinds: list[str]) -> Iterator[tuple[str, str, str, bool]]:
-    """(kind, what it is held against, the verdict, whether that is right)."""
+    """Yield (kind, the other model, the verdict, whether the verdict is right)."""
     for i in range(count):
         for kind in kinds:
             rng = np.random.default_rng([seed, i])

@@ -1,12 +1,11 @@
-"""Does what is published work where it is installed? Builds the wheel and the source distribution
-and tries both.
+"""Builds the wheel and the source distribution, installs each, and checks that it works.
 
     python scripts/test_wheel.py [PYTHON...] [--only wheel|sdist]
 
 Each PYTHON (default: this one) gets a fresh environment for each of the two, with the extra `cpu`.
 There, away from the repository, the main command runs on a model, the result is compared with the
-original, README's first Python runs, and a page of the documentation is printed. Exit code 1 where
-anything failed. Needs hatchling, which the extra `dev` brings, and a package index.
+original, README's first Python runs, and a page of the documentation is printed. The exit code is 1
+if anything failed. Needs hatchling, which the extra `dev` brings, and a package index.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ MODELS = ["mobilenet_v2.raw.onnx", "bert.onnx", "training/mlp.onnx"]
 
 
 class Failed(Exception):
-    """A step that ended with another exit code than 0."""
+    """A step that ended with a non-zero exit code."""
 
 
 def run(*words: str | Path, cwd: Path | None = None) -> str:
-    """What a command prints. Raises Failed with its last lines."""
-    # nothing of this process's environment may stand in for what was installed
+    """Run a command and return its output. Raises Failed with the last lines."""
+    # this process's environment must not replace the installed package
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
     done = subprocess.run(
         [str(w) for w in words], cwd=cwd, env={**env, "PYTHONUTF8": "1"}, encoding="utf-8",
@@ -44,19 +43,19 @@ def run(*words: str | Path, cwd: Path | None = None) -> str:
 
 
 def build(folder: Path) -> dict[str, Path]:
-    """The two distributions, by kind."""
+    """Build the two distributions and return them by kind."""
     run(sys.executable, "-m", "hatchling", "build", "-d", folder, cwd=ROOT)
     return {"wheel": next(folder.glob("*.whl")), "sdist": next(folder.glob("*.tar.gz"))}
 
 
 def snippet() -> str:
-    """README's first Python that is about optimising and gradients."""
+    """Return README's first Python snippet about optimising and gradients."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
     return next(b for b in blocks if "onnxgrad.optimize(" in b and "onnxgrad.gradient(" in b)
 
 
 def try_it(python: str, archive: Path, scratch: Path) -> str:
-    """Install an archive in a fresh environment and use it there. The versions that it got."""
+    """Install an archive in a fresh environment and use it. Returns the installed versions."""
     run(python, "-m", "venv", scratch / "venv")
     bin_ = scratch / "venv" / ("Scripts" if os.name == "nt" else "bin")
     installed = bin_ / "python"
@@ -79,7 +78,7 @@ def try_it(python: str, archive: Path, scratch: Path) -> str:
 
 
 def main() -> int:
-    """Build, try, and print a line for each environment; 1 where anything failed."""
+    """Build, try, and print a line for each environment. Returns 1 if anything failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("python", nargs="*", metavar="PYTHON", default=[sys.executable])
     parser.add_argument("--only", choices=("wheel", "sdist"), help="default: both")

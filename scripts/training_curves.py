@@ -1,19 +1,19 @@
-"""Losses of our training steps beside PyTorch's: the same initial weights, batches and optimiser,
-step by step.
+"""Compares losses of our training steps with PyTorch's, step by step, with the same initial
+weights, batches and optimiser.
 
     python scripts/training_curves.py [--only digits_mlp] [--settings adamw 'clip by norm']
         [--steps 200] [--float64] [--moved] [--exporter raw default torchscript]
         [--autocast bfloat16]
 
-Needs PyTorch, transformers and scikit-learn beside onnxgrad. A model is exported once at its
-initial weights; then both train on the same batches. Two losses agree where they differ by less
-than 1e-3 of the larger of PyTorch's and 1 % of the first one. Where float32 drifts further, because
-two right computations part, `--float64` compares in double precision, to 1e-9: ours in numpy, and
-PyTorch's with the few constants that an ONNX file holds as float32. And `--moved` shows how far
-PyTorch parts from itself: in our place trains PyTorch, from weights that are off by a rounding.
-`--exporter` chooses the file: of torch.export's exporter without its optimisations (raw), with its
-default options, or of TorchScript's with its default options. `--autocast` compares products in a
-narrow dtype, ours and those of torch.autocast on the CPU, with PyTorch in float64.
+Needs PyTorch, transformers and scikit-learn beside onnxgrad. A model is exported once with its
+initial weights; then both train on the same batches. Two losses agree if they differ by less than
+1e-3 of the larger of PyTorch's loss and 1 % of the first loss. Two right computations may drift
+further apart in float32. `--float64` therefore compares in double precision, to 1e-9: ours in
+numpy, and PyTorch's with the few constants that an ONNX file stores as float32. `--moved` shows how
+far PyTorch drifts from itself: PyTorch trains in our place, from weights that are off by a
+rounding. `--exporter` chooses the file: torch.export's exporter without its optimisations (raw) or
+with default options (default), or TorchScript with default options. `--autocast` compares products
+in a narrow dtype, ours and those of torch.autocast on the CPU, with PyTorch in float64.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EXPORTERS: dict[str, dict[str, Any]] = {
 
 
 def exported(model: nn.Module, example: torch.Tensor, exporter: str = "raw") -> onnx.ModelProto:
-    """The model as a file. Its parameters have PyTorch's names if it is raw."""
+    """Return the exported model. Its parameters have PyTorch's names if the exporter is raw."""
     how = dict(EXPORTERS[exporter], input_names=["x"], output_names=["logits"])
     if how["dynamo"]:
         how["dynamic_shapes"] = ({0: torch.export.Dim("N")},)
@@ -87,8 +87,8 @@ _AS_WRITTEN = {"GELU": Gelu, "GELUActivation": Gelu, "NewGELUActivation": GeluBy
 
 
 def in_float64(model: nn.Module) -> nn.Module:
-    """The model in double precision, as its file computes it: the epsilon of a LayerNormalization
-    is an attribute, and attributes are float32.
+    """Return the model in double precision, with the rounding of its file: the epsilon of a
+    LayerNormalization is an attribute, and attributes are float32.
     """
     # the library's attention rounds its Softmax to float32
     nn.functional.softmax = lambda x, dim, dtype=None: torch.softmax(x, dim)  # type: ignore[assignment]
@@ -116,7 +116,7 @@ class Wide:
         self.update = None if task.update is None else _reference(task.update)
 
     def step(self, batch: dict[str, Any]) -> float:
-        """The loss, and on to the next values."""
+        """Return the loss, and update the values."""
         count = self.task.manifest.accumulate
         number = self.batches // count + 1
         self.batches += 1
@@ -148,7 +148,7 @@ class Moved:
         self.schedule = setting.schedule[1](self.optimizer) if setting.schedule else None
 
     def step(self, batch: dict[str, Any]) -> float:
-        """The loss of a micro-batch, and on to the next weights where it is a step's last one."""
+        """Return the loss of a micro-batch, and update the weights after the last one of a step."""
         given = {name: torch.from_numpy(a) for name, a in batch.items()}
         loss = self.case.torch_loss(self.model(given["x"]), given)
         (loss / self.setting.accumulate).backward()  # type: ignore[no-untyped-call]
@@ -176,8 +176,8 @@ def compare(
     way: str = "float32",
     exporter: str = "raw",
 ) -> str:
-    """One row: the largest relative difference, and where. way: float32 or float64, or moved32,
-    moved64.
+    """Return one row: the largest relative difference, and its step. way: float32, float64,
+    moved32 or moved64.
     """
     moved, double = way.startswith("moved"), way.endswith("64")
     torch.manual_seed(0)
@@ -211,7 +211,7 @@ def compare(
 def task_of(
     model: nn.Module, case: Case, setting: Setting, example: torch.Tensor, exporter: str
 ) -> train.TrainingStep:
-    """The step of the model's file, of all of its parameters: by name if the file has the names."""
+    """Return the step of the file by all parameters, by name if the file has their names."""
     proto = exported(model, example, exporter)
     if exporter != "raw":
         return setting.step(proto, case.loss, "params")
@@ -223,8 +223,8 @@ def task_of(
 def both(
     trainer: Any, model: nn.Module, case: Case, setting: Setting, batches: list[Batch]
 ) -> tuple[Any, Any, int]:
-    """Our losses and PyTorch's, each the mean over a step's micro-batches; the steps in which
-    PyTorch clipped.
+    """Return our losses and PyTorch's, each the mean over a step's micro-batches, and the number
+    of steps in which PyTorch clipped.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = setting.optimizer(parameters)
@@ -245,7 +245,7 @@ def both(
 
 
 def accuracies(trainer: train.Trainer, model: nn.Module, case: Case) -> str:
-    """How many of the held-out examples PyTorch's network and ours put right, if there are any."""
+    """Return how many held-out examples PyTorch's network and ours classify correctly."""
     if case.held_out is None:
         return ""
     x, y = case.held_out()
@@ -259,8 +259,8 @@ def accuracies(trainer: train.Trainer, model: nn.Module, case: Case) -> str:
 
 
 def under_autocast(name: str, case: Case, title: str, setting: Setting, args: Any) -> str:
-    """One row: the largest and the mean difference from PyTorch in float64, relative to the first
-    loss, of PyTorch in float32, of its autocast and of ours.
+    """Return one row: the largest and the mean difference from PyTorch in float64, relative to the
+    first loss, for PyTorch in float32, its autocast and ours.
     """
     torch.manual_seed(0)
     model, batches = case.build().eval(), case.batches(args.steps)
@@ -282,7 +282,7 @@ def under_autocast(name: str, case: Case, title: str, setting: Setting, args: An
 def alone(
     model: nn.Module, case: Case, setting: Setting, batches: list[Batch], dtype: str = ""
 ) -> Any:
-    """PyTorch's losses from these weights, which stay as they are, with products in a dtype."""
+    """Return PyTorch's losses from these weights, which do not change, with products in a dtype."""
     model = copy.deepcopy(model)
     optimizer = setting.optimizer(model.parameters())
     scaler, losses = torch.amp.GradScaler("cpu", enabled=dtype == "float16"), []

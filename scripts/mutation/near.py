@@ -1,4 +1,4 @@
-"""The test files that a change of a module should make fail: its mirror, and its importers' tests.
+"""Chooses the test files that a change of a module should fail: its mirror, its importers' tests.
 
 `scripts/mutants.py` runs them for each mutant, and `pytest --near` for the files that git calls
 changed.
@@ -53,13 +53,13 @@ def near_tests(tree: Path, path: str) -> tuple[list[str], list[str]]:
 
 
 def _every(tree: Path) -> list[str]:
-    """Every test file, the smallest first."""
+    """Return every test file, the smallest first."""
     found = sorted((tree / "tests").rglob("test_*.py"), key=lambda p: (p.stat().st_size, p))
     return [p.relative_to(tree).as_posix() for p in found]
 
 
 def _mirrors_of_readers(tree: Path, module: str) -> list[str]:
-    """The tests of what imports a module; where that has none, of what imports that, and so on."""
+    """Return the tests of a module's importers; if one has none, the tests of its importers."""
     sources = {
         ".".join(p.relative_to(tree).with_suffix("").parts): p.read_text(encoding="utf-8")
         for p in sorted((tree / "onnxgrad").rglob("*.py"))
@@ -80,7 +80,7 @@ def _mirrors_of_readers(tree: Path, module: str) -> list[str]:
 
 
 def _mirrors(tree: Path, path: str) -> list[str]:
-    """tests/a/test_b*.py of onnxgrad/a/b.py; of a file in a folder that has one test file, that."""
+    """Return tests/a/test_b*.py for onnxgrad/a/b.py, or the only test file of the folder."""
     parts = Path(path).with_suffix("").parts[1:]
     folder, stem = tree.joinpath("tests", *parts[:-1]), parts[-1].strip("_")
     found = sorted(folder.glob(f"test_{stem}.py")) or sorted(folder.glob(f"test_{stem}_*.py"))

@@ -1,7 +1,7 @@
-"""Running tests against a changed tree: which tests enter which function, and one forked pytest per
-change.
+"""Runs tests against a changed tree: finds which tests enter which function, and forks one pytest
+per change.
 
-The parent has the heavy packages imported and the project not, so a fork starts at once and reads
+The parent has imported the heavy packages but not the project, so a fork starts at once and reads
 the changed source.
 """
 
@@ -53,7 +53,7 @@ def copied(root: Path, folder: Path) -> Path:
 
 @dataclass
 class Reach:
-    """What each default test enters and how long it takes: learnt from one run of the default
+    """The functions that each default test enters and its duration, from one run of the default
     suite.
     """
 
@@ -62,10 +62,9 @@ class Reach:
     functions: dict[str, list[str]] = field(default_factory=dict)
 
     def tests_of(self, path: str, function: str) -> list[str]:
-        """The tests that enter a function, or for the module's own level any function of the file;
-        the likeliest first.
+        """Return the tests that enter a function (for module-level code: any function of the file).
 
-        Likely are tests in the file that mirrors the changed one, then quick ones.
+        Tests in the file that mirrors the changed one come first, then fast ones.
         """
         keys = (
             [f"{path}::{function}"]
@@ -78,10 +77,10 @@ class Reach:
         return sorted(found, key=lambda t: (not t.startswith(mirror), self.seconds.get(t, 0.0), t))
 
     def plan(self, tree: Path, site: Site) -> list[Sequence[str]]:
-        """The tests that enter the changed function, a few likely ones first, since most changes
-        die there.
+        """Return batches of tests that enter the changed function. The first batch is small,
+        because the likeliest tests kill most changes.
         """
-        # of a new function, or one that only a child process enters, what stands beside it
+        # a new function, or one that only a child process enters: the tests of the file
         tests = self.tests_of(site.path, site.function) or self.tests_of(site.path, "")
         return [part for part in (tests[:12], tests[12:72], tests[72:]) if part]
 
@@ -94,7 +93,7 @@ class Reach:
 
 
 class Learn:
-    """A pytest plugin that notes which functions of the package each test enters."""
+    """A pytest plugin that records which functions of the package each test enters."""
 
     def __init__(self, tree: Path) -> None:
         self.prefix = f"{tree}{os.sep}"
@@ -130,16 +129,14 @@ class Learn:
 
 
 def _named(code: CodeType) -> str:
-    """The qualified name of the innermost `def` or class around a piece of code, as `sites` says
-    it.
+    """Return the qualified name of the innermost `def` or class around a piece of code, as `sites`
+    does.
     """
     return ".".join(p for p in code.co_qualname.split(".") if not p.startswith("<"))
 
 
 class Only:
-    """A pytest plugin that runs these tests in this order (or whole files), and remembers the
-    first that fails.
-    """
+    """A pytest plugin that runs these tests or files in order and records the first failure."""
 
     def __init__(self, tests: Sequence[str], without: set[str]) -> None:
         self.without = without
@@ -160,8 +157,8 @@ class Only:
 
 
 def in_fork(work: Any, limit: float) -> Any:
-    """What `work()` answers (JSON's types) in a process of its own; None when that dies or
-    exceeds `limit` seconds.
+    """Return the result of `work()` (JSON types) in a forked process, or None if the process dies
+    or exceeds `limit` seconds.
     """
     reading, writing = os.pipe()
     pid = os.fork()
@@ -189,7 +186,7 @@ def in_fork(work: Any, limit: float) -> Any:
         if not ended:
             time.sleep(0.05)
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)  # the fork, or the children that outlived it
+        os.killpg(pid, signal.SIGKILL)  # the fork, or children that outlived it
     if not ended:
         os.waitpid(pid, 0)
         answer = b""
@@ -207,7 +204,7 @@ def run_tests(
         os.chdir(tree)
         root = str(Path(__file__).resolve().parents[2])
         sys.path[:] = [str(tree), *(p for p in sys.path if p != root)]
-        # of the commands that tests start
+        # for the commands that tests start
         os.environ.update(PYTHONPATH=str(tree), PYTHONDONTWRITEBYTECODE="1")
         sys.dont_write_bytecode = True
         plugin = Only(tests, set(without))

@@ -1,6 +1,4 @@
-"""Small changes of Python source: each site is one expression or guard and what stands there
-instead.
-"""
+"""Small changes of Python source: each site is one expression or guard and its replacement."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ _COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
     ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
 }  # fmt: skip
 _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
-# what they are called with says how much is kept or shown, not what comes out
+# their arguments set how much is kept or shown, not the result
 _IGNORED_CALLS = {
     "lru_cache",
     "cache",
@@ -49,15 +47,15 @@ class Site:
     end: int
     before: str
     after: str
-    nth: int = 0  # which of the equal changes of its line, from the left
+    nth: int = 0  # the index among equal changes of its line, from the left
 
     def apply(self, source: str) -> str:
-        """The source with this change."""
+        """Return the source with this change."""
         return source[: self.start] + self.after + source[self.end :]
 
 
 def sites(source: str, path: str) -> list[Site]:
-    """Every possible change of a file, in the order of its text."""
+    """Return every possible change of a file, in text order."""
     tree = ast.parse(source)
     offsets = [0]
     for line in source.splitlines(keepends=True):
@@ -90,8 +88,8 @@ def sites(source: str, path: str) -> list[Site]:
 
 
 def _walk(node: ast.AST, function: str) -> Iterator[tuple[ast.AST, str]]:
-    """Nodes that may change, with the function around them: not annotations, words, or what
-    builds an error.
+    """Yield the nodes that may change, with the function around them: no annotations, texts or
+    errors.
     """
     for name, child in _children(node):
         if name in ("annotation", "returns", "decorator_list", "type_params") or isinstance(
@@ -115,7 +113,7 @@ def _walk(node: ast.AST, function: str) -> Iterator[tuple[ast.AST, str]]:
 
 
 class _Guard(ast.expr):
-    """The test of an `if` whose only deed is to leave."""
+    """Return the test of an `if` whose body only leaves the function or loop."""
 
     _fields = ("test",)
 
@@ -177,7 +175,7 @@ def _another(node: ast.Constant) -> ast.AST | None:
         return None
     if isinstance(value, bool):
         return ast.Constant(not value)
-    # twice a float, which suits large and small ones; but twice zero is no change
+    # doubling suits large and small floats, but does not change 0
     return ast.Constant(value + 1 if isinstance(value, int) or value == 0 else value * 2)
 
 
@@ -194,7 +192,7 @@ def _swapped(node: ast.Call) -> ast.AST | None:
     return new
 
 
-# the kinds of change: what stands there then, None where that is none
+# kind of change -> its replacement, or None if it does not apply
 _CHANGES: dict[type[ast.AST], tuple[str, Callable[[Any], ast.AST | None]]] = {
     _Guard: ("dropped guard", lambda node: ast.Constant(False)),
     ast.Compare: ("comparison", _compared),
@@ -210,7 +208,7 @@ _CHANGES: dict[type[ast.AST], tuple[str, Callable[[Any], ast.AST | None]]] = {
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """The kinds of change, and what stands there then."""
+    """Yield kinds of change with their replacements."""
     kind, change = _CHANGES.get(type(node), ("", lambda node: None))
     new = change(node)
     if new is not None:
@@ -218,8 +216,8 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 
 def choose(root: Path, folders: list[str], count: int, seed: int) -> list[Site]:
-    """`count` sites of all files below `folders`, by chance; the same for the same sources and
-    seed.
+    """Return `count` random sites of all files below `folders`. The same sources and seed give the
+    same sites.
     """
     every = []
     for path in sorted(p for folder in folders for p in (root / folder).rglob("*.py")):
