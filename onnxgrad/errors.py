@@ -7,7 +7,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-# a longer message is cut in its middle: it may quote an input such as a graph
+# longer messages are cut in the middle: they may quote a long input, such as a graph
 _LONGEST = 2000
 
 

@@ -59,7 +59,7 @@ def in_json(value: Any) -> Any:
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
         return {str(key): in_json(inner) for key, inner in value.items()}
-    if hasattr(value, "_asdict"):  # a NamedTuple, whose bytes have no form in JSON
+    if hasattr(value, "_asdict"):  # a NamedTuple; its bytes cannot be represented in JSON
         return {k: in_json(v) for k, v in value._asdict().items() if not isinstance(v, bytes)}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [in_json(inner) for inner in value]

@@ -23,7 +23,7 @@ from onnxgrad.jobs.declared import from_flags, options_of
 from onnxgrad.version import __version__
 from onnxgrad.wording import on_the_command_line, printable, printable_lines
 
-PIPE_CLOSED = 141  # what a shell reports for a program that SIGPIPE ended
+PIPE_CLOSED = 141  # the exit code of a program that SIGPIPE ended, as shells report it
 
 
 def main(argv: Sequence[str] | None = None) -> int:

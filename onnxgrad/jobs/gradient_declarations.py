@@ -133,14 +133,14 @@ class GradientForm(Request):
     )
     safe: bool = option(
         True,
-        "do not put 0 in place of NaN where an exporter wrote a function of PyTorch in parts: the "
-        "root of a sum of squares at 0, the branch that a Where does not select",
+        "keep NaN where an exporter wrote a function of PyTorch in parts: the root of a sum of "
+        "squares at 0, the branch that a Where does not select (default: 0 in its place)",
         flag="--no-safe",
     )
     form: Literal["fast", "small"] = option(
         "fast",
-        "formulas of convolutions, normalizations and sums over a batch: fast (default), or small, "
-        "of the fewest nodes",
+        "formulas of convolutions, normalizations and sums over a batch: fast (default), or small "
+        "(the fewest nodes)",
     )
     simplify: bool = option(True, "do not simplify the gradient graph", flag="--no-simplify")
 

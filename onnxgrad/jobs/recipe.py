@@ -2,7 +2,7 @@
 pyproject.toml, in onnxgrad.toml, or in a TOML file that the caller names.
 
     [tool.onnxgrad]                       # in other files than pyproject.toml: at top level
-    preset = "default"                    # or passes = "a,b{option=value}" (or a list of such)
+    preset = "default"                    # or passes = "a,b{option=value}" (or a list of these)
     without = ["combine-parallel-conv"]
     merge = "auto"
     target_opset = 23

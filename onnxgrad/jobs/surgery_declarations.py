@@ -150,13 +150,13 @@ class OpenBatchOptions(RowsProof):
     )
     open: Places | None = option(
         None, "open another dimension (length, height, width), and the batch only with --batch or "
-        "--inputs: its axes in the inputs; refused if a number in MODEL may or may not follow it; "
-        "may repeat",
+        "--inputs: its axes in the inputs; refused if it is uncertain whether a number in MODEL "
+        "follows it; may repeat",
         metavar="NAME=INPUT.AXIS,...",
     )  # fmt: skip
     follow: Names = option(
         (),
-        "with --open: a node whose fixed numbers follow the dimension where they may or may not "
+        "with --open: a node whose fixed numbers follow the dimension, where this is uncertain "
         "(*: all nodes); may repeat",
         metavar="NODE",
     )

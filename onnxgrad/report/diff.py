@@ -1,4 +1,4 @@
-"""The text of `diff`."""
+"""The text of a `diff` of two models."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ def _staying(outcome: Outcome, verbose: bool = False) -> Iterator[Part]:
     opened = sum(f.rule == "inline_call" for f in trace.rewrites)
     if opened:
         yield cell(
-            f"{counted(opened, 'call')} of functions opened, whose bodies have no types; "
-            f"{option('--keep DOMAIN::NAME', 'keep=[NAME]')} leaves one in float32 as it is"
+            f"{counted(opened, 'call')} of functions inlined, because their bodies have no types; "
+            f"{option('--keep DOMAIN::NAME', 'keep=[NAME]')} keeps one as a call in float32"
         )
     why = Counter(reason for _, _, reason in trace.declined)
     first = {reason: where for _, where, reason in reversed(list(trace.declined))}
@@ -62,5 +62,5 @@ def _staying(outcome: Outcome, verbose: bool = False) -> Iterator[Part]:
         notes, more = first_of(list(trace.notes), _ROWS, verbose)
         pairs = (note.split(": ", 1) for note in notes)
         rows = ((cell(name), cell(words)) for name, words in pairs)
-        yield table("constant", "what float16 does not have of it", rows=rows)
+        yield table("constant", "part that float16 cannot represent", rows=rows)
         yield from more

@@ -22,10 +22,10 @@ Status = Literal[
     "different",  # the result computes something else
     "not proved",
     "unproved",  # by request: the recipe does not verify
-    "failed",  # misses what is required
+    "failed",  # misses a requirement
     "unknown",  # to the lock
     "skipped",  # a model before it failed
-    "changed",  # since the lock, and does what is required
+    "changed",  # since the lock, but meets the requirements
     "passed",
 ]
 STATUSES: tuple[Status, ...] = get_args(Status)

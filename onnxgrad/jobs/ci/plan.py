@@ -79,7 +79,7 @@ def _meets(pattern: Sequence[str], parts: Sequence[str]) -> bool:
 _FIELD = re.compile(r"(\{[^{}]*\})")
 # names under which a recipe is found automatically; a folder may have one of them
 _FOUND = ("onnxgrad.toml", "pyproject.toml")
-_FIELDS = ("{name}", "{folder}")  # of `out`: a model's name without suffix, and where it lies
+_FIELDS = ("{name}", "{folder}")  # of `out`: a model's name without suffix, and its folder
 
 
 @dataclass(frozen=True)

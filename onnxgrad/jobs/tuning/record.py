@@ -28,7 +28,7 @@ from onnxgrad.vocabulary import TUNE_SECONDS
 from onnxgrad.wording import printable_json
 
 _FORMAT = 1
-# options of a proof that say where and on what a model runs
+# options of a proof under which models are measured
 _MEASURED_ON = ("provider", "threads", "inputs", "dims")
 
 

@@ -124,9 +124,9 @@ def test_opened_functions_are_told(run: Run, tmp_path: Path) -> None:
     onnx.save(model("y = local.f(x)", function("f", "y = Abs(x)")), tmp_path / "m.onnx")
     out = tmp_path / "out.onnx"
     done = run("float16", tmp_path / "m.onnx", "-o", out, "--no-verify")
-    assert done.code == 0 and "1 call of functions opened" in done.out
+    assert done.code == 0 and "1 call of functions inlined" in done.out
     kept = run("float16", tmp_path / "m.onnx", "-o", out, "--no-verify", "--keep", "local::f")
-    assert kept.code == 0 and "functions opened" not in kept.out
+    assert kept.code == 0 and "functions inlined" not in kept.out
     assert [f.name for f in onnx.load(out).functions] == ["f"]
 
 

@@ -1,12 +1,12 @@
 "use strict";
-// The details beside the graph: the rewrites by rule, or all about the clicked box.
+// The details beside the graph: the rewrites by rule, or the facts about the clicked box.
 (() => {
   const { h, code, number, plural } = report;
   const WORDS = { added: "new", removed: "gone", changed: "changed" };
   const PLACES = 40;
 
   class Details {
-    // `show([side, id], ...)` brings boxes of the drawings on the screen.
+    // `show([side, id], ...)` scrolls to these boxes of the drawings.
     constructor(section, drawings, show) {
       this.section = section;
       this.drawings = drawings;
@@ -44,12 +44,12 @@
         h("p", { class: "hint" }, "By rewrite rule. Click a rule to see where it applied, or a box of the graph."), h("ul", { class: "rows" }, rows));
     }
 
-    // The first rewrite that either graph shows; 0 if there is none.
+    // Returns the first rewrite that either graph shows, or 0.
     first(law) {
       return 1 + this.rewrites.findIndex(([of], i) => (law === undefined || of === law) && this._places.has(i + 1));
     }
 
-    // One rule with its places; with `go` the graphs move to the first of them.
+    // Shows one rule with its places; with `go` the graphs move to the first place.
     law(law, go = false) {
       const [rule, pass, text] = this.laws[law];
       if (go && this.first(law)) this.show(...this._first(this._places.get(this.first(law))));
@@ -60,7 +60,7 @@
       this._fill(code(rule), true, this._law(text), h("p", { class: "hint" }, `pass ${pass}, ${plural(places.length, "time")}`), list);
     }
 
-    // One rewrite: its rule, place and proof; with `go` the graphs move there.
+    // Shows one rewrite: its rule, place and proof; with `go` the graphs move to the place.
     rewrite(n, go) {
       const [law, where, proof] = this.rewrites[n - 1];
       const [rule, pass, text] = this.laws[law];

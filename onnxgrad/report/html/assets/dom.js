@@ -1,8 +1,8 @@
 "use strict";
-// What all scripts share: elements made of text alone, and numbers as words.
+// Functions that all scripts share: elements made of text, never markup, and numbers as words.
 const report = {};
 
-// An element; attributes by name, `on...` are listeners, children are elements or text.
+// Returns an element. Attributes are given by name, `on...` are listeners, children are elements or text.
 report.h = (tag, attributes = {}, ...children) => report.fill(document.createElement(tag), attributes, children);
 
 report.svg = (tag, attributes = {}, ...children) =>
@@ -18,7 +18,7 @@ report.fill = (element, attributes, children) => {
   return element;
 };
 
-// Text of a model: it keeps its own direction of writing and may break anywhere.
+// Text of a model: it keeps its own writing direction and may wrap anywhere.
 report.code = (text, attributes = {}) => report.h("code", { class: "name", dir: "auto", ...attributes }, text);
 
 report.number = (value) => value.toLocaleString("en-US");
@@ -35,7 +35,7 @@ report.bytes = (size) => {
   return `${units[0] === "B" || value >= 99.95 ? Math.round(value) : Number(value.toPrecision(3))} ${units[0]}`;
 };
 
-// The middle is left out: what tells names apart stands at their ends.
+// The middle is left out, because names differ at their ends.
 report.short = (text, most) => {
   const letters = Array.from(text);
   if (letters.length <= most) return text;
@@ -43,7 +43,7 @@ report.short = (text, most) => {
   return `${letters.slice(0, most - 1 - tail).join("")}…${letters.slice(-tail).join("")}`;
 };
 
-// A list that shows its beginning, and more of it on demand.
+// Returns a list that shows its beginning, and more on demand.
 report.more = (items, shown, draw, container) => {
   let count = 0;
   const button = report.h("button", { type: "button", class: "more", onclick: () => grow() });

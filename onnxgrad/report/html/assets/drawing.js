@@ -1,10 +1,10 @@
 "use strict";
-// One graph on the screen: drawn from its layout, moved and zoomed, its boxes clicked.
+// One graph on the screen: draws its layout, moves, zooms, and handles clicks on boxes.
 (() => {
   const { svg, PAD, TITLE } = report;
   const SIGNS = { added: "+", removed: "−", changed: "~" };
 
-  // Through the middles between the points, so that a line bends softly.
+  // The path runs through the midpoints between the points, so that its bends are smooth.
   const curve = (points) => {
     const at = ({ x, y }) => `${x.toFixed(1)},${y.toFixed(1)}`;
     const middle = (p, q) => ({ x: (p.x + q.x) / 2, y: (p.y + q.y) / 2 });
@@ -77,7 +77,7 @@
       return element;
     }
 
-    // How much of a closed group changed, as a bar along its lower edge.
+    // Draws the changed share of a closed group as a bar along its lower edge.
     _shares(b) {
       const group = this.model.groups[Number(b.id.slice(1))];
       let x = 8;
@@ -105,7 +105,7 @@
       this.picked(this, id);
     }
 
-    // Open or close a group; what was clicked stays where it is on the screen.
+    // Opens or closes a group; the clicked box stays in place on the screen.
     toggle(group) {
       const before = this.places.get(`g${group}`);
       if (this.open.has(group)) this.open.delete(group);
@@ -123,13 +123,13 @@
       return this.svg.getBoundingClientRect();
     }
 
-    // The places of the boxes by names that another version of the model has too.
+    // Returns the places of boxes by names that other versions of the model share.
     named() {
       this._named ??= new Map([...this.places].filter(([id]) => !this.elements.get(id).classList.contains("open")).map(([id, place]) => [this.model.name(id), place]));
       return this._named;
     }
 
-    // Show one node, opening the groups around it; a drawing that is not shown does so when it is.
+    // Shows one node and opens the groups around it; a hidden drawing does so when it is shown.
     reveal(id) {
       if (id[0] === "n" && !this.model.drawn(Number(id.slice(1)))) {
         const reader = this.model.nodes[Number(id.slice(1))].r.flatMap((v) => this.model.readers.get(v) ?? [])[0];
@@ -144,7 +144,7 @@
       this.pick(id);
     }
 
-    // A box in the middle; of a drawing that is hidden as soon as it is shown.
+    // Centres a box; a hidden drawing does so when it is shown.
     center(id) {
       const p = this.places.get(id);
       const { width, height } = this.size();
@@ -160,7 +160,7 @@
       else target.transition().duration(duration).call(this.zoom.transform, transform);
     }
 
-    // The whole graph, or its upper end where all of it would be too small to read.
+    // Shows the whole graph, or its upper end if the whole would be too small to read.
     fit(least = 0.72) {
       const { width, height } = this.size();
       const whole = Math.min(1, (width - 2 * PAD) / this.laid.w, (height - 2 * PAD) / this.laid.h);
@@ -176,7 +176,7 @@
       d3.select(this.svg).transition().duration(150).call(this.zoom.scaleBy, factor);
     }
 
-    // The selected box, and the lines that bring its operands and take its results.
+    // Marks the selected box, and the lines of its operands and results.
     mark() {
       for (const [id, element] of this.elements) element.classList.toggle("selected", id === this.selected);
       const node = this.selected?.[0] === "n" ? this.model.nodes[Number(this.selected.slice(1))] : null;

@@ -80,7 +80,7 @@
     const box = h("div", { class: "panes-and-details" });
     const drawings = section.graphs.map((data, side) =>
       new report.Drawing(new report.Model(data, section.names[side]), (drawing, id) => details.box(side, id)));
-    // one at a time where there is no room for two: the tabs are shown then
+    // if there is no room for two, one is shown at a time, with tabs
     const together = new report.Together(drawings);
     const lead = (drawing) => {
       together.leader = drawing;
@@ -88,7 +88,7 @@
     };
     const tabs = drawings.map((_, side) => h("button", { type: "button", role: "tab", onclick: () => turn(side) }, section.names[side]));
     const panes = drawings.map((drawing, side) => pane(drawing, section.names[side], lead));
-    // what was placed while its pane was hidden comes to its place, else the whole graph
+    // moves to the place that was set while the pane was hidden, else shows the whole graph
     const place = (drawing) => {
       if (!drawing.size().width || (drawing.placed && !drawing.hidden)) return;
       drawing.placed = true;
@@ -105,7 +105,7 @@
       bring(side);
       if (!waits && together.leader === drawings[1 - side]) together.follow(together.leader);
     };
-    // one box for each side, or one alone, which the other drawing follows
+    // one box for each side, or only one, which the other drawing follows
     const show = (...boxes) => {
       const shown = boxes.length > 1 ? boxes : together.pair(...boxes[0]);
       together.leader = shown.length > 1 ? null : drawings[shown[0][0]];

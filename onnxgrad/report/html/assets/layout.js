@@ -1,6 +1,6 @@
 "use strict";
-// Where boxes and lines go: each open group is laid out by itself with dagre, and is one box in the
-// group around it, so that a click moves little and a large graph costs what it shows.
+// The positions of boxes and lines. Each open group is laid out separately with dagre, and is one box
+// in the group around it, so that a click moves little and only visible parts of a graph cost time.
 (() => {
   const PAD = 14;
   const TITLE = 30;
@@ -13,7 +13,7 @@
     return pen.measureText(text).width;
   };
 
-  // What a box says: a title, a line below it, and its size.
+  // Returns the text of a box (a title and a line below it) and its size.
   const labels = (model, id) => {
     const number = Number(id.slice(1));
     if (id[0] === "n") {
@@ -38,7 +38,7 @@
     return { id, title, sub, w: Math.ceil(w), h: sub ? 44 : 30 };
   };
 
-  // Lines from outside begin below the title, those to the outside end at the lower edge.
+  // Lines from outside begin below the title; lines to the outside end at the lower edge.
   const ended = (e, points, height) => {
     const begin = e.from === "in" ? [{ x: points[0].x, y: -4 }] : [];
     const end = e.to === "out" ? [{ x: points[points.length - 1].x, y: height + PAD }] : [];

@@ -1,5 +1,5 @@
 "use strict";
-// The page out of its data: each report a summary and sections, one of them shown.
+// Builds the page from its data: each report has a summary and sections; one report is shown.
 (() => {
   const { h } = report;
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -9,7 +9,7 @@
     passes: report.passesSection, operators: report.operatorsSection, list: report.listSection,
   };
 
-  // The sections stand in the page before what needs their size is drawn.
+  // The sections are added to the page first, because some drawings need their size.
   const show = (shown) => {
     report.forget();
     report.law = null;
@@ -23,7 +23,7 @@
     for (const start of starts) start();
   };
 
-  // Several models: a table of them, the worst first as they were given.
+  // For several models: a table in the given order, the worst first.
   const choice = (shown) => (data.reports.length < 2 ? [] : [h("nav", { class: "models", "aria-label": "models" }, data.reports.map((r) =>
     h("button", { type: "button", class: r.verdict.tone, "aria-current": r === shown ? "page" : false, onclick: () => show(r) },
       h("span", { class: "dot", "aria-hidden": "true" }), report.code(r.title), h("span", { class: "hint" }, r.verdict.word))))]);

@@ -1,6 +1,6 @@
 "use strict";
-// A graph of the data with what a drawing asks of it: who computes and reads a value, which group
-// holds what, and the lines that a group shows between its members.
+// A graph of the data, with the queries of a drawing: the producer and readers of a value, the members
+// of a group, and the lines that a group shows between its members.
 (() => {
   const COMPUTED = 0;
   const ENDS = 8; // inputs, or outputs, that are drawn one by one
@@ -42,7 +42,7 @@
       this.groups[0].members.push(...new Set(this.data.outputs.map((v) => this.end("o", v))));
     }
 
-    // The box of an input or output: one for all of them where they are many.
+    // Returns the box of an input or output; many of them share one box.
     end(kind, v) {
       return this.ends(kind).length > ENDS ? `${kind}s` : `${kind}${v}`;
     }
@@ -51,7 +51,7 @@
       return kind === "v" ? this.data.inputs : this.data.outputs;
     }
 
-    // Constants stand in the details of who reads them: as boxes they would hide everything else.
+    // Constants are listed in the details of their readers: as boxes they would hide everything else.
     drawn(i) {
       return this.nodes[i].o !== "Constant" || this.data.outputs.includes(this.nodes[i].r[0]);
     }
@@ -81,8 +81,8 @@
       }
     }
 
-    // A value from one member to another: a line in the group that holds both, and in each group
-    // inside it one from its upper edge or to its lower edge.
+    // Adds a value that one member passes to another: a line in the group that contains both, and in
+    // each group inside it a line from the upper edge or to the lower edge.
     _line(from, fromGroup, to, toGroup, value) {
       const a = this.chain(fromGroup);
       const b = this.chain(toGroup);
@@ -101,7 +101,7 @@
       else this.edges[group].set(key, { from, to, values: new Set([value]) });
     }
 
-    // The groups around something, outermost first, its own last.
+    // Returns the groups around a box, outermost first, its own last.
     chain(id) {
       const found = [];
       for (let at = id; at >= 0; at = this.groups[at].outer) found.unshift(at);
@@ -117,13 +117,13 @@
       return { name, type, computed: kind === COMPUTED, constant: kind === 2 };
     }
 
-    // What a node is known by in another version of the model.
+    // Returns the name that identifies a node in another version of the model.
     key(i) {
       const first = this.nodes[i].r.find((v) => v >= 0);
       return first === undefined ? null : this.data.values[first][0];
     }
 
-    // What a box is called in both versions.
+    // Returns the name of a box that both versions share.
     name(id) {
       const at = Number(id.slice(1));
       if (id[0] === "n") return `n ${this.key(at)}`;
@@ -131,7 +131,7 @@
       return id.endsWith("s") ? id : `${id[0]} ${this.data.values[at][0]}`;
     }
 
-    // The group of a path; -1 if there is none.
+    // Returns the group of a path, or -1.
     group(path) {
       return this.groups.findIndex(({ id }) => this.path(id) === path);
     }
@@ -141,7 +141,7 @@
       return this._keys.get(key);
     }
 
-    // Groups that may be open at the start: the outermost first, as long as the boxes stay few.
+    // Returns the groups to open at the start: the outermost first, as long as there are few boxes.
     opened(most) {
       const open = new Set([0]);
       let boxes = this.groups[0].members.length;

@@ -9,7 +9,7 @@
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
   const font = "12px system-ui, -apple-system, sans-serif";
 
-  // Drawn again when the colours or the width change.
+  // Redraws the plot when the colours or the width change.
   const kept = (box, make) => {
     let plot = null;
     const again = () => {
@@ -35,7 +35,7 @@
     return report.short(text, letters);
   };
 
-  // The decades that hold all of it.
+  // Returns the lowest and the highest decade around all values.
   const decades = (rows) => {
     const seen = rows.flatMap((r) => [r.value, r.bound]).filter((v) => v > 0);
     const low = Math.floor(Math.log10(Math.min(...seen, 1)) - 0.2);
@@ -49,7 +49,7 @@
     return [Math.max(0, low - room), high + room];
   };
 
-  // One row: how far it may go, where it is, and its spread.
+  // Draws one row: its bound, its value, and its spread.
   const mark = (ctx, row, x, y, dpr) => {
     const tone = color(row.ok ? "good" : x.log ? "bad" : "muted");
     ctx.lineWidth = 2 * dpr;
@@ -122,7 +122,7 @@
     return [h("figure", {}, box, said, more), kept(box, make)];
   };
 
-  // The decades, not every one where there are many.
+  // Returns the decades with a label; not every one if there are many.
   const powers = ([low, high], width) => {
     const [first, last] = [Math.round(Math.log10(low)), Math.round(Math.log10(high))];
     const step = Math.ceil((last - first) / (width < 600 ? 4 : 9));

@@ -51,7 +51,7 @@
     return [h("div", {}, rows.length ? table([["pass", false], ["rewrites", true], ["by rule", false]], rows, draw) : h("p", {}, "Nothing to rewrite."), quiet)];
   };
 
-  // Counts before and after as bars over each other.
+  // Returns counts before and after as bars, one over the other.
   report.operatorsSection = ({ rows }) => {
     const most = Math.max(...rows.flatMap(([, a, b]) => [a, b]), 1);
     const bar = (count, kind) => {

@@ -1,10 +1,10 @@
 "use strict";
-// Two drawings that move together: what lies in the middle of one is brought to the middle of the other.
+// Moves two drawings together: the box in the middle of one is moved to the middle of the other.
 (() => {
   class Together {
     constructor(drawings) {
       this.drawings = drawings;
-      this.leader = null; // the drawing whose moves the other follows; none while both are placed
+      this.leader = null; // the drawing that the other follows; null while both are being placed
       for (const drawing of drawings) {
         const lead = () => { this.leader = drawing; };
         for (const kind of ["pointerdown", "wheel"]) drawing.svg.addEventListener(kind, lead, { capture: true, passive: true });
@@ -13,17 +13,17 @@
       }
     }
 
-    // A node with its counterpart before it, if the other drawing has one.
+    // Returns a node, preceded by its counterpart if the other drawing has one.
     pair(side, id) {
       const [mine, other] = [this.drawings[side], this.drawings[1 - side]];
       const same = id[0] === "n" && other?.model.find(mine.model.key(Number(id.slice(1))));
       return typeof same === "number" ? [[1 - side, `n${same}`], [side, id]] : [[side, id]];
     }
 
-    // Brings the other drawing to the same place; nothing if the two have nothing in common there.
+    // Moves the other drawing to the same place, if the two have a box in common there.
     follow(drawing) {
       const other = this._other(drawing);
-      const { width, height } = other?.size() ?? {}; // both are of one size, if they are shown
+      const { width, height } = other?.size() ?? {}; // both have the same size when they are shown
       if (!width) return;
       const t = d3.zoomTransform(drawing.svg);
       const at = t.invert([width / 2, height / 2]);
@@ -35,7 +35,7 @@
       other.move(d3.zoomIdentity.translate(width / 2 - t.k * x, height / 2 - t.k * y).scale(t.k), 0);
     }
 
-    // The box of both drawings that lies nearest to a point of one.
+    // Returns the box that both drawings have and that is nearest to a point of one.
     _nearest(drawing, other, [x, y]) {
       let best = null;
       let least = Infinity;
@@ -47,7 +47,7 @@
       return best;
     }
 
-    // A group opens in both, with those around it, or closes.
+    // Opens the same group, with the groups around it, or closes it, in the other drawing.
     _toggled(drawing, group) {
       const other = this._other(drawing);
       const same = other?.model.group(drawing.model.path(group));
