@@ -1,7 +1,7 @@
-"""The float64 reference (`evaluate`), run in a child process, within time and memory.
+"""Runs the float64 reference (`evaluate`) in a child process, within limits of time and memory.
 
-A model that is cheap in onnxruntime may be slow in numpy, and a single numpy call cannot be bounded
-from inside the process.
+A model that is cheap in onnxruntime may be slow in numpy, and a process cannot interrupt its own
+numpy call.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from onnxgrad.verify.reference.user_operators import OWN, call_own
 from onnxgrad.verify.running.child_process import Child, Refused, RunFailed, held
 from onnxgrad.verify.values import Feeds, Value
 
-# seconds for the types of a whole model: what takes longer is not a model's real shapes
+# seconds for the types of a whole model: real shapes never take longer
 _INFERENCE = 10.0
-# seconds that a run may overstay its budget, which it looks at between nodes, before it is killed
+# seconds by which a run may exceed its budget, which it checks between nodes, before it is killed
 _GRACE = 2.0
 
 
 class Float64:
-    """A model to evaluate in float64; it is compiled in the child at its first run, and again
-    after a death.
+    """A model to evaluate in float64. The child compiles it at its first run, and again if the
+    child died.
     """
 
     def __init__(self, model: Model) -> None:
@@ -50,14 +50,16 @@ class Float64:
         moved: tuple[object, str] | None = None,
         steps: bool = True,
     ) -> dict[str, Value]:
-        """Output name -> value, as `Reference.run`; `outputs`: those wanted; `everywhere`: jitter
-        all that rounds; `deployed`: that, as far as onnxruntime is off; `count`: whose `covered` it
-        adds to; `moved`: a mark, and the input in which alone the runs with it differ; `steps`: as
-        `Reference.run`.
+        """Returns the outputs by name, as `Reference.run`.
 
-        Raises InputError for a missing input, NodeFailed for a node that fails on its operands,
-        Unsupported for what the reference cannot do otherwise, or not within `seconds` and the
-        memory, LimitReached when the deadline of all work has passed.
+        `outputs`: the names of the wanted outputs. `everywhere`: jitter every result that rounds.
+        `deployed`: likewise, by the measured errors of onnxruntime. `count`: the coverage counter
+        to which the run adds. `moved`: a mark, and the only input in which the runs with that mark
+        differ. `steps`: as in `Reference.run`.
+
+        Raises InputError for a missing input, NodeFailed if a node fails on its operands,
+        Unsupported if the reference cannot run the model for another reason or within `seconds` and
+        the memory, and LimitReached after the deadline of all work.
         """
         options = {"seconds": seconds, "jitter": jitter, "seed": seed, "everywhere": everywhere,
                    "deployed": deployed, "count": count, "moved": moved,
@@ -66,14 +68,14 @@ class Float64:
         wanted = None if outputs is None else list(outputs)
         with held("float64") as child:
             found = _ask(child, limit, "exact.run", self._key, dict(feeds), wanted, options)
-            if found is None:  # not compiled yet, or no longer
+            if found is None:  # the child has not compiled it, or has dropped it
                 _ask(child, limit, "exact.open", self._key, sendable(self._payload), self._own)
                 found = _ask(child, limit, "exact.run", self._key, dict(feeds), wanted, options)
         return cast("dict[str, Value]", found)
 
     def covered(self, count: object, then: str = "") -> list[Item]:
         """Returns the items that the runs with this `count` reached, as `Reference.covered`; none
-        if the child has forgotten them. Raises Unsupported.
+        if the child has dropped them. Raises Unsupported.
         """
         with held("float64") as child:
             found = _ask(child, _INFERENCE, "exact.covered", self._key, count, then)
@@ -81,10 +83,10 @@ class Float64:
 
 
 def infer_types(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the types that onnx infers. Raises Unsupported where it gives up.
+    """Returns the model with the types that onnx infers. Raises Unsupported if onnx gives up.
 
-    In the child: onnx follows computed sizes element by element, of vectors of any length that a
-    file declares.
+    Runs in the child, because onnx computes sizes element by element, in vectors of any length that
+    a file declares.
     """
     answer = _inferred(model.SerializeToString())
     if answer is None:
@@ -95,7 +97,9 @@ def infer_types(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def typed(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the types that onnx infers; as it is, if it is too large or onnx gives up."""
+    """Returns the model with the types that onnx infers, or unchanged if it is too large or onnx
+    gives up.
+    """
     try:
         return infer_types(model) if model.ByteSize() <= TWO_GB else model
     except OnnxgradError:
@@ -104,7 +108,9 @@ def typed(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @functools.lru_cache(maxsize=4)
 def _inferred(model: bytes) -> bytes | None:
-    """One proof asks for the same model several times; None where it was in vain."""
+    """Cached, because one proof needs the types of a model several times. Returns None if onnx
+    gives up.
+    """
     try:
         with held("float64") as child:
             return bytes(_ask(child, _INFERENCE, "exact.infer", sendable(model)))
@@ -113,7 +119,7 @@ def _inferred(model: bytes) -> bytes | None:
 
 
 def _called(domain: str, op: str, operands: list[Any], attributes: dict[str, Any]) -> list[Any]:
-    """Answer the child's call of a user's operator."""
+    """Answers the child's call of a user's operator."""
     return call_own(OWN[domain, op], 0, operands, attributes)
 
 

@@ -1,5 +1,5 @@
-"""A graph as steps that run in order: the operands of each, and the values that can be freed after
-it.
+"""A graph compiled to steps that run in order, each with its operands and the values that can be
+freed after it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _A = onnx.AttributeProto
 
 @dataclass
 class Clock:
-    """The time budget of one run, and the perturbation (0: none) of what the operators
-    `jittered` compute.
+    """The time budget of one run, and the perturbation (0: none) of the results of the operators in
+    `jittered`.
     """
 
     deadline: float | None = None
@@ -36,12 +36,14 @@ class Clock:
     jitter: float = 0.0
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     jittered: Collection[str] = CONTRACTIONS
-    counting: bool = False  # what the run reaches
+    counting: bool = False  # whether the run counts its coverage
     steps: bool = True  # whether operators that quantise round
 
     @property
     def everywhere(self) -> bool:
-        """All that rounds is jittered, and the terms of sums: what cancels was rounded too."""
+        """True if every result that rounds is jittered, and the terms of sums as well, because
+        terms that cancel were rounded too.
+        """
         return self.jittered is not CONTRACTIONS
 
     def check(self) -> None:
@@ -49,7 +51,9 @@ class Clock:
             raise Unsupported(f"over its budget of {self.seconds:.3g} s")
 
     def perturb(self, value: Any, op: str = "") -> Any:
-        """The result of `op` moved by what rounding may do, or any value."""
+        """Returns the result of `op`, perturbed as rounding might change it, or any other value
+        unchanged.
+        """
         if not isinstance(value, np.ndarray) or value.dtype != np.float64:
             return value
         units = self.jittered.get(op, 1.0) if isinstance(self.jittered, Mapping) else 1.0
@@ -63,7 +67,7 @@ Run: TypeAlias = Callable[[Call, Sequence[Any], Clock], "tuple[Any, ...]"]
 
 
 class Compiler(Protocol):
-    """Knows the model around a graph: its functions, its opsets' schemas, its counters."""
+    """The model around a graph: its functions, its opsets' schemas and its counters."""
 
     targets: Targets
 
@@ -80,8 +84,8 @@ class Compiler(Protocol):
 
 @dataclass
 class Step:
-    """One node ready to run; `captured` names what its subgraphs read, `dead` what is dropped
-    after it; `watch` counts what it reaches, `turns` how often its subgraphs ran.
+    """One node, ready to run. `captured`: the names that its subgraphs read. `dead`: the names that
+    are dropped after it. `watch`: its coverage counters. `turns`: how often its subgraphs ran.
     """
 
     call: Call
@@ -93,19 +97,19 @@ class Step:
 
     @cached_property
     def reads(self) -> set[str]:
-        """The values that the node and its subgraphs need."""
+        """Returns the names of the values that the node and its subgraphs need."""
         return {*self.call.inputs, *self.captured}
 
 
 class Kept:
-    """The values of a run by name, read-only; none of them once they pass `most` bytes."""
+    """The values of a run by name, read-only. All are dropped if they exceed `most` bytes."""
 
     def __init__(self, most: int) -> None:
         self.values: dict[str, Any] = {}
         self._left = most
 
     def add(self, name: str, value: Any) -> None:
-        """Keep a value while there is room."""
+        """Keeps a value if there is room."""
         self._left -= sum(int(v.nbytes) for v in _arrays(value))
         if self._left < 0:
             self.values.clear()
@@ -149,8 +153,8 @@ class Graph:
         self._mark_dead()
 
     def _mark_dead(self) -> None:
-        """Free every value after its last use: float64 needs twice the memory of the model as it
-        is.
+        """Marks every value to be freed after its last use, because float64 needs twice the model's
+        memory.
         """
         live = {*self.outputs, ""}
         for step in reversed(self.steps):
@@ -159,8 +163,8 @@ class Graph:
             live |= used
 
     def split(self, moved: Collection[str], outputs: Collection[str]) -> tuple[Graph, Graph]:
-        """The steps that lead to `outputs`, as two graphs: the first depends on no input of `moved`
-        and returns the further inputs of the second.
+        """Returns the steps that lead to `outputs` as two graphs. The first depends on no input of
+        `moved`, and returns the additional inputs of the second.
         """
         needed: set[str] = set(outputs)
         steps: list[Step] = []
@@ -221,8 +225,8 @@ class Graph:
         clock: Clock,
         kept: Kept | None = None,
     ) -> tuple[Any, ...]:
-        """Evaluate with positional arguments (missing ones are absent) and the values of the
-        enclosing scope; `kept` gets all that is computed.
+        """Runs the graph on positional arguments (missing ones are absent) and the values of the
+        enclosing scope. `kept` receives all computed values.
         """
         env: Env = {"": None, **self.initial}
         for name in self.captured:
@@ -237,14 +241,14 @@ class Graph:
                 env[name] = value
                 if kept is not None:
                     kept.add(name, value)
-            env[""] = None  # an operand that is left out is no result that is
+            env[""] = None  # an omitted operand must not read an omitted result
             for name in step.dead:
                 env.pop(name, None)
         return tuple(env[name] for name in self.outputs)
 
 
 def _apply(step: Step, env: Env, clock: Clock) -> Iterator[Any]:
-    """Run one node on the values of its scope."""
+    """Runs one node on the values of its scope."""
     call = _with_bodies(step, env, clock)
     operands = [env[name] for name in call.inputs]
     if clock.jitter and clock.everywhere and call.op_type in CONTRACTIONS:
@@ -262,9 +266,9 @@ def _apply(step: Step, env: Env, clock: Clock) -> Iterator[Any]:
         raise
     except MemoryError as error:
         raise Unsupported(f"{where}: out of memory") from error
-    # numpy on foreign shapes: whatever it raises, this node has no result
+    # numpy may raise anything on invalid shapes: the node has no result then
     except Exception as error:
-        # onnx.reference says so of a form that it lacks
+        # onnx.reference raises this for a form that it lacks
         kind = Unsupported if isinstance(error, NotImplementedError) else NodeFailed
         reason = " ".join(str(error).split())[:300]
         raise kind(f"{where}: {type(error).__name__}: {reason}") from error
@@ -274,7 +278,9 @@ def _apply(step: Step, env: Env, clock: Clock) -> Iterator[Any]:
 
 
 def _with_bodies(step: Step, env: Env, clock: Clock) -> Call:
-    """The call with its subgraphs as functions `body(*values)` over the scope's values."""
+    """Returns the call with its subgraphs as functions `body(*values)` that read the values of the
+    scope.
+    """
     call, step.turns = step.call, 0
     if not any(isinstance(value, Graph) for value in call.attributes.values()):
         return call

@@ -1,10 +1,10 @@
-"""The float64 reference: any ONNX model evaluated by numpy with every float32, float16 and bfloat16
-value held in float64.
+"""The float64 reference: numpy evaluates any ONNX model with all float32, float16 and bfloat16
+values in float64.
 
-A node runs through the first of: the model's own functions; our kernels (`kernels/`: operators that
-onnx.reference gets wrong, computes slowly or would round to float32); the classes of
-onnx.reference; the function body in the ONNX schema. Casts between float types do nothing. float8,
-4-bit and integer values keep their type.
+The first available implementation of a node runs: the model's own functions; our kernels
+(`kernels/`, for operators that onnx.reference gets wrong, computes slowly or would round to
+float32); the classes of onnx.reference; the function body in the ONNX schema. Casts between float
+types do nothing. float8, 4-bit and integer values keep their type.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from onnxgrad.verify.reference.onnx_reference_kernels import borrow
 from onnxgrad.verify.reference.user_operators import OWN, call_own
 from onnxgrad.verify.values import Feeds, Value, bind, dense, type_of, widen
 
-# bytes of the values of a run that others, which differ in one input, begin with
+# bytes of the values that runs which differ in one input share
 _MOST_KEPT = 2**28
 
 __all__ = ["Reference", "Unsupported", "reference"]
 
 
 def reference(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Value]:
-    """Evaluate a model in float64: output name -> array (float64 for every float output but
-    float8), list or None.
+    """Evaluates a model in float64. Returns the outputs by name: an array (float64 for every float
+    output except float8), a list or None.
 
-    Raises Unsupported where it cannot, InputError when an input is missing.
+    Raises Unsupported if the model cannot be evaluated, and InputError if an input is missing.
     """
     return Reference(model).run(feeds)
 
@@ -55,14 +55,14 @@ def _run_kernel(
 def _run_own(
     function: Callable[..., Any], call: Call, values: Sequence[Any], clock: Clock
 ) -> tuple[Any, ...]:
-    """Run an operator of the user's own."""
+    """Runs a user's operator."""
     outputs = max((i for i, name in enumerate(call.outputs, 1) if name), default=0)
     return tuple(call_own(function, outputs, list(values), call.attributes))
 
 
 class _Function:
-    """A call of a function: its body with this call's attributes bound, compiled when it first
-    runs.
+    """A call of a function: its body with this call's attributes bound. The body is compiled at its
+    first run.
     """
 
     def __init__(
@@ -94,8 +94,8 @@ class _Function:
 
 
 class _Partial:
-    """Runs of a graph that differ in one input: the values that do not depend on it are kept, if
-    `known` does not have them.
+    """Runs a graph several times with changes in one input. Values that do not depend on that input
+    are kept, unless `known` has them.
     """
 
     def __init__(
@@ -120,9 +120,9 @@ class _Partial:
 
 
 class Reference:
-    """A model compiled for evaluation in float64; `run` it on several feeds.
+    """A model compiled for evaluation in float64. `run` evaluates it on feeds.
 
-    Raises Unsupported when an operator is not known.
+    Raises Unsupported if an operator is unknown.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -148,20 +148,22 @@ class Reference:
         moved: tuple[object, str] | None = None,
         steps: bool = True,
     ) -> dict[str, Value]:
-        """Output name -> value; `outputs`: those wanted. Without `steps`, operators that quantise
-        clip and do not round.
+        """Returns the outputs by name. `outputs`: the names of the wanted outputs. `steps` False:
+        operators that quantise clip and do not round.
 
-        `moved`: a mark, and the input in which alone this run differs from all those with the same
-        mark: what does not depend on it is computed once. With "" for the input, the run in which
-        none is moved, whose values are kept if they are not too large.
+        `moved`: a mark, and the only input in which this run differs from all runs with the same
+        mark. Values that do not depend on that input are computed once. An empty name stands for
+        the run in which no input is moved; its values are kept if they are not too large.
 
-        `count`: add what this run reaches to what runs with the same `count` reached (`covered`).
+        `count`: adds the coverage of this run to that of the runs with the same `count`
+        (`covered`).
 
-        `jitter` multiplies every result of the operators `jittered` by 1 + jitter * U(-1, 1). Of
-        those that sum (MatMul, Conv, Reduce*, normalisations) it shows how much another order of
-        summation could change the result, of `kernels.ROUNDED` what rounding can do (Parker, Monte
-        Carlo arithmetic, 1997); there, what lies between -1 and 1 moves by jitter * U(-1, 1) as
-        well. Raises InputError for a missing input, Unsupported for a failure or after `seconds`.
+        `jitter` multiplies every result of the operators in `jittered` by 1 + jitter * U(-1, 1).
+        For operators that sum (MatMul, Conv, Reduce*, normalisations) this shows how much another
+        order of summation could change the result. For `kernels.ROUNDED` it shows the effect of
+        rounding (Parker, Monte Carlo arithmetic, 1997); then results of `kernels.BOUNDED` also move
+        by jitter * U(-1, 1). Raises InputError for a missing input, and Unsupported for a failure
+        or after `seconds`.
         """
         graph = self.compiled
         if count is not None and count != self._counted:
@@ -195,7 +197,7 @@ class Reference:
 
     def _behind(self, moved: tuple[object, str], wanted: tuple[str, ...]) -> _Partial:
         if self._partial is None or self._partial.key != (moved, wanted):
-            self._partial = None  # what it keeps is large
+            self._partial = None  # free the old values first: they are large
             mark, known = self._base
             self._partial = _Partial(
                 (moved, wanted), self.compiled, known if mark == moved[0] else {}
@@ -203,8 +205,8 @@ class Reference:
         return self._partial
 
     def covered(self, count: object, then: str = "") -> list[Item]:
-        """Returns the items that the runs with this `count` reached. `then` "mark": remember that;
-        "back": return to it first.
+        """Returns the items that the runs with this `count` reached. `then`: "mark" saves the
+        counts, and "back" first returns to them.
         """
         if count != self._counted:
             return []
@@ -213,14 +215,14 @@ class Reference:
         return joined(item for c in self.targets.counters() for item in c.items())
 
     def graph(self, graph: onnx.GraphProto, opsets: Mapping[str, int]) -> Graph:
-        """Compile a graph or subgraph."""
+        """Compiles a graph or subgraph."""
         initial: Env = {t.name: widen(elements(t)) for t in graph.initializer}
         initial |= {t.values.name: dense(t) for t in graph.sparse_initializer}
         inputs, outputs = [v.name for v in graph.input], [v.name for v in graph.output]
         return Graph(self, graph.node, inputs, outputs, initial, opsets)
 
     def defaults(self, domain: str, op_type: str, version: int) -> dict[str, onnx.AttributeProto]:
-        """The default attributes of an operator's schema; none for an unknown operator."""
+        """Returns the default attributes of an operator's schema; none for an unknown operator."""
         key = (domain, op_type, version)
         if key not in self._defaults:
             try:
@@ -234,8 +236,8 @@ class Reference:
         return self._defaults[key]
 
     def implementation(self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]) -> Run:
-        """Returns the function that runs a node; raises Unsupported for an operator that nothing
-        implements.
+        """Returns the function that runs a node. Raises Unsupported if the operator has no
+        implementation.
         """
         own = self.functions.get((node.domain, node.op_type, node.overload))
         if own is not None:
@@ -265,7 +267,7 @@ class Reference:
             raise Unsupported(f"the operator {name} has no reference implementation")
 
         def expand(call: Call, values: Sequence[Any], clock: Clock) -> tuple[Any, ...]:
-            """The body depends on the operands' types, so it is built when they are known."""
+            """Builds the body when the operands' types are known, because it depends on them."""
             types = [type_of(value).SerializeToString() for value in values]
             body = onnx.FunctionProto()
             body.ParseFromString(

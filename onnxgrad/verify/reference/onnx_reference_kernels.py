@@ -13,20 +13,20 @@ from onnx.reference.ops._op_list import _build_registered_operators
 from onnxgrad.ir.protobufs import keep
 from onnxgrad.verify.reference.kernels import BY_BODY, Call, Unsupported
 
-# what finds the class of an operator, by domain
+# the function that finds the class of an operator, by domain
 _FIND: Mapping[str, Callable[..., Any]] = {
     "": load_op,
     "ai.onnx.ml": aionnxml.load_op,
     "ai.onnx.preview.training": aionnx_preview_training.load_op,
 }
-# the operators that it implements by a class, not by the body in their schema
+# the operators that onnx.reference implements by a class, not by their schema's body
 _CLASSES: Mapping[str, Any] = _build_registered_operators()
 
 
 def borrow(
     node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]
 ) -> Callable[..., tuple[Any, ...]] | None:
-    """The class of onnx.reference for a node as a kernel; None where it has none, or one that
+    """Returns the class of onnx.reference for a node as a kernel; None if there is none, or if it
     rounds to float32.
     """
     known = (
@@ -54,7 +54,7 @@ def borrow(
         )
     # onnx.reference raises RuntimeError, TypeError, ValueError, ... alike
     except Exception as error:
-        if "No registered implementation" in str(error):  # and then every operator that has one
+        if "No registered implementation" in str(error):  # the message then lists all operators
             return None
         raise Unsupported(f"{call.op_type}: {' '.join(str(error).split())[:300]}") from error
 
@@ -68,4 +68,4 @@ def borrow(
 
 
 def _silent(*_: object) -> None:
-    """onnx.reference wants somewhere to log to."""
+    """Discards log messages; onnx.reference requires a log function."""

@@ -1,6 +1,6 @@
 """Models compiled for the float64 reference in the child process, by key, as
-`running.child.Sessions` keeps those of onnxruntime. The child imports this module, and with it
-onnx, when it is first needed.
+`running.child_sessions.Sessions` keeps those of onnxruntime. The child imports this module, and
+with it onnx, when it first needs it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KEPT = 2  # float64 weights are large: the original and the candidate
 
 
 class References:
-    """Compiled models of this process by key, the least recently used dropped first."""
+    """The compiled models of this process by key. The least recently used is dropped first."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, Reference] = OrderedDict()
@@ -29,8 +29,8 @@ class References:
     def open(
         self, ask: Ask, key: str, model: bytes | bytearray | str, own: list[tuple[str, str]]
     ) -> None:
-        """Compile a model: its serialized bytes, or a path whose external data is read as well.
-        `own`: operators that our parent computes, when we `ask` it.
+        """Compiles a model: its serialized bytes, or a path whose external data is read as well.
+        `own`: operators that the parent computes when we `ask` it.
         """
         OWN.clear()
         for domain, op in own:
@@ -42,8 +42,9 @@ class References:
     def run(
         self, key: str, feeds: Mapping[str, Any], outputs: list[str] | None, options: dict[str, Any]
     ) -> Any:
-        """`Reference.run`, of its results those named; None where `key` is not open. `everywhere`:
-        jitter moves what rounds, not only what sums; `deployed`: as far as onnxruntime is off.
+        """Returns the `outputs` of `Reference.run`, or None if `key` is not open. `everywhere`:
+        jitter moves every result that rounds, not only sums. `deployed`: it moves them by the
+        measured errors of onnxruntime.
         """
         reference = self._open.get(key)
         if reference is None:
@@ -54,7 +55,7 @@ class References:
         return reference.run(feeds, jittered=jittered, outputs=outputs, **options)
 
     def covered(self, key: str, count: object, then: str) -> list[tuple[Any, ...]]:
-        """`Reference.covered`; nothing where the model is not open."""
+        """Returns `Reference.covered`; nothing if the model is not open."""
         reference = self._open.get(key)
         return [] if reference is None else [tuple(item) for item in reference.covered(count, then)]
 
@@ -67,8 +68,8 @@ def _asking(ask: Ask, domain: str, op: str) -> Callable[..., tuple[Any, ...]]:
 
 
 def infer_types(model: bytes | bytearray) -> bytes:
-    """The model with the types and shapes that onnx infers, sizes computed by the model
-    included.
+    """Returns the model with the types and shapes that onnx infers, including sizes that the model
+    computes.
     """
     found = onnx.shape_inference.infer_shapes(
         onnx.load_model_from_string(bytes(model)), data_prop=True
@@ -81,7 +82,7 @@ def _read(model: bytes | bytearray | str) -> onnx.ModelProto:
         return onnx.load_model_from_string(bytes(model))
     try:
         return onnx.load(model)
-    # onnx raises its checker's ValidationError, OSError, ValueError, RuntimeError
+    # onnx raises its checker's ValidationError, OSError, ValueError or RuntimeError
     except Exception as error:
         raise InputError(
             f"{model}: its external data cannot be read: {' '.join(str(error).split())[:200]}"

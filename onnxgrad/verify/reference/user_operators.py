@@ -2,7 +2,7 @@
 registered them.
 
 The reference runs in a child process without the user's modules. There, each of these operators
-calls the parent (`running.child`, `Child.ask`).
+calls the parent (`running.child_process`, `Child.ask`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ OWN: dict[tuple[str, str], Callable[..., Any]] = {}
 
 @known_keywords
 def kernel(name: str) -> Callable[[_F], _F]:
-    """Say what an operator of your own computes, for proofs and for `check_gradient`: a numpy
-    function of its operands, with its attributes as keywords.
+    """Registers the numpy function that computes an operator of your own, for proofs and for
+    `check_gradient`. The function receives the operands, and the attributes as keywords.
 
-    `name` is "my.domain::Op". An operand that is left out arrives as None. Floats arrive, and are
-    expected, in float64, whatever the file declares, so that a change shows that rounding would
-    hide. Several outputs are a tuple. Where onnxruntime does not know the operator (`custom_ops`),
-    the onnxruntime check does not run, and the verdict says so. Raises InputError for an operator
-    that ONNX defines.
+    `name` is "my.domain::Op". An omitted operand is None. Floats are float64, in operands and in
+    results, whatever the file declares, so that rounding cannot hide a change. Several outputs are
+    a tuple. If onnxruntime does not know the operator (see `custom_ops`), the onnxruntime check
+    does not run, and the verdict says so. Raises InputError for an operator that ONNX defines.
 
     >>> @onnxgrad.kernel("my.domain::Power")
     ... def power(x, *, exponent=2.0):
@@ -57,8 +56,8 @@ def kernel(name: str) -> Callable[[_F], _F]:
 
 
 def own_operators(model: onnx.ModelProto) -> list[str]:
-    """The operators in a model, its functions and nested graphs that a function of the user's
-    computes.
+    """Returns the operators in a model, its functions and nested graphs for which the user
+    registered a function.
     """
     if not OWN:
         return []
@@ -72,8 +71,8 @@ def own_operators(model: onnx.ModelProto) -> list[str]:
 
 
 def unknown_to_onnxruntime(model: onnx.ModelProto, reason: str) -> str:
-    """The user's own operators of a model, where onnxruntime refused it for the `reason` that it
-    does not know some operator; else empty.
+    """Returns the user's own operators of a model, if the `reason` of onnxruntime's error is an
+    unknown operator; otherwise an empty text.
     """
     return ", ".join(own_operators(model)) if NOT_KNOWN in reason else ""
 
@@ -82,7 +81,7 @@ def call_own(
     function: Callable[..., Any], outputs: int, operands: list[Any], attributes: dict[str, Any]
 ) -> list[Any]:
     """Returns the results of the user's function: `outputs` arrays. Its exceptions reach the
-    caller; a result of another kind is a TypeError.
+    caller. Other results raise a TypeError.
     """
     found = function(*operands, **attributes)
     listed = list(found) if isinstance(found, tuple) else [found]

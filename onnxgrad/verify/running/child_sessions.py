@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 CACHED_SESSIONS = 6
-# on a device each holds its weights and an arena there: the two that are compared
+# on a device, each session holds its weights and an arena: keep the two that are compared
 DEVICE_SESSIONS = 2
 CPU = "CPUExecutionProvider"
 
@@ -38,13 +38,13 @@ EXOTIC: dict[str, tuple[int, str, int]] = {
 
 
 def tensor_kind(type_name: str) -> str:
-    """'tensor(bfloat16)' -> 'bfloat16'; anything that is not a plain tensor -> ''."""
+    """Returns 'bfloat16' for 'tensor(bfloat16)', and '' for anything but a plain tensor."""
     return type_name[7:-1] if type_name.startswith("tensor(") else ""
 
 
 def preload(ort: Any) -> None:
-    """Load the libraries that the providers of devices need, which pip puts beside the packages
-    and not on the system's path. Raises what onnxruntime raises; what it prints is dropped.
+    """Loads the libraries that device providers need. pip puts them beside the packages, not on the
+    system's path. Raises onnxruntime's exceptions, and drops its output.
     """
     if hasattr(ort, "preload_dlls"):
         with contextlib.redirect_stdout(io.StringIO()):
@@ -52,7 +52,7 @@ def preload(ort: Any) -> None:
 
 
 class Sessions:
-    """onnxruntime sessions of this process by key, the least recently used dropped first."""
+    """The onnxruntime sessions of this process by key. The least recently used is dropped first."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, Any] = OrderedDict()
@@ -66,8 +66,8 @@ class Sessions:
     def open(
         self, key: str, model: bytes | bytearray | str, config: dict[str, Any]
     ) -> dict[str, Any]:
-        """Build a session; `model` is the serialized bytes or a path. Answers what the session
-        offers.
+        """Opens a session; `model` is the serialized bytes or a path. Returns a description of the
+        session.
         """
         import onnxruntime as ort
 
@@ -138,8 +138,8 @@ class Sessions:
         return self._open[key]
 
     def time(self, key: str, feeds: dict[str, Any], count: int) -> list[tuple[float, float]]:
-        """(wall, CPU) seconds of each of `count` runs; CPU time is that of all threads of this
-        process.
+        """Returns the (wall, CPU) seconds of each of `count` runs. CPU time is that of all threads
+        of this process.
         """
         session = self._used(key)
         names = [o.name for o in session.get_outputs()]
@@ -152,8 +152,8 @@ class Sessions:
         return found
 
     def peak(self, key: str, feeds: dict[str, Any], provider: str) -> int | None:
-        """Bytes of the arena behind the provider's nodes at most, in one run of a session that
-        keeps a profile, which ends; None if this onnxruntime does not count them.
+        """Returns the most bytes of the provider's arena in one run of a session that keeps a
+        profile; None if this onnxruntime does not count them. Closes the session.
         """
         self.time(key, feeds, 1)
         return _most_in_use(self._open.pop(key).end_profiling(), provider)
@@ -162,8 +162,8 @@ class Sessions:
 def _call(
     session: Any, names: Collection[str], feeds: dict[str, Any]
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Returns the method of a session that computes the outputs `names`, and what it takes:
-    `feeds`, or OrtValues if a type is involved that numpy lacks.
+    """Returns the method of a session that computes the outputs `names`, and its argument: `feeds`,
+    or OrtValues if a type is involved that numpy lacks.
     """
     inputs = (*session.get_inputs(), *session.get_overridable_initializers())
     kinds = {i.name: tensor_kind(i.type) for i in inputs if i.name in feeds}
@@ -176,8 +176,8 @@ def _call(
 
 
 def _most_in_use(path: str, provider: str) -> int | None:
-    """The largest count of the arena behind the provider's nodes in a profile, which has a line
-    for each node that ran; its names are not escaped.
+    """Returns the largest count of the provider's arena in a profile. The profile has a line for
+    each node that ran, and its names are not escaped.
     """
     behind, most, cut = f'"provider" : "{provider}"'.encode(), None, False
     with open(path, "rb") as lines:
@@ -192,8 +192,8 @@ def _most_in_use(path: str, provider: str) -> int | None:
 
 
 def _of_width(value: Any, kind: str) -> Any:
-    """The numbers of maps as wide as they were computed: onnxruntime returns Python's floats, which
-    look like doubles.
+    """Returns maps with numbers of the declared width, because onnxruntime returns Python floats,
+    which look like doubles.
     """
     if "map(" not in kind:
         return value
@@ -204,7 +204,9 @@ def _of_width(value: Any, kind: str) -> Any:
 
 
 def _placement(session: Any) -> dict[str, int]:
-    """How many nodes each provider took; nothing where onnxruntime is too old to record it."""
+    """Returns the number of nodes on each provider; empty if onnxruntime is too old to
+    record it.
+    """
     counts: dict[str, int] = {}
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return counts
@@ -214,8 +216,8 @@ def _placement(session: Any) -> dict[str, int]:
 
 
 def _to_ort(value: Any, kind: str) -> Any:
-    """A numpy array (ml_dtypes included) as an OrtValue on the CPU; types below 8 bits are
-    packed low bits first.
+    """Returns a numpy array (ml_dtypes included) as an OrtValue on the CPU. Types below 8 bits are
+    packed, low bits first.
     """
     import onnxruntime as ort
 
@@ -251,7 +253,7 @@ def _from_ort(value: Any) -> Any:
 
 
 def pack(values: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
-    """uint8 array of `bits`-wide values -> bytes, the first value in the lowest bits."""
+    """Packs a uint8 array of `bits`-wide values into bytes, the first value in the lowest bits."""
     per = 8 // bits
     padded = np.zeros((-(-values.size // per), per), np.uint8)
     padded.reshape(-1)[: values.size] = values & (2**bits - 1)
@@ -261,6 +263,6 @@ def pack(values: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
 
 
 def unpack(raw: np.ndarray[Any, Any], bits: int, count: int) -> np.ndarray[Any, Any]:
-    """The inverse of `pack`; ml_dtypes reads only the low bits of each byte."""
+    """Reverses `pack`; ml_dtypes reads only the low bits of each byte."""
     shifts = np.arange(8 // bits, dtype=np.uint8) * bits
     return np.asarray((raw[:, None] >> shifts) & (2**bits - 1), np.uint8).reshape(-1)[:count]

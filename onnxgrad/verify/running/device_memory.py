@@ -23,7 +23,7 @@ Ask = Callable[..., Any]  # (stage, verb, *arguments) -> the answer of a child p
 
 _SIDE = 1 << 20  # elements of the weight, the input and the result of the known model
 _KNOWN = 3 * 4 * _SIDE
-# the arena rounds a request up to less than its double
+# the arena rounds a request up, to less than twice its size
 _MOST = 3 * _KNOWN
 _KEY = "counted"
 
@@ -31,8 +31,8 @@ _KEY = "counted"
 def peak_on_device(
     ask: Ask, payload: bytes | str, config: Mapping[str, Any], feeds: Feeds, version: str
 ) -> int:
-    """Return the bytes that the weights, inputs and values of a run take on the device at most.
-    CUDA's context and libraries are not among them.
+    """Returns the most bytes that the weights, inputs and values of a run occupy on the device,
+    without CUDA's context and libraries.
 
     Raises InputError if this onnxruntime does not count them.
     """
@@ -61,7 +61,7 @@ def _not_counted(version: str, why: str) -> InputError:
 
 @functools.cache
 def _known_model() -> bytes:
-    """y = x * w, which is not folded, over float32 vectors of 4 MiB."""
+    """Returns a model of y = x * w, which is not folded, over float32 vectors of 4 MiB."""
     weight = numpy_helper.from_array(np.ones(_SIDE, np.float32), "w")
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [_SIDE]) for n in "xy")
     graph = helper.make_graph([helper.make_node("Mul", ["x", "w"], ["y"])], "g", [x], [y], [weight])

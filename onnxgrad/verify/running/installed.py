@@ -30,8 +30,8 @@ _PACKAGES = (
 
 @functools.cache
 def runtime_limits() -> tuple[int, int]:
-    """(highest IR version, highest opset) that the installed onnxruntime loads by default, found by
-    loading a one-node model.
+    """Returns (highest IR version, highest opset) that the installed onnxruntime loads by default.
+    Finds them by loading a one-node model.
     """
 
     def loads(ir_version: int, opset: int) -> bool:
@@ -49,7 +49,7 @@ def runtime_limits() -> tuple[int, int]:
 
     ir_version = highest(
         8, lambda v: loads(v, 17)
-    )  # every onnxruntime that this package supports takes IR 8 and opset 17
+    )  # every supported onnxruntime accepts IR 8 and opset 17
     return ir_version, highest(17, lambda v: loads(ir_version, v))
 
 
@@ -62,8 +62,8 @@ def _probe(ir_version: int, opset: int) -> bytes:
 
 
 def doctor_report() -> dict[str, Any]:
-    """Versions, limits of the installed onnxruntime, and whether each provider runs a tiny graph;
-    JSON's types only.
+    """Returns versions, limits of the installed onnxruntime, and whether each provider runs a tiny
+    graph, in JSON's types.
 
     Keys: python, packages {name: version or None}, onnxruntime, max_ir, max_opset, available
     [provider], providers {cpu, cuda: {works, why}}, problems [text].
@@ -104,7 +104,7 @@ def _version(package: str) -> str | None:
 
 
 def _works(provider: str) -> dict[str, Any]:
-    """Run y = x @ x on the provider."""
+    """Runs y = x @ x on the provider."""
     text = (
         '<ir_version: 8, opset_import: ["": 17]> g (float[2,2] x) => (float[2,2] y) { y = '
         "MatMul(x, x) }"

@@ -11,16 +11,16 @@ from typing import Any
 
 from onnxgrad.limits import Limits, limited
 
-# seconds between the first call to stop and the next, should the first be lost in an `except`
+# seconds between two alarms, because an `except` may swallow the first
 _AGAIN = 5.0
-# bytes of address space that our process has beyond what it holds when the work begins
+# bytes of address space for our process beyond its size when the work begins
 _ROOM = 1 << 29
 
 
 @contextlib.contextmanager
 def bounding_us(timeout: float | None, max_memory: int | str | None) -> Iterator[None]:
-    """`limits.limited`, and where we are the main thread our own time by an alarm, our memory by
-    our address space. Raises LimitReached.
+    """Applies `limits.limited`. In the main thread, also limits our own time by an alarm and our
+    own memory by our address space. Raises LimitReached.
     """
     with limited(timeout, max_memory) as limits, _alarm(limits), _address_space(limits):
         try:
@@ -56,7 +56,7 @@ def _address_space(limits: Limits) -> Iterator[None]:
         import resource
 
         held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    except (ImportError, OSError):  # no such limit there
+    except (ImportError, OSError):  # this system has no such limit
         yield
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -69,5 +69,5 @@ def _address_space(limits: Limits) -> Iterator[None]:
 
 
 def _alone() -> bool:
-    """Another thread shares clock and memory with work that is not ours."""
+    """True in the main thread. Another thread shares clock and memory with unrelated work."""
     return threading.current_thread() is threading.main_thread()

@@ -1,4 +1,4 @@
-"""Models loaded in onnxruntime in a pooled child process, with the user's custom operators."""
+"""Models loaded by onnxruntime in a pooled child process, with the user's custom operators."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ LIBRARIES: dict[str, None] = {}
 
 @known_keywords
 def custom_ops(path: str | os.PathLike[str]) -> None:
-    """Have onnxruntime load a library of custom operators (`SessionOptions.
-    register_custom_ops_library`) wherever it runs a model: proofs, `check_gradient`, benchmarks,
-    training.
+    """Makes onnxruntime load a library of custom operators
+    (`SessionOptions.register_custom_ops_library`) for every model that it runs: in proofs,
+    `check_gradient`, benchmarks and training.
 
-    It is native code, which runs with your rights: in child processes, and in this one for a
-    `Trainer`. `onnxgrad.temporary_rules` forgets it. Raises InputError for a file that is not
-    there; one that onnxruntime cannot load is refused when a model runs.
+    The library is native code and runs with your rights: in child processes, and in this process
+    for a `Trainer`. `onnxgrad.temporary_rules` forgets it afterwards. Raises InputError if the file
+    does not exist. A library that onnxruntime cannot load raises an error when a model runs.
     """
     found = Path(path).absolute()
     if not found.is_file():
@@ -49,8 +49,8 @@ def cannot_load(library: str, why: str) -> InputError:
 
 
 def register(options: Any) -> None:
-    """Have the sessions of onnxruntime's `options`, in this process, load the libraries. Raises
-    InputError for one that onnxruntime cannot load.
+    """Registers the libraries in onnxruntime's session `options`, in this process. Raises
+    InputError if onnxruntime cannot load one.
     """
     for library in LIBRARIES:
         try:
@@ -63,11 +63,11 @@ class RuntimeMissing(InputError):
     """onnxruntime is not installed."""
 
 
-# TF32 rounds float32 products to 10 bits; a proof wants the arithmetic that the file asks for.
+# TF32 rounds float32 products to 10 bits; a proof needs the arithmetic that the file specifies.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cpu": {}, "cuda": {"use_tf32": "0"}}
-_MOST_CHARACTERS = 4000  # characters of a message that are looked at
-# "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : " and the C++ function that refused: both say less
-# than what follows them
+_MOST_CHARACTERS = 4000  # characters of a message that are searched
+# "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : " and the C++ function that raised it: both are less
+# useful than the text after them
 _CLUTTER = re.compile(
     r"^\[ONNXRuntimeError\] : \d+ : \w+ : |\S*/onnxruntime/\S+:\d+ "
     r"[^()]*\([^()]*\) (const )?"
@@ -77,7 +77,7 @@ _NO_MEMORY = re.compile(r"bad_alloc|bad allocation|[Ff]ailed to allocate memory|
 
 
 def _held(provider: str) -> AbstractContextManager[Child]:
-    """The warm child of a provider, for this thread alone."""
+    """Returns the warm child of a provider, locked for this thread."""
     return held(provider, _preload if provider != "cpu" else None)
 
 
@@ -96,7 +96,7 @@ def cannot_preload(why: str) -> InputError:
 
 
 def _ask(child: Child, timeout: float, stage: str, verb: str, *arguments: Any) -> Any:
-    """`ask`, which raises this package's errors if the child refuses."""
+    """Calls `Child.ask`, and raises this package's errors if the child refuses."""
     try:
         return child.ask(timeout, verb, *arguments)
     except Refused as refused:
@@ -111,16 +111,16 @@ def _ask(child: Child, timeout: float, stage: str, verb: str, *arguments: Any) -
 
 
 def _plain_words(message: str) -> str:
-    """Returns onnxruntime's message without its clutter, cut: it may hold a name of megabytes,
-    through which no search goes from each of its letters.
+    """Returns onnxruntime's message without its clutter. The message is cut first: it may contain a
+    name of megabytes, which makes the search slow.
     """
     return _CLUTTER.sub("", message[:_MOST_CHARACTERS])[:400]
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An input or output as onnxruntime reports it: type 'tensor(float)', shape of sizes,
-    symbols and None.
+    """An input or output as onnxruntime describes it: a type such as 'tensor(float)', and a shape
+    of sizes, symbols and None.
     """
 
     name: str
@@ -130,7 +130,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Session:
-    """A model loaded in the child. It comes back by itself when the child died or dropped it."""
+    """A model loaded in the child. It is loaded again if the child died or dropped it."""
 
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
@@ -143,17 +143,16 @@ class Session:
 
     @property
     def idle(self) -> bool:
-        """Whether the provider got none of the nodes, so that all run on the CPU."""
+        """True if the provider got none of the nodes, so that all run on the CPU."""
         return bool(self.placement) and not self.placement.get(PROVIDERS[self.provider])
 
     def run(
         self, feeds: Feeds, *, outputs: Sequence[str] | None = None, timeout: float = SECONDS
     ) -> dict[str, Value]:
-        """One run. `feeds` by input name; answers output name -> array (ml_dtypes for bf16, fp8, 4
-        bits), list or None.
+        """Runs the model once. `feeds`: by input name. Returns the outputs by name: an array
+        (ml_dtypes for bfloat16, float8 and 4 bits), a list or None.
 
-        Raises InputError for feeds that do not fit the inputs' names, RunFailed for everything that
-        onnxruntime refuses.
+        Raises InputError if an input is missing or unknown, and RunFailed if onnxruntime fails.
         """
         missing = [
             i.name for i in self.inputs if i.name not in feeds and not i.type.startswith("optional")
@@ -168,16 +167,16 @@ class Session:
     def time(
         self, feeds: Feeds, count: int, *, timeout: float = SECONDS
     ) -> list[tuple[float, float]]:
-        """(wall, CPU) seconds of each of `count` runs, measured in the child. Raises RunFailed
-        as `run` does.
+        """Returns the (wall, CPU) seconds of each of `count` runs, measured in the child. Raises
+        RunFailed as `run` does.
         """
         found = self._ask(timeout, "time", _all_plain(feeds), count)
         return cast("list[tuple[float, float]]", found)
 
     def peak_memory(self, feeds: Feeds, *, timeout: float = SECONDS) -> int | None:
-        """Bytes that loading the model and one run take at most, in a process of its own, beyond
-        what onnxruntime takes without a model: resident ones on the CPU, None on systems without
-        /proc; those of onnxruntime's arena on a device.
+        """Returns the most bytes that loading the model and one run need, in a separate process,
+        beyond onnxruntime without a model. On the CPU this is resident memory, and None on systems
+        without /proc. On a device it is the memory of onnxruntime's arena.
 
         Raises RunFailed, and InputError if this onnxruntime does not count a device's memory.
         """
@@ -198,9 +197,7 @@ class Session:
         return max(peak - before, 0) if peak else None
 
     def _ask(self, timeout: float, verb: str, *arguments: Any) -> Any:
-        """One request about this session, which the child opens first where it is not open (any
-        more).
-        """
+        """Sends a request about this session. The child opens the session first if necessary."""
         with _held(self.provider) as child:
             if not _ask(child, timeout, "load", "has", self._key):
                 _ask(
@@ -220,8 +217,8 @@ def _all_plain(feeds: Feeds) -> dict[str, Value]:
 
 
 def _plain(value: Value) -> Value:
-    """numpy's own string arrays become object arrays, the only kind of string tensor that
-    onnxruntime takes.
+    """Converts numpy's string arrays to object arrays, the only string tensors that onnxruntime
+    accepts.
     """
     if isinstance(value, list):
         return [_plain(v) for v in value]
@@ -246,13 +243,13 @@ def open_session(
     keep: int = CACHED_SESSIONS,
     may_idle: bool = False,
 ) -> Session:
-    """Load a model in the child. `session_options`: onnxruntime's session configuration entries.
-    `keep`: how many sessions the child may hold (two on a device); beyond that the least recently
-    used one is dropped, and comes back at its next run. `may_idle`: no node need run on the
-    provider.
+    """Loads a model in the child. `session_options`: onnxruntime's session configuration entries.
+    `keep`: how many sessions the child may hold (two on a device). Beyond that, the least recently
+    used session is dropped, and loaded again at its next run. `may_idle`: accept a model of which
+    no node runs on the provider.
 
-    Raises InputError when the provider (or onnxruntime) is missing, RunFailed when the model does
-    not load.
+    Raises InputError if the provider or onnxruntime is missing, and RunFailed if the model does not
+    load.
     """
     if provider not in PROVIDERS:
         raise InputError(f"unknown provider {provider!r}: choose one of {', '.join(PROVIDERS)}")
@@ -270,8 +267,8 @@ def open_session(
     }
     key = f"{digest} {optimize} {threads} {sorted(session_options.items())} {list(LIBRARIES)}"
     with _held(provider) as child:
-        # by sessions of other models, which come back when they are wanted; a device holds few, and
-        # its own libraries and context are gigabytes of the process
+        # drop sessions of other models, which are loaded again on demand; a device holds few, and
+        # its libraries and context alone need gigabytes
         if provider == "cpu" and child.resident() > current().memory / 4:
             child.kill()
     with _held(provider) as child:
@@ -296,7 +293,7 @@ def open_session(
 
 
 def close_sessions(provider: str) -> None:
-    """Drop the sessions that the child holds; each comes back by itself at its next run."""
+    """Drops the sessions that the child holds. Each is loaded again at its next run."""
     with _held(provider) as child:
         _ask(child, SECONDS, "load", "close")
 
@@ -323,8 +320,8 @@ def how_to_get(provider: str, available: Sequence[str]) -> str:
 
 @functools.cache
 def versions() -> dict[str, Any]:
-    """{'onnxruntime': version, 'providers': [...]} of what is installed. Raises InputError where
-    nothing is.
+    """Returns {'onnxruntime': version, 'providers': [...]} of the installation. Raises InputError
+    if onnxruntime is not installed.
     """
     with _held("cpu") as child:
         return cast("dict[str, Any]", _ask(child, 60.0, "load", "versions"))
@@ -341,7 +338,7 @@ def run_many(
     timeout: float = SECONDS,
     session_options: Mapping[str, str] = {},
 ) -> list[dict[str, Value]]:
-    """`run` for several feeds over one session."""
+    """Runs a model in onnxruntime on several feeds, with one session."""
     session = open_session(
         model,
         provider=provider,
@@ -364,10 +361,10 @@ def run(
     timeout: float = SECONDS,
     session_options: Mapping[str, str] = {},
 ) -> dict[str, Value]:
-    """Run a model once in onnxruntime and answer its outputs by name.
+    """Runs a model once in onnxruntime and returns its outputs by name.
 
-    Raises InputError for a missing provider or input, RunFailed when onnxruntime refuses, dies, or
-    exceeds `timeout` seconds.
+    Raises InputError if a provider or an input is missing, and RunFailed if onnxruntime fails,
+    crashes or exceeds `timeout` seconds.
     """
     return run_many(
         model,

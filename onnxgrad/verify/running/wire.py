@@ -13,12 +13,12 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 _PIPE = 1 << 12  # bytes that every pipe holds
-_INSIDE = 4096  # bytes up to which a buffer is pickled with the message: one read less
+_INSIDE = 4096  # bytes of the largest buffer that is pickled with the message, which saves a read
 
 
 def send(stream: BinaryIO, message: Any, *, large: Callable[[], object] = lambda: None) -> None:
-    """Write one message; large array buffers go out of band. `large` is called first if the message
-    is larger than a pipe holds, so that writing may have to wait for the reader.
+    """Writes one message; large array buffers go out of band. Calls `large` first if the message is
+    larger than a pipe holds, because writing may then wait for the reader.
     """
     buffers: list[pickle.PickleBuffer] = []
 
@@ -42,8 +42,8 @@ def send(stream: BinaryIO, message: Any, *, large: Callable[[], object] = lambda
 
 
 def receive(stream: BinaryIO, *, large: Callable[[], object] = lambda: None) -> Any:
-    """Read one message. `large` is called once it begins to be read, if it is larger than a pipe
-    holds. Raises EOFError when the peer is gone.
+    """Reads one message. Calls `large` after the first bytes if the message is larger than a pipe
+    holds. Raises EOFError if the peer is gone.
     """
     size, count = struct.unpack("<QI", _exactly(stream, 12))
     sizes = struct.unpack(f"<{count}Q", _exactly(stream, 8 * count))

@@ -1,8 +1,8 @@
 """The kernels of the float64 reference for operators that `onnx_reference_kernels.py` cannot
 borrow.
 
-Each states in one word why it exists. They compute in float64 whatever the declared type, read
-attributes and operands of every opset, and never run in onnxruntime.
+Each kernel states in one word why it exists. Kernels compute in float64 whatever the declared type,
+read attributes and operands of every opset, and never run in onnxruntime.
 """
 
 from onnxgrad.verify.reference.kernels import (  # noqa: F401  # they register their kernels
@@ -21,7 +21,7 @@ from onnxgrad.verify.reference.kernels import (  # noqa: F401  # they register t
 )
 from onnxgrad.verify.reference.kernels.registry import KERNELS, UNTIL, WHY, Call, Unsupported
 
-# operators that add many terms, in an order that an implementation may choose
+# operators that add many terms, in an order that the implementation chooses
 CONTRACTIONS = frozenset({
     "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "ReduceSum", "ReduceMean",
     "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceLogSum", "Softmax",
@@ -30,7 +30,7 @@ CONTRACTIONS = frozenset({
     "GRU", "RNN", "Attention", "CumSum", "Sum", "FusedMatMul", "FusedConv", "DeformConv",
     "MatMulNBits", "MatMulBnb4", "GroupQueryAttention",
 })  # fmt: skip
-# what rounds: those, and arithmetic element by element
+# operators that round: those above, and elementwise arithmetic
 ROUNDED = CONTRACTIONS | {
     "Add", "Sub", "Mul", "Div", "Pow", "Exp", "Log", "Sqrt", "Reciprocal", "Erf", "Sigmoid", "Tanh",
     "Softplus", "Gelu", "Sin", "Cos", "Tan", "Softsign", "Mish", "Swish", "HardSwish",
@@ -38,20 +38,20 @@ ROUNDED = CONTRACTIONS | {
     "LpPool", "LRN", "Sinh", "Cosh", "Asin", "Acos", "Atan", "Asinh", "Acosh", "Atanh",
     "ThresholdedRelu", "ReduceProd", "CumProd", "QuickGelu", "FastGelu", "BiasGelu",
 }  # fmt: skip
-# by how many half units in the last place onnxruntime's kernels for float32 are off, measured on
-# 40,000 numbers between -10 and 10; all else by one
+# the error of onnxruntime's float32 kernels in half units in the last place, measured on 40,000
+# numbers between -10 and 10; 1 for all other operators
 DEPLOYED: dict[str, float] = {
     **dict.fromkeys(ROUNDED, 1.0), "Tanh": 4, "Sigmoid": 4, "Softmax": 8, "LogSoftmax": 3, "Log": 3,
     "Softplus": 5, "Mish": 8, "Atan": 5, "Asin": 7, "Acos": 4, "Softsign": 2, "Sin": 2, "Cos": 2,
     "Sinh": 2, "Cosh": 2, "Asinh": 2, "Atanh": 2, "Gelu": 4, "FastGelu": 8,
 }  # fmt: skip
-# onnxruntime computes these to an absolute precision, from values between -1 and 1
+# onnxruntime computes these to an absolute precision, through values between -1 and 1
 BOUNDED = frozenset({
     "Celu", "Cos", "Elu", "Erf", "FastGelu", "Gelu", "HardSigmoid", "LogSoftmax", "Mish",
     "QuickGelu", "Selu", "Sigmoid", "Sin", "Softmax", "Softplus", "Swish", "Tanh",
 })  # fmt: skip
-# operators whose function body in the schema is evaluated although onnx.reference has a class: the
-# class rounds to float32
+# operators evaluated by the function body in their schema, because the class in onnx.reference
+# rounds to float32
 BY_BODY = frozenset({"CausalConvWithState", "LinearAttention"})
 __all__ = [
     "BOUNDED", "BY_BODY", "CONTRACTIONS", "DEPLOYED", "KERNELS", "ROUNDED", "UNTIL", "WHY", "Call",

@@ -1,5 +1,5 @@
-"""If, Loop, Scan and other operators with subgraphs; types and constants, whose narrow floats are
-float64 here; random numbers that both graphs share.
+"""If, Loop, Scan and other operators with subgraphs; types and constants, whose narrow floats
+become float64; random numbers, which both graphs of a proof share.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FLOATS = {
 
 
 def dtype_of(code: int) -> np.dtype[Any]:
-    """The dtype that a TensorProto type has in this reference."""
+    """Returns the dtype of a TensorProto type in this reference."""
     return np.dtype(np.float64) if code in _FLOATS else onnx.helper.tensor_dtype_to_np_dtype(code)
 
 
@@ -35,7 +35,9 @@ def if_(call: Call, condition: Array) -> tuple[Any, ...]:
 
 @kernel("Loop", why="missing")
 def loop(call: Call, trips: Array | None, condition: Array | None, *state: Any) -> tuple[Any, ...]:
-    """Raises Unsupported for a loop with scan outputs that never ran: their shapes are unknown."""
+    """Raises Unsupported if a loop with scan outputs never ran, because their shapes are
+    unknown.
+    """
     carried = list(state)
     columns: list[list[Any]] = []
     going = condition is None or bool(np.asarray(condition).reshape(-1)[0])
@@ -56,7 +58,7 @@ def loop(call: Call, trips: Array | None, condition: Array | None, *state: Any) 
 
 @kernel("Scan", why="missing")
 def scan(call: Call, *operands: Any) -> tuple[Any, ...]:
-    """Opset 9 and later; in opset 8 a leading batch axis and optional sequence lengths come
+    """Runs a Scan of opset 9 or later. In opset 8, optional sequence lengths and a batch axis come
     first.
     """
     if call.version < 9:
@@ -114,7 +116,9 @@ def sequence_map(call: Call, sequence: list[Any], *others: Any) -> tuple[Any, ..
 def sequence_insert(
     call: Call, sequence: list[Any], element: Any, position: Array | None = None
 ) -> tuple[list[Any]]:
-    """onnx.reference takes the position modulo the length, so that the end becomes the front."""
+    """Inserts at the position. onnx.reference takes it modulo the length, so the end becomes the
+    front.
+    """
     index = len(sequence) if position is None else int(np.reshape(position, ()))
     index += len(sequence) if index < 0 else 0
     return ([*sequence[:index], element, *sequence[index:]],)
@@ -122,7 +126,9 @@ def sequence_insert(
 
 @kernel("Cast", why="rounds")
 def cast(call: Call, x: Array) -> Array:
-    """Between float types nothing happens: that is what makes this a float64 reference."""
+    """Casts to a type. Casts between float types do nothing: that makes this a float64
+    reference.
+    """
     return cast_to_type(call, x, dtype_of(call["to"]), call["to"])
 
 
@@ -137,7 +143,9 @@ def cast_like(call: Call, x: Array, like: Array) -> Array:
 
 
 def cast_to_type(call: Call, x: Array, target: np.dtype[Any], code: int) -> Array:
-    """x as the dtype `target` of the TensorProto type `code`, by `saturate` and `round_mode`."""
+    """Returns x with the dtype `target` of the TensorProto type `code`, by `saturate` and
+    `round_mode`.
+    """
     narrow = x.astype(np.float32) if x.dtype == np.float64 else x
     if code == onnx.TensorProto.STRING:
         return narrow.astype(str).astype(object)
@@ -145,16 +153,18 @@ def cast_to_type(call: Call, x: Array, target: np.dtype[Any], code: int) -> Arra
         return np.asarray(x, object).astype(np.float64).astype(target)
     if (target.kind in "iufbc" and target.name[:5] != "float") or target == np.float64:
         return x.astype(target)
-    from onnx.reference.ops.op_cast import cast_to  # and with it every other operator: 0.1 s
+    from onnx.reference.ops.op_cast import cast_to  # imports every other operator too, in 0.1 s
 
     saturate = True if call["saturate"] is None else bool(call["saturate"])
-    kind: Any = code  # onnx.reference's annotation wants an enum, its callers pass the number
+    kind: Any = code  # onnx.reference's annotation is an enum, but its callers pass the number
     return np.asarray(cast_to(narrow, kind, saturate, call["round_mode"] or "up"))
 
 
 @kernel("BitCast", why="wrong")
 def bit_cast(call: Call, x: Array) -> Array:
-    """The width of the result tells which float x is, but for 16 bits, where two are known."""
+    """Reinterprets bits. The width of the result shows which float x is, except for 16 bits, where
+    two types exist.
+    """
     target = onnx.helper.tensor_dtype_to_np_dtype(call["to"])
     if x.dtype == np.float64:
         if target.itemsize not in (4, 8):
@@ -178,7 +188,9 @@ def constant(call: Call) -> Array:
 
 @kernel("ConstantOfShape", why="memory")
 def constant_of_shape(call: Call, shape: Array) -> Array:
-    """One element seen everywhere: such constants can be large, and most are broadcast at once."""
+    """Returns one element broadcast to the shape: such constants can be large, and most are
+    broadcast at once.
+    """
     value = np.zeros(1) if call["value"] is None else call["value"]
     return np.broadcast_to(value.reshape(()), tuple(int(n) for n in shape))
 
@@ -210,8 +222,8 @@ def multinomial(call: Call, x: Array) -> Array:
 def dropout(
     call: Call, x: Array, ratio: Array | None = None, training: Array | None = None
 ) -> tuple[Array, Array]:
-    """Inference unless `training_mode` says otherwise; opset 6 and below had an `is_test`
-    attribute.
+    """Runs in inference mode unless `training_mode` is true; opset 6 and below had an attribute
+    `is_test`.
     """
     active = (
         bool(training)

@@ -1,4 +1,4 @@
-"""Convolutions and pools: one array operation for each kernel offset, where onnx.reference visits
+"""Convolutions and pools, with one array operation for each kernel offset. onnx.reference visits
 every window in Python.
 """
 
@@ -16,7 +16,9 @@ from onnxgrad.verify.reference.kernels.registry import Array, Call, kernel
 
 @dataclass(frozen=True)
 class Windows:
-    """Where the windows of one Conv or pool lie. All lists have one entry per spatial axis."""
+    """The positions of the windows of one Conv or pool. All lists have one entry per
+    spatial axis.
+    """
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -32,8 +34,8 @@ class Windows:
         return itertools.product(*(range(k) for k in self.kernel))
 
     def pad(self, x: Array, value: float) -> Array:
-        """x (N, C, *spatial) padded so that every window lies inside (the ceil mode's last one
-        too).
+        """Returns x (N, C, *spatial), padded so that every window lies inside, including the last
+        one of ceil mode.
         """
         sizes = x.shape[2:]
         widths = [(0, 0), (0, 0)]
@@ -50,7 +52,7 @@ class Windows:
         return padded[(slice(None), slice(None), *crop)]
 
     def at(self, padded: Array, offset: Sequence[int]) -> Array:
-        """The element of every window at one kernel offset: a view (N, C, *out)."""
+        """Returns the element of every window at one kernel offset: a view (N, C, *out)."""
         index: list[slice] = [slice(None), slice(None)]
         for axis, position in enumerate(offset):
             start = position * self.dilations[axis]
@@ -63,7 +65,7 @@ class Windows:
 
 
 def windows(call: Call, spatial: Sequence[int], kernel: Sequence[int]) -> Windows:
-    """Read strides, dilations, pads, auto_pad and ceil_mode of a Conv or pool over `spatial`
+    """Reads strides, dilations, pads, auto_pad and ceil_mode of a Conv or pool over `spatial`
     sizes.
     """
     rank = len(spatial)
@@ -130,7 +132,7 @@ def conv(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
 
 @kernel("ConvTranspose", why="speed")
 def conv_transpose(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
-    """x (N, C, *S), w (C, M/group, *K) -> (N, M, *O); grouped convolutions included, which
+    """x (N, C, *S), w (C, M/group, *K) -> (N, M, *O). Supports grouped convolutions, which
     onnx.reference gets wrong for M/group > 1.
     """
     group = call["group"] or 1
@@ -161,14 +163,14 @@ def conv_transpose(call: Call, x: Array, w: Array, bias: Array | None = None) ->
 
 
 def _placement(call: Call, full: list[int], same: list[int]) -> tuple[list[int], list[int]]:
-    """(how much to crop at the beginning, output size) per axis of the full result, as the
-    operator's text defines them.
+    """Returns (crop at the beginning, output size) per axis of the full result, as the operator's
+    text defines them.
     """
     rank = len(full)
     mode = call["auto_pad"] or "NOTSET"
     shape = call["output_shape"]
     if shape is None and mode in ("SAME_UPPER", "SAME_LOWER"):
-        # onnxruntime and onnx's inference crop, and add nothing where a kernel is below its stride
+        # onnxruntime and onnx's inference only crop, even if a kernel is smaller than its stride
         shape = [min(wished, f) for wished, f in zip(same, full, strict=True)]
     if shape is None:
         pads = call["pads"] if call["pads"] and mode == "NOTSET" else [0] * (2 * rank)
@@ -183,14 +185,14 @@ def _placement(call: Call, full: list[int], same: list[int]) -> tuple[list[int],
 def conv_integer(
     call: Call, x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None
 ) -> Array:
-    """Exact in float64 while the sum stays below 2**53."""
+    """Convolves integers; exact in float64 while the sum stays below 2**53."""
     centred = w.astype(np.float64) - (0 if w_zero is None else _per_map(w_zero, w.ndim))
     shifted = x.astype(np.float64) - (0 if x_zero is None else x_zero.astype(np.float64))
     return np.asarray(conv(call, shifted, centred), np.int32 if call.steps else np.float64)
 
 
 def _per_map(value: Array, rank: int) -> Array:
-    """A scalar, or one value per output channel."""
+    """Returns a scalar, or one value per output channel, broadcastable to the result."""
     return (
         value.astype(np.float64).reshape(-1, *[1] * (rank - 1))
         if value.size > 1
@@ -200,7 +202,9 @@ def _per_map(value: Array, rank: int) -> Array:
 
 @kernel("MaxPool", why="speed")
 def max_pool(call: Call, x: Array) -> tuple[Array, ...]:
-    """Indices count in the unpadded tensor; the first of equal elements wins."""
+    """Returns maxima and indices. Indices count in the unpadded tensor; the first of equal elements
+    wins.
+    """
     place = windows(call, x.shape[2:], call["kernel_shape"])
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
     padded = place.pad(x, lowest)
@@ -234,8 +238,9 @@ def _indices(chosen: Array, place: Windows, x: Array, *, column_major: bool) -> 
 
 @kernel("MaxUnpool", why="wrong")
 def max_unpool(call: Call, x: Array, places: Array, shape: Array | None = None) -> Array:
-    """Indices count in the output, as in onnxruntime and PyTorch: what a MaxPool of it would
-    answer. onnx.reference counts in a smaller tensor where output_shape is larger than need be.
+    """Reverses a MaxPool. Indices count in the output, as in onnxruntime and PyTorch, like those of
+    a MaxPool of it. onnx.reference counts in a smaller tensor if output_shape is larger than
+    necessary.
     """
     kernel, rank = call["kernel_shape"], x.ndim - 2
     strides, pads = call["strides"] or [1] * rank, call["pads"] or [0] * (2 * rank)
@@ -252,7 +257,9 @@ def max_unpool(call: Call, x: Array, places: Array, shape: Array | None = None) 
 
 @kernel("AveragePool", why="speed")
 def average_pool(call: Call, x: Array) -> Array:
-    """With count_include_pad the declared padding counts, the extra room of ceil_mode does not."""
+    """Averages windows. With count_include_pad, the declared padding counts, but the extra space of
+    ceil_mode does not.
+    """
     place = windows(call, x.shape[2:], call["kernel_shape"])
     inside = np.ones((1, 1, *x.shape[2:]))
     if call["count_include_pad"]:

@@ -1,5 +1,5 @@
-"""Elementwise operators that onnx.reference rounds to float32 (Erf, Gelu) or does not know in
-every opset.
+"""Elementwise operators that onnx.reference rounds to float32 (Erf, Gelu) or does not know in every
+opset.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from onnxgrad.verify.reference.kernels.registry import Array, Call, kernel
 
 
 def erf_of(x: Array) -> Array:
-    """erf of each element, by C's: numpy has none."""
+    """Returns erf of each element, with C's function, because numpy has none."""
     flat = np.ascontiguousarray(x, np.float64).reshape(-1)
     return np.fromiter(map(math.erf, flat.data), np.float64, flat.size).reshape(x.shape)
 
@@ -35,17 +35,17 @@ def gelu(call: Call, x: Array, bias: Array | None = None) -> Array:
 
 
 def sigmoid_of(x: Array) -> Array:
-    """1 / (1 + exp(-x)) without overflow."""
+    """Returns 1 / (1 + exp(-x)) without overflow."""
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1.0, e) / (1.0 + e)
 
 
-@kernel("Softsign", why="wrong")  # an error for a number without an axis
+@kernel("Softsign", why="wrong")  # onnx.reference fails for a number without an axis
 def softsign(call: Call, x: Array) -> Array:
     return np.asarray(x / (1.0 + np.abs(x)))
 
 
-@kernel("Mean", why="wrong")  # an error where the first operand is broadcast
+@kernel("Mean", why="wrong")  # onnx.reference fails if the first operand is broadcast
 def mean(call: Call, *operands: Array) -> Array:
     return np.asarray(functools.reduce(np.add, operands) / len(operands))
 
@@ -60,7 +60,9 @@ def arithmetic(call: Call, a: Array, b: Array) -> Array:
 
 @kernel("Div", why="opset")
 def div(call: Call, a: Array, b: Array) -> Array:
-    """Integers divide towards zero; by zero gives 0, where onnxruntime would die."""
+    """Divides; integers round towards zero. Division of an integer by zero gives 0; onnxruntime
+    would crash.
+    """
     if a.dtype.kind not in "iu":
         return _legacy(call, np.divide, a, b)
     floored = _legacy(call, np.floor_divide, a, b)
@@ -69,7 +71,7 @@ def div(call: Call, a: Array, b: Array) -> Array:
 
 
 def _legacy(call: Call, operation: Any, a: Array, b: Array) -> Array:
-    """Before opset 7 attributes chose broadcasting: b's axes start at `axis` of a."""
+    """Broadcasts as before opset 7, when attributes chose it: b's axes start at `axis` of a."""
     if call.version < 7 and call["broadcast"]:
         axis = call["axis"] if call["axis"] is not None else a.ndim - b.ndim
         b = b.reshape(b.shape + (1,) * (a.ndim - axis % max(a.ndim, 1) - b.ndim))
@@ -86,7 +88,7 @@ def clip(call: Call, x: Array, low: Array | None = None, high: Array | None = No
 
 @kernel("PRelu", why="opset")
 def prelu(call: Call, x: Array, slope: Array) -> Array:
-    """Below opset 7 a slope per channel lies along axis 1; onnx.reference only looks there when
+    """Before opset 7, a slope per channel lies along axis 1. onnx.reference tries that only if
     broadcasting fails.
     """
     if call.version < 7 and slope.ndim == 1 and slope.size > 1:
@@ -94,7 +96,7 @@ def prelu(call: Call, x: Array, slope: Array) -> Array:
     return np.where(x < 0, x * slope, x)
 
 
-# name -> function of x, alpha, beta; alpha and beta where they are not given
+# name -> (function of x, alpha, beta; default alpha; default beta)
 ACTIVATIONS: dict[str, tuple[Callable[[Array, float, float], Any], float, float]] = {
     "sigmoid": (lambda x, a, b: sigmoid_of(x), 0.0, 0.0),
     "tanh": (lambda x, a, b: np.tanh(x), 0.0, 0.0),

@@ -20,7 +20,7 @@ def gather(call: Call, data: Array, indices: Array) -> Array:
 
 
 def _grid(indices: Array, axis: int, size: int) -> tuple[Array, ...]:
-    """Open mesh over the index's own shape with the index itself along `axis`."""
+    """Returns an open mesh over the shape of the index, with the index itself along `axis`."""
     positions = np.where(indices < 0, indices + size, indices)
     grid = list(np.ogrid[tuple(slice(n) for n in indices.shape)])
     grid[axis] = positions
@@ -106,8 +106,8 @@ def split(call: Call, x: Array, sizes: Array | None = None) -> tuple[Array, ...]
 @kernel("Resize", why="opset", until=10)
 @kernel("Upsample", why="opset")
 def upsample(call: Call, x: Array, scales: Array | None = None) -> Array:
-    """The deprecated operator, and Resize as it began: nearest (from above where an axis becomes
-    smaller, as in onnxruntime), or linear without corner alignment (asymmetric coordinates).
+    """Computes the deprecated Upsample, and the first version of Resize: nearest (from above if an
+    axis shrinks, as in onnxruntime), or linear without corner alignment (asymmetric coordinates).
     """
     factors = call["scales"] if scales is None else scales.tolist()
     y = x
@@ -148,7 +148,7 @@ def pad(
     value: Array | None = None,
     axes: Array | None = None,
 ) -> Array:
-    """Crop first, then pad. Pads and value are attributes before opset 11."""
+    """Crops first, then pads. Before opset 11, pads and value are attributes."""
     amounts = np.asarray(call["pads"] if pads is None else pads).reshape(-1).tolist()
     over = list(range(x.ndim)) if axes is None else [int(a) % x.ndim for a in axes]
     widths = [(0, 0)] * x.ndim
@@ -169,7 +169,9 @@ def pad(
 
 @kernel("Unique", why="wrong")
 def unique(call: Call, x: Array) -> tuple[Array, ...]:
-    """Values, first places, inverse, counts; in order of first places where `sorted` is 0."""
+    """Returns values, first positions, inverse and counts, in the order of first positions if
+    `sorted` is 0.
+    """
     axis = call["axis"]
     values, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
     inverse = inverse.reshape(-1)

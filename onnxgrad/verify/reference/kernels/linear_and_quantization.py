@@ -33,8 +33,8 @@ def gemm(call: Call, a: Array, b: Array, c: Array | None = None) -> Array:
 def matmul_integer(
     call: Call, a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None
 ) -> Array:
-    """Zero points: a scalar, one per row of a, or one per column of b. Exact in float64 while
-    sums stay below 2**53.
+    """Multiplies integers. A zero point is a scalar, one per row of a, or one per column of b.
+    Exact in float64 while sums stay below 2**53.
     """
     left, right = a.astype(np.float64), b.astype(np.float64)
     if a_zero is not None:
@@ -52,8 +52,8 @@ def matmul_integer(
 @kernel("QuantizeLinear", why="wrong")
 @kernel("QuantizeLinear", domain="com.microsoft", why="missing")
 def quantize_linear(call: Call, x: Array, scale: Array, zero: Array | None = None) -> Array:
-    """x (*S) in the dtype of the zero point, else `output_dtype`, else uint8. Scale and zero point:
-    () or (1,), (S[axis],), or one for each block of `block_size` along the axis.
+    """Quantizes x (*S) to the dtype of the zero point, else `output_dtype`, else uint8. Scale and
+    zero point: () or (1,), (S[axis],), or one for each block of `block_size` along the axis.
     """
     code = call["output_dtype"] or onnx.TensorProto.UINT8
     if zero is not None:
@@ -68,13 +68,13 @@ def quantize_linear(call: Call, x: Array, scale: Array, zero: Array | None = Non
 @kernel("DequantizeLinear", why="opset")
 @kernel("DequantizeLinear", domain="com.microsoft", why="missing")
 def dequantize_linear(call: Call, x: Array, scale: Array, zero: Array | None = None) -> Array:
-    """Operands as those of QuantizeLinear; a zero point of float8 is 0."""
+    """Dequantizes x, with operands like those of QuantizeLinear; a zero point of float8 is 0."""
     shift = 0.0 if zero is None or not _is_integer(zero.dtype) else _spread(call, zero, x)
     return np.asarray((x.astype(np.float64) - shift) * _spread(call, scale, x))
 
 
 def _spread(call: Call, value: Array, x: Array) -> Array:
-    """A scale or zero point in float64, broadcastable to x."""
+    """Returns a scale or zero point in float64, broadcastable to x."""
     wide = value.astype(np.float64)
     if value.size == 1 and value.ndim <= 1:
         return wide.reshape(())
@@ -91,13 +91,13 @@ def _is_integer(dtype: np.dtype[np.generic]) -> bool:
 
 
 def saturated(whole: Array, dtype: np.dtype[np.generic]) -> Array:
-    """Whole numbers in an integer dtype, those beyond it at its ends."""
+    """Returns whole numbers clipped to an integer dtype."""
     info = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
     return np.clip(whole, info.min, info.max).astype(dtype)
 
 
 def stepped(call: Call, y: Array, zero: Array | float, dtype: np.dtype[np.generic]) -> Array:
-    """saturate(round(y) + zero), or without the rounding, in float64."""
+    """Returns saturate(round(y) + zero); without rounding, the result is in float64."""
     if call.steps:
         return saturated(np.rint(y) + zero, dtype)
     info = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
@@ -106,7 +106,7 @@ def stepped(call: Call, y: Array, zero: Array | float, dtype: np.dtype[np.generi
 
 @kernel("DynamicQuantizeLinear", why="rounds")
 def dynamic_quantize(call: Call, x: Array) -> tuple[Array, Array, Array]:
-    """onnx.reference computes the scale in float32."""
+    """Computes the scale in float64; onnx.reference computes it in float32."""
     low, high = min(0.0, float(x.min(initial=0.0))), max(0.0, float(x.max(initial=0.0)))
     scale = (high - low) / 255 or 1.0
     zero = stepped(call, np.asarray(-low / scale), 0.0, np.dtype(np.uint8))

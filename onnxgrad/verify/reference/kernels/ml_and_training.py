@@ -30,7 +30,7 @@ def linear_regressor(call: Call, x: Array) -> Array:
 
 @kernel("LinearClassifier", domain=_ML, why="rounds")
 def linear_classifier(call: Call, x: Array) -> tuple[Array, Array]:
-    """Labels and scores. One score z for two classes gives 1 - z and z."""
+    """Returns labels and scores. One score z for two classes gives the scores 1 - z and z."""
     labels = np.asarray(call["classlabels_ints"] or call["classlabels_strings"])
     rows = np.atleast_2d(x).astype(np.float64)
     z = rows @ np.asarray(call["coefficients"]).reshape(-1, rows.shape[1]).T
@@ -50,7 +50,9 @@ def linear_classifier(call: Call, x: Array) -> tuple[Array, Array]:
 
 @kernel("Normalizer", domain=_ML, why="wrong")
 def normalizer(call: Call, x: Array) -> Array:
-    """onnx.reference takes the largest absolute value for MAX; onnxruntime the largest."""
+    """Normalizes rows. For MAX, onnxruntime divides by the largest value, but onnx.reference by the
+    largest absolute value.
+    """
     x = x.astype(np.float64)
     size = {
         "L1": lambda: np.abs(x).sum(axis=-1, keepdims=True),
@@ -62,7 +64,7 @@ def normalizer(call: Call, x: Array) -> Array:
 
 @kernel("Adam", domain="ai.onnx.preview.training", why="rounds")
 def adam(call: Call, rate: Array, t: Array, *tensors: Array) -> tuple[Array, ...]:
-    """Tensors come list by list (all x, all gradients, all v, all h), and so do results."""
+    """Tensors are grouped by kind (all x, all gradients, all v, all h), and so are results."""
     count = len(tensors) // 4
     steps = [_step(call, rate, t, *tensors[i::count]) for i in range(count)]
     return tuple(result for results in zip(*steps) for result in results)

@@ -1,5 +1,5 @@
-"""Normalisations and softmax in every opset and for every `stash_type`, of which onnx.reference
-accepts only one.
+"""Normalisations and softmax in every opset and for every `stash_type`; onnx.reference accepts only
+one.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from onnxgrad.verify.reference.kernels.registry import Array, Call, axes_of, ker
 
 
 def epsilon_of(call: Call, default: float = 1e-5) -> float:
-    """The attribute `epsilon`; onnxruntime's operators have no schema here that fills it in."""
+    """Returns the attribute `epsilon` or its default, because operators of onnxruntime have no
+    schema here that provides it.
+    """
     return default if call["epsilon"] is None else float(call["epsilon"])
 
 
 def _softmax_view(call: Call, x: Array) -> tuple[Array, int]:
-    """Up to opset 12 everything from `axis` on is one axis; later `axis` alone is."""
+    """Returns x and the axis to normalise. Up to opset 12 all axes from `axis` on are merged; later
+    only `axis` counts.
+    """
     if call.version >= 13:
         return x, -1 if call["axis"] is None else call["axis"]
     axis = (1 if call["axis"] is None else call["axis"]) % max(x.ndim, 1)
@@ -44,7 +48,7 @@ def log_softmax(call: Call, x: Array) -> Array:
 
 @kernel("Hardmax", why="opset")
 def hardmax(call: Call, x: Array) -> Array:
-    """1 at the first of the largest elements, 0 elsewhere."""
+    """Returns 1 at the first of the largest elements, and 0 elsewhere."""
     view, axis = _softmax_view(call, x)
     y = np.zeros(view.shape, x.dtype)
     if x.size:
@@ -53,7 +57,7 @@ def hardmax(call: Call, x: Array) -> Array:
 
 
 def _standardise(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
-    """(normalised, mean, 1 / standard deviation) over axes, kept."""
+    """Returns (normalised, mean, 1 / standard deviation); the reduced axes are kept."""
     mean = x.mean(axis=axes, keepdims=True)
     centred = x - mean
     inverse = 1.0 / np.sqrt((centred * centred).mean(axis=axes, keepdims=True) + epsilon)
@@ -74,7 +78,9 @@ def layer_normalization(
 @kernel("SimplifiedLayerNormalization", why="missing")
 @kernel("SimplifiedLayerNormalization", domain="com.microsoft", why="missing")
 def rms_normalization(call: Call, x: Array, scale: Array) -> tuple[Array, ...]:
-    """The result and, which only onnxruntime's SimplifiedLayerNormalization has, the factor."""
+    """Returns the result and the factor, which only onnxruntime's SimplifiedLayerNormalization
+    returns.
+    """
     first = -1 if call["axis"] is None else call["axis"]
     axes = tuple(range(first % x.ndim, x.ndim))
     inverse = 1 / np.sqrt((x * x).mean(axis=axes, keepdims=True) + epsilon_of(call))
@@ -97,7 +103,7 @@ def skip_layer_normalization(
 
 @kernel("GroupNormalization", why="opset")
 def group_normalization(call: Call, x: Array, scale: Array, bias: Array) -> Array:
-    """Up to opset 20 scale and bias hold one value per group, later one per channel."""
+    """Up to opset 20, scale and bias have one value per group, later one per channel."""
     groups, channels = call["num_groups"], x.shape[1]
     y = _standardise(x.reshape(x.shape[0], groups, -1), (2,), epsilon_of(call))[0].reshape(x.shape)
     if scale.size == groups and groups != channels:
@@ -110,8 +116,8 @@ def group_normalization(call: Call, x: Array, scale: Array, bias: Array) -> Arra
 def batch_normalization(
     call: Call, x: Array, scale: Array, bias: Array, mean: Array, var: Array
 ) -> tuple[Array, ...]:
-    """Inference, or (training_mode; before opset 7 is_test = 0) batch statistics with the
-    running ones updated.
+    """Runs inference, or training (training_mode; before opset 7 is_test = 0) with batch
+    statistics, which also updates the running ones.
     """
     shape = (1, -1, *[1] * (x.ndim - 2))
     training = bool(call["training_mode"]) or (call.version < 7 and not call["is_test"])
@@ -131,8 +137,8 @@ def batch_normalization(
 
 @kernel("LRN", why="rounds")
 def lrn(call: Call, x: Array) -> Array:
-    """x (N, C, *S): each element over (bias + alpha / size * the squares of `size` neighbouring
-    channels) ** beta.
+    """x (N, C, *S): divides each element by (bias + alpha / size * the sum of squares of `size`
+    neighbouring channels) ** beta.
     """
     size, channels = call["size"], x.shape[1]
     squares = np.pad(x * x, [(0, 0), ((size - 1) // 2, size // 2), *[(0, 0)] * (x.ndim - 2)])
@@ -146,7 +152,7 @@ def _log_sum_exp(x: Array, axes: tuple[int, ...]) -> Array:
     return np.asarray(np.log(np.exp(x - top).sum(axis=axes, keepdims=True)) + top)
 
 
-# onnx.reference returns other integers than its operand's (int64 for int32), or none, and NaN for
+# onnx.reference returns another dtype than its operand's (int64 for int32, or floats), and NaN for
 # infinities
 _REDUCTIONS: dict[str, Callable[[Array, tuple[int, ...]], Array]] = {
     "ReduceSumSquare": lambda x, axes: (x * x).sum(axis=axes, keepdims=True, dtype=x.dtype),
@@ -157,7 +163,7 @@ _REDUCTIONS: dict[str, Callable[[Array, tuple[int, ...]], Array]] = {
 
 @kernel(*_REDUCTIONS, why="wrong")
 def reduce(call: Call, x: Array, axes: Array | None = None) -> Array:
-    """`axes` is an attribute or an operand; without it the reduction is over all axes, or none if
+    """Reduces over `axes`, an attribute or an operand. Without axes, reduces over all, or none if
     `noop_with_empty_axes`.
     """
     chosen = axes_of(call, axes, x.ndim)
@@ -171,7 +177,7 @@ def reduce(call: Call, x: Array, axes: Array | None = None) -> Array:
 
 @kernel("LpNormalization", why="wrong")
 def lp_normalization(call: Call, x: Array) -> Array:
-    """onnx.reference takes the 1-norm without absolute values."""
+    """Divides by the norm. onnx.reference computes the 1-norm without absolute values."""
     p = call["p"]
     norm = np.power(np.power(np.abs(x), p).sum(axis=call["axis"], keepdims=True), 1.0 / p)
     return np.where(norm == 0, 0, x / np.where(norm == 0, 1, norm))

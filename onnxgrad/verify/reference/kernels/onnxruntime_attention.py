@@ -55,8 +55,8 @@ def multi_head_attention(
     past_value: Array | None = None,
     *shared: Array | None,
 ) -> tuple[Array, ...]:
-    """query (B, S, D), key (B, L, D) and value (B, L, D_v), or both (B, N, L, H); the bias in
-    one piece; past keys and values (B, N, P, H) come before the new ones.
+    """query (B, S, D), key (B, L, D) and value (B, L, D_v), or both (B, N, L, H). The three biases
+    are one tensor. Past keys and values (B, N, P, H) precede the new ones.
     """
     if (
         key is None
@@ -104,7 +104,7 @@ def _attend(
         hidden = -10000.0 if call["mask_filter_value"] is None else call["mask_filter_value"]
         scores = scores + np.where(_visible(mask, batch, k.shape[2]), 0.0, hidden)
     if call["unidirectional"]:
-        # the kernel leaves the last row out, so it sees later keys too
+        # the kernel does not mask the last row, which sees later keys too
         for row in range(queries - 1):
             scores[:, :, row, past + row + 1 :] = np.finfo(np.float32).min
     e = np.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -113,8 +113,8 @@ def _attend(
 
 
 def _visible(mask: Array, batch: int, keys: int) -> Array:
-    """A mask per key (B, L) or per query and key (B, S, L); or ends (B), or ends and starts (2
-    B), of the rows.
+    """Returns which keys each query sees. The mask has one element per key (B, L) or per query and
+    key (B, S, L), or holds the ends (B), or the ends and starts (2 B), of the rows.
     """
     if mask.ndim > 1:
         return mask[:, None, None] > 0 if mask.ndim == 2 else mask[:, None] > 0
@@ -126,7 +126,7 @@ def _visible(mask: Array, batch: int, keys: int) -> Array:
 
 @kernel("RotaryEmbedding", domain=_MS, why="missing")
 def rotary_embedding(call: Call, x: Array, at: Array, cos: Array, sin: Array) -> Array:
-    """x (B, S, N H) or (B, N, S, H); positions (B, S), or one to count from."""
+    """x (B, S, N H) or (B, N, S, H); positions (B, S), or a single first position."""
     if call["is_packed_batching"]:
         raise Unsupported("RotaryEmbedding of packed batches")
     rotary = call["rotary_embedding_dim"] or 0
@@ -138,8 +138,8 @@ def rotary_embedding(call: Call, x: Array, at: Array, cos: Array, sin: Array) ->
 
 
 def _turned(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
-    """x (B, N, S, H): the first 2 R numbers of each head as R complex ones, times cos + i sin
-    (B, S, R).
+    """x (B, N, S, H): multiplies the first 2 R numbers of each head, as R complex numbers, by cos +
+    i sin (B, S, R).
     """
     count, y = cos.shape[-1], x.copy()
     real = slice(0, 2 * count, 2) if interleaved else slice(0, count)
@@ -158,8 +158,8 @@ _GQA = (
 
 @kernel("GroupQueryAttention", domain=_MS, why="missing")
 def group_query_attention(call: Call, *operands: Array | None) -> tuple[Array, ...]:
-    """query (B, S, N H); key, value (B, S, M H), N / M queries to a key, or all packed into query;
-    past keys and values (B, M, P, H). Row by row: batch, head and query.
+    """query (B, S, N H); key and value (B, S, M H), with N / M queries per key, or all packed into
+    query; past keys and values (B, M, P, H). Runs batch, head and query one by one.
     """
     at: dict[str, Any] = dict.fromkeys(_GQA) | dict(zip(_GQA, operands))
     quantised = any(at[name] is not None for name in ("k_scale", "v_scale", "query_lengths"))
@@ -193,7 +193,9 @@ def group_query_attention(call: Call, *operands: Array | None) -> tuple[Array, .
 
 
 def _prepared(call: Call, at: dict[str, Any]) -> tuple[Array, Array, Array]:
-    """Queries (B, N, S, H), keys and values (B, M, S, H), normalised if their scales are given."""
+    """Returns queries (B, N, S, H), and keys and values (B, M, S, H), normalised if scales are
+    given.
+    """
     n, m = call["num_heads"], call["kv_num_heads"]
     q, k, v = at["query"], at["key"], at["value"]
     if k is None:
@@ -214,7 +216,7 @@ def _normed(call: Call, x: Array, scale: Array, which: str) -> Array:
 def _row(
     call: Call, at: dict[str, Any], q: Array, keys: Array, values: Array, place: tuple[int, ...]
 ) -> tuple[Array, Array]:
-    """One query's result, and its scores or weights of all keys."""
+    """Returns one query's result, and its scores or weights for all keys."""
     b, head, row, done, last, total = place
     last = last if call["causal"] == 0 else done + row + 1
     window = call["local_window_size"] or -1

@@ -25,7 +25,9 @@ def fused_matmul(call: Call, a: Array, b: Array) -> Array:
 
 
 def _arranged(v: Array, last_two: int | None, batch: int | None) -> Array:
-    """(M, *batch, K) as (*batch, M, K), and the last two axes swapped; a vector stays as it is."""
+    """Returns (M, *batch, K) as (*batch, M, K), with the last two axes swapped; a vector stays
+    unchanged.
+    """
     if batch and v.ndim > 2:
         v = np.moveaxis(v, 0, -2)
     return v.swapaxes(-1, -2) if last_two and v.ndim > 1 else v
@@ -41,7 +43,7 @@ def matmul_nbits(
     g_idx: Array | None = None,
     bias: Array | None = None,
 ) -> Array:
-    """x W^T + bias; W is (N, K), in blocks along K that share a scale and a zero point."""
+    """Returns x W^T + bias. W is (N, K), in blocks along K that share a scale and a zero point."""
     if g_idx is not None or call["weight_prepacked"]:
         raise Unsupported(f"{call.op_type} with integers in another order than rows and blocks")
     bits, k, n, block = call["bits"] or 4, call["K"], call["N"], call["block_size"]
@@ -56,7 +58,7 @@ def matmul_nbits(
 
 
 def _integers(packed: Array, bits: int) -> Array:
-    """The integers that share bytes, lowest bits first."""
+    """Returns the integers packed into bytes, lowest bits first."""
     single = np.unpackbits(packed.astype(np.uint8).reshape(-1, 1), axis=1, bitorder="little")
     return np.asarray(single.reshape(-1, bits) @ (2.0 ** np.arange(bits)))
 
@@ -79,7 +81,7 @@ def _activated(
     call: Call, y: Array, alpha: float | None = None, beta: float | None = None
 ) -> Array:
     name = call["activation"] or "Identity"
-    if name == "Clip":  # the only one whose missing numbers mean none
+    if name == "Clip":  # a missing parameter of Clip means no bound
         return np.clip(y, alpha, beta)
     if name.lower() not in _ACTIVATIONS:
         raise Unsupported(f"{call.op_type} with the activation {name!r}")
@@ -89,7 +91,7 @@ def _activated(
     )
 
 
-# these take what is above alpha, where recurrent operators also take what equals it
+# here x must exceed alpha; in recurrent operators it may also equal alpha
 _ACTIVATIONS: dict[str, tuple[Callable[[Array, float, float], Any], float, float]] = {
     **ACTIVATIONS,
     "identity": (lambda y, a, b: y, 0.0, 0.0),
@@ -115,7 +117,7 @@ def skip_simplified(
 @kernel("EmbedLayerNormalization", domain=_MS, why="missing")
 def embed_layer_normalization(call: Call, *operands: Any) -> tuple[Array, Array, Array]:
     """Returns the normalised sum, the number of ones in each row of the mask, and the sum of the
-    embeddings. Some operands may be left out, and so may the last two.
+    embeddings. Some operands and the last two results are optional.
     """
     ids, segment_ids, word, position, segment, gamma, beta, mask, position_ids = operands + (
         None,
@@ -134,7 +136,7 @@ def embed_layer_normalization(call: Call, *operands: Any) -> tuple[Array, Array,
     return y, count, total
 
 
-# bitsandbytes' numbers of four bits: a sign, then FP4's magnitudes; NF4's quantiles
+# the 4-bit numbers of bitsandbytes: FP4 as a sign and a magnitude, and the quantiles of NF4
 _FP4 = np.array([0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4])
 _NF4 = [
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
@@ -146,7 +148,9 @@ _NF4 = [
 
 @kernel("MatMulBnb4", domain=_MS, why="missing")
 def matmul_bnb4(call: Call, x: Array, q: Array, absmax: Array) -> Array:
-    """x W^T; W (N, K) in a line, two codes in a byte, blocks of which share a scale."""
+    """Returns x W^T. W (N, K) is flattened, with two codes in a byte, and blocks of it share a
+    scale.
+    """
     codes = np.stack([q >> 4, q & 15], axis=-1).reshape(-1)[: call["N"] * call["K"]]
     table = np.concatenate([_FP4, -_FP4]) if call["quant_type"] == 0 else np.asarray(_NF4)
     w = table[codes] * np.repeat(absmax, call["block_size"])[: len(codes)]
@@ -159,7 +163,7 @@ def matmul_bnb4(call: Call, x: Array, q: Array, absmax: Array) -> Array:
 def gather_block_quantized(
     call: Call, data: Array, indices: Array, scales: Array, zero: Array | None = None
 ) -> Array:
-    """Rows of (data - zero) * scale; indices outside of the table give zeros."""
+    """Returns rows of (data - zero) * scale. Indices outside of the table give zeros."""
     if data.dtype == np.uint8:
         bits = 4 if call["bits"] is None else call["bits"]
         shift: Any = float(1 << bits - 1)
@@ -190,7 +194,9 @@ def group_norm(
     skip: Array | None = None,
     bias: Array | None = None,
 ) -> tuple[Array, ...]:
-    """Channels last, or first: the sum of what is given, its groups of channels normalised."""
+    """Normalises groups of channels of the sum of the operands. Channels are the last axis, or axis
+    1.
+    """
     last = call["channels_last"] != 0
     total = x if last else np.moveaxis(x, 1, -1)
     if skip is not None:

@@ -17,19 +17,19 @@ _MS = "com.microsoft"
 
 
 def _centred(call: Call, x: Array, zero: Array | None, axis: int | None = None) -> Array:
-    """x - zero, exactly. `axis`: that of a vector of zero points."""
+    """Returns x - zero, exactly. `axis`: that of a vector of zero points."""
     wide = x.astype(np.float64)
     return call.rounded(wide if zero is None else wide - _along(zero, x.ndim, axis))
 
 
 def _real(call: Call, x: Array, scale: Array, zero: Array | None) -> Array:
-    """(x - zero) * scale."""
+    """Returns (x - zero) * scale."""
     return np.asarray(_centred(call, x, zero) * _along(scale, x.ndim, None))
 
 
 def _along(value: Array, rank: int, axis: int | None) -> Array:
-    """A scale or zero point, broadcastable to a tensor: a scalar, a vector along an axis, or those
-    of each matrix.
+    """Returns a scale or zero point, broadcastable to a tensor: a scalar, a vector along an axis,
+    or one per matrix.
     """
     wide = value.astype(np.float64)
     if value.size == 1:
@@ -40,7 +40,7 @@ def _along(value: Array, rank: int, axis: int | None) -> Array:
 
 
 def _quantized(call: Call, y: Array, scale: Array, zero: Array | None, like: Array) -> Array:
-    """saturate(round(y / scale) + zero), in the dtype of the zero point or of `like`."""
+    """Returns saturate(round(y / scale) + zero), in the dtype of the zero point or of `like`."""
     value = call.rounded(np.asarray(y / _along(scale, y.ndim, None)))
     shift = 0.0 if zero is None else _along(zero, y.ndim, None)
     return stepped(call, value, shift, like.dtype if zero is None else zero.dtype)
@@ -59,7 +59,7 @@ def qlinear_conv(call: Call, *operands: Any) -> Array:
 
 
 def _first(call: Call, x: Array) -> Array:
-    """Channels on axis 1."""
+    """Returns x with the channels on axis 1."""
     return np.moveaxis(x, -1, 1) if call["channels_last"] else x
 
 
@@ -69,7 +69,7 @@ def _last(call: Call, y: Array) -> Array:
 
 @kernel("QLinearMatMul", why="rounds")
 def qlinear_matmul(call: Call, *operands: Any) -> Array:
-    """Scales: a scalar, one per row of a or column of b, or those of each matrix."""
+    """A scale is a scalar, one per row of a or column of b, or one per matrix."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = operands
     total = _centred(call, a, a_zero, -2) @ _centred(call, b, b_zero, -1)
     steps = _along(a_scale, total.ndim, -2) * _along(b_scale, total.ndim, -1)
@@ -78,7 +78,9 @@ def qlinear_matmul(call: Call, *operands: Any) -> Array:
 
 @kernel("QGemm", domain=_MS, why="missing")
 def qgemm(call: Call, *operands: Any) -> Array:
-    """alpha a b + c; c in steps of alpha and both scales. A float without a scale of the result."""
+    """Computes alpha a b + c, with c in steps of alpha and both scales. Returns a float if the
+    result has no scale.
+    """
     a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = (*operands, *[None] * 3)[:9]
     left = _centred(call, a.T if call["transA"] else a, a_zero)
     total = left @ _centred(call, b.T if call["transB"] else b, b_zero, -1)
@@ -111,7 +113,7 @@ def _leaky(call: Call, x: Array) -> Array:
 
 
 def _softmax(call: Call, x: Array) -> Array:
-    """Along one axis from opset 13 on, over all axes from there before."""
+    """From opset 13 on, normalises along one axis; before, over all axes from that one on."""
     axis = (-1 if call["axis"] is None else call["axis"]) % x.ndim
     axes = tuple(range(axis, x.ndim)) if (call["opset"] or 0) < 13 else (axis,)
     e = np.exp(x - x.max(axis=axes, keepdims=True))
@@ -171,7 +173,7 @@ def _product(call: Call, *operands: Any) -> Array:
 
 @kernel("DynamicQuantizeMatMul", domain=_MS, why="missing")
 def dynamic_quantize_matmul(call: Call, *operands: Any) -> Array:
-    """The first operand is quantized as DynamicQuantizeLinear does."""
+    """Quantizes the first operand as DynamicQuantizeLinear does."""
     x, b, b_scale, b_zero, bias = (*operands, *[None] * 2)[:5]
     a, a_scale, a_zero = dynamic_quantize(call, call.rounded(x))
     return _product(call, a, a_scale, a_zero, b, b_scale, b_zero, bias)

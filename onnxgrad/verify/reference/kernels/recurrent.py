@@ -1,5 +1,5 @@
-"""RNN, GRU and LSTM with everything that the specification allows; onnx.reference lacks two
-directions, activations, lengths and clip.
+"""RNN, GRU and LSTM with everything that the specification allows; onnx.reference lacks
+bidirectional runs, activations, lengths and clip.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from onnxgrad.verify.reference.kernels.registry import Array, Call, Unsupported,
 
 Activation = Callable[[Array], Array]
 
-# the activations that read an alpha, or a beta, from the lists
+# the activations that read an alpha or a beta from the lists
 _TAKE_BETA = {"affine", "scaledtanh", "hardsigmoid"}
 _TAKE_ALPHA = _TAKE_BETA | {"leakyrelu", "thresholdedrelu", "elu"}
 
@@ -22,10 +22,10 @@ _TAKE_ALPHA = _TAKE_BETA | {"leakyrelu", "thresholdedrelu", "elu"}
 def _activations(
     call: Call, defaults: list[str], directions: int, unclipped: int = -1
 ) -> list[Activation]:
-    """One function per gate and direction; alphas and betas are consumed in order by those that
-    take them.
+    """Returns one function per gate and direction. Activations with parameters consume alphas and
+    betas in order.
 
-    `unclipped`: the position among a direction's functions that `clip` does not reach.
+    `unclipped`: the position among a direction's functions to which `clip` does not apply.
     """
     names = [n.lower() for n in (call["activations"] or defaults * directions)]
     alphas, betas = iter(call["activation_alpha"] or ()), iter(call["activation_beta"] or ())
@@ -44,7 +44,7 @@ def _activations(
 def _activation(
     function: Callable[[Array, float, float], Any], alpha: float, beta: float, clip: float
 ) -> Activation:
-    """`function` of x, clipped to [-clip, clip] before where clip is not 0."""
+    """Returns `function` of x, which is first clipped to [-clip, clip] unless clip is 0."""
     return lambda x: function(np.clip(x, -clip, clip) if clip else x, alpha, beta)
 
 
@@ -59,11 +59,11 @@ def _unroll(
     initial: list[Array | None],
     cell_of: Callable[[int], Cell],
 ) -> tuple[Array, ...]:
-    """The cell of each of D directions over the steps of x, from states (D, B, H) or zeros: Y and
-    the final states.
+    """Runs the cells of D directions over the steps of x, from states (D, B, H) or zeros. Returns Y
+    and the final states.
 
-    Rows beyond their length give 0 and keep their state. With layout 1 x and the states come, and
-    leave, batch first.
+    Rows beyond their length give 0 and keep their state. With layout 1, the batch axis of x, of the
+    states and of the results comes first.
     """
     batch_first = bool(call["layout"])
     x = x.transpose(1, 0, 2) if batch_first else x
@@ -97,7 +97,7 @@ def _unroll(
 
 
 def _biases(b: Array | None, w: Array) -> tuple[Array, Array]:
-    """(of the input, of the recurrence), each (D, rows of W)."""
+    """Returns the biases (of the input, of the recurrence), each (D, rows of W)."""
     directions, width = w.shape[:2]
     full = np.zeros((directions, 2 * width)) if b is None else b
     return full[:, :width], full[:, width:]
@@ -161,7 +161,7 @@ def lstm(call: Call, x: Array, w: Array, r: Array, *rest: Any) -> tuple[Array, .
     """Gates in the order i, o, f, c; peepholes in the order i, o, f."""
     b, lengths, h0, c0, p = rest + (None,) * (5 - len(rest))
     wb, rb = _biases(b, w)
-    # onnxruntime clips what enters the gates, not what leaves the cell
+    # onnxruntime clips the inputs of the gates, not the output of the cell
     functions = _activations(call, ["Sigmoid", "Tanh", "Tanh"], len(r), unclipped=2)
     peep = np.zeros((len(r), 3 * r.shape[2])) if p is None else p
 

@@ -18,8 +18,8 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 @dataclass(frozen=True)
 class Call:
-    """One node at run time. `attributes` hold Python values with the schema's defaults filled in,
-    subgraphs as callables `body(*values) -> list`.
+    """One node at run time. `attributes` are Python values, with the schema's defaults filled in
+    and subgraphs as callables `body(*values) -> list`.
     """
 
     op_type: str
@@ -28,7 +28,7 @@ class Call:
     attributes: dict[str, Any]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    # floats between a kernel's steps as another rounding may leave them, where a run wants that
+    # perturbs floats between a kernel's steps as other rounding might, if a run requires it
     rounded: Callable[[Array], Array] = np.asarray
     steps: bool = True  # whether QuantizeLinear and the like round to whole numbers, or only clip
 
@@ -36,8 +36,8 @@ class Call:
         return self.attributes.get(name)
 
     def random(self) -> np.random.Generator:
-        """A generator that depends on the `seed` attribute or else on the output's name: both
-        graphs of a proof draw the same numbers.
+        """Returns a random generator that depends on the `seed` attribute, or else on the output's
+        name, so that both graphs of a proof draw the same numbers.
         """
         seed = self.attributes.get("seed")
         return np.random.default_rng(
@@ -53,15 +53,16 @@ Why: TypeAlias = Literal["missing", "wrong", "rounds", "opset", "speed", "memory
 Kernel: TypeAlias = Callable[..., Any]
 KERNELS: dict[tuple[str, str], Kernel] = {}
 WHY: dict[tuple[str, str], Why] = {}
-# the last opset of which a kernel is ours, if later ones are borrowed
+# the last opset for which a kernel is used, if later ones are borrowed
 UNTIL: dict[tuple[str, str], int] = {}
 
 
 def kernel(
     *names: str, why: Why, domain: str = "", until: int | None = None
 ) -> Callable[[Kernel], Kernel]:
-    """Register `f(call, *inputs) -> output or tuple of outputs` for operators of a domain, up to
-    opset `until` (None: at every one). Absent inputs arrive as None. `why` it is ours.
+    """Registers `f(call, *inputs) -> output or tuple of outputs` for operators of a domain, up to
+    opset `until` (None: every opset). Absent inputs are None. `why`: why the kernel is not
+    borrowed.
     """
 
     def register(function: Kernel) -> Kernel:
@@ -76,8 +77,8 @@ def kernel(
 
 
 def axes_of(call: Call, operand: Array | None, rank: int) -> tuple[int, ...] | None:
-    """`axes`, an operand or in older opsets an attribute, made non-negative; None where absent
-    or empty.
+    """Returns the non-negative `axes`, an operand or in older opsets an attribute; None if they are
+    absent or empty.
     """
     found = call["axes"] if operand is None else np.asarray(operand).reshape(-1).tolist()
     return tuple(int(a) % rank if rank else 0 for a in found) if found else None

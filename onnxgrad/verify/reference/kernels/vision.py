@@ -10,7 +10,7 @@ import numpy as np
 
 from onnxgrad.verify.reference.kernels.registry import Array, Call, kernel
 
-_FAR = 2.0**40  # positions beyond it, infinities included, are moved to it
+_FAR = 2.0**40  # positions are clipped to this distance, infinities too
 
 
 @kernel("GridSample", why="speed")
@@ -43,8 +43,8 @@ def deform_conv(
     mask: Array | None = None,
 ) -> Array:
     """x (N, C, *S), w (M, C/group, *K), offset (N, offset_group |K| rank, *O), mask (N,
-    offset_group |K|, *O) -> (N, M, *O): a convolution over columns read, each with its mask, at the
-    regular positions plus the offsets.
+    offset_group |K|, *O) -> (N, M, *O). Convolves columns that are read at the regular positions
+    plus the offsets, each multiplied by its mask.
     """
     rank = x.ndim - 2
     group, parts = call["group"] or 1, call["offset_group"] or 1
@@ -82,8 +82,8 @@ def _read(
     padding: str,
     aligned: bool,
 ) -> Array:
-    """image (*B, *S, C) between its pixels at positions (*P), one array per spatial axis; `at`
-    indexes B, broadcastable to P -> (*P, C).
+    """Interpolates image (*B, *S, C) at positions (*P), one array per spatial axis -> (*P, C). `at`
+    indexes B and is broadcastable to P.
     """
     sizes = image.shape[len(at) : -1]
     spots = [_taps(p, mode) for p in positions]
@@ -100,7 +100,7 @@ def _read(
 
 
 def _continued(place: Array, size: int, padding: str, aligned: bool) -> tuple[Array, Array | bool]:
-    """(the index of the pixel that stands at `place`, whether it counts)."""
+    """Returns (the index of the pixel at `place`, whether it counts)."""
     # about the centres of the edge pixels if aligned, else about their outer edges
     if padding == "reflection":
         period = 2 * (size - 1) if aligned else 2 * size
@@ -111,7 +111,7 @@ def _continued(place: Array, size: int, padding: str, aligned: bool) -> tuple[Ar
 
 
 def _taps(position: Array, mode: str) -> tuple[Array, Array]:
-    """(neighbours, their weights), each (taps, *position.shape)."""
+    """Returns (neighbours, their weights), each (taps, *position.shape)."""
     position = np.clip(position, -_FAR, _FAR)
     if mode == "nearest":
         return _whole(np.rint(position))[None], np.ones((1, *position.shape))
@@ -132,13 +132,14 @@ def _taps(position: Array, mode: str) -> tuple[Array, Array]:
 
 
 def _whole(v: Array) -> Array:
-    """Whole numbers as int64; NaN becomes 0 (its weight is NaN)."""
+    """Returns whole numbers as int64. NaN becomes 0, because its weight is NaN."""
     return np.where(np.isnan(v), 0, v).astype(np.int64)
 
 
 def _centres(n: int, align_corners: int) -> Array:
-    """n points over [-1, 1]: the corners, or the middles of n equal cells. One aligned point lies
-    at 1, as in onnxruntime."""
+    """Returns n points over [-1, 1]: the corners, or the centres of n equal cells. A single aligned
+    point lies at 1, as in onnxruntime.
+    """
     if align_corners:
         return np.linspace(-1, 1, n) if n > 1 else np.ones(n)
     return (2 * np.arange(n) + 1) / n - 1
@@ -146,8 +147,8 @@ def _centres(n: int, align_corners: int) -> Array:
 
 @kernel("AffineGrid", why="wrong")
 def affine_grid(call: Call, theta: Array, size: Array) -> Array:
-    """grid[n, p] = theta[n] (p, 1); p has its coordinates in the order x, y, z, the grid its
-    axes in the other.
+    """grid[n, p] = theta[n] (p, 1). The coordinates of p are in the order x, y, z; the axes of the
+    grid are in reverse order.
     """
     spatial = [int(d) for d in size[2:]]
     axes = np.meshgrid(*(_centres(n, call["align_corners"]) for n in spatial), indexing="ij")
@@ -187,8 +188,8 @@ def roi_align(call: Call, x: Array, rois: Array, batch: Array) -> Array:
 def _corner_taps(
     start: float, end: float, size: int, bins: int, ratio: int, *, as_given: bool
 ) -> tuple[Array, Array]:
-    """One axis of one region: the pixels below and above each sample and their weights, (bins,
-    samples, 2).
+    """Returns, for one axis of one region, the pixels below and above each sample, and their
+    weights: (bins, samples, 2).
     """
     length = end - start if as_given else max(end - start, 1.0)
     samples = ratio if ratio > 0 else max(math.ceil(length / bins), 0)
@@ -225,8 +226,8 @@ def max_roi_pool(call: Call, x: Array, rois: Array) -> Array:
 
 
 def _bin(place: int, length: int, bins: int, start: int, size: int) -> tuple[int, int]:
-    """[first, last) of one bin. float32, as onnxruntime divides: the rounding decides what ceil
-    and floor make.
+    """Returns [first, last) of one bin. Divides in float32 as onnxruntime does, because the
+    rounding affects ceil and floor.
     """
     width = np.float32(length) / np.float32(bins)
     first = math.floor(np.float32(place) * width) + start
@@ -243,8 +244,8 @@ def non_max_suppression(
     overlap: Array | None = None,
     least: Array | None = None,
 ) -> Array:
-    """boxes (N, B, 4), scores (N, C, B), numbers () or (1,) -> (selected, 3): batch, class, box. Of
-    equal scores the first box goes first.
+    """boxes (N, B, 4), scores (N, C, B), numbers () or (1,) -> (selected, 3): batch, class, box.
+    The first box wins among equal scores.
     """
     limit, threshold = int(_number(most)), _number(overlap)
     one, other = boxes[..., :2], boxes[..., 2:]
@@ -270,7 +271,9 @@ def _number(value: Array | None) -> float:
 
 
 def _overlaps(box: Array, others: Array) -> Array:
-    """Intersection over union with each of others (B, 4); 0 for boxes without area."""
+    """Returns the intersection over union with each of `others` (B, 4); 0 for boxes
+    without area.
+    """
     sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
     shared = np.where((sides > 0).all(axis=1), sides.prod(axis=1), 0.0)
     area, areas = (box[2:] - box[:2]).prod(), (others[:, 2:] - others[:, :2]).prod(axis=1)
