@@ -1,5 +1,5 @@
-"""Training as Python functions and a class, with keywords as those of `functions.py`;
-`training.pyi` is written by scripts/make_stubs.py.
+"""Training as Python functions and a class. Keywords are declared as in `functions.py`;
+scripts/make_stubs.py writes `training.pyi`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def training_step(model: ModelLike, *, options: StepOptions) -> TrainingStep:
     values that become inputs; `features` computes them.
 
     Raises InputError for a loss that does not fit, for a weight that the file does not store as
-    floating-point numbers, and for an option of another type.
+    floating-point numbers, and for an option of the wrong type.
 
     >>> onnxgrad.training_step("models/training/mlp.onnx", "loss", "sgd{lr=0.1}")
     TrainingStep(sgd on 6 weights; a batch holds x, target)
@@ -68,10 +68,10 @@ def fit(
     """Train a model on data and return it with its new weights, in the type you passed in; paths,
     bytes and streams return a ModelProto.
 
-    `model` may be the folder of a training step: `original` is then the model of which the step was
-    made, which receives the weights, and the options of steps are ignored. `data` and `validation`:
+    `model` may be the folder of a training step: `original` is then the model from which the step
+    was made. It receives the weights, and options of the step are ignored. `data` and `validation`:
     as for `Trainer.fit`. `accuracy`: pairs of an output of scores and the name of its labels. With
-    `report=True` returns a `Fitted`: that model, the `history` of the run, and its `best` and
+    `report=True`, returns a `Fitted`: that model, the `history` of the run, and its `best` and
     `last` held-out results.
 
     Raises InputError for a loss, data or options that do not fit, Diverged for a loss that is not
@@ -100,19 +100,19 @@ def fit(
 class Trainer(TrainingLoop):
     """Trains with a step from `training_step`, or from a folder.
 
-    `rate`: the learning rate, its text, or a function of the step's number, such as a schedule;
-    None: that of the optimiser, or the schedule in the step. `engine`: "blocks" updates on the CPU,
-    for elementwise optimisers of this package; "auto" chooses it if it can. Both engines compute
-    the same numbers. `data_parallel`: the first of the processes that mpiexec started logs,
-    evaluates and saves. Raises InputError for a rate that is not finite, and an engine that cannot
-    run this step.
+    `rate`: the learning rate as a number or text, or a function of the step's number, such as a
+    schedule. Defaults to the optimiser's rate, or to the schedule in the step. `engine`: "blocks"
+    updates on the CPU, for elementwise optimisers of this package; "auto" chooses it if possible.
+    Both engines compute the same numbers. `data_parallel`: train in all processes that mpiexec
+    started; the first one logs, evaluates and saves. Raises InputError for a rate that is not
+    finite, and for an engine that cannot run this step.
     """
 
     @from_keywords(TrainerOptions)
     def __init__(
         self, step: TrainingStep | str | PathLike[str], *, options: TrainerOptions
     ) -> None:
-        """Open the engine with the first values of the step."""
+        """Open the engine with the initial values of the step."""
         super().__init__(step, options)
 
     @from_keywords(RunOptions)
@@ -121,37 +121,38 @@ class Trainer(TrainingLoop):
         step of this trainer, or of the checkpoint that it restored: a second call with the same
         number trains nothing, and warns.
 
-        `data` has an array (examples, ...) for each input of the step, by name or in an .npz, which
-        is shuffled by `seed` (None: kept in order) and cut into batches. It may also be a list of
-        batches, or a function that makes them. If the step accumulates, each batch is a
-        micro-batch, the loss of a step is their mean, and those left at the end of an epoch belong
-        to the next step. `validation` is evaluated after each epoch with `metrics`.
+        `data` has an array (examples, ...) for each input of the step, by name or in an .npz. The
+        examples are shuffled by `seed` (None: kept in order) and cut into batches. `data` may also
+        be a list of batches, or a function that makes them. If the step accumulates, each batch is
+        a micro-batch, and the loss of a step is the mean over its micro-batches. Those left at the
+        end of an epoch count for the next step. `validation` is evaluated after each epoch with
+        `metrics`.
 
         `folder` receives the checkpoints, and a run continues from its own checkpoint there. With
         `patience` or `keep="best"`, `export` writes the weights of the smallest held-out loss.
 
-        Raises InputError for data that the step does not take, for the checkpoint of another model,
-        loss, kind of optimiser or set of parameters, and for another batch size, seed or other data
-        in the middle of an epoch; `force` continues from that epoch's beginning. A RunWarning lists
-        other differences, which the run follows. Raises Diverged for a loss that is not finite; the
-        checkpoint is then the last good one.
+        Raises InputError for data that the step does not accept, for a checkpoint of a different
+        model, loss, kind of optimiser or set of parameters, and for a different batch size, seed or
+        data in the middle of an epoch; `force` continues from that epoch's beginning. A RunWarning
+        lists other differences, which the run accepts. Raises Diverged for a loss that is not
+        finite; the checkpoint is then the last good one.
         """
         return self.train(options)
 
     @from_keywords(EvaluateOptions)
     def evaluate(self, *, options: EvaluateOptions) -> dict[str, float]:
         """Return the mean loss over all examples and each metric, with the current weights or
-        their moving averages (`averaged`). Raises InputError for data that the step does not take.
+        their moving averages (`averaged`). Raises InputError for data that the step does not
+        accept.
         """
         return self.evaluation(options)
 
     @from_keywords(PredictOptions)
     def predict(self, *, options: PredictOptions) -> dict[str, Array]:
         """Return the model's outputs for all examples, by name, with the weights that `fit` chose
-        (`weights`), or their moving averages (`averaged`). `data` needs the inputs of the model
-        alone; labels beside them are ignored. Raises InputError for data that the model does not
-        take, for a model without an output but its loss, and for an output without a row for each
-        example.
+        (`weights`), or their moving averages (`averaged`). `data` needs only the inputs of the
+        model; labels are ignored. Raises InputError for data that the model does not accept, for a
+        model whose only output is its loss, and for an output without a row for each example.
 
         >>> model = onnxgrad.extract("models/training/mlp.onnx", outputs=["linear_2"])
         >>> trainer = onnxgrad.Trainer(onnxgrad.training_step(model, "mse"))
@@ -164,15 +165,15 @@ class Trainer(TrainingLoop):
     @from_keywords(RestoreOptions)
     def restore(self, path: str | PathLike[str], *, options: RestoreOptions) -> None:
         """Continue from a checkpoint that `save` wrote. Raises InputError for a damaged file, and
-        for one of another model, loss, kind of optimiser or set of parameters; with `force` takes
-        the values that fit, and leaves the others as they are.
+        for a checkpoint of a different model, loss, kind of optimiser or set of parameters. With
+        `force`, values that fit are restored and the others stay as they are.
         """
         self.restored(Path(path), options)
 
     @from_keywords(ExportOptions)
     def export(self, model: ModelLike, *, options: ExportOptions) -> Any:
         """Return the model that the step was made from with its trained weights, or with their
-        moving averages, in the type you passed in. With `path` writes it there and returns nothing.
-        Raises InputError for another model, and for a path that cannot be written.
+        moving averages, in the type you passed in. With `path`, writes the model there and returns
+        None. Raises InputError for a different model, and for a path that cannot be written.
         """
         return self.exported(model, options)

@@ -1,7 +1,6 @@
 """Arrays by name from an .npz file or a folder of .npy files.
 
-The .npy files are mapped into memory, so they may be larger than it. Several files may hold one
-array.
+The .npy files are mapped, so they may be larger than the memory. Several files may hold one array.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def as_array(given: Any) -> Array:
 
 def read_npz(path: Path) -> dict[str, Array]:
     """Return the arrays of an .npz file, or of a folder that has NAME.npy or NAME-0.npy,
-    NAME-1.npy, ... for each name. Raises InputError if the file is missing or another kind.
+    NAME-1.npy, ... for each name. Raises InputError if the file is missing or of another kind.
     """
     if path.is_dir():
         return _read_folder(path)

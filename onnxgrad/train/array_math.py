@@ -1,4 +1,4 @@
-"""The operators in the formulas of training over numpy arrays: the counterpart of `op`.
+"""The operators of training formulas over NumPy arrays: the counterpart of `op`.
 
 Names, operands and results are those of ONNX. As in `op`, Python's numbers take the dtype of the
 other operand, so float32 stays float32.

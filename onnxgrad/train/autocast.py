@@ -31,9 +31,9 @@ from onnxgrad.passes.convert_opset import convert
 Narrow: TypeAlias = Literal["bfloat16", "float16"]
 _DTYPES = {"bfloat16": TensorProto.BFLOAT16, "float16": TensorProto.FLOAT16}
 PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum"})
-# the first opset in which every product has bfloat16
+# the first opset in which every product supports bfloat16
 _OPSET = 22
-# they round nothing, or are their own conversion
+# operators that round nothing, or convert between dtypes
 _ANY_DTYPE = frozenset({"Cast", "Shape", "Size", "If", "Loop", "Scan", "Constant", "Identity"})
 
 
@@ -81,7 +81,7 @@ def widened(program: Program) -> Program:
 
 
 def _widen(b: Binding) -> None:
-    """Compute in float32, and round each result."""
+    """Let an operator compute in float32, and round each result."""
     block = b.block
     with emitting(block, sources=(b,), made_by="autocast"):
         operands = [

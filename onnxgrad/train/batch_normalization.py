@@ -3,10 +3,10 @@
     mean = mean momentum + m (1 - momentum),  m the mean over the batch and all places
     var  = var  momentum + v (1 - momentum),  v = sum (x - m)^2 / (n - 1)
 
-with ONNX's momentum, which is 1 - PyTorch's, and PyTorch's unbiased variance: the operator's own
-further results are moved by the variance of the population (n) in onnxruntime on the CPU and in the
-standard, so what it says of the running statistics is not read. One element per channel has no
-variance: v is 0 then, where PyTorch refuses. Source: Ioffe and Szegedy, 2015; torch.nn.BatchNorm2d.
+with ONNX's momentum, which is 1 - PyTorch's, and PyTorch's unbiased variance. The operator itself
+updates running statistics by the variance of the population (n), in the standard and in onnxruntime
+on the CPU, so these results are not read. A channel with one element has no variance: v is then 0,
+while PyTorch raises an error. Source: Ioffe and Szegedy, 2015; torch.nn.BatchNorm2d.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from onnxgrad.ir.types import Array, element_count
 from onnxgrad.ir.var import Var
 from onnxgrad.train.update.emission import ask_for, returned
 
-# places of scale, bias, mean and variance among the operands
+# slots of scale, mean and variance among the operands
 _SCALE, _MEAN, _VARIANCE = 1, 3, 4
 _HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 
@@ -61,8 +61,8 @@ def freeze(b: Binding) -> None:
 
 
 def train(program: Program, bindings: Sequence[Binding]) -> list[Running]:
-    """Put these bindings of the main graph into training. Each running statistic becomes an input,
-    and its next value an output.
+    """Switch these bindings of the main graph to training mode. Each running statistic becomes an
+    input, and its next value an output.
 
     A module that is called twice updates its statistics twice, in the graph's order. Raises
     InputError if a statistic is not a weight of the file, or has other uses.
@@ -115,7 +115,7 @@ def _refuse_merged(roots: Mapping[Binding, Sequence[Var]]) -> None:
         mine = (*b.inputs[_SCALE:_MEAN], mean, variance)
         for root in (mean, variance):
             if whose.setdefault(root, mine) != mine or mean is variance:
-                raise _merged(root, f"that of several, '{b}' among them")
+                raise _merged(root, f"shared by several nodes, '{b}' among them")
             for user, i in _reads(root):
                 if user not in roots or i < _MEAN:
                     raise _merged(root, f"read by '{user}' as well")
@@ -143,8 +143,8 @@ def _use_batch(b: Binding, inputs: Sequence[Var]) -> None:
     """Switch to the operator's training form, which has three results.
 
     onnxruntime writes the last two results over the operands that they update, even if others read
-    these operands. Therefore the operands get their own memory, and readers of the results read our
-    statistics instead.
+    these operands. Therefore the operands get their own memory, and readers of the results read the
+    statistics computed here instead.
     """
     names = b.block.program.names
     for i, statistic in enumerate(inputs):
@@ -160,7 +160,7 @@ def _statistics(b: Binding) -> tuple[Var, Var]:
     """
     x, running = b.inputs[0], b.inputs[_MEAN]
     if x is None or running is None or x.rank is None or x.rank < 2:
-        raise InputError(f"the rank of what '{b}' normalises is not known to be 2 or more")
+        raise InputError(f"the rank of the operand of '{b}' is not known to be 2 or more")
     axes = [0, *range(2, x.rank)]
     dtype = TensorProto.FLOAT if running.dtype in _HALVES else running.dtype
     x = x if x.dtype == dtype else op.Cast(x, to=dtype)

@@ -1,4 +1,4 @@
-"""Callbacks of training: a log as JSON lines, a plot of the loss, and early stopping."""
+"""Callbacks of training: logs as JSON lines or CSV, a plot of the loss, and early stopping."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class JsonLines:
             "rate": event.rate,
         }
         if event.gradient_norm is not None:
-            finite = math.isfinite(event.gradient_norm)  # JSON has no other numbers
+            finite = math.isfinite(event.gradient_norm)  # JSON has no NaN or Inf
             line["gradient_norm"] = event.gradient_norm if finite else None
         if event.evaluation is not None:
             line = {"step": event.step, "epoch": event.epoch, "evaluation": dict(event.evaluation)}
@@ -63,7 +63,7 @@ class JsonLines:
 
     @property
     def size(self) -> int:
-        """Return the number of bytes written."""
+        """The number of bytes in the file; 0 if it is missing."""
         with suppress(OSError):
             return os.stat(self.path).st_size
         return 0
@@ -104,11 +104,11 @@ class JsonLines:
 
 @dataclass
 class CsvLines(JsonLines):
-    """A line of a table for each event, added to a file that begins with the names of the columns.
+    """A callback that appends a CSV row for each event, below a row with the names of the columns.
 
-    results: the names of the results on held-out data, whose columns begin with held_out. Lines of
-    steps leave these empty, lines of evaluations the others. Raises InputError if the file has
-    other columns.
+    results: the names of the results on held-out data, whose columns begin with held_out. Rows of
+    steps leave these columns empty, rows of evaluations the others. Raises InputError if the file
+    has other columns.
     """
 
     results: Sequence[str] = ()
@@ -131,7 +131,7 @@ class CsvLines(JsonLines):
             return []
 
     def __call__(self, event: Event) -> None:
-        """Write the line. Raises InputError when it cannot be written."""
+        """Write the row. Raises InputError if it cannot be written."""
         line: dict[str, Any] = {"step": event.step, "epoch": event.epoch}
         if event.evaluation is None:
             line |= {"loss": event.loss, "rate": event.rate, "gradient_norm": event.gradient_norm}
@@ -150,7 +150,7 @@ class CsvLines(JsonLines):
 
 
 def log_to(path: str | PathLike[str], results: Sequence[str]) -> JsonLines:
-    """Return what logs to the file: a table if its name ends with .csv, else lines of JSON."""
+    """Return the callback for a log file: CSV if its name ends with .csv, else lines of JSON."""
     if os.fspath(path).lower().endswith(".csv"):
         return CsvLines(path, results)
     return JsonLines(path)
@@ -178,17 +178,17 @@ def check_needs(
     held_out = option("--validation NPZ", "validation")
     place = option("--folder DIR", "folder")
     needs = (
-        ("--patience", "patience", patience is not None, validation, "looks at held-out data",
+        ("--patience", "patience", patience is not None, validation, "needs held-out data",
          held_out),
-        ("--accuracy or --measure", "metrics", metrics, validation, "looks at held-out data",
+        ("--accuracy or --measure", "metrics", metrics, validation, "needs held-out data",
          held_out),
-        ("--keep best", 'keep="best"', "best" in (keep or ()), validation, "looks at held-out data",
+        ("--keep best", 'keep="best"', "best" in (keep or ()), validation, "needs held-out data",
          held_out),
-        ("--rate reduceonplateau", "ReduceOnPlateau", plateau, validation, "looks at held-out data",
+        ("--rate reduceonplateau", "ReduceOnPlateau", plateau, validation, "needs held-out data",
          held_out),
-        ("--keep N", "keep", {*(keep or ())} - {"best"}, folder, "says which checkpoints stay",
+        ("--keep N", "keep", {*(keep or ())} - {"best"}, folder, "needs a folder",
          place),
-        ("--every", "every", every is not None, folder, "says when to save", place),
+        ("--every", "every", every is not None, folder, "needs a folder", place),
     )  # fmt: skip
     for flag, keyword, given, needed, what, missing in needs:
         if given and needed is None:

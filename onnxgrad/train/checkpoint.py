@@ -25,12 +25,12 @@ from onnxgrad.wording import option
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands: steps taken, the epoch, and how many batches of it are done.
+    """The progress of a run: steps taken, the current epoch, and the batches of it that are done.
 
-    micro: the micro-batches since the last step, of which micro_loss is the sum of the losses.
-    logged: the bytes of the log so far. best: the smallest held-out loss, stale: the evaluations
-    since then; best_step, best_found: its step, and all that was evaluated there. plateau: what a
-    ReduceOnPlateau keeps.
+    micro: the number of micro-batches since the last step; micro_loss: the sum of their losses.
+    logged: the bytes of the log so far. best: the smallest held-out loss; stale: the number of
+    evaluations since then; best_step, best_found: its step and all results of its evaluation.
+    plateau: the state of a ReduceOnPlateau.
     """
 
     steps: int = 0
@@ -60,7 +60,7 @@ class Progress:
         return replace(self, best=found["loss"], best_step=self.steps, best_found=found, stale=0)
 
     def without_best(self) -> Progress:
-        """Return the progress without evaluations."""
+        """Return the progress without the best evaluation."""
         return replace(self, best=None, best_step=0, best_found=None, stale=0)
 
     def nothing_left(self, epochs: int, steps: int | None) -> str:
@@ -71,8 +71,8 @@ class Progress:
         if not 0 < wanted <= done:
             return ""
         return (
-            f"nothing was trained: {unit}={wanted} counts from the trainer's first step, and it "
-            f"has taken {done}; {unit}={done + wanted} trains for as long again"
+            f"nothing was trained: {unit}={wanted} counts from the trainer's first step, and "
+            f"{done} {unit} are done; {unit}={done + wanted} trains for as long again"
         )
 
     def check_trained(self, accumulate: int) -> None:
@@ -96,17 +96,17 @@ class Progress:
             return Progress(**json.loads(stored["progress"]))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"{where} does not say where training stands ({error!r}): it is not a checkpoint"
+                f"{where} has no progress of a training run ({error!r}): it is not a checkpoint"
             ) from None
 
 
-# ---- what a run is ------------------------------------------------------------------------------
+# ---- identity of a run --------------------------------------------------------------------------
 
 # JSON values by name
 Facts: TypeAlias = "Mapping[str, Any]"
-# a run with another one of these is another run
+# a run in which one of these differs is a different run
 _IDENTITY = ("parameters", "loss", "formula", "optimizer")
-# between epochs these may change; within one, nobody would know which examples it has seen
+# these may change between epochs; within one, it would be unknown which examples were seen
 _OF_AN_EPOCH = (
     "kind", "batch_size", "order", "arrays", "examples", "samples", "constants", "scale",
 )  # fmt: skip
@@ -139,7 +139,7 @@ def facts_of_step(task: TrainingStep, rate: Rate) -> dict[str, Any]:
 
 
 def _group(entry: Mapping[str, Any]) -> str:
-    """Return the text of the weights that have another optimiser, or another rate."""
+    """Return the text of a group: its glob, its options and its factor of the rate."""
     options = {k: v for k, v in entry["optimizer"].items() if k not in ("name", "lr")}
     return json.dumps({entry["glob"]: {**options, "factor": entry.get("factor", 1.0)}})
 
@@ -201,15 +201,17 @@ def fitting(
 
 def differences(before: Facts, now: Facts) -> dict[str, tuple[Any, Any]]:
     """Return the facts that both have and that differ."""
-    now = json.loads(json.dumps(now))  # as the file has them
+    now = json.loads(json.dumps(now))  # as a file stores them
     return {k: (before[k], v) for k, v in now.items() if k in before and before[k] != v}
 
 
 def check_same_run(
     changes: Mapping[str, tuple[Any, Any]], stands: Progress, where: str, *, same_values: bool
 ) -> None:
-    """Raise InputError if a run with progress `stands` cannot continue with these changes. If the
-    step has not the same values, one of them is why.
+    """Raise InputError if a run with progress `stands` cannot continue with these changes.
+
+    same_values: whether step and checkpoint have the same values by name. If not, every change is
+    refused, except for the rate and the schedule.
     """
     fixed = {*_IDENTITY, *(("accumulate",) if stands.micro else ())}
     fixed |= set() if same_values else changes.keys() - {"rate", "schedule"}

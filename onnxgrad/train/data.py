@@ -25,7 +25,7 @@ Given: TypeAlias = (
 )
 
 HELD_OUT = "held-out data"
-# of the examples that a digest is made of
+# the largest part of the examples that a digest reads
 _ROWS, _BYTES = 256, 1 << 22
 
 
@@ -71,7 +71,7 @@ class Arrays(Data):
         if not counts or len(set(counts.values())) > 1 or min(counts.values()) < 0:
             listed = ", ".join(f"{name}: {n}" for name, n in counts.items()) or "none"
             raise InputError(
-                "the arrays of the data need one number of examples on their first "
+                "the arrays of the data need the same number of examples on their first "
                 f"axis, not {listed}"
             )
         if self.size < 1:
@@ -126,7 +126,7 @@ class Repeated(Data):
             yield batch if isinstance(batch, Mapping) else self._named(batch)
 
     def _named(self, batch: Any) -> Batch:
-        """Return the batch of a tuple, with the names of its arrays."""
+        """Return a tuple of arrays as a batch by their names."""
         listed = isinstance(batch, (tuple, list))
         if self.names is None or not listed:
             how = ", or a tuple of them with names=" if listed else ""
@@ -157,7 +157,7 @@ class Scaled(Data):
         return {**self.data.facts(number, first), "scale": factors}
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """Yield scaled batches. Raises InputError if the data has no integers."""
+        """Yield scaled batches. Raises InputError if such an input has no integers."""
         for batch in self.data.epoch(number):
             found = {name: self._scaled(name, a) for name, a in batch.items()}
             yield Rows(found, batch.rows) if isinstance(batch, Rows) else found
@@ -168,7 +168,7 @@ class Scaled(Data):
         array, (factor, dtype) = np.asarray(given), self.scale[name]
         if array.dtype.kind not in "ui":
             raise InputError(
-                f"scale: '{name}' of the data is {array.dtype}; integers alone are multiplied: "
+                f"scale: '{name}' of the data is {array.dtype}; only integers are multiplied: "
                 "leave it out"
             )
         wide = np.result_type(dtype, np.float32)
@@ -177,19 +177,19 @@ class Scaled(Data):
 
 @dataclass(frozen=True)
 class Beside(Data):
-    """Batches that all have some arrays beside their own."""
+    """Batches to each of which the same constant arrays are added."""
 
     data: Data
     constants: Mapping[str, Array]
 
     def facts(self, number: int, first: Batch) -> dict[str, Any]:
-        """Return the facts of the data, and a digest of the arrays beside."""
+        """Return the facts of the data, and a digest of the constants."""
         own = {name: a for name, a in first.items() if name not in self.constants}
         beside = {name: np.asarray(a) for name, a in self.constants.items()}
         return {**self.data.facts(number, own), "constants": sampled(beside)}
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """Yields batches. Raises InputError for an array that the data has too."""
+        """Yield the batches. Raises InputError for a constant that the data has, too."""
         for batch in self.data.epoch(number):
             if twice := [name for name in self.constants if name in batch]:
                 raise InputError(f"constants: the data has '{twice[0]}' already: leave one out")
@@ -269,7 +269,7 @@ def scaled(data: Data, scale: Mapping[str, float] | None, inputs: Sequence[Fed])
 
 
 def beside(data: Data, constants: Mapping[str, Array]) -> Data:
-    """Returns the data with these arrays in every batch."""
+    """Return the data with these arrays in every batch."""
     return Beside(data, constants) if constants else data
 
 

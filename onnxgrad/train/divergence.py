@@ -28,7 +28,7 @@ def what_ends(manifest: Manifest, loss: float, metrics: Mapping[str, Array]) -> 
     norm = norm_of(manifest, metrics)
     if norm is None or np.isfinite(norm) or manifest.loss_scaling is not None:
         return None
-    return f"the loss is {loss}, but the norm of its gradients {norm}"
+    return f"the loss is {loss}, but the norm of its gradients is {norm}"
 
 
 def norm_of(manifest: Manifest, metrics: Mapping[str, Array]) -> float | None:

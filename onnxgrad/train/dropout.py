@@ -4,13 +4,13 @@ dropped.
 y = x * keep / (1 - ratio), as torch.nn.Dropout in training (Srivastava et al., 2014, "inverted").
 The graph uses ordinary operators, so that any runtime has them, the gradient passes through the
 same mask, and a recomputed segment drops the same elements. onnxruntime's own draws take their seed
-from an attribute, so they can neither be seeded by an input nor be repeated. Integers of 32 bits
-wrap around, in these operators in the same way on every runtime.
+from an attribute, so they can neither be seeded by an input nor be repeated. 32-bit integers wrap
+around in these operators in the same way on every runtime.
 
 Source: counter-based generators, Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3",
 2011; the constants are those of Wellons, "Prospecting for Hash Functions", 2018: triple32 for the
-keys, and two rounds with a key before each for the elements. Their low bits are not well mixed,
-because they are only compared with a threshold.
+keys, and two rounds with a key before each for the elements. The low bits of the latter need not
+be well mixed, because elements are only compared with a threshold.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ SEED = "seed"
 
 
 def in_training(b: Binding) -> bool:
-    """Whether the file itself lets this Dropout drop."""
+    """Whether the file sets this Dropout to training mode."""
     if b.version < 7:
         return not b.attr("is_test")
     mode = b.operand(2)
@@ -93,14 +93,14 @@ def decided_by_caller(b: Binding) -> bool:
 
 
 def turn_off(b: Binding) -> None:
-    """Make a Dropout that the file or the caller lets drop return its operand."""
+    """Make a Dropout return its operand, if the file or the caller can make it drop."""
     if in_training(b) or decided_by_caller(b):
         with emitting(b.block, sources=(b,), made_by="dropout"):
             _stand_in(b, _operand(b), None)
 
 
 def turn_on(block: BindingBlock, bindings: Sequence[Binding], ratio: float | None) -> Var:
-    """Put these Dropouts of a block into training, all with one seed, which becomes an input.
+    """Switch these Dropouts of a block to training mode, with one seed for all, a new input.
     Returns the seed.
 
     ratio: replaces the ratio of each Dropout. Raises InputError if the dtype of an operand is
@@ -133,7 +133,7 @@ def _ratio(b: Binding) -> float | Var:
         return given
     found = 0.5 if given is None or given.const is None else float(np.float64(given.const.item()))
     if not 0.0 <= found <= 1.0:
-        raise InputError(f"the ratio of '{b}' is {found}, not one from 0 to 1")
+        raise InputError(f"the ratio of '{b}' must be from 0 to 1, not {found}")
     # the decimal number that was rounded to the file's precision
     return float(str(np.float32(found)))
 
@@ -156,7 +156,7 @@ def _dropped(x: Var, ratio: float | Var, key: tuple[Var, Var]) -> tuple[Var, Var
 
 
 def _stand_in(b: Binding, y: Var, keep: Var | None) -> None:
-    """Replace the result of a Dropout, whose name others may know, and its mask."""
+    """Replace the result of a Dropout, under the same name, and its mask."""
     mask = b.result(1)
     if mask is not None and mask.use_count:
         true = helper.make_tensor("value", TensorProto.BOOL, [1], np.ones(1, bool))

@@ -49,12 +49,12 @@ def evaluated(
             sums_of = score.of(outputs, given)
             kept[name] = score.added(kept[name], sums_of) if name in kept else sums_of
         if not given.read.issuperset(more):
-            checked(batch, inputs)  # says what is not an input
+            checked(batch, inputs)  # raises for the array that is not an input
         for name, (value, count) in found.items():
             sums[name] = sums.get(name, 0.0) + value * count
             counts[name] = counts.get(name, 0) + count
     if not counts:
-        raise InputError("the data to evaluate on gave no batch")
+        raise InputError("the data to evaluate on has no batches")
     means = {name: sums[name] / max(counts[name], 1) for name in sums}
     values = {name: score.value(kept[name]) for name, score in scores.items()}
     return {name: {**means, **values}[name] for name in ("loss", *metrics)}
@@ -68,9 +68,10 @@ def predicted(
     batches: Iterable[Batch],
 ) -> dict[str, Array]:
     """Return the model's outputs over all batches, computed by the session of `prediction(step)`,
-    which takes the inputs `taken`. What only the loss reads is ignored. A last batch is filled to
-    the one size that a model takes, and the rows are cut. Raises InputError for a batch that does
-    not fit, and for an output of several batches without a row for each example.
+    whose inputs are `taken`. Arrays that only the loss reads are ignored. If the model fixes the
+    size of a batch, a smaller last batch is filled up, and the extra rows are removed. Raises
+    InputError for a batch that does not fit, and for an output of several batches without a row for
+    each example.
     """
     inputs = step.manifest.of_role("batch")
     read = [fed for fed in inputs if fed.name in taken]
@@ -92,7 +93,7 @@ def predicted(
         for name, result in zip(names, results, strict=True):
             found[name].append(result[: counts[-1]] if result.ndim else result)
     if not counts:
-        raise InputError("the data to predict on gave no batch")
+        raise InputError("the data to predict on has no batches")
     for name, parts in found.items():
         rows = [len(part) if part.ndim else None for part in parts]
         if len(parts) > 1 and rows != counts:

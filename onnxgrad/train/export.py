@@ -53,14 +53,14 @@ def export(
     repairs: Repairs | None = None,
     path: str | PathLike[str] | None = None,
 ) -> Any:
-    """`model`, in its own kind (see `gradient`), with these values of weights; what was trained,
-    and `how`, stands in its metadata. With `path` it is written there instead, of any size, and
-    nothing is returned.
+    """Return `model` with these values of its weights, in the type you passed in. Its metadata
+    records the names of these weights, and `how`. With `path`, write the model there, of any size,
+    and return None.
 
-    repairs: `manifest.repairs` of the step, by which values of tied parameters go into both of
-    their weights, and parameters that the file lacks are added. None: the weights that are named,
-    and no others. Raises InputError for a name that is not a weight of the file, one that several
-    graphs of it have, one of two tied weights without the other, a value of another shape, and a
+    repairs: `manifest.repairs` of the step: the value of a tied parameter goes into both of its
+    weights, and parameters that the file lacks are added. None: only the named weights change.
+    Raises InputError for a name that is not a weight of the file, or that several of its graphs
+    have, for one of two tied weights without the other, for a value of the wrong shape, and for a
     path that cannot be written.
     """
     own = load_in_place(model)
@@ -169,8 +169,8 @@ def _the_one(found: list[TensorProto], name: str) -> TensorProto:
         )
     if len(found) > 1:
         raise InputError(
-            f"'{name}' is a weight in {len(found)} graphs of the original model: "
-            "and it is not known in which it was trained"
+            f"'{name}' is a weight in {len(found)} graphs of the original model, "
+            "and it is not known which of them was trained"
         )
     return found[0]
 

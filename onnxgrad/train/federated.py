@@ -130,7 +130,7 @@ class Delta:
 @known_keywords
 def read_delta(path: str | PathLike[str]) -> Delta:
     """Return the delta that `Delta.save` wrote. Raises InputError if the file is missing, damaged
-    or another tool's.
+    or of another tool.
     """
     values, words = safetensors_file.read(Path(path))
     try:

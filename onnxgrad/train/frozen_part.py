@@ -66,14 +66,14 @@ def check_apart(trained: Iterable[str], before: set[str], at: At) -> None:
     for name in trained:
         if name in before:
             raise InputError(
-                f"'{name}' is read before {_listed(at)} too, and what is kept of them would not "
-                f"follow it: exclude it from wrt (!{name})"
+                f"'{name}' is read before {_listed(at)} too, whose stored values would not follow "
+                f"its updates: exclude it from wrt (!{name})"
             )
 
 
 def first_part(program: Program, at: At) -> None:
     """Make the values `at` the outputs of the program, and remove everything else. Raises
-    InputError as `cut`.
+    InputError as `cut` does.
     """
     block = program.main
     values = _computed(block, at)
@@ -150,14 +150,14 @@ def features(
     threads: int | None = None,
     scale: Mapping[str, float] | None = None,
 ) -> dict[str, Array]:
-    """The values `at` of a model for each example of the data, to train with
+    """Return the values `at` of a model for each example of the data, to train with
     `training_step(model, ..., inputs_at=at)`.
 
-    data: arrays by name, or an .npz of them, with one row per example; those that only the part
-    before the values reads go, the others (labels) come back beside the values. It runs on batches
-    of `batch_size` (32, or what the model takes where that is fixed). `scale`: numbers by which
-    integers are multiplied, by input. Raises InputError as `cut`
-    does, for data that does not fit, and for a value without one row per example.
+    data: arrays by name, or an .npz of them, with one row per example. Arrays that only the frozen
+    part reads are left out of the result; the others, such as labels, are returned with the values.
+    batch_size: examples per run; defaults to the size that the model fixes, or 32. scale: factors
+    of integer inputs, by name. Raises InputError as `cut` does, for data that does not fit, and for
+    a value without one row per example.
     """
     rest, first = (load_own(model, in_place=True) for _ in range(2))
     cut(rest, at)
@@ -168,7 +168,7 @@ def features(
     read, names = {fed.name for fed in taken}, [v.name for v in block.outputs]
     own = {k: as_array(a) for k, a in arrays.items() if k in read}
     if not own:
-        checked(own, taken)  # says what is lacking
+        checked(own, taken)  # raises for the missing input
     session, parts = open_session(first, provider, threads), []
     size = (one_size(taken) or 32) if batch_size is None else batch_size
     before = {name: by for name, by in (scale or {}).items() if name in read}
@@ -180,7 +180,7 @@ def features(
         for name, a in zip(names, found, strict=True):
             if not a.ndim or len(a) != count:
                 raise InputError(
-                    f"'{name}' has shape {list(a.shape)} for {count} examples: it has not one row "
+                    f"'{name}' has shape {list(a.shape)} for {count} examples: it needs one row "
                     "for each"
                 )
         parts.append(found)

@@ -50,14 +50,14 @@ _NONE = "none"  # in a list of options
 class Fed:
     """An input of the step.
 
-    next: the output with its value in the next step. of, slot: the parameter to which a state
-    belongs, or of which an array of the batch is an earlier value, and its name in the optimiser.
+    next: the output with its value in the next step. of: the parameter to which a state belongs, or
+    of which an array of the batch is an earlier value. slot: the state's name in the optimiser.
     adjoint: the value of train.onnx with a parameter's adjoint. gradient: the averaged and clipped
     gradient that the optimiser receives, in update.onnx if it exists, else in train.onnx. group:
     the index of a parameter's group. classes, ignored: labels of a loss are 0 to classes - 1, or
     `ignored`. unread: the number of labels at the beginning of a sequence that have no score.
-    weights: of the classes, by which a mean over labels divides.
-    zeros: the first value is zeros and not stored. A seed differs in each run.
+    weights: the class weights, by whose sum a mean over labels divides. zeros: the first value is
+    zeros and is not stored. The value of a seed differs in each run.
     """
 
     name: str
@@ -91,8 +91,8 @@ def one_size(feds: Iterable[Fed]) -> int | None:
 class Manifest:
     """The files of a training step and how to run them.
 
-    inputs: of train.onnx and update.onnx, each of which reads those that it has; the `next` output
-    of an input is its value from then on. loss, metrics: outputs of train.onnx. accumulate: if
+    inputs: those of train.onnx and update.onnx together; the `next` output of an input is its value
+    in the next run. loss, metrics: outputs of train.onnx. accumulate: if
     above 1, train.onnx reads a micro-batch and adds its gradients up, and update.onnx runs after
     this many of them; otherwise there is no update.onnx. predict: eval.onnx without the loss and
     the inputs that only the loss reads; None if the model returns only its loss. The input `step`
@@ -101,8 +101,8 @@ class Manifest:
     schedule: computed in the graph, which then has no input for the learning rate. gradient_norm:
     the output, of the file that updates, with the norm of all gradients before clipping to
     clip_norm. over_batch: how the loss of a batch follows from the losses of its parts
-    (`losses.base.OverBatch`), or None if it does not. objective: the loss as text. options: those
-    of the step that change its gradient and stand in no other key. repairs: weights of the file
+    (`losses.base.OverBatch`), or None if it does not. objective: the loss as text. options: options
+    of the step that change its gradient and have no key of their own. repairs: weights of the file
     that are copies of a parameter, and parameters that the file lacks, for `export`.
     """
 
@@ -196,7 +196,7 @@ class Manifest:
             raise InputError(f"{where} is not JSON: {error}") from None
         if not isinstance(read, dict) or read.get("format") != _FORMAT:
             raise InputError(
-                f"{where} is not the manifest of a training step: its 'format' is another"
+                f"{where} is not the manifest of a training step: 'format' must be '{_FORMAT}'"
             )
         version = checked(int, read.get("version"), f"{where}: 'version'")
         if version != VERSION:
@@ -260,8 +260,8 @@ def _object(entry: Any, where: str) -> dict[str, Any]:
 
 
 def _without_none(value: Any) -> Any:
-    """Return the value without None: its key is left out, and in a list it is a word. Numbers that
-    JSON lacks become words.
+    """Return the value without None: its key is left out, and in a list it becomes a word. NaN and
+    Inf become words, too.
     """
     if isinstance(value, Mapping):
         return {k: _without_none(v) for k, v in value.items() if v is not None}
@@ -271,7 +271,7 @@ def _without_none(value: Any) -> Any:
 
 
 def _with_none(value: Any) -> Any:
-    """Return the value with None in lists."""
+    """Return the value with None in place of its word in lists."""
     if isinstance(value, dict):
         return {k: _with_none(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -280,7 +280,7 @@ def _with_none(value: Any) -> Any:
 
 
 def _refuse_null(value: Any, where: str, key: str = "") -> None:
-    """Raise InputError, with the key, for a null."""
+    """Raise InputError for a null, with its key."""
     if value is None:
         raise InputError(f"{where}: '{key}' is null: leave the key out")
     if isinstance(value, dict):

@@ -1,5 +1,5 @@
-"""The modes of BatchNormalization, Dropout and products in a training step, by the options or the
-file.
+"""The modes of BatchNormalization, Dropout and products in a training step, set by the options or
+the file.
 
 In the training graph, running statistics are states and Dropout has a seed; the evaluation graph is
 in inference mode. The original file, into which trained values are written, is not affected.
@@ -80,7 +80,7 @@ class Modes:
         return program
 
     def apply(self, program: Program) -> Applied:
-        """Put a prepared program into training. Raises InputError for nodes that cannot train."""
+        """Switch a prepared program to training mode. Raises InputError if a node cannot train."""
         block = program.main
         block.schedule()
         norms = [b for b in block.bindings if b.is_op("BatchNormalization") and self._trains(b)]

@@ -70,13 +70,13 @@ class RunFolder:
         try:
             try:
                 os.link(self.last, part)
-            except OSError:  # not every file system has second names
+            except OSError:  # not every file system has hard links
                 shutil.copyfile(self.last, part)
             os.replace(part, name)
         except OSError as error:
             raise InputError(f"{name}: cannot be written: {error.strerror or error}") from None
         finally:
-            part.unlink(missing_ok=True)  # it stays where both were one file before
+            part.unlink(missing_ok=True)  # os.replace leaves it if both were one file
         for old in self.kept()[: -self.keep]:
             with suppress(OSError):
                 old.unlink()

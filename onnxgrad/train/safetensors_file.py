@@ -24,7 +24,7 @@ Outlines: TypeAlias = Mapping[str, tuple[np.dtype[Any], Sequence[int]]]
 _KEY = "onnxgrad"
 
 
-# the format's names of dtypes, where numpy's own reader does not know them all
+# dtypes by the format's names; the library's reader for NumPy does not know them all
 _DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool",
     "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32",
@@ -32,7 +32,7 @@ _DTYPES = {
 }  # fmt: skip
 
 
-# the order of their arrays in a file
+# the order of dtypes in a file
 _ORDER = (
     "U64", "I64", "F64", "F32", "U32", "I32", "BF16", "F16", "U16", "I16", "I8", "U8", "BOOL",
 )  # fmt: skip
@@ -49,8 +49,8 @@ def _library() -> Any:
 def write(
     path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write the file array by array, and replace an existing one at once. Raises InputError if it
-    cannot be written.
+    """Write the file array by array, and replace an existing one atomically. Raises InputError if
+    it cannot be written.
     """
     try:
         write_whole(path, pieces(arrays, metadata))
@@ -62,10 +62,10 @@ def pieces(
     arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None
 ) -> Iterator[bytes]:
     """Yield the bytes of a file as the library writes them, independent of the order of the names.
-    Arrays are not copied; the function of the library needs all of them at once, and twice. Raises
-    InputError for a dtype that cannot be read.
+    Arrays are not copied, while the library's function holds all of them twice. Raises InputError
+    for a dtype that cannot be stored.
     """
-    # one entry: the library writes several in any order
+    # one entry, because the library writes several in any order
     words = {_KEY: json.dumps(dict(metadata or {}), sort_keys=True)}
     entries: dict[str, Any] = {"__metadata__": words}
     codes = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
@@ -84,7 +84,7 @@ def pieces(
     header += b" " * (-len(header) % 8)
     yield len(header).to_bytes(8, "little") + header
     for name in order:
-        # strides would be ignored
+        # the bytes must be contiguous
         flat: Any = np.ascontiguousarray(arrays[name]).reshape(-1)
         yield flat.view(np.uint8).data
 
@@ -100,7 +100,7 @@ def read(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
 @contextmanager
 def opened(path: Path, zeros: Outlines | None = None) -> Iterator[Stored]:
     """Open a file whose arrays are read on access, inside of the context. `zeros` are arrays that
-    the file may lack, because they are zeros. Raises InputError as `read`.
+    the file may lack, because they are zeros. Raises InputError as `read` does.
     """
     with ExitStack() as files:
         with _reading(path):
@@ -113,7 +113,7 @@ def opened(path: Path, zeros: Outlines | None = None) -> Iterator[Stored]:
 
 
 def copy(values: Mapping[str, Array], name: str, into: Array) -> None:
-    """Copy a value into a flat array, from an open file without memory in between."""
+    """Copy a value into a flat array, from an open file without a temporary copy."""
     if isinstance(values, Stored) and values.outlines[name].dtype == into.dtype:
         values.read(name, into)
     else:

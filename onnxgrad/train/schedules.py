@@ -1,9 +1,9 @@
 """Schedules: the learning rate as a function of the step, by one formula in Python and in a graph.
 
-A step counts from 1, as the input `step` of a training step does: `schedule(1)` is the rate of the
-first update, PyTorch's at `last_epoch` 0. Classes and fields are called as in
-torch.optim.lr_scheduler, without "LR" and Cosine for CosineAnnealingLR; each has the rate that it
-scales as its first field. One of your own is a subclass with one method, `after`.
+Steps count from 1, as the input `step` of a training step does: `schedule(1)` is the rate of the
+first update, at PyTorch's `last_epoch` 0. Classes and fields have the names of
+torch.optim.lr_scheduler, without "LR"; CosineAnnealingLR is Cosine. The first field is the rate
+that the schedule scales. To add a schedule, write a subclass with one method, `after`.
 
     schedule = warm_up(Cosine(1e-3, T_max=900), steps=100)
     schedule(1), schedule(100)            # floats, for the input `learning_rate`
@@ -79,7 +79,7 @@ class Schedule(Plain, metaclass=Declared):
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """lr"""
+    """lr, at every update."""
 
     lr: NonNegative
 
@@ -276,14 +276,15 @@ class ReduceOnPlateau(Schedule):
         """Raise InputError: a graph has no held-out data."""
         rate = option("--rate", "Trainer(rate=...)")
         raise InputError(
-            f"{self.name} goes by held-out data, which no graph knows: pass it as {rate}"
+            f"{self.name} depends on held-out data, which a graph lacks: pass it as {rate}"
         )
 
     def check(self, names: Sequence[str]) -> None:
         """Raise InputError unless the metric is one of these results."""
         if self.metric not in names:
             raise InputError(
-                f"{self.name}: metric '{self.metric}' is not evaluated: there is {', '.join(names)}"
+                f"{self.name}: metric '{self.metric}' is not evaluated: choose from "
+                f"{', '.join(names)}"
             )
 
     def judged(
@@ -320,7 +321,7 @@ class Sequential(Schedule):
 
     def __post_init__(self) -> None:
         if beside := [s.name for s in self.schedules if isinstance(s, ReduceOnPlateau)]:
-            raise InputError(f"sequential: {beside[0]} goes by held-out data, not by the step")
+            raise InputError(f"sequential: {beside[0]} depends on held-out data, not on the step")
         ends = [0, *self.milestones]
         if len(self.schedules) != len(ends) or any(a >= b for a, b in pairwise(ends)):
             raise InputError(

@@ -133,8 +133,8 @@ def build_step(
 def _with_ties(
     program: Program, wrt: Wrt, stop: Stop, modes: Modes, ties: Ties, found: Findings
 ) -> tuple[Program, Wrt, tuple[Tied, ...], list[Note]]:
-    """Return the program at an opset that has the operators of losses, with weights out of nested
-    graphs, and with tied weights.
+    """Return the program with tied weights, at an opset that has the operators of losses, and with
+    the weights moved out of nested graphs; then the new `wrt`, the ties and notes.
     """
     if program.opset < OLDEST_OPSET:
         program, _ = raise_opset(program)
@@ -145,7 +145,7 @@ def _with_ties(
 
 @dataclass(frozen=True)
 class _Forward:
-    """A program whose last value is the loss, and what the later steps need to know.
+    """A program whose last value is the loss, with the facts that gradient and update need.
 
     goal: the value to differentiate, the loss or a multiple of it. scales: the inputs of loss
     scaling, by slot. of_loss: the names of values that the loss added. evaluation: the program
@@ -287,7 +287,7 @@ def _with_update(
     for p in parameters:
         block.ask_for(p)
     block.remove_unused()
-    # what only update.onnx takes
+    # inputs that only update.onnx reads
     scales = ahead.scales.values()
     block.inputs = [v for v in block.inputs if v.use_count or v.name not in scales]
     trained = [*(p.name for p in parameters), *(s.name for s in applied.statistics)]
@@ -323,7 +323,7 @@ def _metrics(wanted: Sequence[str], outputs: Sequence[str]) -> list[str]:
 
 
 def _batch(v: Var, place: Place) -> Fed:
-    """Return the entry of a part of the batch; for labels with their range."""
+    """Return the manifest's entry of an input of the batch; for labels, with their range."""
     classes, ignored = place.classes.get(v.name, (None, None))
     unread, of = place.unread.get(v.name), place.anchors.get(v.name)
     found = replace(fed_of(v, "batch"), classes=classes, ignored=ignored, unread=unread, of=of)

@@ -35,10 +35,10 @@ from onnxgrad.train.update.mixed_precision import LossScaling
 from onnxgrad.wording import option, perhaps
 
 MANIFEST = "manifest.json"
-# steps with which a client tests itself, and the file of each with batches and losses
+# test vectors of clients: folders with steps, and the file of each with batches and losses
 VECTORS, VECTOR = Path(__file__).with_name("test_vectors"), "vector.safetensors"
 _PIECE = 1 << 20
-# metadata that a reader of ours, or onnxruntime, acts on
+# metadata that onnxgrad or onnxruntime reads
 _OF_USE = ("onnxgrad.", "layer_ann")
 
 
@@ -75,7 +75,7 @@ def _prediction(evaluation: Path, loss: str) -> bytes:
 
 def without_notes(model: ModelProto) -> None:
     """Remove the notes of exporters on nodes, values, graphs and functions, which name places in
-    sources. Metadata of onnxgrad and of onnxruntime stays, and so does the model's own.
+    source code. Metadata of onnxgrad and of onnxruntime stays, and so does the model's own.
     """
     drop_notes(model.graph)
     for function in model.functions:
@@ -100,8 +100,8 @@ def _drop_from(described: Iterable[Any]) -> None:
 
 
 def _with_zeros(step: TrainingStep) -> Manifest:
-    """Return the manifest that names the first values that are zeros. Values of the model are
-    always stored.
+    """Return the manifest with `zeros` set for inputs whose first value is zeros. Values of the
+    model are always stored.
     """
     manifest, initial = step.manifest, step.initial
     of_model = {fed.name for fed in manifest.of_model()}
@@ -214,7 +214,7 @@ def _digests(folder: Path, manifest: Manifest, staged: Mapping[Path, Path]) -> d
 def _digest(path: Path, staged: Mapping[Path, Path]) -> str:
     found, root = hashlib.sha256(), path.parent
     model = staged.get(path, path)
-    # what lies outside is refused where it would be read
+    # files outside of the folder are refused when they are read
     beside = (p for p in sources(read_proto(model), root) if p.is_relative_to(root))
     for file in (model, *sorted(beside)):
         try:

@@ -25,7 +25,7 @@ def test_what_was_said_comes_back() -> None:
     stands = Progress(steps=7, epoch=2, batches=1, best=0.5, stale=1, seed=3, micro=2, micro_loss=1)
     assert Progress.of(stands.words(), "run") == stands
     for said in ({}, {"progress": "{"}, {"progress": '{"step": 3}'}, {"progress": "3"}):
-        with pytest.raises(InputError, match="run does not say where training stands"):
+        with pytest.raises(InputError, match="run has no progress of a training run"):
             Progress.of(said, "run")
 
 

@@ -88,7 +88,7 @@ def test_integers_are_scaled() -> None:
         InputError, match=r"uint8, but the step requires float32: scale=\{'x': NUMBER\}"
     ):
         trainer.fit(other, epochs=2)
-    with pytest.raises(InputError, match="scale: 'x' of the data is float32; integers alone"):
+    with pytest.raises(InputError, match="scale: 'x' of the data is float32; only integers"):
         trainer.fit(own, epochs=2, scale=scale)
     for name in ("labels", "X"):
         with pytest.raises(InputError, match=f"scale: '{name}' is not an input of floats"):

@@ -93,7 +93,7 @@ def test_metrics_read_labels_that_the_loss_does_not_take() -> None:
 
 
 def test_no_batch_at_all() -> None:
-    with pytest.raises(InputError, match="gave no batch"):
+    with pytest.raises(InputError, match="has no batches"):
         Trainer(step(), threads=1).evaluate([])
 
 

@@ -146,7 +146,7 @@ def test_several_values_at_once() -> None:
         ({}, "the batch lacks 'x'"),
         ({"x": np.zeros((3, 4), np.float32)}, "the batch lacks 'mask'"),
         ({**arrays(), "x": np.zeros((10, 5), np.float32)}, "'x' of the batch has shape"),
-        ({**arrays(), "x": np.zeros((9, 4), np.float32)}, "need one number of examples"),
+        ({**arrays(), "x": np.zeros((9, 4), np.float32)}, "need the same number of examples"),
     ],
 )
 def test_data_that_does_not_fit(data: Any, words: str) -> None:
@@ -167,5 +167,5 @@ def test_from_a_file_and_as_one_file(tmp_path: Path) -> None:
     found = features(path, "h2", tmp_path / "data.npz")
     np.testing.assert_array_equal(found["h2"], features(classifier(), "h2", examples(40))["h2"])
     step = training_step(path, CrossEntropy(), inputs_at="h2")
-    with pytest.raises(InputError, match="takes 'h2', which the model computes"):
+    with pytest.raises(InputError, match="input 'h2' is computed by the model"):
         onnxgrad.train.with_training_info(path, step)

@@ -173,5 +173,5 @@ def test_the_command_measures_held_out_data(
     assert main([*order, "--measure", "f1"]) == 2
     assert main([*order, *held, "--measure", "f2"]) == 2
     told = capsys.readouterr().err.splitlines()
-    assert "--accuracy or --measure looks at held-out data: give --validation NPZ" in told[-2]
+    assert "--accuracy or --measure needs held-out data: pass --validation NPZ" in told[-2]
     assert "unknown metric 'f2': choose from accuracy, f1" in told[-1]

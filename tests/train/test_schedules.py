@@ -201,8 +201,8 @@ def test_one_of_your_own() -> None:
         (lambda: CosineWarmRestarts(1.0, 5, 0), "T_mult must be at least 1"),
         (lambda: ReduceOnPlateau(1.0, factor=1.0), "factor must be from 0 to below 1, not 1.0"),
         (lambda: ReduceOnPlateau(1.0, "up"), "mode must be one of min, max"),  # type: ignore[arg-type]
-        (lambda: warm_up(ReduceOnPlateau(1.0), 3), "goes by held-out data, not by the step"),
-        (lambda: step(schedule=ReduceOnPlateau(1.0)), "which no graph knows: pass it as Trainer"),
+        (lambda: warm_up(ReduceOnPlateau(1.0), 3), "depends on held-out data, not on the step"),
+        (lambda: step(schedule=ReduceOnPlateau(1.0)), "which a graph lacks: pass it as Trainer"),
         (lambda: ReduceOnPlateau(1.0, metric="f1").check(["loss"]), "'f1' is not evaluated"),
     ],
 )

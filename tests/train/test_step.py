@@ -157,7 +157,10 @@ def test_losses_add_up_and_have_weights() -> None:
         ("nothing", "nor a value of the model"),
         ("mse{reduction=some}", "reduction must be one of mean, sum"),
         (CrossEntropy("x2"), "not a value of the model"),
-        (CrossEntropy(target="w"), r"'w' are f32.* already, the loss of cross_entropy wants i64"),
+        (
+            CrossEntropy(target="w"),
+            r"'w' are f32.* already, the loss of cross_entropy requires i64",
+        ),
         (lambda v: v["logits"], "not a floating-point scalar"),
         (CrossEntropy, r"the loss CrossEntropy is a class: write CrossEntropy\(\)"),
     ],

@@ -127,9 +127,9 @@ class StepOptions(Update, Checkpointing):
     loss: LossLike | None = option(
         None,
         "a scalar of the model (default: its only output), or NAME{option=value,...}, terms with "
-        f"+ and factors with *: {', '.join(sorted(LOSSES))}. sequence_cross_entropy shifts: the "
-        "scores at i are of the label at i + 1 (shift=0: at i). Labels are new inputs, or values "
-        "of the model that are held fixed: mse{output=a,target=b}",
+        f"+ and factors with *: {', '.join(sorted(LOSSES))}. sequence_cross_entropy compares the "
+        "scores at i with the label at i + 1 (shift=0: at i). Labels are new inputs, or values of "
+        "the model that are held fixed: mse{output=a,target=b}",
         metavar="LOSS",
         positional=True,
     )
@@ -207,7 +207,7 @@ class TrainStepOptions(StepOptions, Running):
 
 @dataclass(frozen=True, kw_only=True)
 class Engine(Declaration):
-    """The device of a training step and its learning rate."""
+    """The device, engine and learning rate of a run."""
 
     title: ClassVar[str] = "run"
 
@@ -264,7 +264,7 @@ class Batched(Declaration):
     )
     scale: ScaleLike | None = option(
         None,
-        "factor of an input whose data are integers, such as x=1/255 for images",
+        "factor for an input with integer data, such as x=1/255 for images",
         metavar="NAME=NUMBER",
     )
     batch_size: Several | None = option(
@@ -291,7 +291,7 @@ class RestoreOptions(Declaration):
 
     force: bool = option(
         False,
-        "continue from a checkpoint of another run, with those of its values that fit the step",
+        "continue from a checkpoint of a different run, with the values that fit this step",
     )
 
 
@@ -327,7 +327,7 @@ class Epochs(Batched, RestoreOptions):
     )
     log: str | os.PathLike[str] | None = option(
         None,
-        "append a line of JSON for each step, or of a table if FILE ends with .csv, with the norm "
+        "append a line of JSON for each step, or a CSV row if FILE ends with .csv, with the norm "
         "of the gradients if --clip-norm or --metric gradient_norm is set",
         metavar="FILE",
     )

@@ -47,8 +47,8 @@ class Fitted(Rendered):
     `history` of the run; the total number of `steps`; the `seconds` of this run; `notes` on the
     step.
 
-    `output` is the file that the command wrote. `leads`: whether this process reports for all that
-    train together.
+    `output` is the file that the command wrote. `leads`: whether this process reports for all
+    processes that train together.
     """
 
     json_keys = (
@@ -80,7 +80,7 @@ class FittingLoop(TrainingLoop):
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes and prints for all that train together."""
+        """Whether this process writes and prints for all processes that train together."""
         return self._engine.leads
 
     def agree(self, value: T) -> T:
@@ -90,7 +90,7 @@ class FittingLoop(TrainingLoop):
 
 @dataclass(frozen=True)
 class FitHooks:
-    """Functions by which the caller takes part in `fit`; by default none.
+    """Functions through which the caller takes part in `fit`. By default, they do nothing.
 
     `training` is a context around the training; it receives the trainer and returns a function that
     receives each event. `write` writes the trained model, in the process that leads. `limits`
@@ -129,7 +129,7 @@ def fit(
         data, validation = (_data(model, d, options) for d in (options.data, options.validation))
         how = TrainerOptions.from_settings(options.shared(Engine))
         trainer = FittingLoop(step, how) if options.provider == "cpu" else None
-    # the address space that CUDA reserves is beyond any bound
+    # CUDA reserves more address space than any limit allows
     trainer = trainer or FittingLoop(step, how)
     del step  # the engine has the values
     metrics = _metrics(options)
@@ -144,7 +144,7 @@ def fit(
         hooks.training(trainer) as watching,
     ):
         given = options.shared(Epochs) | {"data": data, "validation": validation}
-        if options.inputs_at and options.scale:  # the frozen part had the others
+        if options.inputs_at and options.scale:  # the frozen part has applied the others
             of_step = trainer.task.manifest.batch
             given["scale"] = {k: v for k, v in options.scale.items() if k in of_step}
         given |= {"constants": _with_anchors(trainer, data, options)}
@@ -160,7 +160,7 @@ def fit(
         weights, made = trainer.trained(ExportOptions()) if leads else ({}, {})
         if hooks.write is None:
             weights, made = trainer.agree((weights, made))
-        del trainer  # and with it gradients and states
+        del trainer  # frees gradients and states, too
         give_back(task.manifest.elements)
         into = load_in_place(original)
         trained = export(into, weights, made, repairs=task.manifest.repairs)
@@ -206,8 +206,8 @@ def is_folder(model: Any) -> bool:
 
 
 def _counted(options: FitOptions) -> FitOptions:
-    """Return the options with the weights of classes that the data's labels have, if the loss is to
-    be balanced. Raises InputError.
+    """Return the options with class weights counted in the labels of the data, if the loss has
+    weight=balanced. Raises InputError.
     """
     loss, data = options.loss, options.data
     if isinstance(loss, str) and BALANCED in loss:
@@ -229,8 +229,8 @@ def _metrics(options: FitOptions) -> dict[str, Any]:
 
 
 def _data(model: ModelLike, data: Any, options: FitOptions) -> Any:
-    """Return the arrays of a file, or the results of the model's frozen part on them, unless they
-    are already such results.
+    """Return the arrays of a file, or with `inputs_at` the results of the model's frozen part on
+    them, unless the data has these results already.
     """
     given = read_npz(Path(data)) if isinstance(data, (str, os.PathLike)) else data
     at = options.inputs_at
@@ -253,7 +253,7 @@ def _data(model: ModelLike, data: Any, options: FitOptions) -> Any:
 
 
 def _read(trainer: FittingLoop, arrays: Any, given: Any, labels: Collection[str] = ()) -> Any:
-    """Return the arrays of a file that the step reads, and the labels of metrics."""
+    """Return the arrays of a file that the step or a metric reads."""
     if not isinstance(given, (str, os.PathLike)):
         return arrays
     batch, path = trainer.task.manifest.of_role("batch"), os.fspath(given)
@@ -262,15 +262,13 @@ def _read(trainer: FittingLoop, arrays: Any, given: Any, labels: Collection[str]
 
 
 def _with_anchors(trainer: TrainingLoop, data: Any, options: FitOptions) -> dict[str, Any]:
-    """Return the constants, and the weights from which a proximal penalty starts, if the data has
-    none.
-    """
+    """Return the constants, and the anchors of a proximal penalty unless the data has them."""
     given, own = options.constants or {}, data if isinstance(data, Mapping) else {}
     return {**{k: a for k, a in trainer.anchors.items() if k not in own}, **given}
 
 
 def _within_limits(event: Event) -> None:
-    """Raise LimitReached if the time is over."""
+    """Raise LimitReached if the time limit is reached."""
     current().left()
 
 
@@ -292,10 +290,10 @@ def _naming_what_ended(
     try:
         yield
     except LimitReached as error:
-        kept = f"nothing was kept: {option('--folder', 'folder=')} saves as it goes"
+        kept = f"nothing was saved: {option('--folder', 'folder=')} saves checkpoints"
         if folder is not None and any(Path(folder).glob("*")):
             again = option("command", "call")
-            kept = f"the same {again} goes on from what {os.fspath(folder)} has"
+            kept = f"the same {again} continues from the checkpoint in {os.fspath(folder)}"
         reason = str(error).removeprefix("not proved: ")
         raise LimitReached(
             f"training ended after step {trainer.progress.steps}: {reason}; {kept}"

@@ -58,7 +58,7 @@ class RateOrText(Word):
 
 
 class Function:
-    """A function of the caller."""
+    """A function that the caller passes."""
 
     what = "a function"
 
@@ -69,7 +69,7 @@ class Function:
 
 
 class Scales:
-    """Numbers by the names of inputs."""
+    """Factors by the names of inputs."""
 
     def read(self, text: str, flag: str) -> tuple[str, float]:
         name, _, number = text.rpartition("=")

@@ -66,10 +66,10 @@ def _object(given: T | str | None, classes: Mapping[str, type[T]], what: str) ->
 
 def check_step(step: TrainingStep, options: TrainStepOptions) -> GradientReport:
     """Compare the gradient of a step's loss with respect to a few of its weights with finite
-    differences, at their first values.
+    differences, at their initial values.
     """
     manifest = step.manifest
-    # with BatchNormalization and Dropout in the modes that they train in
+    # with BatchNormalization and Dropout in their training modes
     in_modes = bool(manifest.running() or manifest.of_role("seed"))
     program = forward(step) if in_modes else step.evaluation
     read_by = {v.name for v in program.main.inputs}

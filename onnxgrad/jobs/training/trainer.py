@@ -1,6 +1,6 @@
 """The driver of training: runs a step in onnxruntime, from the first batch to the last.
 
-A checkpoint is one file, which is replaced at once: values, the number of the next step, and the
+A checkpoint is one file that is replaced atomically: values, the number of the next step, and the
 position in the epoch. An epoch has the same data each time, so a run that was killed and resumed
 ends with the same bytes.
 """
@@ -88,14 +88,14 @@ class TrainingLoop(HeldValues):
 
     @known_keywords
     def step(self, batch: Mapping[str, Array]) -> float:
-        """Run one step, or one micro-batch of it. Returns the loss before it.
+        """Run one step, or one micro-batch of it. Returns the loss before the update.
 
         Raises InputError for a batch that does not fit. Raises Diverged, which names the first
-        value that is not finite, if the loss is not finite, or the norm of the gradients (if the
-        step returns it and has no loss scaling, which skips such an update). `parameters` are then
-        those before the step, and a step of several micro-batches starts again. If states were
-        overwritten (the graph engine keeps one buffer of each), training continues only after
-        `restore`.
+        value that is not finite, if the loss is not finite. The same holds for the norm of the
+        gradients, if the step returns it and has no loss scaling, which skips such an update.
+        `parameters` are then those before the step, and a step of several micro-batches starts
+        again. If states were overwritten (the graph engine keeps one buffer of each), training
+        continues only after `restore`.
         """
         return self._step(batch)
 
@@ -140,8 +140,8 @@ class TrainingLoop(HeldValues):
 
     @ending_together
     def train(self, options: RunOptions) -> History:
-        """Train for some epochs, or until this many steps were taken. Raises InputError and
-        Diverged as `step`.
+        """Train until `options.epochs` epochs or `options.steps` steps are done. Raises InputError
+        and Diverged as `step` does.
         """
         validation, folder, every = options.validation, options.folder, options.every
         patience, metrics, steps = options.patience, metrics_from(options.metrics), options.steps
@@ -162,7 +162,7 @@ class TrainingLoop(HeldValues):
         if self._engine.leads and options.log is not None:
             self._log = log_to(options.log, ["loss", *metrics] if validation is not None else [])
         self._take_up(place, options)
-        give_back(self.task.manifest.elements)  # first values, if nobody holds the step
+        give_back(self.task.manifest.elements)  # the initial values, unless the caller holds them
         history, wanted = History(), patience is not None or "best" in keep
         watching: list[Callback] = [history]
         if self._engine.leads:
@@ -194,7 +194,7 @@ class TrainingLoop(HeldValues):
         return history
 
     def _spent(self, place: RunFolder | None, patience: int | None) -> bool:
-        """Whether a run in a folder has ended by `patience` before; a run without a folder may
+        """Whether `patience` has ended the run in this folder before. A run without a folder may
         continue.
         """
         if patience is None or self.progress.stale < patience:
@@ -205,13 +205,13 @@ class TrainingLoop(HeldValues):
             since, more = counted(self.progress.stale, "epoch"), option("--patience", "patience")
             words = f"training has ended: the held-out loss was not smaller for {since}"
             warnings.warn(
-                f"{place.last}: {words}; a larger {more} goes on", RunWarning, stacklevel=6
+                f"{place.last}: {words}; continue with a larger {more}", RunWarning, stacklevel=6
             )
         return place is not None
 
     def _judge(self, found: Mapping[str, float], place: RunFolder | None, wanted: bool) -> None:
-        """Keep the weights if their evaluation is the best so far, and adapt a rate that follows
-        it.
+        """Keep the weights if this evaluation is the best so far, and update the rate of a
+        ReduceOnPlateau.
         """
         self.progress = self.progress.judged(found)
         if isinstance(self.rate, ReduceOnPlateau):
@@ -227,8 +227,8 @@ class TrainingLoop(HeldValues):
             self._best = {fed.name: np.array(held[fed.name]) for fed in kept}
 
     def _take_up(self, place: RunFolder | None, options: RunOptions) -> None:
-        """Resume from the file, if there is one. Raises InputError for a run of no steps without a
-        folder.
+        """Resume from the checkpoint in the folder, if there is one. Warn about a run without a
+        folder that has nothing left to train.
         """
         self._place = place
         if place is None:
@@ -238,11 +238,11 @@ class TrainingLoop(HeldValues):
                 warnings.warn(why, stacklevel=6)
         elif self._engine.agree(place.last.exists()):
             self._resume(place, options.force)
-        elif self._log is not None:  # lines that follow are of this run, whenever it is killed
+        elif self._log is not None:  # marks where the log lines of this run begin
             self._save(place)
 
     def _resume(self, place: RunFolder, force: bool) -> None:
-        """Resume from the file in the folder, unless its run took no step."""
+        """Resume from the checkpoint in the folder, unless it precedes the first batch."""
         with self._stored(place.last) as (values, words):
             stands = Progress.of(words, str(place.last))
             if stands.begun:
@@ -255,7 +255,7 @@ class TrainingLoop(HeldValues):
             self._log.cut(stands.logged, stands.steps)
 
     def _batches(self, options: Batched, seed: int | None, metrics: object = None) -> Data:
-        """Return batches of this size, by default the only one that the step accepts, or 32."""
+        """Return batches of `batch_size`; default: the only size that the step accepts, or 32."""
         fixed, inputs = self.task.manifest.fixed_batch, self.task.manifest.of_role("batch")
         size = options.batch_size or fixed or 32
         constants = options.constants or {}
@@ -269,7 +269,7 @@ class TrainingLoop(HeldValues):
         return self._engine.agree(True in [callback(event) for callback in watching])
 
     def _held_out(self, data: Given | Data, options: RunOptions) -> dict[str, float]:
-        """Return the result of `evaluation` on the leading process, for all."""
+        """Evaluate on the leading process, and return its result on every process."""
         given = {**options.settings(Batched), **options.settings(Measured), "data": data}
         how = EvaluateOptions(**given)
         return self._engine.agree(self.evaluation(how) if self._engine.leads else {})
@@ -305,7 +305,7 @@ class TrainingLoop(HeldValues):
             if stop or self._done(steps):
                 return stop
         if not taken:
-            raise InputError("the data gave no batch")
+            raise InputError("the data has no batches")
         return False
 
     def evaluation(self, options: EvaluateOptions) -> dict[str, float]:

@@ -48,19 +48,19 @@ class HeldValues:
     """An engine's values and the progress of training; `TrainingLoop` takes the steps."""
 
     def __init__(self, task: TrainingStep, engine: Engine, rate: Rate, seed: int) -> None:
-        # its first values were read into the engine
+        # the engine already holds the initial values
         self.task = engine.task = replace(task, initial={})
         self._engine = engine
         self._engine.seed = seed
         self.rate = rate
         self.progress = Progress(seed=seed)
-        self._facts: dict[str, Any] = {}  # of the run, beside those of its step
+        self._facts: dict[str, Any] = {}  # of the run, without those of its step
         self._before: tuple[dict[str, Any], str, bool] | None = (
-            None  # those of a file that was restored
+            None  # facts of a restored checkpoint
         )
         self._log: JsonLines | None = None
         self._place: RunFolder | None = None  # of the last run
-        self._best: dict[str, Array] | None = None  # all values then, of a run without a folder
+        self._best: dict[str, Array] | None = None  # the best values of a run without a folder
         self._kept: Literal["best", "last"] = "last"
 
     # ---- weights ---------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class HeldValues:
 
     @property
     def anchors(self) -> dict[str, Array]:
-        """The weights as they are now, by the inputs of `ProximalPenalty`: `constants` of `fit`."""
+        """The current weights by the inputs of `ProximalPenalty`, for `constants` of `fit`."""
         held, batch = self._engine.held, self.task.manifest.of_role("batch")
         return {fed.name: np.array(held[fed.of], fed.dtype) for fed in batch if fed.of}
 
@@ -135,8 +135,8 @@ class HeldValues:
     @known_keywords
     def apply(self, deltas: Sequence[Delta | str | PathLike[str]], rate: float = 1.0) -> None:
         """Add `rate` times the mean of deltas to `parameters`. Deltas are weighted by their
-        examples, and may be paths. Raises InputError for a delta of another model, and as
-        `train.average`.
+        examples, and may be paths. Raises InputError for a delta of a different model, and as
+        `train.average` does.
         """
         found = [d if isinstance(d, Delta) else read_delta(d) for d in deltas]
         for i, delta in enumerate(found):
@@ -208,16 +208,16 @@ class HeldValues:
             )
 
     def restored(self, path: Path, options: RestoreOptions) -> None:
-        """Continue from a file of `save`. Raises InputError as `Trainer.restore`."""
+        """Continue from a file of `save`. Raises InputError as `Trainer.restore` does."""
         with self._stored(path) as (values, words):
             self._go_on(values, words, str(path), options.force)
-        if self._before is not None:  # `fit` decides anew how long
+        if self._before is not None:  # each `fit` sets its own length
             self._before[0].pop("length", None)
 
     @contextmanager
     def _stored(self, path: Path) -> Iterator[tuple[Mapping[str, Array], Mapping[str, str]]]:
         """Yield the values and the metadata of a checkpoint, read on access inside of the context.
-        Of several processes, the leading one reads everything.
+        With several processes, the leading one reads everything.
         """
         if self._engine.alone:
             with safetensors_file.opened(path) as stored:
@@ -250,8 +250,8 @@ class HeldValues:
         self._facts |= {k: v for k, v in before.items() if of_an_epoch(k)}
 
     def _know(self, facts: Mapping[str, Any]) -> None:
-        """Add the facts of the data, known with its first batch, to those of the run. Raises
-        InputError if a restored file is of another run.
+        """Add the facts of the data, as of its first batch, to those of the run. Raises
+        InputError if the restored checkpoint belongs to a different run.
         """
         own = {k: v for k, v in self._facts.items() if not of_an_epoch(k)}
         self._facts = {**own, "constants": None, "scale": {}, **facts}
@@ -305,5 +305,5 @@ class HeldValues:
             raise InputError(
                 "the best weights are not kept: fit with validation=, and folder= or keep='best'"
             )
-        with safetensors_file.opened(self._place.best) as values:  # one rank may ask alone
+        with safetensors_file.opened(self._place.best) as values:  # one rank may call this alone
             yield values

@@ -1,4 +1,4 @@
-"""Adapters of low rank (LoRA): beside chosen weights, saved by themselves, merged back."""
+"""Low-rank adapters (LoRA): added beside weights, saved in their own files, merged into weights."""
 
 from onnxgrad.train.adapters.adapters import Adapters, adapters_of, read_adapters, save_adapters
 from onnxgrad.train.adapters.lora import load_adapters, lora

@@ -56,7 +56,7 @@ class Adapters:
         found = [self.values.get(weight + suffix) for suffix in (LORA_A, LORA_B)]
         a, b = found
         if a is None or b is None:
-            raise InputError(f"the adapter of '{weight}' is not whole: it needs lora_A and lora_B")
+            raise InputError(f"the adapter of '{weight}' is incomplete: it needs lora_A and lora_B")
         if a.ndim != 2 or b.ndim != 2 or not a.shape[1] == b.shape[0] == self.rank:
             raise InputError(
                 f"the adapter of '{weight}' is {list(a.shape)} and {list(b.shape)}, not of rank "

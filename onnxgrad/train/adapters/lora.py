@@ -36,7 +36,7 @@ from onnxgrad.train.adapters.adapters import (
 from onnxgrad.train.adapters.targets import Site, Use, choose, sites
 from onnxgrad.train.export import digest
 
-# since then operators broadcast as numpy does; and initializers need not be inputs
+# the first opset that broadcasts as NumPy does, the first IR whose initializers are no inputs
 _OPSET, _IR_VERSION = 7, 4
 
 
@@ -172,7 +172,7 @@ def load_adapters(model: ModelLike, adapters: Given | Mapping[str, Given]) -> An
 
 
 def _own(model: ModelLike) -> Program:
-    """Return a copy to change. Raises InputError for a model that has adapters, or is too old."""
+    """Return a copy of the model. Raises InputError if it has adapters already, or is too old."""
     program = load_own(model)
     check_room(program, model)
     if note_of(program.proto) is not None:
@@ -219,13 +219,13 @@ def fitting(program: Program, adapters: Adapters, base: str) -> list[Site]:
     if adapters.base != base:
         raise InputError(
             "these adapters are for another model than this one (their base has the digest "
-            f"{adapters.base[:12]}, this model {base[:12]}): use the file that lora() was given"
+            f"{adapters.base[:12]}, this model {base[:12]}): use the model passed to lora()"
         )
     known = {s.name: s for s in sites(program)}
     strange = [name for name in adapters.weights if name not in known or known[name].reason]
     if strange or not adapters.values:
         raise InputError(
-            f"the adapters are damaged: '{strange[0] if strange else ''}' has no place"
+            f"the adapters are damaged: '{strange[0] if strange else ''}' fits no weight here"
         )
     found = [known[name] for name in adapters.weights]
     for site in found:

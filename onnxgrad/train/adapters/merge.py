@@ -31,9 +31,9 @@ from onnxgrad.train.export import digest, with_weights
 def merge(model: ModelLike, adapters: Given | None = None) -> Any:
     """Return the model without adapters, in the type you passed in; its weights include them.
 
-    model: the original file with `adapters`, of which everything except the adapted weights is
-    copied field for field; or, without `adapters`, a model that has them beside its weights. The
-    sums are formed in float64 and rounded to the weight's dtype. Raises InputError for adapters of
+    model: with `adapters`, the original file; everything except the adapted weights is copied field
+    for field. Without `adapters`, a model that has them beside its weights. The sums are formed in
+    float64 and rounded to the weight's dtype. Raises InputError for adapters of
     another model, and for quantised weights, which cannot represent the sum.
     """
     if adapters is None:

@@ -28,17 +28,17 @@ from onnxgrad.wording import printable_json, what_there_is
 
 _CONFIG, _MODEL = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
-_MOST = 1e9  # a rank or an alpha
+_MOST = 1e9  # the limit of a rank or an alpha
 # a base weight that PEFT stores too, as it does for embeddings and heads
 _BASE = (".base_layer.weight", ".weight")
-# by what a module's matrices are called: of a layer, of an embedding
+# suffixes of the names of a module's matrices: of a layer, of an embedding
 _SUFFIXES = {
     ".lora_A.weight": LORA_A,
     ".lora_B.weight": LORA_B,
     ".lora_embedding_A": LORA_A,
     ".lora_embedding_B": LORA_B,
 }
-# what else a configuration may ask for, and changes what an adapter computes
+# other settings of a configuration that change the result of an adapter
 _OTHER = (
     "alpha_pattern", "arrow_config", "lora_bias", "layer_replication", "modules_to_save",
     "rank_pattern", "target_parameters", "trainable_token_indices", "alora_invocation_tokens",
@@ -88,7 +88,7 @@ def _written(adapters: Adapters, site: Site, prefix: str | None) -> str:
         return adapters.modules[site.name]
     if not module:
         raise InputError(
-            f"nothing says of which module '{site.name}' is: save it with save_adapters instead"
+            f"the module of '{site.name}' is unknown: save the adapters with save_adapters instead"
         )
     if not module.startswith(prefix or ""):
         raise InputError(f"prefix: the module '{module}' does not begin with '{prefix}'")
@@ -98,8 +98,8 @@ def _written(adapters: Adapters, site: Site, prefix: str | None) -> str:
 def _module(site: Site) -> str:
     """Return the PyTorch module of the weight; empty if it is unknown.
 
-    An exporter calls a tied weight as one of its modules, and a node as the module that runs it.
-    The name is right unless the node is of another module, which has no parameter of that name.
+    An exporter names a tied weight after one of its modules, and a node after the module that runs
+    it. The weight's name counts if it lies in the node's module, else the node's module does.
     """
     by_name = site.name.removesuffix(".weight") if site.name.endswith(".weight") else ""
     if by_name and f"{by_name}.".startswith(f"{site.module}." if site.module else ""):
@@ -146,7 +146,7 @@ def read_peft(
 
 
 def _check_base(program: Program, site: Site, array: Array, where: str) -> None:
-    """Raises InputError if the weight that PEFT stored beside an adapter is not the model's."""
+    """Raise InputError if the weight that PEFT stored beside an adapter is not the model's."""
     tensor = site.weight.initializer
     own = site.weight.const if tensor is None else program.array(tensor)
     if own is None or not any(np.array_equal(own, a) for a in (array, array.T)):
@@ -192,15 +192,15 @@ def _the_site(module: str, known: Sequence[Site], prefix: str | None) -> Site:
         return name == module or name.endswith(f".{module}")
 
     found = [s for s in known if meant(_module(s))]
-    # a weight with several readers is of several modules
+    # a weight with several readers belongs to several modules
     found = found or [
         s for s in known if any(map(meant, (*s.labels, s.name.removesuffix(".weight"))))
     ]
     if len(found) != 1:
         listed = what_there_is(_module(s) or s.name for s in found or known)
         raise InputError(
-            f"module '{module}' is {len(found)} matrices of the model that adapters go beside, "
-            f"not one{listed}; prefix= says how their names begin"
+            f"module '{module}' matches {len(found)} matrices of the model that can have adapters, "
+            f"not one{listed}; pass the beginning of their names as prefix="
         )
     return _checked(found[0])
 
@@ -211,7 +211,7 @@ def _checked(site: Site) -> Site:
     """
     if len({use.kind == "rows" for use in site.uses}) > 1:
         raise InputError(
-            f"'{site.name}' is a table and a factor of products in this model, of which an "
-            "adapter of PEFT moves one, and ours both"
+            f"'{site.name}' is a table and a factor of products in this model: an adapter of PEFT "
+            "changes only one of them, an adapter of onnxgrad both"
         )
     return site

@@ -24,7 +24,7 @@ from onnxgrad.wording import perhaps, what_there_is
 
 Kind = Literal["right", "left", "conv", "rows"]
 _CONTRIB = "com.microsoft"
-# products of integers, which is where a quantised matrix may end without a DequantizeLinear
+# products of integers, which read a quantised matrix without a DequantizeLinear
 _INTEGER = {
     "MatMulInteger": 1, "MatMulIntegerToFloat": 1, "DynamicQuantizeMatMul": 1, "QGemm": 3,
     "QLinearMatMul": 3, "QLinearConv": 3, "ConvInteger": 1, "GatherBlockQuantized": 0,
@@ -70,7 +70,7 @@ class Read:
         if b.domain == _CONTRIB and b.op == "MatMulNBits":
             return self.slot == 1
         called = any(key[:2] == (b.domain, b.op) for key in b.block.program.functions)
-        if called or b.blocks:  # what a body does with it is not looked into
+        if called or b.blocks:  # its use inside of a body is not analysed
             return True
         return self.slot in WEIGHTS.get(b.op, {}) or _INTEGER.get(b.op) == self.slot
 
@@ -101,7 +101,7 @@ def _to_float(b: Binding, slot: int) -> bool:
 
 
 def returned(v: Var) -> bool:
-    """Whether a graph returns it, possibly transposed."""
+    """Whether a graph returns the value, possibly transposed."""
     return bool(v.returned) or any(
         returned(b.out)
         for b in v.users
@@ -117,7 +117,7 @@ def use_of(read: Read, shape: tuple[int, ...]) -> Use:
     if b.domain == "" and b.op == "Conv" and read.slot == 1:
         return _of_conv(read, shape)
     if b.domain != "" or b.op not in ("MatMul", "Gemm", "Gather") or not read.of_weight:
-        raise Declined(f"{read.where} reads it, beside which no adapter goes")
+        raise Declined(f"{read.where} reads it, which cannot have an adapter")
     if len(shape) != 2:
         raise Declined(f"{read.where} reads {len(shape)} axes of it: adapters are for matrices")
     if b.op == "Gather":
@@ -160,7 +160,7 @@ def _of_gather(read: Read) -> Use:
     return Use(read.binding, "rows", 1, read.transposed)
 
 
-# where torch.onnx writes the modules around a node
+# the metadata key under which torch.onnx writes the modules around a node
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
@@ -185,7 +185,7 @@ class Site:
 
     @property
     def inputs_first(self) -> bool:
-        """As the first reader sees it."""
+        """Whether inputs enter by the rows, as the first reader sees them."""
         return (self.uses[0].kind in ("right", "rows")) != self.uses[0].transposed
 
     @property
@@ -332,7 +332,7 @@ def _met_nothing(entry: str, known: Iterable[Site]) -> str:
     names = [s.name if s.module in s.name else f"{s.name} ({s.module})" for s in known]
     near = perhaps(entry, labels, 3) or what_there_is(names)
     return (
-        f"targets '{entry}' meets no matrix of the main graph, by the name of a weight, node or "
+        f"targets '{entry}' matches no matrix of the main graph by the name of a weight, node or "
         f"module{near}"
     )
 

@@ -45,7 +45,7 @@ class Engine(ABC):
     @abstractmethod
     def run(self, batch: Mapping[str, Array], number: int, rate: float) -> Result:
         """Run one step, or one micro-batch of it, on the current values, and replace them. `number`
-        is the step's, from 1.
+        is that of the step, from 1.
         """
 
     @abstractmethod
@@ -80,7 +80,7 @@ class Engine(ABC):
         batches = (number - 1) * self.task.manifest.accumulate + self.part + 1
         return seed_of(self.seed, batches)
 
-    # of several processes that train together one leads; most engines are one process
+    # if several processes train together, one leads; most engines are one process
 
     @property
     def alone(self) -> bool:
@@ -97,7 +97,7 @@ class Engine(ABC):
         return value
 
     def together(self) -> AbstractContextManager[None]:
-        """Inside of this context, an error of one process ends all."""
+        """Return a context in which an error of one process ends all."""
         return nullcontext()
 
 

@@ -3,8 +3,8 @@ buffer, updated in blocks of the size of the cache.
 
 The elementwise nodes of a graph each read and write whole tensors, which together do not fit into
 the cache; the same formula over blocks of 32 k numbers does. The graph has finished with the
-weights before they change, so no second buffer is needed, and a loss that is not finite has changed
-nothing.
+weights before they change, so no second buffer is needed, and a step whose loss is not finite
+changes nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from onnxgrad.train.update.emission import prune
 # numbers per block: with a gradient, two states and the temporaries of a formula they fit into a
 # core's own cache
 _BLOCK = 1 << 15
-# beside the names of states
+# keys beside the names of states
 _WEIGHT, _GRADIENT = "", "gradient"
 
 
@@ -135,7 +135,7 @@ class BlocksEngine(Engine):
             for slot in self._single
             for fed in self._states[slot]
         }
-        # running statistics as they are, and as the graph moves them
+        # running statistics: the current values, and the next ones that the graph writes
         self._statistics = {
             fed.name: (np.array(values[fed.name]), np.array(values[fed.name]))
             for fed in self._running

@@ -14,8 +14,8 @@ from onnxgrad.vocabulary import EngineName
 def open_engine(
     step: TrainingStep, name: EngineName, provider: str, threads: int | None, parallel: bool
 ) -> Engine:
-    """Return the engine with that name, or of all processes that mpiexec started. Raises InputError
-    if it cannot run this step.
+    """Return the engine with that name, or with `parallel` one for all processes that mpiexec
+    started. Raises InputError if it cannot run this step.
     """
     can = provider == "cpu" and fits(step)
     if (name == "blocks" or parallel) and not can:
@@ -29,7 +29,7 @@ def open_engine(
             f"element and one dtype for all parameters: {instead}"
         )
     if parallel and name == "graph":
-        raise InputError('data_parallel averages beside the graph: leave out engine="graph"')
+        raise InputError('data_parallel averages outside of the graph: leave out engine="graph"')
     if parallel:
         return DataParallel(step, threads=threads)
     if name == "blocks" or (name == "auto" and can):

@@ -78,7 +78,7 @@ class Shards:
             if fed.weights:
                 weight *= np.take(fed.weights, np.where(weight, read, 0), mode="clip")
             counted = [float(weight[bounds].sum()) for bounds in parts]
-            if sum(counted):  # the mean of nothing is the loss's own affair
+            if sum(counted):  # else the loss itself defines the mean of nothing
                 counts = np.asarray(counted)
         return np.asarray(counts / counts.sum())
 
@@ -108,8 +108,8 @@ def shards(batch: Batch, inputs: Sequence[Fed]) -> Shards:
     if not split:
         listed = ", ".join(f"{fed.name}: {list(fed.shape or ())}" for fed in inputs)
         raise InputError(
-            f"the batch has no examples to share out among processes: the step takes {listed} of "
-            "each; give batches that are as many times as large as there are processes"
+            f"the batch has no examples to distribute: the step fixes the sizes {listed}; pass "
+            "batches of these sizes times the number of processes"
         )
     if unknown := [name for name in batch if name not in {fed.name for fed in inputs}]:
         raise InputError(f"the batch has '{unknown[0]}', which is not an input")
@@ -125,8 +125,8 @@ class DataParallel(BlocksEngine):
     Every rank receives the batch and reads its part of the examples. Loss and gradient are those of
     the batch: the mean over examples or over labels that count, or the sum, as the loss declares
     (`Loss.over_batch`). The model must treat each example independently. Dropout draws for each
-    part by itself, as PyTorch's DistributedDataParallel does: another number of ranks is another
-    training. threads: of each rank; by default its share of the cores. Metrics are of this rank's
+    part by itself, as PyTorch's DistributedDataParallel does, so results depend on the number of
+    ranks. threads: of each rank; by default its share of the cores. Metrics are of this rank's
     part. Raises InputError without MPI, if the ranks have different steps, and for a loss that
     declares nothing.
     """
@@ -150,7 +150,7 @@ class DataParallel(BlocksEngine):
             )
         manifest = step.manifest.to_json()
         if any(other != manifest for other in self.ranks.all(manifest)):
-            raise InputError("the processes were given different training steps")
+            raise InputError("the processes have different training steps")
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         share = max(1, (cores or 1) // self.ranks.on_this_machine)
         super().__init__(step, threads=share if threads is None else threads)
@@ -175,7 +175,7 @@ class DataParallel(BlocksEngine):
             metrics = self._differentiate(cut.part(parts[self.ranks.rank]))
             loss += share * float(self._loss)
             np.multiply(self._g, self._dtype.type(share), out=self._g)
-        else:  # nothing here counts, and the mean of nothing is not a number
+        else:  # no label here counts, and the mean of nothing is NaN
             self._g[:] = 0
         self.ranks.add(loss)
         if np.isfinite(loss[0]):
@@ -189,7 +189,7 @@ class DataParallel(BlocksEngine):
         return self.ranks.size == 1
 
     def draw(self, number: int) -> int:
-        """Return the seed of this rank's part of the present batch of that step."""
+        """Return the seed of this rank's part of the current batch of that step."""
         batches = (number - 1) * self.task.manifest.accumulate + self.part
         return seed_of(self.seed, batches * self.ranks.size + self.ranks.rank + 1)
 
@@ -203,5 +203,5 @@ class DataParallel(BlocksEngine):
         return self.ranks.agree(value)
 
     def together(self) -> AbstractContextManager[None]:
-        """Inside of this context, an error of one rank ends all, with one line."""
+        """Return a context in which an error of one rank ends all, with one line."""
         return self.ranks.together()

@@ -25,8 +25,8 @@ from onnxgrad.train.engines.session import checked, dtype_of, open_session, refu
 from onnxgrad.train.manifest import Fed
 from onnxgrad.train.step import TrainingStep
 
-# their results may be their operands' memory, or onnxruntime may let their readers read the operand
-# instead
+# operators whose results may share the memory of an operand, or whose readers onnxruntime may let
+# read the operand instead
 _ALIASES = frozenset({
     "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout", "Cast", "Optional",
     "Split", "Transpose", "Expand", "Slice", "Concat", "Pad", "Gather",
@@ -130,7 +130,7 @@ class GraphEngine(Engine):
         self._single = {
             fed.name for fed in self._carried if fed.role not in kept and self._overwritable(fed)
         }
-        # numbers that each step is given
+        # scalars that each step receives
         self._given = {
             fed.name: (fed.role, np.zeros((), dtype_of(fed)))
             for fed in step.manifest.of_role("step", "learning_rate", "seed")
@@ -161,7 +161,7 @@ class GraphEngine(Engine):
                 self._buffers[which][fed.name] = (
                     self._buffers[0][fed.name] if which and other is now else self._value(array)
                 )
-        # how often each file ran: what it writes is in the buffer of that parity
+        # how often each file ran: its results are in the buffer of that parity
         self._runs = [0] * len(self._files)
         self._bindings: dict[tuple[int, ...], Any] = {}
         self._last_run: list[int] = []

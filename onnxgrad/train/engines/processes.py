@@ -82,11 +82,12 @@ class Ranks:
 
     @contextmanager
     def together(self, say: Callable[[str], None] | None = None) -> Iterator[None]:
-        """An error on any rank ends all of them, with one line and the error's exit code.
+        """Return a context in which an error on any rank ends all ranks, with one line and the
+        error's exit code.
 
-        The line goes to `say`, by default to stderr. With one process the error is raised as ever.
-        A rank that fails goes to the next meeting of all ranks, which comes before each collective
-        operation and at the end of the context: all must enter and leave it.
+        The line goes to `say`, by default to stderr. With one process, the error is raised as
+        usual. A rank that fails goes to the next meeting of all ranks, which comes before each
+        collective operation and at the end of the context: all must enter and leave it.
         """
         try:
             yield

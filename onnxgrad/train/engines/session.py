@@ -33,14 +33,14 @@ from onnxgrad.verify.running.session import (
 from onnxgrad.vocabulary import PROVIDERS
 from onnxgrad.wording import NO_ONNXRUNTIME, option
 
-# weights from which on memory counts for more than the tenth of a second that giving back takes
+# from this number of weights on, freeing memory is worth the tenth of a second that it takes
 _LARGE = 1 << 20
-# what onnxruntime says of a node that cannot run, and of an index
+# onnxruntime's messages about a node that cannot run, and about an index
 _FAILED = re.compile(
     r"while running (?P<op>\S+) node\. Name:'(?P<name>.*?)' Status Message: (?P<why>.*)", re.DOTALL
 )
 _INDEX = re.compile(r"\b(?:idx|index)\b\D{0,20}?(-?\d+)", re.IGNORECASE)
-# where onnxruntime looks for the external data of a model that is given as bytes
+# the folder in which onnxruntime looks for the external data of a model passed as bytes
 _FOLDER = "session.model_external_initializers_file_folder_path"
 
 
@@ -60,11 +60,11 @@ def open_session(program: Program, provider: str, threads: int | None) -> Any:
     if provider != "cpu":
         try:
             preload(ort)
-        except Exception as error:  # the loader's own class
+        except Exception as error:  # the loader raises a class of its own
             raise cannot_preload(" ".join(str(error).split())) from error
     options = ort.SessionOptions()
     options.log_severity_level = 4  # errors are raised
-    # a planned block of memory comes beside what the first run took: half as much again, no faster
+    # planned memory is allocated beside that of the first run: half as much again, and no faster
     options.enable_mem_pattern = False
     if threads is not None:
         options.intra_op_num_threads = threads
@@ -98,7 +98,7 @@ def _with_files(program: Program, options: Any) -> bytes:
 
 
 def _check_place(tensor: TensorProto, folder: Path | None) -> None:
-    """Raise InputError as `internalize`, but read only one byte: onnx checks the place and the
+    """Raise InputError as `internalize` does, but read only one byte: onnx checks the place and the
     length of the file.
     """
     place = {e.key: e.value for e in tensor.external_data}

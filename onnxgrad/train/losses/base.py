@@ -24,7 +24,7 @@ from onnxgrad.wording import option, perhaps
 
 # an option that is numbers per class or element: one number, lists of them, an array; None: all 1
 Numbers = Any
-# of float32, in which most models compute
+# the range of float32, in which most models compute
 _LEAST, _LARGEST = math.ulp(0.0), float(np.finfo(np.float32).max)
 Finite = Annotated[float, Range(-_LARGEST, _LARGEST, words="a finite number")]
 NonNegative = Annotated[float, Range(0, _LARGEST, words="a finite number, at least 0")]
@@ -49,7 +49,7 @@ Reduction = Literal["mean", "sum"]
 # labels that count ("labels"), which agree as long as no label is ignored ("mixed"), or their sum;
 # a "constant" is the same for every part
 OverBatch = Literal["mean", "labels", "mixed", "sum", "constant"]
-# in the text of a loss that a function computes
+# begins the text of a loss that a function computes
 FUNCTION = "function "
 _LONGEST_TEXT = 200  # characters of an option in the text of a loss
 # the first in which the operators of the losses mean what they do today (LogSoftmax's axis)
@@ -129,7 +129,7 @@ class Sum(Loss):
 
     @property
     def over_batch(self) -> OverBatch | None:
-        """As that of all terms except constants; "mixed" for means over examples and over
+        """The common value of all terms except constants; "mixed" for means over examples and over
         labels.
         """
         kinds = [loss.over_batch for _, loss in self.terms]
@@ -143,7 +143,7 @@ class Sum(Loss):
     def emit(self, place: Place) -> Var:
         """Emit the weighted sum."""
         if not self.terms:
-            raise InputError("a sum of no losses")
+            raise InputError("a sum of losses needs at least one term")
         return weighted_sum([(weight, loss.emit(place)) for weight, loss in self.terms])
 
 
@@ -300,7 +300,7 @@ def reduced(values: Var, reduction: str) -> Var:
 
 
 def known(value: Any, like: Var) -> Var:
-    """Return numbers of the user as a constant with the dtype of a value."""
+    """Return an option's numbers as a constant with the dtype of a value."""
     return constant(np.asarray(value, np.float64), like.dtype)
 
 

@@ -54,7 +54,7 @@ class Cosine(Reduced):
         t = place.labels(self.target, y.dtype, y.shape or (), self.name)
         cos = op.ReduceSum(self._unit(y, dim) * self._unit(t, dim), [dim], keepdims=0)
         if rank > 1 and dim % rank == 0 and self.sample_weight is not None:
-            raise InputError(f"{self.name}: with dim=0 no vector is of one example alone")
+            raise InputError(f"{self.name}: with dim=0 no vector belongs to one example alone")
         return reduced(self.weighted(place, 1.0 - cos), self.reduction)
 
     def _unit(self, x: Var, dim: int) -> Var:

@@ -1,4 +1,4 @@
-"""Losses of the weights themselves, which keep them small: terms beside another loss.
+"""Penalties on the weights, to add to another loss.
 
 CrossEntropy() + 1e-4 * L2Penalty("*.weight,!norm.*")
 """
@@ -53,7 +53,7 @@ class _Penalty(Loss):
             meant = {k: v for k, v in weights.items() if k == pattern or fnmatchcase(k, pattern)}
             if not meant:
                 raise InputError(
-                    f"{self.name}: '{pattern}' means no floating-point weight of the model"
+                    f"{self.name}: '{pattern}' matches no floating-point weight of the model"
                     f"{what_there_is(weights)}"
                 )
             chosen = (
@@ -66,7 +66,7 @@ class _Penalty(Loss):
         return weighted_sum([(1.0, self.of(self.read(place, w))) for w in chosen.values()])
 
     def read(self, place: Place, w: Var) -> Var:
-        """The array that the penalty of a weight is of, in the precision that losses compute in."""
+        """Return the array to penalise for a weight, in the precision of losses."""
         return wide(w)
 
     @abstractmethod
@@ -106,7 +106,7 @@ class ProximalPenalty(L2Penalty):
     name: ClassVar[str] = "proximal_penalty"
 
     def read(self, place: Place, w: Var) -> Var:
-        """w - anchor"""
+        """Return w - anchor."""
         w, name = wide(w), w.name
         anchor = place.labels(f"{name}.anchor", w.dtype, w.shape or (), name)
         place.anchors[anchor.name] = name

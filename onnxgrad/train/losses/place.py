@@ -1,8 +1,8 @@
 """The place where a loss is emitted: the values that it may read, and its labels.
 
-Values of half precision are computed with in float32, as in PyTorch's autocast, because a mantissa
-of eight bits is too short for the mean over a batch. The loss of such a model is a float32 scalar,
-and its targets are float32, too.
+Losses compute in float32 with values of half precision, as PyTorch's autocast does, because a
+mantissa of eight bits is too short for the mean over a batch. The loss of such a model is a float32
+scalar, and its targets are float32, too.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Place:
     own: the model's values by name, without those that losses add. classes: for each labels' input
     the number of classes (None if unknown) and the label that is ignored. unread: for each labels'
     input the number of labels at the beginning of a sequence without a score. weights: for each
-    labels' input the weights of the classes. detached: names of
-    values at which gradients stop; each is a copy of a value of the model that is a target.
+    labels' input the weights of the classes. detached: names of values at which gradients stop;
+    each is a copy of a value of the model that is a target.
     anchors: for each input with an earlier value of a weight the name of the weight.
     """
 
@@ -58,18 +58,18 @@ class Place:
             floats = [v for v in self.block.outputs if is_float(v)]
             if len(floats) != 1:
                 raise InputError(
-                    f"the loss must name the output that it is of: the model has {self._listed()}"
+                    f"the loss must name the output that it reads: the model has {self._listed()}"
                 )
             return floats[0]
         found = self.own.get(name)
         if found is None:
             raise InputError(
-                f"the loss is of '{name}', which is not a value of the model; its outputs are "
+                f"the loss reads '{name}', which is not a value of the model; its outputs are "
                 f"{self._listed()}"
             )
         if not is_float(found):
             raise InputError(
-                f"the loss is of '{name}', {found.type or 'of unknown type'}, not a "
+                f"the loss reads '{name}', {found.type or 'of unknown type'}, not a "
                 "floating-point tensor"
             )
         return found
@@ -79,7 +79,7 @@ class Place:
         found = self.value(name)
         if found.shape is None:
             raise InputError(
-                f"the loss is of '{found.name}', whose rank is not known: declare its "
+                f"the loss reads '{found.name}', whose rank is not known: declare its "
                 "shape in the model"
             )
         return wide(found)
@@ -105,7 +105,7 @@ class Place:
         if found.dtype not in alike or not _may_be(found, shape):
             raise InputError(
                 f"the labels '{name}' are {found.type or 'of unknown type'} already, the "
-                f"loss{of and ' of ' + of} wants {wanted}: choose another name (target=)"
+                f"loss{of and ' of ' + of} requires {wanted}: choose another name (target=)"
             )
         if dtype not in FLOAT_DTYPES:
             return found

@@ -1,8 +1,8 @@
-"""`ai.onnx.preview.training`: Gradient, Adam, Adagrad and Momentum by standard operators.
+"""`ai.onnx.preview.training`: Gradient, Adam, Adagrad and Momentum in standard operators.
 
-The three optimisers are not PyTorch's: the count T of updates made before begins at 0, where Adam
-corrects nothing, and Adagrad's decay begins at once. `lower-training` writes their definitions,
-in the schemas' notation, in the place of those operators.
+The three optimisers differ from PyTorch's: the count T of previous updates begins at 0, where Adam
+corrects nothing, and Adagrad's decay begins at once. `lower-training` replaces the operators by
+their definitions, in the schemas' notation.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class StandardAdam(Standard):
 
 @dataclass(frozen=True)
 class StandardMomentum(Standard):
-    """V' = alpha V + beta G, beta 1 where T is 0; X' = X - R V'; nesterov: X' = X - R (G + alpha
+    """V' = alpha V + beta G, beta 1 if T is 0; X' = X - R V'; nesterov: X' = X - R (G + alpha
     V').
     """
 
@@ -145,8 +145,8 @@ DOMAIN = "ai.onnx.preview.training"
 @register
 @dataclass(frozen=True)
 class LowerTraining(Pass):
-    """Gradient, Adam, Adagrad, Momentum = what their definitions say, in operators of the
-    default domain.
+    """Gradient, Adam, Adagrad, Momentum = their definitions in operators of the default
+    domain.
     """
 
     name: ClassVar[str] = "lower-training"
@@ -159,7 +159,7 @@ class LowerTraining(Pass):
         block.schedule()
         found = [b for b in block.bindings if b.domain == DOMAIN and b.op in _LOWER]
         if found:
-            program.opsets.setdefault("", OPSET)  # a model of optimizers alone need not import it
+            program.opsets.setdefault("", OPSET)  # a model of optimisers alone need not import it
         for b in found:
             if trace.stopped:
                 return
@@ -239,7 +239,7 @@ def _updated(rule: type[Standard], *slots: str) -> Callable[[Binding], list[Var]
     return lower
 
 
-# R is an operand, and down the only way
+# R is an operand, and the operators only minimise
 _NO_ATTRIBUTES = frozenset({"lr", "maximize"})
 
 _LOWER: dict[str, Callable[[Binding], list[Var]]] = {

@@ -2,9 +2,9 @@
 
 The comments of TrainingInfoProto in onnx.proto define such a file: the training graph is the
 inference graph together with `algorithm`; the initializers that `update_binding` names are its
-variables; they begin with their initializers and then with `initialization`. The comments do not
-define which value is the loss, the learning rate or a state: the manifest in the model's metadata
-does.
+variables; their first values are their initializers, and then those of `initialization`. The
+comments do not define which value is the loss, the learning rate or a state: the manifest in the
+model's metadata does.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ from onnxgrad.train.manifest import Fed, Manifest
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import drop_notes
 
-# of the model's metadata: the step's manifest, which says more than the standard has words for
+# the metadata key of the step's manifest, which records more than the standard defines
 KEY = "onnxgrad.training_step"
 # the first that has training_info
 _IR_VERSION = 7
@@ -53,18 +53,18 @@ _FILLED = frozenset({"float16", "float32", "float64", "int32", "int64", "uint8",
 
 @known_keywords
 def with_training_info(original: ModelLike, step: TrainingStep) -> Any:
-    """Returns `original`, from which the step was made, with the step as its training_info, in the
+    """Return `original`, from which the step was made, with the step as its training_info, in the
     type you passed in. Paths, bytes and streams return a ModelProto, and so do graphs of
     onnx_graphsurgeon and onnx_ir, which cannot hold training_info.
 
-    The batch that the model takes, what the loss adds to it and the learning rate, whose default is
-    the optimiser's, are inputs of the training graph; weights, states and the step's number are
-    initializers that update_binding names. `initialization` resets the number, and each state that
-    begins as one number everywhere; the others begin, as the weights do, with their initializers.
-    The graph is repaired as the step's is (`manifest.repairs`): a tied weight is one initializer.
-    Former training_info is replaced, and an opset that the gradient does not know is raised. Raises
-    InputError for another model, for a step in micro-batches or with BatchNormalization or Dropout
-    in training, and for a weight that cannot be an initializer of the main graph.
+    Inputs of the training graph are the model's inputs, the labels of the loss, and the learning
+    rate, which defaults to the optimiser's. Weights, states and the step's number are initializers
+    that update_binding names. `initialization` resets the number, and each state whose elements all
+    begin as one number; other states and the weights begin with their initializers. The graph is
+    repaired as the step's is (`manifest.repairs`): a tied weight is one initializer. Existing
+    training_info is replaced, and an opset that is too old for the gradient is raised. Raises
+    InputError for a different model, for a step in micro-batches or with BatchNormalization or
+    Dropout in training, and for a weight that cannot be an initializer of the main graph.
     """
     holds = isinstance(original, (Program, BindingBlock, ModelProto))
     return to_kind_of(program_with_training_info(original, step), original if holds else b"")
@@ -79,7 +79,7 @@ def program_with_training_info(original: ModelLike, step: TrainingStep) -> Progr
         )
     if step.manifest.running() or step.manifest.of_role("seed"):
         raise InputError(
-            "TrainingInfoProto has no words for another loss in evaluation than in training: make "
+            "TrainingInfoProto cannot express a loss that differs in training and evaluation: make "
             'the step with batch_norm="frozen" and dropout="off"'
         )
     _refuse_cut(step, original)
@@ -111,8 +111,8 @@ def _refuse_cut(step: TrainingStep, original: ModelLike) -> None:
     for v in load(original).main.vars():
         if v.name in batch and v.definition is not None:
             raise InputError(
-                f"the step takes '{v.name}', which the model computes: what comes before it is no "
-                "part of the step, but of the file; make it without inputs_at"
+                f"the step's input '{v.name}' is computed by the model, and the nodes before it "
+                "are not part of the step: make the step without inputs_at"
             )
 
 
@@ -190,7 +190,7 @@ def _shared(train: GraphProto, main: GraphProto, program: Program, weights: set[
 
 
 def _says_more(node: NodeProto, same: NodeProto) -> bool:
-    """Whether a node differs from another, or returns more of its optional results."""
+    """Whether a node equals another, or differs only in more optional results."""
     if _bare(node) == _bare(same):
         return True
     pairs = list(zip(same.output, node.output))
@@ -253,7 +253,7 @@ def _algorithm(
         if shared.issuperset(filter(None, node.output)):
             continue
         graph.node.add().CopyFrom(node)
-        # a node of the inference graph of which training wants one result more is there twice
+        # a node of the inference graph is copied if training needs one more of its results
         graph.node[-1].output[:] = [
             names.fresh(name) if name in shared else name for name in node.output
         ]

@@ -23,7 +23,7 @@ from onnxgrad.options import Declared, NonNegative, check_fields
 from onnxgrad.results import Plain
 from onnxgrad.train import array_math
 
-# a Var while a graph is built, an array while one computes
+# a Var while a graph is built, an array while arrays are updated
 Tensor = Any
 State = Mapping[str, Tensor]
 
@@ -148,16 +148,17 @@ Rule = Callable[[Any, Tensor, Tensor, State, Moment], tuple[Tensor, Mapping[str,
 
 @dataclass(frozen=True)
 class Custom(Optimizer):
-    """function(math, p, g, state, at) -> (the new p, the new state), once for each parameter.
+    """An optimiser whose formula is function(math, p, g, state, at) -> (new p, new state), called
+    once for each parameter.
 
-    It is written with + - * / and the operators of `math`, which is `onnxgrad.op` while a graph is
-    built and numpy's counterpart (`onnxgrad.train.array_math`) where arrays are updated:
-    `math.Sqrt(v)`, `math.Where(c, a, b)`. `at.rate` is the learning rate and `at.step` the number
-    of the update from 1 on, in float64: `at.number(x)` brings what is computed of it to the dtype
-    of p. initial: what is kept of a parameter, as it is before the first step, from its value; a
-    number stands for an array of it like the parameter. elementwise: see Optimizer; required for
-    updates in blocks. Raises InputError when a result has another shape or dtype, or a state
-    another name.
+    The function uses + - * / and the operators of `math`, such as `math.Sqrt(v)` and
+    `math.Where(c, a, b)`. `math` is `onnxgrad.op` while a graph is built, and its NumPy counterpart
+    `onnxgrad.train.array_math` while arrays are updated. `at.rate` is the learning rate. `at.step`
+    is the number of the update, from 1, in float64; `at.number(x)` casts x to the dtype of p.
+    initial: the state of a parameter before the first step, or a function that computes it from the
+    parameter's value; a number stands for an array of the parameter's shape. elementwise: see
+    Optimizer; required for updates in blocks. Raises InputError if a result has another shape or
+    dtype, or a state another name.
 
         def momentum(math, p, g, state, at):
             v = 0.9 * state["v"] + g
@@ -206,7 +207,7 @@ class Custom(Optimizer):
         new, kept = answer
         if set(kept) != set(s):
             raise InputError(
-                f"{self.name} returned the states {sorted(kept)}, it was given {sorted(s)}"
+                f"{self.name} returned the states {sorted(kept)}, but received {sorted(s)}"
             )
         for what, value, before in (
             ("parameter", new, p),

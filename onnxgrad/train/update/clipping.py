@@ -18,8 +18,8 @@ from onnx import TensorProto, helper
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import is_static
 
-# onnxruntime adds a float32 reduction up in a few running sums: off by 1e-6 for as many elements of
-# one size, by 6e-3 for 40 million
+# onnxruntime adds a float32 reduction up in a few running sums: the error is 1e-6 for this many
+# equal elements, and 6e-3 for 40 million
 _ACCURATE = 1 << 16
 
 

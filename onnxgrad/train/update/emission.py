@@ -51,11 +51,11 @@ def emit_update(
     names = block.program.names
     rate = None
     if options.schedule is None:
-        # a float64 model loses 4e-8 by a rate in float32
+        # a rate in float32 costs a float64 model 4e-8
         rate = block.add_input(names.fresh("learning_rate"), TensorType(widest(parameters), ()))
     step = block.add_input(names.fresh("step"), TensorType(TensorProto.INT64, ()))
     number = op.Cast(step, to=TensorProto.DOUBLE)
-    if scale:  # updates that were left out do not count
+    if scale:  # skipped updates do not count
         number = number - op.Cast(scale["skipped"], to=TensorProto.DOUBLE)
     learning = options.schedule.emit(step) if options.schedule is not None else rate
     gs, norm, finite = _prepared(options, adjoints, scale)

@@ -1,14 +1,14 @@
-"""Dynamic loss scaling: gradients in float16 that neither vanish nor overflow, and no update where
-one did.
+"""Dynamic loss scaling: float16 gradients do not vanish, and an update whose gradients overflow is
+skipped.
 
-A training step of a float16 model goes through it so, `s` being the state as inputs of the graph:
+A training step of a float16 model uses it as follows; `s` is its state, inputs of the graph:
 
 1. differentiate `scaled(loss, s)` in place of the loss, which stays an output as it is;
 2. `gs = unscaled(gs, s)` in float32, and `finite = all_finite(gs)`; then clip;
 3. update with the optimiser over `Master` weights, at the moment whose step is `step -
-   s["skipped"]`: updates that were left out do not count;
+   s["skipped"]`: skipped updates do not count;
 4. each new parameter, state and average is `kept(finite, new, old)`;
-5. `update(s, finite)` is the scaling's own next state.
+5. `update(s, finite)` is the next state of the scaling.
 
 Source: Micikevicius et al., "Mixed Precision Training", 2018; the rule is that of
 torch.amp.GradScaler.

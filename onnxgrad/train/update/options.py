@@ -103,7 +103,7 @@ def members(groups: Sequence[Group], names: Sequence[str]) -> dict[str, Group]:
     for group in groups[:-1]:
         if not any(g is group for g in found.values()):
             raise InputError(
-                f"group '{group.glob}' means no weight that is trained and in no group before it"
+                f"group '{group.glob}' matches no trained weight that is in no earlier group"
                 f"{perhaps(group.glob, names) or what_there_is(names)}"
             )
     return found

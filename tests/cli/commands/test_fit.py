@@ -152,11 +152,11 @@ def test_a_limit_of_time_ends_training_and_says_where(
     said = capsys.readouterr().err
     assert re.fullmatch(
         r"onnxgrad: made: training ended after step \d+: the work took longer than [\d.]+ s; raise "
-        r"the limit with --timeout; nothing was kept: --folder saves as it goes\n",
+        r"the limit with --timeout; nothing was saved: --folder saves checkpoints\n",
         said,
     )
     assert main([*words, "--folder", "run"]) == 1
-    assert "; the same command goes on from what run has\n" in capsys.readouterr().err
+    assert "; the same command continues from the checkpoint in run\n" in capsys.readouterr().err
     assert any(Path("run").iterdir())
 
 

@@ -135,7 +135,9 @@ def test_the_last_weights_are_exported_by_default(tmp_path: Path) -> None:
 def test_a_run_that_has_ended_by_patience_stays_so(tmp_path: Path) -> None:
     _, whole = overfitted(patience=2, folder=tmp_path)
     before = (tmp_path / CHECKPOINT).read_bytes()
-    with pytest.warns(RunWarning, match="training has ended: .* for 2 epochs; a larger patience"):
+    with pytest.warns(
+        RunWarning, match="training has ended: .* for 2 epochs; continue with a larger patience"
+    ):
         own, history = overfitted(patience=2, folder=tmp_path)
     assert history.losses == [] and history.kept == "best" and history.best == whole.best
     assert (tmp_path / CHECKPOINT).read_bytes() == before

@@ -173,10 +173,10 @@ def test_files_that_are_no_adapters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"W.lora_B": None}, "the adapter of 'W' is not whole"),
+        ({"W.lora_B": None}, "the adapter of 'W' is incomplete"),
         ({"W.lora_B": (3, 6)}, r"the adapter of 'W' is \[7, 2\] and \[3, 6\], not of rank 2"),
         ({"W.lora_A": (9, 2)}, "is for 9 to 6 features, not for 7 to 6"),
-        ({"V.lora_A": (7, 2)}, "'V' has no place"),
+        ({"V.lora_A": (7, 2)}, "'V' fits no weight here"),
     ],
 )
 def test_adapters_that_do_not_fit(change: dict[str, Any], words: str) -> None:

@@ -48,12 +48,12 @@ def test_names_with_commas() -> None:
     [
         ("{ y = Conv (x, W) }", (8, 4, 3, 3), "Conv 'y' has a 3x3 kernel: adapters are for 1x1"),
         ("{ y = Conv <group = 4> (x, W) }", (4, 1, 1, 1), "Conv 'y' has group=4"),
-        ("{ y = ConvTranspose (x, W) }", (4, 4, 1, 1), "ConvTranspose 'y' reads it, beside which no adapter goes"),
+        ("{ y = ConvTranspose (x, W) }", (4, 4, 1, 1), "ConvTranspose 'y' reads it, which cannot have an adapter"),
         ("{ y = MatMul (x, W) }", (3, 4, 4, 4), "MatMul 'y' reads 4 axes of it"),
         ("{ y = MatMul (W, W) }", (4, 4), "MatMul 'y' multiplies it with itself"),
         ("{ i = Constant <value = int64[2] {0, 1}> () z = Gather <axis = 1> (W, i) y = MatMul (x, z) }", (4, 4),
          "reads columns: adapters apply to rows, axis 0"),
-        ("{ z = Add (x, W) y = MatMul (z, W) }", (4, 4), "Add 'z' reads it, beside which no adapter goes"),
+        ("{ z = Add (x, W) y = MatMul (z, W) }", (4, 4), "Add 'z' reads it, which cannot have an adapter"),
         ("{ z = MatMul (x, x) t = Neg (z) y = Gemm (z, t, W) }", (4, 4), "it is the bias of Gemm 'y'"),
         ("{ z = Mul (x, W) y = Gemm (z, z, W) }", (4, 4), "Mul 'z' reads it"),
     ],
@@ -95,7 +95,7 @@ def test_products_of_integers_and_calls_of_functions_are_named() -> None:
         g (float[N,4] x) => (float[N,4] y) <float[4,4] W = {1,0,0,0,0,1,0,0,0,0,1,0,0,0,0,1}>
         { y = own.Linear (x, W) }
         <domain: "own", opset_import: ["": 18]> Linear (a, b) => (c) { c = MatMul (a, b) }""")
-    with pytest.raises(InputError, match="Linear 'y' reads it, beside which no adapter goes"):
+    with pytest.raises(InputError, match="Linear 'y' reads it, which cannot have an adapter"):
         names(model, "*")
     model = with_weights(
         "(uint8[N,4] x) => (int32[N,4] y) { y = MatMulInteger (x, W) }", W=np.eye(4, dtype=np.uint8)

@@ -88,7 +88,7 @@ def test_the_leader_saves_and_logs_and_a_run_goes_on(tmp_path: Path) -> None:
         ("weights", "the loss does not say that it is a mean over the batch"),
         ("function", 'declare it, as in Custom(f, over_batch="mean")'),
         ("two means", "'labels' has labels that are ignored, and the loss has other terms"),
-        ("other step", "the processes were given different training steps"),
+        ("other step", "the processes have different training steps"),
     ],
 )
 def test_what_would_be_another_training_is_refused(tmp_path: Path, name: str, words: str) -> None:

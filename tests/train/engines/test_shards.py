@@ -70,7 +70,7 @@ def test_what_has_no_examples_goes_into_every_part() -> None:
         ({}, [X], "lacks 'x'"),
         ({**batch(3), "y": np.ones(3)}, [X], "'y', which is not an input"),
         ({**batch(3), "labels": np.ones((2, 2))}, [X, LABELS], r"differ \(x: 3, labels: 2\)"),
-        (batch(3), [Fed("x", "batch", "float32", (3, 2))], "no examples to share out"),
+        (batch(3), [Fed("x", "batch", "float32", (3, 2))], "no examples to distribute"),
     ],
 )
 def test_batches_that_cannot_be_cut(given: Any, inputs: list[Fed], words: str) -> None:

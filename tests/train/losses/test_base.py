@@ -95,7 +95,7 @@ def test_terms_are_losses() -> None:
 
 
 def test_a_sum_of_nothing() -> None:
-    with pytest.raises(InputError, match=r"a sum of no losses"):
+    with pytest.raises(InputError, match=r"a sum of losses needs at least one term"):
         with_loss(through({"y": [3]}), Sum(()))
 
 

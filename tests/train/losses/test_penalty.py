@@ -57,11 +57,11 @@ def test_the_gradients_are_the_weight_and_its_sign() -> None:
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        ("c_*", "'c_*' means no floating-point weight of the model; there are "),
-        ("n", "'n' means no floating-point weight"),
-        ("x", "'x' means no floating-point weight"),
+        ("c_*", "'c_*' matches no floating-point weight of the model; there are "),
+        ("n", "'n' matches no floating-point weight"),
+        ("x", "'x' matches no floating-point weight"),
         ("a_*,!*", "leaves no weight"),
-        ("a_*,!d", "'d' means no floating-point weight"),
+        ("a_*,!d", "'d' matches no floating-point weight"),
     ],
 )
 def test_names_that_mean_nothing(params: str, words: str) -> None:

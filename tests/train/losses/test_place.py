@@ -61,15 +61,19 @@ def test_floats_of_another_precision_are_cast() -> None:
 @pytest.mark.parametrize(
     ("inputs", "loss", "words"),
     [
-        ("int32[M, 2] labels", CrossEntropy(), "'labels' are i32.M,2. already.*wants i64.N."),
+        ("int32[M, 2] labels", CrossEntropy(), "'labels' are i32.M,2. already.*requires i64.N."),
         ("float[N] labels", CrossEntropy(), "'labels' are f32.N. already"),
         (
             "float[N, 4] target",
             MSE(),
-            "'target' are f32.N,4. already.*wants f32.N,3.: choose another name",
+            "'target' are f32.N,4. already.*requires f32.N,3.: choose another name",
         ),
         ("int64[N, 3] target", MSE(), "already"),
-        ("float[N] x", CrossEntropy(target="y"), "already, the loss of cross_entropy wants i64.N."),
+        (
+            "float[N] x",
+            CrossEntropy(target="y"),
+            "already, the loss of cross_entropy requires i64.N.",
+        ),
         ("float[N] x", MSE("w"), "not a value of the model; its outputs are y: f32"),
     ],
 )
@@ -166,7 +170,7 @@ def test_a_model_may_be_its_own_teacher() -> None:
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
-        (MSE("student", target="all"), r"'all' are f32\[1,2\] already.*wants f32\[N,2\]"),
+        (MSE("student", target="all"), r"'all' are f32\[1,2\] already.*requires f32\[N,2\]"),
         (MSE("student", target="answer"), "'answer' are i64.N. already"),
     ],
 )
@@ -190,7 +194,7 @@ def test_what_is_no_output_for_a_loss() -> None:
         with_loss(integers, MSE("y"))
     two = parse("g (float z) => (float a, float b) { a = Abs (z) b = Neg (z) }")
     with pytest.raises(
-        InputError, match=r"must name the output that it is of: the model has a: f32.., b: f32"
+        InputError, match=r"must name the output that it reads: the model has a: f32.., b: f32"
     ):
         with_loss(two, MSE())
     unknown = parse(

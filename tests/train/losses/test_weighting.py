@@ -155,7 +155,7 @@ def test_every_loss_with_labels_takes_weights_of_examples() -> None:
     without = {name for name, cls in LOSSES.items() if not issubclass(cls, OfExamples)}
     assert without == {"output", "l1_penalty", "l2_penalty", "proximal_penalty"}
     for loss in (Cosine(dim=0, sample_weight="w"), Cosine(dim=-2, sample_weight="w")):
-        with pytest.raises(InputError, match="with dim=0 no vector is of one example alone"):
+        with pytest.raises(InputError, match="with dim=0 no vector belongs to one example alone"):
             found(loss, {"y": Z[:4]}, {"target": SHARES, "w": W[:4]})
 
 

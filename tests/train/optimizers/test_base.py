@@ -262,7 +262,7 @@ def test_maximize_and_elementwise_are_options() -> None:
     ("answer", "words"),
     [
         (lambda p, g, v: p, "not a pair"),
-        (lambda p, g, v: (p, {}), r"returned the states \[\], it was given \['v'\]"),
+        (lambda p, g, v: (p, {}), r"returned the states \[\], but received \['v'\]"),
         (lambda p, g, v: (p, {"v": v, "w": v}), r"\['v', 'w'\]"),
         (lambda p, g, v: (0.5, {"v": v}), "the new parameter is 0.5, the old one"),
         (

@@ -60,10 +60,11 @@ def test_a_rate_that_is_no_multiple() -> None:
 
 def test_a_group_of_nothing() -> None:
     with pytest.raises(
-        InputError, match=r"group 'hed\.weight' means no weight.*did you mean 'head.weight'"
+        InputError,
+        match=r"group 'hed\.weight' matches no trained weight.*did you mean 'head.weight'",
     ):
         members(grouped({"hed.weight": {}}, AdamW()), NAMES)
-    with pytest.raises(InputError, match="in no group before it"):
+    with pytest.raises(InputError, match="in no earlier group"):
         members(grouped({"*": {}, "head.*": {}}, AdamW()), NAMES)
 
 
@@ -95,7 +96,7 @@ def test_a_group_of_nothing() -> None:
             r"unknown optimiser 'Adam' \(did you mean 'adam'.*: choose from adadelta, ",
         ),
         ("optimizer", "adam{rate=1}", "adam has no option 'rate'"),
-        ("groups", {"x*": {}}, r"group 'x\*' means no weight .*; there are "),
+        ("groups", {"x*": {}}, r"group 'x\*' matches no trained weight .*; there are "),
     ],
 )
 def test_an_option_that_is_none(option: str, value: Any, words: str) -> None:
