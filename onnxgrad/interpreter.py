@@ -62,8 +62,8 @@ def _flags() -> list[str]:
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """A process started in this block receives no SIGINT before it calls `ignore_interrupts`; this
-    process receives its own when the block ends.
+    """Blocks SIGINT: a process started in this context receives none before it calls
+    `ignore_interrupts`. This process receives its own when the context ends.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield

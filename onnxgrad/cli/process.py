@@ -38,7 +38,7 @@ class Stopped(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Inside this context, signals that end a program raise Stopped, so that it cleans up as after
+    """Signals that end a program raise Stopped inside this context, so that it cleans up as after
     an error.
 
     Signals that the caller handles or ignores stay as they are. Outside the main thread, all
@@ -74,9 +74,9 @@ _before: dict[int, Any] = {}
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Inside this context, signals have the handlers from before `stoppable`, because an exception
-    in the middle of an import leaves C libraries half initialised. The garbage collector is off:
-    imports leave no garbage, and it takes a tenth of their time.
+    """Restore the signal handlers from before `stoppable` inside this context, because an exception
+    in the middle of an import leaves C libraries half initialised. Also switch the garbage
+    collector off: imports leave no garbage, and it takes a tenth of their time.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -132,8 +132,8 @@ def drop(stream: TextIO) -> None:
 
 @contextlib.contextmanager
 def quiet_libraries(verbose: bool) -> Iterator[None]:
-    """Inside this context, warnings of libraries are not printed; with -v, each is one line.
-    Warnings of onnxgrad are always printed.
+    """Print no warnings of libraries inside this context; with -v, one line for each. Warnings of
+    onnxgrad are always printed.
     """
 
     def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:

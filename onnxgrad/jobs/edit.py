@@ -381,7 +381,7 @@ def _recorded(outcome: Outcome, what: str, found: Proved) -> Program:
 
 @contextlib.contextmanager
 def _in_table(name: str) -> Iterator[None]:
-    """Inside of this context, errors name the options in this table of a recipe."""
+    """Errors inside this context name the options in this table of a recipe."""
     try:
         with in_a_recipe():
             yield

@@ -114,7 +114,7 @@ class FunctionMade(GradientMade):
     json_keys = "function=gradient.new check"
 
     def head(self, verbose: bool) -> Iterator[Part]:
-        """The name."""
+        """Yield the name of the function."""
         yield f"new function {self.gradient.new}"
 
 

@@ -156,7 +156,7 @@ def changed(before: int, after: int) -> tuple[str, str, Text]:
 
 
 def seconds_text(seconds: float) -> str:
-    """A duration."""
+    """Return a duration as text."""
     return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 

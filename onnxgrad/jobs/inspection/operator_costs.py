@@ -106,7 +106,7 @@ def _gemm(b: Binding) -> int:
 
 
 def _einsum(b: Binding) -> int:
-    """A loop over all indices that multiplies and adds up the operands."""
+    """Return the cost of a loop over all indices that multiplies and adds up the operands."""
     terms = re.sub(r"\s", "", str(b.attr("equation"))).partition("->")[0].split(",")
     sizes: dict[str, int] = {}
     for term, v in zip(terms, b.inputs, strict=True):
@@ -120,7 +120,9 @@ def _einsum(b: Binding) -> int:
 
 
 def _convolution(weight: int, bias: int | None) -> Formula:
-    """Each element of the result is a sum over a window of one group's channels."""
+    """Return the formula: each element of the result is a sum over a window of one group's
+    channels.
+    """
 
     def formula(b: Binding) -> int:
         biased = bias is not None and b.operand(bias) is not None
@@ -130,7 +132,7 @@ def _convolution(weight: int, bias: int | None) -> Formula:
 
 
 def _transposed_convolution(b: Binding) -> int:
-    """Each element of the operand goes to a window of one group's channels."""
+    """Return the cost: each element of the operand goes to a window of one group's channels."""
     bias = 0 if b.operand(2) is None else _size(b.out)
     return 2 * _size(b.operand(0)) * prod(_shape(b.operand(1))[1:]) + bias
 
@@ -140,7 +142,9 @@ def _pool(each: int) -> Formula:
 
 
 def _sampled(b: Binding) -> int:
-    """Each element of the result is a weighted sum of 2 or 4 neighbours along each axis."""
+    """Return the cost: each element of the result is a weighted sum of 2 or 4 neighbours along each
+    axis.
+    """
     x, y = _shape(b.operand(0)), _shape(b.out)
     axes = len(x) - 2 if b.is_op("GridSample") else sum(m != n for m, n in zip(x, y, strict=True))
     mode = str(b.attr("mode", "linear"))
@@ -154,8 +158,8 @@ def _sampled(b: Binding) -> int:
 
 
 def _recurrent(gates: int, rest: int) -> Formula:
-    """Each gate is a product with the input and one with the state, two biases and an activation;
-    `rest` is the work per element of the state on the gates.
+    """Return the formula: each gate is a product with the input and one with the state, two biases
+    and an activation. `rest` is the work per element of the state on the gates.
     """
 
     def formula(b: Binding) -> int:
@@ -172,7 +176,9 @@ def _recurrent(gates: int, rest: int) -> Formula:
 
 
 def _attention(b: Binding) -> int:
-    """The products of queries and keys, their softmax, and its product with the values."""
+    """Return the cost of the products of queries and keys, their softmax, and its product with the
+    values.
+    """
     q, k, v = (_shape(b.operand(i)) for i in range(3))
     if len(q) == 4:
         batch, heads, rows, depth = q
