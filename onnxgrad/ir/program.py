@@ -25,12 +25,12 @@ _ROWS = 40  # inputs or outputs in a notebook
 _WIDEST = 400  # characters of a cell
 
 FunctionKey = tuple[str, str, str]
-# descriptive fields of a model beside its metadata; unset, they are the empty text, or 0
+# descriptive fields of a model beside its metadata; an unset field is the empty text, or 0
 HEADER = ("producer_name", "producer_version", "domain", "model_version", "doc_string")
 
 
 class Names(set[str]):
-    """Every name that a program uses or used, of values and nodes."""
+    """Every name of a value or node that a program uses or has used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Names(set[str]):
         self._taken: list[tuple[str, int | None, str]] = []
 
     def fresh(self, hint: str) -> str:
-        """Returns a name that is free, and takes it: `hint`, else `hint_2`, `hint_3`, ..."""
+        """Reserve a free name and return it: `hint`, else `hint_2`, `hint_3`, ..."""
         before = self._spare.get(hint)
         name, count = hint, before or 1
         while name in self:
@@ -51,7 +51,7 @@ class Names(set[str]):
         return name
 
     def mark(self) -> None:
-        """From now on, remember the names that are taken."""
+        """Start recording the names that are taken."""
         self._taken.clear()
 
     def forget(self) -> None:
@@ -69,10 +69,10 @@ class Program:
     """Owns the main block, the functions (by domain, name, overload), opset imports, IR version and
     metadata.
 
-    `proto` is the model as it was read and is never changed; `folder` holds its external data, and
-    `digests` are those of the data that a proof read or a file received. `metadata` is the model's,
-    by key, and `header` holds its other descriptive fields (HEADER): change them, and `save` writes
-    them.
+    `proto` is the model as it was read and is never changed. `folder` holds its external data.
+    `digests` are those of the data that verification read or a file received. `metadata` holds the
+    model's metadata by key, and `header` its other descriptive fields (HEADER). `save` writes
+    changes of both.
     """
 
     def __init__(self, proto: ModelProto, folder: Path | None, path: Path | None = None) -> None:

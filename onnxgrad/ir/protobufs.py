@@ -127,8 +127,8 @@ def elements(tensor: TensorProto) -> Array:
 
 @dataclass(frozen=True)
 class Stats(Plain):
-    """Nodes count those of nested graphs and function bodies too; parameters are the elements of
-    all constant tensors; bytes are the file's plus those of its external data.
+    """Counts of a model. Nodes include those of nested graphs and function bodies. Parameters are
+    the elements of all constant tensors. Bytes are those of the file and of its external data.
     """
 
     json_keys = "nodes parameters bytes operators=by_name"
@@ -171,9 +171,8 @@ def operator(node: NodeProto) -> str:
 
 
 def scheduled(nodes: Sequence[NodeProto]) -> list[NodeProto]:
-    """The nodes, each after those whose outputs it or its nested graphs read; among those that can
-    run, the first first, so that what is in order keeps its order. Nodes on a cycle come last, as
-    they stood.
+    """Returns the nodes in a stable topological order: each comes after those whose outputs it or
+    its nested graphs read. Nodes on a cycle come last, in their original order.
     """
     maker = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     waits = [
@@ -199,8 +198,8 @@ def scheduled(nodes: Sequence[NodeProto]) -> list[NodeProto]:
 
 
 def reads(node: NodeProto) -> Iterable[str]:
-    """Returns the names that a node needs: its inputs, and every name in its nested graphs (their
-    own names are made in them).
+    """Yields the names that a node may need: its inputs, and every name in its nested graphs,
+    including names that those graphs define.
     """
     yield from node.input
     for graph in graphs_of(node):

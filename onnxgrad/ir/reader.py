@@ -18,7 +18,7 @@ from onnxgrad.ir.var import Var
 
 
 class Reader:
-    """Builds blocks; knows the model's own functions, whose calls have no schema."""
+    """Builds blocks. `local` holds the model's own functions, whose calls have no schema."""
 
     def __init__(self, where: str, local: set[tuple[str, str]]) -> None:
         self.where = where
@@ -30,7 +30,7 @@ class Reader:
         scope: dict[str, Var] = {}
         for value in proto.input:
             type_ = type_from_proto(value.type)
-            # a named size in a function's graph is another size at each call
+            # a named size in a function's graph may differ from call to call
             self._input(
                 scope, value.name, block, without_symbols(type_) if block.is_function else type_
             )
@@ -63,7 +63,7 @@ class Reader:
     def _constant(
         self, scope: dict[str, Var], tensor: TensorProto, dims: Iterable[int], block: BindingBlock
     ) -> Var:
-        """The value of an initializer: the input of its name if there is one."""
+        """Returns the value of an initializer: the input of that name if there is one."""
         known = scope.get(tensor.name)
         if known is not None and known.is_input and known.initializer is None:
             return known
@@ -78,8 +78,9 @@ class Reader:
         outputs: Iterable[str],
     ) -> None:
         """Read the nodes and the outputs of a graph or a function."""
-        # results first, operands second: a file may list its nodes in any order. Short containers
-        # are sliced, here and elsewhere: the end of one costs an exception, a list's does not
+        # results first, operands second: a file may list its nodes in any order. Short protobuf
+        # containers are sliced, here and elsewhere: the end of a container costs an exception, the
+        # end of a list does not
         self._define_results(block, scope)
         visible = {**outer, **scope} if outer else scope
         checked: set[tuple[str, str]] = set()
@@ -117,7 +118,7 @@ class Reader:
             block.bindings[binding] = None
 
     def _read_operands(self, binding: Binding, visible: Mapping[str, Var]) -> None:
-        """Look up the operands; notes blocks that list a reader before its operand."""
+        """Look up the operands. Records blocks that list a reader before its operand."""
         inputs, read = binding.inputs, self.read
         for name in binding.node.input[:]:
             if not name:

@@ -100,7 +100,9 @@ def rename_symbols(graph: GraphProto, names: Mapping[str, str]) -> None:
 
 
 def _inside(names: Mapping[str, str], symbol: str) -> str:
-    """The other name of a symbol in a formula, in brackets if it is a formula itself."""
+    """Returns the new name of a symbol in a formula, in brackets if the new name is itself a
+    formula.
+    """
     found = names.get(symbol, symbol)
     return found if found.isidentifier() else f"({found})"
 

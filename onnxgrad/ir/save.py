@@ -1,6 +1,4 @@
-"""Writing: the protobuf of a program, in memory or as files that are written completely or not at
-all.
-"""
+"""Writes programs: as a protobuf in memory, or as files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -58,8 +56,8 @@ def _is_described_anew(program: Program) -> bool:
 
 
 def _write_description(program: Program, model: ModelProto) -> None:
-    """Write the changed fields of the header and the metadata, whose entries keep their order; new
-    ones come last.
+    """Write the changed fields of the header, and the metadata. Metadata entries keep their order;
+    new ones come last.
     """
     for name, value in program.header.items():
         if value != getattr(model, name):
@@ -91,12 +89,12 @@ def _write_opsets(program: Program, model: ModelProto) -> None:
 def to_proto(program: Program, *, weights: bool = False) -> ModelProto:
     """Returns the ModelProto of a program; unchanged parts are as they were read, field for field.
 
-    With `weights`, external data is loaded into it. Raises InputError if that passes 2 GB, and for
-    other types of models.
+    With `weights`, external data is loaded into the model. Raises InputError if the model then
+    exceeds 2 GB, or if `program` is not a Program.
     """
     if not isinstance(program, Program):
         raise InputError(
-            f"to_proto takes what onnxgrad.load gave, not a {type(program).__name__}: load it first"
+            f"to_proto takes a Program (see onnxgrad.load), not a {type(program).__name__}"
         )
     model = ModelProto()
     source = program.proto
@@ -130,18 +128,20 @@ def save(program: Program, path: str | os.PathLike[str], *, sync: bool = True) -
     """Write a program to `path`, completely or not at all. With `sync` it is on the disk when
     `save` returns.
 
-    Weights from external files go, tensor by tensor, to one new file beside `path`, named
-    `<name>.<digest>.data`; so do the weights of a model that would pass 2 GB. That file is written
-    before the model and replaces none; the one of a replaced model is removed afterwards if `save`
-    wrote it. Links are followed; a device or a pipe receives the model in one piece.
+    Weights from external files are copied, tensor by tensor, to one new file beside `path`, named
+    `<name>.<digest>.data`. So are the weights of a model that would exceed 2 GB. That file is
+    written before the model and replaces no other file. The weights file of a replaced model is
+    removed afterwards if `save` wrote it. Links are followed. A device or a pipe receives the model
+    in one piece.
 
-    Raises InputError if `path` is one of the model's own files or cannot be written, and for other
-    types of models; NotProved if external data changed since a proof read it.
+    Raises InputError if `path` is one of the model's own files or cannot be written, or if
+    `program` is not a Program. Raises NotProved if external data changed since verification read
+    it.
     """
     if not isinstance(program, Program):
         raise InputError(
-            f"save writes what onnxgrad.load gave, not a {type(program).__name__}: load it first, "
-            "or write a ModelProto with onnx.save"
+            f"save takes a Program (see onnxgrad.load), not a {type(program).__name__}: "
+            "load it first, or write a ModelProto with onnx.save"
         )
     save_all({Path(path): program}, sync=sync)
 
@@ -152,8 +152,8 @@ def save_all(
     sync: bool = True,
     before: Callable[[], None] = lambda: None,
 ) -> None:
-    """`save` several programs, in this order, all or none. `before` is called when all of them are
-    on the disk and none has its name yet; what it raises is passed on. Raises as `save`.
+    """Save several programs in this order, all or none. `before` is called when all of them are on
+    the disk and none has its name yet; its exceptions are passed on. Raises as `save`.
     """
     streams, places = dict[Path, bytes](), dict[Path, Path]()
     for path, program in programs.items():
@@ -222,7 +222,7 @@ def save_together(
 
 @contextlib.contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Errors of the system become InputErrors that name the file."""
+    """Turns errors of the system into InputErrors that name the file."""
     try:
         yield
     except OSError as e:
@@ -257,9 +257,9 @@ def _staged(
     change: Change = id,
     written: external.Written | None = None,
 ) -> tuple[list[tuple[Part, Path]], list[Path]]:
-    """Returns the parts of a model with their paths, the model last, and the files of weights of
-    the model that it replaces. No other process of ours publishes in the folder from then on.
-    External weights that are `written` already are shared; those of this model are added.
+    """Stage a model, and lock its folder against our other processes. Returns its parts with their
+    paths, the model last, and the weights files of the model that it replaces. External weights in
+    `written` are shared; those of this model are added to it.
     """
     written = {} if written is None else written
     _refuse_own_files(program, place)
@@ -358,7 +358,7 @@ def _write_graph(block: BindingBlock, graph: GraphProto) -> None:
     for name, v in block.initializers.items():
         if v.initializer is not None:
             tensor = graph.initializer.add()
-            tensor.CopyFrom(v.initializer)  # `append` would write it out and parse that
+            tensor.CopyFrom(v.initializer)  # `append` would serialise and parse it
             if tensor.name != name:  # renamed
                 tensor.name = name
     for v, sparse in zip(block.sparse, graph.sparse_initializer, strict=True):
@@ -404,7 +404,7 @@ def _write_declarations(
     values: list[Var], source: Any, declared: Mapping[str, ValueInfoProto], target: Any
 ) -> None:
     """Write inputs or outputs (repeated ValueInfoProto): as a pass declares them, else as the file
-    did, new ones by their type.
+    did, else by their type.
     """
     known = {v.name: v for v in source} | dict(declared)
     for var in values:
@@ -421,7 +421,7 @@ def _write_value_info(
     graph: GraphProto,
 ) -> None:
     """Keep the declarations of values that still exist. New values are declared if the file
-    declares its own, values that a pass declares in any case.
+    declares values, or if a pass declares them.
     """
     if not source.value_info and not block.declared:
         return

@@ -31,7 +31,7 @@ _FUNCTIONS = frozenset({"max", "min", "floor"})
 
 
 class NoFormula(Exception):
-    """A text is a name, not a formula, or what it says has no normal form."""
+    """Raised if a text is a name, not a formula, or if its formula has no normal form."""
 
 
 def sum_of(a: Polynomial, b: Polynomial, factor: int = 1) -> Polynomial:
@@ -54,10 +54,10 @@ def product_of(a: Polynomial, b: Polynomial) -> Polynomial:
 
 
 def ratio(a: Polynomial, b: Polynomial) -> Polynomial | None:
-    """The quotient of one term, or of term by term, without a remainder."""
+    """Returns a / b if a quotient without a remainder is found, else None."""
     if not a or not b:
         return a if b else None
-    if len(b) > 1:  # the quotient is a single term, or is not looked for
+    if len(b) > 1:  # only a quotient of a single term is looked for
         one = ratio(dict([max(a.items())]), dict([max(b.items())]))
         return one if one is not None and product_of(one, b) == a else None
     ((divisor, number),) = b.items()
@@ -93,7 +93,7 @@ def _is_number(p: Polynomial) -> bool:
 
 
 def _floor(a: Polynomial, b: Polynomial) -> Polynomial | None:
-    """a // b of what is not negative."""
+    """Returns a // b of operands that are not negative."""
     if not _is_number(b):
         return _atom("//", a, b)
     divisor = b[()]
@@ -119,7 +119,9 @@ def _floor(a: Polynomial, b: Polynomial) -> Polynomial | None:
 
 
 def extreme(which: str, a: Polynomial, b: Polynomial) -> Polynomial | None:
-    """The larger (`which` is "max") or smaller of two; None if both may be negative."""
+    """Returns the larger (`which` is "max") or smaller of two polynomials. None if neither is known
+    to be larger and the result may be negative.
+    """
     up, down = least_of(sum_of(a, b, -1)), least_of(sum_of(b, a, -1))
     if up is not None and up >= 0:
         return a if which == "max" else b
@@ -138,7 +140,7 @@ def _atom(kind: str, a: Polynomial, b: Polynomial) -> Polynomial:
 
 
 def least_of(p: Polynomial) -> int | None:
-    """A number that the polynomial is never below; None if a term is subtracted."""
+    """Returns a lower bound of the polynomial, None if a term is subtracted."""
     if any(c < 0 for atoms, c in p.items() if atoms):
         return None
     return sum(c * math.prod(map(_least_of_atom, atoms)) for atoms, c in p.items())
@@ -158,8 +160,8 @@ def _least_of_atom(atom: str) -> int:
 
 @lru_cache(maxsize=KNOWN)
 def dim_of(text: str) -> Dim:
-    """The size that a `dim_param` names: a formula in its normal form, or a name as it is. A number
-    names nothing.
+    """Returns the size that a `dim_param` names: a formula in its normal form, or a name as it is.
+    None for a number, which names nothing.
     """
     if _MARKS.isdisjoint(text):
         return None if text.isdecimal() else text
@@ -170,7 +172,7 @@ def dim_of(text: str) -> Dim:
 
 
 def dim(p: Polynomial | None) -> Dim:
-    """The size in its normal form; None for None and for what is too long."""
+    """Returns the size in its normal form. None for None and for polynomials that are too long."""
     if p is None or len(p) > _MOST_TERMS or any(len(atoms) > _MOST_FACTORS for atoms in p):
         return None
     if _is_number(p):
@@ -201,7 +203,7 @@ def _polynomial(text: str) -> Polynomial:
 
 @lru_cache(maxsize=KNOWN)
 def compound(atom: str) -> tuple[str, int | str, int | str] | None:
-    """Operator and operands of an atom that is not a name."""
+    """Returns operator and operands of an atom, None if the atom is a name."""
     if _MARKS.isdisjoint(atom):
         return None
     try:
@@ -214,7 +216,7 @@ def _text(p: Polynomial) -> str:
     if list(p.values()) == [1] and len(next(iter(p))) == 1:
         return next(iter(p))[0]
     found = ""
-    # what is subtracted comes behind, and the number last
+    # subtracted terms come later, and the number last
     for atoms, c in sorted(p.items(), key=lambda term: (term[1] < 0, not term[0], term[0])):
         factors = [str(abs(c))] if abs(c) != 1 or not atoms else []
         alone = len(atoms) == 1 and not factors and (c > 0 or bool(found))  # -(a//b) is not -a//b
@@ -250,7 +252,7 @@ def _formula(p: Polynomial | None) -> Polynomial:
 
 
 class _Reader:
-    """Reads a formula, by what exporters write and `_text` does. Raises NoFormula."""
+    """Parses a formula as exporters and `_text` write it. Raises NoFormula."""
 
     def __init__(self, text: str) -> None:
         self.tokens: list[tuple[str, str]] = []
@@ -271,7 +273,7 @@ class _Reader:
         return found
 
     def atom(self) -> tuple[str, int | str, int | str]:
-        """The operator and operands of a text that is one atom and no name."""
+        """Returns the operator and operands of a text that is one atom and not a name."""
         name, parts = self._peek(), []
         if name in _FUNCTIONS and self._is_call():
             parts = self._arguments()

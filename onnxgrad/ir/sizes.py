@@ -27,7 +27,7 @@ from onnxgrad.ir.size_polynomials import (
 from onnxgrad.ir.size_polynomials import Dim as Dim
 from onnxgrad.ir.size_polynomials import dim_of as dim_of
 
-# terms of a product before equal ones are added up
+# most terms of a product before equal terms are added up
 _MOST_PRODUCTS = 100
 
 
@@ -41,7 +41,7 @@ def add(a: Dim, b: Dim) -> Dim:
 
 @lru_cache(maxsize=KNOWN)
 def subtract(a: Dim, b: Dim) -> Dim:
-    """a - b, which may be negative"""
+    """Returns a - b, which may be negative."""
     if isinstance(a, int) and isinstance(b, int):
         return a - b
     return None if a is None or b is None else dim(sum_of(terms(a), terms(b), -1))
@@ -67,8 +67,8 @@ def product(sizes: Iterable[Dim]) -> Dim:
 
 @lru_cache(maxsize=KNOWN)
 def divide(a: Dim, b: Dim) -> Dim:
-    """a / b without a remainder to lose: None unless b divides a as an expression, or neither is
-    negative, which makes it the floor. A run with b = 0 fails.
+    """Returns a / b if b divides a as an expression, and the floor of it if neither is negative;
+    else None. A run with b = 0 fails.
     """
     if a is None or b is None or b == 0:
         return None
@@ -79,18 +79,18 @@ def divide(a: Dim, b: Dim) -> Dim:
 
 @lru_cache(maxsize=KNOWN)
 def exactly(a: Dim, b: Dim) -> Dim:
-    """a / b where b divides a as an expression, else None."""
+    """Returns a / b if b divides a as an expression, else None."""
     return None if a is None or b is None else dim(ratio(terms(a), terms(b)))
 
 
 def remainder(a: Dim, b: Dim) -> Dim:
-    """a - b (a / b), for a size and a divisor that are not negative."""
+    """Returns a - b (a // b) for a size and a divisor that are not negative."""
     return None if (least(a) or 0) < 0 else subtract(a, multiply(b, divide(a, b)))
 
 
 @lru_cache(maxsize=KNOWN)
 def maximum(a: Dim, b: Dim) -> Dim:
-    """The larger of two."""
+    """Returns the larger of two sizes."""
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
     return None if a is None or b is None else dim(extreme("max", terms(a), terms(b)))
@@ -98,7 +98,7 @@ def maximum(a: Dim, b: Dim) -> Dim:
 
 @lru_cache(maxsize=KNOWN)
 def minimum(a: Dim, b: Dim) -> Dim:
-    """The smaller of two."""
+    """Returns the smaller of two sizes."""
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b)
     return None if a is None or b is None else dim(extreme("min", terms(a), terms(b)))
@@ -109,7 +109,7 @@ def minimum(a: Dim, b: Dim) -> Dim:
 
 @lru_cache(maxsize=KNOWN)
 def least(d: Dim) -> int | None:
-    """A number that the size is never below; None if there is none that follows."""
+    """Returns a lower bound of the size, None if no bound follows."""
     if isinstance(d, int):
         return d
     return None if d is None else least_of(terms(d))
@@ -133,8 +133,8 @@ def differ(a: Dim, b: Dim) -> bool:
 
 @lru_cache(maxsize=KNOWN)
 def together(a: str, b: str) -> Dim:
-    """The size that two expressions have if they are equal or one of them is 1; None if either may
-    be the larger.
+    """Returns the common size of two expressions if they are equal or one of them is 1. None if
+    either may be the larger.
     """
     for d, other in ((a, b), (b, a)):
         if (least(d) or 0) > 1:
@@ -148,7 +148,7 @@ def together(a: str, b: str) -> Dim:
 
 
 def without(d: Dim, symbol: str) -> Dim:
-    """The size if the symbol, a name, is 0; None where that has no normal form."""
+    """Returns the size if the symbol, a name, is 0. None if that has no normal form."""
     if not isinstance(d, str):
         return d
     kept: Polynomial = {}
@@ -172,7 +172,7 @@ def factors(d: Dim) -> tuple[str, ...]:
 
 @lru_cache(maxsize=KNOWN)
 def symbols(d: Dim) -> frozenset[str]:
-    """The names that an expression is made of."""
+    """Returns the names in an expression."""
     found: set[str] = set()
     for atom in {a for atoms in terms(d) for a in atoms} if isinstance(d, str) else ():
         parts = compound(atom)
@@ -181,5 +181,5 @@ def symbols(d: Dim) -> frozenset[str]:
 
 
 def is_name(d: Dim) -> bool:
-    """Whether it is a single symbol."""
+    """Whether the size is a single symbol."""
     return isinstance(d, str) and compound(d) is None and list(terms(d)) == [(d,)]

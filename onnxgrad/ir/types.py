@@ -135,7 +135,7 @@ def type_from_proto(proto: TypeProto) -> Type | None:
     return _known_type(data) if len(data) <= _MEMORABLE else _type_from_proto(proto)
 
 
-# bytes of a type that is worth remembering
+# types of up to this many bytes are cached
 _MEMORABLE = 1 << 10
 
 
@@ -218,7 +218,7 @@ def contradicts(inferred: Shape, said: Shape) -> bool:
     """Whether two shapes cannot both be right."""
     if len(inferred) != len(said):
         return True
-    for a, b in zip(inferred, said):  # no `any`: every value of a model is asked about
+    for a, b in zip(inferred, said):  # no `any`: runs for every value of a model
         if a == b:
             continue
         if isinstance(a, int) and isinstance(b, int):

@@ -123,7 +123,9 @@ class Var:
         return array
 
     def set_constant(self, tensor: TensorProto) -> None:
-        """Replace the value of a constant; dtype and shape may differ. Raises InternalError."""
+        """Replace the value of a constant; dtype and shape may differ. Raises InternalError for
+        other values.
+        """
         if self.definition is not None and self.is_constant:
             for name in [n for n in self.definition.attrs if n != "value"]:
                 self.definition.drop_attribute(name)
@@ -148,7 +150,7 @@ class Var:
 
     @property
     def is_shared(self) -> bool:
-        """Whether several bindings read it."""
+        """Whether several bindings read this value."""
         return len(self.users) > 1
 
     def sole_user(self) -> Binding | None:
@@ -216,8 +218,8 @@ class Var:
         other.rename(mine)
 
     def blocks_returning(self) -> list[BindingBlock]:
-        """The blocks that return it: its own, and nested ones that return it directly (rare, so
-        searched only if uses remain).
+        """Returns the blocks that return this value: its own, and nested ones that return it
+        directly. Nested blocks are searched only if uses remain, which is rare.
         """
         if not self.returned:
             return []

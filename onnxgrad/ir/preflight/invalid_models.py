@@ -67,7 +67,7 @@ def _run_checker(proto: ModelProto) -> None:
 
 
 def _far_axes(proto: ModelProto) -> Iterator[str]:
-    """The faults of axes that no rank reaches; onnx reads their last 32 bits."""
+    """Yields a fault for each axis beyond any rank. onnx reads only the last 32 bits of an axis."""
     for node in model_nodes(proto):
         for a in node.attribute:
             if a.name == "axis" and abs(a.i) >= 1 << 31:
@@ -75,7 +75,9 @@ def _far_axes(proto: ModelProto) -> Iterator[str]:
 
 
 def _no_text(message: Any) -> Iterator[str]:
-    """The faults of string fields that are not UTF-8: protobuf returns them as bytes."""
+    """Yields a fault for each string field that is not UTF-8. protobuf returns such fields as
+    bytes.
+    """
     work = [message]
     while work:
         for field, value in work.pop().ListFields():
@@ -87,7 +89,7 @@ def _no_text(message: Any) -> Iterator[str]:
                 yield from (f"its {field.name} {v!r} is not UTF-8 text" for v in damaged)
 
 
-# operators whose `axis` counts the first operand's axes -> how many more there may be
+# operators whose `axis` refers to the first operand -> how many axes beyond its rank are allowed
 _BY_AXIS: dict[str, int] = {
     **dict.fromkeys(
         [
@@ -135,7 +137,7 @@ def _check_axis(b: Binding, where: str) -> None:
         perm = b.attrs.get("perm")
         if isinstance(perm, tuple) and sorted(perm) != list(range(rank)):
             raise InputError(
-                f"{where}: {b.op} '{b.node.name[:80]}': {str(perm)[:60]} orders no {rank} axes"
+                f"{where}: {b.op} '{b.node.name[:80]}': {str(perm)[:60]} is no order of {rank} axes"
             )
         return
     axis, most = b.attrs.get("axis"), rank + _BY_AXIS[b.op]

@@ -16,7 +16,7 @@ from onnxgrad.ir.protobufs import every_node
 from onnxgrad.ir.topological_order import callees_first
 
 _A = AttributeProto
-# protobuf reads a hundred levels: three for each nested graph, some more for messages around them
+# protobuf reads a hundred levels: each nested graph takes three, and messages around it some more
 MOST_NESTED = 24
 _INT32 = 1 << 31
 # attributes of window operators and the like that are at least 1, and fit into 32 bits
@@ -31,11 +31,11 @@ _POSITIVE = [
     "num_outputs",
     "num_scan_inputs",
 ]
-_OWN = "__"  # the prefix of notes of other tools, which onnx and onnxruntime accept
-# attributes that count axes: above the axes of any tensor, onnx's inference wraps around and reads
-# out of bounds
+_OWN = "__"  # prefix of other tools' attributes, which onnx and onnxruntime accept
+# attributes that refer to axes: beyond the axes of any tensor, onnx's inference wraps around and
+# reads out of bounds
 _AXES = frozenset({"axis", "axes", "perm", "batch_dims", "batch_axis", "time_axis"})
-# the least, and what is too much
+# the least value, and the first that is too large
 _RANGED: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(_POSITIVE, (1, _INT32)),
     **dict.fromkeys(_AXES, (-MOST_AXES - 1, MOST_AXES + 1)),
@@ -98,7 +98,7 @@ class _Reader:
     def _contents(
         self, a: AttributeProto, opsets: Mapping[str, int], *, function: bool, depth: int
     ) -> None:
-        """The tensors and graphs that an attribute holds."""
+        """Check the tensors and graphs that an attribute holds."""
         if a.type == _TENSOR:
             check_tensor(a.t, self.where)
         elif a.type == _SPARSE_TENSOR:
@@ -117,7 +117,7 @@ class _Reader:
         function: bool,
     ) -> None:
         """Raises InputError unless the attribute is unique at its node, typed as its operator
-        declares, and in range; `seen` are those before it.
+        declares, and in range. `seen` holds the names of the attributes before it.
         """
         if not isinstance(a.name, str):
             raise self._wrong(node, "an attribute's name is not UTF-8 text")

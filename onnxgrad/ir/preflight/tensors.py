@@ -11,7 +11,7 @@ from onnx import SparseTensorProto, TensorProto, TypeProto, ValueInfoProto
 
 from onnxgrad.errors import InputError
 
-# numpy has no more axes, in any supported version; onnxruntime's kernels have far fewer
+# numpy's limit in every supported version; onnxruntime's kernels support far fewer
 MOST_AXES = 64
 _DIGITS = 19  # of an offset or a length: as many as int64 has
 _KNOWN = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
@@ -51,10 +51,10 @@ def check_tensor(tensor: TensorProto, where: str) -> None:
     """
     dtype = tensor.data_type
     if dtype not in _KNOWN:
-        raise InputError(f"{_named(tensor, where)} has the dtype {dtype}, which there is not")
+        raise InputError(f"{_named(tensor, where)} has the dtype {dtype}, which does not exist")
     if tensor.HasField("segment"):
         raise InputError(
-            f"{_named(tensor, where)} is a segment of a larger one, which nothing puts together"
+            f"{_named(tensor, where)} is a segment of a larger tensor: segments are not supported"
         )
     dims = tensor.dims
     if len(dims) > MOST_AXES:
@@ -69,7 +69,7 @@ def check_tensor(tensor: TensorProto, where: str) -> None:
         _check_place(tensor, _named(tensor, where))
         return
     if dtype == TensorProto.STRING and tensor.HasField("raw_data"):
-        raise InputError(f"{_named(tensor, where)} holds strings as raw data, which they cannot be")
+        raise InputError(f"{_named(tensor, where)} holds strings as raw data, which ONNX forbids")
     held, needed, unit = _length(tensor)
     if needed is not None and held != needed:
         raise InputError(
@@ -128,7 +128,7 @@ def check_sparse(sparse: SparseTensorProto, where: str) -> None:
         raise InputError(f"{what} has the sizes {_sizes(sparse.dims)}")
     count, axes = math.prod(sparse.values.dims), list(sparse.indices.dims)
     if len(sparse.values.dims) != 1 or axes not in ([count], [count, len(sparse.dims)]):
-        raise InputError(f"{what}: the shapes of its values and indices do not go together")
+        raise InputError(f"{what}: the shapes of its values and indices do not match")
     if sparse.indices.data_type != TensorProto.INT64:
         raise InputError(f"{what}: its indices are not int64")
 
@@ -140,7 +140,7 @@ def check_declared(value: ValueInfoProto, where: str, *, given: bool) -> None:
     code = _element(value.type)
     if code is not None and code not in _KNOWN and (given or code != TensorProto.UNDEFINED):
         raise InputError(
-            f"{where}: '{value.name}' is declared with the dtype {code}, which there is not"
+            f"{where}: '{value.name}' has the declared dtype {code}, which does not exist"
         )
     if given and code is None and value.type.WhichOneof("value") is None:
         raise InputError(f"{where}: the input '{value.name}' has no type")

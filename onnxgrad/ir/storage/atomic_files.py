@@ -29,8 +29,8 @@ _REFUSED = {stat.S_IFBLK: "a block device", stat.S_IFSOCK: "a socket"}
 
 def regular(path: Path, most: int | None = None) -> Path:
     """Returns the path if it is a regular file or a link to one; reading a pipe may never end.
-    Raises InputError for a device, a pipe or a folder and for a file of more than `most` bytes,
-    OSError if there is none.
+    Raises InputError for a device, a pipe, a folder, or a file of more than `most` bytes. Raises
+    OSError if there is no file.
     """
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
@@ -82,8 +82,8 @@ def write_stream(path: Path, *data: bytes) -> None:
 
 
 def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
-    """Write one file, at once or in pieces, or into a device or a pipe. Raises OSError with the
-    path, and InputError; the file then is as before.
+    """Write a file, a device or a pipe, at once or in pieces. Raises OSError with the path, or
+    InputError; a file is then as before.
     """
     pieces = [data] if isinstance(data, bytes) else data
     try:
@@ -116,8 +116,8 @@ def made_folder(folder: Path) -> Iterator[None]:
 
 
 class Part:
-    """An unfinished file; `path` is its name until it is published. Its mode is that of the file
-    `like`, which it replaces or whose model has its weights in it, else the umask's.
+    """An unfinished file; `path` is its name until it is published. It takes the mode of the file
+    `like`, which it replaces or whose weights it holds. Without `like` the umask decides.
     """
 
     def __init__(self, path: Path, like: Path | None = None) -> None:
@@ -180,8 +180,8 @@ class Staging:
         return self._parts[-1]
 
     def lock(self) -> None:
-        """Keep other processes of ours from publishing in the folders until the end, so that none
-        removes or overlooks a file that another one is about to replace.
+        """Lock the folders against other processes of ours until the end. Otherwise one might
+        remove or overlook a file that another one is about to replace.
         """
         if not self._locks:  # in one order, so that two processes do not wait for each other
             held = map(hold_folder, self.folders)
@@ -211,7 +211,7 @@ class Staging:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        # The last move is the one that counts, and the file system knows whether it was made.
+        # The last move decides, and the file system shows whether it was made.
         if self._moves and self._moves[-1][0].path.exists():
             for part, path in self._moves[:-1]:
                 if part.path.exists():
@@ -231,7 +231,7 @@ class Staging:
 
 
 def _take_over(handle: int, before: os.stat_result) -> None:
-    """Set the owner, if we may, the group and the mode of another file."""
+    """Copy the owner, if permitted, the group and the mode of another file."""
     if hasattr(os, "fchown"):
         owner = before.st_uid if os.geteuid() == 0 else -1
         with contextlib.suppress(OSError):  # a group that we are not in
@@ -255,7 +255,7 @@ try:
 except ImportError:  # not on Windows: unfinished files stay there
     _LOCKS = False
 
-# a lock need not reach other machines that write into a shared folder
+# a lock may not reach other machines that write into a shared folder, so names carry the host
 _HOST = f"{zlib.crc32(platform.node().encode()):08x}"
 _OURS = re.compile(rf"\.onnxgrad-{_HOST}-[0-9a-f]{{16}}\.part")
 _PATIENCE = 30.0  # seconds to wait for other processes that publish in a folder
@@ -281,8 +281,8 @@ def hold(handle: int) -> int | None:
 
 
 def hold_folder(folder: Path) -> int | None:
-    """Lock a folder until the returned handle is closed, once others have released it; None if the
-    system cannot, or another process holds it for too long.
+    """Wait for a folder's lock, and hold it until the returned handle is closed. None if the system
+    has no locks, or another process holds it for too long.
     """
     if not _LOCKS:
         return None

@@ -26,7 +26,7 @@ TOO_LARGE = (
 
 # the entries of an external tensor
 Place: TypeAlias = tuple[tuple[str, str], ...]
-# the digest of its bytes when they were first read, for a proof or to be written
+# the digest of its bytes when they were first read, for verification or to be written
 Digests: TypeAlias = MutableMapping[Place, bytes]
 # the file, the offset and the length to which the tensor at a place of a folder was written
 Written: TypeAlias = dict[tuple[Path | None, Place], tuple[str, int, int]]
@@ -64,7 +64,7 @@ def internalize(tensor: TensorProto, folder: Path | None) -> TensorProto:
         reason = (str(e) or type(e).__name__).splitlines()[0]
         # onnx does not read a file with two names: the other one may be outside the folder
         if "hard link" in reason:
-            reason += " (the file has two names, as `cp -l` gives it: copy it, so that it has one)"
+            reason += " (the file has two names, as after `cp -l`: copy it, so that it has one)"
         raise InputError(
             f"external data of initializer '{tensor.name}' cannot be read: {reason}"
         ) from e
@@ -74,8 +74,8 @@ def internalize(tensor: TensorProto, folder: Path | None) -> TensorProto:
 
 
 def _check_length(tensor: TensorProto) -> None:
-    """Sets the length to that which the sizes require if it is missing, because onnx would read to
-    the end of the file. Raises InputError if another length is written.
+    """Sets a missing length to the one that the sizes require, because onnx would read to the end
+    of the file. Raises InputError if the model declares another length.
     """
     needed = raw_bytes(tensor)
     if needed is None:
@@ -133,8 +133,8 @@ def load_weights(
     *,
     but: Collection[str] = (),
 ) -> None:
-    """Load every external tensor of `model`, except for those of some names. Raises InputError if
-    they pass 2 GB, or as `internalize`, NotProved if `digests` has another digest of a tensor.
+    """Load every external tensor of `model`, except those named in `but`. Raises InputError if they
+    exceed 2 GB, or as `internalize`. Raises NotProved if `digests` has another digest of a tensor.
     """
     leaving = [t for t in outside(model) if t.name not in but]
     if sum(raw_bytes(t) or 0 for t in leaving) >= MAX_BYTES:
@@ -162,7 +162,7 @@ def _place(tensor: TensorProto) -> Place:
 
 
 def _unchanged(tensor: TensorProto, digest: bytes, digests: Digests) -> None:
-    """Raises NotProved if the bytes of an external tensor differ from those of the first time."""
+    """Raises NotProved if the bytes of an external tensor differ from those first read."""
     place = _place(tensor)
     if digests.setdefault(place, digest) != digest:
         raise NotProved(
@@ -174,8 +174,8 @@ def _unchanged(tensor: TensorProto, digest: bytes, digests: Digests) -> None:
 def refer(
     leaving: Iterable[TensorProto], folder: Path | None, written: Written
 ) -> list[TensorProto]:
-    """Let tensors that were written to a file of the same folder before refer to it. Returns the
-    others.
+    """Make tensors that were written to a file of the same folder before refer to it. Returns the
+    other tensors.
     """
     others = []
     for tensor in leaving:
@@ -197,11 +197,11 @@ def _refer(tensor: TensorProto, location: str, offset: int, length: int) -> None
 def move(
     leaving: Sequence[TensorProto], folder: Path | None, file: IO[bytes], digests: Digests
 ) -> tuple[str, dict[Place, tuple[int, int]]]:
-    """Write the tensors one after the other to `file`; tensors that share their data still do.
-    Returns a digest of the file, and offset and length of each by the place that it had.
+    """Write the tensors one after the other to `file`; tensors that share their data still share
+    it. Returns a digest of the file, and the offset and length of each tensor by its former place.
 
-    The tensors then refer to a file without a name, which `name` sets. Raises InputError as
-    `internalize`, NotProved if `digests` has another digest of an external tensor.
+    The tensors then refer to a file whose name `name` sets. Raises InputError as `internalize`.
+    Raises NotProved if `digests` has another digest of an external tensor.
     """
     written: dict[Place, tuple[int, int]] = {}
     digest = hashlib.blake2b(digest_size=8)
@@ -224,7 +224,7 @@ def move(
 
 
 def name(moved: Iterable[TensorProto], location: str) -> None:
-    """Set the file of the tensors."""
+    """Set the name of the file that the tensors refer to."""
     for tensor in moved:
         next(e for e in tensor.external_data if e.key == "location").value = location
 

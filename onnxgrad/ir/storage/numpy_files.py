@@ -29,8 +29,8 @@ Header: TypeAlias = tuple[tuple[int, ...], bool, "np.dtype[Any]"]
 
 
 def read_arrays(path: Path, *, mapped: bool = False) -> Array | dict[str, Array]:
-    """Return the array of an .npy file, or the arrays of an .npz file by name. mapped: large arrays
-    of an .npz file that are not compressed stay in the file, and may be larger than the memory.
+    """Returns the array of an .npy file, or the arrays of an .npz file by name. mapped: large
+    uncompressed arrays of an .npz file stay in the file, and may be larger than the memory.
 
     Raises InputError for a file that is missing, damaged, pickled, or smaller than its headers say.
     """
@@ -60,7 +60,7 @@ def read_arrays(path: Path, *, mapped: bool = False) -> Array | dict[str, Array]
 
 
 def _archive(file: IO[bytes], size: int, mapped: bool) -> dict[str, Array]:
-    """Return the arrays of a zip file of `size` bytes."""
+    """Returns the arrays of a zip file of `size` bytes."""
     arrays: dict[str, Array] = {}
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
@@ -87,13 +87,13 @@ def _archive(file: IO[bytes], size: int, mapped: bool) -> dict[str, Array]:
                 continue
             with archive.open(member) as whole:
                 arrays[name] = np.lib.format.read_array(whole, allow_pickle=False)
-                if whole.read(1):  # to the end: only there is the checksum compared
+                if whole.read(1):  # the checksum is compared at the end
                     raise ValueError(f"member {name!r} is larger than its header says")
     return arrays
 
 
 def _start(file: IO[bytes], member: zipfile.ZipInfo) -> int:
-    """Return where the bytes of a member begin, behind its header and the names in it."""
+    """Returns where the bytes of a member begin, after its header and the names in it."""
     file.seek(member.header_offset)
     header = file.read(30)
     names: tuple[int, int] = struct.unpack("<HH", header[26:])
@@ -124,8 +124,8 @@ def _check(file: IO[bytes], size: int) -> Header:
 
 
 class ArraysFile(AbstractContextManager["ArraysFile"]):
-    """An .npz file that is written array by array and appears whole or not at all: without an error
-    in the block, and with at least one array.
+    """An .npz file that is written array by array. It appears only if the block ends without an
+    error and added an array.
     """
 
     def __init__(self, path: Path) -> None:
@@ -144,8 +144,8 @@ class ArraysFile(AbstractContextManager["ArraysFile"]):
         self._archive = zipfile.ZipFile(self._part.file, "w")
 
     def add(self, name: str, array: Array) -> str:
-        """Add an array; floats and integers that numpy lacks become wider. A name is added once.
-        Returns why it cannot be; empty if it was.
+        """Add an array, once per name. Floats and integers that numpy lacks become wider. Returns
+        why the array cannot be added; an empty text if it was.
         """
         if name in self.names or not name or len(name.encode("utf-8", "replace")) > _LONGEST:
             return "" if name in self.names else "its name does not fit into a zip file"
@@ -155,7 +155,7 @@ class ArraysFile(AbstractContextManager["ArraysFile"]):
         elif held.dtype.isbuiltin == 2:  # of ml_dtypes
             held = held.astype(np.float32 if "float" in held.dtype.name else np.int8)
         self.names[name] = None
-        member = zipfile.ZipInfo(f"{name}.npy")  # of 1980: the same arrays are the same bytes
+        member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980: equal arrays give equal bytes
         member.filename = f"{name}.npy"
         try:
             with self._archive.open(member, "w", force_zip64=True) as file:

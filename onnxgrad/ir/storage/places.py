@@ -16,8 +16,8 @@ STDIN = "-"  # among names of files
 
 
 def check_output(path: Path, models: Iterable[str]) -> None:
-    """Raise InputError when `path` cannot be written, or is a model that is read; `-` among
-    those is stdin.
+    """Raises InputError if `path` cannot be written, or is a model that is read. `-` among `models`
+    is stdin.
     """
     try:
         stream = is_stream(path)
@@ -30,7 +30,7 @@ def check_output(path: Path, models: Iterable[str]) -> None:
 
 
 def refuse_taken(path: Path, models: Iterable[str]) -> None:
-    """Raise InputError if the file `path` is one that is read, or stdout."""
+    """Raises InputError if the file `path` is a model that is read, or stdout."""
     for name in models:
         # a terminal or /dev/null can be both, and /dev/stdin can be the model that is read
         if (
@@ -53,7 +53,7 @@ def refuse_taken(path: Path, models: Iterable[str]) -> None:
 
 
 def make_folder(folder: Path, where: str) -> None:
-    """Make a folder for results. Raises InputError that begins with `where`."""
+    """Create a folder for results. Raises InputError, which begins with `where`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -62,7 +62,7 @@ def make_folder(folder: Path, where: str) -> None:
 
 
 def check_folder(folder: Path, what: Path) -> None:
-    """Raise InputError when no file can be made in `folder`, or when it does not exist."""
+    """Raises InputError if no file can be created in `folder`, or if it does not exist."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             return

@@ -1,5 +1,5 @@
-"""Reads a model file without its large weights, which refer to their place in the file as external
-data does, and writes it with them. No copy of the model holds them.
+"""Reads a model file without its large weights, and writes it with them. The weights refer to their
+place in the file, as external data does, so no copy of the model holds them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from onnxgrad.ir.protobufs import copy_fields
 from onnxgrad.ir.storage import external_data as external
 from onnxgrad.ir.types import Array
 
-# bytes of a weight from which on it stays in the file: what decides a rewrite is smaller
+# weights of this many bytes or more stay in the file: those that decide a rewrite are smaller
 LARGE = 1 << 18
-# a file of more fields is read at once: it has no large weights for its size, or is none of ours
+# a file of more fields is read as a whole: it has few large weights for its size, or is no model
 _MOST_FIELDS = 1 << 19
 # bytes that are copied at once
 _PIECE = 1 << 24
@@ -31,12 +31,12 @@ _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 
 
 class _Unlike(Exception):
-    """The file is not as onnx writes it; an ordinary reading reports what is wrong, if anything."""
+    """The file differs from what onnx writes. An ordinary read reports the fault, if any."""
 
 
 def read_without_weights(path: Path) -> ModelProto | None:
     """Returns the model of a file whose large initializers refer to their bytes in it. None if it
-    has none, is not a plain file with one name, or has to be read as a whole to know what it is.
+    has no large initializers, is not a plain file with one name, or must be read as a whole.
     """
     try:
         found = path.lstat()
@@ -73,7 +73,7 @@ class _Reader:
         return model if some else None
 
     def tensor(self, start: int, end: int, tensor: TensorProto, name: str) -> bool:
-        """Read a tensor; whether its bytes stay in the file."""
+        """Read a tensor. Returns whether its bytes stay in the file."""
         places: list[tuple[int, int]] = []
         tensor.ParseFromString(b"".join(self.others(start, end, _RAW_DATA, places)))
         if not places:
@@ -92,8 +92,9 @@ class _Reader:
     def others(
         self, start: int, end: int, wanted: int, places: list[tuple[int, int]]
     ) -> Iterator[bytes]:
-        """The bytes of a message without one of its fields, whose contents' places are noted.
-        Raises _Unlike for a message that does not end where it should, and after too many fields.
+        """Yields the bytes of a message without the field `wanted`, and adds the places of its
+        contents to `places`. Raises _Unlike if the message does not end where it should or has too
+        many fields.
         """
         at = start
         while at < end:
@@ -119,7 +120,7 @@ class _Reader:
             at = behind
 
     def varint(self, at: int, end: int) -> tuple[int, int]:
-        """A number, and where it ends."""
+        """Returns a number, and where it ends."""
         self.file.seek(at)
         value = 0
         for i, byte in enumerate(self.file.read(min(10, end - at))):
@@ -153,9 +154,9 @@ def _lies_in(tensor: TensorProto, path: Path) -> bool:
 
 
 def pieces(model: ModelProto, path: Path, arrays: Mapping[str, Array]) -> Iterator[bytes]:
-    """Yield the bytes of a model that `read_without_weights` read from the file `path`, with its
-    large initializers from there, or from `arrays` by name; as protobuf writes them. Raises OSError
-    if the file has become shorter.
+    """Yields the bytes of a model that `read_without_weights` read from the file `path`, as
+    protobuf writes them. Large initializers come from `arrays` by name, else from the file. Raises
+    OSError if the file has become shorter.
     """
     tensors = model.graph.initializer
     outlines = [_outline(tensor, path) for tensor in tensors]
@@ -174,8 +175,8 @@ def pieces(model: ModelProto, path: Path, arrays: Mapping[str, Array]) -> Iterat
 
 
 def _outline(tensor: TensorProto, path: Path) -> tuple[bytes, int, bytes]:
-    """The bytes of a tensor before its elements, how many bytes of elements lie in the file, and
-    the bytes behind.
+    """Returns the bytes of a tensor before its elements, the number of element bytes in the file,
+    and the bytes after them.
     """
     if not _lies_in(tensor, path):
         return tensor.SerializeToString(), 0, b""
@@ -202,8 +203,8 @@ def _elements(tensor: TensorProto, file: IO[bytes], arrays: Mapping[str, Array])
 
 
 def _around(message: Any, number: int) -> tuple[bytes, bytes]:
-    """The bytes of a message before and after a field, and without what says that its bytes lie in
-    a file.
+    """Returns the bytes of a message before and after a field, without the fields that refer to
+    external data.
     """
     first, last = type(message)(), type(message)()
     names = {f.name: f.number for f, _ in message.ListFields()}

@@ -2,8 +2,9 @@
 
 The file's declared shapes can be wrong, so inference runs without them. A declaration adds a dtype
 or a rank that inference left open, but never a size: exporters declare the sizes of their trace,
-and a proof sees only the sizes of its own runs. A size that contradicts a declared one is unknown.
-Added types, and computed shapes that `refine` knows, are then propagated binding by binding.
+and verification sees only the sizes of its own runs. A size that contradicts a declared one is
+unknown. Added types, and computed shapes that `refine` knows, are then propagated binding by
+binding.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Declarations:
         self.between: dict[BindingBlock, dict[str, Type]] = {}
         self.returned: dict[BindingBlock, dict[str, Type]] = {}
         seen: set[Type | None] = set()
-        # many values, few types: what was found about each, and about each pair
+        # a model has many values and few types: results are cached by type, and by pair of types
         self._incomplete: dict[Type | None, bool] = {}
         self._open: dict[Dim, bool] = {None: True}
         self._merged: dict[tuple[Type | None, Type | None], Type | None] = {}
@@ -62,8 +63,8 @@ class Declarations:
         self.symbols = {s for type_ in seen for s in _symbols(type_)}
 
     def contradicted(self) -> set[str]:
-        """The results whose declaration contradicts the types that they have now, without those
-        that were inferred from such.
+        """Returns the results whose declaration contradicts the inferred type, without those that
+        were inferred from such results.
         """
         found = {
             var
@@ -86,8 +87,8 @@ class Declarations:
                         yield out, declared[out.name]
 
     def is_open(self, dim: Dim) -> bool:
-        """Unknown, or only named by onnx, which makes up a name for each size that it cannot
-        compute.
+        """Whether a size is unknown, or has only a name that onnx invents for each size that it
+        cannot compute.
         """
         found = self._open.get(dim)
         if found is None:
@@ -111,8 +112,8 @@ class Declarations:
         return known
 
     def merge(self, inferred: Type | None, said: Type | None) -> Type | None:
-        """Returns both types in one. Sizes in which they contradict each other are unknown: either
-        may be wrong.
+        """Returns what both types know. Sizes that contradict each other become unknown, because
+        either may be wrong.
         """
         pair = inferred, said
         if pair not in self._merged:
@@ -131,7 +132,7 @@ class Declarations:
         if len(inferred.shape) != len(said.shape):
             return TensorType(said.dtype, None)
         pairs = list(zip(inferred.shape, said.shape, strict=True))
-        # what is wrong in one place is not believed in another
+        # a declaration that is wrong in one size is not believed in another
         if contradicts(inferred.shape, said.shape):
             return TensorType(
                 said.dtype, tuple(None if are_two_numbers(i, s) else i for i, s in pairs)
@@ -142,7 +143,7 @@ class Declarations:
 
 
 def believed(said: Type | None, inferred: Type | None = None) -> Type | None:
-    """A declared type without its sizes, but for those that contradict the inferred ones."""
+    """Returns a declared type without its sizes, except those that contradict the inferred ones."""
     if isinstance(said, SequenceType | OptionalType):
         return type(said)(believed(said.elem))
     if not isinstance(said, TensorType) or said.shape is None:
@@ -180,7 +181,7 @@ def _symbols(type_: Type | None) -> list[str]:
 
 
 def _roots(main: BindingBlock, contradicted: set[Var]) -> set[str]:
-    """The names of the contradicted values that no other contradicted value leads to."""
+    """Returns the names of contradicted values that depend on no other contradicted value."""
     tainted: set[Var] = set()
     roots: set[str] = set()
 
@@ -202,13 +203,13 @@ def _roots(main: BindingBlock, contradicted: set[Var]) -> set[str]:
     return roots
 
 
-# how often what is contradicted is left out of inference, before nothing is inferred but binding by
-# binding
+# rounds of inference without contradicted values; after them, types are inferred binding by binding
+# only
 _ROUNDS = 4
 
 
 def annotate(program: Program) -> None:
-    """Give every Var of the program the best type that can be shown."""
+    """Set the type of every Var of the program as precisely as can be inferred."""
     said = Declarations(program)
     _name_sizes(program.main.inputs, said.symbols)
     hidden: set[str] = set()
@@ -228,14 +229,12 @@ def annotate(program: Program) -> None:
     for function in program.functions.values():
         _assign(function, {}, ())
         _type_constants(function)
-    # with nothing inferred everything is to be typed, binding by binding
+    # if onnx inferred nothing, everything is typed binding by binding
     _Completion(said, None if inferred is None else set()).block(program.main)
 
 
 def _name_sizes(inputs: Iterable[Var], taken: Set[str]) -> None:
-    """Give each unnamed size of an input a name of its own, as the options of the command line call
-    it: `x.0`.
-    """
+    """Name each unnamed size of an input as the options of the command line do: `x.0`."""
     for v in inputs:
         if v.shape is None or None not in v.shape:
             continue
@@ -259,8 +258,8 @@ def _types(graph: GraphProto) -> dict[str, Type | None]:
 def _assign(
     block: BindingBlock, types: Mapping[str, Type | None], nodes: Iterable[NodeProto]
 ) -> None:
-    """Hand the inferred types to the block's results; `nodes` are the inferred ones, whose
-    graphs are looked into.
+    """Set the types of the block's results to the inferred ones. `nodes` are the inferred nodes,
+    whose graphs hold the types of nested blocks.
     """
     graphs: dict[tuple[str, ...], NodeProto] = {}
     if any(b.blocks for b in block.bindings):
@@ -295,8 +294,8 @@ def _assign(
 
 
 def _type_constants(block: BindingBlock) -> None:
-    """Nothing is inferred inside functions, whose parameters are untyped; but a constant is what
-    it is.
+    """Type the Constants of a function body. Nothing else is inferred there, because parameters are
+    untyped.
     """
     for b in block.walk():
         if b.is_op("Constant") and b.outputs and b.outputs[0] is not None:
@@ -309,14 +308,14 @@ def _type_constants(block: BindingBlock) -> None:
                 )
 
 
-# ---- declarations, and what flows on from them ---------------------------------------------------
+# ---- declarations, and what follows from them ----------------------------------------------------
 
 
 class _Completion:
-    """In order, completes the results that are not fully known: by what the file declares about
-    values between, by typing again where that is not enough and operands became better known
-    (without `improved`: always), and last by what the file declares about outputs, whose sizes
-    exporters like to name anew.
+    """Completes results that are not fully known, in order. Declarations of intermediate values
+    come first. If they are not enough and an operand became better known (always, if `improved` is
+    None), the binding is typed again. Declarations of outputs come last, because exporters like to
+    rename their sizes.
     """
 
     def __init__(self, said: Declarations, improved: set[Var] | None) -> None:
@@ -333,11 +332,11 @@ class _Completion:
             unknown = self._incomplete(b.outputs)
             if not unknown:
                 continue
-            # where onnx said nothing, every declaration is to be held against what we find
+            # if onnx inferred nothing, every declaration is compared with our own result
             untyped = any(out.rank is None for out in unknown)
             if untyped:
                 self._again(b)
-            # declared by onnx's inference, as often as not
+            # such declarations often come from onnx's inference
             if b.op in misinferred.OPERATORS and misinferred.needs_types(b.node):
                 unknown = self._incomplete(unknown)
             self._take(between, unknown)
@@ -365,13 +364,15 @@ class _Completion:
         try:
             types = self._types_of(b)
         except TypeMismatch:
-            return  # the file's own trouble: onnx said nothing about it either
+            return  # the model is invalid, and onnx does not report it either
         for out, found in zip(b.outputs, types):
             if out is not None and isinstance(found, TensorType):
                 self._improve(out, found)
 
     def _types_of(self, b: Binding) -> Sequence[Type | None]:
-        """The types of its results, from its operands or its bodies. Raises TypeMismatch."""
+        """Returns the types of a binding's results, from its operands or its bodies. Raises
+        TypeMismatch.
+        """
         if b.blocks:
             return types_of_bodies(b)
         return self.calls.of(b) if called(b) else per_binding.types_of(b, self.known)

@@ -24,8 +24,8 @@ _FEW = 64
 
 
 class CallTypes:
-    """Types calls, each body once for operands of the same types and elements; `known` learns the
-    elements of results.
+    """Infers types of calls. A body is typed once for operands of the same types and elements.
+    `known` learns the elements of results.
     """
 
     def __init__(self, known: KnownElements) -> None:
@@ -35,7 +35,7 @@ class CallTypes:
         self._left = _MOST
 
     def of(self, call: Binding) -> list[Type | None]:
-        """The types of its results; none if it calls no local function."""
+        """Returns the types of the call's results, an empty list if it calls no local function."""
         key = called(call)
         if key is None:
             return []
@@ -58,7 +58,7 @@ class CallTypes:
     def _typed(
         self, call: Binding, function: BindingBlock
     ) -> list[tuple[Type | None, Elements | None]]:
-        """The types of the body's outputs, and their elements, in a copy that reads the call's
+        """Returns the types and elements of the body's outputs, from a copy that reads the call's
         operands.
         """
         program = call.block.program
@@ -85,7 +85,7 @@ class CallTypes:
             known = KnownElements()
             return [(None, None) if v is None else (v.type, known.of(v)) for v in results]
         except (InternalError, TypeMismatch):
-            return []  # the file's own trouble: the body does not fit the operands
+            return []  # the model is invalid: the body does not fit the operands
         finally:
             if outermost:
                 program.names.forget()

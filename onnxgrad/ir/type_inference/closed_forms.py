@@ -31,7 +31,9 @@ def _unary(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
 
 
 def _of_types(rule: Callable[..., TensorType | None]) -> _Rule:
-    """A rule that needs the operands' types alone: the layers of a model have the same."""
+    """Returns a rule that needs the operands' types only, with a cache: the layers of a model share
+    types.
+    """
     known = lru_cache(maxsize=_TYPES)(rule)
 
     def of(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
@@ -43,7 +45,7 @@ def _of_types(rule: Callable[..., TensorType | None]) -> _Rule:
 @_of_types
 def _binary(*types: TensorType) -> TensorType | None:
     if len({t.dtype for t in types}) != 1:
-        return None  # onnx says what is wrong
+        return None  # onnx reports what is wrong
     return TensorType(types[0].dtype, _broadcast([t.shape for t in types], types))
 
 
@@ -69,7 +71,7 @@ def _power(*types: TensorType) -> TensorType | None:
 
 def _broadcast(shapes: Sequence[Shape | None], types: Sequence[TensorType]) -> Shape | None:
     shape = broadcast_shapes(shapes)
-    if shape is not None and None in shape:  # unknown, or two known sizes that do not go together
+    if shape is not None and None in shape:  # unknown, or two known sizes that do not match
         for column in zip_longest(*[reversed(s or ()) for s in shapes], fillvalue=1):
             if len({d for d in column if isinstance(d, int) and d != 1}) > 1:
                 raise TypeMismatch(f"shapes do not broadcast: {' and '.join(map(str, types))}")
@@ -152,7 +154,7 @@ def _reshape(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
     ]
     rest = element_count(tuple(d for d in sizes if d != -1))
     if min(target, default=0) < -1 or not rest or sizes.count(-1) > 1 or count % rest:
-        return None  # onnx says what is wrong
+        return None  # onnx reports what is wrong
     return TensorType(inputs[0].dtype, tuple(count // rest if d == -1 else d for d in sizes))
 
 
@@ -212,7 +214,7 @@ def _conv(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
         )
     ]
     if min(room) < 0 or min(strides) < 1:
-        return None  # onnx says what is wrong
+        return None  # onnx reports what is wrong
     spatial = [r // s + 1 for r, s in zip(room, strides, strict=True)]
     return TensorType(inputs[0].dtype, (x[0], kernel[0], *spatial))
 
@@ -282,7 +284,7 @@ CLOSED_FORMS: dict[str, _Rule] = {
 
 
 def refine_ml(node: NodeProto, x: Var) -> Shape | None:
-    """The shape of the first result, as far as the first operand tells; None where it does not."""
+    """Returns the shape of the first result if the first operand determines it, else None."""
     if node.op_type in _ELEMENTWISE:
         return x.shape
     width = _WIDTHS.get(node.op_type)

@@ -15,7 +15,7 @@ POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 
 
 def rounds_up(node: NodeProto) -> bool:
-    """Whether `node` is a pool in ceil_mode, or may be: a call may set it."""
+    """Whether `node` is a pool in ceil_mode, or may be because a call sets the attribute."""
     return (
         node.op_type in POOLS
         and domains.is_default(node.domain)
@@ -24,8 +24,8 @@ def rounds_up(node: NodeProto) -> bool:
 
 
 def without_late_windows(node: NodeProto, x: Shape | None, y: Shape | None) -> Shape | None:
-    """The shape `y` inferred for a pool of `x`, less the windows that would start behind x and
-    its first pads.
+    """Returns the shape `y` inferred for a pool of `x`, without windows that would start after `x`
+    and its first pads.
     """
     if x is None or y is None or len(x) != len(y):
         return y
@@ -45,12 +45,12 @@ def without_late_windows(node: NodeProto, x: Shape | None, y: Shape | None) -> S
 # operator: attributes whose default onnx's inference forgets
 _FORGOTTEN = {"STFT": {"onesided": 1}, "LinearClassifier": dict[str, int]()}
 
-# onnx 1.23 reads the type of the first operand of these although it may not know it, which ends the
-# process
+# onnx 1.23 reads the first operand's type of these without knowing that there is one, which ends
+# the process
 _WITHOUT_A_LOOK = frozenset({"TreeEnsemble"})
 OPERATORS = frozenset({*_FORGOTTEN, *POOLS, *_WITHOUT_A_LOOK, "Split"})
-# onnx makes a list of as many sizes as the attribute says, whatever the node has results, and reads
-# beyond its end
+# onnx creates as many sizes as the attribute says, however many results the node has, and reads
+# beyond the end of the results
 _MOST_PARTS = 1 << 20
 
 
@@ -82,8 +82,8 @@ def spelled_out(node: NodeProto) -> NodeProto:
 
 
 def needs_types(node: NodeProto) -> bool:
-    """Whether the right type takes the operands' types to tell, so that nothing can be written
-    beforehand.
+    """Whether the right type depends on the operands' types, so that writing defaults does not
+    help.
     """
     forgotten = _FORGOTTEN.get(node.op_type, ())
     return (
@@ -94,8 +94,8 @@ def needs_types(node: NodeProto) -> bool:
 
 
 def ends_the_process(node: NodeProto) -> bool:
-    """Whether onnx's inference of this node, as one of a model, may take any amount of memory or
-    end the process.
+    """Whether onnx's inference of a model with this node may take any amount of memory or end the
+    process.
     """
     return node.op_type in _WITHOUT_A_LOOK or is_unbounded(node)
 
@@ -109,5 +109,7 @@ def is_unbounded(node: NodeProto) -> bool:
 
 
 def corrected(node: NodeProto, x: Shape | None, y: Shape | None) -> Shape | None:
-    """The shape of the first result, where onnx infers `y` from a first operand of shape `x`."""
+    """Returns the correct shape of the first result if onnx infers `y` from a first operand of
+    shape `x`.
+    """
     return without_late_windows(node, x, y) if rounds_up(node) else y

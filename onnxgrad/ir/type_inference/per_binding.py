@@ -41,8 +41,8 @@ def result_types(
     block: BindingBlock,
     known: KnownElements | None = None,
 ) -> list[Type | None]:
-    """One type per output name of `node`, None where nothing can be said; `known` has elements of
-    vectors that were evaluated before. Raises TypeMismatch.
+    """Returns one type per output name of `node`, None if nothing is known. `known` holds elements
+    of vectors that were evaluated before. Raises TypeMismatch.
     """
     if schema is None or (block.is_function and any(a.ref_attr_name for a in node.attribute[:])):
         return [None] * len(node.output)
@@ -84,9 +84,10 @@ _OF_SIZES = frozenset({"Expand", "Slice", "Split", *REDUCTIONS})
 def _by_sizes(
     node: NodeProto, inputs: Sequence[Var | None], shapes: Sequence[Shape] | None
 ) -> list[TensorType] | None:
-    """The types of results of which `refine` found all sizes: onnx would add nothing.
+    """Returns the types of results if `refine` found all their sizes, so that onnx would add
+    nothing.
 
-    It is asked about a Reshape that numbers alone may prove wrong.
+    Returns None for a Reshape whose number of elements may be wrong: onnx decides.
     """
     x = inputs[0] if inputs else None
     if x is None or node.domain or not shapes or any(None in shape for shape in shapes):
@@ -102,7 +103,9 @@ def _by_sizes(
 
 
 def types_of(b: Binding, known: KnownElements | None = None) -> list[Type | None]:
-    """The types of a binding's results, as far as its operands tell now. Raises TypeMismatch."""
+    """Returns the types of a binding's results, as far as its operands now determine them. Raises
+    TypeMismatch.
+    """
     node = b.to_node() if b.changed else b.node
     schema = attributes.schema(b.op, b.version, b.domain)
     return result_types(schema, node, b.inputs, b.block, known)
@@ -115,7 +118,7 @@ def _onnx_types(
     if any(v is not None and v.name not in known for v in inputs):
         return [None] * len(node.output)
     if node.op_type in misinferred.OPERATORS and misinferred.is_unbounded(node):
-        raise TypeMismatch("more parts than anyone can read")
+        raise TypeMismatch("'num_outputs' is out of range")
     data: dict[str, bytes] = {}
     for v in inputs:
         if v is not None and v.is_constant and v.dtype != TensorProto.STRING:
@@ -157,7 +160,7 @@ def _merge(inferred: Shape | None, symbols: Shape) -> Shape:
 
 
 def retype(block: BindingBlock) -> None:
-    """Type again what was of unknown type or rank, nested blocks included. Raises TypeMismatch."""
+    """Infer again values of unknown type or rank, nested blocks included. Raises TypeMismatch."""
     block.schedule()
     for b in block.bindings:
         if b.blocks:
@@ -174,9 +177,7 @@ def retype_bodies(b: Binding) -> None:
 
 
 def type_again(b: Binding) -> None:
-    """Give its results of unknown type or rank the types that its operands tell. Raises
-    TypeMismatch.
-    """
+    """Infer again the types of a binding's results of unknown type or rank. Raises TypeMismatch."""
     _learn(b.outputs, types_of(b))
 
 
@@ -186,19 +187,19 @@ def _nested(b: Binding) -> None:
 
 
 def types_of_bodies(b: Binding) -> list[Type | None]:
-    """Returns the types that the bodies of control flow give its results, if any."""
+    """Returns the types of a control-flow binding's results, from its bodies; empty for others."""
     return _TOLD[b.op](b) if b.domain == "" and b.op in _TOLD else []
 
 
 def _of_if(b: Binding) -> list[Type | None]:
-    """A result has what both branches agree on."""
+    """A result has the type on which both branches agree."""
     then, otherwise = (b.blocks[name].outputs for name in ("then_branch", "else_branch"))
     return [common_type(x.type, y.type) for x, y in zip(then, otherwise)]
 
 
 def _of_loop(b: Binding) -> list[Type | None]:
-    """A state keeps its dtype, and its shape if one run of the body does; what is scanned gets a
-    new first axis.
+    """A state keeps its dtype, and its shape if one iteration keeps it. Scanned outputs get a new
+    first axis.
     """
     body, count = b.blocks["body"], len(b.inputs) - 2
     states, scans = body.outputs[1 : 1 + count], body.outputs[1 + count :]
@@ -214,7 +215,7 @@ def _of_loop(b: Binding) -> list[Type | None]:
 
 
 def _of_scan(b: Binding) -> list[Type | None]:
-    """A state keeps its type; what is scanned gets an axis, as long as that of a scanned input."""
+    """A state keeps its type. Scanned outputs get an axis, as long as that of a scanned input."""
     body, count = b.blocks["body"], len(b.inputs) - b.attr("num_scan_inputs")
     if len(b.inputs) != len(body.inputs):
         return []  # below opset 9 there is a batch axis, and sequence_lens
@@ -242,7 +243,7 @@ def _loop(b: Binding) -> None:
 
 
 def _scan(b: Binding) -> None:
-    """Types of a Scan's body: scanned values lose the axis that is walked."""
+    """Type a Scan's body: scanned inputs lose the scanned axis."""
     body, scanned = b.blocks["body"], b.attr("num_scan_inputs")
     count = len(b.inputs) - scanned
     if len(b.inputs) != len(body.inputs):
@@ -255,7 +256,7 @@ def _scan(b: Binding) -> None:
     retype(body)
 
 
-# how the bodies come to their own types
+# how nested bodies are typed
 _INTO: dict[str, Callable[[Binding], None]] = {"Loop": _loop, "Scan": _scan}
 
 

@@ -25,10 +25,10 @@ from onnxgrad.ir.var import Var
 # an array of Dim
 Elements: TypeAlias = npt.NDArray[Any]
 
-# no tensor has a higher rank, so that a longer vector is not a shape; files declare vectors of 2^40
+# no tensor has a higher rank, so a longer vector is not a shape; files declare vectors of 2^40
 # elements
 _LONGEST = 1 << 10
-# beyond these, machines wrap around
+# integers wrap around beyond these
 INT_LIMITS: dict[int, int] = {TensorProto.INT32: 1 << 31, TensorProto.INT64: 1 << 63}
 _DTYPES = frozenset({*INT_LIMITS, TensorProto.BOOL})
 # how many bindings of shape arithmetic are followed upwards
@@ -36,7 +36,7 @@ _DEPTH = 48
 
 
 def sizes(var: Var, known: KnownElements | None = None) -> tuple[Dim, ...] | None:
-    """The elements of an integer scalar or vector; None when their number is unknown."""
+    """The elements of an integer scalar or vector; None if their number is unknown."""
     ints = var.ints
     if ints is not None:
         return ints if len(ints) <= _LONGEST else None
@@ -45,7 +45,7 @@ def sizes(var: Var, known: KnownElements | None = None) -> tuple[Dim, ...] | Non
 
 
 class KnownElements:
-    """Elements of values, each evaluated once. It may be kept as long as no value is redefined."""
+    """Elements of values, each evaluated once. Valid as long as no value is redefined."""
 
     def __init__(self) -> None:
         self._known: dict[Var, Elements | None] = {}
@@ -91,7 +91,7 @@ class KnownElements:
 
 
 def _short(var: Var) -> list[int] | None:
-    """The sizes of a value whose elements are followed: all known, and few elements."""
+    """Returns the sizes of a value if all are known and it has few elements, else None."""
     shape = var.shape
     sizes = [d for d in shape or () if isinstance(d, int)]
     if shape is None or len(sizes) < len(shape) or math.prod(sizes) > _LONGEST:
@@ -122,7 +122,7 @@ def _unknown(var: Var) -> Elements | None:
 
 
 def _within(found: Elements, dtype: int) -> Elements:
-    """The elements, without those beyond the limits of the type."""
+    """Returns the elements; those beyond the limits of the dtype become None."""
     limit = INT_LIMITS.get(dtype, 2)
     flat = found.reshape(-1).tolist()
     beyond = [i for i, d in enumerate(flat) if isinstance(d, int) and not -limit <= d < limit]
@@ -133,7 +133,7 @@ def _within(found: Elements, dtype: int) -> Elements:
 
 
 def _numbers(elements: Elements | None) -> list[int] | None:
-    """All elements if they are numbers."""
+    """Returns all elements if they are numbers, else None."""
     flat = None if elements is None else elements.reshape(-1).tolist()
     return None if flat is None or any(not isinstance(d, int) for d in flat) else flat
 
@@ -248,7 +248,7 @@ def _split(b: Binding, inputs: _Inputs) -> list[Elements] | None:
 
 
 def _elementwise(function: Callable[..., Dim], operands: int = 1) -> _Rule:
-    """An operator of so many operands, which broadcast from opset 7 on."""
+    """The rule of an operator of this many operands, which broadcast from opset 7 on."""
     each: Any = np.frompyfunc(function, operands, 1)
 
     def rule(b: Binding, inputs: _Inputs) -> Elements | None:
@@ -261,7 +261,7 @@ def _elementwise(function: Callable[..., Dim], operands: int = 1) -> _Rule:
 
 
 def _folded(function: Callable[[Dim, Dim], Dim]) -> _Rule:
-    """An operator of one or more operands, which broadcast from opset 7 on."""
+    """The rule of an operator of one or more operands, which broadcast from opset 7 on."""
     two: Any = np.frompyfunc(function, 2, 1)
 
     def rule(b: Binding, inputs: _Inputs) -> Elements | None:
@@ -274,7 +274,7 @@ def _folded(function: Callable[[Dim, Dim], Dim]) -> _Rule:
 
 
 def _as_array(found: Any) -> Elements:
-    """numpy makes no array of a single object."""
+    """Returns an array; numpy returns a single object as it is."""
     return found if isinstance(found, np.ndarray) else _array(found, [])
 
 
@@ -339,7 +339,7 @@ def _absolute(x: Dim) -> Dim:
 
 
 def _remainder(a: Dim, b: Dim) -> Dim:
-    """The same with and without `fmod`, for no operand is negative."""
+    """Returns the remainder if no operand is negative: `fmod` then makes no difference."""
     natural = algebra.at_least(a, 0) and algebra.at_least(b, 1)
     return algebra.remainder(a, b) if natural else None
 

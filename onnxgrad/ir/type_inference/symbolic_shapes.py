@@ -35,7 +35,8 @@ _Rule: TypeAlias = Callable[[Call], Shape | list[Shape] | None]
 def refine(
     node: NodeProto, inputs: Sequence[Var | None], known: KnownElements | None = None
 ) -> list[Shape] | None:
-    """The shapes of the first results of an operator that computes sizes; None if nothing is known.
+    """Returns the shapes of the first results of an operator that computes sizes, None if nothing
+    is known.
 
     `known` has elements that were evaluated before.
     """
@@ -69,22 +70,22 @@ def _of_reshape(c: Call) -> Shape | None:
     return None if wanted is None else _reshaped(c.x.shape, wanted, bool(c.attr("allowzero", 0)))
 
 
-@lru_cache(maxsize=KNOWN)  # the layers of a model reshape the same
+@lru_cache(maxsize=KNOWN)  # the layers of a model repeat a Reshape
 def _reshaped(source: Shape | None, wanted: Shape, zeros: bool) -> Shape:
     dims = [_wanted(i, wanted, source, zeros) for i in range(len(wanted))]
     if -1 in dims:
-        # a run in which another size is 0 fails, and with `allowzero` is none that ONNX allows
+        # if another size is 0, the run fails, and with `allowzero` ONNX forbids it
         dims[dims.index(-1)] = _remaining(source, [d for d in dims if d != -1])
     return tuple(dims)
 
 
 def _wanted(i: int, wanted: Shape, source: Shape | None, zeros: bool) -> Dim:
-    """Size `i` of a result with the sizes `wanted`; -1 for the one that is left.
+    """Returns size `i` of the result of a Reshape to `wanted`; -1 for the size that is left.
 
-    A symbol may be 0, which copies the operand's size (unless `zeros`). It is the result's size all
-    the same if the operand's is 0 too, or if Reshape fails because the elements do not go into the
-    other sizes. A run in which two independent symbols are 0 is not looked at. What may be negative
-    may be a -1.
+    A symbol may be 0, which copies the operand's size (unless `zeros`). The result still has the
+    symbol's size if the operand's size is 0 too, or if Reshape fails because the elements do not
+    fit the other sizes. Runs in which two independent symbols are 0 are ignored. A size that may be
+    negative may be a -1.
     """
     d, low = wanted[i], algebra.least(wanted[i])
     if d == 0 and not zeros:
@@ -107,7 +108,9 @@ def _wanted(i: int, wanted: Shape, source: Shape | None, zeros: bool) -> Dim:
 
 
 def _fails(i: int, wanted: Shape, source: Shape, symbol: str) -> bool:
-    """Whether no element is left, and the target has no other 0 to say so, if the symbol is 0."""
+    """Whether Reshape fails if the symbol is 0: the operand is empty, and no other target size is
+    0.
+    """
     if -1 in wanted or algebra.without(algebra.product(source), symbol) != 0:
         return False
     others: list[Dim] = []
@@ -151,7 +154,7 @@ def _of_unsqueeze(c: Call) -> Shape | None:
 
 
 def _axes(c: Call, index: int, rank: int | None) -> set[int] | None:
-    """Axes that an Identity, or arithmetic, hides from onnx, made non-negative."""
+    """Returns axes as non-negative numbers, also those that onnx cannot see behind an Identity."""
     axes = c.numbers(index)
     if rank is None or axes is None or any(not -rank <= axis < rank for axis in axes):
         return None
@@ -160,7 +163,9 @@ def _axes(c: Call, index: int, rank: int | None) -> set[int] | None:
 
 
 def _of_reduction(c: Call) -> Shape | None:
-    """The shape without the axes of an operand, which onnx reads of constants alone."""
+    """Returns the shape reduced along axes that are an operand, which onnx reads only if it is
+    constant.
+    """
     given = c.operand(1)
     axes = None if given is None else _axes(c, 1, c.x.rank)
     if c.x.shape is None or given is None:
@@ -314,7 +319,7 @@ def _sliced(size: Dim, start: Dim, end: Dim, step: int) -> Dim:
 
 
 def _bound(at: Dim, size: Dim) -> Dim:
-    """Where a bound of a Slice lies: from the end if it is negative, and inside."""
+    """Returns a bound of a Slice, counted from the end if negative and clamped to the size."""
     if isinstance(at, int) and at < 0:
         return algebra.maximum(algebra.add(size, at), 0)
     return algebra.minimum(at, size) if algebra.at_least(at, 0) else None

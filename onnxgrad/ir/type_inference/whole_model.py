@@ -24,17 +24,17 @@ from onnxgrad.ir.types import type_to_proto
 _DATA_BYTES = 1 << 12
 # onnx infers through function bodies call by call; beyond this many nodes the calls stay untyped
 _INLINED_NODES = 200_000
-# no operator is called so, so onnx says nothing about the results
+# no operator has this name, so onnx infers nothing about the results
 _UNKNOWN = "Unknown"
 _GRAPH = AttributeProto.GRAPH  # looked up once, not for every attribute of a model
 
 
 def infer_model(program: Program, symbols: Iterable[str], hidden: Set[str]) -> ModelProto | None:
-    """The program's model with the types that onnx infers; None for those, some legal, that it
-    gives up on as a whole.
+    """Returns the program's model with the types that onnx infers. None for models, some of them
+    legal, that onnx rejects as a whole.
 
-    Nodes with a result called as one of `hidden` are inferred nothing about. The names that onnx
-    makes up for sizes are none of `symbols` nor any other that the file declares.
+    Nodes with a result named in `hidden` stay untyped. The names that onnx invents for sizes differ
+    from `symbols` and from any other name that the file declares.
     """
     light = _light_copy(program)
     invented = [s for s in symbols if is_invented(s)]
@@ -61,8 +61,8 @@ def infer_model(program: Program, symbols: Iterable[str], hidden: Set[str]) -> M
 
 
 def is_invented(symbol: str) -> bool:
-    """Whether it looks like a name that onnx makes up for a size that it cannot compute; files
-    declare such as well.
+    """Whether a symbol looks like a name that onnx invents for a size that it cannot compute. Files
+    may declare such names too.
     """
     return symbol.startswith("unk__")
 
@@ -91,8 +91,8 @@ def _light_copy(program: Program) -> ModelProto:
     graph.initializer.extend(
         [_light_tensor(tensor) for tensor in source.initializer if tensor.name in fixed]
     )
-    # an output that is an input or a weight has its type: a stub would take the shape from all that
-    # reads it
+    # an output that is an input or a weight has its type: a stub would hide the shape from all its
+    # readers
     known = {
         v.name
         for v in (
@@ -136,10 +136,10 @@ def _light_constant(node: NodeProto) -> NodeProto:
 
 
 def _prepare(nodes: Iterable[NodeProto], hidden: Set[str]) -> None:
-    """Drop, in our copy, what inference has no use for and would have to copy twice, and what it
-    gets wrong.
+    """Drop from our copy what inference does not need, and would copy twice, and what it gets
+    wrong.
 
-    The default domain gets one spelling.
+    Also spell the default domain in one way.
     """
     for node in nodes:
         domains.respell(node)
@@ -162,7 +162,7 @@ def _prepare(nodes: Iterable[NodeProto], hidden: Set[str]) -> None:
 
 
 def _forget_results(graph: GraphProto) -> None:
-    """Clear the shapes that a nested graph declares of results: onnx would believe them."""
+    """Clear the shapes that a nested graph declares for results: onnx would trust them."""
     del graph.value_info[:]
     made = {name for n in graph.node for name in n.output}
     for value in graph.output:
@@ -171,7 +171,7 @@ def _forget_results(graph: GraphProto) -> None:
 
 
 def _forget_symbols(nodes: Iterable[NodeProto]) -> None:
-    """Clear the symbols of a function's graphs: they are other sizes at each call."""
+    """Clear the symbols of a function's graphs: their sizes differ from call to call."""
     for node in nodes:
         for a in node.attribute:
             if a.type != _GRAPH:

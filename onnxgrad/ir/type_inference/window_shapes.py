@@ -1,4 +1,4 @@
-"""The result shapes of convolutions, pools and resized pictures, whose sizes may be open."""
+"""The result shapes of convolutions, pools and resized images, whose sizes may be unknown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onnxgrad.ir.var import Var
 
 @dataclass(slots=True)
 class Call:
-    """A node, its first operand, and what its operands are known to hold."""
+    """A node, its first operand `x`, all operands, and the known elements of values."""
 
     node: NodeProto
     x: Var
@@ -45,14 +45,14 @@ class Call:
 
 
 def of_conv(c: Call) -> Shape | None:
-    """The windows that a Conv lays over its operand."""
+    """Returns the result shape of a Conv."""
     w = c.operand(1)
     kernel = None if w is None or w.shape is None else w.shape[2:]
     return _windows(c, kernel, None if w is None or w.shape is None else w.shape[0])
 
 
 def of_pool(c: Call) -> Shape | list[Shape] | None:
-    """The windows of a pool, for each of its results."""
+    """Returns the shape of each result of a pool."""
     if rounds_up(c.node) or c.x.shape is None or len(c.x.shape) < 2:
         return None
     found = _windows(c, c.attr("kernel_shape", None), c.x.shape[1])
@@ -92,7 +92,7 @@ def _count(room: Dim, stride: int) -> Dim:
 
 
 def of_transposed_conv(c: Call) -> Shape | None:
-    """The sizes of a ConvTranspose."""
+    """Returns the result shape of a ConvTranspose."""
     w, shape, a = c.operand(1), c.x.shape, values_of(c.node)
     if w is None or w.shape is None or shape is None or len(shape) != len(w.shape):
         return None
@@ -112,7 +112,7 @@ def of_transposed_conv(c: Call) -> Shape | None:
 
 
 def of_resize(c: Call) -> Shape | None:
-    """The sizes that a Resize is given, or its operand's times its scales."""
+    """Returns the result shape of a Resize: the given sizes, or the operand's times the scales."""
     shape, wanted = c.x.shape, c.sizes(3)
     axes = list(c.attr("axes", range(len(shape or ()))))
     policy = c.attr("keep_aspect_ratio_policy", b"stretch")
@@ -131,7 +131,7 @@ def of_resize(c: Call) -> Shape | None:
 
 
 def _scaled(dims: list[Dim], scales: Var | None) -> tuple[Dim, ...] | None:
-    """Each size times its scale, if that is a whole number or one over it."""
+    """Returns each size times its scale; None for a scale that may round."""
     array = None if scales is None else scales.const
     if array is None or array.ndim != 1 or len(array) != len(dims):
         return None
@@ -139,14 +139,14 @@ def _scaled(dims: list[Dim], scales: Var | None) -> tuple[Dim, ...] | None:
 
 
 def _times(d: Dim, scale: float) -> Dim:
-    """floor(d scale), in which no rounding shows."""
+    """Returns floor(d scale) for scales that never round, else None."""
     if scale >= 1 and scale == int(scale):
         return algebra.multiply(d, int(scale))
     return algebra.divide(d, int(1 / scale)) if scale in (0.5, 0.25, 0.125, 0.0625) else None
 
 
 def of_depth_to_space(c: Call) -> Shape | None:
-    """Blocks of channels become pictures."""
+    """Returns the result shape of a DepthToSpace."""
     b = c.attr("blocksize", 0)
     if c.x.shape is None or len(c.x.shape) != 4 or b < 1:
         return None
@@ -155,7 +155,7 @@ def of_depth_to_space(c: Call) -> Shape | None:
 
 
 def of_space_to_depth(c: Call) -> Shape | None:
-    """Pictures become blocks of channels."""
+    """Returns the result shape of a SpaceToDepth."""
     b = c.attr("blocksize", 0)
     if c.x.shape is None or len(c.x.shape) != 4 or b < 1:
         return None
