@@ -4,9 +4,9 @@
 
 A teacher with two hidden layers separates two spirals; the student has one. Both stand in
 one file. The teacher learns from labels; then the student learns to answer as the teacher does
-(Hinton et al., "Distilling the knowledge in a neural network", 2015). `stop` takes what the teacher
-says as given: without it the teacher would learn from its pupil. With the teacher's answers as
-data instead, as from another machine, the loss is KLDiv. FOLDER gets distilled.onnx.
+(Hinton et al., "Distilling the knowledge in a neural network", 2015). `stop` treats the teacher's
+answers as constants: without it the teacher would learn from its pupil. If the answers are data
+instead, for instance from another machine, the loss is KLDiv. FOLDER gets distilled.onnx.
 """
 
 import argparse

@@ -1,1 +1,1 @@
-"""Random models for the sweeps, and how a failure is made small and saved."""
+"""Random models for the sweeps, and the reduction of failures."""

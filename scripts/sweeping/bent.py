@@ -1,7 +1,8 @@
-"""A random model bent: another opset, constants of other ranks, sizes and ranks that are open.
+"""Random variations of a random model: another opset, constants of other ranks, open sizes and
+ranks.
 
-What a law reads around its match, beside its pattern, is then seldom what the law expects. A bent
-model is valid ONNX, or the model is left as it was.
+The nodes around a match then seldom have the form that a law expects. A varied model is valid ONNX;
+otherwise the model stays unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 
 
 def bent(model: ModelProto, rng: Random) -> ModelProto:
-    """The model after a few changes that leave it valid."""
+    """Return the model after a few changes that keep it valid."""
     found = model
     for change in rng.sample(_CHANGES, rng.randint(1, len(_CHANGES))):
         made = ModelProto()
@@ -40,7 +41,7 @@ def _opset(model: ModelProto, rng: Random) -> None:
 
 
 def _constants(model: ModelProto, rng: Random) -> None:
-    """More axes of one, one axis less, or a row of another length."""
+    """Add axes of size 1, remove an axis, or change the length of a row."""
     floats = [t for t in model.graph.initializer if t.data_type == TensorProto.FLOAT]
     for tensor in rng.sample(floats, min(len(floats), rng.randint(1, 3))):
         array = numpy_helper.to_array(tensor)
@@ -52,7 +53,7 @@ def _constants(model: ModelProto, rng: Random) -> None:
 
 
 def _open(model: ModelProto, rng: Random) -> None:
-    """Sizes that were known are symbols, or nothing is known of them, or not even the rank."""
+    """Replace known sizes by symbols or unknown sizes, or remove the rank."""
     for value in (*model.graph.input, *model.graph.output):
         tensor = value.type.tensor_type
         way = rng.random()

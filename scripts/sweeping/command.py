@@ -20,7 +20,7 @@ class Tally:
         self.failures: list[str] = []
 
     def fail(self, where: str, words: str) -> str:
-        """Add a failure; returns its line."""
+        """Add a failure and return its line."""
         self.counts["failures"] += 1
         self.failures.append(f"seed {self.seed}, {where}: {words}")
         print(self.failures[-1], flush=True)
@@ -46,12 +46,12 @@ def sweep_models(
                 judge(number, tally)
         except Exception as error:  # noqa: BLE001  # a crash is a finding
             tally.fail(f"model {number}", f"crash: {type(error).__name__}: {error}")
-    tally.counts["failures"] += 0  # printed when there is none, too
+    tally.counts["failures"] += 0  # also printed if it is 0
     return tally.counts, tally.failures
 
 
 def command(sweep: Callable[..., tuple[Mapping[str, int], Sequence[Any]]], doc: str) -> int:
-    """Run `sweep(seed, models=, minutes=, save=)`, print its counts; 1 where it found failures."""
+    """Run `sweep(seed, models=, minutes=, save=)` and print counts. Returns 1 for failures."""
     parser = argparse.ArgumentParser(description=doc.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--models", type=int, default=1_000_000, help="stop after so many")

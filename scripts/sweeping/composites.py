@@ -1,5 +1,5 @@
-"""Steps of a random graph that are chains as exporters write them, or nearly: activations,
-normalisations, rotations and attention, which `raise-composites` has operators for.
+"""Steps of a random graph that resemble the chains of exporters: activations, normalisations,
+rotations and attention, which `raise-composites` replaces by operators.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scripts.sweeping.steps import step
 
 
 def _number(g: Block, v: Value, number: float) -> Value:
-    """A constant as files have it: a scalar, or ones in every axis."""
+    """Return a constant as files store it: a scalar, or with axes of size 1."""
     return _scalar(g, v, number, [] if g.rng.random() < 0.8 else [1] * len(v.dims))
 
 
@@ -26,14 +26,14 @@ def _scalar(g: Block, v: Value, number: float, dims: Sequence[int] = ()) -> Valu
 
 
 def _mix(g: Block, op: str, a: Value, b: Value, like: Value | None = None) -> Value:
-    """A commutative operator, its operands in any order."""
+    """Add a commutative operator with its operands in random order."""
     pair = [a, b]
     g.rng.shuffle(pair)
     return g.add(op, pair, replace(like or a, exact=False), keep=False)
 
 
 def _slip(g: Block) -> bool:
-    """Whether something about this chain is to be another thing than the operator says."""
+    """Whether this chain should deviate from the operator in one place."""
     return g.rng.random() < 0.15
 
 
@@ -128,7 +128,7 @@ def normalised(g: Block) -> None:
 
 
 def _reduced(g: Block, op: str, v: Value, axes: Sequence[int]) -> Value:
-    """Over these axes, kept as ones; they were an attribute once."""
+    """Add a reduction over axes that stay as 1; older opsets have them as an attribute."""
     at = {a % len(v.dims) for a in axes}
     like = replace(v, dims=tuple(1 if i in at else d for i, d in enumerate(v.dims)))
     if op == "ReduceSum" or g.names.opset >= 18:
@@ -156,7 +156,7 @@ def _rows(g: Block, width: int, batch: Any = None) -> Value | None:
 
 
 def _finite(g: Block, v: Value) -> Value:
-    """Without NaN and infinities: of those a chain and the operator may make another thing."""
+    """Replace NaN and infinities, on which a chain and its operator may differ."""
     zero, low, high = (_scalar(g, v, n) for n in (0, -4, 4))
     bad = g.add("IsNaN", [v], replace(v, dtype=BOOL), keep=False)
     known = g.add("Where", [bad, zero, v], v, keep=False)
@@ -206,7 +206,7 @@ def _masked(g: Block, scores: Value) -> Value:
     if not (isinstance(n, int) and isinstance(m, int)) or roll < 0.3:
         return scores
     causal = np.tril(np.ones((n, m), bool))
-    if roll < 0.4:  # rows in which nothing is left
+    if roll < 0.4:  # rows that are masked completely
         causal[g.rng.randrange(n)] = False
     low = g.rng.choice([-1e4, -1e9, np.finfo(kind).min, -np.inf] if kind != np.float16 else [-1e4])
     lead = g.rng.choice([(), (1, 1)])
@@ -275,7 +275,7 @@ def attention(g: Block) -> None:
 
 
 def _repeated(g: Block, v: Value, times: int) -> Value:
-    """Each head so many times, as grouped queries ask for."""
+    """Repeat each head, as grouped queries need."""
     b, h, n, w = v.dims
     if not (isinstance(b, int) and isinstance(n, int) and isinstance(h, int)):
         sizes = g.ints(1, 1, times, 1, 1)

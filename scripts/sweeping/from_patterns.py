@@ -1,8 +1,8 @@
-"""A random model that a law's pattern may match: the pattern's own operators, with operands of any
-rank, dtype and sizes that ONNX's shape inference accepts.
+"""Random models that a law's pattern may match: the pattern's operators, with operands of any rank,
+dtype and sizes that ONNX's shape inference accepts.
 
-Nothing else is known of the law, so most of its guards fail on some model and hold on another. A
-part of the models has symbols or unknown sizes and ranks, or stands in a local function, whose
+The models use nothing else of the law, so most of its guards fail on some models and hold on
+others. Some models have symbols or unknown sizes and ranks, or are in a local function, whose
 values have no types.
 """
 
@@ -44,7 +44,7 @@ _DTYPES = (
 
 
 class Impossible(Exception):
-    """No such node with these operands."""
+    """The operator accepts no such operands."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Growing:
         return made
 
     def leaf(self, dtype: int, like: Sequence[Value], *, fixed: bool | None = None) -> Value:
-        """An input or a constant, of a shape that has to do with those of `like`."""
+        """Return an input or a constant whose shape is related to that of `like`."""
         shape = self.shape(like)
         if fixed if fixed is not None else self.chance(0.4):
             kind = helper.tensor_dtype_to_np_dtype(dtype)
@@ -156,7 +156,7 @@ class Growing:
         )
 
     def call(self, p: Call, like: Sequence[Value]) -> Value:
-        """A node of the pattern's operator; operands that do not fit are made again."""
+        """Return a node of the pattern's operator; operands that do not fit are replaced."""
         before = dict(self.captured)
         for _ in range(_TRIES):
             self.left -= 1
@@ -215,7 +215,7 @@ class Growing:
         return found
 
     def _forget(self, each: Each) -> None:
-        """Captures of one member of an Each are not those of the next."""
+        """Forget the captures of one member of an Each before the next."""
         common = {c.name for c in each.same}
         for name in names_in(each.pattern):
             if name not in common:
@@ -285,7 +285,7 @@ class Growing:
         return make(self.rng, rank)
 
     def integers(self, op: str, index: int, data: Value) -> Value:
-        """A constant, or rarely an input, of what `op` takes as its int64 operand."""
+        """Return a constant, or rarely an input, that `op` accepts as its int64 operand."""
         if op.startswith("Gather"):
             wide = self.rng.choice(((), (1,), (2,), (2, 2), data.shape[:1], data.shape))
             if self.chance(0.6):
@@ -373,7 +373,7 @@ _RANDOM: dict[str, Callable[[Random, int], Any]] = {
 
 
 def _check_bias(op: str, operands: Sequence[Value | None]) -> None:
-    """Raise Impossible for a bias of a Conv that onnx accepts, and no runtime."""
+    """Raise Impossible for a bias of a Conv that onnx accepts but no runtime."""
     weights, bias = (*operands, None, None, None)[1:3]
     if op == "Conv" and weights and bias and bias.shape != weights.shape[:1]:
         raise Impossible("a bias of another length")
@@ -444,8 +444,8 @@ def _context(opset: int) -> Any:
 def model_for(
     pattern: Pattern, rng: Random, opset: int, *, shared: Sequence[str] = ()
 ) -> ModelProto | None:
-    """A model with a match of the pattern, as far as operators tell, or several that share the
-    captures `shared`; None where none was found.
+    """Return a model whose operators match the pattern, or several patterns that share the captures
+    `shared`. Returns None if none was found.
     """
     g = Growing(rng, opset)
     results = []
@@ -470,7 +470,7 @@ def _model(g: Growing, results: Sequence[Value]) -> ModelProto:
     rng = g.rng
     nodes = list(g.nodes)
     outputs: dict[str, Value] = {v.name: v for v in results}
-    if rng.random() < 0.3:  # behind the match stands something else
+    if rng.random() < 0.3:  # another node follows the match
         first = results[0]
         nodes.append(helper.make_node("Identity", [first.name], ["behind"]))
         outputs.pop(first.name)
@@ -494,7 +494,7 @@ def _model(g: Growing, results: Sequence[Value]) -> ModelProto:
     graph = helper.make_graph(nodes, "g", declared, given, tensors)
     model = helper.make_model(graph, opset_imports=imports, functions=functions, ir_version=10)
     model = onnx.shape_inference.infer_shapes(model) if rng.random() < 0.2 else model
-    # the sizes with which it runs, whatever it declares
+    # the sizes with which it runs, which may differ from the declared ones
     sizes = {v.name: v.shape for v in inputs} | {name: v.shape for name, v in outputs.items()}
     helper.set_model_props(model, {SIZES: json.dumps(sizes)})
     return model

@@ -1,9 +1,8 @@
-"""A graph that grows node by node from random choices; sizes that depend on data are followed by
-symbols.
+"""A graph that grows node by node from random choices. Sizes that depend on data are symbols.
 
 Inputs and weights are small multiples of a half, so that sums and products are exact in every dtype
-and comparisons do not flip with the order of summation. What is rounded (Tanh, Softmax) is marked
-and decides nothing.
+and comparisons do not depend on the order of summation. Rounded values (Tanh, Softmax) are marked
+and never compared.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Dim = int | str
 
 @dataclass(frozen=True)
 class Value:
-    """A value's name, dtype and sizes; `exact`: no rounding behind it."""
+    """A value's name, dtype and sizes. `exact`: it is computed without rounding."""
 
     name: str
     dtype: int
@@ -57,7 +56,7 @@ class Names:
         return np.array(self.rng.choices(pool, k=size), kind).reshape(dims)
 
     def weight(self, dims: Sequence[int], dtype: int) -> Value:
-        """A constant, often one that is there already."""
+        """Return a constant, often an existing one."""
         same = [
             v for v, _ in self.weights if v.exact and v.dims == tuple(dims) and v.dtype == dtype
         ]
@@ -66,8 +65,10 @@ class Names:
         return self.constant(self.array(dims, dtype))
 
     def constant(self, array: Any, *, own: bool = False) -> Value:
-        """`own`: of one chain alone, no weight of others, and no caller may override it. So is what
-        is large: as a weight it would overflow or not by the order of a sum.
+        """Return a constant. With `own`, only one chain uses it, and no caller may override it.
+
+        Large constants are like `own`: a large weight may overflow, depending on the order of a
+        sum.
         """
         array = np.asarray(array)
         tensor = numpy_helper.from_array(array, self.new("w"))
@@ -78,7 +79,7 @@ class Names:
 
 
 class Block:
-    """One graph that grows: the main one, a branch, a body."""
+    """A growing graph: the main graph, a branch or a body."""
 
     def __init__(self, names: Names, outer: Sequence[Value] = ()) -> None:
         self.names, self.rng = names, names.rng
@@ -89,8 +90,8 @@ class Block:
     # ---- choosing --------------------------------------------------------------------------------
 
     def pick(self, test: Callable[[Value], bool] = lambda v: True) -> Value | None:
-        """A value that passes; late ones and the first few more often, so that branches share
-        and chains grow.
+        """Return a value that passes the test. Late values and the first few are more likely, so
+        that chains grow and branches share values.
         """
         pool = [v for v in [*self.outer, *self.values] if test(v)]
         if not pool:
@@ -129,7 +130,7 @@ class Block:
         keep: bool = True,
         **attrs: Any,
     ) -> Value:
-        """One node of one result; its exactness is that of its operands."""
+        """Add a node with one result, which is exact if its operands are."""
         out = replace(
             like,
             name=self.names.new(),
@@ -146,7 +147,7 @@ class Block:
     def several(
         self, op: str, operands: Sequence[Value | None], like: Sequence[Value], **attrs: Any
     ) -> list[Value]:
-        """One node of several results."""
+        """Add a node with several results."""
         outs = [replace(v, name=self.names.new()) for v in like]
         inputs = ["" if v is None else v.name for v in operands]
         node = helper.make_node(
@@ -168,7 +169,7 @@ class Block:
         return self.add("Clip", [v, low, high], v)
 
     def again(self) -> None:
-        """A node of before once more: equal computations are there to be merged."""
+        """Repeat an earlier node, so that there are equal computations to merge."""
         plain = [
             n
             for n in self.nodes

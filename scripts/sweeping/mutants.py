@@ -1,4 +1,4 @@
-"""One small change of a model, as a wrong rewrite might make it."""
+"""One small change of a model, such as a wrong rewrite could make."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
-# operators that take each other's place
+# operators that replace each other
 _FAMILIES = (
     (
         "Relu",
@@ -38,7 +38,7 @@ _FAMILIES = (
 
 @dataclass(frozen=True)
 class Mutant:
-    """`computed`: a weight was computed anew, so that a proof allows for its rounding."""
+    """`computed`: a weight was recomputed, so that a proof allows for its rounding."""
 
     model: ModelProto
     what: str
@@ -46,7 +46,7 @@ class Mutant:
 
 
 def mutant(rng: Random, model: ModelProto) -> Mutant | None:
-    """A copy with one random change; None where the kind of change that was drawn has no place."""
+    """Return a copy with one random change, or None if the drawn kind does not apply."""
     copy = ModelProto()
     copy.CopyFrom(model)
     kind, computed = rng.choice(_KINDS)
@@ -59,7 +59,7 @@ def mutant(rng: Random, model: ModelProto) -> Mutant | None:
 
 
 def _nodes(model: ModelProto) -> list[NodeProto]:
-    """Every node: of the graph, of nested graphs, of functions."""
+    """Yield every node of the graph, of nested graphs and of functions."""
     found = [*_walk(model.graph.node)]
     for function in model.functions:
         found += _walk(function.node)

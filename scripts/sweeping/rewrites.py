@@ -19,7 +19,7 @@ from onnxgrad.verify.running.session import Session, open_session
 
 Feeds = Mapping[str, np.ndarray[Any, Any]]
 
-# what is run: presets, and the passes and options that no preset has
+# settings: presets, and the passes and options that no preset has
 SETTINGS: dict[str, dict[str, Any]] = {
     "default": {},
     "always": {"merge": "always"},
@@ -56,9 +56,7 @@ class Failure:
 
 
 class Judge:
-    """A model's own results on the feeds on which it runs, against which rewritten forms are
-    held.
-    """
+    """A model's results on the feeds on which it runs, for comparison with rewritten models."""
 
     def __init__(self, model: ModelProto, feeds: Sequence[Feeds]) -> None:
         self.model = model
@@ -66,7 +64,7 @@ class Judge:
         self.cases = [(f, want) for f in feeds if (want := _results(self.plain, f)) is not None]
 
     def failure(self, setting: str) -> Failure | None:
-        """What is wrong with the model after rewriting, None when nothing is."""
+        """Return the fault of the rewritten model, or None."""
         empty: Feeds = {}
         try:
             program, trace = load(self.model), Trace(check_measures=True)
@@ -120,7 +118,7 @@ class Judge:
         return False
 
     def _own_trouble(self, feeds: Feeds) -> bool:
-        """onnxruntime's optimiser does to the original what it does to the result."""
+        """Whether onnxruntime's optimiser breaks the original as it breaks the result."""
         optimised = _opened(self.model, optimize=True)
         want, got = _results(self.plain, feeds), _results(optimised, feeds)
         return (
@@ -145,7 +143,7 @@ def _results(session: Session | None, feeds: Feeds) -> Mapping[str, Any] | None:
 
 
 def difference(want: Any, got: Any) -> str | None:
-    """Why two results are not the same, None when they are."""
+    """Return the difference of two results, or None if they are the same."""
     if not isinstance(got, np.ndarray) or want.dtype != got.dtype or want.shape != got.shape:
         return (
             f"{want.dtype}{list(want.shape)} became "

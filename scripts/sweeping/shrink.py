@@ -1,4 +1,4 @@
-"""A failing model made smaller while it still fails, and written down."""
+"""Reduces a failing model while it still fails, and saves it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from onnx import ModelProto, NodeProto, save
 def shrink(
     model: ModelProto, fails: Callable[[ModelProto], bool], seconds: float = 60.0
 ) -> ModelProto:
-    """The smallest model found within `seconds` that still `fails`: fewer outputs, fewer nodes,
-    no functions.
+    """Return the smallest model found within `seconds` that still `fails`: fewer outputs, fewer
+    nodes, no functions.
     """
     deadline = time.monotonic() + seconds
     smaller = True
@@ -31,7 +31,7 @@ def shrink(
 
 
 def _size(model: ModelProto) -> tuple[int, ...]:
-    """What becomes less with every step, so that shrinking ends."""
+    """Return a measure that decreases with every step, so that shrinking ends."""
     nodes, graph = list(_all_nodes(model)), model.graph
     work = sum(node.op_type != "Identity" for node in nodes)
     return work, len(nodes), len(graph.output), len(graph.input), len(graph.value_info)
@@ -93,7 +93,7 @@ def _all_nodes(model: ModelProto) -> Iterator[NodeProto]:
 
 
 def _dead_ends_gone(model: ModelProto) -> ModelProto:
-    """Without nodes, weights and functions that nothing reads."""
+    """Remove nodes, weights and functions that nothing reads."""
     while True:
         read = {name for n in _all_nodes(model) for name in n.input} | {
             o.name for o in model.graph.output
@@ -118,7 +118,7 @@ def _dead_ends_gone(model: ModelProto) -> ModelProto:
 def save_failure(
     folder: Path, name: str, model: ModelProto, feeds: Mapping[str, Any], words: str
 ) -> Path:
-    """Write NAME.onnx, NAME.npz and NAME.txt into `folder`; returns the model's path."""
+    """Write NAME.onnx, NAME.npz and NAME.txt to `folder`. Returns the model's path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.onnx"
     save(model, path)

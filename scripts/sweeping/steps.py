@@ -1,4 +1,4 @@
-"""What a random graph may do next: arithmetic and products, layout, sizes that depend on data."""
+"""The steps of a random graph: arithmetic and products, layout, sizes that depend on data."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def convolution(g: Block) -> None:
 
 @step(2)
 def parallel(g: Block) -> None:
-    """Products that share an operand, with operations behind each: all alike, most often."""
+    """Add products that share an operand, each followed by operations, which are mostly alike."""
     v = g.floating()
     if v is None or len(v.dims) < 2 or any(isinstance(d, str) for d in v.dims[1:]):
         return
@@ -377,7 +377,7 @@ def expanded(g: Block) -> None:
     v = g.floating(rank=1)
     source = g.pick(lambda u: u.dtype == INT and len(u.dims) == 2)
     if v is not None and source is not None and g.rng.random() < 0.2:
-        # of a size that only happens to go with it: fails on some feeds, in the original as well
+        # the size fits only by chance: fails on some feeds, also in the original
         size = g.add(
             "Shape",
             [
@@ -418,7 +418,7 @@ def sliced(g: Block) -> None:
 
 
 def _count(g: Block, v: Value) -> Value:
-    """How many elements are positive, as a vector of one."""
+    """Return the number of positive elements, as a vector of one element."""
     c = g.add(
         "Cast",
         [g.add("Greater", [v, g.names.weight([], v.dtype)], replace(v, dtype=BOOL))],

@@ -1,12 +1,12 @@
-"""Before a deployment: a model is exported, misses its budget, is mended, and is looked at.
+"""Before a deployment: a model is exported, misses its budget, is fixed, and is inspected.
 
     python scripts/examples/days/deploy.py
 
-The classifier comes from torch where that is installed, else from models/mobilenet_v2.raw.onnx,
-which torch.onnx wrote. onnxgrad.toml says which models there are and what they must keep to. With
-the preset `clean` every BatchNormalization stays, which `onnxgrad ci` tells; `default` folds them.
-What it finds is kept in onnxgrad.lock.json, which is committed. All files are written where you
-stand, and report.html is opened in a browser.
+The classifier comes from torch if that is installed, else from models/mobilenet_v2.raw.onnx, which
+torch.onnx wrote. onnxgrad.toml lists the models and their requirements. With the preset `clean`
+every BatchNormalization stays, and `onnxgrad ci` reports it; `default` folds them. The results are
+stored in onnxgrad.lock.json, which is committed. All files are written to the working folder, and
+report.html opens in a browser.
 """
 
 import importlib.util
@@ -31,7 +31,7 @@ def export(path):
 
 
 def recipe(preset):
-    """Which models there are, how they are optimised, and what they must keep to."""
+    """Write the recipe: the models, their preset and their requirements."""
     Path("onnxgrad.toml").write_text(
         f'preset = "{preset}"\n'
         'require = { BatchNormalization = 0, bytes = "<= -10%" }\n'
@@ -40,7 +40,7 @@ def recipe(preset):
 
 
 def onnxgrad(*words):
-    """Run a command as a build would; its exit code."""
+    """Run a command as a build would, and return its exit code."""
     print("$ onnxgrad", *words, flush=True)
     return subprocess.run([sys.executable, "-m", "onnxgrad", *words], check=False).returncode
 

@@ -1,11 +1,11 @@
-"""LoRA: a transformer learns by small matrices beside its own, which go into a file of their own.
+"""LoRA: a transformer learns by small matrices beside its own, which are saved separately.
 
     python scripts/examples/days/lora.py
 
 The model is models/gpt2.onnx, 12 layers with random weights. Its text counts: each word is the one
 before it plus one. Adapters go beside the matrices of attention, feed-forward net, the table of
 words (which the file calls lm_head, as the two are tied) and the head, the product node_linear.
-adapters.safetensors and merged.onnx are written where you stand.
+adapters.safetensors and merged.onnx are written to the working folder.
 """
 
 from pathlib import Path

@@ -1,11 +1,11 @@
-"""Saliency: which pixels a classifier's answer hangs on, by the gradient of its score.
+"""Saliency: on which pixels a classifier's answer depends, by the gradient of its score.
 
     python scripts/fetch_models.py rapidocr_cls          # prints where the model lies
     python scripts/examples/days/saliency.py MODEL.onnx
 
 The model is PaddleOCR's angle classifier: a line of text in, upright or upside down out. `onnxgrad
 inspect MODEL --text` shows that its answer is the Softmax of linear_1.tmp_1; column 0 of that is
-the score of upright. saliency.png is written where you stand. Needs Pillow.
+the score of upright. saliency.png is written to the working folder. Needs Pillow.
 """
 
 import sys
